@@ -1,0 +1,10 @@
+"""Backends: one package each, found by its folder's name.
+
+A backend is a package ``launcher/backends/<name>`` whose ``__init__`` offers
+
+- ``dtypes(spec) -> Dtypes``: what ``precision=`` means for it,
+- ``check(spec) -> Iterator[ConfigError]``: what it cannot do, each with the way out,
+- ``warnings(spec) -> Iterator[ConfigError]``: what runs but bites,
+- ``overheads(spec, ...) -> Iterable[MemoryTerm]``: buffers and temporaries that only it has,
+- ``translate(spec, python) -> Job``: the job. A backend without ``translate`` can be checked, not launched.
+"""

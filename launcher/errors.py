@@ -1,0 +1,74 @@
+"""Everything that can go wrong for a reason the user can act on, as one small tree of exceptions.
+
+A fault of ours stays an ordinary exception: it ends as exit status 1 and a report, never as one of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class LauncherError(Exception):
+    """The root: a message for the user and the exit status of CONTRACT.md that goes with it."""
+
+    exit_status = 1
+
+
+class ConfigError(LauncherError):
+    """One thing that is wrong with a configuration: where, what was found, the rule, and the way out."""
+
+    exit_status = 2
+
+    def __init__(self, path: str, found: object, rule: str, way_out: Iterable[str] = ()) -> None:
+        """Record one finding.
+
+        Args:
+            path: The setting, spelt as it is typed: ``parallel.tensor``.
+            found: The offending value as plain data.
+            rule: What must hold, in one sentence.
+            way_out: Overrides that can be pasted, each of which would satisfy the rule.
+        """
+        self.path = path
+        self.found = found
+        self.rule = rule
+        self.way_out = tuple(way_out)
+        super().__init__(f"{path}={found!r}: {rule}")
+
+    def as_dict(self) -> dict[str, object]:
+        """The form in which ``check --json`` lists it."""
+        return {"path": self.path, "found": self.found, "rule": self.rule, "way_out": list(self.way_out)}
+
+
+class ConfigErrors(LauncherError):
+    """All errors of a configuration at once."""
+
+    exit_status = 2
+
+    def __init__(self, errors: Iterable[ConfigError]) -> None:
+        """Hold the errors; at least one is required."""
+        self.errors = tuple(errors)
+        if not self.errors:
+            raise AssertionError("ConfigErrors without an error")
+        super().__init__("; ".join(str(error) for error in self.errors))
+
+
+class ComposeError(ConfigErrors):
+    """The command line does not compose: an unknown group, option or key, or a value that cannot be read."""
+
+
+class DoesNotFit(LauncherError):
+    """The run was refused because it does not fit the memory or the disk it would have."""
+
+    exit_status = 3
+
+
+class SubmitError(LauncherError):
+    """The submission, the cluster or the run folder failed; the plan on disk is intact."""
+
+    exit_status = 4
+
+
+class JobFailed(LauncherError):
+    """The job itself failed; the message is the worker's own last error."""
+
+    exit_status = 5

@@ -1,0 +1,1 @@
+"""The memory estimate: one public function per tensor class, put together by ``estimate``."""
