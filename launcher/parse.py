@@ -1,0 +1,230 @@
+"""``Mapping -> RunSpec``, or all of its errors at once, each with the path as it is typed. ``to_dict`` is the inverse.
+
+The types of the dataclasses in ``spec`` are the schema: this module reads them and holds no list of keys.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, fields, is_dataclass
+from functools import cache
+from typing import Annotated, Any, Literal, TypeAliasType, Union, get_args, get_origin, get_type_hints
+
+from launcher import registry
+from launcher.errors import ConfigError, ConfigErrors
+from launcher.spec import Range, RunSpec
+
+MISSING = "???"
+"""OmegaConf's mark for a mandatory value that nobody set."""
+
+OPEN_NODES = ("backend.extra", "cluster.extra", "cluster.environment")
+"""The nodes below which a user may invent keys."""
+
+_KEY_OF_FIELD = {"asynchronous": "async"}
+_MODULES = {"model.family": "families", "backend.name": "backends"}
+
+
+def parse(config: Mapping[str, object]) -> RunSpec:
+    """Build the run's specification.
+
+    Args:
+        config: The composed configuration as plain data: groups of keys, and ``script``/``script_args``.
+
+    Raises:
+        ConfigErrors: With every error found: unknown and missing keys, wrong types, values outside their range.
+    """
+    errors: list[ConfigError] = []
+    spec = _dataclass(RunSpec, config, "", errors)
+    if errors:
+        raise ConfigErrors(errors)
+    if not isinstance(spec, RunSpec):
+        raise AssertionError("a configuration without errors is a RunSpec")
+    return spec
+
+
+def to_dict(spec: RunSpec) -> dict[str, object]:
+    """The configuration as plain data, such that ``parse(to_dict(spec)) == spec``."""
+
+    def renamed(value: object) -> object:
+        if isinstance(value, dict):
+            return {_KEY_OF_FIELD.get(key, key): renamed(item) for key, item in value.items()}
+        return list(value) if isinstance(value, tuple) else value
+
+    result = renamed(asdict(spec))
+    if not isinstance(result, dict):
+        raise AssertionError("a RunSpec is a mapping")
+    return result
+
+
+@cache
+def known_keys() -> frozenset[str]:
+    """Every key that a configuration may set: ``model.family``, ..., ``script``."""
+    return frozenset(_keys(RunSpec, ""))
+
+
+def _keys(cls: type, prefix: str) -> Iterator[str]:
+    for key, kind in _schema(cls):
+        if isinstance(kind, type) and is_dataclass(kind):
+            yield from _keys(kind, f"{prefix}{key}.")
+        else:
+            yield prefix + key
+
+
+def closest(word: str, candidates: Iterator[str] | tuple[str, ...] | list[str]) -> list[str]:
+    """The candidates that ``word`` may have been meant for, best first; at most three."""
+    return difflib.get_close_matches(word, list(candidates), n=3, cutoff=0.6)
+
+
+@cache
+def _schema(cls: type) -> tuple[tuple[str, Any], ...]:
+    hints = get_type_hints(cls, include_extras=True)
+    return tuple((_KEY_OF_FIELD.get(field.name, field.name), _bare(hints[field.name])) for field in fields(cls))
+
+
+def _bare(kind: Any) -> Any:
+    while isinstance(kind, TypeAliasType):
+        kind = kind.__value__
+    return kind
+
+
+def _dataclass(cls: type, config: object, prefix: str, errors: list[ConfigError]) -> object:
+    if not isinstance(config, Mapping):
+        errors.append(ConfigError(prefix.rstrip("."), config, "a group of keys is expected here"))
+        return None
+    schema = dict(_schema(cls))
+    for key in config:
+        if key not in schema:
+            near = [f"{prefix}{name}={_text(config[key])}" for name in closest(str(key), list(schema))]
+            errors.append(ConfigError(f"{prefix}{key}", config[key], "there is no such key", near))
+    values = {}
+    for field in fields(cls):
+        key = _KEY_OF_FIELD.get(field.name, field.name)
+        path = prefix + key
+        if key not in config or config[key] == MISSING:
+            errors.append(ConfigError(path, None, "must be set", [f"{path}=..."]))
+        elif isinstance(kind := schema[key], type) and is_dataclass(kind):
+            values[field.name] = _dataclass(kind, config[key], f"{path}.", errors)
+        else:
+            values[field.name] = _value(kind, config[key], path, errors)
+    return cls(**values) if not errors else None
+
+
+def _value(kind: Any, value: object, path: str, errors: list[ConfigError]) -> object:
+    """Check one value against its type; the first alternative of a union that accepts it wins."""
+    if path in _MODULES:
+        kind = Literal[registry.names(_MODULES[path])]
+    accepted, result = _accept(kind, value)
+    if not accepted:
+        errors.append(ConfigError(path, _plain(value), f"must be {_describe(kind)}", _way_out(kind, value, path)))
+    return result
+
+
+def _accept(kind: Any, value: object) -> tuple[bool, Any]:
+    kind = _bare(kind)
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        for alternative in arguments:
+            accepted, result = _accept(alternative, value)
+            if accepted:
+                return True, result
+        return False, None
+    if origin is Annotated:
+        accepted, result = _accept(arguments[0], value)
+        return (accepted and _in_range(result, arguments[1])), result
+    if origin is Literal:
+        return (type(value) is str and value in arguments), value
+    if origin is tuple:
+        return _accept_list(arguments[0], value)
+    if origin is Mapping:
+        return _accept_mapping(arguments[1], value)
+    return _accept_scalar(kind, value)
+
+
+def _accept_scalar(kind: Any, value: object) -> tuple[bool, Any]:
+    if kind is type(None):
+        return value is None, None
+    if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return math.isfinite(value), float(value)
+    if kind is str and isinstance(value, int | float) and not isinstance(value, bool):
+        return True, str(value)  # A name such as run.name=7 arrives as a number.
+    return type(value) is kind, value
+
+
+def _accept_list(kind: Any, value: object) -> tuple[bool, Any]:
+    if not isinstance(value, list | tuple):
+        return False, None
+    items = [_accept(kind, item) for item in value]
+    return all(accepted for accepted, _ in items), tuple(result for _, result in items)
+
+
+def _accept_mapping(kind: Any, value: object) -> tuple[bool, Any]:
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        return False, None
+    if kind is Any:
+        return True, _plain(value)
+    items = {key: _accept(kind, item) for key, item in value.items()}
+    return all(accepted for accepted, _ in items.values()), {key: result for key, (_, result) in items.items()}
+
+
+def _in_range(value: float, limits: Range) -> bool:
+    return (limits.low is None or value >= limits.low) and (limits.high is None or value <= limits.high)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _describe(kind: Any) -> str:
+    kind = _bare(kind)
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return " or ".join(_describe(alternative) for alternative in arguments)
+    if origin is Annotated:
+        return f"{_describe(arguments[0])} {_describe_range(arguments[1])}".rstrip()
+    if origin is Literal:
+        return "one of " + ", ".join(str(item) for item in arguments)
+    if origin is tuple:
+        return f"a list, each {_describe(arguments[0])}"
+    if origin is Mapping:
+        return "a mapping of names to values"
+    words = {int: "an integer", float: "a number", str: "text", bool: "true or false", type(None): "null"}
+    return words[kind]
+
+
+def _describe_range(limits: Range) -> str:
+    if limits.low is not None and limits.high is not None:
+        return f"from {limits.low:g} to {limits.high:g}"
+    if limits.low is not None:
+        return "above 0" if 0 < limits.low < 1 else f"of at least {limits.low:g}"
+    return "" if limits.high is None else f"of at most {limits.high:g}"
+
+
+def _way_out(kind: Any, value: object, path: str) -> list[str]:
+    """Overrides that would be accepted: a near word, or the nearest end of the range."""
+    kind = _bare(kind)
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return [way for alternative in arguments for way in _way_out(alternative, value, path)][:3]
+    if origin is Literal:
+        near = closest(str(value).lower(), [str(item) for item in arguments])
+        return [f"{path}={item}" for item in near or list(arguments)[:4]]
+    if origin is Annotated and isinstance(value, int | float) and not isinstance(value, bool):
+        limits = arguments[1]
+        ends = [end for end in (limits.low, limits.high) if end is not None and (end == 0 or abs(end) >= 1)]
+        return [f"{path}={min(ends, key=lambda end: abs(end - value)):g}"] if ends else []
+    if kind is bool:
+        return [f"{path}=true", f"{path}=false"]
+    return []
+
+
+def _text(value: object) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return str(value)

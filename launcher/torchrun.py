@@ -1,0 +1,56 @@
+"""The torchrun command line of a job, the same for every backend."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from launcher.job import RUN
+from launcher.spec import RunSpec
+
+HOST = "{host}"
+PORT = "{port}"
+IS_HOST = "{is_host}"
+RENDEZVOUS = "{rendezvous}"
+"""Stand in argv for what only the node knows: the first host of the allocation, the job's port, whether this node is
+that host, and an id that differs for every allocation. ``launcher.node`` puts them in."""
+
+
+def command(spec: RunSpec, python: str, program: Sequence[str], arguments: Sequence[str]) -> tuple[str, ...]:
+    """The argv that starts all ranks of one node.
+
+    ``--`` stands before the program because torchrun's parser also reads the program's arguments: without it
+    ``--start 5`` is "ambiguous option: --start could match --start-method". Restarts are the launcher's business.
+
+    Args:
+        spec: The run.
+        python: The interpreter of the job.
+        program: ``("-m", "launcher.worker.fsdp")`` or ``("path/to/train.py",)``.
+        arguments: The program's own arguments.
+    """
+    module = ("-m",) if program[0] == "-m" else ()
+    return (
+        python,
+        "-m",
+        "torch.distributed.run",
+        *_rendezvous(spec),
+        f"--nproc-per-node={spec.cluster.gpus_per_node}",
+        "--max-restarts=0",
+        f"--log-dir={RUN}/logs/ranks",
+        "--redirects=3",
+        *module,
+        "--",
+        program[-1],
+        *arguments,
+    )
+
+
+def _rendezvous(spec: RunSpec) -> tuple[str, ...]:
+    if spec.cluster.kind == "local" and spec.cluster.nodes == 1:
+        return ("--standalone", "--nnodes=1")
+    return (
+        f"--nnodes={spec.cluster.nodes}",
+        f"--rdzv-id={RENDEZVOUS}",
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint={HOST}:{PORT}",
+        f"--rdzv-conf=is_host={IS_HOST}",
+    )
