@@ -1,0 +1,7 @@
+"""The fsdp backend; ``launcher.backends`` says what a backend offers."""
+
+from __future__ import annotations
+
+from launcher.backends.fsdp.dtypes import dtypes
+
+__all__ = ["dtypes"]

@@ -1,0 +1,7 @@
+"""The megatron backend; ``launcher.backends`` says what a backend offers."""
+
+from __future__ import annotations
+
+from launcher.backends.megatron.dtypes import dtypes
+
+__all__ = ["dtypes"]

@@ -1,0 +1,127 @@
+"""Overrides as the user types them: read, checked against the catalogue, and explained when they are wrong.
+
+Hydra's own advice for an unknown key, ``+precison=fp8``, would hide the misspelling; so the keys are checked here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from launcher.catalog import Catalog
+from launcher.errors import ConfigError
+from launcher.parse import OPEN_NODES, closest, known_keys
+
+_SWEEP = re.compile(r"^(range|interval|choice|glob|sort|shuffle|tag)\(|^[^\[{'\"(]*,")
+_WORD = re.compile(r"^[A-Za-z_/.~][A-Za-z0-9_/.:@+-]*$")
+_INTEGER = re.compile(r"^-?(0|[1-9][0-9]*)$")
+_FLOAT = re.compile(r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$")
+_SPECIAL = {"true": True, "false": False, "null": None}
+_NOT_PLAIN = frozenset({"nan", "inf", "true", "false", "null"})
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """One ``key=value``; ``group`` tells a choice of an option from the setting of a key."""
+
+    text: str
+    key: str
+    value: str
+    group: bool
+
+    @property
+    def hydra(self) -> str:
+        """The spelling that Hydra takes: option names quoted (``zero=3`` is no string to it), open nodes forced."""
+        if self.group:
+            return f"{self.key}='{self.value}'"
+        return f"++{self.key}={self.value}" if _is_open(self.key) else f"{self.key}={self.value}"
+
+    @property
+    def sweeps(self) -> bool:
+        """Whether the value names several points."""
+        return bool(_SWEEP.match(self.value)) or (self.group and "*" in self.value)
+
+    def plain(self) -> tuple[bool, bool | int | float | str | None]:
+        """``(True, value)`` where the value reads the same without Hydra's grammar, else ``(False, None)``."""
+        text = self.value
+        if text.lower() in _SPECIAL:
+            return True, _SPECIAL[text.lower()]
+        if _INTEGER.match(text):
+            return True, int(text)
+        if _FLOAT.match(text):
+            return True, float(text)
+        if _WORD.match(text) and text.lower() not in _NOT_PLAIN:
+            return True, text
+        return False, None
+
+
+def read(texts: Iterable[str], catalog: Catalog) -> tuple[list[Override], list[ConfigError]]:
+    """Split overrides and check their keys and option names.
+
+    Returns:
+        The overrides that are right, in order, and an error for each of the others.
+    """
+    overrides: list[Override] = []
+    errors: list[ConfigError] = []
+    for text in texts:
+        found = _read_one(text, catalog)
+        if isinstance(found, Override):
+            overrides.append(found)
+        else:
+            errors.append(found)
+    return overrides, errors
+
+
+def _read_one(text: str, catalog: Catalog) -> Override | ConfigError:
+    key, equals, value = text.partition("=")
+    if not equals:
+        return _not_an_override(text, catalog)
+    if key.startswith("~") or "@" in key:
+        return ConfigError(key, value, "keys cannot be deleted or moved to another package")
+    bare = key.lstrip("+")
+    if key != bare and not _is_open(bare):
+        rule = f"`+` creates a key only below {', '.join(OPEN_NODES)}"
+        return ConfigError(key, value, rule, [f"{near}={value}" for near in _near_keys(bare, catalog)])
+    if bare in catalog.groups:
+        return _choice(text, bare, value, catalog)
+    if bare not in known_keys() and not _is_open(bare):
+        near = [f"{name}={value}" for name in _near_keys(bare, catalog)]
+        return ConfigError(bare, value, "there is no such group or key", near)
+    return Override(text, bare, value, group=False)
+
+
+def _choice(text: str, group: str, value: str, catalog: Catalog) -> Override | ConfigError:
+    value = value.strip("'\"")
+    override = Override(text, group, value, group=True)
+    options = catalog.groups[group]
+    if value in options or override.sweeps:
+        return override
+    near = closest(value.lower(), options) or list(options)
+    keys = [key for key in known_keys() if key.startswith(f"{group}.")]
+    rule = f"{group} has no option of this name; it has {', '.join(options)}"
+    if f"{group}.name" in keys and group == "run":
+        near = [f"run.name={value}"]
+        return ConfigError(group, value, rule, near)
+    return ConfigError(group, value, rule, [f"{group}={option}" for option in near[:3]])
+
+
+def _not_an_override(text: str, catalog: Catalog) -> ConfigError:
+    bare = text.lstrip("-")
+    homes = [f"{group}={bare}" for group, options in catalog.groups.items() if bare in options]
+    if not homes:
+        words = ["check", "show", "run", "status", "logs", "cancel", "resume", "import", "recipe", "doctor"]
+        homes = [f"launch {word}" for word in closest(bare, words)]
+    return ConfigError(text, text, "an override is group=option or group.key=value", homes)
+
+
+def _near_keys(key: str, catalog: Catalog) -> list[str]:
+    """Known keys and groups that look like ``key``; a key typed without its group counts as near."""
+    names = [*catalog.groups, *known_keys()]
+    tail = key.rpartition(".")[2]
+    same_tail = sorted(name for name in known_keys() if name.rpartition(".")[2] == tail)
+    return list(dict.fromkeys([*same_tail[:3], *closest(key, names)]))[:3]
+
+
+def _is_open(key: str) -> bool:
+    return any(key == node or key.startswith(f"{node}.") for node in OPEN_NODES)

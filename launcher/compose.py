@@ -1,0 +1,142 @@
+"""Hydra at the border: choices and overrides become one plain dictionary. The only module that imports Hydra.
+
+Which options are chosen decides the expensive part, so its result is kept, in memory and in the user's cache folder, by
+the choices and the stamp of the configuration files. Plain values are then put in place here; a value that needs
+Hydra's grammar (lists, quotes, interpolations), or a configuration that interpolates, is composed by Hydra in full. A
+test demands that both ways give the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+from launcher import __version__
+from launcher.catalog import PRIMARY, Catalog
+from launcher.command_line import Override
+from launcher.errors import ComposeError, ConfigError
+
+type Config = dict[str, Any]
+
+_memory: dict[str, Config] = {}
+
+
+def compose(overrides: Sequence[Override], catalog: Catalog) -> Config:
+    """Compose one configuration.
+
+    Args:
+        overrides: Checked overrides, weakest first.
+        catalog: The configuration folders.
+
+    Raises:
+        ComposeError: A value cannot be read, or a configuration file is broken.
+    """
+    sweeping = [override for override in overrides if override.sweeps]
+    if sweeping:
+        rule = "several values are a sweep: launch -m"
+        raise ComposeError(ConfigError(o.key, o.value, rule, [f"launch -m {o.text}"]) for o in sweeping)
+    values = [override for override in overrides if not override.group]
+    plain = {override.text: override.plain() for override in values}
+    base = _base(_choices(overrides), catalog) if all(ok for ok, _ in plain.values()) else None
+    if base is None:
+        return _hydra(_last_choices(overrides), catalog)
+    config = deepcopy(base)
+    for override in values:
+        _put(config, override.key.split("."), plain[override.text][1])
+    return config
+
+
+def _choices(overrides: Iterable[Override]) -> dict[str, str]:
+    return {override.key: override.value for override in overrides if override.group}
+
+
+def _last_choices(overrides: Sequence[Override]) -> list[str]:
+    """Every value in order, and of each group the last choice: Hydra refuses a group that is chosen twice."""
+    chosen = [Override("", key, value, group=True).hydra for key, value in _choices(overrides).items()]
+    return chosen + [override.hydra for override in overrides if not override.group]
+
+
+def _put(config: Config, keys: list[str], value: object) -> None:
+    for key in keys[:-1]:
+        config = config.setdefault(key, {})
+    config[keys[-1]] = value
+
+
+def _base(choices: dict[str, str], catalog: Catalog) -> Config | None:
+    """The composition of the choices alone; None where the files interpolate, since values may then move others."""
+    content = json.dumps([__version__, sorted(choices.items()), catalog.stamp()])
+    key = hashlib.sha256(content.encode()).hexdigest()
+    if key not in _memory:
+        cached = _cache_folder() / f"{key}.json"
+        try:
+            _memory[key] = json.loads(cached.read_text())
+        except (OSError, ValueError):
+            if _interpolates(catalog):
+                return None
+            _memory[key] = _hydra([Override("", *item, group=True).hydra for item in choices.items()], catalog)
+            _keep(cached, _memory[key])
+    return _memory[key]
+
+
+def _cache_folder() -> Path:
+    from platformdirs import user_cache_path  # Late, because a planning import stays under 0.1 s.
+
+    return user_cache_path("launch") / "compose"
+
+
+def _keep(path: Path, config: Config) -> None:
+    """Write the cache file under its name at once; a cache that cannot be written is only slower."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
+            json.dump(config, file)
+        os.replace(file.name, path)
+    except OSError:
+        return
+
+
+def _interpolates(catalog: Catalog) -> bool:
+    return any("${" in path.read_text() for folder in catalog.conf for path in folder.glob("**/*.yaml"))
+
+
+def _hydra(overrides: list[str], catalog: Catalog) -> Config:
+    """Compose with Hydra. With two folders the user's is the primary one and ours follows on the search path."""
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    parser = OverridesParser.create()
+    unreadable = [error for text in overrides if (error := _unreadable(parser, text, HydraException))]
+    if unreadable:
+        raise ComposeError(unreadable)
+    search = [f"hydra.searchpath=[file://{folder}]" for folder in catalog.conf[1:]]
+    try:
+        with initialize_config_dir(str(catalog.conf[0]), version_base="1.3"):
+            composed = hydra_compose(PRIMARY, overrides=[*search, *overrides])
+            config = OmegaConf.to_container(composed, resolve=True, throw_on_missing=False)
+    except (HydraException, OmegaConfBaseException, YAMLError, OSError) as error:
+        rule = " ".join(str(error).split())
+        raise ComposeError([ConfigError("conf", str(catalog.conf[0]), f"it does not compose: {rule}")]) from None
+    if not isinstance(config, dict):
+        raise AssertionError("a composed configuration is a mapping")
+    return {str(key): value for key, value in config.items()}
+
+
+def _unreadable(parser: Any, text: str, exception: type[Exception]) -> ConfigError | None:
+    try:
+        parser.parse_override(text)
+    except exception as error:
+        key, _, value = text.lstrip("+").partition("=")
+        reason = str(error).splitlines()[0]
+        return ConfigError(key, value, f"the value cannot be read: {reason}", [f"'{key}=\"{value}\"'"])
+    return None

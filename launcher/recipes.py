@@ -1,0 +1,122 @@
+"""Recipes: shared runs as data. One is read here, before Hydra, and becomes overrides that come before the user's own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher.catalog import Catalog
+from launcher.command_line import Override, read
+from launcher.errors import ConfigError, ConfigErrors
+
+SCHEMA = 1
+MAXIMUM_BYTES = 1 << 20
+_KEYS = ("schema", "summary", "source", "choose", "set", "sweep")
+_BARE = re.compile(r"^[A-Za-z0-9_/.:@+-]+$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """One recipe: which options it chooses, which keys it sets, and what it would sweep."""
+
+    name: str
+    summary: str
+    source: str
+    choose: Mapping[str, str]
+    set: Mapping[str, Any]
+    sweep: Mapping[str, Sequence[Any]]
+
+    def overrides(self) -> list[str]:
+        """The recipe as typed overrides, choices first."""
+        chosen = [f"{group}={option}" for group, option in self.choose.items()]
+        return chosen + [f"{key}={literal(value)}" for key, value in self.set.items()]
+
+
+def expand(overrides: Sequence[Override], catalog: Catalog) -> list[Override]:
+    """Put a recipe's overrides before the user's own.
+
+    A group that the user chooses drops what the recipe chose and set inside it (CONTRACT.md).
+
+    Raises:
+        ConfigErrors: The recipe is broken, or it names what does not exist.
+    """
+    named = [override for override in overrides if override.group and override.key == "recipe"]
+    own = [override for override in overrides if override not in named]
+    if not named:
+        return own
+    recipe = load(catalog.recipe(named[-1].value))
+    chosen = {override.key for override in own if override.group}
+    texts = [text for text in recipe.overrides() if re.split(r"[.=]", text, maxsplit=1)[0] not in chosen]
+    before, errors = read(texts, catalog)
+    if errors:
+        where = f"recipe={recipe.name}"
+        raise ConfigErrors(ConfigError(f"{where}: {e.path}", e.found, e.rule, e.way_out) for e in errors)
+    return [*before, *own]
+
+
+def load(path: Path) -> Recipe:
+    """Read a recipe file. It is data: reading it runs nothing and follows nothing.
+
+    Raises:
+        ConfigErrors: The file cannot be read, is too large, or is not a recipe.
+    """
+    import yaml  # Late, because most commands read no recipe.
+
+    where = str(path)
+    try:
+        if path.stat().st_size > MAXIMUM_BYTES:
+            raise ConfigErrors([ConfigError(where, path.stat().st_size, "a recipe is at most 1 MiB")])
+        content = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigErrors([ConfigError(where, None, f"it cannot be read: {error}")]) from None
+    except yaml.YAMLError as error:
+        text = " ".join(str(error).split())
+        raise ConfigErrors([ConfigError(where, None, f"it is not YAML: {text}")]) from None
+    return _recipe(path.stem, where, content)
+
+
+def _recipe(name: str, where: str, content: object) -> Recipe:
+    if not isinstance(content, dict):
+        rule = f"a recipe is a mapping of {', '.join(_KEYS)}"
+        raise ConfigErrors([ConfigError(where, type(content).__name__, rule)])
+    errors = [
+        ConfigError(f"{where}: {key}", content[key], f"a recipe holds {', '.join(_KEYS)} and nothing else")
+        for key in content
+        if key not in _KEYS
+    ]
+    if content.get("schema") != SCHEMA:
+        errors.append(ConfigError(f"{where}: schema", content.get("schema"), f"must be {SCHEMA}", ["schema: 1"]))
+    if not isinstance(content.get("summary"), str):
+        errors.append(ConfigError(f"{where}: summary", content.get("summary"), "one line of text is required"))
+    for key in ("choose", "set", "sweep"):
+        if not isinstance(content.get(key, {}), dict):
+            errors.append(ConfigError(f"{where}: {key}", content[key], "must be a mapping"))
+    if errors:
+        raise ConfigErrors(errors)
+    return Recipe(
+        name=name,
+        summary=content["summary"],
+        source=str(content.get("source", "")),
+        choose={str(group): str(option) for group, option in content.get("choose", {}).items()},
+        set=content.get("set", {}),
+        sweep=content.get("sweep", {}),
+    )
+
+
+def literal(value: object) -> str:
+    """A value in Hydra's override grammar, quoted where it is needed, so that it comes back as it was."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(literal(item) for item in value) + "]"
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}:{literal(item)}" for key, item in value.items()) + "}"
+    text = str(value)
+    if _BARE.match(text) and not text[0].isdigit() and text.lower() not in ("true", "false", "null", "nan", "inf"):
+        return text
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

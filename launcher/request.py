@@ -1,0 +1,81 @@
+"""From what the user typed to a RunSpec, with every error on the way: keys, values and types together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher import machine, recipes
+from launcher.catalog import Catalog
+from launcher.command_line import Override, read
+from launcher.compose import Config, compose
+from launcher.errors import ConfigError, ConfigErrors
+from launcher.parse import parse
+from launcher.spec import RunSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What was asked for: the specification, or as much of it as can be read, and what is wrong.
+
+    ``spec`` may stand beside errors: it is then what the remaining overrides say, so that the rules can be judged too
+    and all errors of a configuration come at once.
+    """
+
+    overrides: tuple[str, ...]
+    spec: RunSpec | None
+    errors: tuple[ConfigError, ...]
+
+    def require(self) -> RunSpec:
+        """The specification.
+
+        Raises:
+            ConfigErrors: There were errors.
+        """
+        if self.errors or self.spec is None:
+            raise ConfigErrors(self.errors)
+        return self.spec
+
+
+def request(
+    texts: Sequence[str],
+    *,
+    script_args: Sequence[str] = (),
+    folder: Path | None = None,
+    facts: machine.Machine | None = None,
+) -> Request:
+    """Compose and parse a command line.
+
+    Args:
+        texts: Overrides as typed.
+        script_args: What followed ``--``.
+        folder: The working folder; its ``conf/`` and ``recipes/`` come first.
+        facts: This machine, read now where None.
+    """
+    catalog = Catalog(folder=folder or Path.cwd())
+    overrides, errors = read(texts, catalog)
+    try:
+        overrides = recipes.expand(overrides, catalog)
+    except ConfigErrors as error:
+        return Request(overrides=tuple(texts), spec=None, errors=(*errors, *error.errors))
+    facts = facts or machine.facts()
+    spec, found = _specify(overrides, script_args, catalog, facts)
+    if found and spec is None:
+        broken = {error.path for error in found}
+        rest = [override for override in overrides if override.key not in broken]
+        if len(rest) < len(overrides):
+            spec, _ = _specify(rest, script_args, catalog, facts)
+    return Request(overrides=tuple(texts), spec=spec, errors=(*errors, *found))
+
+
+def _specify(
+    overrides: Sequence[Override], script_args: Sequence[str], catalog: Catalog, facts: machine.Machine
+) -> tuple[RunSpec | None, tuple[ConfigError, ...]]:
+    try:
+        config: Config = machine.resolve(compose(overrides, catalog), facts)
+        if script_args:
+            config["script_args"] = list(script_args)
+        return parse(config), ()
+    except ConfigErrors as error:
+        return None, error.errors
