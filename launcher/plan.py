@@ -1,0 +1,75 @@
+"""``plan(spec)``: everything that is decided about a run before anything is done. The dry run is the run minus its
+last call.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from launcher import preflight, registry, torchrun
+from launcher.errors import ConfigError, ConfigErrors
+from launcher.job import RUN, Job
+from launcher.preflight import Assessment
+from launcher.spec import RunSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A checked run and the job it becomes."""
+
+    spec: RunSpec
+    assessment: Assessment
+    job: Job
+
+
+def plan(spec: RunSpec, *, python: str) -> Plan:
+    """Check a specification and translate it.
+
+    Args:
+        spec: The run.
+        python: The interpreter that the job runs with.
+
+    Raises:
+        ConfigErrors: The specification breaks rules, or its backend can be checked but not launched. A run that
+            does not fit is no error here: the plan says so.
+    """
+    assessment = preflight.assess(spec)
+    if assessment.errors:
+        raise ConfigErrors(assessment.errors)
+    return Plan(spec=spec, assessment=assessment, job=translate(spec, python=python))
+
+
+def translate(spec: RunSpec, *, python: str) -> Job:
+    """The job of a valid specification, with the environment that every backend shares.
+
+    Raises:
+        ConfigErrors: The backend has no translation.
+    """
+    backend = registry.load("backends", spec.backend.name)
+    if not hasattr(backend, "translate"):
+        others = [name for name in registry.names("backends") if hasattr(registry.load("backends", name), "translate")]
+        rule = "this version checks such a run but cannot launch it"
+        ways = [f"backend={name}" for name in others]
+        raise ConfigErrors([ConfigError("backend.name", spec.backend.name, rule, ways)])
+    job: Job = backend.translate(spec, python)
+    if spec.script is not None:
+        argv = torchrun.command(spec, python, (spec.script,), spec.script_args)
+        job = replace(job, argv=argv, worker_argv=(spec.script, *spec.script_args))
+    environment = {**_common_environment(spec), **job.environment, **spec.cluster.environment}
+    return replace(job, environment=environment, pass_environment=spec.cluster.pass_environment)
+
+
+def _common_environment(spec: RunSpec) -> dict[str, str]:
+    """Variables of every job. A user's own script finds the run by the three that start with ``LAUNCH_``."""
+    environment = {
+        "LAUNCH_RUN": RUN,
+        "LAUNCH_SPEC": f"{RUN}/spec.json",
+        "LAUNCH_CHECKPOINTS": f"{RUN}/checkpoints",
+        "OMP_NUM_THREADS": "1",  # What torchrun sets with a warning when it is missing.
+        "PYTHONUNBUFFERED": "1",
+        "TOKENIZERS_PARALLELISM": "false",  # The ranks are the parallelism; forked loaders would warn.
+    }
+    interface = spec.cluster.interface or ("lo" if spec.cluster.kind == "local" else None)
+    if interface is not None:
+        environment |= {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
+    return environment

@@ -1,0 +1,137 @@
+"""The run directory on the planning side: written whole or not at all, and never over an existing run."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from launcher import __version__
+from launcher.check_report import as_json
+from launcher.errors import SubmitError
+from launcher.job import Job
+from launcher.parse import to_dict
+from launcher.plan import Plan
+
+ROOT = "runs"
+PACKAGES = (
+    "llm-launch",
+    "torch",
+    "deepspeed",
+    "megatron-core",
+    "transformers",
+    "peft",
+    "datasets",
+    "safetensors",
+    "numpy",
+    "hydra-core",
+    "omegaconf",
+    "submitit",
+)
+
+
+def directory_of(plan: Plan, *, folder: Path) -> Path:
+    """Where the run goes: ``run.directory``, or ``runs/<run.name>``, or a name made of time, model and preset."""
+    names = plan.spec.run
+    if names.directory is not None:
+        return (folder / names.directory).absolute()
+    if names.name is not None:
+        return (folder / ROOT / names.name).absolute()
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    spec = plan.spec
+    return (folder / ROOT / f"{stamp}-{spec.model.name}-{spec.parallel.name}-{spec.hash[:6]}").absolute()
+
+
+def record(plan: Plan, directory: Path, *, overrides: tuple[str, ...], forced: bool) -> Job:
+    """Write a new run directory and return its job, with the directory put in.
+
+    The files are written beside it and moved into place in one step, so that of two launches into one directory one
+    wins and a full disk leaves nothing behind.
+
+    Raises:
+        SubmitError: The directory exists, or cannot be written.
+    """
+    job = plan.job.at(str(directory))
+    partial = directory.with_name(f".{directory.name}.{os.getpid()}.partial")
+    try:
+        if directory.exists() and any(directory.iterdir()):
+            raise SubmitError(
+                f"{directory} exists and is never overwritten: choose another run.name or run.directory, "
+                f"or go on with it by `launch resume {directory.name}`"
+            )
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        partial.mkdir()
+        _write_all(partial, plan, job, overrides, forced)
+        partial.rename(directory)
+    except OSError as error:
+        raise SubmitError(f"the run directory {directory} cannot be written: {error.strerror or error}") from None
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return job
+
+
+def _write_all(folder: Path, plan: Plan, job: Job, overrides: tuple[str, ...], forced: bool) -> None:
+    (folder / "logs").mkdir()
+    (folder / "checkpoints").mkdir()
+    _dump(folder / "spec.json", to_dict(plan.spec))
+    _dump(folder / "plan.json", {**as_json(plan.assessment), "overrides": list(overrides), "forced": forced})
+    _dump(folder / "job.json", job_as_dict(job))
+    _dump(folder / "versions.json", versions())
+    for name, text in job.files.items():
+        (folder / name).write_text(text)
+
+
+def job_as_dict(job: Job) -> dict[str, Any]:
+    """The job as ``job.json`` holds it; environment variables that are passed through appear by name only."""
+    return {
+        "argv": list(job.argv),
+        "worker_argv": list(job.worker_argv),
+        "environment": dict(job.environment),
+        "pass_environment": list(job.pass_environment),
+        "nodes": job.nodes,
+        "gpus_per_node": job.gpus_per_node,
+        "files": sorted(job.files),
+        "working_directory": str(Path.cwd()),
+    }
+
+
+def versions() -> dict[str, Any]:
+    """What the run was planned with: Python, packages and the state of the working folder's git repository."""
+    return {
+        "launcher": __version__,
+        "python": sys.version.split()[0],
+        "packages": {name: version for name in PACKAGES if (version := _version(name)) is not None},
+        "git": _git(),
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _git() -> dict[str, Any] | None:
+    """Commit and whether the tree differs from it; None outside a repository or without git."""
+    command = ["git", "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if done.returncode != 0:
+        return None
+    lines = done.stdout.splitlines()
+    commit = next((line.split()[-1] for line in lines if line.startswith("# branch.oid")), None)
+    return {"commit": commit, "dirty": any(not line.startswith("#") for line in lines)}
+
+
+def _dump(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
