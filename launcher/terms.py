@@ -1,7 +1,8 @@
-"""One row of a memory estimate: so many bytes of one pile, alive in these phases, by this formula, from this source."""
+"""One row of a memory estimate: so many bytes of one pile, alive at these moments, by this formula, from this source."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,5 +22,87 @@ type Pile = Literal[
     "fragmentation",
 ]
 type Phase = Literal["load", "forward", "backward", "optimizer", "checkpoint_save"]
+type Moment = Literal[
+    "load",
+    "forward",
+    "loss",
+    "loss_backward",
+    "block_backward",
+    "root_backward",
+    "clip",
+    "step",
+    "idle",
+    "checkpoint_save",
+]
 
 PHASES: tuple[Phase, ...] = ("load", "forward", "backward", "optimizer", "checkpoint_save")
+
+PILES: tuple[Pile, ...] = (
+    "parameters",
+    "gradients",
+    "optimizer_states",
+    "master_weights",
+    "activations",
+    "logits",
+    "gather_buffers",
+    "reduce_buffers",
+    "temporary",
+    "workspace",
+    "context",
+    "communicators",
+    "fragmentation",
+)
+
+OUTSIDE_PILES: frozenset[Pile] = frozenset(("context", "communicators"))
+"""What the process holds on the device outside of the caching allocator."""
+
+MOMENTS: dict[Moment, Phase] = {
+    "load": "load",
+    "forward": "forward",
+    "loss": "forward",
+    "loss_backward": "backward",
+    "block_backward": "backward",
+    "root_backward": "backward",
+    "clip": "optimizer",
+    "step": "optimizer",
+    "idle": "optimizer",
+    "checkpoint_save": "checkpoint_save",
+}
+"""The candidates for the peak and the phase that each belongs to.
+
+``forward``: the last block of the last micro-batch in flight. ``loss``: the logits and their cross entropy.
+``loss_backward``: the gradient of the logits, before any block's. ``block_backward``: the backward pass of the block
+that runs first, the model's last, while all other activations are still held. ``root_backward``: the backward pass
+of the first block and of what stands around the blocks, when all gradients exist. ``idle``: between two steps.
+"""
+
+ALWAYS: frozenset[Moment] = frozenset(MOMENTS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryTerm:
+    """Bytes of one pile on one rank.
+
+    Attributes:
+        pile: The pile that CONTRACT.md's report adds it to.
+        moments: When it is alive.
+        bytes: Never negative.
+        formula: How the bytes were computed, as text.
+        source: Where the formula stands: a paper's equation, a file of the framework, a trace.
+    """
+
+    pile: Pile
+    moments: frozenset[Moment]
+    bytes: int
+    formula: str
+    source: str
+
+    @property
+    def phases(self) -> frozenset[Phase]:
+        """The phases in which it is alive at one moment at least."""
+        return frozenset(MOMENTS[moment] for moment in self.moments)
+
+
+def bytes_at(terms: Iterable[MemoryTerm], moment: Moment) -> int:
+    """The sum of all terms that are alive at one moment."""
+    return sum(term.bytes for term in terms if moment in term.moments)

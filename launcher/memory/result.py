@@ -1,0 +1,127 @@
+"""What the estimate says, as frozen data in the shape of CONTRACT.md's ``launch check --json``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+
+from launcher.terms import OUTSIDE_PILES, Phase, Pile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peak:
+    """The peak of the worst rank, in the four counters that people read, and the error band around ``needed``.
+
+    Attributes:
+        allocated_bytes: ``torch.cuda.max_memory_allocated``; on the CPU the bytes of all live tensors.
+        needed_bytes: The least capacity with which the caching allocator does not run out.
+        reserved_bytes: ``torch.cuda.max_memory_reserved``.
+        device_bytes: What nvidia-smi shows for the process.
+        low_bytes: The lower end of the band around ``needed_bytes``; at most ``allocated_bytes``.
+        high_bytes: The upper end; at least ``needed_bytes``.
+        phase: The phase of the peak.
+        stage: The pipeline stage of the worst rank.
+    """
+
+    allocated_bytes: int
+    needed_bytes: int
+    reserved_bytes: int
+    device_bytes: int
+    low_bytes: int
+    high_bytes: int
+    phase: Phase
+    stage: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PileBytes:
+    """One pile at the peak of the worst rank, with how it was computed and where that stands."""
+
+    pile: Pile
+    bytes: int
+    formula: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPeak:
+    """One rank of one pipeline stage."""
+
+    stage: int
+    static_bytes: int
+    allocated_bytes: int
+    reserved_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterCount:
+    """Parameters: of the model, those that one token meets, and those that the worst rank keeps between two steps."""
+
+    total: int
+    active: int
+    per_rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostMemory:
+    """Host RAM of one node; the capacity is ``None`` where it is unknown."""
+
+    bytes_per_node: int
+    capacity_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskSpace:
+    """One checkpoint on disk; ``kept_bytes`` counts those that ``save.keep`` keeps and the one being written."""
+
+    checkpoint_bytes: int
+    kept_bytes: int
+    capacity_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryEstimate:
+    """The answer of the memory model for one run.
+
+    Attributes:
+        parameters: Parameter counts.
+        static_bytes: Allocated between two steps on the worst rank.
+        peak: The peak of the worst rank.
+        phases: The allocated peak of each phase, of the rank that is worst in it.
+        piles: What the peak of the worst rank consists of; they sum to ``peak.device_bytes``.
+        ranks: One rank of each pipeline stage.
+        host: Host memory of a node.
+        disk: Checkpoints on disk.
+    """
+
+    parameters: ParameterCount
+    static_bytes: int
+    peak: Peak
+    phases: dict[Phase, int] = field(hash=False)
+    piles: tuple[PileBytes, ...]
+    ranks: tuple[RankPeak, ...]
+    host: HostMemory
+    disk: DiskSpace
+
+    @property
+    def outside_bytes(self) -> int:
+        """Context and communicators: what the device holds for the process outside of torch's allocator."""
+        return sum(pile.bytes for pile in self.piles if pile.pile in OUTSIDE_PILES)
+
+    @property
+    def largest_pile(self) -> PileBytes:
+        """The pile with the most bytes."""
+        return max(self.piles, key=lambda pile: pile.bytes)
+
+    def as_dict(self) -> dict[str, object]:
+        """The memory part of the document of ``launch check --json``."""
+        disk = {"checkpoint_bytes": self.disk.checkpoint_bytes, "capacity_bytes": self.disk.capacity_bytes}
+        return {
+            "parameters": asdict(self.parameters),
+            "static_bytes": self.static_bytes,
+            "peak": asdict(self.peak),
+            "phases": dict(self.phases),
+            "piles": [asdict(pile) for pile in self.piles],
+            "ranks": [asdict(rank) for rank in self.ranks],
+            "host": asdict(self.host),
+            "disk": disk,
+        }

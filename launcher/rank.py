@@ -1,0 +1,112 @@
+"""What one rank of one pipeline stage holds: shares of the model, of the batch and of the sequence.
+
+A strategy narrows a view; each multiplies a share of its own or the product of degrees, so their order does not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Protocol
+
+from launcher.spec import RunSpec
+
+ONE = Fraction(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateShares:
+    """Shares of the model states that a rank keeps of what its model-parallel position holds (ZeRO, FSDP)."""
+
+    parameters: Fraction = ONE
+    gradients: Fraction = ONE
+    optimizer: Fraction = ONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankView:
+    """One rank of one pipeline stage.
+
+    Attributes:
+        stage: Its pipeline stage, from 0.
+        stages: Pipeline stages in all.
+        layers: Indices of the model's blocks that it runs.
+        embedding: Whether it holds the token embedding.
+        head: Whether it holds the last norm and the output projection, and computes the loss.
+        in_flight: Micro-batches whose activations of all its layers are held at once; a fraction with interleaving.
+        batch: Its share of the global batch.
+        tokens: Its share of the tokens of one sequence.
+        residual: The further share of the tokens in norms and in the residual stream (Megatron's sequence parallelism).
+        tensor: Its share of every split weight, of the heads and of the feed-forward width.
+        experts: Its share of the routed experts of a layer.
+        expert_tensor: Its share of each of those experts.
+        states: What it keeps of its dense parameters, their gradients and optimizer states.
+        expert_states: The same for its routed experts, which have fewer data-parallel copies.
+    """
+
+    stage: int
+    stages: int
+    layers: tuple[int, ...]
+    embedding: bool
+    head: bool
+    in_flight: Fraction
+    batch: Fraction
+    tokens: Fraction
+    residual: Fraction
+    tensor: Fraction
+    experts: Fraction
+    expert_tensor: Fraction
+    states: StateShares
+    expert_states: StateShares
+
+
+class Strategy(Protocol):
+    """A module of ``launcher.strategies`` as the memory model sees it."""
+
+    @property
+    def apply(self) -> Apply:
+        """``apply(view, spec) -> view``: the view with this strategy's share taken."""
+        ...
+
+
+class Apply(Protocol):
+    """The function by which a strategy narrows a view."""
+
+    def __call__(self, view: RankView, spec: RunSpec) -> RankView:
+        """Return the narrowed view."""
+        ...
+
+
+def whole(spec: RunSpec, stage: int = 0) -> RankView:
+    """A rank that holds all of the model and sees all of the batch, one micro-batch at a time."""
+    return RankView(
+        stage=stage,
+        stages=spec.parallel.pipeline,
+        layers=tuple(range(spec.model.num_hidden_layers)),
+        embedding=True,
+        head=True,
+        in_flight=ONE,
+        batch=ONE,
+        tokens=ONE,
+        residual=ONE,
+        tensor=ONE,
+        experts=ONE,
+        expert_tensor=ONE,
+        states=StateShares(),
+        expert_states=StateShares(),
+    )
+
+
+def view_of(spec: RunSpec, strategies: Iterable[Strategy], stage: int) -> RankView:
+    """The fold of all strategies over the whole model, for a rank of one pipeline stage."""
+    view = whole(spec, stage)
+    for strategy in strategies:
+        view = strategy.apply(view, spec)
+    return view
+
+
+def views(spec: RunSpec, strategies: Iterable[Strategy]) -> tuple[RankView, ...]:
+    """One rank of each pipeline stage, the first stage first."""
+    chosen = tuple(strategies)
+    return tuple(view_of(spec, chosen, stage) for stage in range(spec.parallel.pipeline))
