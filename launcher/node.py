@@ -70,7 +70,7 @@ def _conclude(directory: Path, returncode: int, first: bool) -> None:
 
 
 def failure(directory: Path, returncode: int) -> str:
-    """Why the job failed: the earliest error that a rank wrote, else the signal that ended a rank, else a log's tail."""
+    """Why the job failed: the first error that a rank wrote, else the signal that ended one, else the tail of a log."""
     logs = directory / "logs"
     written = sorted(logs.glob("error.rank*.json"), key=lambda path: path.stat().st_mtime_ns)
     for path in written:
@@ -85,7 +85,8 @@ def failure(directory: Path, returncode: int) -> str:
             return f"rank {rank} was ended by {name}{hint}"
     ranks = sorted(logs.glob("ranks/*/attempt_*/*/stderr.log"), key=lambda path: path.stat().st_mtime_ns)
     for path in [*reversed(ranks), logs / "node.err"]:
-        lines = [line for line in path.read_text(errors="replace").splitlines() if line.strip()] if path.exists() else []
+        text = path.read_text(errors="replace") if path.exists() else ""
+        lines = [line for line in text.splitlines() if line.strip()]
         if lines:
             return f"{lines[-1].strip()} (exit status {returncode}; {path})"
     return f"exit status {returncode} without a message; see {logs}"

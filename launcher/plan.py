@@ -1,5 +1,6 @@
-"""``plan(spec)``: everything that is decided about a run before anything is done. The dry run is the run minus its
-last call.
+"""``plan(spec)``: all that is decided about a run before anything is done.
+
+The dry run is the run minus its last call.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Recipes: shared runs as data. One is read here, before Hydra, and becomes overrides that come before the user's own."""
+"""Recipes: shared runs as data. One is read before Hydra and becomes overrides that come before the user's own."""
 
 from __future__ import annotations
 

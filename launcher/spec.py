@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
-type Scalar = None | bool | int | float | str
-
 
 @dataclass(frozen=True, slots=True)
 class Range:

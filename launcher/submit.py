@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from launcher import node, state
+from launcher import node, state, torchrun
 from launcher.errors import SubmitError
 from launcher.spec import ClusterSpec, RunSpec
 
@@ -32,10 +32,10 @@ class NodeTask:
         job_id, restarts = environment.raw_job_id, os.environ.get("SLURM_RESTART_COUNT", "0")
         first = environment.node == 0
         facts = {
-            node.HOST: environment.hostnames[0],
-            node.PORT: str(_port(job_id)),
-            node.IS_HOST: "1" if first else "0",
-            node.RENDEZVOUS: f"{job_id}_{restarts}",
+            torchrun.HOST: environment.hostnames[0],
+            torchrun.PORT: str(_port(job_id)),
+            torchrun.IS_HOST: "1" if first else "0",
+            torchrun.RENDEZVOUS: f"{job_id}_{restarts}",
         }
         node.run(Path(directory), facts=facts, first=first)
 

@@ -1,0 +1,47 @@
+# Two commands for a fresh machine: `make demo` and `make test`. Everything is built in .venv of this checkout.
+SHELL := /bin/bash
+VENV := .venv
+BIN := $(VENV)/bin
+PYTHON := $(shell for p in python3.12 python3.13 python3.14 python3 $$HOME/.pyenv/versions/3.1[2-9]*/bin/python; do \
+	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null && echo $$p && break; done)
+SOURCES := launcher tests benchmarks
+export HYDRA_FULL_ERROR =
+
+.PHONY: demo test lint bench lock clean
+
+demo: $(VENV)/.built-demo ## build the environment and train a small model on this machine
+	$(BIN)/launch model=tiny parallel=fsdp precision=bf16
+
+test: $(VENV)/.built-test ## build what the tests need and run them all
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.built-test
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/yamllint --strict conf recipes
+
+bench: $(VENV)/.built-test ## measure start-up, overhead and throughput; writes benchmarks/results
+	$(BIN)/python -m benchmarks.startup
+	$(BIN)/python -m benchmarks.throughput
+
+lock: $(VENV)/.uv ## write requirements/ anew from pyproject.toml
+	$(BIN)/uv pip compile -q --no-header --no-annotate --python-version 3.12 --extra fsdp -o requirements/demo.txt pyproject.toml
+	$(BIN)/uv pip compile -q --no-header --no-annotate --python-version 3.12 --extra deepspeed --extra dev -o requirements/test.txt pyproject.toml
+
+$(VENV)/.uv:
+	@test -n "$(PYTHON)" || { echo "launch needs Python 3.12 or later and found none: install one, for example by" \
+		"'apt-get install python3.12 python3.12-venv', 'brew install python@3.12' or 'pyenv install 3.12'." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(shell sed -n 's/^uv==//p' requirements/tools.txt)
+	@touch $@
+
+# DS_BUILD_OPS=0: DeepSpeed compiles nothing at installation.
+$(VENV)/.built-%: $(VENV)/.uv requirements/%.txt pyproject.toml
+	DS_BUILD_OPS=0 $(BIN)/uv pip install --quiet --python $(BIN)/python -r requirements/$*.txt
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,104 @@
+"""``launch``: find the verb, hand over, and turn what the user can act on into a message and an exit status."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+
+from launcher import __version__, registry
+from launcher.errors import ConfigErrors, LauncherError
+
+INTERRUPTED = 130
+FAULT = 1
+
+VERBS = {
+    "run": "compose, check, record and start a run (the default verb)",
+    "check": "the pre-flight alone: validity, memory by pile and phase, verdict, fixes",
+    "show": "the translated job: argv, environment, files, sbatch text",
+    "status": "the state of runs",
+    "logs": "what a run's processes printed",
+    "cancel": "stop runs; each saves a checkpoint first",
+    "resume": "go on with runs from their newest checkpoint",
+    "import": "a Megatron-LM, DeepSpeed or Hugging Face configuration as overrides and as a recipe",
+    "recipe": "list and show recipes",
+}
+RESERVED = ("doctor", "plan", "rehearse", "report")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The entry point of the ``launch`` command; returns the exit status of CONTRACT.md."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        status = _dispatch(words)
+        sys.stdout.flush()
+        return status
+    except ConfigErrors as error:
+        return _report_errors(error, as_json="--json" in words)
+    except LauncherError as error:
+        print(f"launch: {error}", file=sys.stderr)
+        return error.exit_status
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # The reader has seen enough.
+        return 0
+
+
+def _dispatch(words: list[str]) -> int:
+    words, script_args = _split(words)
+    verb = next((word for word in words if not word.startswith("-")), None)
+    if verb is None and "--version" in words:
+        print(f"launch {__version__}")
+        return 0
+    if not words or (verb is None and {"-h", "--help"} & set(words)):
+        from launcher.commands.overview import text
+
+        print(text(VERBS))
+        return 0
+    if verb in RESERVED:
+        print(f"launch: this version has no `{verb}`; the name is kept for it", file=sys.stderr)
+        return ConfigErrors.exit_status
+    if verb in VERBS:
+        words.remove(verb)
+    else:
+        verb = "run"
+    module = registry.load("commands", verb if verb != "import" else "import_")
+    parser = argparse.ArgumentParser(
+        prog=f"launch {verb}", description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    module.arguments(parser)
+    options = _parse(parser, words)
+    options.script_args = script_args
+    status: int = module.run(options)
+    return status
+
+
+def _split(words: list[str]) -> tuple[list[str], list[str]]:
+    """Separate what follows ``--``: the arguments of a user's own script."""
+    if "--" not in words:
+        return words, []
+    at = words.index("--")
+    return words[:at], words[at + 1 :]
+
+
+def _parse(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Namespace:
+    """Parse options and overrides in any order; a word with a dash that no option has is named."""
+    if any(action.dest == "overrides" for action in parser._actions):
+        return parser.parse_intermixed_args(words)
+    return parser.parse_args(words)
+
+
+def _report_errors(error: ConfigErrors, *, as_json: bool) -> int:
+    from launcher.check_report import errors_as_text
+
+    if as_json:
+        print(json.dumps({"schema": 1, "verdict": "invalid", "errors": [e.as_dict() for e in error.errors]}))
+    print(errors_as_text(error.errors), file=sys.stderr)
+    return error.exit_status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

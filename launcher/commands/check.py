@@ -1,0 +1,90 @@
+"""Judge a run without starting it: validity, memory by pile and phase, verdict, fixes.
+
+Needs no GPU, no torch, no Slurm and no network. Exit status: 0 it fits, 2 the configuration is wrong, 3 it does not
+fit. With --points: 0 when at least one point is valid and fits, else 3 (all unfit) or 2 (all invalid).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from launcher import machine
+from launcher.check_report import as_json, as_text, invalid_as_json
+from launcher.commands.common import add_overrides, asked, assessed, print_json, width
+from launcher.errors import ConfigError, ConfigErrors
+from launcher.request import request
+
+_STATUS = {"fits": 0, "tight": 0, "does_not_fit": 3, "invalid": 2}
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_overrides(parser)
+    parser.add_argument("--points", type=Path, metavar="FILE.jsonl", help='one {"id", "overrides"} a line')
+    parser.add_argument("--hf", type=Path, metavar="FILE", help="take the model from a Hugging Face config.json")
+    parser.add_argument("--deepspeed", type=Path, metavar="FILE", help="take the settings of a ds_config.json")
+    parser.add_argument("--megatron-args", type=Path, metavar="FILE", help="take a Megatron-LM argument list")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Check one run, or many."""
+    if options.points is not None:
+        return _points(options.points)
+    options.overrides = [*_imported(options), *options.overrides]
+    found = asked(options)
+    if found.spec is None and options.json:
+        print_json(invalid_as_json(found.errors))
+        return _STATUS["invalid"]
+    assessment = assessed(found)
+    if options.json:
+        print_json(as_json(assessment))
+    else:
+        print(as_text(assessment, width()))
+    return _STATUS[assessment.verdict.name]
+
+
+def _imported(options: argparse.Namespace) -> list[str]:
+    from launcher.commands.import_ import read, report_not_understood
+
+    texts: list[str] = []
+    for kind, path in (("hf", options.hf), ("deepspeed", options.deepspeed), ("megatron", options.megatron_args)):
+        if path is not None:
+            imported = read(kind, path)
+            report_not_understood(imported)
+            texts += imported.overrides
+    return texts
+
+
+def _points(path: Path) -> int:
+    """Answer every line in order; a bad point is an answer, not a crash."""
+    facts = machine.facts()
+    statuses = set()
+    try:
+        lines: Iterator[str] = iter(path.open(encoding="utf-8"))
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                answer = _point(line, number, facts)
+                statuses.add(_STATUS[answer["verdict"]])
+                print_json(answer)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigErrors([ConfigError("--points", str(path), f"the file cannot be read: {error}")]) from None
+    return min(statuses, key=(0, 3, 2).index, default=0)
+
+
+def _point(line: str, number: int, facts: machine.Machine) -> dict[str, Any]:
+    try:
+        point = json.loads(line)
+        identity, overrides = point["id"], point["overrides"]
+        if not isinstance(overrides, list) or not all(isinstance(text, str) for text in overrides):
+            raise TypeError
+    except (ValueError, TypeError, KeyError):
+        rule = 'a point is {"id": ..., "overrides": ["group=option", ...]}'
+        return {"id": None, **invalid_as_json([ConfigError(f"line {number}", line.strip(), rule)])}
+    try:
+        return {"id": identity, **as_json(assessed(request(overrides, facts=facts)))}
+    except ConfigErrors as error:
+        return {"id": identity, **invalid_as_json(error.errors)}

@@ -1,0 +1,65 @@
+"""What several verbs share: their options, and the way from words to a checked plan."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from launcher import preflight
+from launcher.errors import ConfigErrors
+from launcher.preflight import Assessment
+from launcher.request import Request, request
+
+
+def add_overrides(parser: argparse.ArgumentParser) -> None:
+    """The positional overrides and ``--json``."""
+    parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="group=option or group.key=value")
+    add_json(parser)
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """``--json``: one JSON document on stdout and nothing else there."""
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def asked(options: argparse.Namespace) -> Request:
+    """The request of a command line."""
+    return request(options.overrides, script_args=options.script_args)
+
+
+def assessed(found: Request) -> Assessment:
+    """Judge a request; the errors of reading it stand before those of the rules.
+
+    Raises:
+        ConfigErrors: Nothing could be read that could be judged.
+    """
+    if found.spec is None:
+        raise ConfigErrors(found.errors)
+    return preflight.assess(found.spec, earlier=found.errors)
+
+
+def print_json(document: dict[str, Any]) -> None:
+    """Print the one document."""
+    print(json.dumps(document))
+
+
+def say(text: str) -> None:
+    """A message for a person: on stderr, so that stdout stays what was asked for."""
+    print(text, file=sys.stderr)
+
+
+def width() -> int:
+    """Columns of the terminal; 80 where there is none."""
+    try:
+        return min(100, os.get_terminal_size(sys.stdout.fileno()).columns)
+    except OSError:
+        return 80
+
+
+def folder() -> Path:
+    """The working folder."""
+    return Path.cwd()

@@ -1,0 +1,149 @@
+"""Watch a run on this machine: a progress bar while it trains, one table when it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from launcher import state
+from launcher.commands.cancel import stop
+from launcher.errors import JobFailed
+from launcher.spec import RunSpec
+from launcher.units import gib
+
+_POLL_S = 0.2
+INTERRUPTED = 130
+
+
+def follow(directory: Path, spec: RunSpec, *, quiet: bool) -> int:
+    """Follow a run to its end.
+
+    Ctrl-C asks the ranks to save and stop; a second one kills them. Both leave a run that can be resumed.
+
+    Args:
+        directory: The run directory.
+        spec: The run.
+        quiet: Show neither progress nor table; errors are still said.
+
+    Returns:
+        The exit status: 0, 5 the job failed, 130 interrupted.
+    """
+    interruptions = 0
+    show = _show(spec, quiet)
+    while True:
+        try:
+            for lines in _news(directory):
+                show(lines)
+            break
+        except KeyboardInterrupt:
+            interruptions += 1
+            _say("stopping after this step; Ctrl-C again ends it at once" if interruptions == 1 else "killed")
+            stop(directory, signal.SIGTERM if interruptions == 1 else signal.SIGKILL)
+    show(None)
+    ending = state.read(directory)
+    if ending.state == "finished" and not quiet:
+        print(table(directory))
+    elif ending.state == "cancelled" or interruptions:
+        _say(ending.reason or "stopped")
+        return INTERRUPTED
+    elif ending.state != "finished":
+        _say(f"the job failed: {ending.reason}")
+        _say(f"its logs: launch logs {directory.name}; go on after the fix: launch resume {directory.name}")
+        return JobFailed.exit_status
+    return 0
+
+
+def _say(text: str) -> None:
+    print(f"launch: {text}", file=sys.stderr)
+
+
+def _news(directory: Path) -> Iterator[list[dict[str, Any]]]:
+    """New whole lines of ``metrics.jsonl`` until the run has ended; an empty list when nothing is new."""
+    path, offset = directory / "metrics.jsonl", 0
+    with contextlib.suppress(OSError):
+        offset = path.stat().st_size if (directory / "checkpoints").exists() and path.exists() else 0
+    while True:
+        ended = state.read(directory).state in state.ENDED
+        text = ""
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            if path.stat().st_size < offset:
+                offset = 0  # A resumed worker has cut the lines after its checkpoint.
+            file.seek(offset)
+            data = file.read()
+            whole = data[: data.rfind(b"\n") + 1]
+            offset += len(whole)
+            text = whole.decode()
+        yield [json.loads(line) for line in text.splitlines()]
+        if ended:
+            return
+        time.sleep(_POLL_S)
+
+
+def _show(spec: RunSpec, quiet: bool) -> Any:
+    """A function that takes new metric lines, and None at the end."""
+    if quiet:
+        return lambda lines: None
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
+    progress = Progress(*columns, TextColumn("{task.fields[now]}"), TimeElapsedColumn(), console=console)
+    task = progress.add_task("starting", total=spec.train.steps, now="")
+    progress.start()
+
+    def show(lines: list[dict[str, Any]] | None) -> None:
+        if lines is None:
+            progress.stop()
+        steps = [line for line in lines or () if "loss" in line]
+        if steps:
+            last = steps[-1]
+            now = f"loss {last['loss']:.4f}  {last['tokens_per_second']:,.0f} tokens/s"
+            progress.update(task, completed=last["step"], description="training", now=now)
+
+    return show
+
+
+def table(directory: Path) -> str:
+    """The one table at the end: memory predicted against measured, losses, speed, where the run lies."""
+    check = state.read_json(directory / "plan.json") or {}
+    memory = state.read_json(directory / "memory.json") or {}
+    lines = ["", f"{'memory, worst rank':24} {'predicted':>12} {'measured':>12} {'error':>8}"]
+    measured = _measured(memory)
+    for phase, size in {**(check.get("phases") or {}), "between steps": check.get("static_bytes")}.items():
+        if size is not None and measured.get(phase):
+            error = size / measured[phase] - 1
+            lines.append(f"{phase:24} {gib(size):>12} {gib(measured[phase]):>12} {error:>+8.1%}")
+    lines.append(f"measured is {memory.get('method', 'not known')}")
+    rows = [json.loads(line) for line in _lines(directory / "metrics.jsonl")]
+    steps = [row for row in rows if "loss" in row]
+    if steps:
+        half = steps[len(steps) // 2 :]
+        speed = sum(row["tokens_per_second"] for row in half) / len(half)
+        lines.append(f"loss {steps[0]['loss']:.4f} -> {steps[-1]['loss']:.4f} in {steps[-1]['step']} steps")
+        lines.append(f"{speed:,.0f} tokens/s (mean of the second half)")
+    lines.append(f"run directory {directory}")
+    return "\n".join(lines)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []
+
+
+def _measured(memory: dict[str, Any]) -> dict[str, int]:
+    """The largest figure over the ranks for each phase and for the state between two steps."""
+    worst: dict[str, int] = {}
+    for rank in memory.get("ranks") or ():
+        for phase, size in {**rank.get("phases", {}), "between steps": rank.get("static_bytes")}.items():
+            if size is not None:
+                worst[phase] = max(worst.get(phase, 0), size)
+    return worst

@@ -1,0 +1,81 @@
+"""Turn an existing configuration into overrides, and into a recipe with --json or --recipe FILE.
+
+  launch import hf config.json
+  launch import deepspeed ds_config.json
+  launch import megatron train.sh
+
+Arguments that change memory and are not understood are named on stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from launcher import registry
+from launcher.commands.common import add_json, print_json, say
+from launcher.errors import ConfigError, ConfigErrors, SubmitError
+
+if TYPE_CHECKING:
+    from launcher.importers import Imported
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("kind", choices=registry.names("importers"), help="what the file is")
+    parser.add_argument("file", type=Path, metavar="FILE")
+    parser.add_argument("--recipe", type=Path, metavar="OUT.yaml", help="also write a recipe")
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print what the file says in our words."""
+    imported = read(options.kind, options.file)
+    report_not_understood(imported)
+    if options.recipe is not None:
+        _write_recipe(options.recipe, imported)
+    if options.json:
+        print_json({
+            "schema": 1,
+            "import": {
+                "overrides": list(imported.overrides),
+                "recipe": imported.recipe,
+                "not_understood": list(imported.not_understood),
+            },
+        })
+    else:
+        print(" \\\n  ".join(shlex.quote(text) for text in imported.overrides))
+    return 0
+
+
+def read(kind: str, path: Path) -> Imported:
+    """Read a foreign configuration.
+
+    Raises:
+        ConfigErrors: The file cannot be read or is not what it should be.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigErrors([ConfigError(str(path), None, f"the file cannot be read: {error}")]) from None
+    imported: Imported = registry.load("importers", kind).read(text, str(path))
+    return imported
+
+
+def report_not_understood(imported: Imported) -> None:
+    """Name what has no counterpart here."""
+    for item in imported.not_understood:
+        say(f"not understood, and not in the estimate: {item}")
+
+
+def _write_recipe(path: Path, imported: Imported) -> None:
+    import yaml
+
+    if path.exists():
+        raise SubmitError(f"{path} exists and is not overwritten")
+    try:
+        path.write_text(yaml.safe_dump(imported.recipe, sort_keys=False))
+    except OSError as error:
+        raise SubmitError(f"{path} cannot be written: {error.strerror}") from None

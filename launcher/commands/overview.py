@@ -1,0 +1,37 @@
+"""The text of ``launch --help``: verbs, groups with their options, and where to read on."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+
+from launcher.catalog import Catalog
+
+
+def text(verbs: Mapping[str, str]) -> str:
+    """The whole overview, at most 80 columns wide."""
+    lines = [
+        "launch GROUP=OPTION... GROUP.KEY=VALUE...   compose, check, record and start a run",
+        "launch VERB ...                             one of the verbs below; --help on each",
+        "",
+        "  launch model=tiny parallel=fsdp precision=bf16",
+        "  launch check model=7b parallel=fsdp hardware=h100_80g cluster.gpus_per_node=8",
+        "  launch recipe=NAME train.micro_batch_size=2",
+        "  launch script=train.py -- --your --arguments",
+        "",
+        "Verbs",
+        *(f"  {verb:8} {meaning}" for verb, meaning in verbs.items()),
+        "",
+        "Groups and their options",
+    ]
+    for group, options in Catalog(folder=Path.cwd()).groups.items():
+        listed = textwrap.wrap(" ".join(options), width=64) or ["(none)"]
+        lines += [f"  {group:13} {listed[0]}", *(f"  {'':13} {line}" for line in listed[1:])]
+    lines += [
+        "",
+        "Keys inside a group: launch show GROUP, for example `launch show parallel`.",
+        "Exit status: 0 done, 2 wrong configuration, 3 does not fit, 4 submission or run",
+        "folder failed, 5 the job failed, 130 interrupted, 1 a fault of launch itself.",
+    ]
+    return "\n".join(lines)

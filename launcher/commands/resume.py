@@ -1,0 +1,52 @@
+"""Go on with runs from their newest checkpoint, in their own directories."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from launcher import state
+from launcher.commands.common import add_json, print_json, say
+from launcher.commands.status import find
+from launcher.errors import ConfigError, ConfigErrors, SubmitError
+from launcher.parse import parse
+from launcher.submit import submit
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="a run's name or directory")
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Submit each run again; the worker finds its newest checkpoint by itself."""
+    if not options.runs:
+        raise ConfigErrors([ConfigError("RUN", None, "name the runs to resume", ["launch status"])])
+    status = 0
+    directories = find(options.runs)
+    for directory in directories:
+        status = max(status, _resume(directory, quiet=options.json))
+    if options.json:
+        print_json({"schema": 1, "runs": [state.read(path).as_dict() for path in directories]})
+    return status
+
+
+def _resume(directory: Path, *, quiet: bool) -> int:
+    now = state.read(directory)
+    if now.state in ("queued", "running", "requeued"):
+        raise SubmitError(f"{directory.name} is {now.state}: cancel it first, or wait")
+    if now.state == "finished":
+        say(f"launch: {directory.name} is finished; nothing to resume")
+        return 0
+    spec = parse(json.loads((directory / "spec.json").read_text()))
+    for name in ("state.json", state.CANCEL_REQUEST):
+        (directory / name).unlink(missing_ok=True)
+    job_id = submit(directory, spec)
+    if spec.cluster.kind == "slurm":
+        say(f"job {job_id}  {directory}")
+        return 0
+    from launcher.commands.following import follow
+
+    return follow(directory, spec, quiet=quiet)

@@ -1,0 +1,107 @@
+"""Compose, check, record and start a run.
+
+cluster=local (the default) runs it on this machine and shows its progress; cluster=slurm submits it, prints job id and
+run directory, and returns. Ctrl-C stops a local run after it has saved a checkpoint; a second one ends it at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from launcher import machine, state
+from launcher.check_report import as_json, as_text
+from launcher.commands.common import add_overrides, asked, assessed, folder, print_json, say, width
+from launcher.errors import ConfigError, ConfigErrors, DoesNotFit, JobFailed
+from launcher.plan import Plan, translate
+from launcher.preflight import Assessment
+from launcher.record import directory_of, record
+from launcher.runnable import obstacles
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_overrides(parser)
+    parser.add_argument("--force", action="store_true", help="start what does not fit; the record says so")
+    parser.add_argument("--debug", action="store_true", help="one rank in the foreground, for pdb")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Start one run and, on this machine, see it through."""
+    assessment = assessed(asked(options))
+    _refuse(assessment, options)
+    spec = assessment.spec
+    plan = Plan(spec=spec, assessment=assessment, job=translate(spec, python=sys.executable))
+    directory = directory_of(plan, folder=folder())
+    job = record(plan, directory, overrides=tuple(options.overrides), forced=options.force)
+    if options.debug:
+        return _debug(directory, job.worker_argv, job.environment, script=spec.script)
+    status = _start(plan, directory, quiet=options.json)
+    if options.json:
+        row = state.read(directory)
+        facts = {"id": row.id, "directory": row.directory, "state": row.state, "job_id": row.job_id}
+        print_json({"schema": 1, "run": facts, "check": as_json(assessment)})
+    return status
+
+
+def _refuse(assessment: Assessment, options: argparse.Namespace) -> None:
+    """Stop before anything is written.
+
+    Raises:
+        ConfigErrors: The configuration is wrong, or this machine cannot run it.
+        DoesNotFit: It does not fit, and was not forced.
+    """
+    errors = list(assessment.errors)
+    if not errors:
+        errors += obstacles(assessment.spec, machine.facts())
+        if options.debug and assessment.spec.gpus != 1:
+            rule = "--debug runs one rank in the foreground"
+            errors.append(ConfigError("cluster.gpus_per_node", assessment.spec.gpus, rule, ["cluster.gpus_per_node=1"]))
+    if errors:
+        raise ConfigErrors(errors)
+    if assessment.verdict.name == "does_not_fit" and not options.force:
+        say(as_text(assessment, width()))
+        if options.json:
+            print_json({"schema": 1, "run": None, "check": as_json(assessment)})
+        raise DoesNotFit("not started, because it does not fit; --force starts it all the same")
+    for warning in assessment.warnings:
+        say(f"warning: {warning.path}={warning.found}: {warning.rule}")
+    if assessment.verdict.name != "fits":
+        say(f"launch: the memory verdict is {assessment.verdict.name.replace('_', ' ')}")
+
+
+def _start(plan: Plan, directory: Path, *, quiet: bool) -> int:
+    from launcher.submit import submit
+
+    job_id = submit(directory, plan.spec)
+    if plan.spec.cluster.kind == "slurm":
+        if not quiet:
+            print(f"job {job_id}  {directory}")
+        return 0
+    from launcher.commands.following import follow
+
+    return follow(directory, plan.spec, quiet=quiet)
+
+
+def _debug(directory: Path, argv: tuple[str, ...], environment: object, *, script: str | None) -> int:
+    """Run the one rank in the foreground with the terminal as its own, so that breakpoints work."""
+    if not isinstance(environment, dict):
+        raise AssertionError("the environment of a job is a dictionary")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+    alone |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    command = [sys.executable, *argv] if script is not None else [sys.executable, *_module(argv)]
+    state.put(directory, "running", keeper=os.getpid())
+    status = subprocess.run(command, env={**os.environ, **environment, **alone}, check=False).returncode
+    state.put(directory, "failed" if status else "finished", reason=f"exit status {status}" if status else None)
+    return JobFailed.exit_status if status else 0
+
+
+def _module(argv: tuple[str, ...]) -> list[str]:
+    return list(argv) if argv[0] == "-m" else ["-m", *argv]

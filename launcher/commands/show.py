@@ -1,0 +1,89 @@
+"""The translated job: argv, environment, generated files and sbatch text, byte for byte what `run` starts.
+
+With the name of a group in place of overrides (`launch show parallel`): its keys, their meaning and defaults.
+Exit status: 0, 2 the configuration is wrong, 3 it does not fit (the job is printed all the same).
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from typing import Any
+
+from launcher.catalog import Catalog
+from launcher.commands.common import add_overrides, asked, assessed, folder, print_json, say
+from launcher.errors import ConfigErrors, DoesNotFit
+from launcher.job import RUN, Job
+from launcher.plan import Plan, translate
+from launcher.record import directory_of
+from launcher.submit import sbatch_text
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_overrides(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the job, or the keys of a group."""
+    catalog = Catalog(folder=folder())
+    if len(options.overrides) == 1 and options.overrides[0] in catalog.groups:
+        print(_group(catalog, options.overrides[0]))
+        return 0
+    assessment = assessed(asked(options))
+    if assessment.errors:
+        raise ConfigErrors(assessment.errors)
+    spec = assessment.spec
+    job = translate(spec, python=sys.executable)
+    named = spec.run.name is not None or spec.run.directory is not None
+    plan = Plan(spec=spec, assessment=assessment, job=job)
+    directory = str(directory_of(plan, folder=folder())) if named else RUN
+    job = job.at(directory)
+    sbatch = sbatch_text(directory.rpartition("/")[2], directory, spec.cluster)
+    if options.json:
+        print_json(_document(plan, job, sbatch))
+    else:
+        print(_text(job, sbatch))
+    if assessment.verdict.name == "does_not_fit":
+        say("launch: this run does not fit; `launch check` says why")
+        return DoesNotFit.exit_status
+    return 0
+
+
+def _document(plan: Plan, job: Job, sbatch: str | None) -> dict[str, Any]:
+    world = plan.spec.world
+    return {
+        "schema": 1,
+        "world": {
+            "gpus": world.gpus,
+            "data": world.data,
+            "tensor": world.tensor,
+            "pipeline": world.pipeline,
+            "context": world.context,
+            "expert": world.expert,
+            "gradient_accumulation": world.gradient_accumulation,
+        },
+        "argv": list(job.argv),
+        "worker_argv": list(job.worker_argv),
+        "environment": dict(job.environment),
+        "files": dict(job.files),
+        "sbatch": sbatch,
+    }
+
+
+def _text(job: Job, sbatch: str | None) -> str:
+    environment = [f"{name}={shlex.quote(value)} \\" for name, value in sorted(job.environment.items())]
+    parts = ["# job, on each node", *environment, shlex.join(job.argv)]
+    parts += [f"\n# from the submitting shell: {name}" for name in job.pass_environment]
+    for name, text in job.files.items():
+        parts += [f"\n# {name}", text.rstrip("\n")]
+    if sbatch is not None:
+        parts += ["\n# sbatch", sbatch.rstrip("\n")]
+    return "\n".join(parts)
+
+
+def _group(catalog: Catalog, group: str) -> str:
+    options = f"{group}= " + " ".join(catalog.groups[group])
+    base = catalog.conf[-1] / group / "_base.yaml"
+    return options + ("\n\n" + base.read_text().rstrip("\n") if base.is_file() else "")

@@ -1,0 +1,47 @@
+"""The state of runs: those named, or all below runs/."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from launcher import state
+from launcher.commands.common import add_json, folder, print_json
+from launcher.errors import ConfigError, ConfigErrors
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="a run's name or directory")
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print one row a run."""
+    rows = [state.read(path) for path in find(options.runs)]
+    if options.json:
+        print_json({"schema": 1, "runs": [row.as_dict() for row in rows]})
+        return 0
+    if not rows:
+        print("no runs below runs/")
+        return 0
+    columns = [("run", "state", "step", "job", "reason")]
+    columns += [(r.id, r.state, str(r.step or "-"), r.job_id or "-", r.reason or "") for r in rows]
+    widths = [max(len(row[i]) for row in columns) for i in range(4)]
+    for row in columns:
+        print("  ".join([*(cell.ljust(size) for cell, size in zip(row[:4], widths, strict=True)), row[4]]).rstrip())
+    return 0
+
+
+def find(names: list[str]) -> list[Path]:
+    """Run directories by name.
+
+    Raises:
+        ConfigErrors: A name is no run.
+    """
+    try:
+        return state.find(names, folder())
+    except FileNotFoundError as error:
+        known = [path.name for path in state.find([], folder())][-3:]
+        rule = "no such run, neither below runs/ nor as a path"
+        raise ConfigErrors([ConfigError("RUN", str(error), rule, known)]) from None

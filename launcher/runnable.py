@@ -1,0 +1,76 @@
+"""What stands between a valid run and this machine: its GPUs, missing packages, missing data."""
+
+from __future__ import annotations
+
+import glob
+import sysconfig
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+from launcher.errors import ConfigError
+from launcher.machine import Machine
+from launcher.spec import RunSpec
+
+STDLIB = "{stdlib}"
+"""Stands in ``data.path`` for the folder of Python's own sources."""
+
+_NEEDS = {"fsdp": ("torch", "transformers"), "deepspeed": ("torch", "transformers", "deepspeed")}
+
+
+def obstacles(spec: RunSpec, machine: Machine) -> list[ConfigError]:
+    """Why this machine cannot start the run, all reasons at once. A Slurm job runs elsewhere and has none here."""
+    if spec.cluster.kind != "local":
+        return []
+    return [*_hardware(spec, machine), *_packages(spec), *_data(spec)]
+
+
+def _hardware(spec: RunSpec, machine: Machine) -> Iterator[ConfigError]:
+    cluster, here = spec.cluster, len(machine.gpus)
+    if cluster.nodes > 1:
+        yield ConfigError(
+            "cluster.nodes", cluster.nodes, "cluster=local is this one machine", ["cluster.nodes=1", "cluster=slurm"]
+        )
+    if spec.hardware.device == "cpu":
+        return
+    if not here:
+        rule = "this machine has no GPU; `launch check` judges any hardware, `run` needs it"
+        yield ConfigError("hardware.name", spec.hardware.name, rule, ["hardware=auto", "cluster=slurm"])
+        return
+    if cluster.gpus_per_node > here:
+        rule = f"this machine has {here} GPUs"
+        yield ConfigError("cluster.gpus_per_node", cluster.gpus_per_node, rule, [f"cluster.gpus_per_node={here}"])
+    smallest = min(gpu.memory_bytes for gpu in machine.gpus)
+    if spec.hardware.memory_bytes is not None and spec.hardware.memory_bytes > smallest:
+        rule = f"the check was for more memory than the {machine.gpus[0].name} of this machine has, {smallest} bytes"
+        yield ConfigError("hardware.name", spec.hardware.name, rule, ["hardware=auto"])
+
+
+def _packages(spec: RunSpec) -> Iterator[ConfigError]:
+    missing = [name for name in _NEEDS.get(spec.backend.name, ()) if find_spec(name) is None]
+    if missing:
+        rule = f"needs {', '.join(missing)}, not installed for this Python"
+        way = f'pip install "llm-launch[{spec.backend.name}]"'
+        yield ConfigError("backend.name", spec.backend.name, rule, [way])
+
+
+def _data(spec: RunSpec) -> Iterator[ConfigError]:
+    if spec.script is not None:
+        if not Path(spec.script).is_file():
+            yield ConfigError("script", spec.script, "there is no such file", ["script=path/to/train.py"])
+        return
+    if spec.data.source not in ("text", "tokens") or spec.data.path is None:
+        return
+    files = data_files(spec.data.path)
+    if not files:
+        yield ConfigError("data.path", spec.data.path, "no file matches", ["data=text", "data=synthetic"])
+    elif not any(path.stat().st_size for path in files):
+        yield ConfigError("data.path", spec.data.path, "every file that matches is empty", ["data=text"])
+
+
+def data_files(pattern: str) -> list[Path]:
+    """The files of ``data.path``: a file, a folder's files, or a glob, in alphabetical order."""
+    pattern = pattern.replace(STDLIB, sysconfig.get_path("stdlib"))
+    path = Path(pattern)
+    found = path.rglob("*") if path.is_dir() else map(Path, glob.glob(pattern, recursive=True))
+    return sorted(entry for entry in found if entry.is_file())

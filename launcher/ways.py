@@ -1,0 +1,75 @@
+"""Ways out: one setting of a RunSpec changed, and the nearest values with which a rule holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import islice
+
+from launcher.spec import RunSpec
+
+_FIELD_OF_KEY = {"async": "asynchronous"}
+
+
+def changed(spec: RunSpec, path: str, value: object) -> RunSpec:
+    """The same run with one key set: ``changed(spec, "parallel.tensor", 4)``."""
+    group, _, key = path.partition(".")
+    if not key:
+        return replace(spec, **{group: value})  # type: ignore[arg-type]
+    section = replace(getattr(spec, group), **{_FIELD_OF_KEY.get(key, key): value})
+    return replace(spec, **{group: section})
+
+
+def value_at(spec: RunSpec, path: str) -> object:
+    """The value of one key."""
+    group, _, key = path.partition(".")
+    section = getattr(spec, group)
+    return getattr(section, _FIELD_OF_KEY.get(key, key)) if key else section
+
+
+def override(path: str, value: object) -> str:
+    """The setting as it is typed: ``parallel.sequence=true``, ``train.eval_every=null``, ``adapter.targets=[a,b]``."""
+    return f"{path}={_typed(value)}"
+
+
+def _typed(value: object) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return f"[{','.join(_typed(item) for item in value)}]"
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}:{_typed(item)}" for key, item in value.items()) + "}"
+    return str(value)
+
+
+def divisors(number: int) -> list[int]:
+    """All divisors in ascending order."""
+    small = [candidate for candidate in range(1, int(number**0.5) + 1) if number % candidate == 0]
+    return sorted({*small, *(number // candidate for candidate in small)})
+
+
+def multiples_around(number: int, step: int, count: int = 2) -> list[int]:
+    """Positive multiples of ``step`` on both sides of ``number``, at most ``count`` on each."""
+    below = number // step * step
+    return [multiple for turn in range(1 - count, count + 1) if (multiple := below + turn * step) > 0]
+
+
+def nearest(
+    spec: RunSpec, path: str, candidates: Iterable[int], legal: Callable[[RunSpec], bool], limit: int = 8
+) -> list[str]:
+    """Overrides of ``path`` with which ``legal`` holds, the nearest to the present value first.
+
+    Args:
+        spec: The run that breaks the rule.
+        path: The setting to change.
+        candidates: Values to try.
+        legal: Whether the rule holds for a run.
+        limit: How many are returned at most; the pre-flight then keeps those that break no other rule.
+    """
+    value = value_at(spec, path)
+    here = value if isinstance(value, int) else 0
+    ordered = sorted(set(candidates) - {here}, key=lambda candidate: (abs(candidate - here), candidate))
+    found = (candidate for candidate in ordered if legal(changed(spec, path, candidate)))
+    return [override(path, candidate) for candidate in islice(found, limit)]
