@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 
+from launcher import ways
+from launcher.errors import ConfigError
 from launcher.rank import RankView
 from launcher.spec import RunSpec
 
@@ -12,3 +15,22 @@ from launcher.spec import RunSpec
 def apply(view: RankView, spec: RunSpec) -> RankView:
     """The rank's share of the tokens of a sequence."""
     return replace(view, tokens=view.tokens * Fraction(1, spec.parallel.context))
+
+
+def check(spec: RunSpec) -> Iterator[ConfigError]:
+    """Two equal chunks of the sequence for every rank, one from each end, so that a causal mask loads all alike.
+
+    Both engines that have it ask for this: Megatron-LM ``training/arguments.py`` (``seq_length %
+    (context_parallel_size * 2)``) and ``torch.distributed.tensor.experimental.context_parallel`` (load balance).
+    """
+    if _divides(spec):
+        return
+    length, degree = spec.sequence_length, spec.parallel.context
+    rule = f"must be a multiple of 2 x context {degree} = {2 * degree}: every rank takes a chunk from each end"
+    legal = ways.nearest(spec, "train.sequence_length", ways.multiples_around(length, 2 * degree), _divides, limit=2)
+    smaller = ways.nearest(spec, "parallel.context", range(1, degree), _divides, limit=3)
+    yield ConfigError("train.sequence_length", length, rule, [*legal, *smaller])
+
+
+def _divides(spec: RunSpec) -> bool:
+    return spec.parallel.context == 1 or spec.sequence_length % (2 * spec.parallel.context) == 0

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 
+from launcher import ways
+from launcher.errors import ConfigError
 from launcher.rank import RankView
 from launcher.spec import RunSpec
 
@@ -12,3 +15,12 @@ from launcher.spec import RunSpec
 def apply(view: RankView, spec: RunSpec) -> RankView:
     """The rank's share of the global batch."""
     return replace(view, batch=view.batch * Fraction(1, spec.data_degree))
+
+
+def check(spec: RunSpec) -> Iterator[ConfigError]:
+    """Replicas of the sharded model are made of whole data ranks."""
+    replicas, data = spec.parallel.replicate, spec.data_degree
+    if data % replicas:
+        rule = f"replicas of the sharded model must divide the data degree {data}"
+        legal = ways.nearest(spec, "parallel.replicate", ways.divisors(data), lambda _: True)
+        yield ConfigError("parallel.replicate", replicas, rule, legal)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 
+from launcher import ways
+from launcher.errors import ConfigError
 from launcher.rank import RankView
 from launcher.spec import RunSpec
 
@@ -76,3 +79,112 @@ def in_flight(spec: RunSpec, stage: int) -> Fraction:
         warm_up = 2 * (stages - stage - 1) + (chunks - 1) * stages
         return Fraction(min(warm_up + 1, micro_batches * chunks), chunks)
     return Fraction(min(micro_batches, stages - stage))
+
+
+def check(spec: RunSpec) -> Iterator[ConfigError]:
+    """Whole layers on every stage, in as many equal chunks as the schedule asks for."""
+    if spec.parallel.pipeline == 1:
+        yield from _without_stages(spec)
+        return
+    if not _shares_out(spec):
+        yield _uneven(spec)
+    elif not _whole_chunks(spec):
+        yield _uneven_chunks(spec)
+    yield from _schedule(spec)
+
+
+def _without_stages(spec: RunSpec) -> Iterator[ConfigError]:
+    """Settings of a pipeline that does not exist."""
+    idle = {"virtual_pipeline": 1, "first_stage_layers": None, "last_stage_layers": None, "schedule": "1f1b"}
+    for name, neutral in idle.items():
+        value, path = getattr(spec.parallel, name), f"parallel.{name}"
+        if value != neutral:
+            rule = "it belongs to a pipeline, and parallel.pipeline is 1"
+            yield ConfigError(path, value, rule, [ways.override(path, neutral), "parallel.pipeline=2"])
+
+
+def _shares_out(spec: RunSpec) -> bool:
+    """Whether the stages without a size of their own get equal numbers of layers, at least one each."""
+    named = [size for size in (spec.parallel.first_stage_layers, spec.parallel.last_stage_layers) if size is not None]
+    left, stages = spec.model.num_hidden_layers - sum(named), spec.parallel.pipeline - len(named)
+    if stages == 0:
+        return left == 0
+    return left >= stages and left % stages == 0
+
+
+def _whole_chunks(spec: RunSpec) -> bool:
+    parallel, layers = spec.parallel, spec.model.num_hidden_layers
+    named = [size for size in (parallel.first_stage_layers, parallel.last_stage_layers) if size is not None]
+    stages = parallel.pipeline - len(named)
+    sizes = [*named, (layers - sum(named)) // stages] if stages else named
+    return all(size % parallel.virtual_pipeline == 0 for size in sizes)
+
+
+def _uneven(spec: RunSpec) -> ConfigError:
+    layers, stages = spec.model.num_hidden_layers, spec.parallel.pipeline
+    first, last = spec.parallel.first_stage_layers, spec.parallel.last_stage_layers
+    legal = ways.nearest(spec, "parallel.pipeline", ways.divisors(layers), _shares_out)
+    if first is None and last is None:
+        rule = f"pipeline stages must divide the {layers} layers, or the first and last stage have sizes of their own"
+        ends = range(1, layers)
+        legal += ways.nearest(spec, "parallel.first_stage_layers", ends, _shares_out, limit=1)
+        return ConfigError("parallel.pipeline", stages, rule, legal)
+    path = "parallel.first_stage_layers" if first is not None else "parallel.last_stage_layers"
+    rule = f"what the first and last stage leave of the {layers} layers must be shared equally by the other stages"
+    sizes = ways.nearest(spec, path, range(1, layers), _shares_out, limit=2)
+    return ConfigError(path, first if first is not None else last, rule, [*sizes, *legal])
+
+
+def _uneven_chunks(spec: RunSpec) -> ConfigError:
+    chunks, path = spec.parallel.virtual_pipeline, "parallel.virtual_pipeline"
+    per_stage = sorted({len(stage_layers(spec, stage)) for stage in range(spec.parallel.pipeline)})
+    rule = f"model chunks must divide the {' and '.join(map(str, per_stage))} layers of a stage"
+    return ConfigError(path, chunks, rule, ways.nearest(spec, path, ways.divisors(max(per_stage)), _whole_chunks))
+
+
+def _schedule(spec: RunSpec) -> Iterator[ConfigError]:
+    schedule, chunks = spec.parallel.schedule, spec.parallel.virtual_pipeline
+    if schedule == "interleaved" and chunks == 1:
+        per_stage = spec.model.num_hidden_layers // spec.parallel.pipeline
+        legal = ways.nearest(spec, "parallel.virtual_pipeline", ways.divisors(per_stage), _whole_chunks, limit=2)
+        rule = "the interleaved schedule needs several model chunks on each stage (parallel.virtual_pipeline)"
+        yield ConfigError("parallel.schedule", schedule, rule, [*legal, "parallel.schedule=1f1b"])
+    if schedule not in ("1f1b", "interleaved") and chunks > 1:
+        rule = f"several model chunks on a stage are the interleaved schedule, not {schedule}"
+        way_out = ["parallel.schedule=interleaved", "parallel.virtual_pipeline=1"]
+        yield ConfigError("parallel.virtual_pipeline", chunks, rule, way_out)
+    elif chunks > 1 and not _full_rounds(spec):
+        yield _broken_rounds(spec)
+
+
+def _full_rounds(spec: RunSpec) -> bool:
+    return spec.gradient_accumulation % spec.parallel.pipeline == 0
+
+
+def _broken_rounds(spec: RunSpec) -> ConfigError:
+    """Interleaving sends micro-batches in groups of the pipeline's length (arXiv:2104.04473, section 2.2)."""
+    stages, count = spec.parallel.pipeline, spec.gradient_accumulation
+    rule = (
+        f"the interleaved schedule needs a multiple of pipeline {stages} micro-batches,"
+        f" and an optimizer step has {count}"
+    )
+    round_trip = spec.train.micro_batch_size * spec.data_degree * stages
+    candidates = ways.multiples_around(spec.global_batch_size, round_trip)
+    legal = ways.nearest(spec, "train.global_batch_size", candidates, _full_rounds, limit=2)
+    way_out = [*legal, "parallel.virtual_pipeline=1"]
+    return ConfigError("train.global_batch_size", spec.train.global_batch_size, rule, way_out)
+
+
+def warnings(spec: RunSpec) -> Iterator[ConfigError]:
+    """A pipeline that is never full: the idle share of 1F1B is (p-1)/(m v + p-1) (arXiv:2104.04473, section 2.2)."""
+    stages, count = spec.parallel.pipeline, spec.gradient_accumulation
+    if count >= stages:
+        return
+    idle = (stages - 1) / (count * spec.parallel.virtual_pipeline + stages - 1)
+    rule = (
+        f"an optimizer step has {count} micro-batch{'es' if count > 1 else ''} for {stages} pipeline stages, so each"
+        f" stage is idle {idle:.0%} of the time: (p-1)/(m+p-1)"
+    )
+    once = spec.train.micro_batch_size * spec.data_degree
+    way_out = [f"train.global_batch_size={once * 4 * stages}"]
+    yield ConfigError("train.global_batch_size", spec.train.global_batch_size, rule, way_out)

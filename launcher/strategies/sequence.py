@@ -1,10 +1,13 @@
-"""Megatron's sequence parallelism: norms and residuals split along the sequence over the TP ranks (arXiv:2205.05198)."""
+"""Megatron sequence parallelism: norms and residuals split by token over the TP ranks (arXiv:2205.05198)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 
+from launcher import ways
+from launcher.errors import ConfigError
 from launcher.rank import RankView
 from launcher.spec import RunSpec
 
@@ -14,3 +17,24 @@ def apply(view: RankView, spec: RunSpec) -> RankView:
     if not spec.parallel.sequence:
         return view
     return replace(view, residual=view.residual * Fraction(1, spec.parallel.tensor))
+
+
+def check(spec: RunSpec) -> Iterator[ConfigError]:
+    """There must be tensor parallel ranks to split over, and they must divide the tokens of a rank."""
+    degree = spec.parallel.tensor
+    if not spec.parallel.sequence:
+        return
+    if degree == 1:
+        rule = "sequence parallelism splits over the tensor parallel ranks, and parallel.tensor is 1"
+        yield ConfigError("parallel.sequence", True, rule, ["parallel.sequence=false", "parallel.tensor=2"])
+    elif not _divides(spec):
+        length, cut = spec.sequence_length, degree * spec.parallel.context * spec.parallel.ulysses
+        rule = f"with parallel.sequence=true it must be a multiple of {cut}, the ranks that share a sequence"
+        candidates = ways.multiples_around(length, cut)
+        legal = ways.nearest(spec, "train.sequence_length", candidates, _divides, limit=2)
+        yield ConfigError("train.sequence_length", length, rule, [*legal, "parallel.sequence=false"])
+
+
+def _divides(spec: RunSpec) -> bool:
+    parallel = spec.parallel
+    return spec.sequence_length % (parallel.tensor * parallel.context * parallel.ulysses) == 0

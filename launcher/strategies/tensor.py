@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 
+from launcher import ways
+from launcher.errors import ConfigError
 from launcher.rank import RankView
 from launcher.spec import RunSpec
 
@@ -16,3 +19,45 @@ def apply(view: RankView, spec: RunSpec) -> RankView:
         tensor=view.tensor * Fraction(1, spec.parallel.tensor),
         expert_tensor=view.expert_tensor * Fraction(1, spec.parallel.expert_tensor or spec.parallel.tensor),
     )
+
+
+def check(spec: RunSpec) -> Iterator[ConfigError]:
+    """What is split must divide: whole heads and equal parts of the feed-forward width."""
+    if indivisible := _indivisible(spec):
+        degree, path = spec.parallel.tensor, "parallel.tensor"
+        rule = f"tensor parallel ranks must divide the model's {', '.join(indivisible)}"
+        candidates = ways.divisors(spec.model.num_attention_heads)
+        yield ConfigError(path, degree, rule, ways.nearest(spec, path, candidates, lambda run: not _indivisible(run)))
+    inside = spec.parallel.expert_tensor or spec.parallel.tensor
+    if spec.model.num_experts and spec.model.moe_intermediate_size % inside:
+        path, width = "parallel.expert_tensor", spec.model.moe_intermediate_size
+        rule = f"tensor parallel ranks inside an expert must divide its width {width} (model.moe_intermediate_size)"
+        candidates = ways.divisors(width)
+        legal = ways.nearest(spec, path, candidates, lambda run: width % (run.parallel.expert_tensor or 1) == 0)
+        yield ConfigError(path, inside, rule, legal)
+
+
+def _indivisible(spec: RunSpec) -> list[str]:
+    """What the degree does not divide; fewer key and value heads than ranks are repeated, so either may divide."""
+    model, degree = spec.model, spec.parallel.tensor
+    heads, key_value = model.num_attention_heads, model.key_value_heads
+    found = [f"{heads} attention heads"] if heads % degree else []
+    if not model.kv_lora_rank and key_value != heads and key_value % degree and degree % key_value:
+        found.append(f"{key_value} key and value heads (or be a multiple of them)")
+    if model.intermediate_size % degree:
+        found.append(f"intermediate size {model.intermediate_size}")
+    return found
+
+
+def warnings(spec: RunSpec) -> Iterator[ConfigError]:
+    """A tensor parallel group that leaves its node."""
+    degree, per_node = spec.parallel.tensor, spec.cluster.gpus_per_node
+    if degree == 1 or spec.cluster.nodes == 1 or per_node % degree == 0:
+        return
+    rule = (
+        f"a tensor parallel group does not fit in one node of {per_node}, and every layer waits for its all-reduce:"
+        " the network between nodes is many times slower than the links inside one"
+    )
+    candidates = [divisor for divisor in ways.divisors(per_node) if divisor > 1]
+    legal = ways.nearest(spec, "parallel.tensor", candidates, lambda run: not _indivisible(run))
+    yield ConfigError("parallel.tensor", degree, rule, legal)

@@ -1,0 +1,216 @@
+"""Settings that mean something only beside another one: none may be dropped in silence.
+
+Each row names a key, the value with which it asks for nothing (its default in ``conf/<group>/_base.yaml``; a test
+compares them), when it is read, and the override that would make it so. A key whose default is null, false or empty
+was set on purpose: without its companion it is refused. A key that always has a value is only warned about, since a
+sweep over the companion may pass through states in which it is idle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from launcher import ways
+from launcher.errors import ConfigError
+from launcher.spec import RunSpec
+
+type Test = Callable[[RunSpec], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Dependent:
+    """One row: ``path`` away from ``neutral`` is read only where ``active`` holds.
+
+    ``needs`` is the override that makes it active, and ``because`` completes the sentence "it is read only ...".
+    """
+
+    path: str
+    neutral: object
+    active: Test
+    needs: str
+    because: str
+
+
+def _rows(paths: Mapping[str, object], active: Test, needs: str, because: str) -> tuple[Dependent, ...]:
+    return tuple(Dependent(path, neutral, active, needs, because) for path, neutral in paths.items())
+
+
+def _engine(name: str) -> Test:
+    return lambda spec: spec.backend.name == name
+
+
+_SLURM: dict[str, object] = {
+    "cluster.partition": None,
+    "cluster.account": None,
+    "cluster.qos": None,
+    "cluster.constraint": None,
+    "cluster.reservation": None,
+    "cluster.cpus_per_node": None,
+    "cluster.exclusive": False,
+    "cluster.gpu_request": "gpus_per_node",
+    "cluster.setup": (),
+    "cluster.extra": {},
+}
+_MOE = {
+    "model.num_experts_per_tok": 0,
+    "model.moe_intermediate_size": 0,
+    "model.num_shared_experts": 0,
+    "model.first_dense_layers": 0,
+    "parallel.expert_tensor": None,
+}
+_MLA = {
+    "model.q_lora_rank": 0,
+    "model.qk_nope_head_dim": 0,
+    "model.qk_rope_head_dim": 0,
+    "model.v_head_dim": 0,
+}
+_FSDP = {
+    "parallel.shard": False,
+    "backend.reshard_after_forward": None,
+    "backend.bucket_view": True,
+    "backend.bucket_cap_mb": 25.0,
+    "backend.micro_step_sync": True,
+}
+_DEEPSPEED = {
+    "zero.reduce_bucket_size": 500_000_000,
+    "zero.allgather_bucket_size": 500_000_000,
+    "zero.overlap_comm": None,
+    "zero.prefetch_bucket_size": 50_000_000,
+    "zero.max_live_parameters": 1_000_000_000,
+    "zero.max_reuse_distance": 1_000_000_000,
+    "zero.param_persistence_threshold": 100_000,
+    "zero.sub_group_size": 1_000_000_000,
+    "zero.hpz": 1,
+    "zero.gather_16bit_weights_on_save": False,
+}
+_ADAPTER = {
+    "adapter.rank": 16,
+    "adapter.alpha": 32,
+    "adapter.dropout": 0.0,
+    "adapter.targets": ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+}
+
+
+def _offloads_to_nvme(spec: RunSpec) -> bool:
+    return "nvme" in (spec.zero.offload_optimizer, spec.zero.offload_parameters)
+
+
+REFUSED: tuple[Dependent, ...] = (
+    *_rows(_SLURM, lambda spec: spec.cluster.kind == "slurm", "cluster=slurm", "by Slurm"),
+    *_rows(_MOE, lambda spec: spec.model.num_experts > 0, "model.num_experts=8", "where the model has experts"),
+    *_rows(_MLA, lambda spec: spec.model.kv_lora_rank > 0, "model.kv_lora_rank=512", "by multi-head latent attention"),
+    *_rows(_FSDP, _engine("fsdp"), "backend=fsdp", "by backend=fsdp"),
+    *_rows(_DEEPSPEED, _engine("deepspeed"), "backend=deepspeed", "by backend=deepspeed"),
+    Dependent("backend.path", None, _engine("megatron"), "backend=megatron", "by backend=megatron"),
+    Dependent(
+        "zero.nvme_path", None, _offloads_to_nvme, "zero.offload_optimizer=nvme", "where something is offloaded to NVMe"
+    ),
+    Dependent(
+        "precision.recipe",
+        None,
+        lambda spec: spec.precision.compute == "fp8",
+        "precision.compute=fp8",
+        "by fp8 computation",
+    ),
+    Dependent(
+        "checkpointing.modules",
+        (),
+        lambda spec: spec.checkpointing.mode == "selective",
+        "checkpointing=selective",
+        "by selective activation checkpointing",
+    ),
+    *_rows(
+        {"checkpointing.layers": None, "checkpointing.method": "uniform"},
+        lambda spec: spec.checkpointing.mode == "full",
+        "checkpointing=full",
+        "by full activation checkpointing",
+    ),
+    *_rows(
+        {"optimizer.fused": None, "optimizer.foreach": None},
+        lambda spec: spec.optimizer.name in ("adamw", "sgd"),
+        "optimizer=adamw",
+        "by torch's own optimizers",
+    ),
+    *_rows(
+        {"tracking.project": None, "tracking.uri": None},
+        lambda spec: spec.tracking.kind in ("wandb", "mlflow"),
+        "tracking=mlflow",
+        "by wandb and mlflow",
+    ),
+    Dependent("data.path", None, lambda spec: spec.data.source != "synthetic", "data=text", "where data has a source"),
+    Dependent(
+        "model.trust_remote_code",
+        False,
+        lambda spec: spec.model.weights is not None or spec.data.tokenizer != "bytes",
+        "model.weights=path/to/model",
+        "where a folder of weights or a tokenizer is loaded",
+    ),
+)
+
+WARNED: tuple[Dependent, ...] = (
+    *_rows(_ADAPTER, lambda spec: spec.adapter.name != "none", "adapter=lora", "by an adapter"),
+    Dependent("adapter.double_quant", True, lambda spec: spec.adapter.name == "qlora", "adapter=qlora", "by qlora"),
+    Dependent(
+        "train.loss_chunk", 1024, lambda spec: spec.train.loss == "chunked", "train.loss=chunked", "by the chunked loss"
+    ),
+    *_rows(
+        {"train.eval_steps": 8, "data.eval_fraction": 0.01},
+        lambda spec: spec.train.eval_every is not None,
+        "train.eval_every=100",
+        "where the run evaluates",
+    ),
+    Dependent(
+        "optimizer.min_lr",
+        0.0,
+        lambda spec: spec.optimizer.schedule != "constant",
+        "optimizer.schedule=cosine",
+        "by a schedule that ends lower than it starts",
+    ),
+    *_rows(
+        {"data.split": "train", "data.column": "text"},
+        lambda spec: spec.data.source == "huggingface",
+        "data=huggingface",
+        "from a Hugging Face data set",
+    ),
+    Dependent(
+        "data.token_dtype", "uint16", lambda spec: spec.data.source == "tokens", "data=tokens", "from a token file"
+    ),
+    Dependent(
+        "data.tokenizer",
+        "bytes",
+        lambda spec: spec.data.source in ("text", "huggingface"),
+        "data=text",
+        "where text becomes tokens",
+    ),
+    Dependent(
+        "model.rope_theta",
+        10000.0,
+        lambda spec: spec.model.position_embedding == "rope",
+        "model.position_embedding=rope",
+        "by rotary position embeddings",
+    ),
+)
+
+
+def check(spec: RunSpec) -> Iterator[ConfigError]:
+    """Keys set beside nothing that reads them."""
+    yield from _idle(spec, REFUSED)
+    if spec.script_args and spec.script is None:
+        rule = "arguments after -- belong to a script"
+        yield ConfigError("script_args", list(spec.script_args), rule, ["script=path/to/train.py", "script_args=[]"])
+
+
+def warnings(spec: RunSpec) -> Iterator[ConfigError]:
+    """Keys that are idle beside the present choices."""
+    yield from _idle(spec, WARNED)
+
+
+def _idle(spec: RunSpec, rows: tuple[Dependent, ...]) -> Iterator[ConfigError]:
+    for row in rows:
+        value = ways.value_at(spec, row.path)
+        if value != row.neutral and not row.active(spec):
+            found = list(value) if isinstance(value, tuple) else value
+            yield ConfigError(
+                row.path, found, f"it is read only {row.because}", [row.needs, ways.override(row.path, row.neutral)]
+            )

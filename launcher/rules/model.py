@@ -1,0 +1,111 @@
+"""The model's own arithmetic: heads, positions, experts, vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from launcher import ways
+from launcher.errors import ConfigError
+from launcher.spec import RunSpec
+
+_BYTES = 256
+"""Ids of the byte tokenizer: one for each value of a byte."""
+
+
+def check(spec: RunSpec) -> Iterator[ConfigError]:
+    """What no engine could build, or would build other than asked."""
+    yield from _heads(spec)
+    yield from _positions(spec)
+    yield from _experts(spec)
+    yield from _latent_attention(spec)
+    yield from _attention(spec)
+    yield from _vocabulary(spec)
+
+
+def _heads(spec: RunSpec) -> Iterator[ConfigError]:
+    model = spec.model
+    heads, hidden, key_value = model.num_attention_heads, model.hidden_size, model.num_key_value_heads
+    if model.head_dim is None and hidden % heads:
+        rule = f"must divide the hidden size {hidden} where model.head_dim is not set"
+        path = "model.num_attention_heads"
+        legal = ways.nearest(spec, path, ways.divisors(hidden), lambda run: not list(_heads(run)), limit=2)
+        head_dim = ways.override("model.head_dim", max(1, hidden // heads))
+        yield ConfigError(path, heads, rule, [*legal, head_dim])
+    if key_value is not None and heads % key_value:
+        path = "model.num_key_value_heads"
+        rule = f"must divide the {heads} attention heads: every group of them shares one key and value head"
+        legal = ways.nearest(spec, path, ways.divisors(heads), lambda _: True, limit=2)
+        yield ConfigError(path, key_value, rule, legal)
+
+
+def _positions(spec: RunSpec) -> Iterator[ConfigError]:
+    length, limit = spec.train.sequence_length, spec.model.max_position_embeddings
+    if length is not None and length > limit:
+        rule = f"the model has positions for {limit} tokens (model.max_position_embeddings)"
+        way_out = [
+            ways.override("train.sequence_length", limit),
+            ways.override("model.max_position_embeddings", length),
+        ]
+        yield ConfigError("train.sequence_length", length, rule, way_out)
+
+
+def _experts(spec: RunSpec) -> Iterator[ConfigError]:
+    model = spec.model
+    if not model.num_experts:
+        return
+    chosen, path = model.num_experts_per_tok, "model.num_experts_per_tok"
+    if not 1 <= chosen <= model.num_experts:
+        nearest = min(max(chosen, 1), model.num_experts)
+        rule = f"a token is sent to 1 to {model.num_experts} (model.num_experts) experts"
+        yield ConfigError(path, chosen, rule, [ways.override(path, nearest)])
+    if not model.moe_intermediate_size:
+        rule = "must be set where the model has experts: the intermediate size of one of them"
+        path = "model.moe_intermediate_size"
+        yield ConfigError(path, 0, rule, [ways.override(path, model.intermediate_size)])
+    if model.first_dense_layers >= model.num_hidden_layers:
+        rule = f"leaves none of the {model.num_hidden_layers} layers to the {model.num_experts} experts"
+        path = "model.first_dense_layers"
+        way_out = [ways.override(path, model.num_hidden_layers - 1)]
+        yield ConfigError(path, model.first_dense_layers, rule, way_out)
+
+
+def _latent_attention(spec: RunSpec) -> Iterator[ConfigError]:
+    model = spec.model
+    if not model.kv_lora_rank:
+        return
+    sizes = {
+        "model.qk_nope_head_dim": model.qk_nope_head_dim,
+        "model.qk_rope_head_dim": model.qk_rope_head_dim,
+        "model.v_head_dim": model.v_head_dim,
+    }
+    for path, size in sizes.items():
+        if not size:
+            rule = "must be set for multi-head latent attention (model.kv_lora_rank is set)"
+            yield ConfigError(path, 0, rule, [ways.override(path, model.head_size)])
+
+
+def _attention(spec: RunSpec) -> Iterator[ConfigError]:
+    if spec.model.attention != "flash":
+        return
+    if spec.hardware.device == "cpu":
+        rule = "the flash-attn package has GPU kernels alone, and this run is on CPU ranks (hardware.device)"
+        yield ConfigError("model.attention", "flash", rule, ["model.attention=sdpa", "hardware=h100_80g"])
+    elif spec.precision.compute == "fp32":
+        rule = "the flash-attn package computes in fp16 and bf16 alone"
+        yield ConfigError("model.attention", "flash", rule, ["model.attention=sdpa", "precision=bf16"])
+
+
+def _vocabulary(spec: RunSpec) -> Iterator[ConfigError]:
+    size = spec.model.vocab_size
+    reads_text = spec.data.source in ("text", "huggingface") and spec.script is None
+    if reads_text and spec.data.tokenizer == "bytes" and size < _BYTES:
+        rule = f"the byte tokenizer has {_BYTES} ids, the model rows for {size}"
+        yield ConfigError("model.vocab_size", size, rule, [ways.override("model.vocab_size", _BYTES)])
+
+
+def warnings(spec: RunSpec) -> Iterator[ConfigError]:
+    """A token file whose element type cannot hold the vocabulary's ids."""
+    size = spec.model.vocab_size
+    if spec.data.source == "tokens" and spec.data.token_dtype == "uint16" and size > 2**16:
+        rule = f"a uint16 file holds ids below {2**16}, the vocabulary has {size}: was it written as uint32?"
+        yield ConfigError("data.token_dtype", "uint16", rule, ["data.token_dtype=uint32"])

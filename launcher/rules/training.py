@@ -1,0 +1,48 @@
+"""Optimizer, schedule, evaluation and checkpoints against the length of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from launcher import ways
+from launcher.errors import ConfigError
+from launcher.spec import RunSpec
+
+_EXAMPLES = {"text": "path/to/*.txt", "tokens": "path/to/tokens.bin", "huggingface": "path/to/dataset"}
+
+
+def check(spec: RunSpec) -> Iterator[ConfigError]:
+    """Settings that contradict each other."""
+    optimizer = spec.optimizer
+    if optimizer.min_lr > optimizer.lr:
+        rule = f"the schedule ends at it, so it is at most optimizer.lr={optimizer.lr:g}"
+        way_out = [f"optimizer.min_lr={optimizer.lr:g}", f"optimizer.lr={optimizer.min_lr:g}"]
+        yield ConfigError("optimizer.min_lr", optimizer.min_lr, rule, way_out)
+    if optimizer.fused and optimizer.foreach:
+        rule = "torch.optim takes fused or foreach, not both"
+        yield ConfigError("optimizer.foreach", True, rule, ["optimizer.foreach=null", "optimizer.fused=null"])
+    if spec.train.allocator == "expandable" and spec.hardware.device == "cpu":
+        rule = "expandable segments belong to the CUDA allocator, and this run is on CPU ranks (hardware.device)"
+        yield ConfigError("train.allocator", "expandable", rule, ["train.allocator=default", "hardware=h100_80g"])
+    if not spec.data.path and spec.data.source != "synthetic" and spec.script is None:
+        rule = f"data.source={spec.data.source} reads from it"
+        way_out = [f"data.path={_EXAMPLES[spec.data.source]}", "data=synthetic"]
+        yield ConfigError("data.path", spec.data.path, rule, way_out)
+
+
+def warnings(spec: RunSpec) -> Iterator[ConfigError]:
+    """What never happens in a run this short, and work that is lost at its end."""
+    train, save, warmup = spec.train, spec.save, spec.optimizer.warmup_steps
+    if warmup >= train.steps and warmup:
+        rule = f"the learning rate is still rising when the run ends after train.steps={train.steps}"
+        way_out = [ways.override("optimizer.warmup_steps", train.steps // 10), f"train.steps={warmup * 10}"]
+        yield ConfigError("optimizer.warmup_steps", warmup, rule, way_out)
+    if train.eval_every is not None and train.eval_every > train.steps:
+        rule = f"the run ends after train.steps={train.steps}: it never evaluates"
+        yield ConfigError("train.eval_every", train.eval_every, rule, [ways.override("train.eval_every", train.steps)])
+    if save.every is not None and save.every > train.steps and not save.last:
+        rule = f"the run ends after train.steps={train.steps}: it never saves"
+        yield ConfigError("save.every", save.every, rule, [ways.override("save.every", train.steps), "save.last=true"])
+    if save.every is None and not save.last:
+        rule = "nothing is saved: neither on the way (save.every) nor at the end"
+        yield ConfigError("save.last", False, rule, ["save.last=true", ways.override("save.every", train.steps)])

@@ -1,0 +1,61 @@
+"""The world and the degrees that are laid out in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from launcher import ways
+from launcher.errors import ConfigError
+from launcher.spec import RunSpec
+
+_DEGREES = ("tensor", "pipeline", "context", "ulysses")
+_LARGEST_NODE = 8
+"""GPUs of the usual node (HGX boards carry 8): a way out asks for more nodes rather than for larger ones."""
+
+
+def ranks(spec: RunSpec) -> str:
+    """The world as a person says it: ``"8 GPUs"``, or ``"2 CPU ranks"``."""
+    noun = "GPU" if spec.hardware.device == "cuda" else "CPU rank"
+    return f"{spec.gpus} {noun}{'s' if spec.gpus != 1 else ''}"
+
+
+def check(spec: RunSpec) -> Iterator[ConfigError]:
+    """The ranks of one model copy must divide the world; so must those that hold its experts."""
+    if not _divides(spec):
+        yield _indivisible(spec)
+
+
+def _divides(spec: RunSpec) -> bool:
+    return spec.gpus % spec.model_parallel == 0
+
+
+def _indivisible(spec: RunSpec) -> ConfigError:
+    used = [name for name in _DEGREES if getattr(spec.parallel, name) > 1]
+    largest = max(used, key=lambda name: int(getattr(spec.parallel, name)))
+    product = " x ".join(f"{name} {getattr(spec.parallel, name)}" for name in used)
+    equals = f" = {spec.model_parallel}" if len(used) > 1 else ""
+    return ConfigError(
+        f"parallel.{largest}",
+        getattr(spec.parallel, largest),
+        f"the ranks of one model copy ({product}{equals}) must divide the {ranks(spec)}",
+        [*_smaller_degrees(spec, used), *_larger_worlds(spec)],
+    )
+
+
+def _smaller_degrees(spec: RunSpec, used: list[str]) -> list[str]:
+    largest_first = sorted(used, key=lambda name: -int(getattr(spec.parallel, name)))
+    return [
+        way
+        for name in largest_first
+        for way in ways.nearest(spec, f"parallel.{name}", ways.divisors(spec.gpus), _divides, limit=3)
+    ]
+
+
+def _larger_worlds(spec: RunSpec) -> list[str]:
+    per_node, nodes = spec.cluster.gpus_per_node, spec.cluster.nodes
+    larger_nodes = range(per_node + 1, _LARGEST_NODE + 1)
+    more_nodes = range(nodes + 1, nodes + spec.model_parallel + 1)
+    return [
+        *ways.nearest(spec, "cluster.gpus_per_node", larger_nodes, _divides, limit=1),
+        *ways.nearest(spec, "cluster.nodes", more_nodes, _divides, limit=1),
+    ]
