@@ -1,13 +1,26 @@
-"""Facts of this machine, and the pure function that puts them where the configuration says ``auto``."""
+"""Facts of this machine, and the pure function that puts them where the configuration says ``auto``.
+
+Nothing is read on import; a machine without a GPU or without a driver is an answer, never an error.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
+
+from launcher.units import GIB
+
+CPU_RANKS = 2
+"""Ranks of a local run without a GPU (CONTRACT.md)."""
+
+SLURM_GPUS = 8
+"""GPUs of a Slurm node where nothing is said (CONTRACT.md)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +34,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What this machine has."""
+    """What this machine has and this process may use; ``None`` is unknown."""
 
     gpus: tuple[Gpu, ...]
     host_memory_bytes: int
@@ -30,25 +43,168 @@ class Machine:
 
 
 def facts() -> Machine:
-    """Ask this machine."""
+    """Ask this machine: the GPUs that CUDA would show, the memory that the cgroup allows, the disk under our feet."""
     return Machine(
-        gpus=(),
-        host_memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        disk_free_bytes=shutil.disk_usage(Path.cwd()).free,
-        cpus=os.cpu_count() or 1,
+        gpus=_gpus(os.environ.get("CUDA_VISIBLE_DEVICES")),
+        host_memory_bytes=host_memory(),
+        disk_free_bytes=_disk_free(),
+        cpus=_cpus(),
     )
 
 
 def resolve(config: Mapping[str, Any], machine: Machine) -> dict[str, Any]:
-    """Put this machine's facts in place of ``hardware=auto`` and of an unset number of ranks."""
+    """Put this machine's facts in place of ``hardware=auto`` and of an unset number of ranks.
+
+    Args:
+        config: The composed configuration; it is left as it is. What the user set stays.
+        machine: The facts.
+
+    Returns:
+        A new configuration in which every value of ``hardware`` and ``cluster.gpus_per_node`` is known as far as
+        this machine knows it; ``hardware.name`` stays ``auto``.
+    """
     hardware, cluster = dict(config["hardware"]), dict(config["cluster"])
     if hardware["name"] == "auto":
-        hardware |= {
-            "device": "cpu",
-            "title": "this machine's CPU",
-            "host_memory_bytes": machine.host_memory_bytes,
-            "disk_bytes": machine.disk_free_bytes,
-        }
+        hardware = _this_machine(hardware, machine)
     if cluster["gpus_per_node"] is None:
-        cluster["gpus_per_node"] = 8 if cluster["kind"] == "slurm" else len(machine.gpus) or 2
+        local = len(machine.gpus) if hardware["device"] == "cuda" else 0
+        cluster["gpus_per_node"] = SLURM_GPUS if cluster["kind"] == "slurm" else local or CPU_RANKS
     return {**config, "hardware": hardware, "cluster": cluster}
+
+
+def _this_machine(hardware: Mapping[str, Any], machine: Machine) -> dict[str, Any]:
+    device = hardware["device"] or ("cuda" if machine.gpus else "cpu")
+    host = {"host_memory_bytes": machine.host_memory_bytes, "disk_bytes": machine.disk_free_bytes}
+    found = {"device": device, **host, **(_gpu(machine) if device == "cuda" else _cpu(machine))}
+    as_set = {key: value for key, value in hardware.items() if key in found and value not in (None, [])}
+    return {**hardware, **found, **as_set, "title": found["title"], "source": found["source"]}
+
+
+def _gpu(machine: Machine) -> dict[str, Any]:
+    """The smallest of this machine's GPUs, since every rank holds as much as the others."""
+    if not machine.gpus:
+        return {"dtypes": ["fp32", "fp16", "bf16"], "title": "a GPU (this machine has none)", "source": "hardware.device"}
+    names = " and ".join(dict.fromkeys(gpu.name for gpu in machine.gpus))
+    return {
+        "memory_bytes": min(gpu.memory_bytes for gpu in machine.gpus),
+        "dtypes": list(dtypes(min(gpu.compute_capability for gpu in machine.gpus))),
+        "title": f"{names} (this machine)",
+        "source": "NVML on this machine",
+    }
+
+
+def _cpu(machine: Machine) -> dict[str, Any]:
+    """The formats are those of ``conf/hardware/cpu.yaml``."""
+    return {
+        "dtypes": ["fp32", "bf16"],
+        "title": f"this machine's CPU, {machine.host_memory_bytes / GIB:.1f} GiB",
+        "source": "MemTotal and the cgroup's limit on this machine",
+    }
+
+
+def dtypes(compute_capability: tuple[int, int]) -> tuple[str, ...]:
+    """Formats that a CUDA device computes in.
+
+    fp16 arithmetic needs 5.3 and bf16 8.0 (CUDA C++ programming guide, table of arithmetic throughput); fp8 matrix
+    units came with Ada, 8.9, and Hopper, 9.0 (Transformer Engine's own requirement).
+    """
+    since = {"fp32": (0, 0), "fp16": (5, 3), "bf16": (8, 0), "fp8": (8, 9)}
+    return tuple(name for name, first in since.items() if compute_capability >= first)
+
+
+def _gpus(visible: str | None) -> tuple[Gpu, ...]:
+    """The GPUs by NVML that ``CUDA_VISIBLE_DEVICES`` leaves; none where there is no driver."""
+    import pynvml  # Late, because most planning commands name their hardware.
+
+    try:
+        pynvml.nvmlInit()
+    except (pynvml.NVMLError, OSError):
+        return ()
+    try:
+        found = [entry for index in range(pynvml.nvmlDeviceGetCount()) for entry in _devices(pynvml, index)]
+        return tuple(found[position][1] for position in _visible([uuid for uuid, _ in found], visible))
+    except pynvml.NVMLError:
+        return ()
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _devices(nvml: ModuleType, index: int) -> Iterator[tuple[str, Gpu]]:
+    """One GPU, or its MIG slices in its place: CUDA shows the slices alone, and a slice has its own memory."""
+    parent = nvml.nvmlDeviceGetHandleByIndex(index)
+    capability = tuple(nvml.nvmlDeviceGetCudaComputeCapability(parent))
+    for handle in _slices(nvml, parent) or [parent]:
+        memory = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+        gpu = Gpu(name=nvml.nvmlDeviceGetName(handle), memory_bytes=memory, compute_capability=capability)
+        yield nvml.nvmlDeviceGetUUID(handle), gpu
+
+
+def _slices(nvml: ModuleType, parent: object) -> list[object]:
+    try:
+        if not nvml.nvmlDeviceGetMigMode(parent)[0]:
+            return []
+    except nvml.NVMLError:
+        return []  # Most GPUs have no such mode, and NVML says so by an error.
+    slices = []
+    for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(parent)):
+        try:
+            slices.append(nvml.nvmlDeviceGetMigDeviceHandleByIndex(parent, number))
+        except nvml.NVMLError:
+            continue  # A place without a slice.
+    return slices
+
+
+def _visible(uuids: Sequence[str], visible: str | None) -> list[int]:
+    """Positions that CUDA shows: it stops at the first entry that names no device (CUDA C++ programming guide)."""
+    if visible is None:
+        return list(range(len(uuids)))
+    positions: list[int] = []
+    for entry in visible.split(","):
+        word = entry.strip()
+        named = [int(word)] if word.isdigit() else [at for at, uuid in enumerate(uuids) if word and uuid.startswith(word)]
+        if not named or named[0] >= len(uuids):
+            break
+        positions.append(named[0])
+    return positions
+
+
+def host_memory(cgroups: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> int:
+    """Bytes of memory that this process may use: the machine's, or less where a cgroup (1 or 2) limits it."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([total, *_cgroup_limits(cgroups, membership)])
+
+
+def _cgroup_limits(cgroups: Path, membership: Path) -> Iterator[int]:
+    """Every limit on the way from the process's group up to the root, since each of them holds."""
+    for line in _read(membership).splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers in ("", "memory"):
+            root = cgroups / controllers
+            name = "memory.limit_in_bytes" if controllers else "memory.max"
+            group = Path(path.lstrip("/"))
+            for folder in (group, *group.parents):
+                text = _read(root / folder / name).strip()
+                if re.fullmatch(r"\d+", text):  # Version 2 says "max" where there is none.
+                    yield int(text)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def _disk_free() -> int | None:
+    try:
+        return shutil.disk_usage(Path.cwd()).free
+    except OSError:
+        return None
+
+
+def _cpus() -> int:
+    """CPUs that this process may run on."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # Only Linux has it.
+        return os.cpu_count() or 1
