@@ -75,10 +75,10 @@ def read(texts: Iterable[str], catalog: Catalog) -> tuple[list[Override], list[C
 
 def _read_one(text: str, catalog: Catalog) -> Override | ConfigError:
     key, equals, value = text.partition("=")
-    if not equals:
-        return _not_an_override(text, catalog)
     if key.startswith("~") or "@" in key:
         return ConfigError(key, value, "keys cannot be deleted or moved to another package")
+    if not equals:
+        return _not_an_override(text, catalog)
     bare = key.lstrip("+")
     if key != bare and not _is_open(bare):
         rule = f"`+` creates a key only below {', '.join(OPEN_NODES)}"
@@ -86,7 +86,9 @@ def _read_one(text: str, catalog: Catalog) -> Override | ConfigError:
     if bare in catalog.groups:
         return _choice(text, bare, value, catalog)
     if bare not in known_keys() and not _is_open(bare):
-        near = [f"{name}={value}" for name in _near_keys(bare, catalog)]
+        names = _near_keys(bare, catalog)
+        groups = [name for name in names if value in catalog.groups.get(name, ())]
+        near = [f"{name}={value}" for name in groups or names]
         return ConfigError(bare, value, "there is no such group or key", near)
     return Override(text, bare, value, group=False)
 

@@ -8,11 +8,12 @@ test demands that both ways give the same.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ from launcher.errors import ComposeError, ConfigError
 type Config = dict[str, Any]
 
 _memory: dict[str, Config] = {}
+_folders: list[str] = []
+"""The user's folders of the composition in progress: Hydra takes a plugin's class, not an instance with state."""
 
 
 def compose(overrides: Sequence[Override], catalog: Catalog) -> Config:
@@ -39,8 +42,8 @@ def compose(overrides: Sequence[Override], catalog: Catalog) -> Config:
     """
     sweeping = [override for override in overrides if override.sweeps]
     if sweeping:
-        rule = "several values are a sweep: launch -m"
-        raise ComposeError(ConfigError(o.key, o.value, rule, [f"launch -m {o.text}"]) for o in sweeping)
+        rule = "several values are a sweep, and this starts one run"
+        raise ComposeError(ConfigError(o.key, o.value, rule, _first_value(o)) for o in sweeping)
     values = [override for override in overrides if not override.group]
     plain = {override.text: override.plain() for override in values}
     base = _base(_choices(overrides), catalog) if all(ok for ok, _ in plain.values()) else None
@@ -60,6 +63,11 @@ def _last_choices(overrides: Sequence[Override]) -> list[str]:
     """Every value in order, and of each group the last choice: Hydra refuses a group that is chosen twice."""
     chosen = [Override("", key, value, group=True).hydra for key, value in _choices(overrides).items()]
     return chosen + [override.hydra for override in overrides if not override.group]
+
+
+def _first_value(override: Override) -> list[str]:
+    value = override.value.partition(",")[0]
+    return [f"{override.key}={value}"] if value.isalnum() else []
 
 
 def _put(config: Config, keys: list[str], value: object) -> None:
@@ -106,7 +114,7 @@ def _interpolates(catalog: Catalog) -> bool:
 
 
 def _hydra(overrides: list[str], catalog: Catalog) -> Config:
-    """Compose with Hydra. With two folders the user's is the primary one and ours follows on the search path."""
+    """Compose with Hydra in full."""
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -119,10 +127,9 @@ def _hydra(overrides: list[str], catalog: Catalog) -> Config:
     unreadable = [error for text in overrides if (error := _unreadable(parser, text, HydraException))]
     if unreadable:
         raise ComposeError(unreadable)
-    search = [f"hydra.searchpath=[file://{folder}]" for folder in catalog.conf[1:]]
     try:
-        with initialize_config_dir(str(catalog.conf[0]), version_base="1.3"):
-            composed = hydra_compose(PRIMARY, overrides=[*search, *overrides])
+        with _user_folders_first(catalog), initialize_config_dir(str(catalog.conf[-1]), version_base="1.3"):
+            composed = hydra_compose(PRIMARY, overrides=overrides)
             config = OmegaConf.to_container(composed, resolve=True, throw_on_missing=False)
     except (HydraException, OmegaConfBaseException, YAMLError, OSError) as error:
         rule = " ".join(str(error).split())
@@ -130,6 +137,27 @@ def _hydra(overrides: list[str], catalog: Catalog) -> Config:
     if not isinstance(config, dict):
         raise AssertionError("a composed configuration is a mapping")
     return {str(key): value for key, value in config.items()}
+
+
+@contextlib.contextmanager
+def _user_folders_first(catalog: Catalog) -> Iterator[None]:
+    """Put the user's folders before ours on Hydra's search path; ``hydra.searchpath`` could only append them."""
+    from hydra.core.config_search_path import ConfigSearchPath
+    from hydra.core.plugins import Plugins
+    from hydra.plugins.search_path_plugin import SearchPathPlugin
+
+    class UserFolders(SearchPathPlugin):  # type: ignore[misc]
+        def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+            for folder in _folders:
+                search_path.prepend(provider="user", path=f"file://{folder}")
+
+    if not any(plugin.__name__ == "UserFolders" for plugin in Plugins.instance().discover(SearchPathPlugin)):
+        Plugins.instance().register(UserFolders)
+    _folders[:] = [str(folder) for folder in reversed(catalog.conf[:-1])]
+    try:
+        yield
+    finally:
+        _folders.clear()
 
 
 def _unreadable(parser: Any, text: str, exception: type[Exception]) -> ConfigError | None:

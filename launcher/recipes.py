@@ -119,4 +119,5 @@ def literal(value: object) -> str:
     text = str(value)
     if _BARE.match(text) and not text[0].isdigit() and text.lower() not in ("true", "false", "null", "nan", "inf"):
         return text
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    # In Hydra's quotes a backslash is special only in front of a quote, the closing one included.
+    return "'" + re.sub(r"(\\*)('|$)", lambda at: at[1] * 2 + ("\\'" if at[2] else ""), text) + "'"
