@@ -1,0 +1,66 @@
+"""Where a measurement was made, and how it is kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from launcher.record import versions
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def machine() -> dict[str, Any]:
+    """Processor, cores, memory and system of this machine."""
+    model = next(
+        (line.split(":", 1)[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")),
+        platform.processor(),
+    )
+    pages = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {"cpu": model, "cores": os.cpu_count(), "memory_bytes": pages, "system": platform.platform()}
+
+
+def keep(name: str, command: str, figures: dict[str, Any]) -> None:
+    """Write ``benchmarks/results/<name>.json`` and print the figures."""
+    RESULTS.mkdir(exist_ok=True)
+    content = {
+        "command": command,
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": machine(),
+        "versions": versions(),
+        "figures": figures,
+    }
+    (RESULTS / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
+    print(json.dumps(figures, indent=1))
+
+
+def seconds(command: Sequence[str], *, runs: int = 7, cwd: Path | None = None) -> dict[str, float]:
+    """Wall time of a command as a whole process after one warm-up; the median is the figure to quote."""
+    return spread(lambda: _run(command, cwd), runs=runs)
+
+
+def spread(measure: Callable[[], float], *, runs: int) -> dict[str, float]:
+    """Minimum, median and maximum of a measurement after one warm-up, in the unit that it returns."""
+    measure()
+    times = [measure() for _ in range(runs)]
+    return {"min": min(times), "median": statistics.median(times), "max": max(times)}
+
+
+def _run(command: Sequence[str], cwd: Path | None) -> float:
+    start = time.perf_counter()
+    subprocess.run(command, cwd=cwd, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return time.perf_counter() - start
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text().splitlines()
+    except OSError:
+        return []

@@ -1,0 +1,50 @@
+"""Documentation that is generated from the code, so that the two cannot drift apart. A test compares the files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from launcher import registry
+from launcher.dtypes import Dtypes
+from launcher.spec import RunSpec
+
+_COLUMNS = ("parameters", "compute", "gradients", "accumulate", "master", "optimizer_states", "reduce")
+_WORDS = ("fp32", "fp16", "bf16", "fp8")
+
+
+def precision_table(spec: RunSpec) -> str:
+    """``docs/precision.md``: what each word of ``precision=`` means for each engine.
+
+    Args:
+        spec: Any run; only its backend, sharding and precision are varied.
+    """
+    engines: dict[str, RunSpec] = {}
+    for name in registry.names("backends"):
+        chosen = replace(spec, backend=replace(spec.backend, name=name))
+        if name == "fsdp":
+            engines["fsdp"] = replace(chosen, parallel=replace(spec.parallel, shard=True))
+            engines["ddp (backend=fsdp)"] = replace(chosen, parallel=replace(spec.parallel, shard=False))
+        else:
+            engines[name] = chosen
+    lines = [
+        "# What `precision=` means",
+        "",
+        "Generated from `launcher/backends/*/dtypes.py`, which the memory model and the translation read.",
+        "`precision.master=...` and the other keys of the group replace one cell each.",
+        "",
+        "| precision | engine | " + " | ".join(name.replace("_", " ") for name in _COLUMNS) + " |",
+        "|---|---|" + "---|" * len(_COLUMNS),
+    ]
+    for word in _WORDS:
+        lines += [_row(word, engine, chosen) for engine, chosen in engines.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _row(word: str, engine: str, spec: RunSpec) -> str:
+    meaning: Callable[[RunSpec], Dtypes] = registry.load("backends", spec.backend.name).dtypes
+    dtypes = meaning(replace(spec, precision=replace(spec.precision, compute=word)))  # type: ignore[arg-type]
+    cells = [getattr(dtypes, column) or "none" for column in _COLUMNS]
+    if dtypes.autocast:
+        cells[1] += " (autocast)"
+    return f"| {word} | {engine} | " + " | ".join(cells) + " |"
