@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from launcher.documentation import precision_table
 from tests.helpers import assert_golden, make_spec
 

@@ -1,0 +1,131 @@
+"""What a node does with a recorded job, and how a run's state is told from its directory. Real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from launcher import node, state
+from launcher.errors import JobFailed
+
+
+def recorded(run: Path, program: str) -> Path:
+    """A run directory whose job is a Python program."""
+    (run / "logs").mkdir(parents=True)
+    (run / "checkpoints").mkdir()
+    (run / "spec.json").write_text("{}")
+    job = {"argv": [sys.executable, "-c", program], "environment": {"GREETING": "hello"}, "working_directory": "/"}
+    (run / "job.json").write_text(json.dumps(job))
+    return run
+
+
+def test_a_job_that_ends_well_is_finished(tmp_path: Path) -> None:
+    run = recorded(tmp_path / "runs" / "a", "import os; print(os.environ['GREETING'])")
+    assert state.read(run).state == "prepared"
+    node.run(run)
+    assert state.read(run).state == "finished"
+    assert (run / "logs" / "node.out").read_text() == "hello\n"
+
+
+def test_the_earliest_error_that_a_rank_wrote_is_the_reason(tmp_path: Path) -> None:
+    program = (
+        "import json, sys, time\n"
+        "for rank, text in ((1, 'the data ends here'), (0, 'peer left')):\n"
+        f"    open(f'{tmp_path}/a/logs/error.rank{{rank}}.json', 'w').write(json.dumps({{'message': text}}))\n"
+        "    time.sleep(0.05)\n"
+        "sys.exit(3)"
+    )
+    run = recorded(tmp_path / "a", program)
+    with pytest.raises(JobFailed, match=r"^rank 1: the data ends here$"):
+        node.run(run)
+    ending = state.read(run)
+    assert (ending.state, ending.reason) == ("failed", "rank 1: the data ends here")
+
+
+def test_a_rank_ended_by_a_signal_is_named_from_the_agents_report(tmp_path: Path) -> None:
+    report = "Root Cause (first observed failure):\\n  rank      : 1 (local_rank: 1)\\n  exitcode  : -9 (pid: 7)\\n"
+    run = recorded(tmp_path / "a", f"import sys; sys.stderr.write('{report}'); sys.exit(1)")
+    with pytest.raises(JobFailed, match="rank 1 was ended by SIGKILL: the kernel may have been out of memory"):
+        node.run(run)
+
+
+def test_without_any_report_the_last_line_is_the_reason(tmp_path: Path) -> None:
+    run = recorded(tmp_path / "a", "raise SystemExit('no such table')")
+    with pytest.raises(JobFailed, match=r"^no such table \(exit status 1; "):
+        node.run(run)
+
+
+def test_a_second_attempt_is_not_judged_by_the_first(tmp_path: Path) -> None:
+    run = recorded(tmp_path / "a", "pass")
+    (run / "logs" / "error.rank0.json").write_text('{"message": "old"}')
+    (run / "logs" / "outcome.json").write_text('{"state": "interrupted", "step": 3}')
+    node.run(run)
+    assert state.read(run).state == "finished"
+
+
+def test_an_interrupted_worker_leaves_a_cancelled_run_that_names_its_step(tmp_path: Path) -> None:
+    write = f"open('{tmp_path}/a/logs/outcome.json', 'w').write('{{\"state\": \"interrupted\", \"step\": 7}}')"
+    run = recorded(tmp_path / "a", write)
+    node.run(run)
+    ending = state.read(run)
+    assert (ending.state, ending.reason) == ("cancelled", "stopped; `launch resume a` goes on from step 7")
+
+
+def test_no_process_of_the_job_outlives_it(tmp_path: Path) -> None:
+    program = (
+        "import subprocess, sys\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        f"open('{tmp_path}/pid', 'w').write(str(child.pid))"
+    )
+    node.run(recorded(tmp_path / "a", program))
+    pid = int((tmp_path / "pid").read_text())
+    deadline = time.monotonic() + 5
+    while state._alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not state._alive(pid)
+
+
+def test_a_run_whose_keeper_is_gone_is_lost(tmp_path: Path) -> None:
+    run = recorded(tmp_path / "a", "pass")
+    gone = os.spawnlp(os.P_WAIT, "true", "true") or 2**22 - 3
+    state.put(run, "running", keeper=gone)
+    ending = state.read(run)
+    assert (ending.state, ending.reason) == ("lost", "the process that kept the job on this machine is gone")
+
+
+def test_a_running_job_can_be_asked_to_stop(tmp_path: Path) -> None:
+    from launcher.commands.cancel import stop
+
+    run = recorded(tmp_path / "a", "import time; time.sleep(60)")
+    keeper = threading.Thread(target=node.run, args=(run,))
+    keeper.start()
+    deadline = time.monotonic() + 10
+    while state.read(run).state != "running" and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert stop(run, signal.SIGTERM)
+    keeper.join(10)
+    assert not keeper.is_alive()
+    assert state.read(run).state == "cancelled"
+    assert not stop(run), "what has ended is not stopped again"
+
+
+def test_the_step_is_that_of_the_last_whole_line(tmp_path: Path) -> None:
+    run = recorded(tmp_path / "a", "pass")
+    assert state.last_step(run) is None
+    (run / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n{"ste')
+    assert state.last_step(run) == 2
+
+
+def test_runs_are_found_by_name_and_by_path(tmp_path: Path) -> None:
+    run = recorded(tmp_path / "runs" / "a", "pass")
+    assert state.find([], tmp_path) == [run]
+    assert state.find(["a", "runs/a"], tmp_path) == [run, run]
+    with pytest.raises(FileNotFoundError, match="nope"):
+        state.find(["nope"], tmp_path)
