@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from launcher.backends.deepspeed.check import check, warnings
 from launcher.backends.deepspeed.dtypes import dtypes
+from launcher.backends.deepspeed.translate import translate
 
-__all__ = ["dtypes"]
+__all__ = ["check", "dtypes", "translate", "warnings"]

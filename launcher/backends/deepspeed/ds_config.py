@@ -1,0 +1,158 @@
+"""The content of ``ds_config.json``: every choice spelt out, no ``"auto"``, so that the file alone says what runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from launcher.backends.deepspeed import optimizer
+from launcher.backends.deepspeed.dtypes import dtypes
+from launcher.spec import Offload, RunSpec
+
+_BUFFER_STEP = 2**20
+"""NVMe buffers are whole multiples of this many elements, so that their bytes keep the alignment of direct I/O."""
+
+_PARAMETER_BUFFERS = 5
+_OPTIMIZER_BUFFERS = 4
+"""DeepSpeed's own defaults, runtime/zero/offload_config.py: ``buffer_count`` of either kind."""
+
+
+def build(spec: RunSpec) -> dict[str, Any]:
+    """The whole configuration; what ``backend.extra`` sets is merged in last."""
+    formats = dtypes(spec)
+    config: dict[str, Any] = {
+        "train_batch_size": spec.global_batch_size,
+        "train_micro_batch_size_per_gpu": spec.train.micro_batch_size,
+        "gradient_accumulation_steps": spec.gradient_accumulation,
+        "gradient_clipping": spec.optimizer.clip,
+        "communication_data_type": formats.reduce,
+        "data_types": {"grad_accum_dtype": formats.accumulate},
+        "optimizer": optimizer.block(spec),
+        "zero_allow_untested_optimizer": spec.optimizer.name != "adamw",
+        "zero_force_ds_cpu_optimizer": not optimizer.is_torch(spec),
+        "zero_optimization": _zero(spec),
+        "activation_checkpointing": _activation_checkpointing(),
+        "checkpoint": {"tag_validation": "Fail", "load_universal": False, "use_node_local_storage": False},
+        "wall_clock_breakdown": False,
+        **_precision(spec),
+    }
+    if "nvme" in (spec.zero.offload_optimizer, spec.zero.offload_parameters):
+        config["aio"] = _asynchronous_io()
+    return merged(config, spec.backend.extra)
+
+
+def merged(base: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    """``base`` with the values of ``extra`` in their places, block by block."""
+    result = dict(base)
+    for key, value in extra.items():
+        below = result.get(key)
+        result[key] = merged(below if isinstance(below, dict) else {}, value) if isinstance(value, Mapping) else value
+    return result
+
+
+def _zero(spec: RunSpec) -> dict[str, Any]:
+    zero = spec.zero
+    return {
+        "stage": zero.stage,
+        "allgather_partitions": True,
+        "allgather_bucket_size": zero.allgather_bucket_size,
+        "contiguous_gradients": True,
+        "overlap_comm": zero.stage == 3 if zero.overlap_comm is None else zero.overlap_comm,
+        "reduce_bucket_size": zero.reduce_bucket_size,
+        "reduce_scatter": True,
+        "round_robin_gradients": False,
+        "stage3_gather_16bit_weights_on_model_save": zero.gather_16bit_weights_on_save,
+        "stage3_max_live_parameters": zero.max_live_parameters,
+        "stage3_max_reuse_distance": zero.max_reuse_distance,
+        "stage3_param_persistence_threshold": zero.param_persistence_threshold,
+        "stage3_prefetch_bucket_size": zero.prefetch_bucket_size,
+        "sub_group_size": zero.sub_group_size,
+        "zero_hpz_partition_size": zero.hpz,
+        "offload_optimizer": _offload_optimizer(spec),
+        "offload_param": _offload_parameters(spec),
+    }
+
+
+def _offload(spec: RunSpec, device: Offload) -> dict[str, Any]:
+    """Pinned memory is what a GPU copies from; CPU ranks have no use for it."""
+    block: dict[str, Any] = {"device": device}
+    if device != "none":
+        block["pin_memory"] = spec.hardware.device == "cuda"
+    if device == "nvme":
+        block["nvme_path"] = spec.zero.nvme_path
+    return block
+
+
+def _offload_optimizer(spec: RunSpec) -> dict[str, Any]:
+    block = _offload(spec, spec.zero.offload_optimizer)
+    if block["device"] == "nvme":
+        block |= {"buffer_count": _OPTIMIZER_BUFFERS, "pipeline_read": False, "pipeline_write": False}
+    return block
+
+
+def _offload_parameters(spec: RunSpec) -> dict[str, Any]:
+    block = _offload(spec, spec.zero.offload_parameters)
+    if block["device"] == "nvme":
+        block |= {"buffer_count": _PARAMETER_BUFFERS, "buffer_size": _buffer_size(spec), "max_in_cpu": 0}
+    return block
+
+
+def _buffer_size(spec: RunSpec) -> int:
+    """Elements of one buffer: DeepSpeed demands that the largest parameter's share fits, and its default is a guess."""
+    model = spec.model
+    largest = model.hidden_size * max(
+        model.vocab_size,
+        model.intermediate_size,
+        model.query_size,
+        2 * model.num_experts * model.moe_intermediate_size,
+    )
+    share = -(-largest // spec.world.shard)
+    return -(-share // _BUFFER_STEP) * _BUFFER_STEP
+
+
+def _precision(spec: RunSpec) -> dict[str, Any]:
+    formats = dtypes(spec)
+    if formats.parameters == "bf16":
+        bf16 = {
+            "enabled": True,
+            "check_grad_overflow": True,
+            "bf16_master_weights_and_grads": formats.master == "bf16",
+            "bf16_optimizer_states": formats.optimizer_states == "bf16",
+        }
+        return {"bf16": bf16, "fp16": {"enabled": False}}
+    if formats.parameters == "fp16":
+        # DeepSpeed's defaults, runtime/precision_config.py; loss_scale 0 is the dynamic scale.
+        fp16 = {
+            "enabled": True,
+            "loss_scale": 0,
+            "initial_scale_power": 16,
+            "loss_scale_window": 1000,
+            "hysteresis": 2,
+            "consecutive_hysteresis": False,
+            "min_loss_scale": 1,
+        }
+        return {"bf16": {"enabled": False}, "fp16": fp16}
+    return {"bf16": {"enabled": False}, "fp16": {"enabled": False}}
+
+
+def _activation_checkpointing() -> dict[str, Any]:
+    """DeepSpeed's own activation checkpointing stays off: the worker uses ``torch.utils.checkpoint``."""
+    return {
+        "partition_activations": False,
+        "cpu_checkpointing": False,
+        "contiguous_memory_optimization": False,
+        "synchronize_checkpoint_boundary": False,
+        "profile": False,
+    }
+
+
+def _asynchronous_io() -> dict[str, Any]:
+    """DeepSpeed's defaults for libaio, runtime/swap_tensor/constants.py."""
+    return {
+        "block_size": 1048576,
+        "queue_depth": 8,
+        "intra_op_parallelism": 1,
+        "single_submit": False,
+        "overlap_events": True,
+        "use_gds": False,
+    }

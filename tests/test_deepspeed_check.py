@@ -1,0 +1,333 @@
+from __future__ import annotations
+
+import pytest
+
+from launcher.backends.deepspeed import check, warnings
+from launcher.backends.deepspeed.extra import SETTINGS
+from tests.helpers import make_spec
+
+GPU = ("model=7b", "hardware=h100_80g", "cluster.gpus_per_node=8")
+
+
+def found(*overrides: str) -> dict[str, tuple[str, tuple[str, ...]]]:
+    return {error.path: (error.rule, error.way_out) for error in check(make_spec(*GPU, *overrides))}
+
+
+@pytest.mark.parametrize("stage", range(4))
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+def test_every_zero_stage_is_accepted(stage: int, precision: str) -> None:
+    assert found(f"parallel=zero{stage}", f"precision={precision}") == {}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "path", "rule", "way_out"),
+    [
+        (
+            ("parallel=zero2", "parallel.tensor=2"),
+            "parallel.tensor",
+            "backend=deepspeed has data parallelism and ZeRO in this version",
+            ("parallel.tensor=1", "parallel=tp"),
+        ),
+        (
+            ("parallel=zero3", "parallel.pipeline=2"),
+            "parallel.pipeline",
+            "backend=deepspeed has data parallelism and ZeRO in this version",
+            ("parallel.pipeline=1", "parallel=pp"),
+        ),
+        (
+            ("parallel=zero1", "parallel.ulysses=2"),
+            "parallel.ulysses",
+            "backend=deepspeed has data parallelism and ZeRO in this version",
+            ("parallel.ulysses=1", "parallel=cp"),
+        ),
+        (
+            ("parallel=zero1", "parallel.replicate=2"),
+            "parallel.replicate",
+            "backend=deepspeed has data parallelism and ZeRO in this version",
+            ("parallel.replicate=1", "parallel=hsdp"),
+        ),
+        (
+            ("parallel=zero0", "zero.overlap_comm=true"),
+            "zero.overlap_comm",
+            "without ZeRO there is no reduction that could overlap",
+            ("zero=1", "zero.overlap_comm=null"),
+        ),
+        (
+            ("parallel=zero3", "zero.gather_16bit_weights_on_save=true"),
+            "zero.gather_16bit_weights_on_save",
+            "checkpoints keep each rank's shard and the export gathers one parameter at a time, so nothing reads it",
+            ("zero.gather_16bit_weights_on_save=false", "save.export=safetensors"),
+        ),
+        (
+            ("parallel=zero2", "zero.hpz=4"),
+            "zero.hpz",
+            "a secondary partition of the parameters needs ZeRO 3, which partitions them",
+            ("zero.hpz=1", "zero=3"),
+        ),
+        (("parallel=zero3", "zero.hpz=3"), "zero.hpz", "must divide the 8 ranks", ("zero.hpz=2", "zero.hpz=4")),
+        (
+            ("parallel=zero0", "zero.offload_optimizer=cpu"),
+            "zero.offload_optimizer",
+            "offload of optimizer to cpu needs ZeRO 1 or more",
+            ("zero=1", "zero.offload_optimizer=none"),
+        ),
+        (
+            ("parallel=zero2", "zero.offload_optimizer=nvme", "zero.nvme_path=/local_nvme"),
+            "zero.offload_optimizer",
+            "offload of optimizer to nvme needs ZeRO 3",
+            ("zero=3", "zero.offload_optimizer=cpu", "zero.offload_optimizer=none"),
+        ),
+        (
+            ("parallel=zero2", "zero.offload_parameters=cpu"),
+            "zero.offload_parameters",
+            "offload of parameters to cpu needs ZeRO 3",
+            ("zero=3", "zero.offload_parameters=none"),
+        ),
+        (
+            ("parallel=zero3", "zero.offload_optimizer=nvme"),
+            "zero.nvme_path",
+            "zero.offload_optimizer=nvme needs a folder on the NVMe disk of each node",
+            ("zero.nvme_path=/local_nvme",),
+        ),
+        (
+            ("parallel=zero2", "optimizer=adafactor"),
+            "optimizer.name",
+            "backend=deepspeed runs adamw or sgd in this version",
+            ("optimizer=adamw", "optimizer=sgd", "backend=fsdp"),
+        ),
+        (
+            ("parallel=zero2", "optimizer=sgd", "zero.offload_optimizer=cpu"),
+            "zero.offload_optimizer",
+            "sgd would step on the CPU without a kernel of DeepSpeed's for it",
+            ("optimizer=adamw", "zero.offload_optimizer=none"),
+        ),
+        (
+            ("parallel=zero3", "zero.offload_optimizer=nvme", "zero.nvme_path=/x", "optimizer.fused=true"),
+            "optimizer.fused",
+            "NVMe offload swaps the state of DeepSpeedCPUAdam, which has no such choice",
+            ("optimizer.fused=null", "zero.offload_optimizer=cpu"),
+        ),
+        (
+            ("parallel=zero2", "train.compile=true"),
+            "train.compile",
+            "blocks are compiled by backend=fsdp alone: ZeRO's hooks inside them would break the graph",
+            ("train.compile=false", "parallel=fsdp"),
+        ),
+        (
+            ("parallel=zero2", "save.async=true"),
+            "save.async",
+            "backend=deepspeed writes checkpoints in the foreground",
+            ("save.async=false", "parallel=fsdp"),
+        ),
+        (
+            ("parallel=zero2", "adapter=qlora"),
+            "adapter.name",
+            "ZeRO flattens and casts parameters, which 4-bit weights do not survive",
+            ("adapter=lora", "parallel=fsdp"),
+        ),
+    ],
+)
+def test_what_this_backend_cannot_do_is_refused_with_the_way_out(
+    overrides: tuple[str, ...], path: str, rule: str, way_out: tuple[str, ...]
+) -> None:
+    assert found(*overrides) == {path: (rule, way_out)}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "path", "rule", "way_out"),
+    [
+        (
+            ("parallel=zero2", "precision=fp8"),
+            "precision.compute",
+            "this version of backend=deepspeed computes in bf16, fp16 or fp32",
+            ("precision=bf16", "backend=megatron"),
+        ),
+        (
+            ("parallel=zero2", "precision.parameters=fp32"),
+            "precision.parameters",
+            "DeepSpeed casts the whole module: parameters have the format of the computation, bf16",
+            ("precision.parameters=null", "precision=fp32"),
+        ),
+        (
+            ("parallel=zero2", "precision.gradients=fp32"),
+            "precision.gradients",
+            "DeepSpeed casts the whole module: gradients have the format of the computation, bf16",
+            ("precision.gradients=null", "precision=fp32"),
+        ),
+        (
+            ("parallel=zero2", "precision.reduce=fp8"),
+            "precision.reduce",
+            "communication_data_type is fp16, bf16 or fp32",
+            ("precision.reduce=null",),
+        ),
+        (
+            ("parallel=zero0", "precision=fp32", "precision.reduce=bf16"),
+            "precision.reduce",
+            "without ZeRO, fp32 gradients are reduced as they are",
+            ("precision.reduce=null", "zero=1"),
+        ),
+        (
+            ("parallel=zero0", "precision.accumulate=fp32"),
+            "precision.accumulate",
+            "without ZeRO, bf16 gradients are accumulated in bf16 (unsupported mix, runtime/engine.py)",
+            ("precision.accumulate=null", "zero=1"),
+        ),
+        (
+            ("parallel=zero2", "precision.accumulate=fp16"),
+            "precision.accumulate",
+            "gradients in bf16 are accumulated in bf16 or fp32",
+            ("precision.accumulate=null", "precision.accumulate=fp32"),
+        ),
+        (
+            ("parallel=zero2", "precision.optimizer_states=bf16"),
+            "precision.optimizer_states",
+            "master weights and optimizer states are both fp32, or both bf16 beside bf16 parameters",
+            ("precision.master=null", "precision.optimizer_states=null"),
+        ),
+        (
+            ("parallel=zero2", "precision.master=none"),
+            "precision.master",
+            "master weights and optimizer states are both fp32, or both bf16 beside bf16 parameters",
+            ("precision.master=null", "precision.optimizer_states=null"),
+        ),
+        (
+            ("parallel=zero0", "precision.master=bf16", "precision.optimizer_states=bf16"),
+            "precision.master",
+            "bf16 master weights need ZeRO",
+            ("zero=1", "precision.master=null"),
+        ),
+        (
+            (
+                "parallel=zero2",
+                "precision.master=bf16",
+                "precision.optimizer_states=bf16",
+                "zero.offload_optimizer=cpu",
+            ),
+            "precision.master",
+            "offloaded bf16 optimizer states are not translated in this version",
+            ("precision.master=null", "zero.offload_optimizer=none"),
+        ),
+        (
+            ("parallel=zero2", "precision=fp32", "precision.optimizer_states=bf16"),
+            "precision.optimizer_states",
+            "in fp32 the parameters themselves are the master weights, and the states are fp32",
+            ("precision.optimizer_states=null", "precision=bf16"),
+        ),
+        (
+            ("parallel=zero0", "precision=fp16"),
+            "precision.compute",
+            "without ZeRO, DeepSpeed 0.19.8 divides fp16 gradients by a loss scale that it never multiplied in",
+            ("zero=1", "precision=bf16"),
+        ),
+    ],
+)
+def test_a_mix_of_number_formats_that_deepspeed_lacks_is_refused(
+    overrides: tuple[str, ...], path: str, rule: str, way_out: tuple[str, ...]
+) -> None:
+    assert found(*overrides) == {path: (rule, way_out)}
+
+
+@pytest.mark.parametrize(
+    ("override", "path", "rule", "way_out"),
+    [
+        (
+            "+backend.extra.zero_optimisation=1",
+            "backend.extra.zero_optimisation",
+            "DeepSpeed 0.19.8 reads no such key and would ignore it",
+            ("+backend.extra.zero_optimization=1",),
+        ),
+        (
+            "+backend.extra.zero_optimization.stage=2",
+            "backend.extra.zero_optimization.stage",
+            "it has a setting of its own, zero.stage, which the memory estimate reads too",
+            ("zero.stage=2",),
+        ),
+        (
+            "+backend.extra.gradient_accumulation_steps=4",
+            "backend.extra.gradient_accumulation_steps",
+            "it has a setting of its own, train.global_batch_size, which the memory estimate reads too",
+            ("train.global_batch_size=32",),
+        ),
+        (
+            "+backend.extra.fp16.enabled=true",
+            "backend.extra.fp16.enabled",
+            "it has a setting of its own, precision.compute, which the memory estimate reads too",
+            ("precision=fp16",),
+        ),
+        (
+            "+backend.extra.bf16.bf16_optimizer_states=true",
+            "backend.extra.bf16.bf16_optimizer_states",
+            "it has a setting of its own, precision.optimizer_states, which the memory estimate reads too",
+            ("precision.optimizer_states=bf16",),
+        ),
+        (
+            "+backend.extra.optimizer.params.eps=1e-6",
+            "backend.extra.optimizer.params.eps",
+            "it has a setting of its own, optimizer.name, which the memory estimate reads too",
+            ("optimizer.epsilon=1e-06",),
+        ),
+        (
+            "+backend.extra.optimizer.type=Lamb",
+            "backend.extra.optimizer.type",
+            "it has a setting of its own, optimizer.name, which the memory estimate reads too",
+            ("optimizer=adamw", "optimizer=sgd"),
+        ),
+        (
+            "+backend.extra.scheduler.type=WarmupLR",
+            "backend.extra.scheduler.type",
+            "it has a setting of its own, optimizer.schedule, which the memory estimate reads too",
+            ("optimizer.schedule=constant", "optimizer.schedule=linear", "optimizer.schedule=cosine"),
+        ),
+        (
+            "+backend.extra.hybrid_engine.enabled=true",
+            "backend.extra.hybrid_engine",
+            "the training program must play along with it, and the launcher's own worker does not",
+            ("script=path/to/train.py",),
+        ),
+    ],
+)
+def test_an_extra_key_that_is_unknown_or_has_a_setting_is_refused(
+    override: str, path: str, rule: str, way_out: tuple[str, ...]
+) -> None:
+    assert found("parallel=zero3", override) == {path: (rule, way_out)}
+
+
+def test_a_script_of_the_user_s_own_may_play_along_with_any_block() -> None:
+    assert found("parallel=zero3", "+backend.extra.hybrid_engine.enabled=true", "script=train.py") == {}
+
+
+def test_every_setting_that_an_extra_key_points_to_exists() -> None:
+    spec = make_spec(*GPU, "parallel=zero2")
+    assert SETTINGS
+    for setting in SETTINGS.values():
+        group, _, key = setting.partition(".")
+        assert hasattr(getattr(spec, group), key), setting
+
+
+def cautions(*overrides: str) -> dict[str, tuple[str, tuple[str, ...]]]:
+    return {error.path: (error.rule, error.way_out) for error in warnings(make_spec(*GPU, *overrides))}
+
+
+def test_a_stage_3_key_is_idle_at_other_stages_and_that_is_said() -> None:
+    rule = "DeepSpeed reads it at stage 3 alone, and this is stage 2"
+    assert cautions("parallel=zero2", "zero.sub_group_size=1000", "optimizer.fused=true") == {
+        "zero.sub_group_size": (rule, ("zero=3", "zero.sub_group_size=1000000000"))
+    }
+    assert cautions("parallel=zero3", "zero.sub_group_size=1000", "optimizer.fused=true") == {}
+
+
+def test_kernels_that_are_compiled_on_the_node_are_announced() -> None:
+    rule = "DeepSpeed compiles its FusedAdam on each node at first use, which takes a compiler and minutes"
+    assert cautions("parallel=zero2") == {"optimizer.fused": (rule, ("optimizer.fused=true",))}
+
+
+def test_a_second_partition_beyond_the_node_is_pointed_out() -> None:
+    rule = "the second partition is meant to stay inside a node of 8"
+    found = cautions("parallel=zero3", "cluster.nodes=2", "zero.hpz=16", "optimizer.fused=true")
+    assert found == {"zero.hpz": (rule, ("zero.hpz=8",))}
+
+
+def test_what_is_handed_through_is_listed() -> None:
+    extra = "+backend.extra.zero_optimization.round_robin_gradients=true"
+    rule = "handed to DeepSpeed as it is and not part of the memory estimate: zero_optimization.round_robin_gradients"
+    assert cautions("parallel=zero2", extra, "optimizer.fused=true") == {"backend.extra": (rule, ())}
