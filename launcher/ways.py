@@ -73,3 +73,23 @@ def nearest(
     ordered = sorted(set(candidates) - {here}, key=lambda candidate: (abs(candidate - here), candidate))
     found = (candidate for candidate in ordered if legal(changed(spec, path, candidate)))
     return [override(path, candidate) for candidate in islice(found, limit)]
+
+
+def applied(spec: RunSpec, text: str) -> RunSpec | None:
+    """The run after one override ``group.key=value`` with a plain value; None for anything else."""
+    path, _, value = text.partition("=")
+    if "." not in path or value[:1] in ("[", "{", "'", '"'):
+        return None
+    return changed(spec, path, _read(value))
+
+
+def _read(text: str) -> bool | int | float | str | None:
+    constants: dict[str, bool | None] = {"null": None, "true": True, "false": False}
+    if text in constants:
+        return constants[text]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from launcher.backends.megatron.check import check, warnings
 from launcher.backends.megatron.dtypes import dtypes
 
-__all__ = ["dtypes"]
+__all__ = ["check", "dtypes", "warnings"]

@@ -1,0 +1,171 @@
+"""What Megatron-LM cannot do, read from the validator of megatron-core 0.19.2.
+
+The names of its files below are those of ``megatron/training/arguments.py`` and ``megatron/core``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from launcher import ways
+from launcher.backends.megatron.dtypes import dtypes
+from launcher.errors import ConfigError
+from launcher.spec import RunSpec
+
+_OPTIMIZERS = ("adamw", "sgd", "lion", "muon")
+_MODULES = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts")
+_VOCABULARY_MULTIPLE = 128
+"""Default of ``--make-vocab-size-divisible-by``; the multiple is this times the tensor parallel ranks."""
+
+
+def check(spec: RunSpec) -> Iterator[ConfigError]:
+    """Settings without a counterpart, and combinations that Megatron-LM's own validator refuses."""
+    yield from _degrees(spec)
+    yield from _model(spec)
+    yield from _zero(spec)
+    yield from _precision(spec)
+    yield from _checkpointing(spec)
+    yield from _training(spec)
+
+
+def _degrees(spec: RunSpec) -> Iterator[ConfigError]:
+    parallel = spec.parallel
+    if parallel.ulysses > 1:
+        rule = "Megatron-LM splits a sequence by context parallelism; Ulysses is DeepSpeed's"
+        way_out = ["parallel.ulysses=1", "backend=deepspeed"]
+        yield ConfigError("parallel.ulysses", parallel.ulysses, rule, way_out)
+    if parallel.schedule not in ("1f1b", "interleaved"):
+        rule = "Megatron-LM has the schedules 1f1b and interleaved (core/pipeline_parallel/schedules.py)"
+        yield ConfigError("parallel.schedule", parallel.schedule, rule, ["parallel.schedule=1f1b"])
+    if spec.model.num_experts and parallel.tensor > 1 and not parallel.sequence:
+        rule = (
+            "Megatron-LM trains experts with tensor parallelism only with sequence parallelism (core/transformer/moe)"
+        )
+        yield ConfigError("parallel.sequence", False, rule, ["parallel.sequence=true", "parallel.tensor=1"])
+    if parallel.replicate > 1 and spec.zero.stage >= 2:
+        rule = "replicas are instances of the distributed optimizer, which is zero.stage=1"
+        yield ConfigError("parallel.replicate", parallel.replicate, rule, ["parallel.replicate=1", "zero.stage=1"])
+
+
+def _model(spec: RunSpec) -> Iterator[ConfigError]:
+    model = spec.model
+    if model.trust_remote_code:
+        rule = "Megatron-LM builds its own model and runs no code of a checkpoint"
+        yield ConfigError("model.trust_remote_code", True, rule, ["model.trust_remote_code=false"])
+    if spec.adapter.name != "none":
+        rule = "Megatron-LM has no adapters"
+        yield ConfigError("adapter.name", spec.adapter.name, rule, ["adapter=none", "parallel=fsdp"])
+
+
+def _zero(spec: RunSpec) -> Iterator[ConfigError]:
+    zero = spec.zero
+    if zero.offload_parameters != "none":
+        rule = "Megatron-LM keeps parameters on the GPU; it offloads optimizer states (--optimizer-cpu-offload)"
+        way_out = ["zero.offload_parameters=none", "parallel=zero3"]
+        yield ConfigError("zero.offload_parameters", zero.offload_parameters, rule, way_out)
+    if zero.offload_optimizer == "nvme":
+        rule = "Megatron-LM offloads optimizer states to host memory alone (--optimizer-cpu-offload)"
+        way_out = ["zero.offload_optimizer=none", "zero.offload_optimizer=cpu"]
+        yield ConfigError("zero.offload_optimizer", "nvme", rule, way_out)
+    if zero.stage >= 2 and spec.optimizer.name not in ("adamw", "sgd"):
+        rule = f"Megatron-FSDP (zero.stage={zero.stage}) has the optimizers adamw and sgd alone"
+        way_out = ["optimizer.name=adamw", "zero.stage=1"]
+        yield ConfigError("optimizer.name", spec.optimizer.name, rule, way_out)
+
+
+def _precision(spec: RunSpec) -> Iterator[ConfigError]:
+    """``core/optimizer/optimizer_config.py``: wider or narrower states need the precision-aware optimizer."""
+    precision = spec.precision
+    held = {"fp32": "fp32", "fp16": "fp16"}.get(precision.compute, "bf16")
+    legal: dict[str, tuple[str | None, ...]] = {
+        "parameters": (None, held),
+        "gradients": _main_gradients(precision.compute),
+        "accumulate": _main_gradients(precision.compute),
+        "reduce": _main_gradients(precision.compute),
+        "master": (None, "none") if precision.compute == "fp32" else (None, "fp32", "fp16"),
+        "optimizer_states": (None, "fp32", "fp16", "bf16", "fp8"),
+    }
+    for key, formats in legal.items():
+        value, path = getattr(precision, key), f"precision.{key}"
+        if value not in formats:
+            words = " or ".join(word for word in formats if word)
+            rule = f"with precision.compute={precision.compute} Megatron-LM keeps {words} here"
+            yield ConfigError(path, value, rule, [f"{path}=null"])
+    yield from _one_gradient_buffer(spec)
+    yield from _precision_aware(spec)
+
+
+def _main_gradients(compute: str) -> tuple[str | None, ...]:
+    return (None, "fp32", "bf16") if compute in ("bf16", "fp8") else (None, compute)
+
+
+def _one_gradient_buffer(spec: RunSpec) -> Iterator[ConfigError]:
+    """Gradients are accumulated into, and reduced from, one buffer (``core/distributed/param_and_grad_buffer.py``)."""
+    formats = dtypes(spec)
+    held = {key: getattr(formats, key) for key in ("gradients", "accumulate", "reduce")}
+    for key, value in held.items():
+        others = {other for name, other in held.items() if name != key}
+        if len(others) == 1 and value not in others:
+            path, same = f"precision.{key}", others.pop()
+            rule = f"Megatron-LM has one gradient buffer, and the other uses of it are {same}"
+            yield ConfigError(path, value, rule, [ways.override(path, same)])
+
+
+def _precision_aware(spec: RunSpec) -> Iterator[ConfigError]:
+    precision = spec.precision
+    narrow = precision.optimizer_states not in (None, "fp32") or precision.master == "fp16"
+    if narrow and (spec.zero.stage == 0 or spec.optimizer.name != "adamw"):
+        path = "precision.optimizer_states" if precision.optimizer_states not in (None, "fp32") else "precision.master"
+        rule = (
+            "states below fp32 need the precision-aware optimizer: adamw with the distributed optimizer (zero.stage=1)"
+        )
+        way_out = [f"{path}=null"]
+        if spec.optimizer.name == "adamw":
+            way_out.append("zero.stage=1")
+        yield ConfigError(path, ways.value_at(spec, path), rule, way_out)
+
+
+def _checkpointing(spec: RunSpec) -> Iterator[ConfigError]:
+    checkpointing = spec.checkpointing
+    unknown = [name for name in checkpointing.modules if name not in _MODULES]
+    if unknown:
+        rule = f"Megatron-LM recomputes the modules {', '.join(_MODULES)}"
+        known = [name for name in checkpointing.modules if name in _MODULES]
+        way_out = [ways.override("checkpointing.modules", known or ["core_attn"])]
+        yield ConfigError("checkpointing.modules", list(checkpointing.modules), rule, way_out)
+    if "mla_up_proj" in checkpointing.modules and not spec.model.kv_lora_rank:
+        rest = [name for name in checkpointing.modules if name != "mla_up_proj"]
+        rule = "mla_up_proj belongs to multi-head latent attention, and model.kv_lora_rank is 0"
+        way_out = [ways.override("checkpointing.modules", rest)]
+        yield ConfigError("checkpointing.modules", list(checkpointing.modules), rule, way_out)
+
+
+def _training(spec: RunSpec) -> Iterator[ConfigError]:
+    train, optimizer = spec.train, spec.optimizer
+    if optimizer.name not in _OPTIMIZERS:
+        rule = f"Megatron-LM has the optimizers {', '.join(_OPTIMIZERS)}"
+        yield ConfigError("optimizer.name", optimizer.name, rule, ["optimizer.name=adamw"])
+    for key in ("fused", "foreach"):
+        value = getattr(optimizer, key)
+        if value is not None:
+            rule = "Megatron-LM chooses the kernels of its optimizer by itself"
+            yield ConfigError(f"optimizer.{key}", value, rule, [f"optimizer.{key}=null"])
+    if train.compile:
+        rule = "Megatron-LM has fused kernels in place of torch.compile"
+        yield ConfigError("train.compile", True, rule, ["train.compile=false"])
+    if train.loss == "chunked":
+        rule = "Megatron-LM computes the loss of all tokens at once, split over the tensor parallel ranks"
+        yield ConfigError("train.loss", "chunked", rule, ["train.loss=full", "train.loss=fused"])
+
+
+def warnings(spec: RunSpec) -> Iterator[ConfigError]:
+    """The padded vocabulary (``training/vocab_utils.py``)."""
+    multiple = _VOCABULARY_MULTIPLE * spec.parallel.tensor
+    size = spec.model.vocab_size
+    padded = -(-size // multiple) * multiple
+    if padded != size:
+        rule = (
+            f"Megatron-LM pads the vocabulary to a multiple of {_VOCABULARY_MULTIPLE} x tensor"
+            f" {spec.parallel.tensor}: {padded} rows, and as many logits"
+        )
+        yield ConfigError("model.vocab_size", size, rule, [ways.override("model.vocab_size", padded)])

@@ -1,0 +1,144 @@
+"""The pre-flight: all errors and warnings of a run, its memory, the verdict and the ways out, with nothing started."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from types import ModuleType
+
+from launcher import fixes, memory, registry, verdict, ways
+from launcher.errors import ConfigError
+from launcher.fixes import Fix, Judged
+from launcher.memory import MemoryEstimate
+from launcher.spec import RunSpec
+from launcher.verdict import Verdict
+
+_WAYS_SHOWN = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assessment:
+    """What is known about a run before it starts.
+
+    Attributes:
+        spec: The run.
+        errors: Everything that is wrong with it; the rest is empty where there are any.
+        warnings: What runs but bites.
+        estimate: The memory estimate; None for an invalid run.
+        verdict: Whether it fits.
+        fixes: Changes with which it would fit, the cheapest first; only where it does not.
+        nearest: Where no change suffices, the one that comes nearest; it is not enough.
+    """
+
+    spec: RunSpec
+    errors: tuple[ConfigError, ...]
+    warnings: tuple[ConfigError, ...]
+    estimate: MemoryEstimate | None
+    verdict: Verdict
+    fixes: tuple[Fix, ...]
+    nearest: Fix | None
+
+
+def assess(spec: RunSpec, *, earlier: Iterable[ConfigError] = ()) -> Assessment:
+    """Judge a run.
+
+    Args:
+        spec: The run.
+        earlier: Errors found while it was read; they stand before those of the rules.
+    """
+    found = _distinct((*earlier, *errors(spec)))
+    if found:
+        return Assessment(
+            spec=spec,
+            errors=found,
+            warnings=warnings(spec),
+            estimate=None,
+            verdict=verdict.INVALID,
+            fixes=(),
+            nearest=None,
+        )
+    estimate = estimated(spec)
+    judged = verdict.judge(spec, estimate)
+    search = fixes.Search() if judged.fits else fixes.search(spec, _judged)
+    return Assessment(
+        spec=spec,
+        errors=(),
+        warnings=_distinct((*warnings(spec), *verdict.remarks(spec, estimate))),
+        estimate=estimate,
+        verdict=judged,
+        fixes=search.found,
+        nearest=search.nearest,
+    )
+
+
+def errors(spec: RunSpec) -> tuple[ConfigError, ...]:
+    """Everything that is wrong with a run, each with the ways out that lead into no other error, if there are any."""
+    found = _distinct(_errors(spec))
+    known = {error.path for error in found}
+    return tuple(_with_sound_ways(error, spec, known) for error in found)
+
+
+def warnings(spec: RunSpec) -> tuple[ConfigError, ...]:
+    """What runs but bites, as far as the configuration alone shows it."""
+    return _distinct(warning for module in _modules(spec) for warning in _call(module, "warnings", spec))
+
+
+def estimated(spec: RunSpec) -> MemoryEstimate:
+    """The memory estimate of a valid run."""
+    return memory.estimate(
+        spec,
+        family=registry.load("families", spec.model.family),
+        strategies=_all("strategies"),
+        backend=registry.load("backends", spec.backend.name),
+    )
+
+
+def _judged(spec: RunSpec) -> Judged | None:
+    """A neighbour of a run: None where it is invalid."""
+    if next(_errors(spec), None) is not None:
+        return None
+    estimate = estimated(spec)
+    return Judged(estimate=estimate, verdict=verdict.judge(spec, estimate))
+
+
+def _errors(spec: RunSpec) -> Iterator[ConfigError]:
+    for module in _modules(spec):
+        yield from _call(module, "check", spec)
+
+
+def _modules(spec: RunSpec) -> tuple[ModuleType, ...]:
+    family = registry.load("families", spec.model.family)
+    backend = registry.load("backends", spec.backend.name)
+    return (*_all("rules"), *_all("strategies"), family, backend)
+
+
+def _all(package: str) -> tuple[ModuleType, ...]:
+    return tuple(registry.load(package, name) for name in registry.names(package))
+
+
+def _call(module: ModuleType, name: str, spec: RunSpec) -> Iterator[ConfigError]:
+    function = getattr(module, name, None)
+    if function is not None:
+        yield from function(spec)
+
+
+def _distinct(found: Iterable[ConfigError]) -> tuple[ConfigError, ...]:
+    """Each finding once: several rules may share a part that finds it."""
+    kept: dict[tuple[str, str], ConfigError] = {}
+    for error in found:
+        kept.setdefault((error.path, error.rule), error)
+    return tuple(kept.values())
+
+
+def _with_sound_ways(error: ConfigError, spec: RunSpec, known: set[str]) -> ConfigError:
+    """Keep the ways out that end this error and begin no other; where none is so good, keep them all."""
+    sound = [way for way in error.way_out if _is_sound(way, error, spec, known)]
+    return ConfigError(error.path, error.found, error.rule, (sound or list(error.way_out))[:_WAYS_SHOWN])
+
+
+def _is_sound(way: str, error: ConfigError, spec: RunSpec, known: set[str]) -> bool:
+    """Judge one override. The choice of an option cannot be judged without composing, and counts as sound."""
+    after = ways.applied(spec, way)
+    if after is None:
+        return True
+    return {left.path for left in _errors(after)} <= known - {error.path}
