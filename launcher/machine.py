@@ -5,9 +5,11 @@ Nothing is read on import; a machine without a GPU or without a driver is an ans
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import shutil
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,7 +85,11 @@ def _this_machine(hardware: Mapping[str, Any], machine: Machine) -> dict[str, An
 def _gpu(machine: Machine) -> dict[str, Any]:
     """The smallest of this machine's GPUs, since every rank holds as much as the others."""
     if not machine.gpus:
-        return {"dtypes": ["fp32", "fp16", "bf16"], "title": "a GPU (this machine has none)", "source": "hardware.device"}
+        return {
+            "dtypes": ["fp32", "fp16", "bf16"],
+            "title": "a GPU (this machine has none)",
+            "source": "hardware.device",
+        }
     names = " and ".join(dict.fromkeys(gpu.name for gpu in machine.gpus))
     return {
         "memory_bytes": min(gpu.memory_bytes for gpu in machine.gpus),
@@ -114,7 +120,9 @@ def dtypes(compute_capability: tuple[int, int]) -> tuple[str, ...]:
 
 def _gpus(visible: str | None) -> tuple[Gpu, ...]:
     """The GPUs by NVML that ``CUDA_VISIBLE_DEVICES`` leaves; none where there is no driver."""
-    import pynvml  # Late, because most planning commands name their hardware.
+    if not _driver():
+        return ()
+    import pynvml  # Late, because it takes 0.08 s, which a machine without a driver need not wait for.
 
     try:
         pynvml.nvmlInit()
@@ -127,6 +135,17 @@ def _gpus(visible: str | None) -> tuple[Gpu, ...]:
         return ()
     finally:
         pynvml.nvmlShutdown()
+
+
+def _driver() -> bool:
+    """Whether the library is there that ``pynvml`` itself loads on Linux; elsewhere it has to look."""
+    if sys.platform != "linux":
+        return True
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return False
+    return True
 
 
 def _devices(nvml: ModuleType, index: int) -> Iterator[tuple[str, Gpu]]:
@@ -161,7 +180,9 @@ def _visible(uuids: Sequence[str], visible: str | None) -> list[int]:
     positions: list[int] = []
     for entry in visible.split(","):
         word = entry.strip()
-        named = [int(word)] if word.isdigit() else [at for at, uuid in enumerate(uuids) if word and uuid.startswith(word)]
+        named = (
+            [int(word)] if word.isdigit() else [at for at, uuid in enumerate(uuids) if word and uuid.startswith(word)]
+        )
         if not named or named[0] >= len(uuids):
             break
         positions.append(named[0])
