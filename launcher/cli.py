@@ -22,7 +22,7 @@ VERBS = {
     "logs": "what a run's processes printed",
     "cancel": "stop runs; each saves a checkpoint first",
     "resume": "go on with runs from their newest checkpoint",
-    "import": "a Megatron-LM, DeepSpeed or Hugging Face configuration as overrides and as a recipe",
+    "import": "a Megatron-LM, DeepSpeed or Hugging Face file as overrides",
     "recipe": "list and show recipes",
 }
 RESERVED = ("doctor", "plan", "rehearse", "report")

@@ -1,0 +1,112 @@
+"""The border of the program: help, version, exit statuses, what is imported, and JSON that stands alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher.catalog import Catalog
+from launcher.cli import RESERVED, VERBS, main
+
+HEAVY = ("torch", "deepspeed", "megatron", "transformers", "submitit")
+
+
+def test_help_shows_every_verb_group_and_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    said = capsys.readouterr().out
+    groups = Catalog(folder=Path.cwd()).groups
+    assert len(groups) >= 14
+    words = set(said.split())
+    assert set(VERBS) <= words
+    for group, options in groups.items():
+        assert {group, *options} <= words
+    assert max(len(line) for line in said.splitlines()) <= 80
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([verb, "--help"])
+    assert ended.value.code == 0
+    assert f"usage: launch {verb}" in capsys.readouterr().out
+
+
+def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == "launch 0.1.0\n"
+
+
+@pytest.mark.parametrize("verb", RESERVED)
+def test_a_name_that_is_kept_for_later_says_so(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([verb]) == 2
+    assert capsys.readouterr().err == f"launch: this version has no `{verb}`; the name is kept for it\n"
+
+
+def test_a_wrong_command_line_is_explained_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "precison=fp8", "parallel.tensor=x"]) == 2
+    said = capsys.readouterr()
+    text = said.out + said.err
+    assert "precison" in text
+    assert "precision=fp8" in text
+    assert "parallel.tensor" in text
+    assert "must be an integer of at least 1" in text
+
+
+def test_json_stands_alone_on_stdout_also_when_the_configuration_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["check"], ["show"], ["run"]):
+        assert main([*words, "--json", "precison=fp8"]) == 2
+        document = json.loads(capsys.readouterr().out)
+        assert document["verdict"] == "invalid"
+        assert [error["path"] for error in document["errors"]] == ["precison"]
+        assert document["errors"][0]["way_out"] == ["precision=fp8"]
+
+
+def test_show_with_the_name_of_a_group_explains_its_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "parallel"]) == 0
+    said = capsys.readouterr().out
+    assert "tensor: 1 # tensor parallel ranks (TP)" in said
+    assert "zero3" in said
+
+
+def test_points_are_answered_in_order_and_a_bad_one_is_an_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [
+        '{"id": "fits", "overrides": ["model=tiny"]}',
+        "not json",
+        '{"id": 2, "overrides": ["model=tiny", "precison=fp8"]}',
+        '{"id": 3, "overrides": ["model=175b", "hardware=rtx4090", "cluster.gpus_per_node=8"]}',
+    ]
+    (tmp_path / "points.jsonl").write_text("\n".join(lines))
+    assert main(["check", "--points", str(tmp_path / "points.jsonl")]) == 0
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [answer["id"] for answer in answers] == ["fits", None, 2, 3]
+    assert [answer["verdict"] for answer in answers] == ["fits", "invalid", "invalid", "does_not_fit"]
+    (tmp_path / "points.jsonl").write_text(lines[3])
+    assert main(["check", "--points", str(tmp_path / "points.jsonl")]) == 3
+    capsys.readouterr()
+    assert main(["check", "--points", str(tmp_path / "none.jsonl")]) == 2
+    assert "the file cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["check", "show"])
+def test_planning_imports_no_framework(verb: str, tmp_path: Path) -> None:
+    program = (
+        "import sys\n"
+        "from launcher.cli import main\n"
+        f"status = main([{verb!r}, 'model=tiny', 'parallel=zero3', 'precision=bf16'])\n"
+        f"found = [name for name in {HEAVY!r} if name in sys.modules]\n"
+        "sys.exit(f'imported {found}' if found or status else 0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    command = f"{Path(sys.executable).with_name('launch')} show parallel | head -1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert done.stderr == ""

@@ -1,0 +1,218 @@
+"""`launch run` as its user meets it: real processes through submitit and torchrun, on a script that needs no model."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher import state
+
+LAUNCH = str(Path(sys.executable).with_name("launch"))
+SCRIPT = """
+import argparse, json, os, signal, sys, time
+parser = argparse.ArgumentParser()
+parser.add_argument("--start", type=int, default=0)
+parser.add_argument("--do", default="end")
+options = parser.parse_args()
+rank, run = int(os.environ["RANK"]), os.environ["LAUNCH_RUN"]
+json.load(open(os.environ["LAUNCH_SPEC"]))
+print("rank", rank, "of", os.environ["WORLD_SIZE"], "starts at", options.start, flush=True)
+open(f"{run}/pid{rank}", "w").write(str(os.getpid()))
+if options.do == "fail" and rank == 1:
+    raise ValueError("the learning rate is a fish")
+if options.do == "die" and rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+if options.do == "wait" and not os.path.exists(f"{run}/checkpoints/step"):
+    def leave(*_):
+        open(f"{run}/checkpoints/step", "w").write("3")
+        sys.exit(0)
+    signal.signal(signal.SIGTERM, leave)
+    while True:
+        time.sleep(0.1)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    return tmp_path
+
+
+def launch(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([LAUNCH, *words], cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+
+
+def script(name: str, do: str = "end") -> tuple[str, ...]:
+    return ("model=tiny", "script=train.py", f"run.name={name}", "--", "--start", "5", "--do", do)
+
+
+def document(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(done.stdout)
+    assert content["schema"] == 1
+    return content
+
+
+def wait_for(run: Path, wanted: str, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if (run / "pid0").exists() and (run / "pid1").exists() and state.read(run).state == wanted:
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{state.read(run)} is not {wanted} after {seconds} s")
+
+
+def assert_ranks_gone(run: Path) -> None:
+    pids = [int((run / f"pid{rank}").read_text()) for rank in (0, 1)]
+    deadline = time.monotonic() + 5
+    while any(map(state._alive, pids)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(state._alive, pids))
+
+
+def test_a_script_runs_under_the_same_check_and_record(folder: Path) -> None:
+    done = launch(folder, "--json", *script("a"))
+    assert done.returncode == 0, done.stderr
+    run = folder / "runs" / "a"
+    content = document(done)
+    assert content["run"] == {
+        "id": "a",
+        "directory": str(run),
+        "state": "finished",
+        "job_id": content["run"]["job_id"],
+    }
+    assert content["check"]["verdict"] == "fits"
+    expected = {"spec.json", "plan.json", "job.json", "versions.json", "logs", "checkpoints", "state.json"}
+    assert expected <= {path.name for path in run.iterdir()}
+    outputs = [path.read_text() for path in run.glob("logs/ranks/*/attempt_0/*/stdout.log")]
+    assert sorted(outputs) == ["rank 0 of 2 starts at 5\n", "rank 1 of 2 starts at 5\n"]
+    assert json.loads((run / "plan.json").read_text())["overrides"] == ["model=tiny", "script=train.py", "run.name=a"]
+    assert launch(folder, "status").stdout.splitlines()[1].split()[:2] == ["a", "finished"]
+
+
+def test_show_prints_what_run_starts(folder: Path) -> None:
+    shown = document(launch(folder, "show", "--json", *script("b")))
+    assert launch(folder, *script("b")).returncode == 0
+    job = json.loads((folder / "runs" / "b" / "job.json").read_text())
+    assert shown["argv"] == job["argv"]
+    assert shown["environment"] == job["environment"]
+    assert "{run}" not in json.dumps(shown)
+    assert "{run}/logs/ranks" in launch(folder, "show", "model=tiny").stdout
+
+
+def test_a_failing_job_ends_with_its_own_last_error(folder: Path) -> None:
+    done = launch(folder, *script("c", "fail"))
+    assert done.returncode == 5
+    assert "the job failed: ValueError: the learning rate is a fish" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "launch resume c" in done.stderr
+
+
+def test_a_killed_rank_is_named(folder: Path) -> None:
+    done = launch(folder, *script("d", "die"))
+    assert done.returncode == 5
+    assert "rank 1 was ended by SIGKILL" in done.stderr
+    assert_ranks_gone(folder / "runs" / "d")
+
+
+def test_ctrl_c_stops_the_job_and_its_children_and_the_run_goes_on_later(folder: Path) -> None:
+    run = folder / "runs" / "e"
+    process = subprocess.Popen(
+        [LAUNCH, *script("e", "wait")], cwd=folder, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    wait_for(run, "running")
+    os.killpg(process.pid, signal.SIGINT)  # The whole foreground group, as a terminal does it.
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "stopping after this step" in said
+    assert state.read(run).state == "cancelled"
+    assert (run / "checkpoints" / "step").exists(), "the ranks were given the time to save"
+    assert_ranks_gone(run)
+    assert launch(folder, "resume", "e").returncode == 0
+    assert state.read(run).state == "finished"
+    assert "nothing to resume" in launch(folder, "resume", "e").stderr
+
+
+def test_a_run_is_cancelled_from_elsewhere(folder: Path) -> None:
+    run = folder / "runs" / "f"
+    process = subprocess.Popen([LAUNCH, *script("f", "wait")], cwd=folder, stderr=subprocess.PIPE, text=True)
+    wait_for(run, "running")
+    assert launch(folder, "cancel", "f").returncode == 0
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert state.read(run).state == "cancelled"
+
+
+def test_of_two_launches_into_one_directory_one_wins(folder: Path) -> None:
+    both = [subprocess.Popen([LAUNCH, *script("g")], cwd=folder, stderr=subprocess.PIPE, text=True) for _ in (1, 2)]
+    said = [process.communicate(timeout=120)[1] for process in both]
+    assert sorted(process.returncode for process in both) == [0, 4], said
+    assert any("exists and is never overwritten" in text for text in said)
+    assert not list((folder / "runs").glob(".*")), "the one that lost leaves nothing behind"
+
+
+def test_an_existing_directory_is_left_as_it_is(folder: Path) -> None:
+    (folder / "mine").mkdir()
+    (folder / "mine" / "notes").write_text("precious")
+    done = launch(folder, "model=tiny", "script=train.py", "run.directory=mine")
+    assert done.returncode == 4
+    assert "exists and is never overwritten: choose another run.name or run.directory" in done.stderr
+    assert [path.name for path in (folder / "mine").iterdir()] == ["notes"]
+
+
+def test_a_run_folder_that_cannot_be_written_is_named(folder: Path) -> None:
+    (folder / "file").write_text("")
+    done = launch(folder, "model=tiny", "script=train.py", "run.directory=file/run")
+    assert done.returncode == 4
+    assert f"the run directory {folder}/file/run cannot be written" in done.stderr
+
+
+def test_what_does_not_fit_is_not_started(folder: Path) -> None:
+    done = launch(folder, "model=175b", "parallel=fsdp", "precision=bf16", "script=train.py", "run.name=h")
+    assert done.returncode == 3
+    assert "not started, because it does not fit" in done.stderr
+    assert not (folder / "runs").exists()
+
+
+def test_a_missing_script_and_missing_data_are_wrong_configurations(folder: Path) -> None:
+    done = launch(folder, "model=tiny", "script=nope.py")
+    assert done.returncode == 2
+    assert "there is no such file" in done.stderr
+    done = launch(folder, "model=tiny", "data.path=nope/*.txt")
+    assert done.returncode == 2
+    assert "no file matches" in done.stderr
+    (folder / "empty.txt").write_text("")
+    done = launch(folder, "model=tiny", "data.path=empty.txt")
+    assert done.returncode == 2
+    assert "every file that matches is empty" in done.stderr
+    assert not (folder / "runs").exists()
+
+
+def test_a_gpu_that_this_machine_lacks_is_checked_but_not_run(folder: Path) -> None:
+    if Path("/dev/nvidia0").exists():
+        pytest.skip("this machine has a GPU")
+    done = launch(folder, "model=tiny", "hardware=h100_80g")
+    assert done.returncode == 2
+    assert "this machine has no GPU" in done.stderr
+
+
+def test_the_debug_mode_runs_one_rank_in_the_foreground(folder: Path) -> None:
+    (folder / "one.py").write_text("import os; print('world', os.environ['WORLD_SIZE'], input())")
+    words = ("--debug", "model=tiny", "script=one.py", "run.name=i")
+    assert "cluster.gpus_per_node=1" in launch(folder, *words).stderr
+    done = subprocess.run(
+        [LAUNCH, *words, "cluster.gpus_per_node=1"],
+        cwd=folder,
+        input="typed\n",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "world 1 typed\n"), done.stderr
