@@ -16,11 +16,9 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
-    """Gradient accumulation, and a batch that grows with the world."""
+    """Gradient accumulation: an optimizer step of more sequences than the ranks see at once."""
     if spec.gradient_accumulation > 1:
         yield _accumulates(spec)
-    elif spec.train.global_batch_size is None and spec.data_degree > 1:
-        yield _follows_the_world(spec)
 
 
 def _whole(spec: RunSpec) -> bool:
@@ -54,18 +52,9 @@ def _accumulates(spec: RunSpec) -> ConfigError:
         return ConfigError("train.global_batch_size", total, rule, way_out)
     rule = (
         f"gradients of {count} micro-batches are accumulated, so one optimizer step sees {total} sequences"
-        f" ({total * spec.sequence_length:,} tokens), not {once}: a learning rate tuned for {once} is now"
-        f" {count} times smaller a sample, and warm-up and train.steps count these larger steps"
+        f" ({total * spec.sequence_length:,} tokens), not {once}: a learning rate tuned for {once} is per sample"
+        f" {count} times smaller now, and warm-up and train.steps count the larger steps"
     )
     return ConfigError(
         "train.global_batch_size", total, rule, [*way_out, ways.override("train.micro_batch_size", larger)]
     )
-
-
-def _follows_the_world(spec: RunSpec) -> ConfigError:
-    total = spec.global_batch_size
-    rule = (
-        f"it is not set, so it follows the world: {spec.train.micro_batch_size} x {spec.data_degree} data ranks ="
-        f" {total} sequences a step, and other GPU counts train with another effective batch"
-    )
-    return ConfigError("train.global_batch_size", None, rule, [ways.override("train.global_batch_size", total)])

@@ -211,6 +211,5 @@ def _idle(spec: RunSpec, rows: tuple[Dependent, ...]) -> Iterator[ConfigError]:
         value = ways.value_at(spec, row.path)
         if value != row.neutral and not row.active(spec):
             found = list(value) if isinstance(value, tuple) else value
-            yield ConfigError(
-                row.path, found, f"it is read only {row.because}", [row.needs, ways.override(row.path, row.neutral)]
-            )
+            back = [] if isinstance(value, dict) else [ways.override(row.path, row.neutral)]  # Mappings only grow.
+            yield ConfigError(row.path, found, f"it is read only {row.because}", [row.needs, *back])

@@ -172,7 +172,7 @@ def _broken_rounds(spec: RunSpec) -> ConfigError:
     candidates = ways.multiples_around(spec.global_batch_size, round_trip)
     legal = ways.nearest(spec, "train.global_batch_size", candidates, _full_rounds, limit=2)
     way_out = [*legal, "parallel.virtual_pipeline=1"]
-    return ConfigError("train.global_batch_size", spec.train.global_batch_size, rule, way_out)
+    return ConfigError("train.global_batch_size", spec.global_batch_size, rule, way_out)
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
@@ -187,4 +187,4 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
     )
     once = spec.train.micro_batch_size * spec.data_degree
     way_out = [f"train.global_batch_size={once * 4 * stages}"]
-    yield ConfigError("train.global_batch_size", spec.train.global_batch_size, rule, way_out)
+    yield ConfigError("train.global_batch_size", spec.global_batch_size, rule, way_out)

@@ -38,8 +38,7 @@ def _narrowed(shares: StateShares, stage: int, ranks: int) -> StateShares:
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
-    """Offload needs what it offloads to be sharded; replicas need shards; pipelines bear no sharded gradients."""
-    yield from _offload(spec)
+    """Replicas need shards; pipelines bear no sharded gradients. What is offloaded where is each engine's own rule."""
     sharded = spec.parallel.shard or spec.zero.stage > 0
     if spec.parallel.replicate > 1 and not sharded:
         rule = "replicas are of a sharded model, and here every rank holds the whole (zero.stage=0)"
@@ -48,44 +47,12 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.parallel.pipeline > 1 and spec.zero.stage >= 2 and spec.backend.name != "fsdp":
         rule = "ZeRO 2 and 3 shard gradients, which a pipeline accumulates over its micro-batches"
         yield ConfigError("zero.stage", spec.zero.stage, rule, ["zero.stage=1", "parallel.pipeline=1"])
-    if spec.zero.hpz > 1:
-        yield from _secondary(spec)
-
-
-def _offload(spec: RunSpec) -> Iterator[ConfigError]:
-    zero = spec.zero
-    if zero.offload_optimizer != "none" and zero.stage == 0:
-        rule = "optimizer states are offloaded as shards, and zero.stage=0 has none"
-        way_out = ["zero.offload_optimizer=none", "zero.stage=1", "zero.stage=3"]
-        yield ConfigError("zero.offload_optimizer", zero.offload_optimizer, rule, way_out)
-    if zero.offload_parameters != "none" and zero.stage < 3:
-        rule = f"parameters are offloaded as shards, and zero.stage={zero.stage} keeps them whole"
-        way_out = ["zero.offload_parameters=none", "zero.stage=3"]
-        yield ConfigError("zero.offload_parameters", zero.offload_parameters, rule, way_out)
-    if "nvme" in (zero.offload_optimizer, zero.offload_parameters) and zero.nvme_path is None:
-        rule = "offloading to NVMe needs a folder on that disk"
-        key = "offload_optimizer" if zero.offload_optimizer == "nvme" else "offload_parameters"
-        way_out = ["zero.nvme_path=/path/on/nvme"]
-        if zero.offload_optimizer != zero.offload_parameters:
-            way_out.append(f"zero.{key}=cpu")
-        yield ConfigError("zero.nvme_path", None, rule, way_out)
-
-
-def _secondary(spec: RunSpec) -> Iterator[ConfigError]:
-    """ZeRO++ keeps a second copy of the parameters within a group of ranks (arXiv:2306.10209, section 3.2)."""
-    ranks, group = spec.zero.hpz, spec.world.shard
-    if spec.zero.stage < 3:
-        rule = f"a secondary copy of the parameters is for zero.stage=3; zero.stage={spec.zero.stage} keeps them whole"
-        yield ConfigError("zero.hpz", ranks, rule, ["zero.hpz=1", "zero.stage=3"])
-    elif group % ranks:
-        rule = f"the ranks of a secondary copy must divide the {group} that shard the parameters"
-        legal = ways.nearest(spec, "zero.hpz", ways.divisors(group), lambda _: True)
-        yield ConfigError("zero.hpz", ranks, rule, legal)
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
     """Sharding over one rank."""
-    if (spec.parallel.shard or spec.zero.stage > 0) and spec.world.shard == 1:
+    meant = spec.parallel.shard or spec.zero.stage > (1 if spec.backend.name == "megatron" else 0)
+    if meant and spec.world.shard == 1:
         rule = f"one rank would hold all shards of the world of {spec.gpus}: nothing is saved by it"
         more = ways.override("cluster.gpus_per_node", 2 * spec.cluster.gpus_per_node)
         yield ConfigError("zero.stage", spec.zero.stage, rule, [more])

@@ -67,6 +67,9 @@ def _zero(spec: RunSpec) -> Iterator[ConfigError]:
         rule = "Megatron-LM offloads optimizer states to host memory alone (--optimizer-cpu-offload)"
         way_out = ["zero.offload_optimizer=none", "zero.offload_optimizer=cpu"]
         yield ConfigError("zero.offload_optimizer", "nvme", rule, way_out)
+    elif zero.offload_optimizer == "cpu" and zero.stage == 0:
+        rule = "optimizer states are offloaded by the distributed optimizer, which is zero.stage=1"
+        yield ConfigError("zero.offload_optimizer", "cpu", rule, ["zero.offload_optimizer=none", "zero.stage=1"])
     if zero.stage >= 2 and spec.optimizer.name not in ("adamw", "sgd"):
         rule = f"Megatron-FSDP (zero.stage={zero.stage}) has the optimizers adamw and sgd alone"
         way_out = ["optimizer.name=adamw", "zero.stage=1"]

@@ -1,0 +1,222 @@
+"""The answer of the pre-flight: as the document of ``launch check --json``, and as text for a terminal."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from launcher.errors import ConfigError
+from launcher.fixes import Fix
+from launcher.memory import MemoryEstimate
+from launcher.preflight import Assessment
+from launcher.spec import RunSpec
+from launcher.units import count, gib
+
+_NOTHING = {
+    "spec_hash": None,
+    "gpu": None,
+    "world": None,
+    "parameters": None,
+    "static_bytes": None,
+    "peak": None,
+    "phases": None,
+    "piles": None,
+    "ranks": None,
+    "host": None,
+    "disk": None,
+    "fixes": None,
+}
+
+
+def invalid_as_json(errors: Iterable[ConfigError], warnings: Iterable[ConfigError] = ()) -> dict[str, Any]:
+    """The document of a configuration that is wrong: its errors, and null for the rest."""
+    return {
+        "schema": 1,
+        "verdict": "invalid",
+        "warnings": [warning.as_dict() for warning in warnings],
+        "errors": [error.as_dict() for error in errors],
+        **_NOTHING,
+    }
+
+
+def as_json(assessment: Assessment) -> dict[str, Any]:
+    """The document of CONTRACT.md."""
+    spec, estimate = assessment.spec, assessment.estimate
+    if estimate is None:
+        return invalid_as_json(assessment.errors, assessment.warnings)
+    return {
+        "schema": 1,
+        "verdict": assessment.verdict.name,
+        "spec_hash": spec.hash,
+        "warnings": [warning.as_dict() for warning in assessment.warnings],
+        "errors": [],
+        "gpu": {"name": spec.hardware.name, "memory_bytes": spec.rank_memory_bytes},
+        "world": world_as_json(spec),
+        **estimate.as_dict(),
+        "fixes": [fix.as_dict() for fix in assessment.fixes],
+    }
+
+
+def world_as_json(spec: RunSpec) -> dict[str, int]:
+    """The degrees of the world and the micro-batches of a step."""
+    world = spec.world
+    names = ("gpus", "data", "tensor", "pipeline", "context", "expert", "gradient_accumulation")
+    return {name: getattr(world, name) for name in names}
+
+
+def as_text(assessment: Assessment, width: int = 80) -> str:
+    """The answer for a terminal of ``width`` columns."""
+    spec, estimate = assessment.spec, assessment.estimate
+    lines = _wrapped(_headline(spec), width)
+    if estimate is not None:
+        lines += _wrapped(_batch(spec), width)
+        lines += ["", *_wrapped(_verdict(assessment, estimate), width), ""]
+        lines += [*_piles(assessment, estimate, width), "", *_wrapped(_phases(estimate), width)]
+        lines += _wrapped(_elsewhere(estimate), width)
+        lines += _target(spec, width)
+    if assessment.warnings:
+        lines += ["", *findings_as_text("warning", assessment.warnings, width)]
+    if assessment.errors:
+        lines += ["", *findings_as_text("error", assessment.errors, width)]
+    lines += _fixes(assessment, width)
+    return "\n".join(lines)
+
+
+def errors_as_text(errors: Sequence[ConfigError], width: int = 80) -> str:
+    """Errors alone, as they go to stderr."""
+    return "\n".join(findings_as_text("error", errors, width))
+
+
+def findings_as_text(kind: str, findings: Iterable[ConfigError], width: int) -> list[str]:
+    """Errors or warnings: where, what was found, the rule, and the ways out on lines of their own."""
+    lines: list[str] = []
+    for finding in findings:
+        where = f"{kind}: {finding.path}" + ("" if finding.found is None else f"={_plain(finding.found)}")
+        lines += textwrap.wrap(f"{where}: {finding.rule}", width, subsequent_indent="  ", break_on_hyphens=False)
+        for number, way in enumerate(finding.way_out):
+            lines.append(f"  {'try' if number == 0 else ' or'}  {way}")
+    return lines
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return f"[{','.join(map(str, value))}]"
+    return str(value)
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, break_on_hyphens=False)
+
+
+def _headline(spec: RunSpec) -> str:
+    parallel, cluster = spec.parallel, spec.cluster
+    degrees = [("data", spec.data_degree)]
+    degrees += [(name, getattr(parallel, name)) for name in ("tensor", "pipeline", "context", "ulysses", "expert")]
+    layout = " x ".join(f"{name} {degree}" for name, degree in degrees if degree > 1) or "one rank"
+    world = f"{spec.gpus} x {spec.hardware.title}"
+    if cluster.nodes > 1:
+        world += f" on {cluster.nodes} nodes"
+    engine = spec.backend.name if parallel.name == spec.backend.name else f"{parallel.name} ({spec.backend.name})"
+    return f"{spec.model.name}, {engine}, {spec.precision.name}; {world}: {layout}"
+
+
+def _batch(spec: RunSpec) -> str:
+    micro, accumulation = spec.train.micro_batch_size, spec.gradient_accumulation
+    parts = [f"micro-batch {micro}", f"data {spec.data_degree}", f"gradient accumulation {accumulation}"]
+    tokens = spec.global_batch_size * spec.sequence_length
+    total = f"{spec.global_batch_size} sequences of {spec.sequence_length} tokens"
+    return f"a step: {' x '.join(parts)} = {total} = {tokens:,} tokens"
+
+
+def _verdict(assessment: Assessment, estimate: MemoryEstimate) -> str:
+    verdict, peak, largest = assessment.verdict, estimate.peak, estimate.largest_pile
+    where = f"in the {peak.phase.replace('_', ' ')} phase"
+    if assessment.spec.parallel.pipeline > 1:
+        where += f" of pipeline stage {peak.stage}"
+    used = gib(verdict.used_bytes or 0)
+    band = f"{gib(peak.low_bytes + estimate.outside_bytes)} to {gib(peak.high_bytes + estimate.outside_bytes)}"
+    pile = f"The largest pile is {largest.pile.replace('_', ' ')} with {gib(largest.bytes)}."
+    if verdict.capacity_bytes is None:
+        return (
+            f"FITS as far as is known: the memory of {assessment.spec.hardware.title} is unknown, so nothing is"
+            f" refused. The worst rank needs {used} (band {band}) {where}. {pile}"
+        )
+    word = {"fits": "FITS", "tight": "TIGHT", "does_not_fit": "DOES NOT FIT"}[verdict.name]
+    tight = ": the estimate's band reaches over the capacity" if verdict.name == "tight" else ""
+    places = [short for short in verdict.shortages if short.place != "device"]
+    short = "".join(
+        f" {_PLACES[place.place]} {gib(place.used_bytes)} of {gib(place.capacity_bytes)}." for place in places
+    )
+    return (
+        f"{word}{tight}. The worst rank needs {used} (band {band}) of {gib(verdict.capacity_bytes)}"
+        f" {where}.{short} {pile}"
+    )
+
+
+_PLACES = {"host": "A node's host memory does not suffice:", "disk": "The checkpoints do not fit on the disk:"}
+
+
+def _piles(assessment: Assessment, estimate: MemoryEstimate, width: int) -> Iterator[str]:
+    """One line a pile with a bar, whose full length is the capacity or the total, whichever is larger."""
+    piles = sorted((pile for pile in estimate.piles if pile.bytes), key=lambda pile: -pile.bytes)
+    total, capacity = estimate.peak.device_bytes, assessment.verdict.capacity_bytes
+    scale, room = max(total, capacity or 0, 1), max(10, width - 36)
+    for pile in piles:
+        bar = "#" * max(1, round(room * pile.bytes / scale))
+        yield f"  {pile.pile.replace('_', ' '):17}{gib(pile.bytes):>12}  {bar}"
+    bar = "=" * round(room * total / scale)
+    if capacity is not None and capacity < total:
+        edge = round(room * capacity / scale)
+        bar = bar[:edge] + "!" * (len(bar) - edge)
+    yield f"  {'the whole process':17}{gib(total):>12}  {bar}".rstrip()
+    if capacity is not None:
+        yield f"  {'capacity':17}{gib(capacity):>12}  {'-' * round(room * capacity / scale)}"
+
+
+def _phases(estimate: MemoryEstimate) -> str:
+    peaks = ", ".join(f"{phase.replace('_', ' ')} {gib(size)}" for phase, size in estimate.phases.items())
+    return f"allocated by phase: {peaks}; between steps {gib(estimate.static_bytes)}"
+
+
+def _elsewhere(estimate: MemoryEstimate) -> str:
+    parameters, host, disk = estimate.parameters, estimate.host, estimate.disk
+    active = "" if parameters.active == parameters.total else f" ({count(parameters.active)} active)"
+    text = f"parameters: {count(parameters.total)}{active}, {count(parameters.per_rank)} kept on the worst rank"
+    if host.bytes_per_node:
+        text += f"; host memory: {gib(host.bytes_per_node)} a node"
+    return f"{text}; a checkpoint: {gib(disk.checkpoint_bytes)}"
+
+
+def _target(spec: RunSpec, width: int) -> list[str]:
+    """Say aloud that a run on CPU ranks was judged, and how to name the GPU that is meant."""
+    if spec.hardware.device != "cpu":
+        return []
+    text = (
+        f"device=cpu: judged for {spec.gpus} CPU rank{'s' if spec.gpus > 1 else ''}, each with its share of the host's"
+        " memory. Name the GPU that is meant, for example: hardware=h100_80g cluster.gpus_per_node=8"
+    )
+    return ["", *_wrapped(text, width)]
+
+
+def _fixes(assessment: Assessment, width: int) -> list[str]:
+    if assessment.fixes:
+        lines = ["", "what would fit, cheapest first:"]
+        for fix in assessment.fixes:
+            lines += _fix(fix, width)
+        return lines
+    if assessment.nearest is None:
+        return ["", "no single change brings it nearer."] if assessment.verdict.name == "does_not_fit" else []
+    lines = ["", "nothing that was tried fits; the nearest is not enough:"]
+    return [*lines, *_fix(assessment.nearest, width)]
+
+
+def _fix(fix: Fix, width: int) -> list[str]:
+    text = f"needs {gib(fix.peak_bytes)}; costs {fix.cost}"
+    indent = "      "
+    return [
+        f"  {' '.join(fix.overrides)}",
+        *textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False),
+    ]

@@ -1,0 +1,202 @@
+"""Command lines that break rules, by subject; ``tests/golden/rules_<subject>.txt`` pins what is said about each."""
+
+from __future__ import annotations
+
+NODE = ("hardware=h100_80g", "cluster.gpus_per_node=8")
+
+
+def _cases(text: str, *common: str) -> tuple[tuple[str, ...], ...]:
+    return tuple((*common, *line.split()) for line in text.strip().splitlines())
+
+
+ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "world": _cases(
+        """
+        parallel=tp parallel.tensor=3 model=7b
+        parallel=tp_pp parallel.tensor=8 parallel.pipeline=4 model=7b train.global_batch_size=8
+        parallel=tp_pp train.global_batch_size=8 hardware=cpu cluster.gpus_per_node=2
+        train.global_batch_size=12 train.micro_batch_size=2
+        parallel=hsdp parallel.replicate=3
+        parallel=ddp parallel.replicate=2
+        """,
+        *NODE,
+    ),
+    "tensor": _cases(
+        """
+        parallel=tp parallel.sequence=true parallel.tensor=1
+        parallel=tp train.sequence_length=511
+        parallel=tp model=7b model.num_attention_heads=36 model.hidden_size=4608 parallel.tensor=8
+        parallel=tp model=7b model.num_key_value_heads=6 model.num_attention_heads=24 parallel.tensor=4 model.head_dim=128
+        parallel=tp model=7b model.intermediate_size=11001 parallel.tensor=2
+        parallel=ep model=mixtral_8x7b parallel.tensor=2 parallel.sequence=true parallel.expert=4 parallel.expert_tensor=3
+        parallel=cp train.sequence_length=510
+        parallel=zero3 parallel.ulysses=16 cluster.nodes=2
+        parallel=zero3 parallel.ulysses=4 train.sequence_length=510
+        parallel=ep parallel.expert=8 model=7b
+        parallel=ep parallel.expert=3 model=mixtral_8x7b cluster.gpus_per_node=6
+        parallel=ep parallel.expert=8 model=mixtral_8x7b cluster.gpus_per_node=4
+        """,
+        *NODE,
+    ),
+    "pipeline": _cases(
+        """
+        parallel.pipeline=4 model.num_hidden_layers=6
+        parallel.pipeline=4 model.num_hidden_layers=8 parallel.first_stage_layers=3
+        parallel.pipeline=4 model.num_hidden_layers=8 parallel.last_stage_layers=3
+        model.num_hidden_layers=8 parallel.first_stage_layers=3 parallel.last_stage_layers=3
+        model.num_hidden_layers=8 parallel.virtual_pipeline=3 train.global_batch_size=24
+        parallel.schedule=interleaved
+        parallel.schedule=gpipe parallel.virtual_pipeline=2
+        parallel.virtual_pipeline=2 train.global_batch_size=12
+        parallel.pipeline=1 parallel.virtual_pipeline=2
+        parallel.pipeline=1 parallel.first_stage_layers=2
+        parallel.pipeline=1 parallel.last_stage_layers=2
+        parallel.pipeline=1 parallel.schedule=interleaved
+        zero=2
+        """,
+        *NODE,
+        "parallel=pp",
+        "train.global_batch_size=16",
+    ),
+    "model": _cases(
+        """
+        model.num_attention_heads=7 model.num_key_value_heads=7
+        model.num_key_value_heads=3
+        train.sequence_length=8192
+        model.num_experts=4 model.num_experts_per_tok=8 model.moe_intermediate_size=256
+        model.num_experts=4 model.num_experts_per_tok=2
+        model.num_experts=4 model.num_experts_per_tok=2 model.moe_intermediate_size=256 model.first_dense_layers=4
+        model.kv_lora_rank=64 model.qk_nope_head_dim=32 model.qk_rope_head_dim=16
+        model.attention=flash
+        hardware=h100_80g model.attention=flash precision=fp32
+        model.vocab_size=100
+        """
+    ),
+    "training": _cases(
+        """
+        precision=fp8
+        hardware=h100_80g precision.compute=fp8
+        hardware=v100_32g
+        adapter=lora adapter.targets=[]
+        hardware=h100_80g cluster.gpus_per_node=8 parallel=fsdp_tp adapter=lora
+        adapter=qlora
+        optimizer.min_lr=0.1
+        optimizer.fused=true optimizer.foreach=true
+        train.allocator=expandable
+        data=tokens
+        cluster.environment.HF_HOME=/x cluster.pass_environment=[HF_HOME,TOKEN]
+        script_args=[--fast]
+        """
+    ),
+    "dependencies": _cases(
+        """
+        cluster.partition=gpu
+        cluster.account=team
+        cluster.qos=high
+        cluster.constraint=h100
+        cluster.reservation=week
+        cluster.cpus_per_node=8
+        cluster.exclusive=true
+        cluster.gpu_request=gres
+        cluster.setup=[source_env]
+        cluster.extra.mem=0
+        model.num_experts_per_tok=2
+        model.moe_intermediate_size=64
+        model.num_shared_experts=1
+        model.first_dense_layers=1
+        hardware=h100_80g parallel=tp parallel.expert_tensor=1
+        model.q_lora_rank=64
+        model.qk_nope_head_dim=64
+        model.qk_rope_head_dim=64
+        model.v_head_dim=64
+        parallel=zero2 parallel.shard=true
+        parallel=zero3 backend.reshard_after_forward=true
+        parallel=zero0 backend.bucket_view=false
+        parallel=zero0 backend.bucket_cap_mb=50
+        parallel=zero2 backend.micro_step_sync=false
+        zero.reduce_bucket_size=1000000
+        zero.allgather_bucket_size=1000000
+        zero.overlap_comm=true
+        zero.prefetch_bucket_size=1000
+        zero.max_live_parameters=1000
+        zero.max_reuse_distance=1000
+        zero.param_persistence_threshold=1000
+        zero.sub_group_size=1000
+        zero.gather_16bit_weights_on_save=true
+        zero.hpz=2
+        backend.path=/megatron
+        zero.nvme_path=/nvme
+        precision.recipe=delayed
+        checkpointing.modules=[mlp]
+        checkpointing.layers=2
+        checkpointing.method=block
+        optimizer=lion optimizer.fused=true
+        optimizer=lion optimizer.foreach=true
+        tracking.project=words
+        tracking=tensorboard tracking.uri=http://localhost
+        data=synthetic data.path=words.txt
+        model.trust_remote_code=true
+        """
+    ),
+    "megatron": _cases(
+        """
+        parallel.ulysses=2
+        parallel=pp parallel.schedule=zero_bubble train.global_batch_size=16
+        model=mixtral_8x7b parallel.sequence=false
+        parallel.replicate=2 zero=3
+        model.trust_remote_code=true model.weights=llama
+        parallel.tensor=1 parallel.sequence=false adapter=lora
+        zero=3 zero.offload_parameters=cpu
+        zero.offload_optimizer=nvme zero.nvme_path=/nvme
+        zero=0 zero.offload_optimizer=cpu
+        zero=2 optimizer=lion
+        precision.parameters=fp32
+        precision=fp16 precision.accumulate=fp32
+        precision.master=bf16
+        precision.reduce=bf16
+        zero=0 precision.optimizer_states=bf16
+        precision.master=fp16 optimizer=sgd
+        checkpointing=selective checkpointing.modules=[core_attn,q_proj]
+        checkpointing=selective checkpointing.modules=[core_attn,mla_up_proj]
+        optimizer=adamw_8bit
+        optimizer.fused=true
+        optimizer.foreach=false
+        train.compile=true
+        train.loss=chunked
+        """,
+        *NODE,
+        "parallel=tp",
+    ),
+}
+
+WARNINGS = _cases(
+    """
+    train.global_batch_size=8
+    hardware=h100_80g cluster.gpus_per_node=8 parallel=pp train.global_batch_size=32
+    hardware=h100_80g cluster.gpus_per_node=8 parallel=pp parallel.pipeline=4
+    hardware=h100_80g cluster.gpus_per_node=8 cluster.nodes=2 parallel=tp parallel.tensor=16 model=7b
+    hardware=h100_80g cluster.gpus_per_node=1
+    data=tokens data.path=words.bin model.vocab_size=128256
+    hardware=h100_80g precision=fp16
+    precision.optimizer_states=fp16
+    adapter=lora
+    optimizer.warmup_steps=100
+    train.eval_every=1000
+    save.every=1000 save.last=false
+    save.last=false
+    adapter.rank=8
+    adapter.alpha=8
+    adapter.dropout=0.1
+    adapter.targets=[q_proj]
+    adapter=lora adapter.double_quant=false model.weights=llama
+    train.loss_chunk=64
+    train.eval_steps=2
+    data.eval_fraction=0.1
+    optimizer.schedule=constant optimizer.min_lr=1e-5
+    data.split=test
+    data.column=body
+    data.token_dtype=uint32
+    data=synthetic data.tokenizer=llama
+    model.position_embedding=none model.rope_theta=500000.0
+    """
+)
