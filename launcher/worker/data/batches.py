@@ -1,0 +1,101 @@
+"""Batches of one rank, as tensors on its device."""
+
+from __future__ import annotations
+
+import signal
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from launcher.worker.data.corpus import Corpus, split
+from launcher.worker.data.order import Order
+from launcher.worker.data.sources import corpus
+from launcher.worker.engine import Context
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps(Dataset[torch.Tensor]):
+    """Item ``step`` is this rank's share of the step: (micro-batches, micro_batch_size, sequence_length + 1)."""
+
+    corpus: Corpus
+    order: Order
+
+    def __getitem__(self, step: int) -> torch.Tensor:
+        rows = [[self.corpus.sample(index) for index in micro_batch] for micro_batch in self.order.samples(step)]
+        return torch.from_numpy(np.array(rows))
+
+
+class Batches:
+    """The run's data as one rank sees them."""
+
+    def __init__(self, context: Context, training: Corpus, held_out: Corpus | None) -> None:
+        self._context, self._training, self._held_out = context, training, held_out
+
+    def training(self, *, first: int, last: int) -> Iterator[tuple[int, list[torch.Tensor]]]:
+        """Steps ``first`` to ``last`` with their micro-batches.
+
+        ``data.workers`` processes read ahead. They leave signals to the rank: one that dies of SIGUSR2 would end it.
+        """
+        spec, device = self._context.spec, self._context.device
+        steps = range(first, last + 1)
+        source = _Steps(self._training, self._order(self._training, shuffle=spec.data.shuffle))
+        if spec.data.workers == 0 or not steps:
+            rows: Iterator[torch.Tensor] = (source[step] for step in steps)
+        else:
+            loader = DataLoader(
+                source,
+                batch_size=None,
+                sampler=steps,
+                num_workers=spec.data.workers,
+                pin_memory=device.type == "cuda",
+                multiprocessing_context="fork",
+                worker_init_fn=_ignore_signals,
+            )
+            with warnings.catch_warnings():  # Python warns of any fork beside threads; the loaders only read.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                rows = iter(loader)
+        for step, tokens in zip(steps, rows, strict=True):
+            yield step, list(tokens.to(device, non_blocking=True))
+
+    def held_out(self) -> Iterator[torch.Tensor]:
+        """This rank's micro-batches of one evaluation: the same samples every time, in the corpus's order."""
+        if self._held_out is None:
+            raise AssertionError("a run that evaluates has held samples out")
+        source = _Steps(self._held_out, self._order(self._held_out, shuffle=False))
+        for step in range(1, self._context.spec.train.eval_steps + 1):
+            yield from source[step].to(self._context.device)
+
+    def _order(self, samples: Corpus, *, shuffle: bool) -> Order:
+        spec = self._context.spec
+        return Order(
+            size=samples.size,
+            seed=spec.train.seed,
+            shuffle=shuffle,
+            global_batch_size=spec.global_batch_size,
+            micro_batch_size=spec.train.micro_batch_size,
+            data_rank=self._context.data_rank,
+            data_ranks=self._context.data_ranks,
+        )
+
+
+def _ignore_signals(worker: int) -> None:
+    for number in (signal.SIGUSR2, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def batches(context: Context) -> Batches:
+    """Open the run's data; called by all ranks together.
+
+    Raises:
+        DataError: The data cannot be used.
+    """
+    whole = corpus(context)
+    if context.spec.train.eval_every is None:
+        return Batches(context, whole, None)
+    training, held_out = split(whole, context.spec.data.eval_fraction)
+    return Batches(context, training, held_out)

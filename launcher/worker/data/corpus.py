@@ -1,0 +1,132 @@
+"""Corpora: a long row of tokens cut into samples of one length, or samples made on the spot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from launcher.worker.data.order import mixed
+from launcher.worker.errors import DataError
+
+type Tokens = npt.NDArray[np.int64]
+
+
+class Corpus(Protocol):
+    """Samples by number; sample ``i`` is the same whenever and wherever it is asked for."""
+
+    @property
+    def size(self) -> int:
+        """How many samples there are."""
+
+    def sample(self, index: int) -> Tokens:
+        """``sequence_length + 1`` token ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class Synthetic:
+    """Rows that are learnt quickly: each token follows from the one before, ``5 x + 1`` modulo the vocabulary."""
+
+    vocabulary: int
+    length: int
+    seed: int
+    size: int = 2**40
+
+    def sample(self, index: int) -> Tokens:
+        """A row that begins anywhere in the vocabulary."""
+        row = np.empty(self.length + 1, dtype=np.int64)
+        token = mixed(self.seed, index) % self.vocabulary
+        for place in range(self.length + 1):
+            row[place] = token
+            token = (5 * token + 1) % self.vocabulary
+        return row
+
+
+class TokenFiles:
+    """Token files end to end, read through memory maps; neighbouring samples share one token."""
+
+    def __init__(self, paths: Sequence[Path], dtype: npt.DTypeLike, *, length: int, vocabulary: int) -> None:
+        """Map the files.
+
+        Args:
+            paths: Raw little-endian unsigned integers each.
+            dtype: Their type.
+            length: Tokens of one sample, without the one that is only a label.
+            vocabulary: Ids must be below it.
+
+        Raises:
+            DataError: A file is cut off within an element, or all together are shorter than one sample.
+        """
+        self._paths, self._length, self._vocabulary = list(paths), length, vocabulary
+        width = np.dtype(dtype).itemsize
+        for path in self._paths:
+            if path.stat().st_size % width:
+                raise DataError(f"{path} has {path.stat().st_size} bytes, which is no multiple of {width} ({dtype})")
+        self._maps = [np.memmap(path, dtype=dtype, mode="r") for path in self._paths if path.stat().st_size]
+        self._ends = np.cumsum([len(tokens) for tokens in self._maps])
+        total = int(self._ends[-1]) if self._maps else 0
+        if total < length + 1:
+            raise DataError(
+                f"data.path holds {total} tokens in {len(self._paths)} files, and one sample needs {length + 1} "
+                f"(train.sequence_length={length} and one more): name more data or set a shorter length"
+            )
+        self.size = (total - 1) // length
+
+    def sample(self, index: int) -> Tokens:
+        """Tokens ``index * length`` to ``(index + 1) * length``, both included.
+
+        Raises:
+            DataError: A token is outside of the vocabulary.
+        """
+        start = index * self._length
+        row = self._read(start, start + self._length + 1)
+        largest = int(row.max())
+        if largest >= self._vocabulary:
+            raise DataError(
+                f"the data hold token id {largest}, and the model has rows for ids below model.vocab_size="
+                f"{self._vocabulary}: check data.tokenizer and data.token_dtype, or set model.vocab_size={largest + 1}"
+            )
+        return row
+
+    def _read(self, start: int, end: int) -> Tokens:
+        pieces = []
+        file = int(np.searchsorted(self._ends, start, side="right"))
+        while start < end:
+            base = int(self._ends[file - 1]) if file else 0
+            piece = self._maps[file][start - base : end - base]
+            pieces.append(np.asarray(piece, dtype=np.int64))
+            start += len(piece)
+            file += 1
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A range of a corpus: what is trained on, or what is held out."""
+
+    whole: Corpus
+    start: int
+    size: int
+
+    def sample(self, index: int) -> Tokens:
+        """The sample, counted from the start of the part."""
+        return self.whole.sample(self.start + index)
+
+
+def split(corpus: Corpus, held_out: float) -> tuple[Part, Part]:
+    """The part to train on, and the end of the corpus to evaluate on: at least one sample.
+
+    Raises:
+        DataError: Nothing would be left to train on.
+    """
+    count = max(1, round(corpus.size * held_out))
+    if count >= corpus.size:
+        raise DataError(
+            f"the corpus has {corpus.size} samples and data.eval_fraction={held_out} holds {count} of them out: "
+            "name more data, set a shorter train.sequence_length, or train.eval_every=null"
+        )
+    return Part(corpus, 0, corpus.size - count), Part(corpus, corpus.size - count, count)

@@ -1,0 +1,109 @@
+"""What the training loop asks of an engine, and what it hands to one.
+
+The loop (``launcher.worker.loop``) owns the data, the schedule of steps, checkpoint directories, metrics, signals and
+errors. An engine owns the model, its sharding, the optimizer and the files inside one checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from launcher.spec import RunSpec
+from launcher.worker.memory import MemoryTracker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """One rank of one run.
+
+    Attributes:
+        spec: The run.
+        directory: The run directory.
+        rank: Of ``world`` processes.
+        world: Processes of the job.
+        device: Where this rank's tensors live.
+        memory: To be told of phases: ``context.memory.enter("backward")``.
+    """
+
+    spec: RunSpec
+    directory: Path
+    rank: int
+    world: int
+    device: torch.device
+    memory: MemoryTracker
+
+    @property
+    def data_rank(self) -> int:
+        """Ranks with the same number see the same samples: model parallel ranks are neighbours."""
+        return self.rank // self.spec.model_parallel
+
+    @property
+    def data_ranks(self) -> int:
+        """How many different parts a global batch has."""
+        return self.spec.data_degree
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """What one optimizer step reports; tensors of one element, so that nobody waits for a device without need.
+
+    Attributes:
+        loss: The mean loss over the whole global batch, the same on all ranks.
+        grad_norm: The norm of all gradients before clipping, the same on all ranks.
+        learning_rate: What this step used.
+    """
+
+    loss: torch.Tensor
+    grad_norm: torch.Tensor
+    learning_rate: float
+
+
+class PendingSave(Protocol):
+    """A checkpoint that is still being written in the background."""
+
+    def done(self) -> bool:
+        """Whether this rank's part is on disk, or has failed."""
+
+    def result(self) -> object:
+        """Wait for this rank's part; raises what went wrong."""
+
+
+class Engine(Protocol):
+    """A model in training. Every method is called by all ranks together."""
+
+    def train_step(self, step: int, micro_batches: Sequence[torch.Tensor]) -> StepResult:
+        """One optimizer step.
+
+        Args:
+            step: Counted from 1; decides the learning rate.
+            micro_batches: This rank's share: each of shape ``(micro_batch_size, sequence_length + 1)``, int64 token
+                ids on the rank's device. Inputs are all but the last column, labels all but the first.
+        """
+
+    def evaluate(self, batches: Iterable[torch.Tensor]) -> torch.Tensor:
+        """The mean loss over all ranks' batches, each shaped as a micro-batch; nothing is trained."""
+
+    def save(self, directory: Path) -> PendingSave | None:
+        """Write model and optimizer into an existing directory, each rank its own share.
+
+        Returns:
+            None when the files are written, or the background write (``save.async``) that must end before the
+            directory gets its final name.
+        """
+
+    def load(self, directory: Path) -> None:
+        """Read what :meth:`save` wrote, possibly with another number of ranks."""
+
+    def export(self, directory: Path) -> None:
+        """Write safetensors that ``transformers`` (or, for an adapter, ``peft``) loads, into an existing directory."""
+
+    def tensors(self) -> Iterable[torch.Tensor]:
+        """What is alive between two steps: parameters, buffers, gradients, optimizer states; for measuring memory."""
+
+
+type EngineBuilder = Callable[[Context], Engine]

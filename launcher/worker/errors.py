@@ -1,0 +1,19 @@
+"""What goes wrong inside the job for a reason that the user can act on: one message, no stack of frames."""
+
+from __future__ import annotations
+
+from launcher.errors import LauncherError
+
+
+class TrainingError(LauncherError):
+    """The run cannot go on; the message says why and what to change."""
+
+    exit_status = 5
+
+
+class DataError(TrainingError):
+    """The data are missing, empty, unreadable or not made for this model."""
+
+
+class CheckpointError(TrainingError):
+    """A checkpoint cannot be written, found or read."""

@@ -1,0 +1,114 @@
+"""The bytes of live tensors on the CPU, followed operation by operation.
+
+Every storage that an operation takes or returns is counted once, from then until it is freed. Storages that C++ code
+allocates are seen when an operation first touches them. Not seen: workspaces inside one operation, gloo's buffers,
+and the allocator's own overhead.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Self
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+
+class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch types this class only in part.
+    """Counts while it is entered; the freeing of what it has seen is noticed at all times.
+
+    Attributes:
+        bytes: What is alive now.
+        peaks: The highest ``bytes`` of each phase.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.bytes = 0
+        self.peaks: dict[str, int] = defaultdict(int)
+        self._phase = ""
+        self._sizes: dict[int, int] = {}
+
+    def enter(self, phase: str) -> None:
+        """What is alive from now on belongs to this phase."""
+        self._phase = phase
+        self._grow(0)
+
+    def follow(self, tensors: Iterable[object]) -> None:
+        """Count the storages of tensors that exist already; other objects are passed over."""
+        for tensor in tensors:
+            if isinstance(tensor, torch.Tensor):
+                self._follow(tensor)
+
+    def __enter__(self) -> Self:
+        self._resize = torch.UntypedStorage.resize_
+        torch.UntypedStorage.resize_ = self._resizing(self._resize)  # type: ignore[method-assign]
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign]
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Count what an operation takes and returns.
+
+        Tensor subclasses (DTensor) are left to take themselves apart first: their operations come back here on local
+        tensors. The fake tensors of DTensor's sharding propagation hold no memory.
+        """
+        if any(_takes_itself_apart(kind) for kind in types):
+            return NotImplemented
+        kwargs = kwargs or {}
+        self.follow(tree_iter((args, kwargs)))
+        result = func(*args, **kwargs)
+        self.follow(tree_iter(result))
+        return result
+
+    def _follow(self, tensor: torch.Tensor) -> None:
+        if isinstance(tensor, FakeTensor) or tensor.device.type != "cpu":
+            return
+        if hasattr(tensor, "__tensor_flatten__"):
+            names, _ = tensor.__tensor_flatten__()
+            self.follow(getattr(tensor, name) for name in names)
+            return
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key not in self._sizes:
+            self._sizes[key] = 0
+            weakref.finalize(storage, self._freed, key).atexit = False
+        self._set(key, storage.nbytes())
+
+    def _set(self, key: int, size: int) -> None:
+        grown = size - self._sizes[key]
+        self._sizes[key] = size
+        self._grow(grown)
+
+    def _grow(self, size: int) -> None:
+        self.bytes += size
+        if self.bytes > self.peaks[self._phase]:
+            self.peaks[self._phase] = self.bytes
+
+    def _freed(self, key: int) -> None:
+        self.bytes -= self._sizes.pop(key)
+
+    def _resizing(self, resize: Callable[..., Any]) -> Callable[..., Any]:
+        """FSDP2 keeps the storages of gathered parameters and only resizes them to nothing and back."""
+
+        def resized(storage: torch.UntypedStorage, *size: Any) -> Any:
+            result = resize(storage, *size)
+            if storage._cdata in self._sizes:
+                self._set(storage._cdata, storage.nbytes())
+            return result
+
+        return resized
+
+
+def _takes_itself_apart(kind: type) -> bool:
+    own = getattr(kind, "__torch_dispatch__", None)
+    return own is not None and own is not torch._C._disabled_torch_dispatch_impl and not issubclass(kind, FakeTensor)

@@ -1,0 +1,117 @@
+"""The training loop, the same for every engine: data, steps, evaluation, checkpoints, metrics and a clean end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from launcher.spec import RunSpec
+from launcher.worker import data, memory, process
+from launcher.worker.checkpoints import Checkpoints
+from launcher.worker.engine import Context, Engine, EngineBuilder
+from launcher.worker.metrics import Metrics
+from launcher.worker.stopping import Agreement
+
+MEASURED_STEPS = 2
+"""Steps whose memory is followed: the second is the first that has optimizer states from its start."""
+
+
+def run(spec: RunSpec, directory: Path, build: EngineBuilder) -> None:
+    """Train one run from its newest checkpoint, or from the start, to its last step.
+
+    Args:
+        spec: The run.
+        directory: The run directory.
+        build: Makes the engine; called once, by all ranks together, after the process group exists.
+
+    Raises:
+        SystemExit: With status 1, after the error has been written to ``logs/error.rank<r>.json``.
+    """
+    with process.reported(directory), process.group(spec) as place:
+        context = Context(
+            spec=spec,
+            directory=directory,
+            rank=place.rank,
+            world=place.world,
+            device=place.device,
+            memory=memory.tracker(place.device),
+        )
+        with context.memory.measuring("load"):
+            engine = build(context)
+        _Training(context, engine).run()
+
+
+class _Training:
+    """One rank's part of the run while it trains."""
+
+    def __init__(self, context: Context, engine: Engine) -> None:
+        self._context, self._spec, self._engine = context, context.spec, engine
+        self._agreement = Agreement()
+        self._checkpoints = Checkpoints(context)
+        self._batches = data.batches(context)
+        with context.memory.measuring("load"):
+            self._restored = self._checkpoints.restore(engine)
+        self._metrics = Metrics(context, resumed_at=self._restored)
+
+    def run(self) -> None:
+        """All remaining steps, the last checkpoint, the export and the outcome."""
+        step, interrupted = self._steps()
+        if (interrupted or self._spec.save.last) and step > self._checkpoints.newest:
+            self._save(step)
+        self._checkpoints.wait()
+        if self._spec.save.export != "none" and not interrupted:
+            self._export()
+        memory.write(self._context)
+        self._metrics.close()
+        dist.barrier()
+        if self._context.rank == 0:
+            process.write_outcome(self._context.directory, "interrupted" if interrupted else "finished", step)
+
+    def _steps(self) -> tuple[int, bool]:
+        """Train until the last step or a request to stop; the last step done, and whether a request ended it."""
+        step, steps = self._restored, self._spec.train.steps
+        for step, micro_batches in self._batches.training(first=self._restored + 1, last=steps):
+            self._agreement.ask(writing=self._checkpoints.writing)
+            self._step(step, micro_batches)
+            agreed = self._agreement.answer()
+            self._checkpoints.settle(still_writing=agreed.writing)
+            if agreed.stop and step < steps:
+                return step, True
+            if self._due(self._spec.save.every, step) and step < steps:
+                self._save(step)
+            if self._due(self._spec.train.eval_every, step):
+                self._metrics.evaluation(step, self._engine.evaluate(self._batches.held_out()))
+        return step, False
+
+    def _step(self, step: int, micro_batches: list[torch.Tensor]) -> None:
+        tracker, measured_until = self._context.memory, self._restored + MEASURED_STEPS
+        if step <= measured_until:
+            with tracker.measuring("forward"):
+                result = self._engine.train_step(step, micro_batches)
+                tracker.rest(self._engine.tensors())
+        else:
+            result = self._engine.train_step(step, micro_batches)
+        self._metrics.step(step, result)
+        if step == measured_until:
+            memory.write(self._context)
+            self._metrics.mark()
+
+    def _save(self, step: int) -> None:
+        """Write a checkpoint; the first one is followed by the memory tracker."""
+        tracker = self._context.memory
+        if tracker.has("checkpoint_save"):
+            self._checkpoints.save(self._engine, step)
+        else:
+            with tracker.measuring("checkpoint_save", alive=self._engine.tensors()):
+                self._checkpoints.save(self._engine, step)
+        self._metrics.mark()
+
+    def _export(self) -> None:
+        with process.whole_directory(self._context, self._context.directory / "export") as partial:
+            self._engine.export(partial)
+
+    @staticmethod
+    def _due(every: int | None, step: int) -> bool:
+        return every is not None and step % every == 0

@@ -1,0 +1,150 @@
+"""Memory by phase of a run: counters of the CUDA allocator, or on the CPU the bytes of live tensors.
+
+``memory.json`` says which of the two it holds, and beside them the peak of the process's resident memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from launcher.terms import PHASES, Phase
+from launcher.worker.files import write_json
+from launcher.worker.live_bytes import LiveBytes
+
+if TYPE_CHECKING:
+    from launcher.worker.engine import Context
+
+CPU_METHOD = (
+    "bytes of live CPU tensors, followed operation by operation while the model is loaded, in the first two steps "
+    "and in the first save; without workspaces inside one operation and buffers of the communication library"
+)
+CUDA_METHOD = "counters of torch.cuda's caching allocator; phases from the first two steps and the first save"
+
+
+class MemoryTracker:
+    """What one rank's memory holds, by phase. This class measures the CPU; :class:`CudaTracker` a GPU."""
+
+    method = CPU_METHOD
+
+    def __init__(self) -> None:
+        self._live = LiveBytes()
+        self._on = False
+        self._peaks: dict[str, int] = {}
+        self._static: int | None = None
+
+    def enter(self, phase: Phase) -> None:
+        """The engine enters a phase of its step; costs nothing while nothing is measured."""
+        if self._on:
+            self._enter(phase)
+
+    @contextlib.contextmanager
+    def measuring(self, phase: Phase, alive: Iterable[torch.Tensor] = ()) -> Iterator[None]:
+        """Measure what runs inside, which begins in ``phase``; ``alive`` is what existed before."""
+        self._on = True
+        try:
+            with self._measured(alive):
+                self._enter(phase)
+                yield
+                self._collect()
+        finally:
+            self._on = False
+
+    def rest(self, alive: Iterable[torch.Tensor]) -> None:
+        """The step is over: what is alive now is what is alive between two steps."""
+        if self._on:
+            self._live.follow(alive)
+            self._static = self._allocated()
+
+    def has(self, phase: Phase) -> bool:
+        """Whether a phase has been measured."""
+        return phase in self._peaks
+
+    def summary(self) -> dict[str, Any]:
+        """This rank's entry of ``memory.json``, in bytes; None for what has not been measured."""
+        return {
+            "static_bytes": self._static,
+            "phases": {phase: self._peaks.get(phase) for phase in PHASES},
+            "peak_allocated_bytes": self._peak_allocated(),
+            "peak_reserved_bytes": self._peak_reserved(),
+            "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        }
+
+    def _measured(self, alive: Iterable[torch.Tensor]) -> contextlib.AbstractContextManager[object]:
+        self._live.follow(alive)
+        return self._live
+
+    def _enter(self, phase: Phase) -> None:
+        self._live.enter(phase)
+
+    def _collect(self) -> None:
+        self._peaks.update(self._live.peaks)
+
+    def _allocated(self) -> int:
+        return self._live.bytes
+
+    def _peak_allocated(self) -> int | None:
+        return max(self._peaks.values(), default=None)
+
+    def _peak_reserved(self) -> int | None:
+        return None
+
+
+class CudaTracker(MemoryTracker):
+    """The allocator's own counters; reading and resetting them does not wait for the GPU."""
+
+    method = CUDA_METHOD
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self._device = device
+        self._phase: Phase | None = None
+        self._highest = self._highest_reserved = 0
+
+    def rest(self, alive: Iterable[torch.Tensor]) -> None:
+        """The step is over: what is allocated now is allocated between two steps."""
+        if self._on:
+            self._static = torch.cuda.memory_allocated(self._device)
+
+    def _measured(self, alive: Iterable[torch.Tensor]) -> contextlib.AbstractContextManager[object]:
+        return contextlib.nullcontext()
+
+    def _enter(self, phase: Phase) -> None:
+        self._collect()
+        self._phase = phase
+
+    def _collect(self) -> None:
+        """Book the peak since the last call on the phase that was entered then."""
+        peak = torch.cuda.max_memory_allocated(self._device)
+        self._highest = max(self._highest, peak)
+        self._highest_reserved = max(self._highest_reserved, torch.cuda.max_memory_reserved(self._device))
+        if self._phase is not None:
+            self._peaks[self._phase] = max(self._peaks.get(self._phase, 0), peak)
+            self._phase = None
+        torch.cuda.reset_peak_memory_stats(self._device)
+
+    def _peak_allocated(self) -> int:
+        return max(self._highest, torch.cuda.max_memory_allocated(self._device))
+
+    def _peak_reserved(self) -> int:
+        return max(self._highest_reserved, torch.cuda.max_memory_reserved(self._device))
+
+
+def tracker(device: torch.device) -> MemoryTracker:
+    """The tracker for a device."""
+    return MemoryTracker() if device.type == "cpu" else CudaTracker(device)
+
+
+def write(context: Context) -> None:
+    """Gather every rank's summary and leave ``memory.json``; called by all ranks together."""
+    ranks: list[dict[str, Any] | None] = [None] * context.world
+    dist.all_gather_object(ranks, {"rank": context.rank, **context.memory.summary()})
+    if context.rank == 0:
+        content = {"schema": 1, "device": context.device.type, "method": context.memory.method, "ranks": ranks}
+        write_json(Path(context.directory) / "memory.json", content)

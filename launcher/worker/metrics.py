@@ -1,0 +1,108 @@
+"""``metrics.jsonl``: a line a step by rank 0, also handed to an experiment tracker."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from pathlib import Path
+from typing import IO
+
+import torch
+
+from launcher.worker import trackers
+from launcher.worker.engine import Context, StepResult
+from launcher.worker.errors import TrainingError
+
+
+class Metrics:
+    """Writes the run's numbers. Only rank 0 has a file; every rank sees a loss that is no number and stops."""
+
+    def __init__(self, context: Context, *, resumed_at: int) -> None:
+        """Open the file behind step ``resumed_at``: later lines are from steps that will be done again."""
+        self._context, self._last_step = context, resumed_at
+        self._file: IO[str] | None = None
+        self._tracker = trackers.Tracker()
+        if context.rank == 0:
+            path = context.directory / "metrics.jsonl"
+            _truncate(path, resumed_at)
+            self._file = path.open("a")
+            self._tracker = trackers.start(context)
+        self.mark()
+
+    def mark(self) -> None:
+        """Start the clock of the next step; called where time passed that belongs to no step."""
+        self._since, self._steps = time.perf_counter(), 0
+
+    def step(self, step: int, result: StepResult) -> None:
+        """Note a step. Between two lines (``train.log_every``) nothing is read from the device.
+
+        Raises:
+            TrainingError: The loss is not a number; the last checkpoint is from before.
+        """
+        self._steps += 1
+        train = self._context.spec.train
+        if step % train.log_every and step != train.steps:
+            return
+        loss, norm = float(result.loss), float(result.grad_norm)
+        seconds = (time.perf_counter() - self._since) / self._steps
+        if not math.isfinite(loss):
+            raise TrainingError(
+                f"the loss of step {step} is {loss}: training has diverged; try a lower optimizer.lr, more "
+                "optimizer.warmup_steps or optimizer.clip=1.0, and resume from the last checkpoint"
+            )
+        tokens = self._context.spec.global_batch_size * self._context.spec.sequence_length
+        self._write({
+            "step": step,
+            "loss": loss,
+            "grad_norm": norm if math.isfinite(norm) else None,
+            "learning_rate": result.learning_rate,
+            "tokens_per_second": round(tokens / seconds, 1),
+            "step_seconds": round(seconds, 6),
+            "time": round(time.time(), 3),
+            "memory_bytes": _memory_bytes(self._context.device),
+        })
+        self.mark()
+
+    def evaluation(self, step: int, loss: torch.Tensor) -> None:
+        """Note the loss on held-out samples after a step."""
+        self._write({"step": step, "eval_loss": float(loss), "time": round(time.time(), 3)})
+        self.mark()
+
+    def close(self) -> None:
+        """End the file and the tracker."""
+        self._tracker.close()
+        if self._file is not None:
+            self._file.close()
+
+    def _write(self, line: dict[str, float | int | None]) -> None:
+        if self._file is None:
+            return
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+        self._tracker.log(line)
+
+
+def _truncate(path: Path, step: int) -> None:
+    """Leave the whole lines up to a step."""
+    if not path.exists():
+        return
+    kept = [line for line in path.read_text().splitlines() if _step_of(line) <= step]
+    temporary = path.with_name(f".{path.name}")
+    temporary.write_text("".join(f"{line}\n" for line in kept))
+    temporary.replace(path)
+
+
+def _step_of(line: str) -> float:
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return math.inf
+
+
+def _memory_bytes(device: torch.device) -> int:
+    """On a GPU the peak of what is allocated; on the CPU the resident memory of this process now."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096

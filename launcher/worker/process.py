@@ -1,0 +1,114 @@
+"""One rank as a process: its place in the job, its process group, how its end is reported, how folders appear whole."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+
+from launcher.errors import LauncherError
+from launcher.spec import RunSpec
+from launcher.worker import files
+from launcher.worker.engine import Context
+from launcher.worker.errors import TrainingError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where this process stands: its rank of ``world``, and the device that it computes on."""
+
+    rank: int
+    world: int
+    device: torch.device
+
+
+@contextlib.contextmanager
+def group(spec: RunSpec) -> Iterator[Place]:
+    """The process group of the job as torchrun's variables describe it.
+
+    On GPUs gloo serves the tensors that stay on the host: offloaded gradients and what ranks agree upon.
+
+    Raises:
+        TrainingError: The run is for GPUs and this node shows too few, or the job has other ranks than the run.
+    """
+    local_rank, world = int(os.environ["LOCAL_RANK"]), int(os.environ["WORLD_SIZE"])
+    if world != spec.gpus:
+        raise TrainingError(
+            f"the job has {world} ranks, the run is for {spec.gpus} (cluster.nodes x cluster.gpus_per_node)"
+        )
+    device = torch.device("cpu")
+    if spec.hardware.device == "cuda":
+        if torch.cuda.device_count() <= local_rank:
+            raise TrainingError(f"rank {local_rank} of this node has no GPU: {torch.cuda.device_count()} are visible")
+        device = torch.device("cuda", local_rank)
+        torch.cuda.set_device(device)
+    dist.init_process_group(
+        "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl",
+        timeout=timedelta(seconds=spec.train.timeout_s),
+        device_id=None if device.type == "cpu" else device,
+    )
+    torch.manual_seed(spec.train.seed)
+    yield Place(rank=dist.get_rank(), world=world, device=device)
+    dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def reported(directory: Path) -> Iterator[None]:
+    """Turn an error into ``logs/error.rank<r>.json`` and one line on stderr, and end the process with status 1.
+
+    The process ends at once: leaving the process group in order would wait for ranks that no longer answer.
+    """
+    try:
+        yield
+    except Exception as error:
+        rank = int(os.environ.get("RANK", "0"))
+        message = str(error) if isinstance(error, LauncherError) else f"{type(error).__name__}: {error}"
+        content = {"type": type(error).__name__, "message": message, "traceback": traceback.format_exc()}
+        with contextlib.suppress(OSError):
+            (directory / "logs").mkdir(exist_ok=True)
+            files.write_json(directory / "logs" / f"error.rank{rank}.json", content)
+        print(f"launch: rank {rank}: {message}", file=sys.stderr, flush=True)  # noqa: T201
+        sys.stdout.flush()
+        os._exit(1)
+
+
+def write_outcome(directory: Path, state: Literal["finished", "interrupted"], step: int) -> None:
+    """Leave ``logs/outcome.json`` for the launcher: the job ended as it should, after this step."""
+    (directory / "logs").mkdir(exist_ok=True)
+    files.write_json(directory / "logs" / "outcome.json", {"state": state, "step": step, "time": time.time()})
+
+
+@contextlib.contextmanager
+def whole_directory(context: Context, final: Path) -> Iterator[Path]:
+    """A folder that all ranks write under the name ``<final>.partial`` and that gets its own name once it is on disk.
+
+    Raises:
+        OSError: The folder cannot be written; what was there under the final name is untouched.
+    """
+    partial = begin_directory(context, final)
+    yield partial
+    dist.barrier()
+    if context.rank == 0:
+        files.finish_directory(partial, final)
+    dist.barrier()
+
+
+def begin_directory(context: Context, final: Path) -> Path:
+    """An empty ``<final>.partial``, made by rank 0, that all ranks see on return."""
+    partial = final.with_name(f"{final.name}.partial")
+    if context.rank == 0:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+    dist.barrier()
+    return partial
