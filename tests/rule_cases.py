@@ -24,14 +24,14 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
     "tensor": _cases(
         """
         parallel=tp parallel.sequence=true parallel.tensor=1
-        parallel=tp train.sequence_length=511
+        parallel=tp model=7b train.sequence_length=511
         parallel=tp model=7b model.num_attention_heads=36 model.hidden_size=4608 parallel.tensor=8
-        parallel=tp model=7b model.num_key_value_heads=6 model.num_attention_heads=24 parallel.tensor=4 model.head_dim=128
+        parallel=tp model.num_key_value_heads=6 model.num_attention_heads=24 model.head_dim=32 parallel.tensor=4
         parallel=tp model=7b model.intermediate_size=11001 parallel.tensor=2
-        parallel=ep model=mixtral_8x7b parallel.tensor=2 parallel.sequence=true parallel.expert=4 parallel.expert_tensor=3
-        parallel=cp train.sequence_length=510
+        parallel=ep model=mixtral_8x7b parallel.tensor=2 parallel.sequence=true parallel.expert_tensor=3
+        parallel=cp model=7b train.sequence_length=510
         parallel=zero3 parallel.ulysses=16 cluster.nodes=2
-        parallel=zero3 parallel.ulysses=4 train.sequence_length=510
+        parallel=zero3 parallel.ulysses=4 model=7b train.sequence_length=510
         parallel=ep parallel.expert=8 model=7b
         parallel=ep parallel.expert=3 model=mixtral_8x7b cluster.gpus_per_node=6
         parallel=ep parallel.expert=8 model=mixtral_8x7b cluster.gpus_per_node=4
