@@ -1,0 +1,199 @@
+"""Megatron-LM argument lists as text: shell scripts, YAML and JSON become one mapping of arguments."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from launcher.errors import ConfigError, ConfigErrors
+
+_PUNCTUATION = "();&|<>\n"
+_FULL_COMMENT = re.compile(r"^\s*#.*$")
+_TRAILING_COMMENT = re.compile(r"\s#[^'\"]*$")
+_ASSIGNMENT = re.compile(r"^([A-Za-z_]\w*)\+?=(.*)$", re.DOTALL)
+_VARIABLE = re.compile(r"\$\{(\w+)(?::?-([^}]*))?\}|\$(\w+)")
+_STANDALONE = re.compile(r"^\$(\{?\w+(\[@\]|\[\*\])?\}?|@|\*)$")
+_LIST = re.compile(r"^\$([@*]|\{\w+\[[@*]\]\})$")
+_INTEGER = re.compile(r"^[+-]?\d+$")
+_NUMBER = re.compile(r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$")
+_NESTS = ("MODEL_ARGS", "args", "arguments")
+"""Keys under which a file keeps the arguments: Megatron-LM's functional tests have ``MODEL_ARGS``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument as it was spelt, without its dashes; ``True`` where it has no value."""
+
+    spelling: str
+    value: Any
+
+
+type Arguments = dict[str, Argument]
+
+
+def parse(text: str, path: str) -> tuple[Arguments, list[str]]:
+    """Read an argument list.
+
+    Returns:
+        The arguments by name with dashes (the last of each wins), and what the file refers to but does not hold.
+
+    Raises:
+        ConfigErrors: It is not text of the kind that its suffix promises, or holds no argument.
+    """
+    start = text.lstrip()[:1]
+    unknown: list[str] = []
+    if path.endswith(".json") or (start in "{[" and start):
+        found = _from_data(_load_json(text, path), path)
+    elif path.endswith((".yaml", ".yml")):
+        found = _from_data(_load_yaml(text, path), path)
+    else:
+        found, unknown = _from_shell(text, path)
+    if not found:
+        rule = "it holds no argument; they are spelt --num-layers 32"
+        raise ConfigErrors([ConfigError(path, text[:40], rule)])
+    return found, unknown
+
+
+def _load_json(text: str, path: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ConfigErrors([ConfigError(path, text[:40], f"this is not JSON: {error}")]) from None
+
+
+def _load_yaml(text: str, path: str) -> object:
+    import yaml  # Late, because most commands read no YAML.
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        rule = f"this is not YAML: {' '.join(str(error).split())}"
+        raise ConfigErrors([ConfigError(path, text[:40], rule)]) from None
+
+
+def _from_data(content: object, path: str) -> Arguments:
+    if isinstance(content, list) and all(isinstance(item, str | int | float) for item in content):
+        return _gather([str(item) for item in content])[0]
+    if not isinstance(content, Mapping):
+        rule = "an argument list is a mapping of arguments to values, or a list of words"
+        raise ConfigErrors([ConfigError(path, type(content).__name__, rule)])
+    nested = next((content[key] for key in _NESTS if isinstance(content.get(key), Mapping)), content)
+    return {
+        _name(str(key)): Argument(str(key).lstrip("-"), _typed(value))
+        for key, value in nested.items()
+        if value is not None and value is not False
+    }
+
+
+def _from_shell(text: str, path: str) -> tuple[Arguments, list[str]]:
+    variables: dict[str, str] = {}
+    lists: set[str] = set()
+    found: Arguments = {}
+    unknown: list[str] = []
+    try:
+        for command in _commands(text):
+            words = _arguments_of(command, variables, lists)
+            pairs, loose = _gather([word for word in words if _reference(word) not in lists])
+            found |= pairs
+            unknown += loose
+    except ValueError as error:
+        raise ConfigErrors([ConfigError(path, text[:40], f"this is not shell text: {error}")]) from None
+    return found, [f"{word}: arguments that the file does not hold" for word in dict.fromkeys(unknown)]
+
+
+def _commands(text: str) -> Iterator[list[str]]:
+    """Split into commands; the words of an array, ``NAME=( ... )``, are a command of their own, named first."""
+    lines = [_TRAILING_COMMENT.sub("", _FULL_COMMENT.sub("", line)) for line in text.splitlines()]
+    joined = re.sub(r"\\\s*\n", " ", "\n".join(lines) + "\n")
+    lexer = shlex.shlex(joined, posix=True, punctuation_chars=_PUNCTUATION)
+    lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""
+    command: list[str] = []
+    array, substitution = False, 0
+    for token in lexer:
+        if not token or token.strip(_PUNCTUATION):
+            command += [] if substitution else [token]
+            continue
+        for mark in token:
+            if mark == "(" and (substitution or (command and command[-1].endswith("$"))):
+                substitution += 1
+            elif mark == ")" and substitution:
+                substitution -= 1
+            elif mark == "(":
+                array = True
+            elif not (substitution or (array and mark == "\n")):
+                array = False
+                yield command
+                command = []
+    yield command
+
+
+def _arguments_of(command: list[str], variables: dict[str, str], lists: set[str]) -> list[str]:
+    """Take assignments in; return the words of what is left, or of a list of arguments, with variables put in."""
+    words = [
+        _substituted(word, variables) for word in command if word not in ("export", "local", "declare", "readonly")
+    ]
+    found: list[str] = []
+    while words and (match := _ASSIGNMENT.match(words[0])):
+        name, value = match.groups()
+        words.pop(0)
+        if "--" in value or (not value and words):
+            lists.add(name)
+            found += [word for part in _commands(value) for word in part]
+        elif "$" not in value:
+            variables[name] = value
+    found += words
+    return found if any(word.startswith("--") or word.endswith(".py") for word in found) else []
+
+
+def _substituted(word: str, variables: Mapping[str, str]) -> str:
+    def value(match: re.Match[str]) -> str:
+        name = match[1] or match[3]
+        return variables.get(name, match[2] if match[2] is not None else match[0])
+
+    return _VARIABLE.sub(value, word)
+
+
+def _reference(word: str) -> str | None:
+    """The name of the variable that a whole word stands for."""
+    return re.sub(r"\W", "", word) if _STANDALONE.match(word) else None
+
+
+def _gather(words: Iterable[str]) -> tuple[Arguments, list[str]]:
+    """Pair each ``--name`` with the words that follow it up to the next; say which variables stand on their own."""
+    found: Arguments = {}
+    loose: list[str] = []
+    name, values = "", list[str]()
+    for word in [*words, "--"]:
+        if word.startswith("--") or word.endswith(".py"):
+            if name:
+                found[_name(name)] = Argument(
+                    name, _typed(values[0] if len(values) == 1 else values) if values else True
+                )
+            name, equals, rest = word.removeprefix("--").partition("=") if word.startswith("--") else ("", "", "")
+            values = [rest] if equals else []
+        elif _LIST.match(word) or (_STANDALONE.match(word) and (values or not name)):
+            loose.append(word)
+        else:
+            values.append(word)
+    return found, loose
+
+
+def _name(spelling: str) -> str:
+    return spelling.lstrip("-").replace("_", "-")
+
+
+def _typed(value: Any) -> Any:
+    """Numbers and truth from text; ``[a b]`` and ``a,b`` stay text, since only the argument knows what they are."""
+    if isinstance(value, list | tuple):
+        return [_typed(item) for item in value]
+    if not isinstance(value, str):
+        return value
+    if value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    if _INTEGER.match(value):
+        return int(value)
+    return float(value) if _NUMBER.match(value) else value
