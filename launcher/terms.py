@@ -1,4 +1,4 @@
-"""One row of a memory estimate: so many bytes of one pile, alive at these moments, by this formula, from this source."""
+"""One row of a memory estimate: bytes of one pile, alive at these moments, by this formula, from this source."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ type Moment = Literal[
     "loss",
     "loss_backward",
     "block_backward",
+    "next_block_backward",
+    "first_layer_backward",
     "root_backward",
     "clip",
     "step",
@@ -62,6 +64,8 @@ MOMENTS: dict[Moment, Phase] = {
     "loss": "forward",
     "loss_backward": "backward",
     "block_backward": "backward",
+    "next_block_backward": "backward",
+    "first_layer_backward": "backward",
     "root_backward": "backward",
     "clip": "optimizer",
     "step": "optimizer",
@@ -72,8 +76,9 @@ MOMENTS: dict[Moment, Phase] = {
 
 ``forward``: the last block of the last micro-batch in flight. ``loss``: the logits and their cross entropy.
 ``loss_backward``: the gradient of the logits, before any block's. ``block_backward``: the backward pass of the block
-that runs first, the model's last, while all other activations are still held. ``root_backward``: the backward pass
-of the first block and of what stands around the blocks, when all gradients exist. ``idle``: between two steps.
+that runs first, the stage's last, while all activations are still held. ``next_block_backward``: the one before it,
+while the gradients of the last are being reduced. ``first_layer_backward``: the stage's first block, which runs last.
+``root_backward``: the end of the backward pass, when all gradients exist. ``idle``: between two steps.
 """
 
 ALWAYS: frozenset[Moment] = frozenset(MOMENTS)

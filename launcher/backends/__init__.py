@@ -5,6 +5,7 @@ A backend is a package ``launcher/backends/<name>`` whose ``__init__`` offers
 - ``dtypes(spec) -> Dtypes``: what ``precision=`` means for it,
 - ``check(spec) -> Iterator[ConfigError]``: what it cannot do, each with the way out,
 - ``warnings(spec) -> Iterator[ConfigError]``: what runs but bites,
-- ``overheads(spec, ...) -> Iterable[MemoryTerm]``: buffers and temporaries that only it has,
+- ``engine(spec) -> Engine``: the implementation that runs, as far as memory depends on it,
+- ``overheads(held) -> Iterable[MemoryTerm]``: buffers and temporaries that only it has,
 - ``translate(spec, python) -> Job``: the job. A backend without ``translate`` can be checked, not launched.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from launcher.memory.estimate import estimate
 from launcher.memory.result import (
     DiskSpace,
     HostMemory,
@@ -20,4 +21,5 @@ __all__ = [
     "Peak",
     "PileBytes",
     "RankPeak",
+    "estimate",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from launcher.backends.deepspeed.check import check, warnings
 from launcher.backends.deepspeed.dtypes import dtypes
+from launcher.backends.deepspeed.overheads import engine, overheads
 from launcher.backends.deepspeed.translate import translate
 
-__all__ = ["check", "dtypes", "translate", "warnings"]
+__all__ = ["check", "dtypes", "engine", "overheads", "translate", "warnings"]

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from launcher.backends.fsdp.dtypes import dtypes
+from launcher.backends.fsdp.overheads import engine, overheads
 
-__all__ = ["dtypes"]
+__all__ = ["dtypes", "engine", "overheads"]

@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from launcher.backends.megatron.check import check, warnings
 from launcher.backends.megatron.dtypes import dtypes
+from launcher.backends.megatron.overheads import engine, overheads
 
-__all__ = ["check", "dtypes", "warnings"]
+__all__ = ["check", "dtypes", "engine", "overheads", "warnings"]

@@ -1,0 +1,182 @@
+"""Buffers and temporaries of PyTorch's FSDP2 and DDP, as seen in traces of the live tensors of both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+from launcher.backends.fsdp.dtypes import dtypes
+from launcher.blocks import Engine
+from launcher.held import Held
+from launcher.spec import RunSpec
+from launcher.terms import ALWAYS, MemoryTerm, Moment, Pile
+from launcher.units import DTYPE_BYTES, count
+
+_TRACE = "trace of the live tensors of torch.distributed.fsdp.fully_shard, torch 2.15"
+_DDP_TRACE = "trace of the live tensors of DistributedDataParallel, torch 2.15"
+
+
+def engine(spec: RunSpec) -> Engine:
+    """Hugging Face modules; FSDP2 casts whole shards to the compute format, DDP runs under autocast."""
+    meaning = dtypes(spec)
+    size = DTYPE_BYTES["bf16" if meaning.compute == "fp8" else meaning.compute]
+    cpu = spec.hardware.device == "cpu"
+    return Engine(
+        library="transformers",
+        size=size,
+        residual_size=4 if meaning.autocast else size,
+        autocast=meaning.autocast,
+        sequence_length=spec.sequence_length,
+        scores=spec.model.attention == "eager",
+        cpu=cpu,
+        shard_rows=spec.parallel.shard,
+        gradients_stay=is_ddp(spec) and spec.backend.bucket_view,
+        optimizer=_step(spec),
+    )
+
+
+def is_ddp(spec: RunSpec) -> bool:
+    """Whether DistributedDataParallel wraps the model: several ranks, none of which holds shards."""
+    return not spec.parallel.shard and spec.world.shard * spec.world.replicate > 1
+
+
+def _step(spec: RunSpec) -> Literal["fused", "foreach", "loop"]:
+    """The worker's choice where none is set: one kernel on a GPU, torch's loop on the CPU."""
+    optimizer = spec.optimizer
+    if optimizer.fused or (optimizer.fused is None and not optimizer.foreach and spec.hardware.device == "cuda"):
+        return "fused"
+    return "foreach" if optimizer.foreach else "loop"
+
+
+def overheads(held: Held) -> Iterable[MemoryTerm]:
+    """Everything of FSDP2, or of DDP and autocast."""
+    if held.spec.parallel.shard:
+        yield from gathered(held)
+        yield from block_reduction(held)
+        yield from root_reduction(held)
+    else:
+        yield from weight_cache(held)
+        yield from buckets(held)
+    yield from gradients_in_flight(held)
+
+
+def gathered(held: Held) -> Iterator[MemoryTerm]:
+    """Gathered parameters in the compute format: the root group, the current block, and one all-gather's output.
+
+    ``size (root + 2 b)`` in forward (the all-gather's output is held one step by ``all_gather_state``) and in backward
+    (the prefetched next block); the root group alone at both ends of backward. Without resharding after forward every
+    block stays.
+    """
+    size, root, block = held.engine.size, held.root.whole, held.largest_block.whole
+    keeps = not reshards(held.spec)
+    blocks = held.all_blocks.whole if keeps else block
+    yield _gather(held, "forward", size * (root + blocks + block))
+    yield _gather(held, "loss", size * (root + blocks) if keeps else 0)
+    yield _gather(held, "loss_backward", size * (root + blocks) if keeps else 0)
+    more = block if held.layers > 1 and not keeps else 0
+    yield _gather(held, "block_backward", size * (root + blocks + more))
+    more = block if held.layers > 2 and not keeps else 0
+    yield _gather(held, "next_block_backward", size * (root + blocks + more))
+    yield _gather(held, "first_layer_backward", size * (root + block))
+
+
+def block_reduction(held: Held) -> Iterator[MemoryTerm]:
+    """The reduce-scatter's input of the block before, in the reduce format, held until the next reduction: ``size b``.
+
+    Its output is the gradient shard itself, counted there; beside it the unreduced gradient of the output projection.
+    """
+    size = held.dtypes.size("reduce") * held.largest_block.whole
+    head = held.engine.size * (held.head.whole or held.embedding.whole * held.spec.model.tie_word_embeddings)
+    if not held.view.head:
+        head = 0
+    yield _reduce("block_backward", head, "gradient of the output projection")
+    if held.layers > 1:
+        yield _reduce("next_block_backward", size + head, f"reduce-scatter input of {count(held.largest_block.whole)}")
+        yield _reduce("first_layer_backward", size + head, f"reduce-scatter input of {count(held.largest_block.whole)}")
+
+
+def root_reduction(held: Held) -> Iterator[MemoryTerm]:
+    """The end of backward: gradients of the root group and, in the reduce format, the reduce-scatter's input.
+
+    Before that, the gathered root group and the last block's reduction are still held beside those gradients.
+    """
+    size, reduce = held.engine.size, held.dtypes.size("reduce")
+    root, block = held.root.whole, held.largest_block.whole
+    later, earlier = (size + reduce) * root, 2 * size * root + reduce * block - _root_shards(held)
+    yield _reduce("root_backward", max(later, earlier), f"gradients and reduction of {count(root)} outside the blocks")
+
+
+def _root_shards(held: Held) -> int:
+    """Gradient shards of the root group, which exist only after its reduction."""
+    return held.dtypes.size("accumulate") * held.root.gradients
+
+
+def gradients_in_flight(held: Held) -> Iterator[MemoryTerm]:
+    """Weight gradients of the block whose backward pass runs, before they are reduced or accumulated.
+
+    Early on one weight's gradient beside all of the block's activations, at the end all of the block's gradients with
+    none: the greater of both, less the activations that are counted. DDP reduces each on its own, through an fp32 copy.
+    """
+    size, block = held.engine.size, held.largest_block
+    early = size * block.largest
+    moments: frozenset[Moment] = frozenset(("block_backward", "next_block_backward", "first_layer_backward"))
+    if not held.spec.parallel.shard:
+        early += 4 * block.largest if held.engine.autocast else 0
+        yield _term("temporary", moments, early, f"one weight's gradient of {count(block.largest)}", _DDP_TRACE)
+        return
+    kinds = held.blocks
+    freed = max((held.bytes_of(kind.saved) + held.bytes_of(kind.working) for kind in kinds), default=0)
+    late = size * block.whole - freed
+    yield _term("temporary", moments, max(early, late), f"gradients of one block of {count(block.whole)}", _TRACE)
+
+
+def weight_cache(held: Held) -> Iterator[MemoryTerm]:
+    """Autocast's copy of every linear's weight in the compute format, saved for backward: ``size P`` of the matrices.
+
+    Checkpointed blocks cast again in backward, one block at a time. Embeddings are looked up in fp32.
+    """
+    if not held.engine.autocast:
+        return
+    size, block = held.engine.size, held.largest_block.whole
+    blocks = held.all_blocks.whole
+    head = held.head.whole or (held.embedding.whole if held.view.head else 0)
+    full = held.spec.checkpointing.mode != "none"
+    whole = size * (head + blocks)
+    yield _term("gather_buffers", frozenset(("forward", "loss")), whole, "autocast's copies of weights", _DDP_TRACE)
+    backward: frozenset[Moment] = frozenset(("loss_backward", "block_backward"))
+    kept = size * (head + (block if full else blocks))
+    yield _term("gather_buffers", backward, kept, "autocast's copies of weights", _DDP_TRACE)
+    if held.layers > 1:
+        left = size * (block if full else blocks - block)
+        moment: frozenset[Moment] = frozenset(("next_block_backward",))
+        yield _term("gather_buffers", moment, left, "autocast's copies of weights", _DDP_TRACE)
+    last: frozenset[Moment] = frozenset(("first_layer_backward",))
+    yield _term("gather_buffers", last, size * block, "autocast's copies of weights", _DDP_TRACE)
+
+
+def buckets(held: Held) -> Iterator[MemoryTerm]:
+    """DDP's buckets where gradients are not views of them: fp32, permanent, ``4 P`` beside the gradients."""
+    if is_ddp(held.spec) and not held.spec.backend.bucket_view:
+        size = held.dtypes.size("accumulate") * held.elements.whole
+        yield _term("reduce_buffers", ALWAYS - {"load"}, size, f"buckets of {count(held.elements.whole)}", _DDP_TRACE)
+
+
+def reshards(spec: RunSpec) -> bool:
+    """Whether gathered parameters are freed after forward: as set, or as ``zero.stage`` says."""
+    if spec.backend.reshard_after_forward is not None:
+        return spec.backend.reshard_after_forward
+    return spec.zero.stage != 2
+
+
+def _gather(held: Held, moment: Moment, size: int) -> MemoryTerm:
+    block, root = held.largest_block.whole, held.root.whole
+    formula = f"{held.engine.size} B x (root {count(root)} + blocks of {count(block)})"
+    return _term("gather_buffers", frozenset((moment,)), size, formula, _TRACE)
+
+
+def _reduce(moment: Moment, size: int, formula: str) -> MemoryTerm:
+    return _term("reduce_buffers", frozenset((moment,)), size, formula, _TRACE)
+
+
+def _term(pile: Pile, moments: frozenset[Moment], size: int, formula: str, source: str) -> MemoryTerm:
+    return MemoryTerm(pile=pile, moments=moments, bytes=max(size, 0), formula=formula, source=source)

@@ -1,0 +1,129 @@
+"""What a model family tells the memory model: weights and saved tensors, each with how it is split among ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Literal, Protocol
+
+from launcher.spec import ModelSpec
+
+type Split = Literal["replicated", "tensor", "expert"]
+type Share = Literal["token", "residual", "tensor", "routed", "routed_tensor"]
+type Part = Literal["input", "norm", "attention", "core_attention", "up_projection", "mlp", "moe", "activation"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weight:
+    """One parameter tensor, or several equal ones.
+
+    Attributes:
+        name: As in the checkpoint of the model, without the layer's prefix.
+        shape: Rows first, as ``torch.nn.Linear`` holds it.
+        split: ``replicated`` on every tensor-parallel rank, or split over the ``tensor`` or the ``expert`` ranks.
+        copies: How many there are: the routed experts of a layer.
+        dimension: The dimension that tensor parallelism splits.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    split: Split = "replicated"
+    copies: int = 1
+    dimension: int = 0
+
+    @property
+    def elements(self) -> int:
+        """Elements of all copies."""
+        return self.copies * prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """A tensor that the forward pass of a block keeps for its backward pass.
+
+    Attributes:
+        name: What it is.
+        bytes: Bytes for one token.
+        share: Which ranks share it: ``token`` is whole on every tensor-parallel rank, ``residual`` is split by
+            Megatron's sequence parallelism, ``tensor`` by tensor parallelism; the bytes of ``routed`` ones are those
+            of one token sent to one expert.
+        part: The module that it belongs to, for selective recomputation.
+        kept: Whether per-operator selective checkpointing keeps it.
+    """
+
+    name: str
+    bytes: int
+    share: Share
+    part: Part
+    kept: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """What of the engine's implementation the formulas outside of its own overheads depend on.
+
+    Attributes:
+        library: Whose modules run: Hugging Face ``transformers`` or Megatron-core.
+        size: Bytes of an element of the compute format.
+        residual_size: Bytes of an element of the residual stream; 4 under autocast.
+        autocast: Whether each linear casts its own input, and weights are cast on use.
+        sequence_length: Keys that a query meets, for attention that stores its scores.
+        scores: Whether attention stores its scores.
+        cpu: Whether the kernels are those of the CPU.
+        vocabulary_multiple: The vocabulary is padded to a multiple of it.
+        shard_rows: Whether shards are cut by rows of each tensor (FSDP2), or from one flat buffer.
+        gradients_stay: Whether gradient buffers live from the first step to the last.
+        optimizer: How the step is computed: one kernel, or torch's lists or loop with their temporaries.
+        vocabulary_parallel: Whether the loss works on the rank's own part of the vocabulary.
+    """
+
+    library: Literal["transformers", "megatron"]
+    size: int
+    residual_size: int
+    autocast: bool = False
+    sequence_length: int
+    scores: bool = False
+    cpu: bool = False
+    vocabulary_multiple: int = 1
+    shard_rows: bool = False
+    gradients_stay: bool = False
+    optimizer: Literal["fused", "foreach", "loop"] = "fused"
+    vocabulary_parallel: bool = False
+
+    @property
+    def mask_size(self) -> int:
+        """Bytes of an element of a dropout mask: a bool on CUDA, the input's own format on the CPU."""
+        return self.size if self.cpu else 1
+
+
+class Family(Protocol):
+    """A module of ``launcher.families``."""
+
+    def embedding(self, model: ModelSpec, vocabulary: int) -> Sequence[Weight]:
+        """Weights before the first block."""
+        ...
+
+    def block(self, model: ModelSpec, layer: int) -> Sequence[Weight]:
+        """Weights of one block."""
+        ...
+
+    def head(self, model: ModelSpec, vocabulary: int) -> Sequence[Weight]:
+        """Weights after the last block; the output projection is absent where it is the embedding."""
+        ...
+
+    def kind(self, model: ModelSpec, layer: int) -> str:
+        """Blocks of the same kind are equal."""
+        ...
+
+    def saved(self, model: ModelSpec, layer: int, engine: Engine) -> Sequence[Saved]:
+        """What the forward pass of one block keeps."""
+        ...
+
+    def around(self, model: ModelSpec, engine: Engine) -> Sequence[Saved]:
+        """What is kept between the last block and the output projection."""
+        ...
+
+    def working(self, model: ModelSpec, layer: int, engine: Engine) -> Sequence[Saved]:
+        """What the backward pass of one block adds at its fullest, beyond what the forward pass kept."""
+        ...

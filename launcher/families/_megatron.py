@@ -1,0 +1,94 @@
+"""Tensors that Megatron-core with Transformer Engine saves, bytes for one token.
+
+arXiv:2205.05198 section 4 with the kernels of today: fused attention keeps a log-sum-exp in place of scores, norms and
+activations are one kernel each. Compared with the peaks that Megatron-LM's own functional tests record.
+"""
+
+from __future__ import annotations
+
+from launcher.blocks import Engine, Part, Saved, Share
+from launcher.spec import ModelSpec
+
+_STATISTIC = 4  # A log-sum-exp is an fp32 number.
+
+
+def norm(size: int, engine: Engine, part: Part = "norm") -> list[Saved]:
+    """Input and output of a norm, the output being the input of the linear that follows."""
+    return [
+        _saved("norm input", engine.size * size, "residual", "input"),
+        _saved("norm output", engine.size * size, "residual", part),
+    ]
+
+
+def attention(model: ModelSpec, engine: Engine) -> list[Saved]:
+    """Queries, keys, values and the output of attention, which the output projection shares."""
+    size, queries, keys = engine.size, model.query_size, model.key_value_size
+    heads_norm = size * (queries + keys) if model.qk_norm else 0
+    return [
+        _saved("queries, keys, values", size * (queries + 2 * keys) + heads_norm, "tensor", "attention"),
+        _saved("attention output", size * queries, "tensor", "attention"),
+        *core(model, engine),
+        *dropout(model),
+    ]
+
+
+def core(model: ModelSpec, engine: Engine) -> list[Saved]:
+    """A log-sum-exp a head, or ``5 a s`` of arXiv:2205.05198: scores, their dropout mask and the dropped scores."""
+    heads = model.num_attention_heads
+    if not engine.scores:
+        return [_saved("log-sum-exp", _STATISTIC * heads, "tensor", "core_attention")]
+    per_score = engine.size + (1 + engine.size if model.dropout else 0)
+    return [_saved("scores", per_score * heads * engine.sequence_length, "tensor", "core_attention")]
+
+
+def dropout(model: ModelSpec) -> list[Saved]:
+    """The mask of one residual dropout, a byte an element."""
+    return [_saved("dropout mask", model.hidden_size, "residual", "norm")] if model.dropout else []
+
+
+def feed_forward(model: ModelSpec, engine: Engine, width: int, part: Part = "mlp") -> list[Saved]:
+    """Output of the first linear (gate and up together) and of the activation."""
+    inner = 2 * width if model.gated else width
+    return [
+        _saved("MLP input projection", engine.size * inner, "tensor", part),
+        _saved("MLP activation", engine.size * width, "tensor", "activation" if part == "mlp" else part),
+    ]
+
+
+def routed(model: ModelSpec, engine: Engine) -> list[Saved]:
+    """Routed experts: input and output of each token sent, what the expert's MLP saves, and the router in fp32."""
+    hidden, width, size = model.hidden_size, model.moe_intermediate_size, engine.size
+    inner = 2 * width if model.gated else width
+    return [
+        _saved("router", 4 * model.num_experts, "residual", "moe"),
+        _saved("expert inputs and outputs", 2 * size * hidden, "routed", "moe"),
+        _saved("expert input projection", size * inner, "routed_tensor", "moe"),
+        _saved("expert activation", size * width, "routed_tensor", "activation"),
+    ]
+
+
+def latent_attention(model: ModelSpec, engine: Engine) -> list[Saved]:
+    """Multi-head latent attention: both latents and their norms, queries, keys and values at full width, output."""
+    heads, size = model.num_attention_heads, engine.size
+    query = heads * (model.qk_nope_head_dim + model.qk_rope_head_dim)
+    values = heads * model.v_head_dim
+    latents = 2 * model.q_lora_rank + 2 * model.kv_lora_rank + model.qk_rope_head_dim
+    return [
+        _saved("latents and their norms", size * latents, "residual", "attention"),
+        _saved("queries, keys, values", size * (2 * query + values), "tensor", "up_projection"),
+        _saved("attention output", size * values, "tensor", "attention"),
+        *core(model, engine),
+    ]
+
+
+def working(model: ModelSpec, engine: Engine, width: int) -> list[Saved]:
+    """The backward pass of the MLP at its fullest: gradients of both its tensors and of the residual stream."""
+    inner = 2 * width if model.gated else width
+    return [
+        _saved("gradient of the MLP", engine.size * inner, "tensor", "mlp"),
+        _saved("gradient of the residual stream", engine.size * model.hidden_size, "residual", "mlp"),
+    ]
+
+
+def _saved(name: str, size: int, share: Share, part: Part) -> Saved:
+    return Saved(name=name, bytes=size, share=share, part=part)

@@ -1,0 +1,150 @@
+"""Tensors that Hugging Face ``transformers`` modules save, bytes for one token.
+
+Counted by reading autograd's saved tensors of the modules of transformers 5.23 block by block (each storage once) in
+bf16, fp32 and under autocast; a test repeats it. Parameters, rotary tables and token ids are left out.
+"""
+
+from __future__ import annotations
+
+from launcher.blocks import Engine, Part, Saved, Share
+from launcher.spec import ModelSpec
+
+_INDEX = 8  # A token index or an expert choice is an int64.
+_STATISTIC = 4  # A mean, a reciprocal deviation or a log-sum-exp is an fp32 number.
+
+
+def norm(size: int, model: ModelSpec, engine: Engine, *, copies: int = 1) -> list[Saved]:
+    """A norm and the copies of its output that the following linears save.
+
+    RMSNorm is Python code: it saves its input in fp32, the normalized values before and after the weight and the
+    reciprocal deviation. LayerNorm is one kernel: input, output, mean and deviation. Under autocast each following
+    linear saves its own cast of the output (``copies``), and RMSNorm's own output is freed.
+
+    Args:
+        size: Elements of one token.
+        model: The model.
+        engine: The engine.
+        copies: Linears that read the output.
+    """
+    whole, size_of = engine.residual_size, engine.size
+    outputs = copies * size_of if engine.autocast else whole
+    if model.normalization == "layernorm":
+        statistic = whole if engine.cpu else _STATISTIC
+        return [_saved("LayerNorm", (whole + outputs) * size + 2 * statistic, "residual", "norm")]
+    return [_saved("RMSNorm", (4 + whole + outputs) * size + _STATISTIC, "residual", "norm")]
+
+
+def attention(model: ModelSpec, engine: Engine) -> list[Saved]:
+    """Grouped-query attention: queries, keys, values, output (which the output projection shares), log-sum-exp.
+
+    Eager attention saves repeated keys and values, fp32 probabilities and their copy in the compute format;
+    GPT-2's module normalizes in the compute format and saves them once.
+    """
+    size, queries, keys = engine.size, model.query_size, model.key_value_size
+    rows = []
+    if model.qk_norm:
+        heads = model.num_attention_heads + model.key_value_heads
+        # The rotary embedding copies the output of a head's norm, so that is not kept.
+        rows.append(_saved("head norms", (4 + size) * (queries + keys) + _STATISTIC * heads, "tensor", "attention"))
+    if engine.scores:
+        keys = queries
+    rows += [
+        _saved("queries", size * queries, "tensor", "attention", kept=True),
+        _saved("keys", size * keys, "tensor", "attention"),
+        _saved("values", size * keys, "tensor", "attention", kept=True),
+        _saved("attention output", size * queries, "tensor", "core_attention", kept=True),
+        *core(model, engine, model.num_attention_heads),
+        *dropout(model, engine),
+    ]
+    return rows
+
+
+def core(model: ModelSpec, engine: Engine, heads: int) -> list[Saved]:
+    """What attention keeps besides its inputs and its output: a log-sum-exp a head, or the scores."""
+    if not engine.scores:
+        return [_saved("log-sum-exp", _STATISTIC * heads, "tensor", "core_attention", kept=True)]
+    # The fp32 softmax is a tensor of its own only where the module casts it back (all but GPT-2's).
+    softmax = 4 if model.position_embedding != "learned" and engine.size < 4 else 0
+    mask = engine.size + engine.mask_size if model.dropout else 0
+    per_score = softmax + engine.size + mask
+    return [_saved("scores", per_score * heads * engine.sequence_length, "tensor", "core_attention")]
+
+
+def dropout(model: ModelSpec, engine: Engine) -> list[Saved]:
+    """The mask of one residual dropout."""
+    if not model.dropout:
+        return []
+    return [_saved("dropout mask", engine.mask_size * model.hidden_size, "residual", "mlp")]
+
+
+def feed_forward(model: ModelSpec, engine: Engine, width: int) -> list[Saved]:
+    """The MLP: gate, up, activation and product; without a gate, what the activation saves, and its output.
+
+    ``gelu_new`` is Python code that saves five tensors (its input, tanh, 1 + tanh, half the input, the product).
+    """
+    size = engine.size
+    if model.gated:
+        rows = [
+            _saved("gate", size * width, "tensor", "mlp", kept=True),
+            _saved("up", size * width, "tensor", "mlp"),
+            _saved("activation", size * width, "tensor", "activation"),
+            _saved("product", size * width, "tensor", "activation"),
+        ]
+    else:
+        tensors = 4 if model.hidden_act == "gelu_new" else 1
+        rows = [
+            _saved("up", tensors * size * width, "tensor", "mlp"),
+            _saved("activation", size * width, "tensor", "activation"),
+        ]
+    return rows + dropout(model, engine)
+
+
+def routed(model: ModelSpec, engine: Engine) -> list[Saved]:
+    """Routed experts, looped over one by one: indices, inputs, gate and up, activation, product, outputs."""
+    hidden, width, size = model.hidden_size, model.moe_intermediate_size, engine.size
+    inner = 4 if model.gated else 2
+    upcast = hidden if model.kv_lora_rank else 0  # DeepSeek's router copies its input to fp32.
+    return [
+        _saved("router", 4 * (model.num_experts + upcast), "token", "moe"),
+        _saved("expert inputs and outputs", 3 * size * hidden + 2 * _INDEX + 8, "routed", "moe"),
+        _saved("expert activations", inner * size * width, "routed_tensor", "moe"),
+    ]
+
+
+def latent_attention(model: ModelSpec, engine: Engine) -> list[Saved]:
+    """Multi-head latent attention: the norms of both latents, queries, keys, values and output at full width.
+
+    On the CPU a head of values narrower than one of queries takes the mathematical path: fp32 copies and fp32 scores.
+    """
+    heads, size = model.num_attention_heads, engine.size
+    query = heads * (model.qk_nope_head_dim + model.qk_rope_head_dim)
+    values = heads * model.v_head_dim
+    rows = norm(model.kv_lora_rank, model, engine)
+    if model.q_lora_rank:
+        rows += norm(model.q_lora_rank, model, engine)
+    if engine.cpu:
+        scores = 4 * heads * engine.sequence_length
+        rows.append(_saved("fp32 copies and scores", 4 * (2 * query + values) + scores, "tensor", "core_attention"))
+    else:
+        # The values are a slice of the up-projection's output and keep all of it alive.
+        up = heads * (model.qk_nope_head_dim + model.v_head_dim)
+        rows.append(_saved("queries and keys", size * 2 * query, "tensor", "up_projection"))
+        rows.append(_saved("keys and values", size * up, "tensor", "up_projection"))
+        rows.append(_saved("log-sum-exp", _STATISTIC * heads, "tensor", "core_attention"))
+    return [*rows, _saved("attention output", size * values, "tensor", "core_attention", kept=True)]
+
+
+def working(model: ModelSpec, engine: Engine, width: int) -> list[Saved]:
+    """The backward pass of the MLP at its fullest: two gradients of its width and that of the residual stream.
+
+    Seen in a trace of FSDP2's backward pass: with the gradients of gate and up, the product is already freed.
+    """
+    count = 2 if model.gated else 1
+    return [
+        _saved("gradients of the MLP", count * engine.size * width, "tensor", "mlp"),
+        _saved("gradient of the residual stream", engine.residual_size * model.hidden_size, "residual", "mlp"),
+    ]
+
+
+def _saved(name: str, size: int, share: Share, part: Part, *, kept: bool = False) -> Saved:
+    return Saved(name=name, bytes=size, share=share, part=part, kept=kept)

@@ -1,0 +1,49 @@
+"""GPT-2 and GPT-3: LayerNorm with biases, learned positions, one projection for queries, keys and values, plain MLP."""
+
+from __future__ import annotations
+
+from launcher.blocks import Engine, Saved, Weight
+from launcher.families import _megatron, _transformers, _weights, llama
+from launcher.spec import ModelSpec
+
+
+def embedding(model: ModelSpec, vocabulary: int) -> list[Weight]:
+    """The token table and learned positions."""
+    return _weights.token_embedding(model, vocabulary)
+
+
+def block(model: ModelSpec, layer: int) -> list[Weight]:
+    """Two norms, attention and MLP; the output projection has a bias where the others have one."""
+    weights = _weights.norm("ln_1", model.hidden_size, model)
+    weights += _weights.grouped_attention(model, output_bias=model.attention_bias)
+    weights += _weights.norm("ln_2", model.hidden_size, model)
+    return weights + _weights.feed_forward("mlp", model, model.intermediate_size)
+
+
+def head(model: ModelSpec, vocabulary: int) -> list[Weight]:
+    """The last norm and, where it is not the embedding, the output projection."""
+    return _weights.output(model, vocabulary)
+
+
+def kind(model: ModelSpec, layer: int) -> str:
+    """All blocks are equal."""
+    return "dense"
+
+
+def saved(model: ModelSpec, layer: int, engine: Engine) -> list[Saved]:
+    """Two norms, attention and MLP."""
+    hidden, width = model.hidden_size, model.intermediate_size
+    if engine.library == "megatron":
+        rows = _megatron.norm(hidden, engine) + _megatron.attention(model, engine)
+        rows += _megatron.norm(hidden, engine) + _megatron.feed_forward(model, engine, width)
+        return rows + _megatron.dropout(model)
+    rows = _transformers.norm(hidden, model, engine) + _transformers.attention(model, engine)
+    return rows + _transformers.norm(hidden, model, engine) + _transformers.feed_forward(model, engine, width)
+
+
+around = llama.around
+
+
+def working(model: ModelSpec, layer: int, engine: Engine) -> list[Saved]:
+    """The gradients inside the MLP."""
+    return llama.mlp_gradients(model, engine, model.intermediate_size)

@@ -1,0 +1,71 @@
+"""Llama and what follows its shape (Mistral, Qwen): RMSNorm, rotary positions, grouped queries, gated MLP."""
+
+from __future__ import annotations
+
+from launcher.blocks import Engine, Saved, Weight
+from launcher.families import _megatron, _transformers, _weights
+from launcher.spec import ModelSpec
+
+
+def embedding(model: ModelSpec, vocabulary: int) -> list[Weight]:
+    """The token table, and learned positions where the model has them."""
+    return _weights.token_embedding(model, vocabulary)
+
+
+def block(model: ModelSpec, layer: int) -> list[Weight]:
+    """Two norms, attention and MLP."""
+    weights = _weights.norm("input_layernorm", model.hidden_size, model)
+    weights += _weights.grouped_attention(model, output_bias=False)
+    weights += _weights.norm("post_attention_layernorm", model.hidden_size, model)
+    return weights + _weights.feed_forward("mlp", model, model.intermediate_size)
+
+
+def head(model: ModelSpec, vocabulary: int) -> list[Weight]:
+    """The last norm and the output projection."""
+    return _weights.output(model, vocabulary)
+
+
+def kind(model: ModelSpec, layer: int) -> str:
+    """All blocks are equal."""
+    return "dense"
+
+
+def saved(model: ModelSpec, layer: int, engine: Engine) -> list[Saved]:
+    """Two norms, attention and MLP."""
+    return attention(model, engine) + feed_forward(model, engine)
+
+
+def working(model: ModelSpec, layer: int, engine: Engine) -> list[Saved]:
+    """The gradients inside the MLP."""
+    return mlp_gradients(model, engine, model.intermediate_size)
+
+
+def around(model: ModelSpec, engine: Engine) -> list[Saved]:
+    """The last norm, whose output the output projection reads."""
+    if engine.library == "megatron":
+        return _megatron.norm(model.hidden_size, engine)
+    return _transformers.norm(model.hidden_size, model, engine)
+
+
+def mlp_gradients(model: ModelSpec, engine: Engine, width: int) -> list[Saved]:
+    """The gradients inside an MLP of so many features."""
+    if engine.library == "megatron":
+        return _megatron.working(model, engine, width)
+    return _transformers.working(model, engine, width)
+
+
+def attention(model: ModelSpec, engine: Engine) -> list[Saved]:
+    """The norm before attention, and attention."""
+    if engine.library == "megatron":
+        return _megatron.norm(model.hidden_size, engine) + _megatron.attention(model, engine)
+    return _transformers.norm(model.hidden_size, model, engine, copies=3) + _transformers.attention(model, engine)
+
+
+def feed_forward(model: ModelSpec, engine: Engine) -> list[Saved]:
+    """The norm before the MLP, and the MLP."""
+    hidden, width = model.hidden_size, model.intermediate_size
+    if engine.library == "megatron":
+        rows = _megatron.norm(hidden, engine) + _megatron.feed_forward(model, engine, width)
+        return rows + _megatron.dropout(model)
+    linears = 2 if model.gated else 1
+    return _transformers.norm(hidden, model, engine, copies=linears) + _transformers.feed_forward(model, engine, width)

@@ -1,0 +1,51 @@
+"""Mixture of experts on Llama's attention (Mixtral, Qwen-MoE): routed experts, shared experts, first dense layers."""
+
+from __future__ import annotations
+
+from launcher.blocks import Engine, Saved, Weight
+from launcher.families import _megatron, _transformers, _weights, llama
+from launcher.spec import ModelSpec
+
+embedding = llama.embedding
+head = llama.head
+around = llama.around
+
+
+def block(model: ModelSpec, layer: int) -> list[Weight]:
+    """As Llama's, with experts in place of the MLP after the first dense layers."""
+    if kind(model, layer) == "dense":
+        return llama.block(model, layer)
+    weights = _weights.norm("input_layernorm", model.hidden_size, model)
+    weights += _weights.grouped_attention(model, output_bias=False)
+    weights += _weights.norm("post_attention_layernorm", model.hidden_size, model)
+    return weights + _weights.experts(model)
+
+
+def kind(model: ModelSpec, layer: int) -> str:
+    """``dense`` for the first layers, ``moe`` for the rest."""
+    return "dense" if layer < model.first_dense_layers or not model.num_experts else "moe"
+
+
+def saved(model: ModelSpec, layer: int, engine: Engine) -> list[Saved]:
+    """As Llama's, with experts in place of the MLP after the first dense layers."""
+    if kind(model, layer) == "dense":
+        return llama.saved(model, layer, engine)
+    return llama.attention(model, engine) + experts(model, engine)
+
+
+def working(model: ModelSpec, layer: int, engine: Engine) -> list[Saved]:
+    """The gradients inside the MLP, or inside the experts that a token meets."""
+    if kind(model, layer) == "dense":
+        return llama.mlp_gradients(model, engine, model.intermediate_size)
+    width = model.moe_intermediate_size * (model.num_experts_per_tok + model.num_shared_experts)
+    return llama.mlp_gradients(model, engine, width)
+
+
+def experts(model: ModelSpec, engine: Engine) -> list[Saved]:
+    """The norm before the experts, the routed experts that one token meets, and the shared ones."""
+    hidden, shared = model.hidden_size, model.num_shared_experts * model.moe_intermediate_size
+    if engine.library == "megatron":
+        rows = _megatron.norm(hidden, engine) + _megatron.routed(model, engine) + _megatron.dropout(model)
+        return rows + (_megatron.feed_forward(model, engine, shared, "moe") if shared else [])
+    rows = _transformers.norm(hidden, model, engine, copies=2) + _transformers.routed(model, engine)
+    return rows + (_transformers.feed_forward(model, engine, shared) if shared else [])

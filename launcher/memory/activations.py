@@ -1,0 +1,147 @@
+"""Saved activations: what forward keeps for backward, what recomputation brings back, what backward adds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from math import ceil
+
+from launcher.blocks import Saved
+from launcher.held import BlockKind, Held
+from launcher.terms import MemoryTerm, Moment
+
+SOURCE = "arXiv:2205.05198, section 4, with the tensors that the modules save (launcher/families)"
+
+FULL: frozenset[Moment] = frozenset(("forward", "loss", "loss_backward", "block_backward"))
+RECOMPUTING: frozenset[Moment] = frozenset(("block_backward", "next_block_backward", "first_layer_backward"))
+
+_MODULES = {
+    "core_attn": ("core_attention",),
+    "moe_act": ("activation",),
+    "layernorm": ("norm",),
+    "mla_up_proj": ("up_projection",),
+    "mlp": ("mlp", "activation"),
+    "moe": ("moe", "activation"),
+    "shared_experts": (),
+}
+"""Megatron-core's ``--recompute-modules`` as parts of a block."""
+
+
+def saved(held: Held) -> Iterator[MemoryTerm]:
+    """Activations of all layers and of all micro-batches in flight, less those that backward has freed.
+
+    ``in_flight x L x kept``; at the next block's backward one block less, at the first layer's only its own.
+    """
+    everything: int = sum(kind.count * block_bytes(held, kind) for kind in held.blocks)
+    others = ceil(max(held.view.in_flight - 1, Fraction(0)) * everything)
+    last = block_bytes(held, held.blocks[-1]) if held.blocks else 0
+    first = block_bytes(held, held.blocks[0]) if held.blocks else 0
+    yield _term(held, FULL, ceil(held.view.in_flight * everything), "all layers")
+    yield _term(held, frozenset(("next_block_backward",)), others + everything - last, "all layers but one")
+    yield _term(held, frozenset(("first_layer_backward",)), others + first, "the first layer")
+    yield _term(held, frozenset(("root_backward",)), others, "micro-batches still in flight")
+
+
+def around(held: Held) -> Iterator[MemoryTerm]:
+    """The last norm and the input of the output projection, of one micro-batch, and the token ids."""
+    ids = 2 * 8 * held.tokens
+    yield MemoryTerm(
+        pile="activations",
+        moments=frozenset(("loss", "loss_backward")),
+        bytes=held.bytes_of(held.around) + ids,
+        formula=f"last norm and token ids of {held.tokens:,} tokens",
+        source=SOURCE,
+    )
+
+
+def recomputed(held: Held) -> Iterator[MemoryTerm]:
+    """What the backward pass of one group of checkpointed blocks brings back: ``saved - kept`` of each."""
+    spec = held.spec.checkpointing
+    if spec.mode == "none" or not held.blocks:
+        return
+    group = (spec.layers or 1) if spec.mode == "full" and spec.method == "uniform" else 1
+    kind = max(held.blocks, key=lambda kind: held.bytes_of(kind.saved))
+    whole = held.bytes_of(kind.saved)
+    one = min(group, kind.count) * whole - (kept_bytes(held, kind) if spec.mode == "selective" else 0)
+    yield MemoryTerm(
+        pile="activations",
+        moments=RECOMPUTING,
+        bytes=max(one, 0),
+        formula=f"recomputed block: {whole / max(held.tokens, 1):,.0f} B a token x {held.tokens:,} tokens",
+        source=SOURCE,
+    )
+
+
+def working(held: Held) -> Iterator[MemoryTerm]:
+    """Gradients inside the block whose backward pass runs."""
+    if held.blocks:
+        kind = max(held.blocks, key=lambda kind: held.bytes_of(kind.working))
+        yield MemoryTerm(
+            pile="temporary",
+            moments=RECOMPUTING,
+            bytes=held.bytes_of(kind.working),
+            formula=f"gradients inside one block, {held.tokens:,} tokens",
+            source="trace of the live tensors of a backward pass (launcher/families)",
+        )
+
+
+def forward_working(held: Held) -> Iterator[MemoryTerm]:
+    """Inside the last block: its input, both residual sums and the MLP's output; with recomputation its MLP as well.
+
+    A checkpointed block saves nothing in forward, but the tensors of its MLP still pass through memory.
+    """
+    if not held.blocks or held.engine.library == "megatron":
+        return
+    kind, engine = held.blocks[-1], held.engine
+    row = Saved(
+        name="residuals", bytes=4 * engine.residual_size * held.spec.model.hidden_size, share="residual", part="input"
+    )
+    passing = [item for item in kind.saved if item.part in ("mlp", "activation", "moe")]
+    full = held.spec.checkpointing.mode == "full"
+    yield MemoryTerm(
+        pile="temporary",
+        moments=frozenset(("forward",)),
+        bytes=held.bytes_of([row, *(passing if full else ())]),
+        formula=f"tensors inside one block, {held.tokens:,} tokens",
+        source="trace of the live tensors of a forward pass (launcher/families)",
+    )
+
+
+def block_bytes(held: Held, kind: BlockKind) -> int:
+    """What one block keeps of one micro-batch, averaged over the blocks where only some are checkpointed."""
+    spec = held.spec.checkpointing
+    whole, kept = held.bytes_of(kind.saved), kept_bytes(held, kind)
+    if spec.mode == "none":
+        return whole
+    if spec.mode == "selective":
+        return kept
+    if spec.method == "block":
+        checkpointed = min(spec.layers or held.layers, held.layers)
+        return ceil((checkpointed * kept + (held.layers - checkpointed) * whole) / max(held.layers, 1))
+    return ceil(kept / (spec.layers or 1))
+
+
+def kept_bytes(held: Held, kind: BlockKind) -> int:
+    """What one checkpointed block keeps: its input, and with selective checkpointing what that does not drop."""
+    spec, model, engine = held.spec.checkpointing, held.spec.model, held.engine
+    row = Saved(name="block input", bytes=engine.residual_size * model.hidden_size, share="residual", part="input")
+    if spec.mode == "full":
+        return held.bytes_of([row])
+    if engine.library == "transformers":
+        return held.bytes_of([row, *(item for item in kind.saved if item.kept)])
+    dropped = {part for name in spec.modules or ("core_attn",) for part in _MODULES.get(name, ())}
+    return held.bytes_of(item for item in kind.saved if item.part not in dropped)
+
+
+def _term(held: Held, moments: frozenset[Moment], size: int, what: str) -> MemoryTerm:
+    per_token = sum(kind.count * block_bytes(held, kind) for kind in held.blocks) / max(held.tokens * held.layers, 1)
+    return MemoryTerm(
+        pile="activations",
+        moments=moments,
+        bytes=size,
+        formula=(
+            f"{what} of {held.layers}: {per_token:,.0f} B a token and layer x {held.tokens:,} tokens"
+            f" x {float(held.view.in_flight):g} micro-batches in flight"
+        ),
+        source=SOURCE,
+    )

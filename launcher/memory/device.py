@@ -1,0 +1,105 @@
+"""What a GPU and its libraries take whatever the model: workspaces, context, communicators, the allocator's loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from launcher.held import Held
+from launcher.spec import RunSpec
+from launcher.terms import ALWAYS, MemoryTerm
+from launcher.units import KIB, MIB
+
+CUBLAS_WORKSPACE = {"hopper": 32 * MIB, "older": 2 * 4 * MIB + 8 * 16 * KIB}
+"""torch ``aten/src/ATen/cuda/CublasHandlePool.cpp``: 32 MiB on Hopper, else ``:4096:2:16:8``."""
+
+CONTEXT_BYTES = 500 * MIB
+"""Measured CUDA contexts: 287 MB lazily to 667 MB eagerly loaded (pytorch issue 86509), 426 MiB (unsloth-zoo 1053)."""
+
+COMMUNICATOR_BYTES = 600 * MIB
+"""One NCCL communicator: 544 MB with 2 ranks, 688 MB with more, on 4 A100 with NVLink (NCCL issue 964)."""
+
+COMMUNICATORS_LIMIT_BYTES = 7300 * MIB
+"""nvidia-smi less reserved on 16 H100 with tensor and expert parallelism was 5.8 to 7.3 GB (Megatron-LM issue 150)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocator:
+    """Shares of the allocated peak that the caching allocator adds.
+
+    Attributes:
+        needed: Until it does not run out of memory, having freed its cached segments.
+        reserved: Until ``max_memory_reserved``, where memory is plenty.
+        source: Where the shares were seen.
+    """
+
+    needed: float
+    reserved: float
+    source: str
+
+
+ALLOCATORS = {
+    "default": Allocator(
+        needed=0.0625,
+        reserved=0.16,
+        source="replay of traces through a model of CUDACachingAllocator:"
+        " median of +2.1, 5.5, 5.6, 6.9, 10, 16.3 % needed, of +7.6, 16, 23 % reserved",
+    ),
+    "expandable": Allocator(
+        needed=0.0085,
+        reserved=0.11,
+        source="replay of traces with expandable segments: middle of +0.2 .. 1.5 % needed, of +3 .. 19 % reserved",
+    ),
+}
+NO_LOSS = Allocator(needed=0.0, reserved=0.0, source="the CPU allocator keeps no cache")
+
+
+def allocator(spec: RunSpec) -> Allocator:
+    """The allocator that the run trains with."""
+    return ALLOCATORS[spec.train.allocator] if spec.hardware.device == "cuda" else NO_LOSS
+
+
+def workspace(held: Held) -> Iterator[MemoryTerm]:
+    """The workspace of one cuBLAS handle, which torch takes from its own allocator."""
+    if held.cuda:
+        name = "hopper" if "fp8" in held.spec.hardware.dtypes else "older"
+        yield MemoryTerm(
+            pile="workspace",
+            moments=ALWAYS,
+            bytes=CUBLAS_WORKSPACE[name],
+            formula="one cuBLAS handle",
+            source="torch CublasHandlePool.cpp",
+        )
+
+
+def context(held: Held) -> Iterator[MemoryTerm]:
+    """The CUDA context of the process."""
+    if held.cuda:
+        yield MemoryTerm(
+            pile="context",
+            moments=ALWAYS,
+            bytes=CONTEXT_BYTES,
+            formula="one CUDA context",
+            source="pytorch issues 86509 and 107667",
+        )
+
+
+def communicators(held: Held) -> Iterator[MemoryTerm]:
+    """NCCL's buffers: one communicator for the world and for each degree above 1 that is not all of the world."""
+    if not held.cuda or held.spec.gpus == 1:
+        return
+    number = groups(held.spec)
+    yield MemoryTerm(
+        pile="communicators",
+        moments=ALWAYS,
+        bytes=min(number * COMMUNICATOR_BYTES, COMMUNICATORS_LIMIT_BYTES),
+        formula=f"{number} communicators x {COMMUNICATOR_BYTES // MIB} MiB",
+        source="NCCL issues 964 and 864, Megatron-LM issue 150",
+    )
+
+
+def groups(spec: RunSpec) -> int:
+    """Communicators of one rank: the world's, and those of smaller groups."""
+    world = spec.world
+    degrees = (world.data, world.tensor, world.pipeline, world.context, world.ulysses, world.expert, world.replicate)
+    return 1 + sum(1 < degree < spec.gpus for degree in degrees)

@@ -1,0 +1,182 @@
+"""The estimate: every term of every stage at every moment, and the worst of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Protocol
+
+from launcher.blocks import Engine, Family
+from launcher.dtypes import Dtypes
+from launcher.held import Held, held, parameter_counts
+from launcher.memory import activations, device, host, logits, states
+from launcher.memory.result import MemoryEstimate, ParameterCount, Peak, PileBytes, RankPeak
+from launcher.rank import Strategy, views
+from launcher.spec import RunSpec
+from launcher.terms import MOMENTS, OUTSIDE_PILES, PHASES, PILES, MemoryTerm, Moment, Phase
+
+ALLOCATED_BAND = 0.03
+"""Half width of the band around ``allocated``: Megatron's recorded peaks were met within 2 % by the same formulas."""
+
+NEEDED_HIGHEST = {"default": 0.163, "expandable": 0.015}
+"""The most that a replayed trace needed above its allocated peak, by allocator (see ``device.ALLOCATORS``)."""
+
+
+class Backend(Protocol):
+    """What the memory model asks of a backend's package."""
+
+    def dtypes(self, spec: RunSpec) -> Dtypes:
+        """What ``precision=`` means for it."""
+        ...
+
+    def engine(self, spec: RunSpec) -> Engine:
+        """The implementation that runs."""
+        ...
+
+    def overheads(self, held: Held) -> Iterable[MemoryTerm]:
+        """Buffers and temporaries that only it has."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankTerms:
+    """One rank of one stage with all of its terms."""
+
+    held: Held
+    terms: tuple[MemoryTerm, ...]
+
+    def allocated(self, moment: Moment) -> int:
+        """Bytes from torch's allocator at one moment."""
+        return sum(term.bytes for term in self.at(moment) if term.pile not in OUTSIDE_PILES)
+
+    def at(self, moment: Moment) -> list[MemoryTerm]:
+        """The terms alive at one moment."""
+        return [term for term in self.terms if moment in term.moments]
+
+    @property
+    def peak(self) -> tuple[int, Moment]:
+        """The allocated peak and its moment; of equal ones the first."""
+        best = max(MOMENTS, key=self.allocated)
+        return self.allocated(best), best
+
+
+def estimate(
+    spec: RunSpec,
+    *,
+    family: Family,
+    strategies: Iterable[Strategy],
+    backend: Backend,
+) -> MemoryEstimate:
+    """Predict the memory of a run.
+
+    Args:
+        spec: The run; its degrees divide what they must.
+        family: The module of ``launcher.families`` that ``model.family`` names.
+        strategies: All modules of ``launcher.strategies``.
+        backend: The package of ``launcher.backends`` that ``backend.name`` names.
+    """
+    ranks = rank_terms(spec, family=family, strategies=strategies, backend=backend)
+    worst = max(ranks, key=lambda rank: rank.peak[0])
+    allocated, moment = worst.peak
+    loss = device.allocator(spec)
+    reserved = ceil(allocated * (1 + loss.reserved))
+    piles = tuple(_piles(worst.at(moment), reserved - allocated, loss))
+    total, active = parameter_counts(spec, family)
+    device_bytes = sum(pile.bytes for pile in piles)
+    return MemoryEstimate(
+        parameters=ParameterCount(total=total, active=active, per_rank=worst.held.elements.parameters),
+        static_bytes=worst.allocated("idle"),
+        peak=_peak(worst, device_bytes),
+        phases=_phases(ranks),
+        piles=piles,
+        ranks=tuple(_rank_peak(rank) for rank in ranks),
+        host=host.host_memory(tuple(rank.held for rank in ranks), device_bytes),
+        disk=host.checkpoint(worst.held, total),
+    )
+
+
+def rank_terms(
+    spec: RunSpec,
+    *,
+    family: Family,
+    strategies: Iterable[Strategy],
+    backend: Backend,
+) -> tuple[RankTerms, ...]:
+    """All terms of one rank of each pipeline stage."""
+    dtypes, engine = backend.dtypes(spec), backend.engine(spec)
+    helds = [held(spec, view, family, dtypes, engine) for view in views(spec, strategies)]
+    return tuple(RankTerms(held=one, terms=tuple(_terms(one, backend))) for one in helds)
+
+
+def _terms(one: Held, backend: Backend) -> Iterator[MemoryTerm]:
+    yield from states.parameters(one)
+    yield from states.gradients(one)
+    yield from states.master_weights(one)
+    yield from states.optimizer_states(one)
+    yield from states.step_temporaries(one)
+    yield from activations.saved(one)
+    yield from activations.around(one)
+    yield from activations.recomputed(one)
+    yield from activations.working(one)
+    yield from activations.forward_working(one)
+    yield from logits.logits(one)
+    yield from device.workspace(one)
+    yield from device.context(one)
+    yield from device.communicators(one)
+    yield from backend.overheads(one)
+
+
+def _peak(worst: RankTerms, device_bytes: int) -> Peak:
+    spec = worst.held.spec
+    allocated, moment = worst.peak
+    loss = device.allocator(spec)
+    needed = ceil(allocated * (1 + loss.needed))
+    highest = NEEDED_HIGHEST[spec.train.allocator] if spec.hardware.device == "cuda" else 0.0
+    return Peak(
+        allocated_bytes=allocated,
+        needed_bytes=needed,
+        reserved_bytes=ceil(allocated * (1 + loss.reserved)),
+        device_bytes=device_bytes,
+        low_bytes=int(allocated * (1 - ALLOCATED_BAND)),
+        high_bytes=max(needed, ceil(allocated * (1 + ALLOCATED_BAND) * (1 + highest))),
+        phase=MOMENTS[moment],
+        stage=worst.held.view.stage,
+    )
+
+
+def _rank_peak(rank: RankTerms) -> RankPeak:
+    allocated = rank.peak[0]
+    return RankPeak(
+        stage=rank.held.view.stage,
+        static_bytes=rank.allocated("idle"),
+        allocated_bytes=allocated,
+        reserved_bytes=ceil(allocated * (1 + device.allocator(rank.held.spec).reserved)),
+    )
+
+
+def _phases(ranks: Sequence[RankTerms]) -> dict[Phase, int]:
+    return {
+        phase: max(rank.allocated(moment) for rank in ranks for moment in MOMENTS if MOMENTS[moment] == phase)
+        for phase in PHASES
+    }
+
+
+def _piles(terms: Sequence[MemoryTerm], lost: int, loss: device.Allocator) -> Iterator[PileBytes]:
+    """The terms of each pile together, the largest first in the text; what the allocator adds is one more pile."""
+    for pile in PILES:
+        own = sorted((term for term in terms if term.pile == pile and term.bytes), key=lambda term: -term.bytes)
+        if own:
+            yield PileBytes(
+                pile=pile,
+                bytes=sum(term.bytes for term in own),
+                formula=" + ".join(term.formula for term in own),
+                source="; ".join(dict.fromkeys(term.source for term in own)),
+            )
+    if lost:
+        yield PileBytes(
+            pile="fragmentation",
+            bytes=lost,
+            formula=f"{loss.reserved:g} x allocated: segments that the caching allocator holds and does not use",
+            source=loss.source,
+        )

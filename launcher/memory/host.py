@@ -1,0 +1,71 @@
+"""What a run takes beside its devices: host memory of a node, and checkpoints on disk."""
+
+from __future__ import annotations
+
+from launcher.dtypes import Dtypes
+from launcher.held import Held
+from launcher.memory.result import DiskSpace, HostMemory
+from launcher.units import DTYPE_BYTES
+
+_MOMENTS = {"adamw": 2.0, "sgd": 1.0, "lion": 1.0, "muon": 1.0, "adamw_8bit": 0.5, "paged_adamw_8bit": 0.5}
+"""Optimizer states in values of the states' format; eight-bit ones take a byte each."""
+
+
+def host_memory(helds: tuple[Held, ...], device_bytes: int) -> HostMemory:
+    """Host memory of one node: what its ranks offload, and on the CPU what they allocate.
+
+    The Python processes, the page cache and the dataloader's workers are left out. A paged optimizer counts here, since
+    the driver may move all of it to the host.
+    """
+    spec = helds[0].spec
+    ranks = spec.cluster.gpus_per_node
+    offloaded = max(offloaded_bytes(held) for held in helds)
+    allocated = device_bytes if spec.hardware.device == "cpu" else 0
+    return HostMemory(
+        bytes_per_node=ranks * (offloaded + allocated),
+        capacity_bytes=spec.hardware.host_memory_bytes,
+    )
+
+
+def offloaded_bytes(held: Held) -> int:
+    """Host bytes of one rank: fp32 master, gradients and moments of its shard, and a staging copy of its parameters.
+
+    ``(4 + 4 + 8) P / N`` for an optimizer on the CPU and the parameters' own ``size P / N`` in staging; offloaded
+    parameters ``size P / N`` more. On NVMe only buffers stay, which are left out. Pinned blocks are rounded up to a
+    power of two (PyTorch issues 95823 and 150517): master and gradients are, the moments are pageable.
+    """
+    zero, dtypes, optimizer = held.spec.zero, held.dtypes, held.spec.optimizer.name
+    size = 0
+    elements = held.elements.optimizer
+    if zero.offload_optimizer == "cpu":
+        pinned = _pinned(4 * elements, held)
+        size += 2 * pinned + int(4 * _MOMENTS.get(optimizer, 0) * elements)
+        size += _pinned(dtypes.size("parameters") * elements, held)
+    elif optimizer == "paged_adamw_8bit":
+        size += 2 * elements
+    if zero.offload_parameters == "cpu":
+        size += _pinned(dtypes.size("parameters") * held.elements.parameters, held)
+    return size
+
+
+def _pinned(size: int, held: Held) -> int:
+    """A block of pinned memory: the next power of two; the CPU's ranks do not pin."""
+    return 1 << (size - 1).bit_length() if held.cuda and size > 0 else size
+
+
+def checkpoint(held: Held, total: int) -> DiskSpace:
+    """One checkpoint: parameters, master weights and optimizer states of the whole model, each once.
+
+    ``(4 + 8) P`` for fp32 parameters and Adam, ``(2 + 4 + 8) P`` beside a master copy. ``save.keep`` of them are kept
+    while one more is written.
+    """
+    spec = held.spec
+    size = int(total * checkpoint_bytes_per_parameter(held.dtypes, spec.optimizer.name))
+    kept = spec.save.keep + 1 if spec.save.every is not None or spec.save.last else 0
+    return DiskSpace(checkpoint_bytes=size, kept_bytes=kept * size, capacity_bytes=spec.hardware.disk_bytes)
+
+
+def checkpoint_bytes_per_parameter(dtypes: Dtypes, optimizer: str) -> float:
+    """Bytes of one parameter in a checkpoint."""
+    moments = _MOMENTS.get(optimizer, 0.0) * DTYPE_BYTES[dtypes.optimizer_states]
+    return dtypes.size("parameters") + dtypes.size("master") + moments

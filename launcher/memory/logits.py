@@ -1,0 +1,58 @@
+"""Logits and their cross entropy, on the stage that computes the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from launcher.held import Held
+from launcher.terms import MemoryTerm
+
+_TORCH = "trace of the live tensors of torch.nn.functional.cross_entropy on fp32 logits"
+_MEGATRON = "Megatron-core tensor_parallel/cross_entropy.py"
+
+
+def logits(held: Held) -> Iterator[MemoryTerm]:
+    """Bytes of a token's logits at the loss and at its gradient, times the tokens that are in memory at once.
+
+    Full loss by torch: forward ``size V + 4 V + 4 V`` (logits, fp32 copy, log-softmax), backward ``12 V`` (log-softmax,
+    two gradients); in fp32 the copy is none. Chunked: the same for ``loss_chunk`` tokens, backward recomputing forward.
+    """
+    if not held.view.head:
+        return
+    if held.engine.library == "megatron":
+        yield from _megatron(held)
+        return
+    size, tokens = held.engine.size, _tokens(held)
+    copy = 4 if size < 4 else 0
+    forward, backward = size + copy + 4, 12
+    if held.engine.vocabulary_parallel:
+        forward = backward = 16
+    yield _term(held, "loss", forward, tokens, _TORCH)
+    yield _term(held, "loss_backward", backward, tokens, _TORCH)
+
+
+def _megatron(held: Held) -> Iterator[MemoryTerm]:
+    """Vocabulary-parallel cross entropy in place: ``(2 + 4) V / t`` a token, in fp32 ``4 V / t``."""
+    size = held.engine.size
+    per_element = size + 4 if size < 4 else 4
+    yield _term(held, "loss", per_element, held.tokens, _MEGATRON)
+    yield _term(held, "loss_backward", per_element, held.tokens, _MEGATRON)
+
+
+def _tokens(held: Held) -> int:
+    """Tokens whose logits are in memory at once."""
+    if held.spec.train.loss == "full":
+        return held.tokens
+    return min(held.tokens, held.spec.train.loss_chunk)
+
+
+def _term(held: Held, moment: str, per_element: int, tokens: int, source: str) -> MemoryTerm:
+    share = held.view.tensor if held.engine.vocabulary_parallel else 1
+    vocabulary = -(-held.vocabulary * share // 1)
+    return MemoryTerm(
+        pile="logits",
+        moments=frozenset((moment,)),  # type: ignore[arg-type]
+        bytes=int(per_element * vocabulary * tokens),
+        formula=f"{per_element} B x {int(vocabulary):,} vocabulary x {tokens:,} tokens",
+        source=source,
+    )

@@ -1,0 +1,106 @@
+"""Model states: parameters, gradients, master weights and optimizer states, and the temporaries of the step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from launcher.held import Held
+from launcher.terms import ALWAYS, MemoryTerm, Moment
+from launcher.units import count
+
+_ZERO = "ZeRO, arXiv:1910.02054, section 3 and figure 1"
+_ADAM_STATES = {"adamw": 2, "sgd": 1, "lion": 1, "muon": 1}
+_BLOCK_8BIT = 256  # bitsandbytes blockwise quantisation: one fp32 scale for 256 values, functional.py.
+
+AFTER_BACKWARD: frozenset[Moment] = frozenset(("root_backward", "clip", "step"))
+DURING_BACKWARD: frozenset[Moment] = frozenset(("next_block_backward", "first_layer_backward"))
+TRAINING: frozenset[Moment] = ALWAYS - {"load"}
+WITHIN_MICRO_BATCH: frozenset[Moment] = frozenset(("forward", "loss", "loss_backward", "block_backward"))
+
+
+def parameters(held: Held) -> Iterator[MemoryTerm]:
+    """Parameters as the module holds them between two steps: ``size x P``, or ``size x P / N`` where they are sharded.
+
+    Offloaded parameters are the backend's own account.
+    """
+    if held.spec.zero.offload_parameters != "none":
+        return
+    yield _state(held, "parameters", held.elements.parameters, held.dtypes.size("parameters"), ALWAYS)
+
+
+def gradients(held: Held) -> Iterator[MemoryTerm]:
+    """Gradients in the format in which micro-batches meet: ``size x P / N``.
+
+    They live always (buffers), from one micro-batch to the next, or from the backward pass of a block to the step.
+    """
+    elements, size = held.elements.gradients, held.dtypes.size("accumulate")
+    if held.engine.gradients_stay:
+        yield _state(held, "gradients", elements, size, TRAINING)
+    elif held.spec.gradient_accumulation > 1:
+        moments = AFTER_BACKWARD | DURING_BACKWARD | WITHIN_MICRO_BATCH
+        yield _state(held, "gradients", elements, size, moments)
+    else:
+        block = held.largest_block.gradients
+        yield _state(held, "gradients", elements, size, AFTER_BACKWARD)
+        yield _state(held, "gradients", held.all_blocks.gradients - block, size, frozenset(("first_layer_backward",)))
+        if held.layers > 1:
+            yield _state(held, "gradients", block, size, frozenset(("next_block_backward",)))
+
+
+def master_weights(held: Held) -> Iterator[MemoryTerm]:
+    """A wider copy of the parameters for the optimizer: ``size x P / N``, none where the parameters are that copy."""
+    size = held.dtypes.size("master")
+    if size and held.spec.zero.offload_optimizer == "none":
+        yield _state(held, "master_weights", held.elements.optimizer, size, TRAINING)
+
+
+def optimizer_states(held: Held) -> Iterator[MemoryTerm]:
+    """Adam's two moments, ``2 x size x P / N``; one moment for SGD, Lion, Muon; Adafactor's factors are left out.
+
+    Eight-bit Adam keeps a byte a value and an fp32 scale for 256 of them; the paged one may keep all of it on the host.
+    """
+    name, elements = held.spec.optimizer.name, held.elements.optimizer
+    if held.spec.zero.offload_optimizer != "none":
+        return
+    if name in _ADAM_STATES:
+        size = _ADAM_STATES[name] * held.dtypes.size("optimizer_states")
+        yield _state(held, "optimizer_states", elements, size, TRAINING)
+    elif name == "adamw_8bit":
+        yield MemoryTerm(
+            pile="optimizer_states",
+            moments=TRAINING,
+            bytes=2 * elements + 2 * 4 * -(-elements // _BLOCK_8BIT),
+            formula=f"2 x (1 B + 4 B / {_BLOCK_8BIT}) x {count(elements)} parameters of this rank",
+            source="bitsandbytes functional.py, blockwise quantisation",
+        )
+
+
+def step_temporaries(held: Held) -> Iterator[MemoryTerm]:
+    """What ``torch.optim`` adds in the step: nothing fused, ``4 P / N`` with lists, 3 of the largest tensor in a loop.
+
+    Lists (foreach) make a square root of the second moment of all parameters; the loop makes two quotients and a
+    square root of one parameter. Both were seen in a trace of the live tensors of ``AdamW.step``.
+    """
+    if held.engine.optimizer == "fused" or held.spec.optimizer.name != "adamw":
+        return
+    size = held.dtypes.size("optimizer_states")
+    lists = held.engine.optimizer == "foreach"
+    elements = held.elements.optimizer if lists else 3 * held.elements.largest_shard
+    what = "all parameters" if lists else "3 x the largest tensor"
+    yield MemoryTerm(
+        pile="temporary",
+        moments=frozenset(("step",)),
+        bytes=size * elements,
+        formula=f"{size} B x {count(elements)} ({what} of this rank)",
+        source="torch/optim/adam.py, trace of the live tensors of a step",
+    )
+
+
+def _state(held: Held, pile: str, elements: int, size: int, moments: frozenset[Moment]) -> MemoryTerm:
+    return MemoryTerm(
+        pile=pile,  # type: ignore[arg-type]
+        moments=moments,
+        bytes=size * elements,
+        formula=f"{size} B x {count(elements)} of {count(held.elements.whole)} parameters of this position",
+        source=_ZERO,
+    )
