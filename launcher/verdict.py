@@ -66,7 +66,7 @@ def judge(spec: RunSpec, estimate: MemoryEstimate) -> Verdict:
     """
     outside, capacity = estimate.outside_bytes, spec.rank_memory_bytes
     used = estimate.peak.needed_bytes + outside
-    shortages = tuple(_shortages(estimate, capacity))
+    shortages = tuple(_shortages(spec, estimate))
     if shortages:
         name: VerdictName = "does_not_fit"
     else:
@@ -74,12 +74,14 @@ def judge(spec: RunSpec, estimate: MemoryEstimate) -> Verdict:
     return Verdict(name=name, used_bytes=used, capacity_bytes=capacity, shortages=shortages)
 
 
-def _shortages(estimate: MemoryEstimate, capacity: int | None) -> Iterator[Shortage]:
-    peak, outside = estimate.peak, estimate.outside_bytes
+def _shortages(spec: RunSpec, estimate: MemoryEstimate) -> Iterator[Shortage]:
+    peak, outside, capacity = estimate.peak, estimate.outside_bytes, spec.rank_memory_bytes
     if capacity is not None and peak.low_bytes + outside > capacity:
         yield Shortage(place="device", used_bytes=peak.needed_bytes + outside, capacity_bytes=capacity)
     host, disk = estimate.host, estimate.disk
-    if host.capacity_bytes is not None and host.bytes_per_node > host.capacity_bytes:
+    # On the CPU the devices are the host: only what is offloaded beside them is another fact.
+    inside = spec.cluster.gpus_per_node * peak.device_bytes if spec.hardware.device == "cpu" else 0
+    if host.capacity_bytes is not None and host.bytes_per_node > max(host.capacity_bytes, inside):
         yield Shortage(place="host", used_bytes=host.bytes_per_node, capacity_bytes=host.capacity_bytes)
     if disk.capacity_bytes is not None and disk.kept_bytes > disk.capacity_bytes:
         yield Shortage(place="disk", used_bytes=disk.kept_bytes, capacity_bytes=disk.capacity_bytes)

@@ -1,0 +1,38 @@
+"""The neighbours of a run: single changes that take less memory, in the order of what they cost, as data.
+
+Each function gives the variants of one change, the weakest first, each as overrides and as the run that they make;
+a test demands that pasting the overrides gives that very run. A change keeps the batch of an optimizer step wherever
+it can, because another batch is another training.
+"""
+
+from __future__ import annotations
+
+from launcher.neighbours import layout, settings
+from launcher.neighbours.change import Change, Neighbour
+
+__all__ = ["NEIGHBOURS", "Change", "Neighbour"]
+
+NEIGHBOURS: tuple[Neighbour, ...] = (
+    settings.fewer_checkpoints,
+    settings.expandable_segments,
+    settings.bucket_views,
+    settings.fused_optimizer,
+    layout.sequence_parallel,
+    settings.smaller_buckets,
+    settings.chunked_loss,
+    settings.selective_checkpointing,
+    settings.smaller_micro_batch,
+    layout.sharding,
+    layout.no_replicas,
+    settings.bf16,
+    settings.full_checkpointing,
+    layout.tensor_parallel,
+    layout.pipeline_parallel,
+    settings.eight_bit_optimizer,
+    layout.offloaded_optimizer,
+    layout.whole_node,
+    layout.more_nodes,
+    layout.offloaded_parameters,
+    settings.low_rank_adapter,
+    settings.shorter_sequences,
+)

@@ -1,0 +1,29 @@
+"""One change of a run: the overrides, the run that they make, and what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from launcher import ways
+from launcher.spec import RunSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One variant: the overrides, the run that they make, and the cost in words."""
+
+    overrides: tuple[str, ...]
+    spec: RunSpec
+    cost: str
+
+
+type Neighbour = Callable[[RunSpec], Iterator[Change]]
+
+
+def set_to(spec: RunSpec, cost: str, settings: dict[str, object], shown: tuple[str, ...] | None = None) -> Change:
+    """Keys set to values; ``shown`` are other words for the same."""
+    overrides = shown or tuple(ways.override(path, value) for path, value in settings.items())
+    for path, value in settings.items():
+        spec = ways.changed(spec, path, value)
+    return Change(overrides, spec, cost)

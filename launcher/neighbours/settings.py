@@ -1,0 +1,148 @@
+"""Neighbours that train the same ranks with other settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from launcher import ways
+from launcher.neighbours.change import Change, set_to
+from launcher.spec import PrecisionSpec, RunSpec
+
+_FP32 = PrecisionSpec(
+    name="fp32",
+    compute="fp32",
+    parameters=None,
+    gradients=None,
+    accumulate=None,
+    master=None,
+    optimizer_states=None,
+    reduce=None,
+    recipe=None,
+)
+"""``precision=fp32`` with nothing refined."""
+
+
+def _set(spec: RunSpec, cost: str, settings: dict[str, object], shown: tuple[str, ...] | None = None) -> Change:
+    """Keys set to values; ``shown`` are other words for the same."""
+    overrides = shown or tuple(ways.override(path, value) for path, value in settings.items())
+    for path, value in settings.items():
+        spec = ways.changed(spec, path, value)
+    return Change(overrides, spec, cost)
+
+
+def fewer_checkpoints(spec: RunSpec) -> Iterator[Change]:
+    """One checkpoint on disk in place of several."""
+    if spec.save.keep > 1:
+        yield set_to(spec, "older checkpoints are gone", {"save.keep": 1})
+
+
+def expandable_segments(spec: RunSpec) -> Iterator[Change]:
+    """The CUDA allocator grows segments in place of leaving gaps."""
+    if spec.hardware.device == "cuda" and spec.train.allocator == "default":
+        cost = "next to nothing: the allocator maps memory in place of caching segments"
+        yield set_to(spec, cost, {"train.allocator": "expandable"})
+
+
+def bucket_views(spec: RunSpec) -> Iterator[Change]:
+    """DDP's gradients inside its communication buckets."""
+    if not spec.backend.bucket_view:
+        yield set_to(spec, "nothing", {"backend.bucket_view": True})
+
+
+def fused_optimizer(spec: RunSpec) -> Iterator[Change]:
+    """One kernel without temporaries."""
+    switched_off = spec.optimizer.fused is False or spec.optimizer.foreach is True
+    if spec.optimizer.name == "adamw" and switched_off and spec.hardware.device == "cuda":
+        settings: dict[str, object] = {"optimizer.fused": True}
+        if spec.optimizer.foreach:
+            settings["optimizer.foreach"] = None
+        yield set_to(spec, "nothing", settings)
+
+
+def smaller_buckets(spec: RunSpec) -> Iterator[Change]:
+    """DeepSpeed's reduction buckets, a tenth of its default."""
+    smaller = 50_000_000
+    if spec.backend.name == "deepspeed" and spec.zero.reduce_bucket_size > smaller:
+        settings: dict[str, object] = {"zero.reduce_bucket_size": smaller}
+        if spec.zero.stage == 3:
+            settings["zero.max_reuse_distance"] = smaller
+            settings["zero.max_live_parameters"] = smaller
+        yield set_to(spec, "more and smaller collectives", settings)
+
+
+def chunked_loss(spec: RunSpec) -> Iterator[Change]:
+    """The logits of a few tokens at a time."""
+    if spec.train.loss == "full":
+        yield set_to(spec, "a little time: the loss runs over pieces of the sequence", {"train.loss": "chunked"})
+
+
+def selective_checkpointing(spec: RunSpec) -> Iterator[Change]:
+    """Some activations computed again."""
+    if spec.checkpointing.mode == "none" and spec.checkpointing.layers is None:
+        cost = "a part of the forward pass runs twice"
+        yield set_to(spec, cost, {"checkpointing.mode": "selective"}, ("checkpointing=selective",))
+
+
+def full_checkpointing(spec: RunSpec) -> Iterator[Change]:
+    """Only the input of each block is kept."""
+    if spec.checkpointing.mode == "full":
+        return
+    cost = "the forward pass runs twice, about a third more computation"
+    if spec.checkpointing.modules:
+        yield set_to(spec, cost, {"checkpointing.mode": "full", "checkpointing.modules": ()})
+    else:
+        yield set_to(spec, cost, {"checkpointing.mode": "full"}, ("checkpointing=full",))
+
+
+def smaller_micro_batch(spec: RunSpec) -> Iterator[Change]:
+    """Fewer sequences at once and more gradient accumulation; the optimizer step stays as it is."""
+    size, total = spec.train.micro_batch_size, spec.global_batch_size
+    settings: dict[str, object] = {}
+    if spec.train.global_batch_size is None:
+        settings["train.global_batch_size"] = total
+    for smaller in reversed(ways.divisors(size)[:-1]):
+        count = spec.gradient_accumulation * size // smaller
+        cost = f"{count} micro-batches of {smaller} a step: smaller matrix products"
+        yield set_to(spec, cost, {"train.micro_batch_size": smaller, **settings})
+
+
+def bf16(spec: RunSpec) -> Iterator[Change]:
+    """Half the bytes of activations."""
+    precision = spec.precision
+    if precision.compute != "fp32" or "bf16" not in spec.hardware.dtypes:
+        return
+    cost = "8 bits of mantissa in matrix products, and they are faster"
+    if precision == _FP32:
+        settings: dict[str, object] = {"precision.name": "bf16", "precision.compute": "bf16"}
+        yield set_to(spec, cost, settings, ("precision=bf16",))
+    else:
+        yield set_to(spec, cost, {"precision.compute": "bf16"})
+
+
+def eight_bit_optimizer(spec: RunSpec) -> Iterator[Change]:
+    """Adam's moments in 8 bits."""
+    if spec.optimizer.name == "adamw" and spec.hardware.device == "cuda":
+        cost = "moments quantised in blocks; needs bitsandbytes"
+        settings: dict[str, object] = {"optimizer.name": "adamw_8bit"}
+        for key in ("fused", "foreach"):
+            if getattr(spec.optimizer, key) is not None:
+                settings[f"optimizer.{key}"] = None
+        yield set_to(spec, cost, settings)
+
+
+def low_rank_adapter(spec: RunSpec) -> Iterator[Change]:
+    """Small trained matrices beside frozen weights, which qlora quantises to 4 bits."""
+    if spec.adapter.name == "none":
+        cost = "only the adapter is trained: fine-tuning of existing weights"
+        yield set_to(spec, cost, {"adapter.name": "lora"}, ("adapter=lora",))
+    if spec.adapter.name != "qlora":
+        cost = "only the adapter is trained, beside weights of 4 bits"
+        yield set_to(spec, cost, {"adapter.name": "qlora"}, ("adapter=qlora",))
+
+
+def shorter_sequences(spec: RunSpec) -> Iterator[Change]:
+    """A half, a quarter, ... of the tokens of a sequence, not below 512."""
+    length = spec.sequence_length
+    while (length := length // 2) >= 512:
+        cost = f"sequences of {length} tokens, not {spec.sequence_length}: another training"
+        yield set_to(spec, cost, {"train.sequence_length": length})
