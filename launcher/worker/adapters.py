@@ -1,0 +1,55 @@
+"""LoRA by ``peft``: low-rank matrices beside frozen linear layers (arXiv:2106.09685)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import peft
+import torch
+from safetensors.torch import save_file
+
+from launcher.spec import RunSpec
+from launcher.worker.errors import TrainingError
+
+_NAME = "default"
+
+
+def settings(spec: RunSpec) -> Any:
+    """The ``peft`` configuration of the run's adapter."""
+    adapter = spec.adapter
+    return peft.LoraConfig(
+        r=adapter.rank,
+        lora_alpha=adapter.alpha,
+        lora_dropout=adapter.dropout,
+        target_modules=sorted(adapter.targets),
+        task_type="CAUSAL_LM",
+        base_model_name_or_path=spec.model.weights,
+        fan_in_fan_out=spec.model.family == "gpt",  # GPT-2 keeps its weights transposed (Conv1D).
+    )
+
+
+def inject(network: Any, spec: RunSpec) -> None:
+    """Add the adapter to a network on the meta device and freeze all else.
+
+    Raises:
+        TrainingError: A target is no module of this model.
+    """
+    if spec.adapter.name == "none":
+        return
+    known = {name.rsplit(".", 1)[-1] for name, module in network.named_modules() if hasattr(module, "weight")}
+    unknown = [target for target in spec.adapter.targets if target not in known]
+    if unknown:
+        raise TrainingError(
+            f"adapter.targets={unknown}: this model has no such modules; it has {', '.join(sorted(known))}"
+        )
+    peft.inject_adapter_in_model(settings(spec), network, adapter_name=_NAME, low_cpu_mem_usage=True)
+    for name, parameter in network.named_parameters():
+        parameter.requires_grad_(".lora_" in name)
+
+
+def export(tensors: dict[str, torch.Tensor], spec: RunSpec, directory: Path) -> None:
+    """Write the adapter as ``peft`` loads it: its tensors by ``peft``'s own names, and its configuration."""
+    renamed = {f"base_model.model.{name.replace(f'.{_NAME}', '')}": value for name, value in tensors.items()}
+    save_file(renamed, directory / "adapter_model.safetensors", metadata={"format": "pt"})
+    settings(spec).save_pretrained(str(directory))

@@ -1,0 +1,25 @@
+"""The command line of every worker module: ``--run DIR``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from launcher.parse import parse
+from launcher.spec import RunSpec
+from launcher.worker import process
+
+
+def main(run: Callable[[RunSpec, Path], None]) -> None:
+    """Read the run's specification and train it; the configuration is never composed again.
+
+    Args:
+        run: Trains a run in its directory.
+    """
+    parser = argparse.ArgumentParser(description="One rank of a recorded run; started by torchrun.")
+    parser.add_argument("--run", type=Path, required=True, metavar="DIR", help="the run directory")
+    directory: Path = parser.parse_args().run
+    with process.reported(directory):
+        run(parse(json.loads((directory / "spec.json").read_text())), directory)

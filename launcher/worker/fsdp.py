@@ -1,0 +1,167 @@
+"""``python -m launcher.worker.fsdp --run DIR``: one rank of PyTorch FSDP2 or DDP, started by torchrun."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+from torch.distributed.fsdp import FSDPModule
+from torch.nn.parallel import DistributedDataParallel
+
+from launcher.backends.fsdp.dtypes import dtypes
+from launcher.worker import adapters, export, initial, loop, network, optimizers, recompute, sharding, weights
+from launcher.worker.engine import Context, PendingSave, StepResult
+from launcher.worker.entry import main
+from launcher.worker.language_model import LanguageModel
+
+
+def build(context: Context) -> FsdpEngine:
+    """Make the model on the meta device, cut it, give every rank its part of the values, and add the optimizer."""
+    spec = context.spec
+    made = network.network(spec.model, sharding.TORCH_DTYPES[dtypes(spec).parameters])
+    adapters.inject(made, spec)
+    model = LanguageModel(made, spec.train)
+    blocks = network.blocks(made)
+    recompute.apply(blocks, spec)
+    if spec.train.compile:
+        for block in blocks:
+            block.forward = torch.compile(block.forward)  # type: ignore[method-assign]
+    if spec.parallel.shard:
+        sharding.shard(model, context)
+    offloaded = spec.zero.offload_parameters == "cpu"
+    model.to_empty(device="cpu" if offloaded else context.device)
+    network.retie(made)
+    if spec.model.weights is None:
+        initial.fill(made, spec.train.seed)
+    else:
+        weights.load(made, Path(spec.model.weights), spec.train.seed)
+    wrapped = model if spec.parallel.shard else sharding.replicate(model, context)
+    return FsdpEngine(context, model, wrapped)
+
+
+class FsdpEngine:
+    """A model under FSDP2 or DDP in training."""
+
+    def __init__(self, context: Context, model: LanguageModel, wrapped: nn.Module) -> None:
+        self._context, self._spec = context, context.spec
+        self._model, self._wrapped = model, wrapped
+        self._optimizer = optimizers.optimizer(self._spec, model)
+        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._writers: dist.ProcessGroup | None = None
+
+    def train_step(self, step: int, micro_batches: Sequence[torch.Tensor]) -> StepResult:
+        """Forward and backward of every micro-batch, then the optimizer."""
+        spec, memory = self._spec, self._context.memory
+        if spec.model.dropout or spec.adapter.dropout:  # So that a resumed run draws what this one would have.
+            torch.manual_seed(initial.seed_of(spec.train.seed, "dropout", step, self._context.rank))
+        self._wrapped.train()
+        total = torch.zeros((), device=self._context.device)
+        for index, tokens in enumerate(micro_batches):
+            with self._synchronising(last=index == len(micro_batches) - 1):
+                memory.enter("forward")
+                with self._autocast():
+                    loss = self._wrapped(tokens) / len(micro_batches)
+                memory.enter("backward")
+                loss.backward()
+            total += loss.detach()
+        memory.enter("optimizer")
+        rate = optimizers.learning_rate(spec.optimizer, step, spec.train.steps)
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        norm = optimizers.clip(self._parameters, spec.optimizer.clip)
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        return StepResult(loss=self._mean(total), grad_norm=norm, learning_rate=rate)
+
+    @torch.no_grad()
+    def evaluate(self, batches: Iterable[torch.Tensor]) -> torch.Tensor:
+        """The mean loss over the batches of all ranks."""
+        self._wrapped.eval()
+        total, count = torch.zeros((), device=self._context.device), 0
+        for tokens in batches:
+            with self._autocast():
+                total += self._wrapped(tokens)
+            count += 1
+        return self._mean(total / count)
+
+    def save(self, directory: Path) -> PendingSave | None:
+        """Write sharded model and optimizer states by ``torch.distributed.checkpoint``."""
+        state = self._state()
+        if not self._spec.save.asynchronous:
+            dcp.save(state, checkpoint_id=directory)
+            return None
+        if self._writers is None:  # A group of their own: the writers' collectives run beside those of training.
+            self._writers = dist.new_group(backend="gloo")
+        pending: Any = dcp.async_save(state, checkpoint_id=directory, process_group=self._writers)
+        if not isinstance(pending, Future):
+            raise AssertionError("async_save without a staging thread returns a Future")
+        return pending
+
+    def load(self, directory: Path) -> None:
+        """Read the states into this run's own sharding."""
+        state = self._state()
+        dcp.load(state, checkpoint_id=directory)
+        set_state_dict(
+            self._model,
+            self._optimizer,
+            model_state_dict=state["model"],
+            optim_state_dict=state["optimizer"],
+            options=self._options(),
+        )
+
+    def export(self, directory: Path) -> None:
+        """Write the weights, or the adapter alone, for ``transformers`` and ``peft``."""
+        export.write(self._model.network, self._context, directory)
+
+    def tensors(self) -> Iterator[torch.Tensor]:
+        """Parameters, gradients, buffers and optimizer states, as this rank holds them."""
+        for tensor in self._model.parameters():
+            yield tensor
+            if tensor.grad is not None:
+                yield tensor.grad
+        yield from self._model.buffers()
+        for state in self._optimizer.state.values():
+            yield from (value for value in state.values() if isinstance(value, torch.Tensor))
+
+    def _state(self) -> dict[str, Any]:
+        model, optimizer = get_state_dict(self._model, self._optimizer, options=self._options())
+        return {"model": model, "optimizer": optimizer}
+
+    def _options(self) -> StateDictOptions:
+        """A frozen base is not saved: it follows from ``model.weights`` or the seed."""
+        frozen = self._spec.adapter.name != "none"
+        return StateDictOptions(ignore_frozen_params=frozen, strict=not frozen)
+
+    @contextlib.contextmanager
+    def _synchronising(self, *, last: bool) -> Iterator[None]:
+        """Whether this micro-batch's backward pass also reduces gradients over the ranks."""
+        if isinstance(self._wrapped, DistributedDataParallel):
+            with contextlib.nullcontext() if last else self._wrapped.no_sync():
+                yield
+            return
+        if isinstance(self._wrapped, FSDPModule):
+            self._wrapped.set_requires_gradient_sync(last or self._spec.backend.micro_step_sync)
+        yield
+
+    def _autocast(self) -> contextlib.AbstractContextManager[object]:
+        formats = dtypes(self._spec)
+        if not formats.autocast:
+            return contextlib.nullcontext()
+        return torch.autocast(self._context.device.type, sharding.TORCH_DTYPES[formats.compute])
+
+    def _mean(self, value: torch.Tensor) -> torch.Tensor:
+        """The mean over all ranks; model parallel ranks hold the same value, so they do not change it."""
+        dist.all_reduce(value)
+        return value / self._context.world
+
+
+if __name__ == "__main__":
+    main(lambda spec, directory: loop.run(spec, directory, build))

@@ -1,0 +1,120 @@
+"""Fresh values for parameters, the same however they are sharded.
+
+A parameter is drawn in blocks of rows, each from a seed of its own, so a rank makes only the blocks that its shard
+touches, and a single process, DDP, FSDP and tensor parallel ranks on the same kind of device start from equal weights.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+from launcher.worker import network
+
+BLOCK_ELEMENTS = 2**20
+"""Elements of one block of rows: what a rank holds beside its shard while it draws values."""
+
+type Draw = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
+"""Fills a block of rows, of shape (rows, *rest)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """A rank's part of a parameter: ``tensor`` lies at ``offset`` in the whole, whose shape is ``shape``."""
+
+    tensor: torch.Tensor
+    shape: tuple[int, ...]
+    offset: tuple[int, ...]
+
+    @property
+    def region(self) -> tuple[slice, ...]:
+        """Where in the whole parameter the rank's part lies."""
+        return tuple(slice(start, start + size) for start, size in zip(self.offset, self.tensor.shape, strict=True))
+
+
+def local(parameter: torch.Tensor) -> Local:
+    """A rank's part of a parameter that may be sharded."""
+    if not isinstance(parameter, DTensor):
+        return Local(parameter, tuple(parameter.shape), (0,) * parameter.dim())
+    _, offset = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
+    return Local(parameter.to_local(), tuple(parameter.shape), tuple(offset))
+
+
+@torch.no_grad()
+def fill(made: nn.Module, seed: int) -> None:
+    """Give every parameter and buffer of a network on a real device its fresh value."""
+    for name, parameter, draw in _draws(made):
+        draw_into(local(parameter), name, seed, draw)
+    fill_buffers(made)
+
+
+@torch.no_grad()
+def fill_buffers(made: nn.Module) -> None:
+    """Compute the buffers, none of which is saved: frequencies of rotary positions."""
+    for module, name, value in network.buffers(made):
+        getattr(module, name).copy_(value)
+
+
+def draw_into(part: Local, name: str, seed: int, draw: Draw) -> None:
+    """Fill a rank's part of the parameter ``name``, block of rows by block of rows."""
+    if part.tensor.numel() == 0:
+        return
+    width = math.prod(part.shape[1:])
+    rows = max(1, BLOCK_ELEMENTS // max(1, width))
+    first, end = part.offset[0], part.offset[0] + part.tensor.shape[0]
+    generator = torch.Generator(device=part.tensor.device)
+    for block in range(first // rows, math.ceil(end / rows)):
+        start, stop = block * rows, min((block + 1) * rows, part.shape[0])
+        values = torch.empty((stop - start, *part.shape[1:]), dtype=torch.float32, device=part.tensor.device)
+        draw(values, generator.manual_seed(seed_of(seed, name, block)))
+        low, high = max(start, first), min(stop, end)
+        wanted = values[(slice(low - start, high - start), *part.region[1:])]
+        part.tensor[low - first : high - first].copy_(wanted)
+
+
+def seed_of(*content: object) -> int:
+    """63 bits that depend on all the arguments, the same in every process."""
+    digest = hashlib.sha256("/".join(map(str, content)).encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
+
+
+def _draws(made: nn.Module) -> Iterator[tuple[str, torch.Tensor, Draw]]:
+    seen: set[int] = set()
+    for path, module in made.named_modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if id(parameter) not in seen:
+                seen.add(id(parameter))
+                full = f"{path}.{name}"
+                yield full.replace(".base_layer", ""), parameter, _draw(full, module, name, _config(made))
+
+
+def _config(made: nn.Module) -> Any:
+    return made.config
+
+
+def _draw(path: str, module: nn.Module, name: str, config: Any) -> Draw:
+    """How ``transformers`` (``_init_weights``) and, for LoRA, ``peft`` (``reset_lora_parameters``) begin."""
+    if "Norm" in type(module).__name__ and name == "weight":
+        return lambda values, _: values.fill_(1.0)
+    if name == "bias" or ".lora_B." in path:
+        return lambda values, _: values.zero_()
+    if ".lora_A." in path:
+        return _uniform_by_inputs
+    deviation = float(config.initializer_range)
+    if config.model_type == "gpt2" and path.endswith("c_proj.weight"):
+        deviation /= math.sqrt(2 * config.n_layer)
+    return lambda values, generator: values.normal_(0.0, deviation, generator=generator)
+
+
+def _uniform_by_inputs(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """``kaiming_uniform_(a=sqrt(5))``: uniform within one over the square root of the inputs."""
+    bound = 1 / math.sqrt(values.shape[1])
+    return values.uniform_(-bound, bound, generator=generator)

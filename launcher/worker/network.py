@@ -1,0 +1,111 @@
+"""The network of a model specification, built from ``transformers`` classes with no hub and no memory.
+
+Everything is made on the meta device; ``launcher.worker.initial`` and ``launcher.worker.weights`` fill in values once
+the parameters have been sharded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import transformers
+from torch import nn
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from launcher.spec import ModelSpec
+
+CAUSAL_SDPA = "causal_sdpa"
+"""SDPA by its causal flag alone. Samples are packed and never padded, so no mask is needed, and ``transformers`` makes
+none for an attention function whose name it does not know; finding out that its own needs none waits for the GPU."""
+
+_ATTENTION = {"sdpa": CAUSAL_SDPA, "eager": "eager", "flash": "flash_attention_2"}
+
+ALL_ATTENTION_FUNCTIONS.register(CAUSAL_SDPA, sdpa_attention_forward)
+
+
+def config(model: ModelSpec) -> Any:
+    """The ``transformers`` configuration of a model that ``launcher.backends.fsdp.check`` has let through."""
+    if model.family == "gpt":
+        return _gpt2(model)
+    common = {
+        "vocab_size": model.vocab_size,
+        "hidden_size": model.hidden_size,
+        "intermediate_size": model.moe_intermediate_size or model.intermediate_size,
+        "num_hidden_layers": model.num_hidden_layers,
+        "num_attention_heads": model.num_attention_heads,
+        "num_key_value_heads": model.key_value_heads,
+        "head_dim": model.head_size,
+        "hidden_act": model.hidden_act,
+        "max_position_embeddings": model.max_position_embeddings,
+        "initializer_range": model.initializer_range,
+        "rms_norm_eps": model.norm_epsilon,
+        "tie_word_embeddings": model.tie_word_embeddings,
+        "rope_parameters": {"rope_type": "default", "rope_theta": model.rope_theta},
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "pad_token_id": None,
+    }
+    if model.num_experts:
+        experts = {"num_local_experts": model.num_experts, "num_experts_per_tok": model.num_experts_per_tok}
+        return transformers.MixtralConfig(**common, **experts, sliding_window=None)
+    if model.qk_norm:
+        return transformers.Qwen3Config(**common, attention_bias=model.attention_bias)
+    if model.attention_bias:  # Qwen2 has biases on query, key and value and none on the output; Llama has all four.
+        return transformers.Qwen2Config(**common)
+    return transformers.LlamaConfig(**common, mlp_bias=model.mlp_bias)
+
+
+def _gpt2(model: ModelSpec) -> Any:
+    return transformers.GPT2Config(
+        vocab_size=model.vocab_size,
+        n_positions=model.max_position_embeddings,
+        n_embd=model.hidden_size,
+        n_layer=model.num_hidden_layers,
+        n_head=model.num_attention_heads,
+        n_inner=model.intermediate_size,
+        activation_function=model.hidden_act,
+        resid_pdrop=model.dropout,
+        embd_pdrop=model.dropout,
+        attn_pdrop=model.dropout,
+        layer_norm_epsilon=model.norm_epsilon,
+        initializer_range=model.initializer_range,
+        tie_word_embeddings=model.tie_word_embeddings,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+
+
+def network(model: ModelSpec, dtype: torch.dtype) -> Any:
+    """The network on the meta device, its parameters in ``dtype``."""
+    settings = config(model)
+    with torch.device("meta"):
+        made = transformers.AutoModelForCausalLM.from_config(
+            settings, dtype=dtype, attn_implementation=_ATTENTION[model.attention]
+        )
+    made.config.use_cache = False
+    return made
+
+
+def blocks(made: Any) -> nn.ModuleList:
+    """The transformer blocks, in order."""
+    base = made.base_model
+    found: nn.ModuleList = base.h if hasattr(base, "h") else base.layers
+    return found
+
+
+def retie(made: Any) -> None:
+    """Make the output head share the input embedding's parameter again, after parameters were replaced."""
+    if made.config.tie_word_embeddings:
+        made.get_output_embeddings().weight = made.get_input_embeddings().weight
+
+
+def buffers(made: nn.Module) -> Iterator[tuple[nn.Module, str, torch.Tensor]]:
+    """Values for the buffers, all of which follow from the configuration: (module, name, CPU tensor)."""
+    for module in made.modules():
+        if any(module.named_buffers(recurse=False)):
+            fresh = type(module)(config=module.config)  # type: ignore[call-arg]
+            for name, value in fresh.named_buffers(recurse=False):
+                yield module, name, value

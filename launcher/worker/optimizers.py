@@ -1,0 +1,74 @@
+"""Optimizers of torch, the learning rate of a step, and clipping."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from launcher.spec import OptimizerSpec, RunSpec
+
+
+def learning_rate(optimizer: OptimizerSpec, step: int, steps: int) -> float:
+    """The rate of one step.
+
+    It rises linearly to ``lr`` over ``warmup_steps``, then follows the schedule to ``min_lr``, which the step after
+    the last would have: with ``min_lr`` 0 no step is idle (cosine: arXiv:1608.03983, equation 5, one period).
+
+    Args:
+        optimizer: The schedule.
+        step: Counted from 1.
+        steps: Of the whole run.
+    """
+    if step <= optimizer.warmup_steps:
+        return optimizer.lr * step / optimizer.warmup_steps
+    if optimizer.schedule == "constant":
+        return optimizer.lr
+    done = (step - 1 - optimizer.warmup_steps) / max(1, steps - optimizer.warmup_steps)
+    left = 1 - done if optimizer.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2
+    return optimizer.min_lr + (optimizer.lr - optimizer.min_lr) * left
+
+
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """The trainable parameters; biases and the scales of norms, vectors both, do not decay."""
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    groups = (
+        ([parameter for parameter in trainable if parameter.dim() >= 2], weight_decay),
+        ([parameter for parameter in trainable if parameter.dim() < 2], 0.0),
+    )
+    return [{"params": members, "weight_decay": decay} for members, decay in groups if members]
+
+
+def optimizer(spec: RunSpec, model: nn.Module) -> torch.optim.Optimizer:
+    """The optimizer over a model's trainable parameters; on a GPU fused unless another is asked for."""
+    wanted = spec.optimizer
+    groups = parameter_groups(model, wanted.weight_decay)
+    fused = wanted.fused
+    on_gpu = all(parameter.device.type == "cuda" for group in groups for parameter in group["params"])
+    if fused is None and wanted.foreach is None and on_gpu:
+        fused = True
+    if wanted.name == "sgd":
+        return torch.optim.SGD(groups, lr=wanted.lr, momentum=wanted.beta1, fused=fused, foreach=wanted.foreach)
+    return torch.optim.AdamW(
+        groups,
+        lr=wanted.lr,
+        betas=(wanted.beta1, wanted.beta2),
+        eps=wanted.epsilon,
+        fused=fused,
+        foreach=wanted.foreach,
+    )
+
+
+def clip(parameters: Iterable[torch.Tensor], largest: float) -> torch.Tensor:
+    """Scale all gradients to a norm of at most ``largest`` (0: leave them) and return the norm before."""
+    found = [parameter for parameter in parameters if parameter.grad is not None]
+    norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in found if parameter.grad is not None])
+    if isinstance(norm, DTensor):
+        norm = norm.full_tensor()
+    if largest > 0:
+        torch.nn.utils.clip_grads_with_norm_(found, largest, norm)
+    return norm

@@ -1,0 +1,95 @@
+"""Start from a local Hugging Face folder: each rank reads only its own part of each tensor."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import nn
+
+from launcher.worker import initial
+from launcher.worker.errors import CheckpointError
+
+
+@torch.no_grad()
+def load(made: Any, folder: Path, seed: int) -> None:
+    """Fill a network on a real device from the safetensors of a folder.
+
+    Args:
+        made: The network, its parameters possibly sharded.
+        folder: Holds ``model.safetensors``, or several files and their index.
+        seed: For what the folder cannot hold: a LoRA adapter's own parameters.
+
+    Raises:
+        CheckpointError: Files or tensors are missing, or a tensor has another shape than the model's.
+    """
+    files = _files(folder)
+    prefix = f"{made.base_model_prefix}."
+    wanted = _parameters(made)
+    names = {name: _stored(name, prefix, files) for name in wanted}
+    missing = [name for name, stored in names.items() if stored is None and ".lora_" not in name]
+    if missing:
+        raise CheckpointError(f"model.weights={folder} lacks {len(missing)} tensors of this model: {_some(missing)}")
+    initial.fill(made, seed)
+    _read_all({name: (wanted[name], stored) for name, stored in names.items() if stored is not None}, files, folder)
+
+
+def _parameters(made: nn.Module) -> dict[str, torch.Tensor]:
+    return {name.replace(".base_layer", ""): parameter for name, parameter in made.named_parameters()}
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    """The file of each tensor."""
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        listed: dict[str, str] = json.loads(index.read_text())["weight_map"]
+        return {name: folder / file for name, file in listed.items()}
+    single = folder / "model.safetensors"
+    if not single.is_file():
+        raise CheckpointError(f"model.weights={folder} has neither model.safetensors nor model.safetensors.index.json")
+    with _opened(single) as content:
+        return dict.fromkeys(content.keys(), single)
+
+
+def _stored(name: str, prefix: str, files: dict[str, Path]) -> str | None:
+    """The name in the folder: as the model has it, or, as GPT-2's own files do, without the base model's prefix."""
+    candidates = (name, name.removeprefix(prefix))
+    return next((candidate for candidate in candidates if candidate in files), None)
+
+
+def _read_all(wanted: dict[str, tuple[torch.Tensor, str]], files: dict[str, Path], folder: Path) -> None:
+    differing = []
+    for path, names in _by_file(wanted, files):
+        with _opened(path) as content:
+            for name in names:
+                parameter, stored = wanted[name]
+                part, whole = initial.local(parameter), content.get_slice(stored)
+                shape = tuple(whole.get_shape())
+                if shape != part.shape:
+                    differing.append(f"{name} is {shape} there and {part.shape} here")
+                elif part.tensor.numel():
+                    part.tensor.copy_(whole[part.region])
+    if differing:
+        raise CheckpointError(f"model.weights={folder} is of another model: {_some(differing)}")
+
+
+def _by_file(wanted: dict[str, tuple[torch.Tensor, str]], files: dict[str, Path]) -> Iterator[tuple[Path, list[str]]]:
+    grouped: dict[Path, list[str]] = {}
+    for name, (_, stored) in wanted.items():
+        grouped.setdefault(files[stored], []).append(name)
+    yield from grouped.items()
+
+
+def _opened(path: Path) -> Any:
+    try:
+        return safe_open(path, framework="pt")
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path} cannot be read as safetensors: {error}") from error
+
+
+def _some(items: list[str]) -> str:
+    return ", ".join(items[:3]) + (f" and {len(items) - 3} more" if len(items) > 3 else "")

@@ -1,0 +1,102 @@
+"""Real training in tests: a recorded run started by torchrun, with no launcher in between."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from launcher.parse import to_dict
+from launcher.spec import RunSpec
+from tests.helpers import make_spec
+
+SMALL = (
+    "model=tiny",
+    "model.num_hidden_layers=2",
+    "model.hidden_size=64",
+    "model.intermediate_size=96",
+    "model.num_attention_heads=4",
+    "model.num_key_value_heads=2",
+    "precision=fp32",
+    "data=synthetic",
+    "train.sequence_length=32",
+    "train.global_batch_size=8",
+    "train.steps=20",
+    "optimizer.lr=3e-3",
+    "save.last=false",
+)
+"""A model and a task that are learnt in seconds; overrides that a test gives come after these."""
+
+_TIMEOUT_S = 240
+
+
+def prepare(directory: Path, *overrides: str, ranks: int) -> RunSpec:
+    """Write ``spec.json`` into a new run directory, as the launcher's record does."""
+    spec = make_spec(*SMALL, f"cluster.gpus_per_node={ranks}", "train.micro_batch_size=4", *overrides)
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "logs").mkdir(exist_ok=True)
+    (directory / "spec.json").write_text(json.dumps(to_dict(spec)))
+    return spec
+
+
+def argv(directory: Path, spec: RunSpec, ranks: int) -> list[str]:
+    """The torchrun command of a recorded run."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nnodes=1"]
+    module = f"launcher.worker.{spec.backend.name}"
+    return [*torchrun, f"--nproc-per-node={ranks}", "-m", "--", module, "--run", str(directory)]
+
+
+def environment() -> dict[str, str]:
+    """What the launcher would set."""
+    wanted = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "DS_ACCELERATOR": "cpu", "LAUNCH_CACHE": ""}
+    return {**os.environ, **wanted}
+
+
+def start(
+    directory: Path, *overrides: str, ranks: int = 2, extra: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run to the end, whatever that is."""
+    spec = prepare(directory, *overrides, ranks=ranks)
+    return subprocess.run(
+        argv(directory, spec, ranks),
+        env={**environment(), **(extra or {})},
+        capture_output=True,
+        text=True,
+        timeout=_TIMEOUT_S,
+        check=False,
+    )
+
+
+def train(directory: Path, *overrides: str, ranks: int = 2) -> list[float]:
+    """Train to the end and return the losses, step by step.
+
+    Args:
+        directory: The run directory; one that holds a checkpoint is resumed.
+        overrides: After those of :data:`SMALL`.
+        ranks: CPU processes.
+    """
+    done = start(directory, *overrides, ranks=ranks)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return losses(directory)
+
+
+def lines(directory: Path) -> list[dict[str, Any]]:
+    """``metrics.jsonl`` as it is."""
+    return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+
+
+def losses(directory: Path) -> list[float]:
+    """The loss of each step that has a line."""
+    return [line["loss"] for line in lines(directory) if "loss" in line]
+
+
+def error(directory: Path) -> str:
+    """The message of the first error that a rank wrote."""
+    written = sorted((directory / "logs").glob("error.rank*.json"), key=lambda path: path.stat().st_mtime_ns)
+    assert written, "no rank wrote an error"
+    message: str = json.loads(written[0].read_text())["message"]
+    return message
