@@ -16,10 +16,11 @@ DROPPED_PREFIXES = (
 
 DROPPED = frozenset((
     "calc-ft-timeouts", "check-for-large-grads", "check-for-spiky-loss",
-    "check-weight-hash-across-dp-replicas-interval", "config-logger-dir", "disable-straggler-on-startup", "distributed-backend", "enable-ft-package",
-    "error-injection-rate", "error-injection-type", "exit-on-missing-checkpoint", "finetune", "full-validation",
-    "load", "local-rank", "merge-file", "mid-level-dataset-surplus", "node-rank", "no-barrier-with-level-1-timing",
-    "no-check-for-nan-in-loss-and-grad", "no-mmap-bin-files", "no-strict-fsdp-dtensor-load", "null-tokenizer-eod-id",
+    "check-weight-hash-across-dp-replicas-interval", "config-logger-dir", "disable-straggler-on-startup",
+    "distributed-backend", "enable-ft-package", "error-injection-rate", "error-injection-type",
+    "exit-on-missing-checkpoint", "finetune", "full-validation", "load", "local-rank", "merge-file",
+    "mid-level-dataset-surplus", "no-barrier-with-level-1-timing", "no-check-for-nan-in-loss-and-grad",
+    "no-mmap-bin-files", "no-strict-fsdp-dtensor-load", "node-rank", "null-tokenizer-eod-id",
     "num-dataset-builder-threads", "num-workers", "override-ckpt-iteration", "override-opt-param-scheduler",
     "persistent-save-interval", "save", "save-retain-interval", "skip-train", "split", "standalone",
     "start-eval-at-iter", "test-data-path", "train-data-path", "train-sync-interval", "trust-remote-code",
@@ -33,7 +34,7 @@ CARRIED_PREFIXES = ("lr-", "muon-", "rope-", "sgd-", "yarn-")
 CARRIED = frozenset((
     "add-position-embedding", "align-grad-reduce", "apply-query-key-layer-scaling", "attention-softmax-in-fp32",
     "calculate-per-token-loss", "data-parallel-random-init", "ddp-average-in-collective", "decoupled-lr",
-    "decoupled-min-lr", "disable-jit-fuser", "end-weight-decay", "enable-experimental", "eod-mask-loss",
+    "decoupled-min-lr", "disable-jit-fuser", "enable-experimental", "end-weight-decay", "eod-mask-loss",
     "flash-attention-version", "fp8-amax-compute-algo", "fp8-amax-history-len", "fp8-format", "fp8-interval",
     "fp8-margin", "high-priority-a2a-comm-stream", "hysteresis", "init-method-xavier-uniform", "initial-loss-scale",
     "lion-beta1", "lion-beta2", "loss-scale", "loss-scale-window", "min-loss-scale", "moe-aux-loss-coeff",

@@ -77,9 +77,10 @@ def _preset(degrees: dict[str, Any]) -> str:
 def _zero(reader: Reader) -> str:
     """The distributed optimizer is ZeRO-1; Megatron-FSDP shards what its strategy says."""
     strategy = reader.get("data-parallel-sharding-strategy", "optim_grads_params")
+    distributed = reader.switch("use-distributed-optimizer")
     if reader.switch("use-megatron-fsdp"):
         return _SHARDING.get(strategy, "3")
-    return "1" if reader.switch("use-distributed-optimizer") else "0"
+    return "1" if distributed else "0"
 
 
 def _training(reader: Reader) -> dict[str, Any]:
