@@ -6,6 +6,7 @@ touches, and a single process, DDP, FSDP and tensor parallel ranks on the same k
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 from collections.abc import Callable, Iterator
@@ -24,6 +25,9 @@ BLOCK_ELEMENTS = 2**20
 
 type Draw = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
 """Fills a block of rows, of shape (rows, *rest)."""
+
+type Access = Callable[[torch.Tensor], contextlib.AbstractContextManager[torch.Tensor | None]]
+"""Opens a parameter that an engine keeps in a form of its own while it is filled; None where another rank fills it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +53,12 @@ def local(parameter: torch.Tensor) -> Local:
 
 
 @torch.no_grad()
-def fill(made: nn.Module, seed: int) -> None:
+def fill(made: nn.Module, seed: int, access: Access = contextlib.nullcontext) -> None:
     """Give every parameter and buffer of a network on a real device its fresh value."""
     for name, parameter, draw in _draws(made):
-        draw_into(local(parameter), name, seed, draw)
+        with access(parameter) as opened:
+            if opened is not None:
+                draw_into(local(opened), name, seed, draw)
     fill_buffers(made)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,13 +17,14 @@ from launcher.worker.errors import CheckpointError
 
 
 @torch.no_grad()
-def load(made: Any, folder: Path, seed: int) -> None:
+def load(made: Any, folder: Path, seed: int, access: initial.Access = contextlib.nullcontext) -> None:
     """Fill a network on a real device from the safetensors of a folder.
 
     Args:
         made: The network, its parameters possibly sharded.
         folder: Holds ``model.safetensors``, or several files and their index.
         seed: For what the folder cannot hold: a LoRA adapter's own parameters.
+        access: As in ``initial.fill``.
 
     Raises:
         CheckpointError: Files or tensors are missing, or a tensor has another shape than the model's.
@@ -34,8 +36,9 @@ def load(made: Any, folder: Path, seed: int) -> None:
     missing = [name for name, stored in names.items() if stored is None and ".lora_" not in name]
     if missing:
         raise CheckpointError(f"model.weights={folder} lacks {len(missing)} tensors of this model: {_some(missing)}")
-    initial.fill(made, seed)
-    _read_all({name: (wanted[name], stored) for name, stored in names.items() if stored is not None}, files, folder)
+    initial.fill(made, seed, access)
+    found = {name: (wanted[name], stored) for name, stored in names.items() if stored is not None}
+    _read_all(found, files, folder, access)
 
 
 def _parameters(made: nn.Module) -> dict[str, torch.Tensor]:
@@ -61,18 +64,23 @@ def _stored(name: str, prefix: str, files: dict[str, Path]) -> str | None:
     return next((candidate for candidate in candidates if candidate in files), None)
 
 
-def _read_all(wanted: dict[str, tuple[torch.Tensor, str]], files: dict[str, Path], folder: Path) -> None:
+def _read_all(
+    wanted: dict[str, tuple[torch.Tensor, str]], files: dict[str, Path], folder: Path, access: initial.Access
+) -> None:
     differing = []
     for path, names in _by_file(wanted, files):
         with _opened(path) as content:
             for name in names:
                 parameter, stored = wanted[name]
-                part, whole = initial.local(parameter), content.get_slice(stored)
-                shape = tuple(whole.get_shape())
-                if shape != part.shape:
-                    differing.append(f"{name} is {shape} there and {part.shape} here")
-                elif part.tensor.numel():
-                    part.tensor.copy_(whole[part.region])
+                with access(parameter) as opened:
+                    if opened is None:
+                        continue
+                    part, whole = initial.local(opened), content.get_slice(stored)
+                    shape = tuple(whole.get_shape())
+                    if shape != part.shape:
+                        differing.append(f"{name} is {shape} there and {part.shape} here")
+                    elif part.tensor.numel():
+                        part.tensor.copy_(whole[part.region])
     if differing:
         raise CheckpointError(f"model.weights={folder} is of another model: {_some(differing)}")
 
