@@ -58,7 +58,7 @@ def _worker(preset: str, folder: Path, number: int) -> float:
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     half = rows[STEPS // 2 :]
     tokens = 2 * SEQUENCE * len(half)
-    return tokens / sum(row["step_seconds"] for row in half)
+    return tokens / float(sum(row["step_seconds"] for row in half))
 
 
 if __name__ == "__main__":

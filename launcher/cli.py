@@ -16,7 +16,7 @@ FAULT = 1
 
 VERBS = {
     "run": "compose, check, record and start a run (the default verb)",
-    "check": "the pre-flight alone: validity, memory by pile and phase, verdict, fixes",
+    "check": "the pre-flight alone: validity, memory by pile and phase, fixes",
     "show": "the translated job: argv, environment, files, sbatch text",
     "status": "the state of runs",
     "logs": "what a run's processes printed",

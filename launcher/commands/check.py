@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,12 +63,12 @@ def _points(path: Path) -> int:
     facts = machine.facts()
     statuses = set()
     try:
-        lines: Iterator[str] = iter(path.open(encoding="utf-8"))
-        for number, line in enumerate(lines, 1):
-            if line.strip():
-                answer = _point(line, number, facts)
-                statuses.add(_STATUS[answer["verdict"]])
-                print_json(answer)
+        with path.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    answer = _point(line, number, facts)
+                    statuses.add(_STATUS[answer["verdict"]])
+                    print_json(answer)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigErrors([ConfigError("--points", str(path), f"the file cannot be read: {error}")]) from None
     return min(statuses, key=(0, 3, 2).index, default=0)

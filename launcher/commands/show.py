@@ -12,6 +12,7 @@ import sys
 from typing import Any
 
 from launcher.catalog import Catalog
+from launcher.check_report import world_as_json
 from launcher.commands.common import add_overrides, asked, assessed, folder, print_json, say
 from launcher.errors import ConfigErrors, DoesNotFit
 from launcher.job import RUN, Job
@@ -52,18 +53,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _document(plan: Plan, job: Job, sbatch: str | None) -> dict[str, Any]:
-    world = plan.spec.world
     return {
         "schema": 1,
-        "world": {
-            "gpus": world.gpus,
-            "data": world.data,
-            "tensor": world.tensor,
-            "pipeline": world.pipeline,
-            "context": world.context,
-            "expert": world.expert,
-            "gradient_accumulation": world.gradient_accumulation,
-        },
+        "world": world_as_json(plan.spec),
         "argv": list(job.argv),
         "worker_argv": list(job.worker_argv),
         "environment": dict(job.environment),
