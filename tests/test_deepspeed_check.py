@@ -292,6 +292,17 @@ def test_an_extra_key_that_is_unknown_or_has_a_setting_is_refused(
     assert found("parallel=zero3", override) == {path: (rule, way_out)}
 
 
+def test_fp16_on_cpu_ranks_is_refused_since_few_processors_compute_in_it() -> None:
+    errors = list(check(make_spec("model=tiny", "parallel=zero2", "precision=fp16")))
+    assert [(error.path, error.rule, error.way_out) for error in errors] == [
+        (
+            "precision.compute",
+            "DeepSpeed's CPU accelerator takes fp16 only on processors that compute in it (AVX512-FP16)",
+            ("precision=bf16", "precision=fp32"),
+        )
+    ]
+
+
 def test_a_script_of_the_user_s_own_may_play_along_with_any_block() -> None:
     assert found("parallel=zero3", "+backend.extra.hybrid_engine.enabled=true", "script=train.py") == {}
 

@@ -44,7 +44,7 @@ def test_the_generated_configuration_is_the_recorded_one(name: str) -> None:
 
 
 def test_every_recorded_configuration_is_accepted_by_deepspeed_s_own_config_class(tmp_path: Path) -> None:
-    """DeepSpeedConfig assumes one rank without a process group, so the batch is checked against the file's own world."""
+    """Without a process group DeepSpeedConfig assumes one rank, so the batch is brought down to one rank's."""
     pytest.importorskip("deepspeed")
     files = sorted(GOLDEN.glob("deepspeed_*.json"))
     assert [path.stem for path in files] == sorted(f"deepspeed_{name}" for name in PRESETS)

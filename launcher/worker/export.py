@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,27 +15,43 @@ from torch.distributed.tensor import DTensor
 from launcher.worker import adapters
 from launcher.worker.engine import Context
 
+type Whole = Callable[[torch.Tensor], contextlib.AbstractContextManager[torch.Tensor]]
+"""Gathers one parameter for as long as it is read; called by all ranks together."""
+
+
+@contextlib.contextmanager
+def whole_tensor(parameter: torch.Tensor) -> Iterator[torch.Tensor]:
+    """A parameter that torch itself may have sharded."""
+    yield parameter.full_tensor() if isinstance(parameter, DTensor) else parameter.detach()
+
 
 @torch.no_grad()
-def write(made: Any, context: Context, directory: Path) -> None:
+def write(made: Any, context: Context, directory: Path, whole: Whole = whole_tensor) -> None:
     """Write a network, or only its adapter, into an existing directory; called by all ranks together.
 
     No rank ever holds more than its share of the files and one whole tensor.
+
+    Args:
+        made: The network, its parameters possibly sharded.
+        context: The rank.
+        directory: Where the files go.
+        whole: How the engine gathers a parameter.
     """
     if context.spec.adapter.name != "none":
         wanted = {name: value for name, value in made.named_parameters() if ".lora_" in name}
-        tensors = gather(wanted, owners=dict.fromkeys(wanted, 0), rank=context.rank)
+        tensors = gather(wanted, dict.fromkeys(wanted, 0), context.rank, whole)
         if context.rank == 0:
             adapters.export(tensors, context.spec, directory)
         return
     wanted = dict(made.named_parameters())
     count = min(context.world, len(wanted))
-    owners = shares({name: value.numel() for name, value in wanted.items()}, count)
-    tensors = gather(wanted, owners, context.rank)
+    sizes = {name: _elements(value) for name, value in wanted.items()}
+    owners = shares(sizes, count)
+    tensors = gather(wanted, owners, context.rank, whole)
     if tensors:
         save_file(tensors, directory / _file(context.rank, count), metadata={"format": "pt"})
     if context.rank == 0:
-        total = sum(value.numel() * value.element_size() for value in wanted.values())
+        total = sum(sizes[name] * value.element_size() for name, value in wanted.items())
         index = {"metadata": {"total_size": total}, "weight_map": {name: _file(owners[name], count) for name in wanted}}
         (directory / "model.safetensors.index.json").write_text(json.dumps(index, indent=1) + "\n")
         made.config.architectures = [type(made).__name__.removeprefix("FSDP")]
@@ -50,14 +68,21 @@ def shares(sizes: dict[str, int], ranks: int) -> dict[str, int]:
     return owners
 
 
-def gather(parameters: dict[str, torch.Tensor], owners: dict[str, int], rank: int) -> dict[str, torch.Tensor]:
+def gather(
+    parameters: dict[str, torch.Tensor], owners: dict[str, int], rank: int, whole: Whole = whole_tensor
+) -> dict[str, torch.Tensor]:
     """The whole tensors that this rank owns, on the CPU."""
     mine = {}
     for name, parameter in parameters.items():
-        whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter.detach()
-        if owners[name] == rank:
-            mine[name] = whole.to("cpu", copy=True).contiguous()
+        with whole(parameter) as tensor:
+            if owners[name] == rank:
+                mine[name] = tensor.detach().to("cpu", copy=True).contiguous()
     return mine
+
+
+def _elements(parameter: torch.Tensor) -> int:
+    """Of the whole parameter; ZeRO 3 leaves an empty tensor in its place and notes its size."""
+    return int(getattr(parameter, "ds_numel", parameter.numel()))
 
 
 def _file(rank: int, count: int) -> str:

@@ -18,7 +18,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     yield from _one_format(spec)
     yield from _accumulation(spec)
     yield from _master(spec)
-    yield from _loss_scale(spec)
+    yield from _fp16(spec)
 
 
 def _one_format(spec: RunSpec) -> Iterator[ConfigError]:
@@ -76,8 +76,13 @@ def _master(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError("precision.master", "bf16", rule, ["precision.master=null", "zero.offload_optimizer=none"])
 
 
-def _loss_scale(spec: RunSpec) -> Iterator[ConfigError]:
+def _fp16(spec: RunSpec) -> Iterator[ConfigError]:
     """``DeepSpeedEngine.backward`` scales the loss for ZeRO's optimizers alone, yet FP16_UnfusedOptimizer unscales."""
-    if spec.precision.compute == "fp16" and spec.zero.stage == 0:
+    if spec.precision.compute != "fp16":
+        return
+    if spec.hardware.device == "cpu":
+        rule = "DeepSpeed's CPU accelerator takes fp16 only on processors that compute in it (AVX512-FP16)"
+        yield ConfigError("precision.compute", "fp16", rule, ["precision=bf16", "precision=fp32"])
+    if spec.zero.stage == 0:
         rule = "without ZeRO, DeepSpeed 0.19.8 divides fp16 gradients by a loss scale that it never multiplied in"
         yield ConfigError("precision.compute", "fp16", rule, ["zero=1", "precision=bf16"])

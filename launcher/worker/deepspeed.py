@@ -1,0 +1,27 @@
+"""``python -m launcher.worker.deepspeed --run DIR``: one rank of DeepSpeed, started by torchrun."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from launcher.worker import loop
+from launcher.worker.engine import Context, Engine
+from launcher.worker.entry import main
+from launcher.worker.errors import TrainingError
+
+
+def build(context: Context) -> Engine:
+    """The engine of one rank.
+
+    Raises:
+        TrainingError: DeepSpeed is not installed, or one of its operators cannot be compiled here.
+    """
+    if find_spec("deepspeed") is None:
+        raise TrainingError('DeepSpeed is not installed for this Python: pip install "llm-launch[deepspeed]"')
+    from launcher.worker import deepspeed_engine
+
+    return deepspeed_engine.build(context)
+
+
+if __name__ == "__main__":
+    main(lambda spec, directory: loop.run(spec, directory, build))

@@ -1,0 +1,140 @@
+"""DeepSpeed's checkpoint files inside one step's folder, and the way from one number of ranks to another."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from launcher.worker import files
+from launcher.worker.engine import Context
+from launcher.worker.errors import CheckpointError
+
+TAG = "deepspeed"
+FACTS = "deepspeed.json"
+UNIVERSAL = "universal"
+_NEARLY_FULL_BYTES = 2**24
+"""torch's zip writer reports a full disk as a write that failed; less than this left says which it was."""
+
+
+def save(context: Context, engine: Any, directory: Path) -> None:
+    """Write each rank's share below ``directory``; a frozen base is not saved, as it follows from ``model.weights``."""
+    frozen = context.spec.adapter.name != "none"
+    try:
+        engine.save_checkpoint(str(directory), tag=TAG, save_latest=False, exclude_frozen_parameters=frozen)
+    except Exception as error:
+        if shutil.disk_usage(directory).free < _NEARLY_FULL_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
+        raise
+    if context.rank == 0:
+        files.write_json(directory / FACTS, _facts(context))
+
+
+def load(context: Context, engine: Any, directory: Path) -> None:
+    """Read what :func:`save` wrote.
+
+    Raises:
+        CheckpointError: Another engine wrote it, or this run's ZeRO stage or number format cannot read it.
+    """
+    if not (directory / FACTS).is_file():
+        raise CheckpointError(
+            f"{directory} was not written by backend=deepspeed: go on with the backend that wrote it, "
+            "or export there (save.export=safetensors) and start here with model.weights"
+        )
+    there, here = json.loads((directory / FACTS).read_text()), _facts(context)
+    _readable(there, here, directory)
+    folder, tag = directory, TAG
+    if here["stage"] > 0 and (there["ranks"], there["stage"]) != (here["ranks"], here["stage"]):
+        universal = _universal(context, directory)
+        folder, tag = universal.parent, universal.name
+        engine._config.load_universal_checkpoint = True
+    strict = context.spec.adapter.name == "none"
+    loaded, _ = engine.load_checkpoint(str(folder), tag=tag, load_module_strict=strict)
+    engine._config.load_universal_checkpoint = False
+    if loaded is None:
+        raise CheckpointError(f"DeepSpeed found nothing to load in {folder / tag}")
+
+
+def _facts(context: Context) -> dict[str, Any]:
+    spec = context.spec
+    return {
+        "stage": spec.zero.stage,
+        "ranks": context.world,
+        "precision": spec.precision.compute,
+        "nvme": spec.zero.offload_optimizer == "nvme",
+        "adapter": spec.adapter.name,
+        "optimizer": spec.optimizer.name,
+    }
+
+
+def _readable(there: dict[str, Any], here: dict[str, Any], directory: Path) -> None:
+    """Refuse what DeepSpeed 0.19.8 cannot convert.
+
+    Its universal format has other files for ZeRO 3 than for 1 and 2, none for ZeRO 0, and holds Adam's states alone.
+    """
+    otherwise = "or export there (save.export=safetensors) and start here with model.weights"
+    if there["precision"] != here["precision"]:
+        raise CheckpointError(
+            f"{directory} was trained in {there['precision']} and this run computes in {here['precision']}: "
+            f"set precision={there['precision']}, {otherwise}"
+        )
+    if there["nvme"] != here["nvme"]:
+        wanted = "nvme" if there["nvme"] else "cpu (or none)"
+        raise CheckpointError(
+            f"{directory} {'has' if there['nvme'] else 'lacks'} optimizer states on NVMe: "
+            f"set zero.offload_optimizer={wanted}, {otherwise}"
+        )
+    if there["stage"] != here["stage"] and {there["stage"], here["stage"]} != {1, 2}:
+        raise CheckpointError(
+            f"{directory} was written with ZeRO {there['stage']} and this run has ZeRO {here['stage']}: "
+            f"DeepSpeed converts between ZeRO 1 and 2 alone; set zero={there['stage']}, {otherwise}"
+        )
+    changed = (there["ranks"], there["stage"]) != (here["ranks"], here["stage"])
+    if changed and here["stage"] > 0 and (here["nvme"] or here["optimizer"] != "adamw" or here["adapter"] != "none"):
+        reason = "an adapter" if here["adapter"] != "none" else "NVMe offload" if here["nvme"] else here["optimizer"]
+        raise CheckpointError(
+            f"{directory} was written by {there['ranks']} ranks with ZeRO {there['stage']}, and DeepSpeed cannot "
+            f"convert the states of {reason}: run on {there['ranks']} ranks with zero={there['stage']}, {otherwise}"
+        )
+
+
+def _universal(context: Context, directory: Path) -> Path:
+    """The checkpoint in DeepSpeed's universal format, converted once and kept inside the checkpoint's own folder.
+
+    Rank 0 converts; the others look for the folder, since a collective would time out on a large model.
+
+    Raises:
+        CheckpointError: The conversion failed.
+    """
+    final = directory / UNIVERSAL
+    if context.rank == 0 and not final.is_dir():
+        _convert(directory / TAG, final)
+    while not final.is_dir():
+        time.sleep(0.2)
+    dist.barrier()
+    return final
+
+
+def _convert(source: Path, final: Path) -> None:
+    partial = final.with_name(f"{final.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    workers = str(min(4, os.cpu_count() or 1))
+    command = [
+        *(sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", "--inject_missing_state"),
+        *("--input_folder", str(source), "--output_folder", str(partial)),
+        *("--num_extract_workers", workers, "--num_merge_workers", workers),
+    ]
+    environment = {**os.environ, "DS_ACCELERATOR": "cpu"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        lines = [line for line in done.stderr.splitlines() if line.strip()] or ["no message"]
+        raise CheckpointError(f"{source} could not be converted to DeepSpeed's universal format: {lines[-1].strip()}")
+    partial.rename(final)

@@ -1,0 +1,116 @@
+"""A model in training with DeepSpeed: ZeRO 0 to 3."""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import deepspeed
+import torch
+import torch.distributed as dist
+
+from launcher.worker import (
+    deepspeed_checkpoint,
+    deepspeed_model,
+    deepspeed_start,
+    export,
+    initial,
+    network,
+    optimizers,
+    recompute,
+)
+from launcher.worker.engine import Context, PendingSave, StepResult
+from launcher.worker.language_model import LanguageModel
+
+
+def build(context: Context) -> DeepSpeedTraining:
+    """The engine of one rank, from the run directory's ``ds_config.json``.
+
+    Raises:
+        TrainingError: One of DeepSpeed's operators cannot be compiled here.
+    """
+    spec = context.spec
+    config: dict[str, Any] = json.loads((context.directory / "ds_config.json").read_text())
+    deepspeed_start.prepare(context.device, config)
+    made, groups = deepspeed_model.build(context, config)
+    recompute.apply(network.blocks(made), spec)
+    model = LanguageModel(made, spec.train)
+    with deepspeed_start.explained():
+        engine, *_ = deepspeed.initialize(model=model, model_parameters=groups, config=config)
+    if spec.zero.stage == 0:
+        deepspeed_start.undo_first_step(engine)
+    return DeepSpeedTraining(context, engine)
+
+
+class DeepSpeedTraining:
+    """One rank's part of the model, as ``launcher.worker.engine.Engine`` asks."""
+
+    def __init__(self, context: Context, engine: Any) -> None:
+        self._context, self._spec, self._engine = context, context.spec, engine
+
+    def train_step(self, step: int, micro_batches: Sequence[torch.Tensor]) -> StepResult:
+        """One optimizer step; DeepSpeed counts the micro-batches and steps after the last."""
+        if self._spec.model.dropout or self._spec.adapter.dropout:  # A resumed run then draws what this one would have.
+            torch.manual_seed(initial.seed_of(self._spec.train.seed, "dropout", step, self._context.rank))
+        rate = optimizers.learning_rate(self._spec.optimizer, step, self._spec.train.steps)
+        for group in self._engine.optimizer.param_groups:
+            group["lr"] = rate
+        memory, losses, norm = self._context.memory, [], None
+        for number, tokens in enumerate(micro_batches, start=1):
+            memory.enter("forward")
+            loss = self._engine(tokens)
+            memory.enter("backward")
+            self._engine.backward(loss)
+            losses.append(loss.detach())
+            if number == len(micro_batches):
+                memory.enter("optimizer")
+                norm = self._norm_before_step()
+            self._engine.step()
+        return StepResult(
+            loss=self._mean(torch.stack(losses).mean()),
+            grad_norm=self._norm_after_step() if norm is None else norm,
+            learning_rate=rate,
+        )
+
+    def evaluate(self, batches: Iterable[torch.Tensor]) -> torch.Tensor:
+        """The mean loss over all ranks' batches."""
+        self._engine.eval()
+        with torch.no_grad():
+            losses = [self._engine(tokens) for tokens in batches]
+        self._engine.train()
+        return self._mean(torch.stack(losses).mean())
+
+    def save(self, directory: Path) -> PendingSave | None:
+        """Write each rank's share."""
+        deepspeed_checkpoint.save(self._context, self._engine, directory)
+        return None
+
+    def load(self, directory: Path) -> None:
+        """Read what :meth:`save` wrote, with another number of ranks by way of DeepSpeed's universal format."""
+        deepspeed_checkpoint.load(self._context, self._engine, directory)
+
+    def export(self, directory: Path) -> None:
+        """Write safetensors, one parameter gathered at a time."""
+        export.write(self._engine.module.network, self._context, directory, whole=deepspeed_model.gathered)
+
+    def tensors(self) -> Iterable[torch.Tensor]:
+        """Every tensor of the process: DeepSpeed keeps its partitions and buffers in dozens of places."""
+        return [found for found in gc.get_objects() if issubclass(type(found), torch.Tensor)]
+
+    def _mean(self, loss: torch.Tensor) -> torch.Tensor:
+        total = loss.float().clone()
+        dist.all_reduce(total)
+        return total / self._context.world
+
+    def _norm_before_step(self) -> torch.Tensor | None:
+        """Without ZeRO in fp32, DeepSpeed clips in its step and forgets the norm; gradients are averaged by then."""
+        if self._spec.zero.stage > 0 or self._spec.precision.compute != "fp32":
+            return None
+        gradients = [parameter.grad for parameter in self._engine.module.parameters() if parameter.grad is not None]
+        return torch.nn.utils.get_total_norm(gradients)
+
+    def _norm_after_step(self) -> torch.Tensor:
+        return torch.as_tensor(self._engine.get_global_grad_norm(), dtype=torch.float32).detach()

@@ -1,0 +1,94 @@
+"""The network as DeepSpeed gets it: made without memory, then given memory parameter by parameter.
+
+ZeRO 3 partitions each parameter as soon as it has memory, so that no rank ever holds the whole model; every stage
+starts from the values that ``launcher.worker.initial`` gives the other engines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import deepspeed
+import torch
+from torch import nn
+
+from launcher.worker import adapters, initial, network, optimizers, weights
+from launcher.worker.engine import Context
+
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+
+
+def build(context: Context, config: dict[str, Any]) -> tuple[Any, list[dict[str, Any]]]:
+    """The network with its values, and its parameters in groups for the optimizer.
+
+    Args:
+        context: The rank.
+        config: The content of ``ds_config.json``.
+    """
+    spec = context.spec
+    made = network.network(spec.model, _DTYPES[spec.precision.compute])
+    adapters.inject(made, spec)
+    groups = optimizers.parameter_groups(made, spec.optimizer.weight_decay)
+    partition = _partitioner(config) if spec.zero.stage == 3 else None
+    real = _with_memory(made, context.device, partition)
+    for group in groups:
+        group["params"] = [real[id(parameter)] for parameter in group["params"]]
+    if spec.model.weights is None:
+        initial.fill(made, spec.train.seed, access=opened)
+    else:
+        weights.load(made, Path(spec.model.weights), spec.train.seed, access=opened)
+    return made, groups
+
+
+@contextlib.contextmanager
+def opened(parameter: torch.Tensor) -> Iterator[torch.Tensor | None]:
+    """A parameter to be filled in full, also where ZeRO 3 has partitioned it: there rank 0 alone gets it.
+
+    On leaving, rank 0's values are what all ranks have.
+    """
+    if not hasattr(parameter, "ds_id"):
+        yield parameter
+        return
+    with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):
+        yield parameter if deepspeed.comm.get_rank() == 0 else None
+
+
+@contextlib.contextmanager
+def gathered(parameter: torch.Tensor) -> Iterator[torch.Tensor]:
+    """A parameter to be read in full, on all ranks."""
+    with deepspeed.zero.GatheredParameters([parameter]):
+        yield parameter
+
+
+def _with_memory(
+    made: nn.Module, device: torch.device, partition: Callable[[nn.Parameter], None] | None
+) -> dict[int, nn.Parameter]:
+    """Put parameters and buffers on a device in place of those without memory; the new ones by the old ones' id."""
+    real: dict[int, nn.Parameter] = {}
+    for module in made.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if id(parameter) not in real:
+                fresh = nn.Parameter(torch.empty_like(parameter, device=device), parameter.requires_grad)
+                real[id(parameter)] = fresh
+                if partition is not None:
+                    partition(fresh)
+            module.register_parameter(name, real[id(parameter)])
+        for name, buffer in module.named_buffers(recurse=False):
+            setattr(module, name, torch.empty_like(buffer, device=device))
+    return real
+
+
+def _partitioner(config: dict[str, Any]) -> Callable[[nn.Parameter], None]:
+    """What partitions one parameter among the ranks, as ``zero.Init(module=...)`` does for a module's.
+
+    One ``Init`` serves all of them, since with NVMe offload it owns the buffers that they are swapped through.
+    """
+    made = deepspeed.zero.Init(config_dict_or_path=config)
+
+    def partition(parameter: nn.Parameter) -> None:
+        made._convert_to_zero_parameters([parameter])
+
+    return partition
