@@ -6,6 +6,7 @@ import contextlib
 import json
 import signal
 import sys
+import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,10 +16,12 @@ from launcher import state
 from launcher.commands.cancel import stop
 from launcher.errors import JobFailed
 from launcher.spec import RunSpec
+from launcher.terms import PHASES
 from launcher.units import gib
 
 _POLL_S = 0.2
 INTERRUPTED = 130
+_BETWEEN = "between steps"
 
 
 def follow(directory: Path, spec: RunSpec, *, quiet: bool) -> int:
@@ -116,11 +119,12 @@ def table(directory: Path) -> str:
     memory = state.read_json(directory / "memory.json") or {}
     lines = ["", f"{'memory, worst rank':24} {'predicted':>12} {'measured':>12} {'error':>8}"]
     measured = _measured(memory)
-    for phase, size in {**(check.get("phases") or {}), "between steps": check.get("static_bytes")}.items():
-        if size is not None and measured.get(phase):
-            error = size / measured[phase] - 1
-            lines.append(f"{phase:24} {gib(size):>12} {gib(measured[phase]):>12} {error:>+8.1%}")
-    lines.append(f"measured is {memory.get('method', 'not known')}")
+    predicted = {**(check.get("phases") or {}), _BETWEEN: check.get("static_bytes")}
+    for phase in (*PHASES, _BETWEEN):
+        size, seen = predicted.get(phase), measured.get(phase)
+        if size and seen:
+            lines.append(f"{phase.replace('_', ' '):24} {gib(size):>12} {gib(seen):>12} {size / seen - 1:>+8.1%}")
+    lines += textwrap.wrap(f"measured: {memory.get('method', 'nothing')}", 80)
     rows = [json.loads(line) for line in _lines(directory / "metrics.jsonl")]
     steps = [row for row in rows if "loss" in row]
     if steps:
@@ -143,7 +147,7 @@ def _measured(memory: dict[str, Any]) -> dict[str, int]:
     """The largest figure over the ranks for each phase and for the state between two steps."""
     worst: dict[str, int] = {}
     for rank in memory.get("ranks") or ():
-        for phase, size in {**rank.get("phases", {}), "between steps": rank.get("static_bytes")}.items():
+        for phase, size in {**rank.get("phases", {}), _BETWEEN: rank.get("static_bytes")}.items():
             if size is not None:
                 worst[phase] = max(worst.get(phase, 0), size)
     return worst

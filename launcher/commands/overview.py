@@ -12,8 +12,8 @@ from launcher.catalog import Catalog
 def text(verbs: Mapping[str, str]) -> str:
     """The whole overview, at most 80 columns wide."""
     lines = [
-        "launch GROUP=OPTION... GROUP.KEY=VALUE...   compose, check, record and start a run",
-        "launch VERB ...                             one of the verbs below; --help on each",
+        "launch GROUP=OPTION... GROUP.KEY=VALUE...   check, record and start a run",
+        "launch VERB ...                             a verb; --help on each",
         "",
         "  launch model=tiny parallel=fsdp precision=bf16",
         "  launch check model=7b parallel=fsdp hardware=h100_80g cluster.gpus_per_node=8",
