@@ -1,0 +1,164 @@
+"""What the FSDP2 and DDP worker cannot do, each with the way out, and what runs but bites."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from launcher import ways
+from launcher.backends.fsdp import models
+from launcher.backends.fsdp.dtypes import dtypes
+from launcher.errors import ConfigError
+from launcher.spec import RunSpec
+
+_AXES = {"pipeline": "pp", "context": "cp", "ulysses": "cp", "expert": "ep"}
+"""The axes that this worker does not drive, and the preset that has each."""
+
+_LACKING = {"fp16": ("loss scale", "parallel=zero2"), "fp8": ("scaled matrix products", "parallel=tp")}
+_OPTIMIZERS = ("adamw", "sgd")
+_DDP_ALONE: dict[str, object] = {"backend.bucket_view": True, "backend.bucket_cap_mb": 25.0}
+_SHARDED_ALONE: dict[str, object] = {"backend.reshard_after_forward": None, "backend.micro_step_sync": True}
+"""Settings of one of the two engines, with the values at which they ask for nothing (conf/backend/_base.yaml)."""
+
+
+def check(spec: RunSpec) -> Iterator[ConfigError]:
+    """Everything that the worker would otherwise drop; a script of the user's own reads ``spec.json`` as it likes."""
+    if spec.script is not None:
+        return
+    yield from _axes(spec)
+    yield from _tensor(spec)
+    yield from _sharding(spec)
+    yield from _offload(spec)
+    yield from _engine(spec)
+    yield from _precision(spec)
+    yield from _optimizer(spec)
+    yield from _training(spec)
+    yield from models.check(spec)
+
+
+def warnings(spec: RunSpec) -> Iterator[ConfigError]:
+    """What runs, but not as one may expect."""
+    if spec.script is None and spec.train.compile and spec.checkpointing.mode == "selective":
+        rule = "inside compiled blocks the compiler decides what is recomputed, by the same list of operations"
+        yield ConfigError("train.compile", True, rule, ["train.compile=false", "checkpointing=full"])
+
+
+def _axes(spec: RunSpec) -> Iterator[ConfigError]:
+    for axis, preset in _AXES.items():
+        degree = getattr(spec.parallel, axis)
+        if degree > 1:
+            rule = "backend=fsdp has data, sharded data and tensor parallelism in this version"
+            yield ConfigError(f"parallel.{axis}", degree, rule, [f"parallel.{axis}=1", f"parallel={preset}"])
+
+
+def _tensor(spec: RunSpec) -> Iterator[ConfigError]:
+    """What ``launcher.worker.tensor_parallel`` has no plan for."""
+    model, degree = spec.model, spec.parallel.tensor
+    if degree == 1:
+        return
+    path, back = "parallel.tensor", ["parallel.tensor=1"]
+    if not spec.parallel.shard:
+        rule = "tensor parallel ranks are combined with FSDP2, not with DDP"
+        yield ConfigError(path, degree, rule, ["parallel=fsdp_tp", *back])
+    if model.family != "llama":
+        rule = f"backend=fsdp cuts models of the family llama alone, and this is {model.family}"
+        yield ConfigError(path, degree, rule, [*back, "parallel=tp"])
+    elif model.key_value_heads % degree:
+        rule = f"must divide the {model.key_value_heads} key and value heads: transformers does not repeat them"
+        legal = ways.nearest(spec, path, ways.divisors(model.key_value_heads), lambda _: True, limit=2)
+        yield ConfigError(path, degree, rule, legal)
+    if spec.parallel.sequence and spec.train.loss == "chunked":
+        rule = "the chunked loss cuts the sequence, which parallel.sequence has split over the ranks already"
+        yield ConfigError("train.loss", "chunked", rule, ["train.loss=full", "parallel.sequence=false"])
+
+
+def _sharding(spec: RunSpec) -> Iterator[ConfigError]:
+    stage, path = spec.zero.stage, "zero.stage"
+    if not spec.parallel.shard and stage:
+        rule = f"DDP (parallel.shard=false) shards nothing, and zero.stage={stage} asks for it"
+        yield ConfigError(path, stage, rule, ["zero.stage=0", "parallel=fsdp", f"parallel=zero{stage}"])
+    if spec.parallel.shard and stage < 2:
+        rule = (
+            "FSDP2 shards parameters, gradients and optimizer states: stage 3 frees gathered parameters, 2 keeps them"
+        )
+        other = "parallel=ddp" if stage == 0 else "parallel=zero1"
+        yield ConfigError(path, stage, rule, ["zero.stage=3", "zero.stage=2", other])
+
+
+def _offload(spec: RunSpec) -> Iterator[ConfigError]:
+    zero = spec.zero
+    for part in ("parameters", "optimizer"):
+        path, where = f"zero.offload_{part}", getattr(zero, f"offload_{part}")
+        if where == "nvme":
+            rule = "FSDP2 offloads to the host's memory alone"
+            yield ConfigError(path, where, rule, ["zero.offload_parameters=cpu", "parallel=zero3"])
+    if zero.offload_optimizer == "cpu" and zero.offload_parameters == "none":
+        rule = "FSDP2 offloads parameters, gradients and optimizer states together (CPUOffloadPolicy)"
+        way_out = ["zero.offload_parameters=cpu", "zero.offload_optimizer=none", "parallel=zero2"]
+        yield ConfigError("zero.offload_optimizer", "cpu", rule, way_out)
+    if zero.offload_parameters != "none" and not spec.parallel.shard:
+        rule = "DDP keeps the whole model on the device; FSDP2 offloads"
+        path = "zero.offload_parameters"
+        yield ConfigError(path, zero.offload_parameters, rule, ["zero.offload_parameters=none", "parallel=fsdp"])
+
+
+def _engine(spec: RunSpec) -> Iterator[ConfigError]:
+    idle, owner, way = (_DDP_ALONE, "DDP", "parallel=ddp")
+    if not spec.parallel.shard:
+        idle, owner, way = (_SHARDED_ALONE, "FSDP2", "parallel=fsdp")
+    for path, neutral in idle.items():
+        value = ways.value_at(spec, path)
+        if value != neutral:
+            yield ConfigError(path, value, f"it is read by {owner} alone", [way, ways.override(path, neutral)])
+    if spec.backend.extra:
+        rule = "FSDP2 and DDP have no further settings to hand over"
+        yield ConfigError("backend.extra", dict(spec.backend.extra), rule, [])
+
+
+def _precision(spec: RunSpec) -> Iterator[ConfigError]:
+    """Formats that torch's modules and optimizers cannot be given one by one."""
+    compute, meaning = spec.precision.compute, dtypes(spec)
+    if compute in _LACKING:
+        what, other = _LACKING[compute]
+        yield ConfigError("precision.compute", compute, f"backend=fsdp has no {what} yet", ["precision=bf16", other])
+        return
+    parameters = meaning.parameters
+    gradients = compute if spec.parallel.shard else parameters
+    wanted = {
+        "parameters": (parameters, ("fp32", compute), "the format of the parameters or of the computation"),
+        "gradients": (meaning.gradients, (gradients,), "the format in which backward makes them"),
+        "accumulate": (meaning.accumulate, (parameters,), "the parameters' own format"),
+        "optimizer_states": (meaning.optimizer_states, (parameters,), "the parameters' own format"),
+        "reduce": (meaning.reduce, ("fp32", "bf16"), "fp32 or bf16"),
+    }
+    for key, (value, legal, what) in wanted.items():
+        if value not in legal:
+            path = f"precision.{key}"
+            found = getattr(spec.precision, key)
+            yield ConfigError(path, found, f"here it is {what}", [ways.override(path, value) for value in legal])
+    if meaning.master is not None:
+        rule = "torch's optimizers keep no second copy of the parameters"
+        yield ConfigError("precision.master", meaning.master, rule, ["precision.master=null", "parallel=zero3"])
+
+
+def _optimizer(spec: RunSpec) -> Iterator[ConfigError]:
+    name = spec.optimizer.name
+    if name not in _OPTIMIZERS:
+        rule = "backend=fsdp runs adamw or sgd in this version"
+        yield ConfigError("optimizer.name", name, rule, [f"optimizer={other}" for other in _OPTIMIZERS])
+    settings = spec.checkpointing
+    if settings.mode == "full" and settings.method == "uniform" and (settings.layers or 1) > 1:
+        rule = "each layer is a group of its own: transformers calls its layers one by one"
+        way_out = ["checkpointing.layers=1", "checkpointing.method=block"]
+        yield ConfigError("checkpointing.layers", settings.layers, rule, way_out)
+    if settings.modules:
+        rule = "what is kept is chosen by operation, not by module: every second matrix product, and attention"
+        yield ConfigError("checkpointing.modules", list(settings.modules), rule, ["checkpointing.modules=[]"])
+
+
+def _training(spec: RunSpec) -> Iterator[ConfigError]:
+    if spec.train.loss == "fused":
+        rule = "no fused cross entropy is installed; the chunked one also never holds all logits"
+        yield ConfigError("train.loss", "fused", rule, ["train.loss=chunked", "train.loss=full"])
+    if spec.adapter.name == "qlora":
+        rule = "this version judges the memory of 4-bit weights and cannot train beside them yet"
+        yield ConfigError("adapter.name", "qlora", rule, ["adapter=lora"])
