@@ -10,6 +10,7 @@ from launcher.errors import ConfigError
 from launcher.fixes import Fix
 from launcher.memory import MemoryEstimate
 from launcher.preflight import Assessment
+from launcher.rules.world import ranks
 from launcher.spec import RunSpec
 from launcher.units import count, gib
 
@@ -68,7 +69,7 @@ def world_as_json(spec: RunSpec) -> dict[str, int]:
 def as_text(assessment: Assessment, width: int = 80) -> str:
     """The answer for a terminal of ``width`` columns."""
     spec, estimate = assessment.spec, assessment.estimate
-    lines = _wrapped(_headline(spec), width)
+    lines = _wrapped(_headline(spec) + ("" if assessment.errors else f": {_layout(spec)}"), width)
     if estimate is not None:
         lines += _wrapped(_batch(spec), width)
         lines += ["", *_wrapped(_verdict(assessment, estimate), width), ""]
@@ -112,22 +113,25 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def _headline(spec: RunSpec) -> str:
-    parallel, cluster = spec.parallel, spec.cluster
-    degrees = [("data", spec.data_degree)]
-    degrees += [(name, getattr(parallel, name)) for name in ("tensor", "pipeline", "context", "ulysses", "expert")]
-    layout = " x ".join(f"{name} {degree}" for name, degree in degrees if degree > 1) or "one rank"
-    world = f"{spec.gpus} x {spec.hardware.title}"
-    if cluster.nodes > 1:
-        world += f" on {cluster.nodes} nodes"
+    parallel, cluster, hardware = spec.parallel, spec.cluster, spec.hardware
+    world = f"{spec.gpus} x {hardware.title}" if hardware.device == "cuda" else f"{ranks(spec)} on {hardware.title}"
+    nodes = f" on {cluster.nodes} nodes" if cluster.nodes > 1 else ""
     engine = spec.backend.name if parallel.name == spec.backend.name else f"{parallel.name} ({spec.backend.name})"
-    return f"{spec.model.name}, {engine}, {spec.precision.name}; {world}: {layout}"
+    return f"{spec.model.name}, {engine}, {spec.precision.name}; {world}{nodes}"
+
+
+def _layout(spec: RunSpec) -> str:
+    degrees = [("data", spec.data_degree)]
+    degrees += [(name, getattr(spec.parallel, name)) for name in ("tensor", "pipeline", "context", "ulysses", "expert")]
+    return " x ".join(f"{name} {degree}" for name, degree in degrees if degree > 1) or "one rank"
 
 
 def _batch(spec: RunSpec) -> str:
     micro, accumulation = spec.train.micro_batch_size, spec.gradient_accumulation
     parts = [f"micro-batch {micro}", f"data {spec.data_degree}", f"gradient accumulation {accumulation}"]
     tokens = spec.global_batch_size * spec.sequence_length
-    total = f"{spec.global_batch_size} sequences of {spec.sequence_length} tokens"
+    noun = "sequence" if spec.global_batch_size == 1 else "sequences"
+    total = f"{spec.global_batch_size} {noun} of {spec.sequence_length} tokens"
     return f"a step: {' x '.join(parts)} = {total} = {tokens:,} tokens"
 
 
@@ -145,14 +149,15 @@ def _verdict(assessment: Assessment, estimate: MemoryEstimate) -> str:
             f" refused. The worst rank needs {used} (band {band}) {where}. {pile}"
         )
     word = {"fits": "FITS", "tight": "TIGHT", "does_not_fit": "DOES NOT FIT"}[verdict.name]
-    tight = ": the estimate's band reaches over the capacity" if verdict.name == "tight" else ""
+    tight = ": the capacity lies within the estimate's error" if verdict.name == "tight" else ""
+    left = f" and leaves {gib(room)}" if (room := verdict.headroom_bytes or 0) > 0 else ""
     places = [short for short in verdict.shortages if short.place != "device"]
     short = "".join(
         f" {_PLACES[place.place]} {gib(place.used_bytes)} of {gib(place.capacity_bytes)}." for place in places
     )
     return (
         f"{word}{tight}. The worst rank needs {used} (band {band}) of {gib(verdict.capacity_bytes)}"
-        f" {where}.{short} {pile}"
+        f" {where}{left}.{short} {pile}"
     )
 
 
@@ -160,20 +165,22 @@ _PLACES = {"host": "A node's host memory does not suffice:", "disk": "The checkp
 
 
 def _piles(assessment: Assessment, estimate: MemoryEstimate, width: int) -> Iterator[str]:
-    """One line a pile with a bar, whose full length is the capacity or the total, whichever is larger."""
+    """One line a pile with a bar as its share of the whole, then the whole against the capacity."""
     piles = sorted((pile for pile in estimate.piles if pile.bytes), key=lambda pile: -pile.bytes)
-    total, capacity = estimate.peak.device_bytes, assessment.verdict.capacity_bytes
-    scale, room = max(total, capacity or 0, 1), max(10, width - 36)
+    total, capacity, room = max(1, estimate.peak.device_bytes), assessment.verdict.capacity_bytes, max(10, width - 36)
     for pile in piles:
-        bar = "#" * max(1, round(room * pile.bytes / scale))
-        yield f"  {pile.pile.replace('_', ' '):17}{gib(pile.bytes):>12}  {bar}"
-    bar = "=" * round(room * total / scale)
-    if capacity is not None and capacity < total:
-        edge = round(room * capacity / scale)
-        bar = bar[:edge] + "!" * (len(bar) - edge)
-    yield f"  {'the whole process':17}{gib(total):>12}  {bar}".rstrip()
-    if capacity is not None:
-        yield f"  {'capacity':17}{gib(capacity):>12}  {'-' * round(room * capacity / scale)}"
+        yield _bar(pile.pile.replace("_", " "), pile.bytes, "#" * max(1, round(room * pile.bytes / total)))
+    if capacity is None:
+        yield _bar("whole process", total, "=" * room)
+        return
+    scale = room / max(total, capacity)
+    inside = round(scale * min(total, capacity))
+    yield _bar("whole process", total, "=" * inside + "!" * (round(scale * total) - inside))
+    yield _bar("capacity", capacity, "-" * round(scale * capacity))
+
+
+def _bar(name: str, size: int, bar: str) -> str:
+    return f"  {name:17}{gib(size):>12}  {bar}".rstrip()
 
 
 def _phases(estimate: MemoryEstimate) -> str:
@@ -195,10 +202,10 @@ def _target(spec: RunSpec, width: int) -> list[str]:
     if spec.hardware.device != "cpu":
         return []
     text = (
-        f"device=cpu: judged for {spec.gpus} CPU rank{'s' if spec.gpus > 1 else ''}, each with its share of the host's"
-        " memory. Name the GPU that is meant, for example: hardware=h100_80g cluster.gpus_per_node=8"
+        f"device=cpu: judged for {ranks(spec)}, each with its share of the host's memory."
+        " Name the GPUs that are meant, for example:"
     )
-    return ["", *_wrapped(text, width)]
+    return ["", *_wrapped(text, width), "  hardware=h100_80g cluster.gpus_per_node=8"]
 
 
 def _fixes(assessment: Assessment, width: int) -> list[str]:

@@ -7,8 +7,9 @@ order of cost.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from launcher.memory import MemoryEstimate
 from launcher.neighbours import NEIGHBOURS, Change, Neighbour
@@ -69,95 +70,108 @@ def search(spec: RunSpec, judge: Judge) -> Search:
         spec: A valid run that does not fit.
         judge: The rules and the estimate; None for an invalid run.
     """
-    singles = [fix for neighbour in NEIGHBOURS for fix in _first_fitting(_Base(spec), neighbour, judge)]
-    if fits := [fix for fix in singles if not fix.excess_bytes]:
+    start = _fix(spec, (), judge)
+    if start is None:
+        raise AssertionError("only a valid run is searched")
+    singles = {neighbour: _strongest(spec, (), neighbour, judge) for neighbour in NEIGHBOURS}
+    if fits := [_relaxed(spec, try_, judge) for try_ in singles.values() if try_ and not try_.fix.excess_bytes]:
         return Search(found=tuple(fits[:_SHOWN]))
-    if pairs := list(_pairs(spec, judge)):
-        return Search(found=tuple(pairs))
-    chain = _chain(spec, judge)
-    if chain is not None and not chain.excess_bytes:
-        return Search(found=(chain,))
-    return Search(nearest=chain)
+    # What lowers nothing by itself will not in company, but what is not possible yet may become so.
+    useful = [n for n, try_ in singles.items() if try_ is None or try_.fix.excess_bytes < start.excess_bytes]
+    if pairs := tuple(islice(_pairs(spec, useful, judge), _PAIRS_SHOWN)):
+        return Search(found=pairs)
+    chain = _chain(spec, useful, judge)
+    if chain is None:
+        return Search()
+    if chain.fix.excess_bytes:
+        return Search(nearest=chain.fix)
+    return Search(found=(_relaxed(spec, chain, judge),))
+
+
+type _Step = tuple[Neighbour, int]
+"""A neighbour and which of its variants, counted from the weakest."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Base:
-    """Where a step of the search starts: a run and the changes that led to it."""
+class _Try:
+    """Steps that lead to a valid run, and what that is as a fix."""
 
-    spec: RunSpec
-    changes: tuple[Change, ...] = ()
-
-
-def _first_fitting(base: _Base, neighbour: Neighbour, judge: Judge) -> Iterator[Fix]:
-    """The weakest variant that fits, else the strongest that is valid, else nothing.
-
-    Variants come weakest first; where the last does not fit, weaker ones do not either and are not tried.
-    """
-    variants = list(neighbour(base.spec))
-    strongest = next((fix for change in reversed(variants) if (fix := _fix(base, change, judge))), None)
-    if strongest is None:
-        return
-    if not strongest.excess_bytes:
-        for change in variants:
-            fix = _fix(base, change, judge)
-            if fix is not None and not fix.excess_bytes:
-                yield fix
-                return
-    yield strongest
+    steps: tuple[_Step, ...]
+    fix: Fix
 
 
-def _fix(base: _Base, change: Change, judge: Judge) -> Fix | None:
-    judged = judge(change.spec)
+def _fix(spec: RunSpec, steps: tuple[_Step, ...], judge: Judge) -> Fix | None:
+    """Take the steps one after the other; None where one is not possible or the end is invalid."""
+    changes: list[Change] = []
+    for neighbour, index in steps:
+        variants = list(neighbour(spec))
+        if index >= len(variants):
+            return None
+        changes.append(variants[index])
+        spec = variants[index].spec
+    judged = judge(spec)
     if judged is None or judged.verdict.used_bytes is None:
         return None
-    changes = (*base.changes, change)
     return Fix(
-        overrides=_merged(changes),
-        spec=change.spec,
+        overrides=tuple({text.partition("=")[0]: text for change in changes for text in change.overrides}.values()),
+        spec=spec,
         peak_bytes=judged.verdict.used_bytes,
-        excess_bytes=sum(short.used_bytes - short.capacity_bytes for short in judged.verdict.shortages),
-        cost="; ".join(step.cost for step in changes),
+        excess_bytes=judged.verdict.excess_bytes,
+        cost="; ".join(change.cost for change in changes),
     )
 
 
-def _merged(changes: tuple[Change, ...]) -> tuple[str, ...]:
-    """The overrides of several changes, a key once with its last value."""
-    by_key = {text.partition("=")[0]: text for change in changes for text in change.overrides}
-    return tuple(by_key.values())
+def _strongest(spec: RunSpec, steps: tuple[_Step, ...], neighbour: Neighbour, judge: Judge) -> _Try | None:
+    """The strongest valid variant of a neighbour after the steps."""
+    here = spec
+    for earlier, index in steps:
+        here = list(earlier(here))[index].spec
+    for index in reversed(range(len(list(neighbour(here))))):
+        further = (*steps, (neighbour, index))
+        if fix := _fix(spec, further, judge):
+            return _Try(further, fix)
+    return None
 
 
-def _pairs(spec: RunSpec, judge: Judge) -> Iterator[Fix]:
-    """Pairs that fit, the strongest variant of the cheaper one first."""
-    shown = 0
-    for index, first in enumerate(NEIGHBOURS):
-        variants = list(first(spec))
-        if not variants:
+def _relaxed(spec: RunSpec, found: _Try, judge: Judge) -> Fix:
+    """The weakest variants, step by step, and the fewest steps with which it still fits."""
+    steps, best, position = found.steps, found.fix, 0
+    while position < len(steps):
+        before, (neighbour, strength), after = steps[:position], steps[position], steps[position + 1 :]
+        weaker = [(*before, *after)] if len(steps) > 1 else []
+        weaker += [(*before, (neighbour, index), *after) for index in range(strength)]
+        for trial in weaker:
+            fix = _fix(spec, trial, judge)
+            if fix is not None and not fix.excess_bytes:
+                position -= len(steps) - len(trial)
+                steps, best = trial, fix
+                break
+        position += 1
+    return best
+
+
+def _pairs(spec: RunSpec, useful: Sequence[Neighbour], judge: Judge) -> Iterator[Fix]:
+    """Pairs that fit, in the order of their cheaper part."""
+    for index, first in enumerate(useful):
+        alone = _strongest(spec, (), first, judge)
+        if alone is None:
             continue
-        base = _Base(variants[-1].spec, (variants[-1],))
-        for second in NEIGHBOURS[index + 1 :]:
-            fitting = [fix for fix in _first_fitting(base, second, judge) if not fix.excess_bytes]
-            yield from fitting
-            shown += len(fitting)
-            if shown >= _PAIRS_SHOWN:
-                return
+        for second in useful[index + 1 :]:
+            both = _strongest(spec, alone.steps, second, judge)
+            if both is not None and not both.fix.excess_bytes:
+                yield _relaxed(spec, both, judge)
 
 
-def _chain(spec: RunSpec, judge: Judge) -> Fix | None:
+def _chain(spec: RunSpec, useful: Sequence[Neighbour], judge: Judge) -> _Try | None:
     """Take what lowers the excess most, again and again, until it fits or nothing helps."""
-    base, best = _Base(spec), None
+    best: _Try | None = None
     for _ in range(_LONGEST_CHAIN):
-        steps = [
-            (fix.excess_bytes, fix.peak_bytes, index, fix, change)
-            for index, neighbour in enumerate(NEIGHBOURS)
-            for change in list(neighbour(base.spec))[-1:]
-            if (fix := _fix(base, change, judge)) is not None
-        ]
-        if not steps:
+        steps = best.steps if best else ()
+        tries = [found for neighbour in useful if (found := _strongest(spec, steps, neighbour, judge))]
+        closest = min(tries, key=lambda found: (found.fix.excess_bytes, found.fix.peak_bytes), default=None)
+        if closest is None or (best is not None and closest.fix.excess_bytes >= best.fix.excess_bytes):
             break
-        *_, fix, change = min(steps, key=lambda step: step[:3])
-        if best is not None and (fix.excess_bytes, fix.peak_bytes) >= (best.excess_bytes, best.peak_bytes):
-            break
-        best, base = fix, _Base(change.spec, (*base.changes, change))
-        if not best.excess_bytes:
+        best = closest
+        if not best.fix.excess_bytes:
             break
     return best

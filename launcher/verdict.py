@@ -50,6 +50,12 @@ class Verdict:
         return self.capacity_bytes - self.used_bytes
 
     @property
+    def excess_bytes(self) -> int:
+        """By how much the places are too small together; a device also where it is so within the estimate's error."""
+        elsewhere = sum(s.used_bytes - s.capacity_bytes for s in self.shortages if s.place != "device")
+        return elsewhere + max(0, -(self.headroom_bytes or 0))
+
+    @property
     def fits(self) -> bool:
         """Whether the run may start: ``tight`` counts as fitting."""
         return self.name in ("fits", "tight")

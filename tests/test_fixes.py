@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from launcher import preflight
 from launcher.neighbours import NEIGHBOURS, Neighbour
 from tests.helpers import make_spec
 from tests.rule_cases import NODE
@@ -53,3 +54,65 @@ def test_a_smaller_micro_batch_keeps_the_optimizer_step() -> None:
         ("train.micro_batch_size=1", "train.global_batch_size=32"),
     ]
     assert all(change.spec.global_batch_size == spec.global_batch_size == 32 for change in changes)
+
+
+UNFIT = (
+    ("model=7b", "parallel=ddp", *NODE),
+    ("model=7b", "parallel=zero0", *NODE),
+    ("model=7b", "parallel=fsdp", "train.micro_batch_size=8", *NODE),
+    ("model=70b", "parallel=fsdp", *NODE),
+    ("model=70b", "parallel=zero3", "train.micro_batch_size=4", *NODE),
+    ("model=13b", "parallel=tp", "zero=0", *NODE),
+    ("model=3b", "parallel=fsdp", "hardware=rtx4090", "cluster.gpus_per_node=1"),
+)
+
+
+@pytest.mark.parametrize("case", UNFIT, ids=" ".join)
+def test_every_fix_can_be_pasted_and_then_fits(case: tuple[str, ...]) -> None:
+    assessment = preflight.assess(make_spec(*case))
+    assert assessment.verdict.name == "does_not_fit"
+    assert 1 <= len(assessment.fixes) <= 5
+    assert assessment.nearest is None
+    for fix in assessment.fixes:
+        after = preflight.assess(make_spec(*case, *fix.overrides))
+        assert after.errors == ()
+        assert after.verdict.fits
+        assert after.verdict.used_bytes == fix.peak_bytes
+        assert after.verdict.headroom_bytes is not None
+        assert after.verdict.headroom_bytes >= 0
+        assert fix.cost
+        assert fix.excess_bytes == 0
+
+
+def test_sharding_is_the_fix_for_whole_copies_that_do_not_fit() -> None:
+    assessment = preflight.assess(make_spec("model=7b", "parallel=ddp", *NODE))
+    assert assessment.fixes[0].overrides == ("parallel=fsdp",)
+    assert "parallel=fsdp" in [way for warning in assessment.warnings for way in warning.way_out]
+
+
+def test_the_weakest_variant_that_fits_is_offered() -> None:
+    assessment = preflight.assess(make_spec("model=7b", "parallel=fsdp", "train.micro_batch_size=8", *NODE))
+    smaller = [fix for fix in assessment.fixes if fix.overrides[0].startswith("train.micro_batch_size=")]
+    assert len(smaller) == 1
+    size = smaller[0].spec.train.micro_batch_size
+    assert size > 1
+    larger = preflight.assess(make_spec("model=7b", "parallel=fsdp", f"train.micro_batch_size={2 * size}", *NODE))
+    assert not larger.verdict.fits
+
+
+def test_a_run_that_fits_is_offered_nothing() -> None:
+    assessment = preflight.assess(make_spec())
+    assert assessment.verdict.name == "fits"
+    assert assessment.fixes == ()
+    assert assessment.nearest is None
+
+
+def test_where_nothing_suffices_the_nearest_is_named_and_is_not_a_fix() -> None:
+    case = ("model=175b", "parallel=ddp", "hardware=rtx4090", "cluster.gpus_per_node=1", "train.global_batch_size=1")
+    assessment = preflight.assess(make_spec(*case))
+    assert assessment.verdict.name == "does_not_fit"
+    assert assessment.fixes == ()
+    assert assessment.nearest is not None
+    assert assessment.nearest.excess_bytes > 0
+    assert assessment.verdict.used_bytes is not None
+    assert assessment.nearest.peak_bytes < assessment.verdict.used_bytes

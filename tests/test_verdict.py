@@ -7,41 +7,12 @@ from dataclasses import replace
 import pytest
 
 from launcher import verdict, ways
-from launcher.memory import DiskSpace, HostMemory, MemoryEstimate, ParameterCount, Peak, PileBytes, RankPeak
+from launcher.memory import DiskSpace, HostMemory
 from launcher.spec import RunSpec
 from launcher.verdict import Shortage
+from tests.estimates import GIB, estimate_of
 from tests.helpers import make_spec
 from tests.rule_cases import NODE
-
-GIB = 2**30
-CONTEXT = GIB
-
-
-def _estimate(*, low: int, needed: int, high: int, static: int = 8 * GIB) -> MemoryEstimate:
-    """An estimate written down by hand, with one GiB of context; sizes in bytes."""
-    peak = Peak(
-        allocated_bytes=low,
-        needed_bytes=needed,
-        reserved_bytes=needed,
-        device_bytes=needed + CONTEXT,
-        low_bytes=low,
-        high_bytes=high,
-        phase="backward",
-        stage=0,
-    )
-    return MemoryEstimate(
-        parameters=ParameterCount(total=10**9, active=10**9, per_rank=10**9),
-        static_bytes=static,
-        peak=peak,
-        phases={"forward": low, "backward": low},
-        piles=(
-            PileBytes(pile="activations", bytes=needed, formula="by hand", source="this test"),
-            PileBytes(pile="context", bytes=CONTEXT, formula="by hand", source="this test"),
-        ),
-        ranks=(RankPeak(stage=0, static_bytes=static, allocated_bytes=low, reserved_bytes=needed),),
-        host=HostMemory(bytes_per_node=0, capacity_bytes=None),
-        disk=DiskSpace(checkpoint_bytes=GIB, kept_bytes=3 * GIB, capacity_bytes=None),
-    )
 
 
 def _spec(capacity: int | None) -> RunSpec:
@@ -60,7 +31,7 @@ def _spec(capacity: int | None) -> RunSpec:
     ],
 )
 def test_the_band_around_needed_with_context_decides(capacity: int | None, name: str) -> None:
-    judged = verdict.judge(_spec(capacity), _estimate(low=18 * GIB, needed=20 * GIB, high=22 * GIB))
+    judged = verdict.judge(_spec(capacity), estimate_of(low=18 * GIB, needed=20 * GIB, high=22 * GIB))
     assert judged.name == name
     assert judged.fits == (name != "does_not_fit")
     assert judged.used_bytes == 21 * GIB
@@ -69,13 +40,13 @@ def test_the_band_around_needed_with_context_decides(capacity: int | None, name:
 
 
 def test_what_does_not_fit_names_the_place_and_the_bytes() -> None:
-    judged = verdict.judge(_spec(16 * GIB), _estimate(low=18 * GIB, needed=20 * GIB, high=22 * GIB))
+    judged = verdict.judge(_spec(16 * GIB), estimate_of(low=18 * GIB, needed=20 * GIB, high=22 * GIB))
     assert judged.shortages == (Shortage(place="device", used_bytes=21 * GIB, capacity_bytes=16 * GIB),)
 
 
 def test_host_memory_and_disk_refuse_without_a_band() -> None:
     estimate = replace(
-        _estimate(low=GIB, needed=GIB, high=GIB),
+        estimate_of(low=GIB, needed=GIB, high=GIB),
         host=HostMemory(bytes_per_node=9 * GIB, capacity_bytes=8 * GIB),
         disk=DiskSpace(checkpoint_bytes=2 * GIB, kept_bytes=6 * GIB, capacity_bytes=5 * GIB),
     )
@@ -89,13 +60,13 @@ def test_host_memory_and_disk_refuse_without_a_band() -> None:
 
 def test_on_the_cpu_a_rank_has_its_share_of_the_host() -> None:
     spec = make_spec("hardware=cpu", "cluster.gpus_per_node=4", f"hardware.host_memory_bytes={8 * GIB}")
-    assert verdict.judge(spec, _estimate(low=0, needed=0, high=0)).capacity_bytes == 2 * GIB
+    assert verdict.judge(spec, estimate_of(low=0, needed=0, high=0)).capacity_bytes == 2 * GIB
 
 
 @pytest.mark.parametrize(("preset", "way"), [("ddp", "parallel=fsdp"), ("zero0", "zero.stage=1")])
 def test_whole_copies_on_a_crowded_device_are_a_warning(preset: str, way: str) -> None:
     spec = ways.changed(make_spec(*NODE, f"parallel={preset}"), "hardware.memory_bytes", 32 * GIB)
-    estimate = _estimate(low=20 * GIB, needed=20 * GIB, high=20 * GIB, static=24 * GIB)
+    estimate = estimate_of(low=20 * GIB, needed=20 * GIB, high=20 * GIB, static=24 * GIB)
     (remark,) = verdict.remarks(spec, estimate)
     assert str(remark) == (
         "zero.stage=0: every data rank holds all model states, 24.00 GiB or 75% of the device:"
@@ -105,6 +76,16 @@ def test_whole_copies_on_a_crowded_device_are_a_warning(preset: str, way: str) -
 
 
 def test_whole_copies_on_a_device_with_room_are_no_warning() -> None:
-    estimate = _estimate(low=GIB, needed=GIB, high=GIB, static=GIB)
+    estimate = estimate_of(low=GIB, needed=GIB, high=GIB, static=GIB)
     assert list(verdict.remarks(make_spec(*NODE, "parallel=ddp"), estimate)) == []
     assert list(verdict.remarks(make_spec(*NODE, "parallel=fsdp"), estimate)) == []
+
+
+def test_the_excess_counts_every_place_that_is_too_small() -> None:
+    estimate = replace(
+        estimate_of(low=18 * GIB, needed=20 * GIB, high=22 * GIB),
+        disk=DiskSpace(checkpoint_bytes=2 * GIB, kept_bytes=6 * GIB, capacity_bytes=5 * GIB),
+    )
+    assert verdict.judge(_spec(20 * GIB), estimate).excess_bytes == 2 * GIB
+    assert verdict.judge(_spec(80 * GIB), estimate).excess_bytes == GIB
+    assert verdict.judge(_spec(None), estimate).excess_bytes == GIB

@@ -12,10 +12,11 @@ _NODE = 8
 """GPUs of the usual node."""
 
 _SHARDED = {
-    1: "updated parameters are",
-    2: "updated parameters and reduced gradients are",
-    3: "half as much again is",  # ZeRO-3 sends 3 P in place of 2 P elements a step (arXiv:1910.02054, section 7.2.2).
+    1: "no more traffic than data parallelism has",
+    2: "no more traffic than data parallelism has",
+    3: "half as much traffic again as data parallelism has",
 }
+"""ZeRO sends 2 P elements a step at the stages 1 and 2, and 3 P at 3 (arXiv:1910.02054, section 7)."""
 
 
 def sequence_parallel(spec: RunSpec) -> Iterator[Change]:
@@ -55,7 +56,7 @@ def sharding(spec: RunSpec) -> Iterator[Change]:
         return
     stage = spec.zero.stage
     for larger in range(stage + 1, 4):
-        cost = f"{_SHARDED[larger]} communicated in every step"
+        cost = _SHARDED[larger]
         if _is_preset(spec, f"zero{stage}", shard=False, stage=stage) and spec.backend.name == "deepspeed":
             settings: dict[str, object] = {"parallel.name": f"zero{larger}", "zero.stage": larger}
             yield set_to(spec, cost, settings, (f"parallel=zero{larger}",))
@@ -66,9 +67,9 @@ def sharding(spec: RunSpec) -> Iterator[Change]:
 def _fsdp(spec: RunSpec) -> Iterator[Change]:
     if spec.parallel.shard:
         if spec.zero.stage < 3 and spec.backend.reshard_after_forward is None:
-            yield set_to(spec, "parameters are gathered a second time, for backward", {"zero.stage": 3})
+            yield set_to(spec, "a second gather of the parameters, for backward", {"zero.stage": 3})
         return
-    cost = f"{_SHARDED[3]} communicated in every step"
+    cost = _SHARDED[3]
     settings: dict[str, object] = {"parallel.shard": True, "zero.stage": 3}
     if _is_preset(spec, "ddp", shard=False, stage=0):
         yield set_to(spec, cost, {"parallel.name": "fsdp", **settings}, ("parallel=fsdp",))
@@ -79,7 +80,7 @@ def _fsdp(spec: RunSpec) -> Iterator[Change]:
 def no_replicas(spec: RunSpec) -> Iterator[Change]:
     """Shards over all data ranks in place of within each replica."""
     if spec.parallel.replicate > 1:
-        cost = "parameters are gathered over all nodes, not inside one"
+        cost = "gathers over all nodes in place of inside each replica"
         yield set_to(spec, cost, {"parallel.replicate": 1})
 
 
@@ -98,7 +99,11 @@ def pipeline_parallel(spec: RunSpec) -> Iterator[Change]:
         return
     degree = spec.parallel.pipeline
     while (degree := degree * 2) <= min(spec.model.num_hidden_layers, spec.gpus):
-        yield _same_batch(spec, set_to(spec, "", {"parallel.pipeline": degree}), "stages that wait for each other")
+        yield _same_batch(
+            spec,
+            set_to(spec, "", {"parallel.pipeline": degree}),
+            "stages that wait for each other, the less the more micro-batches there are",
+        )
 
 
 def _same_batch(spec: RunSpec, change: Change, cost: str) -> Change:
@@ -120,7 +125,7 @@ def offloaded_optimizer(spec: RunSpec) -> Iterator[Change]:
 def offloaded_parameters(spec: RunSpec) -> Iterator[Change]:
     """Parameters in host memory too."""
     if spec.zero.stage == 3 and spec.zero.offload_parameters == "none":
-        cost = "parameters come over PCIe in every pass"
+        cost = "parameters fetched over PCIe in both passes"
         settings: dict[str, object] = {"zero.offload_parameters": "cpu"}
         if spec.zero.offload_optimizer == "none":
             settings["zero.offload_optimizer"] = "cpu"

@@ -33,7 +33,7 @@ def _set(spec: RunSpec, cost: str, settings: dict[str, object], shown: tuple[str
 def fewer_checkpoints(spec: RunSpec) -> Iterator[Change]:
     """One checkpoint on disk in place of several."""
     if spec.save.keep > 1:
-        yield set_to(spec, "older checkpoints are gone", {"save.keep": 1})
+        yield set_to(spec, "older checkpoints", {"save.keep": 1})
 
 
 def expandable_segments(spec: RunSpec) -> Iterator[Change]:
@@ -79,7 +79,7 @@ def chunked_loss(spec: RunSpec) -> Iterator[Change]:
 def selective_checkpointing(spec: RunSpec) -> Iterator[Change]:
     """Some activations computed again."""
     if spec.checkpointing.mode == "none" and spec.checkpointing.layers is None:
-        cost = "a part of the forward pass runs twice"
+        cost = "a second run of a part of the forward pass"
         yield set_to(spec, cost, {"checkpointing.mode": "selective"}, ("checkpointing=selective",))
 
 
@@ -87,7 +87,7 @@ def full_checkpointing(spec: RunSpec) -> Iterator[Change]:
     """Only the input of each block is kept."""
     if spec.checkpointing.mode == "full":
         return
-    cost = "the forward pass runs twice, about a third more computation"
+    cost = "a second forward pass, about a third more computation"
     if spec.checkpointing.modules:
         yield set_to(spec, cost, {"checkpointing.mode": "full", "checkpointing.modules": ()})
     else:
@@ -111,7 +111,7 @@ def bf16(spec: RunSpec) -> Iterator[Change]:
     precision = spec.precision
     if precision.compute != "fp32" or "bf16" not in spec.hardware.dtypes:
         return
-    cost = "8 bits of mantissa in matrix products, and they are faster"
+    cost = "precision: matrix products with 8 bits of mantissa, which are faster"
     if precision == _FP32:
         settings: dict[str, object] = {"precision.name": "bf16", "precision.compute": "bf16"}
         yield set_to(spec, cost, settings, ("precision=bf16",))
@@ -122,7 +122,7 @@ def bf16(spec: RunSpec) -> Iterator[Change]:
 def eight_bit_optimizer(spec: RunSpec) -> Iterator[Change]:
     """Adam's moments in 8 bits."""
     if spec.optimizer.name == "adamw" and spec.hardware.device == "cuda":
-        cost = "moments quantised in blocks; needs bitsandbytes"
+        cost = "moments of 8 bits, and the package bitsandbytes"
         settings: dict[str, object] = {"optimizer.name": "adamw_8bit"}
         for key in ("fused", "foreach"):
             if getattr(spec.optimizer, key) is not None:
@@ -133,10 +133,10 @@ def eight_bit_optimizer(spec: RunSpec) -> Iterator[Change]:
 def low_rank_adapter(spec: RunSpec) -> Iterator[Change]:
     """Small trained matrices beside frozen weights, which qlora quantises to 4 bits."""
     if spec.adapter.name == "none":
-        cost = "only the adapter is trained: fine-tuning of existing weights"
+        cost = "training of an adapter alone, beside frozen weights"
         yield set_to(spec, cost, {"adapter.name": "lora"}, ("adapter=lora",))
     if spec.adapter.name != "qlora":
-        cost = "only the adapter is trained, beside weights of 4 bits"
+        cost = "training of an adapter alone, beside frozen weights of 4 bits"
         yield set_to(spec, cost, {"adapter.name": "qlora"}, ("adapter=qlora",))
 
 

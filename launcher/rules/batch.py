@@ -52,8 +52,8 @@ def _accumulates(spec: RunSpec) -> ConfigError:
         return ConfigError("train.global_batch_size", total, rule, way_out)
     rule = (
         f"gradients of {count} micro-batches are accumulated, so one optimizer step sees {total} sequences"
-        f" ({total * spec.sequence_length:,} tokens), not {once}: a learning rate tuned for {once} is per sample"
-        f" {count} times smaller now, and warm-up and train.steps count the larger steps"
+        f" ({total * spec.sequence_length:,} tokens), not {once}: a learning rate tuned for {once} is {count} times"
+        " smaller per sequence, and warm-up and train.steps count the larger steps"
     )
     return ConfigError(
         "train.global_batch_size", total, rule, [*way_out, ways.override("train.micro_batch_size", larger)]

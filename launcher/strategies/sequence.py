@@ -27,7 +27,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     if degree == 1:
         rule = "sequence parallelism splits over the tensor parallel ranks, and parallel.tensor is 1"
         yield ConfigError("parallel.sequence", True, rule, ["parallel.sequence=false", "parallel.tensor=2"])
-    elif not _divides(spec):
+    elif spec.gpus % spec.model_parallel == 0 and not _divides(spec):  # Else there is no such group of ranks.
         length, cut = spec.sequence_length, degree * spec.parallel.context * spec.parallel.ulysses
         rule = f"with parallel.sequence=true it must be a multiple of {cut}, the ranks that share a sequence"
         candidates = ways.multiples_around(length, cut)

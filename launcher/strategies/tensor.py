@@ -25,7 +25,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     """What is split must divide: whole heads and equal parts of the feed-forward width."""
     if indivisible := _indivisible(spec):
         degree, path = spec.parallel.tensor, "parallel.tensor"
-        rule = f"tensor parallel ranks must divide the model's {', '.join(indivisible)}"
+        rule = f"tensor parallel ranks must divide the model's {' and '.join(indivisible)}"
         candidates = ways.divisors(spec.model.num_attention_heads)
         yield ConfigError(path, degree, rule, ways.nearest(spec, path, candidates, lambda run: not _indivisible(run)))
     inside = spec.parallel.expert_tensor or spec.parallel.tensor
