@@ -127,3 +127,7 @@ class Family(Protocol):
     def working(self, model: ModelSpec, layer: int, engine: Engine) -> Sequence[Saved]:
         """What the backward pass of one block adds at its fullest, beyond what the forward pass kept."""
         ...
+
+    def closing(self, model: ModelSpec, engine: Engine) -> Sequence[Saved]:
+        """All that is alive at the end of the backward pass of one block, in its first norm."""
+        ...

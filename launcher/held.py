@@ -67,6 +67,7 @@ class BlockKind:
         elements: Elements of one.
         saved: What the forward pass of one keeps for one micro-batch, as rows of the family.
         working: What its backward pass adds at its fullest.
+        closing: What is left at its end.
     """
 
     name: str
@@ -74,6 +75,7 @@ class BlockKind:
     elements: Elements
     saved: tuple[Saved, ...]
     working: tuple[Saved, ...]
+    closing: tuple[Saved, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +178,7 @@ def held(spec: RunSpec, view: RankView, family: Family, dtypes: Dtypes, engine: 
                 elements=elements_of(family.block(model, layers[0]), view, engine),
                 saved=tuple(family.saved(model, layers[0], engine)),
                 working=tuple(family.working(model, layers[0], engine)),
+                closing=tuple(family.closing(model, engine)),
             )
             for name, layers in kinds.items()
         ),

@@ -25,6 +25,7 @@ type Phase = Literal["load", "forward", "backward", "optimizer", "checkpoint_sav
 type Moment = Literal[
     "load",
     "forward",
+    "output",
     "loss",
     "loss_backward",
     "block_backward",
@@ -61,6 +62,7 @@ OUTSIDE_PILES: frozenset[Pile] = frozenset(("context", "communicators"))
 MOMENTS: dict[Moment, Phase] = {
     "load": "load",
     "forward": "forward",
+    "output": "forward",
     "loss": "forward",
     "loss_backward": "backward",
     "block_backward": "backward",
@@ -74,7 +76,8 @@ MOMENTS: dict[Moment, Phase] = {
 }
 """The candidates for the peak and the phase that each belongs to.
 
-``forward``: the last block of the last micro-batch in flight. ``loss``: the logits and their cross entropy.
+``forward``: the last block of the last micro-batch in flight. ``output``: the logits,
+while the weights that made them are still gathered. ``loss``: the logits and their cross entropy.
 ``loss_backward``: the gradient of the logits, before any block's. ``block_backward``: the backward pass of the block
 that runs first, the stage's last, while all activations are still held. ``next_block_backward``: the one before it,
 while the gradients of the last are being reduced. ``first_layer_backward``: the stage's first block, which runs last.

@@ -90,5 +90,11 @@ def working(model: ModelSpec, engine: Engine, width: int) -> list[Saved]:
     ]
 
 
+def closing(model: ModelSpec, engine: Engine) -> list[Saved]:
+    """The backward pass of the first norm: what it saved and two gradients."""
+    gradients = _saved("gradients of a norm", 2 * engine.size * model.hidden_size, "residual", "norm")
+    return [*norm(model.hidden_size, engine), gradients]
+
+
 def _saved(name: str, size: int, share: Share, part: Part) -> Saved:
     return Saved(name=name, bytes=size, share=share, part=part)

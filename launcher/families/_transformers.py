@@ -139,11 +139,18 @@ def working(model: ModelSpec, engine: Engine, width: int) -> list[Saved]:
 
     Seen in a trace of FSDP2's backward pass: with the gradients of gate and up, the product is already freed.
     """
-    count = 2 if model.gated else 1
+    count = 1 if model.hidden_act in ("gelu", "relu") else 2
     return [
         _saved("gradients of the MLP", count * engine.size * width, "tensor", "mlp"),
         _saved("gradient of the residual stream", engine.residual_size * model.hidden_size, "residual", "mlp"),
     ]
+
+
+def closing(model: ModelSpec, engine: Engine) -> list[Saved]:
+    """The backward pass of the first norm: what it saved, its gradients, and of RMSNorm four fp32 products."""
+    products = 4 * 4 if model.normalization == "rmsnorm" else engine.residual_size
+    hidden = (products + engine.residual_size) * model.hidden_size
+    return [*norm(model.hidden_size, model, engine), _saved("gradients of a norm", hidden, "residual", "norm")]
 
 
 def _saved(name: str, size: int, share: Share, part: Part, *, kept: bool = False) -> Saved:

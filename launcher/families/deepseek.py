@@ -9,6 +9,7 @@ from launcher.spec import ModelSpec
 embedding = llama.embedding
 head = llama.head
 around = llama.around
+closing = llama.closing
 kind = moe.kind
 working = moe.working
 

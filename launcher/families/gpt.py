@@ -42,6 +42,7 @@ def saved(model: ModelSpec, layer: int, engine: Engine) -> list[Saved]:
 
 
 around = llama.around
+closing = llama.closing
 
 
 def working(model: ModelSpec, layer: int, engine: Engine) -> list[Saved]:

@@ -47,6 +47,13 @@ def around(model: ModelSpec, engine: Engine) -> list[Saved]:
     return _transformers.norm(model.hidden_size, model, engine)
 
 
+def closing(model: ModelSpec, engine: Engine) -> list[Saved]:
+    """The first norm, where the backward pass of a block ends."""
+    if engine.library == "megatron":
+        return _megatron.closing(model, engine)
+    return _transformers.closing(model, engine)
+
+
 def mlp_gradients(model: ModelSpec, engine: Engine, width: int) -> list[Saved]:
     """The gradients inside an MLP of so many features."""
     if engine.library == "megatron":

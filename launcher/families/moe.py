@@ -9,6 +9,7 @@ from launcher.spec import ModelSpec
 embedding = llama.embedding
 head = llama.head
 around = llama.around
+closing = llama.closing
 
 
 def block(model: ModelSpec, layer: int) -> list[Weight]:

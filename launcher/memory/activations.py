@@ -12,7 +12,7 @@ from launcher.terms import MemoryTerm, Moment
 
 SOURCE = "arXiv:2205.05198, section 4, with the tensors that the modules save (launcher/families)"
 
-FULL: frozenset[Moment] = frozenset(("forward", "loss", "loss_backward", "block_backward"))
+FULL: frozenset[Moment] = frozenset(("forward", "output", "loss", "loss_backward", "block_backward"))
 RECOMPUTING: frozenset[Moment] = frozenset(("block_backward", "next_block_backward", "first_layer_backward"))
 
 _MODULES = {
@@ -47,7 +47,7 @@ def around(held: Held) -> Iterator[MemoryTerm]:
     ids = 2 * 8 * held.tokens
     yield MemoryTerm(
         pile="activations",
-        moments=frozenset(("loss", "loss_backward")),
+        moments=frozenset(("output", "loss", "loss_backward")),
         bytes=held.bytes_of(held.around) + ids,
         formula=f"last norm and token ids of {held.tokens:,} tokens",
         source=SOURCE,
@@ -96,7 +96,8 @@ def forward_working(held: Held) -> Iterator[MemoryTerm]:
     row = Saved(
         name="residuals", bytes=4 * engine.residual_size * held.spec.model.hidden_size, share="residual", part="input"
     )
-    passing = [item for item in kind.saved if item.part in ("mlp", "activation", "moe")]
+    # The gate is dropped once its activation exists.
+    passing = [item for item in kind.saved if item.part in ("mlp", "activation", "moe") and item.name != "gate"]
     full = held.spec.checkpointing.mode == "full"
     yield MemoryTerm(
         pile="temporary",

@@ -27,6 +27,7 @@ def logits(held: Held) -> Iterator[MemoryTerm]:
     forward, backward = size + copy + 4, 12
     if held.engine.vocabulary_parallel:
         forward = backward = 16
+    yield _term(held, "output", size, tokens, _TORCH)
     yield _term(held, "loss", forward, tokens, _TORCH)
     yield _term(held, "loss_backward", backward, tokens, _TORCH)
 

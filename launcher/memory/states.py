@@ -15,7 +15,7 @@ _BLOCK_8BIT = 256  # bitsandbytes blockwise quantisation: one fp32 scale for 256
 AFTER_BACKWARD: frozenset[Moment] = frozenset(("root_backward", "clip", "step"))
 DURING_BACKWARD: frozenset[Moment] = frozenset(("next_block_backward", "first_layer_backward"))
 TRAINING: frozenset[Moment] = ALWAYS - {"load"}
-WITHIN_MICRO_BATCH: frozenset[Moment] = frozenset(("forward", "loss", "loss_backward", "block_backward"))
+WITHIN_MICRO_BATCH: frozenset[Moment] = frozenset(("forward", "output", "loss", "loss_backward", "block_backward"))
 
 
 def parameters(held: Held) -> Iterator[MemoryTerm]:
@@ -76,17 +76,20 @@ def optimizer_states(held: Held) -> Iterator[MemoryTerm]:
 
 
 def step_temporaries(held: Held) -> Iterator[MemoryTerm]:
-    """What ``torch.optim`` adds in the step: nothing fused, ``4 P / N`` with lists, 3 of the largest tensor in a loop.
+    """What ``torch.optim`` adds in the step: nothing fused, ``4 P / N`` with lists, or a few tensors in a loop.
 
-    Lists (foreach) make a square root of the second moment of all parameters; the loop makes two quotients and a
-    square root of one parameter. Both were seen in a trace of the live tensors of ``AdamW.step``.
+    Lists (foreach) make a square root of the second moment of all parameters. The loop makes a square root and a
+    quotient of one parameter, and holds the quotient of the one before: three tensors where the largest of a block
+    follow each other, two where a bias stands between them or for the vocabulary's.
     """
     if held.engine.optimizer == "fused" or held.spec.optimizer.name != "adamw":
         return
     size = held.dtypes.size("optimizer_states")
     lists = held.engine.optimizer == "foreach"
-    elements = held.elements.optimizer if lists else 3 * held.elements.largest_shard
-    what = "all parameters" if lists else "3 x the largest tensor"
+    inside = 2 if held.spec.model.mlp_bias else 3
+    loop = max(2 * held.root.largest_shard, inside * held.largest_block.largest_shard)
+    elements = held.elements.optimizer if lists else loop
+    what = "all parameters" if lists else f"the largest tensors, 2 or {inside}"
     yield MemoryTerm(
         pile="temporary",
         moments=frozenset(("step",)),

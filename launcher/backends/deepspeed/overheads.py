@@ -23,6 +23,7 @@ _BACKWARD: frozenset[Moment] = frozenset((
 ))
 _GATHERED: frozenset[Moment] = frozenset((
     "forward",
+    "output",
     "loss",
     "loss_backward",
     "block_backward",

@@ -71,6 +71,7 @@ def gathered(held: Held) -> Iterator[MemoryTerm]:
     keeps = not reshards(held.spec)
     blocks = held.all_blocks.whole if keeps else block
     yield _gather(held, "forward", size * (root + blocks + block))
+    yield _gather(held, "output", size * (root + blocks))
     yield _gather(held, "loss", size * (root + blocks) if keeps else 0)
     yield _gather(held, "loss_backward", size * (root + blocks) if keeps else 0)
     more = block if held.layers > 1 and not keeps else 0
@@ -86,9 +87,7 @@ def block_reduction(held: Held) -> Iterator[MemoryTerm]:
     Its output is the gradient shard itself, counted there; beside it the unreduced gradient of the output projection.
     """
     size = held.dtypes.size("reduce") * held.largest_block.whole
-    head = held.engine.size * (held.head.whole or held.embedding.whole * held.spec.model.tie_word_embeddings)
-    if not held.view.head:
-        head = 0
+    head = held.engine.size * output_elements(held)
     yield _reduce("block_backward", head, "gradient of the output projection")
     if held.layers > 1:
         yield _reduce("next_block_backward", size + head, f"reduce-scatter input of {count(held.largest_block.whole)}")
@@ -98,12 +97,14 @@ def block_reduction(held: Held) -> Iterator[MemoryTerm]:
 def root_reduction(held: Held) -> Iterator[MemoryTerm]:
     """The end of backward: gradients of the root group and, in the reduce format, the reduce-scatter's input.
 
-    Before that, the gathered root group and the last block's reduction are still held beside those gradients.
+    Before that, the gathered root group and the last block's reduction are still held beside those gradients; the
+    gradients are freed before the reduction's output, the root group's gradient shards, is made.
     """
     size, reduce = held.engine.size, held.dtypes.size("reduce")
     root, block = held.root.whole, held.largest_block.whole
-    later, earlier = (size + reduce) * root, 2 * size * root + reduce * block - _root_shards(held)
-    yield _reduce("root_backward", max(later, earlier), f"gradients and reduction of {count(root)} outside the blocks")
+    during = max(2 * size * root + reduce * block, (size + reduce) * root) - _root_shards(held)
+    after = reduce * root
+    yield _reduce("root_backward", max(during, after), f"gradients and reduction of {count(root)} outside the blocks")
 
 
 def _root_shards(held: Held) -> int:
@@ -114,8 +115,9 @@ def _root_shards(held: Held) -> int:
 def gradients_in_flight(held: Held) -> Iterator[MemoryTerm]:
     """Weight gradients of the block whose backward pass runs, before they are reduced or accumulated.
 
-    Early on one weight's gradient beside all of the block's activations, at the end all of the block's gradients with
-    none: the greater of both, less the activations that are counted. DDP reduces each on its own, through an fp32 copy.
+    Early on one weight's gradient beside all of the block's activations, at the end all of the block's gradients and
+    only the first norm's activations: the greater of both, less what is counted anyway. DDP reduces each on its own,
+    under autocast through an fp32 copy.
     """
     size, block = held.engine.size, held.largest_block
     early = size * block.largest
@@ -125,9 +127,18 @@ def gradients_in_flight(held: Held) -> Iterator[MemoryTerm]:
         yield _term("temporary", moments, early, f"one weight's gradient of {count(block.largest)}", _DDP_TRACE)
         return
     kinds = held.blocks
-    freed = max((held.bytes_of(kind.saved) + held.bytes_of(kind.working) for kind in kinds), default=0)
+    freed = max(
+        (held.bytes_of(kind.saved) + held.bytes_of(kind.working) - held.bytes_of(kind.closing) for kind in kinds),
+        default=0,
+    )
     late = size * block.whole - freed
     yield _term("temporary", moments, max(early, late), f"gradients of one block of {count(block.whole)}", _TRACE)
+
+
+def output_elements(held: Held) -> int:
+    """Elements of the last norm and the output projection, which a tied model has as its token table."""
+    tied = held.view.head and held.view.embedding and held.spec.model.tie_word_embeddings
+    return held.head.whole + (held.embedding.largest if tied else 0)
 
 
 def weight_cache(held: Held) -> Iterator[MemoryTerm]:
@@ -139,10 +150,12 @@ def weight_cache(held: Held) -> Iterator[MemoryTerm]:
         return
     size, block = held.engine.size, held.largest_block.whole
     blocks = held.all_blocks.whole
-    head = held.head.whole or (held.embedding.whole if held.view.head else 0)
+    head = output_elements(held)
     full = held.spec.checkpointing.mode != "none"
     whole = size * (head + blocks)
-    yield _term("gather_buffers", frozenset(("forward", "loss")), whole, "autocast's copies of weights", _DDP_TRACE)
+    yield _term(
+        "gather_buffers", frozenset(("forward", "output", "loss")), whole, "autocast's copies of weights", _DDP_TRACE
+    )
     backward: frozenset[Moment] = frozenset(("loss_backward", "block_backward"))
     kept = size * (head + (block if full else blocks))
     yield _term("gather_buffers", backward, kept, "autocast's copies of weights", _DDP_TRACE)

@@ -20,6 +20,7 @@ TRANSFORMER_ENGINE_BYTES = {"hopper": 76 * MIB, "older": 72 * MIB}
 
 _BLOCK: frozenset[Moment] = frozenset((
     "forward",
+    "output",
     "block_backward",
     "next_block_backward",
     "first_layer_backward",
