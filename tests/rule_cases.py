@@ -75,7 +75,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
     "training": _cases(
         """
         precision=fp8
-        hardware=h100_80g precision.compute=fp8
+        hardware=h100_80g cluster.gpus_per_node=8 parallel=tp precision.compute=fp8
         hardware=v100_32g
         adapter=lora adapter.targets=[]
         hardware=h100_80g cluster.gpus_per_node=8 parallel=fsdp_tp adapter=lora
@@ -177,8 +177,8 @@ WARNINGS = _cases(
     hardware=h100_80g cluster.gpus_per_node=8 cluster.nodes=2 parallel=tp parallel.tensor=16 model=7b
     hardware=h100_80g cluster.gpus_per_node=1
     data=tokens data.path=words.bin model.vocab_size=128256
-    hardware=h100_80g precision=fp16
-    precision.optimizer_states=fp16
+    hardware=h100_80g cluster.gpus_per_node=8 parallel=tp precision=fp16
+    hardware=h100_80g cluster.gpus_per_node=8 parallel=tp precision.optimizer_states=fp16
     adapter=lora
     optimizer.warmup_steps=100
     train.eval_every=1000
@@ -197,6 +197,6 @@ WARNINGS = _cases(
     data.column=body
     data.token_dtype=uint32
     data=synthetic data.tokenizer=llama
-    model.position_embedding=none model.rope_theta=500000.0
+    model=gpt2 model.rope_theta=500000.0
     """
 )
