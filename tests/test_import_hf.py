@@ -237,3 +237,17 @@ def test_all_missing_and_wrong_sizes_come_at_once() -> None:
     assert errors[2]["rule"] == (
         "no model family here has it; they have silu, swish, gelu, gelu_new, gelu_pytorch_tanh, relu, relu2"
     )
+
+
+def test_values_of_the_wrong_kind_are_errors() -> None:
+    errors = _message(json.dumps(LLAMA3_8B | {"tie_word_embeddings": "no", "rms_norm_eps": [1], "head_dim": 0}))
+    assert [(error["path"], error["found"], error["rule"]) for error in errors] == [
+        ("models/config.json: head_dim", 0, "a llama config.json holds it as an integer of at least 1"),
+        ("models/config.json: tie_word_embeddings", "no", "is true or false"),
+        ("models/config.json: rms_norm_eps", [1], "is a number"),
+    ]
+
+
+def test_a_long_value_is_cut_in_the_message() -> None:
+    [named] = read(json.dumps(LLAMA3_8B | {"mystery": "x" * 200}), "config.json").not_understood
+    assert named == f"mystery={'x' * 97}..."

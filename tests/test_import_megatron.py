@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -77,51 +78,48 @@ torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py \
 
 SIZES = "--num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 1024 --vocab-size 1000"
 
-DEEPSEEK = {
-    "ENV_VARS": {"NCCL_ALGO": "Ring"},
-    "TEST_TYPE": "regular",
-    "MODEL_ARGS": {
-        "--num-layers": 14,
-        "--hidden-size": 7168,
-        "--ffn-hidden-size": 18432,
-        "--num-attention-heads": 128,
-        "--kv-channels": 128,
-        "--seq-length": 4096,
-        "--max-position-embeddings": 4096,
-        "--vocab-size": 129280,
-        "--make-vocab-size-divisible-by": 3232,
-        "--multi-latent-attention": True,
-        "--q-lora-rank": 1536,
-        "--kv-lora-rank": 512,
-        "--qk-layernorm": True,
-        "--num-experts": 64,
-        "--moe-router-topk": 8,
-        "--moe-layer-freq": "([0]*3+[1]*11)",
-        "--moe-ffn-hidden-size": 2048,
-        "--moe-shared-expert-intermediate-size": 2048,
-        "--moe-router-score-function": "sigmoid",
-        "--moe-permute-fusion": True,
-        "--swiglu": True,
-        "--normalization": "RMSNorm",
-        "--position-embedding-type": "rope",
-        "--disable-bias-linear": True,
-        "--untie-embeddings-and-output-weights": True,
-        "--hidden-dropout": 0.0,
-        "--attention-dropout": 0.0,
-        "--tensor-model-parallel-size": 2,
-        "--pipeline-model-parallel-size": 2,
-        "--expert-model-parallel-size": 16,
-        "--expert-tensor-parallel-size": 1,
-        "--sequence-parallel": True,
-        "--use-distributed-optimizer": True,
-        "--recompute-granularity": "selective",
-        "--recompute-modules": "[layernorm mla_up_proj moe_act]",
-        "--bf16": True,
-        "--overlap-grad-reduce": False,
-        "--save": "${CHECKPOINT_SAVE_PATH}",
-        "--mock-data": True,
-    },
+MODEL_ARGS: dict[str, Any] = {
+    "--num-layers": 14,
+    "--hidden-size": 7168,
+    "--ffn-hidden-size": 18432,
+    "--num-attention-heads": 128,
+    "--kv-channels": 128,
+    "--seq-length": 4096,
+    "--max-position-embeddings": 4096,
+    "--vocab-size": 129280,
+    "--make-vocab-size-divisible-by": 3232,
+    "--multi-latent-attention": True,
+    "--q-lora-rank": 1536,
+    "--kv-lora-rank": 512,
+    "--qk-layernorm": True,
+    "--num-experts": 64,
+    "--moe-router-topk": 8,
+    "--moe-layer-freq": "([0]*3+[1]*11)",
+    "--moe-ffn-hidden-size": 2048,
+    "--moe-shared-expert-intermediate-size": 2048,
+    "--moe-router-score-function": "sigmoid",
+    "--moe-permute-fusion": True,
+    "--swiglu": True,
+    "--normalization": "RMSNorm",
+    "--position-embedding-type": "rope",
+    "--disable-bias-linear": True,
+    "--untie-embeddings-and-output-weights": True,
+    "--hidden-dropout": 0.0,
+    "--attention-dropout": 0.0,
+    "--tensor-model-parallel-size": 2,
+    "--pipeline-model-parallel-size": 2,
+    "--expert-model-parallel-size": 16,
+    "--expert-tensor-parallel-size": 1,
+    "--sequence-parallel": True,
+    "--use-distributed-optimizer": True,
+    "--recompute-granularity": "selective",
+    "--recompute-modules": "[layernorm mla_up_proj moe_act]",
+    "--bf16": True,
+    "--overlap-grad-reduce": False,
+    "--save": "${CHECKPOINT_SAVE_PATH}",
+    "--mock-data": True,
 }
+DEEPSEEK = {"ENV_VARS": {"NCCL_ALGO": "Ring"}, "TEST_TYPE": "regular", "MODEL_ARGS": MODEL_ARGS}
 """The form of Megatron-LM's functional tests."""
 
 
@@ -314,3 +312,8 @@ def test_missing_sizes_and_wrong_types_come_at_once() -> None:
         ("args.sh: --hidden-size", None, "the size of the model does not follow without it"),
         ("args.sh: --lr", "high", "is a number"),
     ]
+
+
+def test_a_number_where_a_word_is_due_is_an_error() -> None:
+    [error] = _message(f"{SIZES} --normalization 3", "args.sh")
+    assert (error["path"], error["found"], error["rule"]) == ("args.sh: --normalization", 3, "is a word")

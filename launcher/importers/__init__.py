@@ -58,6 +58,11 @@ def shown(key: str, value: object) -> str:
     return f"{key}={text if len(text) <= _LONGEST else text[: _LONGEST - 3] + '...'}"
 
 
+def word_in(table: Mapping[str, str], value: object) -> str | None:
+    """What a word stands for; None for a word that is not in the table, and for anything that is no word."""
+    return table.get(value) if isinstance(value, str) else None
+
+
 def name_from(path: str) -> str:
     """A model's name from a file's or a model's: its last part, in characters that need no quotes."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(path).name).strip("-.") or "imported"

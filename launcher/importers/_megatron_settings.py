@@ -44,6 +44,14 @@ class Reader:
             return default
         return value
 
+    def word(self, name: str, default: str | None = None) -> Any:
+        """A word, or the default."""
+        value = self.get(name, default)
+        if value is not None and not isinstance(value, str):
+            self.errors.append(ConfigError(f"{self.path}: --{name}", value, "is a word"))
+            return default
+        return value
+
     def count(self, name: str, default: int | None = None) -> Any:
         """A whole number, or the default."""
         value = self.number(name, default)
@@ -93,7 +101,7 @@ def model(reader: Reader) -> dict[str, Any]:
         "vocab_size": _vocabulary(reader),
         "tie_word_embeddings": not reader.switch("untie-embeddings-and-output-weights"),
         "hidden_act": _activation(reader, swiglu),
-        "normalization": {"RMSNorm": "rmsnorm"}.get(reader.get("normalization", "LayerNorm"), "layernorm"),
+        "normalization": {"RMSNorm": "rmsnorm"}.get(reader.word("normalization", "LayerNorm"), "layernorm"),
         "position_embedding": _positions(reader),
         "rope_theta": float(reader.number("rotary-base", 10000)),
         "norm_epsilon": reader.number("norm-epsilon", 1e-5),
@@ -113,7 +121,7 @@ def model(reader: Reader) -> dict[str, Any]:
 def _vocabulary(reader: Reader) -> int | str:
     """As given, or GPT-2's; ``???`` where it is known to the tokenizer alone, so that nothing is guessed."""
     given = reader.count("padded-vocab-size") or reader.count("vocab-size")
-    kind = reader.get("tokenizer-type")
+    kind = reader.word("tokenizer-type")
     if given is not None:
         return int(given)
     if kind == "GPT2BPETokenizer" or (kind is None and "merge-file" in reader.arguments):
@@ -129,7 +137,7 @@ def _activation(reader: Reader, swiglu: bool) -> str:
 
 
 def _positions(reader: Reader) -> str:
-    kind = reader.get("position-embedding-type", "learned_absolute")
+    kind = reader.word("position-embedding-type", "learned_absolute")
     if reader.switch("use-rotary-position-embeddings") or kind == "rope":
         return "rope"
     if kind not in ("learned_absolute", "none"):
@@ -147,7 +155,7 @@ def _dropout(reader: Reader) -> float:
 
 def _attention(reader: Reader) -> str:
     """``local`` layers without the flash-attention package compute scores in full (``core/transformer``)."""
-    backend = reader.get("attention-backend", "auto")
+    backend = reader.word("attention-backend", "auto")
     flash = reader.switch("use-flash-attn") or backend == "flash"
     local = reader.arguments.get("transformer-impl")
     if backend in ("unfused", "local") or (local is not None and local.value == "local" and not flash):
@@ -233,11 +241,11 @@ def precision(reader: Reader) -> tuple[str, dict[str, Any]]:
     settings: dict[str, Any] = {}
     fp8 = reader.arguments.get("fp8-format") is not None
     if fp8:
-        recipe = reader.get("fp8-recipe", "delayed")
+        recipe = reader.word("fp8-recipe", "delayed")
         settings["recipe"] = recipe
     narrow = reader.switch("grad-reduce-in-bf16")
     aware = reader.switch("use-precision-aware-optimizer")
-    if narrow or (aware and reader.get("main-grads-dtype", "fp32") == "bf16"):
+    if narrow or (aware and reader.word("main-grads-dtype", "fp32") == "bf16"):
         settings |= dict.fromkeys(("gradients", "accumulate", "reduce"), "bf16")
     if reader.switch("accumulate-allreduce-grads-in-fp32") and half == "fp16":
         reader.not_understood.append("--accumulate-allreduce-grads-in-fp32 beside --fp16: gradients count as fp16")
@@ -247,8 +255,8 @@ def precision(reader: Reader) -> tuple[str, dict[str, Any]]:
 
 
 def _narrow_states(reader: Reader) -> dict[str, Any]:
-    master = reader.get("main-params-dtype", "fp32")
-    first, second = reader.get("exp-avg-dtype", "fp32"), reader.get("exp-avg-sq-dtype", "fp32")
+    master = reader.word("main-params-dtype", "fp32")
+    first, second = reader.word("exp-avg-dtype", "fp32"), reader.word("exp-avg-sq-dtype", "fp32")
     if first != second:
         reader.not_understood.append(f"--exp-avg-dtype {first} beside --exp-avg-sq-dtype {second}")
         return {}
@@ -257,11 +265,11 @@ def _narrow_states(reader: Reader) -> dict[str, Any]:
 
 def checkpointing(reader: Reader) -> tuple[str, Mapping[str, Any]]:
     """The kind of activation recomputation."""
-    mode = reader.get("recompute-granularity")
+    mode = reader.word("recompute-granularity")
     old = reader.switch("recompute-activations"), reader.switch("checkpoint-activations")
     modules = reader.words("recompute-modules")
     if mode == "full" or old[1]:
-        method, layers = reader.get("recompute-method", "uniform"), reader.count("recompute-num-layers", 1)
+        method, layers = reader.word("recompute-method", "uniform"), reader.count("recompute-num-layers", 1)
         return "full", {"method": method, "layers": layers}
     if mode == "selective" or old[0]:
         return "selective", {"modules": modules} if modules else {}

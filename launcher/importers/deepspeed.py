@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from launcher.errors import ConfigError, ConfigErrors
-from launcher.importers import Imported, imported, json_mapping, shown
+from launcher.importers import Imported, imported, json_mapping, shown, word_in
 
 _ZERO = "zero_optimization"
 
@@ -48,6 +48,10 @@ _SETTINGS: Mapping[str, str] = {
 
 _COUNTS = frozenset(key for key in _SETTINGS if key.endswith(("_size", "_parameters", "_distance", "_threshold")))
 """Keys that are counts: DeepSpeed takes ``5e8`` for them, which is a float in JSON."""
+
+_NUMBERS = (f"{_ZERO}.stage", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping",
+            "optimizer.params.lr", "scheduler.params.cos_min_ratio", "scheduler.params.warmup_num_steps")  # fmt: skip
+"""Other keys whose value is reckoned with."""
 
 _FORMATS = {"fp32": "fp32", "float32": "fp32", "fp16": "fp16", "float16": "fp16", "half": "fp16", "bf16": "bf16",
             "bfloat16": "bf16"}  # fmt: skip
@@ -162,7 +166,7 @@ def _check(content: Mapping[str, Any], path: str) -> None:
             rule = "is a block of keys in ds_config.json"
             errors.append(ConfigError(f"{path}: {block}", content[block], rule, [f'"{block}": {{}}']))
     for key, value in _leaves(content):
-        counted = key in _COUNTS or key in (f"{_ZERO}.stage", "train_batch_size", "gradient_accumulation_steps")
+        counted = key in _COUNTS or key in _NUMBERS
         if counted and value != "auto" and (isinstance(value, bool) or not isinstance(value, int | float)):
             errors.append(ConfigError(f"{path}: {key}", value, "is a number in ds_config.json"))
     stage = (content.get(_ZERO) or {}).get("stage", 0) if not errors else 0
@@ -189,8 +193,8 @@ def _precision(leaves: dict[str, Any], found: _Found, automatic: list[str]) -> N
         found.choose["precision"] = "fp32"
     for key, setting in (("data_types.grad_accum_dtype", "accumulate"), ("communication_data_type", "reduce")):
         value = leaves.pop(key, None)
-        if value in _FORMATS:
-            found.settings[f"precision.{setting}"] = _FORMATS[value]
+        if known := word_in(_FORMATS, value):
+            found.settings[f"precision.{setting}"] = known
         elif value is not None:
             found.not_understood.append(shown(key, value))
     if leaves.pop("bf16.bf16_master_weights_and_grads", False):
@@ -210,8 +214,8 @@ def _optimizer(leaves: dict[str, Any], found: _Found) -> None:
     if isinstance(betas, list) and len(betas) == 2:
         found.settings |= {"optimizer.beta1": betas[0], "optimizer.beta2": betas[1]}
     schedule = leaves.pop("scheduler.type", None)
-    if schedule in _SCHEDULES:
-        found.settings["optimizer.schedule"] = _SCHEDULES[schedule]
+    if known := word_in(_SCHEDULES, schedule):
+        found.settings["optimizer.schedule"] = known
     elif schedule is not None:
         found.not_understood.append(shown("scheduler.type", schedule))
     ratio = leaves.pop("scheduler.params.cos_min_ratio", None)

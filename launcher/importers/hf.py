@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from launcher.errors import ConfigError, ConfigErrors
-from launcher.importers import Imported, imported, json_mapping, name_from, shown
+from launcher.importers import Imported, imported, json_mapping, name_from, shown, word_in
 
 _NO_EFFECT = frozenset((
     "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_name_or_path", "architectures",
@@ -78,8 +78,9 @@ class _Config:
     def size(self, key: str, default: int | None = None) -> int:
         """A count of at least 1 (0 stands in for one that is wrong); without a default the key must be there."""
         value = self.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            rule = f"a {self.content['model_type']} config.json holds it as an integer of at least 1"
+        least = 0 if default == 0 else 1
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            rule = f"a {self.content['model_type']} config.json holds it as an integer of at least {least}"
             self.errors.append(ConfigError(f"{self.path}: {key}", self.content.get(key), rule))
             return 0
         return value
@@ -87,10 +88,26 @@ class _Config:
     def activation(self, key: str) -> str:
         """The activation function by our name."""
         value = self.get(key, "silu")
-        if value not in _ACTIVATIONS:
+        known = word_in(_ACTIVATIONS, value)
+        if known is None:
             rule = f"no model family here has it; they have {', '.join(_ACTIVATIONS)}"
             self.errors.append(ConfigError(f"{self.path}: {key}", value, rule))
-        return _ACTIVATIONS.get(value, "silu")
+        return known or "silu"
+
+    def number(self, key: str, default: float) -> float:
+        """A number, or the default."""
+        value = self.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            self.errors.append(ConfigError(f"{self.path}: {key}", value, "is a number"))
+            return default
+        return value
+
+    def flag(self, key: str, default: bool) -> bool:
+        """True or false, or the default."""
+        value = self.get(key, default)
+        if not isinstance(value, bool):
+            self.errors.append(ConfigError(f"{self.path}: {key}", value, "is true or false"))
+        return value is True
 
 
 def read(text: str, path: str) -> Imported:
@@ -106,14 +123,14 @@ def read(text: str, path: str) -> Imported:
     content = json_mapping(text, path, "a config.json")
     config = _Config(content, path)
     kind = content.get("model_type")
-    if kind not in _KINDS:
+    if not isinstance(kind, str) or kind not in _KINDS:
         rule = f"config.json names its model by model_type; understood are {', '.join(_KINDS)}"
         near = difflib.get_close_matches(str(kind), _KINDS, n=2)
         raise ConfigErrors([ConfigError(f"{path}: model_type", kind, rule, [f"model_type: {name}" for name in near])])
     origin = str(content.get("_name_or_path") or "")
-    name = name_from(origin or str(kind))
+    name = name_from(origin or kind)
     source = f"config.json of {name}" if origin else "a config.json"
-    model = {"name": name, **_KINDS[str(kind)](config), "source": source}
+    model = {"name": name, **_KINDS[kind](config), "source": source}
     if config.errors:
         raise ConfigErrors(config.errors)
     return imported(
@@ -135,20 +152,20 @@ def _llama(config: _Config) -> dict[str, Any]:
         "intermediate_size": config.size("intermediate_size"),
         "num_attention_heads": heads,
         "num_key_value_heads": config.size("num_key_value_heads", _KEY_VALUE_HEADS.get(kind, heads or 1)),
-        "head_dim": config.get("head_dim", 128 if kind == "qwen3" else None),
+        "head_dim": _head_dim(config),
         "vocab_size": config.size("vocab_size"),
-        "tie_word_embeddings": config.get("tie_word_embeddings", False),
+        "tie_word_embeddings": config.flag("tie_word_embeddings", False),
         "hidden_act": config.activation("hidden_act"),
         "normalization": "rmsnorm",
         "position_embedding": "rope",
         "rope_theta": _rope_theta(config),
-        "norm_epsilon": config.get("rms_norm_eps", 1e-6),
-        "attention_bias": config.get("attention_bias", kind == "qwen2"),  # Qwen2's module has them in any case.
-        "mlp_bias": config.get("mlp_bias", False),
+        "norm_epsilon": config.number("rms_norm_eps", 1e-6),
+        "attention_bias": config.flag("attention_bias", kind == "qwen2"),  # Qwen2's module has them in any case.
+        "mlp_bias": config.flag("mlp_bias", False),
         "qk_norm": kind in ("qwen3", "qwen3_moe"),
         "max_position_embeddings": config.size("max_position_embeddings"),
         "dropout": 0.0,
-        "initializer_range": config.get("initializer_range", 0.02),
+        "initializer_range": config.number("initializer_range", 0.02),
     }
 
 
@@ -180,9 +197,9 @@ def _deepseek(config: _Config) -> dict[str, Any]:
         "num_experts": config.size("n_routed_experts", 256),
         "num_experts_per_tok": config.size("num_experts_per_tok", 8),
         "moe_intermediate_size": config.size("moe_intermediate_size", 2048),
-        "num_shared_experts": config.get("n_shared_experts", 0),
-        "first_dense_layers": config.get("first_k_dense_replace", 0),
-        "q_lora_rank": config.get("q_lora_rank", 0),
+        "num_shared_experts": config.size("n_shared_experts", 0),
+        "first_dense_layers": config.size("first_k_dense_replace", 0),
+        "q_lora_rank": config.size("q_lora_rank", 0),
         "kv_lora_rank": config.size("kv_lora_rank", 512),
         "qk_nope_head_dim": config.size("qk_nope_head_dim", 128),
         "qk_rope_head_dim": config.size("qk_rope_head_dim", 64),
@@ -201,17 +218,17 @@ def _gpt2(config: _Config) -> dict[str, Any]:
         "num_key_value_heads": None,
         "head_dim": None,
         "vocab_size": config.size("vocab_size"),
-        "tie_word_embeddings": config.get("tie_word_embeddings", True),
+        "tie_word_embeddings": config.flag("tie_word_embeddings", True),
         "hidden_act": config.activation("activation_function"),
         "normalization": "layernorm",
         "position_embedding": "learned",
-        "norm_epsilon": config.get("layer_norm_epsilon", 1e-5),
+        "norm_epsilon": config.number("layer_norm_epsilon", 1e-5),
         "attention_bias": True,
         "mlp_bias": True,
         "qk_norm": False,
         "max_position_embeddings": config.size("n_positions"),
-        "dropout": config.get("resid_pdrop", 0.1),
-        "initializer_range": config.get("initializer_range", 0.02),
+        "dropout": config.number("resid_pdrop", 0.1),
+        "initializer_range": config.number("initializer_range", 0.02),
     }
 
 
@@ -227,11 +244,19 @@ _KINDS: Mapping[str, Callable[[_Config], dict[str, Any]]] = {
 }
 
 
+def _head_dim(config: _Config) -> int | None:
+    """As set; Qwen3's class default; else none, which is the hidden size shared among the heads."""
+    default = 128 if config.content["model_type"] == "qwen3" else None
+    return default if config.get("head_dim") is None else config.size("head_dim")
+
+
 def _rope_theta(config: _Config) -> float:
     """The base of the rotary angles: a key of its own until transformers 4, part of ``rope_parameters`` since 5."""
-    within = config.content.get("rope_parameters") or {}
     default = 1e6 if config.content["model_type"] == "mixtral" else 1e4
-    return float(config.get("rope_theta", within.get("rope_theta", default)))
+    within = config.content.get("rope_parameters")
+    if isinstance(within, Mapping) and "rope_theta" in within:
+        default = _Config(within, f"{config.path}: rope_parameters", errors=config.errors).number("rope_theta", default)
+    return float(config.number("rope_theta", default))
 
 
 def _not_understood(config: _Config) -> Iterator[str]:
@@ -249,7 +274,7 @@ def _has_effect(key: str, value: object, content: Mapping[str, Any]) -> bool:
     if key == "rope_parameters" and isinstance(value, Mapping):
         return bool(value.get("rope_type", "default") != "default")
     if key == "layer_types" and isinstance(value, list):
-        return set(value) != {"full_attention"}
+        return any(kind != "full_attention" for kind in value)
     if key in ("attn_pdrop", "embd_pdrop"):
         return bool(value != content.get("resid_pdrop", 0.1))
     return value not in _HARMLESS.get(key, ())

@@ -76,7 +76,7 @@ def _preset(degrees: dict[str, Any]) -> str:
 
 def _zero(reader: Reader) -> str:
     """The distributed optimizer is ZeRO-1; Megatron-FSDP shards what its strategy says."""
-    strategy = reader.get("data-parallel-sharding-strategy", "optim_grads_params")
+    strategy = reader.word("data-parallel-sharding-strategy", "optim_grads_params")
     distributed = reader.switch("use-distributed-optimizer")
     if reader.switch("use-megatron-fsdp"):
         return _SHARDING.get(strategy, "3")
@@ -108,12 +108,12 @@ def _steps(reader: Reader, batch: int | None) -> int | None:
 
 
 def _optimizer(reader: Reader, choose: dict[str, str]) -> dict[str, Any]:
-    name = reader.get("optimizer", "adam")
+    name = reader.word("optimizer", "adam")
     if name in _OPTIMIZERS:
         choose["optimizer"] = _OPTIMIZERS[name]
     else:
         reader.not_understood.append(shown("--optimizer", name))
-    schedule = reader.get("lr-decay-style", "linear")
+    schedule = reader.word("lr-decay-style", "linear")
     if schedule not in _SCHEDULES:
         reader.not_understood.append(shown("--lr-decay-style", schedule))
     return {
