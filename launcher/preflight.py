@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from types import ModuleType
 
 from launcher import fixes, memory, registry, verdict, ways
@@ -72,15 +73,21 @@ def assess(spec: RunSpec, *, earlier: Iterable[ConfigError] = ()) -> Assessment:
 
 
 def errors(spec: RunSpec) -> tuple[ConfigError, ...]:
-    """Everything that is wrong with a run, each with the ways out that lead into no other error, if there are any."""
-    found = _distinct(_errors(spec))
-    known = {error.path for error in found}
-    return tuple(_with_sound_ways(error, spec, known) for error in found)
+    """Everything that is wrong with a run, each with the ways out that lead into no other error, if there are any.
+
+    What a backend or a family finds is left out where a general rule has found the same key, with the same ways out.
+    """
+    known = {error.path for error in _errors(spec)}
+    general = [_with_sound_ways(error, spec, known) for error in _distinct(_found(_general(), spec))]
+    special = [_with_sound_ways(error, spec, known) for error in _distinct(_found(_special(spec), spec))]
+    said = {(error.path, error.way_out) for error in general}
+    return _distinct((*general, *(error for error in special if (error.path, error.way_out) not in said)))
 
 
 def warnings(spec: RunSpec) -> tuple[ConfigError, ...]:
     """What runs but bites, as far as the configuration alone shows it."""
-    return _distinct(warning for module in _modules(spec) for warning in _call(module, "warnings", spec))
+    modules = (*_general(), *_special(spec))
+    return _distinct(warning for module in modules for warning in _call(module, "warnings", spec))
 
 
 def estimated(spec: RunSpec) -> MemoryEstimate:
@@ -102,14 +109,21 @@ def _judged(spec: RunSpec) -> Judged | None:
 
 
 def _errors(spec: RunSpec) -> Iterator[ConfigError]:
-    for module in _modules(spec):
+    return _found((*_general(), *_special(spec)), spec)
+
+
+def _found(modules: Iterable[ModuleType], spec: RunSpec) -> Iterator[ConfigError]:
+    for module in modules:
         yield from _call(module, "check", spec)
 
 
-def _modules(spec: RunSpec) -> tuple[ModuleType, ...]:
-    family = registry.load("families", spec.model.family)
-    backend = registry.load("backends", spec.backend.name)
-    return (*_all("rules"), *_all("strategies"), family, backend)
+@cache
+def _general() -> tuple[ModuleType, ...]:
+    return (*_all("rules"), *_all("strategies"))
+
+
+def _special(spec: RunSpec) -> tuple[ModuleType, ...]:
+    return registry.load("families", spec.model.family), registry.load("backends", spec.backend.name)
 
 
 def _all(package: str) -> tuple[ModuleType, ...]:
