@@ -30,7 +30,7 @@ type Moment = Literal[
     "loss_backward",
     "block_backward",
     "next_block_backward",
-    "first_layer_backward",
+    "second_layer_backward",
     "root_backward",
     "clip",
     "step",
@@ -67,7 +67,7 @@ MOMENTS: dict[Moment, Phase] = {
     "loss_backward": "backward",
     "block_backward": "backward",
     "next_block_backward": "backward",
-    "first_layer_backward": "backward",
+    "second_layer_backward": "backward",
     "root_backward": "backward",
     "clip": "optimizer",
     "step": "optimizer",
@@ -80,7 +80,8 @@ MOMENTS: dict[Moment, Phase] = {
 while the weights that made them are still gathered. ``loss``: the logits and their cross entropy.
 ``loss_backward``: the gradient of the logits, before any block's. ``block_backward``: the backward pass of the block
 that runs first, the stage's last, while all activations are still held. ``next_block_backward``: the one before it,
-while the gradients of the last are being reduced. ``first_layer_backward``: the stage's first block, which runs last.
+while the gradients of the last are being reduced. ``second_layer_backward``: the
+stage's second block, the last one beside which another is gathered ahead.
 ``root_backward``: the end of the backward pass, when all gradients exist. ``idle``: between two steps.
 """
 

@@ -100,13 +100,17 @@ def feed_forward(model: ModelSpec, engine: Engine, width: int) -> list[Saved]:
 
 
 def routed(model: ModelSpec, engine: Engine) -> list[Saved]:
-    """Routed experts, looped over one by one: indices, inputs, gate and up, activation, product, outputs."""
+    """Routed experts, looped over one by one: indices, inputs, gate and up, activation, product, outputs.
+
+    A choice keeps its expert's index, its place and token in one tensor, and its weight twice; a token keeps the
+    router's probabilities and their sum.
+    """
     hidden, width, size = model.hidden_size, model.moe_intermediate_size, engine.size
     inner = 4 if model.gated else 2
     upcast = hidden if model.kv_lora_rank else 0  # DeepSeek's router copies its input to fp32.
     return [
-        _saved("router", 4 * (model.num_experts + upcast), "token", "moe"),
-        _saved("expert inputs and outputs", 3 * size * hidden + 2 * _INDEX + 8, "routed", "moe"),
+        _saved("router", 4 * (model.num_experts + 1 + upcast), "token", "moe"),
+        _saved("expert inputs and outputs", 3 * size * hidden + 4 * _INDEX, "routed", "moe"),
         _saved("expert activations", inner * size * width, "routed_tensor", "moe"),
     ]
 

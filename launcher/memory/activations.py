@@ -13,7 +13,7 @@ from launcher.terms import MemoryTerm, Moment
 SOURCE = "arXiv:2205.05198, section 4, with the tensors that the modules save (launcher/families)"
 
 FULL: frozenset[Moment] = frozenset(("forward", "output", "loss", "loss_backward", "block_backward"))
-RECOMPUTING: frozenset[Moment] = frozenset(("block_backward", "next_block_backward", "first_layer_backward"))
+RECOMPUTING: frozenset[Moment] = frozenset(("block_backward", "next_block_backward", "second_layer_backward"))
 
 _MODULES = {
     "core_attn": ("core_attention",),
@@ -30,7 +30,7 @@ _MODULES = {
 def saved(held: Held) -> Iterator[MemoryTerm]:
     """Activations of all layers and of all micro-batches in flight, less those that backward has freed.
 
-    ``in_flight x L x kept``; at the next block's backward one block less, at the first layer's only its own.
+    ``in_flight x L x kept``; at the next block's backward one block less, at the second layer's only two.
     """
     everything: int = sum(kind.count * block_bytes(held, kind) for kind in held.blocks)
     others = ceil(max(held.view.in_flight - 1, Fraction(0)) * everything)
@@ -38,7 +38,7 @@ def saved(held: Held) -> Iterator[MemoryTerm]:
     first = block_bytes(held, held.blocks[0]) if held.blocks else 0
     yield _term(held, FULL, ceil(held.view.in_flight * everything), "all layers")
     yield _term(held, frozenset(("next_block_backward",)), others + everything - last, "all layers but one")
-    yield _term(held, frozenset(("first_layer_backward",)), others + first, "the first layer")
+    yield _term(held, frozenset(("second_layer_backward",)), others + min(2, held.layers) * first, "the first layers")
     yield _term(held, frozenset(("root_backward",)), others, "micro-batches still in flight")
 
 

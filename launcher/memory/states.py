@@ -13,7 +13,7 @@ _ADAM_STATES = {"adamw": 2, "sgd": 1, "lion": 1, "muon": 1}
 _BLOCK_8BIT = 256  # bitsandbytes blockwise quantisation: one fp32 scale for 256 values, functional.py.
 
 AFTER_BACKWARD: frozenset[Moment] = frozenset(("root_backward", "clip", "step"))
-DURING_BACKWARD: frozenset[Moment] = frozenset(("next_block_backward", "first_layer_backward"))
+DURING_BACKWARD: frozenset[Moment] = frozenset(("next_block_backward", "second_layer_backward"))
 TRAINING: frozenset[Moment] = ALWAYS - {"load"}
 WITHIN_MICRO_BATCH: frozenset[Moment] = frozenset(("forward", "output", "loss", "loss_backward", "block_backward"))
 
@@ -41,8 +41,9 @@ def gradients(held: Held) -> Iterator[MemoryTerm]:
         yield _state(held, "gradients", elements, size, moments)
     else:
         block = held.largest_block.gradients
+        done = max(0, held.all_blocks.gradients - 2 * block)
         yield _state(held, "gradients", elements, size, AFTER_BACKWARD)
-        yield _state(held, "gradients", held.all_blocks.gradients - block, size, frozenset(("first_layer_backward",)))
+        yield _state(held, "gradients", done, size, frozenset(("second_layer_backward",)))
         if held.layers > 1:
             yield _state(held, "gradients", block, size, frozenset(("next_block_backward",)))
 

@@ -18,7 +18,7 @@ _BACKWARD: frozenset[Moment] = frozenset((
     "loss_backward",
     "block_backward",
     "next_block_backward",
-    "first_layer_backward",
+    "second_layer_backward",
     "root_backward",
 ))
 _GATHERED: frozenset[Moment] = frozenset((
@@ -28,7 +28,7 @@ _GATHERED: frozenset[Moment] = frozenset((
     "loss_backward",
     "block_backward",
     "next_block_backward",
-    "first_layer_backward",
+    "second_layer_backward",
 ))
 
 
@@ -87,7 +87,7 @@ def bucket(held: Held) -> Iterator[MemoryTerm]:
     copy = size * min(zero.reduce_bucket_size, held.elements.whole)
     text = f"{size} B x reduce_bucket_size {count(zero.reduce_bucket_size)}"
     yield _term("reduce_buffers", _BACKWARD, buckets, text)
-    late: frozenset[Moment] = frozenset(("next_block_backward", "first_layer_backward", "root_backward"))
+    late: frozenset[Moment] = frozenset(("next_block_backward", "second_layer_backward", "root_backward"))
     yield _term("reduce_buffers", late, copy, "flattened copy of a bucket")
 
 
@@ -133,7 +133,7 @@ def stage3_bucket(held: Held) -> Iterator[MemoryTerm]:
     text = f"{size} B x reduce_bucket_size {count(elements)}"
     yield _term("reduce_buffers", ALWAYS - {"load"}, size * elements, text)
     copy = size * min(elements, held.elements.whole)
-    late: frozenset[Moment] = frozenset(("next_block_backward", "first_layer_backward", "root_backward"))
+    late: frozenset[Moment] = frozenset(("next_block_backward", "second_layer_backward", "root_backward"))
     yield _term("reduce_buffers", late, copy, "concatenated copy of a bucket")
 
 

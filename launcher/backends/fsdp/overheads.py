@@ -78,7 +78,8 @@ def gathered(held: Held) -> Iterator[MemoryTerm]:
     yield _gather(held, "block_backward", size * (root + blocks + more))
     more = block if held.layers > 2 and not keeps else 0
     yield _gather(held, "next_block_backward", size * (root + blocks + more))
-    yield _gather(held, "first_layer_backward", size * (root + block))
+    more = block if held.layers > 1 else 0
+    yield _gather(held, "second_layer_backward", size * (root + block + more))
 
 
 def block_reduction(held: Held) -> Iterator[MemoryTerm]:
@@ -91,7 +92,9 @@ def block_reduction(held: Held) -> Iterator[MemoryTerm]:
     yield _reduce("block_backward", head, "gradient of the output projection")
     if held.layers > 1:
         yield _reduce("next_block_backward", size + head, f"reduce-scatter input of {count(held.largest_block.whole)}")
-        yield _reduce("first_layer_backward", size + head, f"reduce-scatter input of {count(held.largest_block.whole)}")
+        yield _reduce(
+            "second_layer_backward", size + head, f"reduce-scatter input of {count(held.largest_block.whole)}"
+        )
 
 
 def root_reduction(held: Held) -> Iterator[MemoryTerm]:
@@ -121,7 +124,7 @@ def gradients_in_flight(held: Held) -> Iterator[MemoryTerm]:
     """
     size, block = held.engine.size, held.largest_block
     early = size * block.largest
-    moments: frozenset[Moment] = frozenset(("block_backward", "next_block_backward", "first_layer_backward"))
+    moments: frozenset[Moment] = frozenset(("block_backward", "next_block_backward", "second_layer_backward"))
     if not held.spec.parallel.shard:
         early += 4 * block.largest if held.engine.autocast else 0
         yield _term("temporary", moments, early, f"one weight's gradient of {count(block.largest)}", _DDP_TRACE)
@@ -163,7 +166,7 @@ def weight_cache(held: Held) -> Iterator[MemoryTerm]:
         left = size * (block if full else blocks - block)
         moment: frozenset[Moment] = frozenset(("next_block_backward",))
         yield _term("gather_buffers", moment, left, "autocast's copies of weights", _DDP_TRACE)
-    last: frozenset[Moment] = frozenset(("first_layer_backward",))
+    last: frozenset[Moment] = frozenset(("second_layer_backward",))
     yield _term("gather_buffers", last, size * block, "autocast's copies of weights", _DDP_TRACE)
 
 

@@ -23,7 +23,7 @@ _BLOCK: frozenset[Moment] = frozenset((
     "output",
     "block_backward",
     "next_block_backward",
-    "first_layer_backward",
+    "second_layer_backward",
     "loss",
     "loss_backward",
 ))
@@ -77,7 +77,7 @@ def embedding_dropout(held: Held) -> Iterator[MemoryTerm]:
     """The mask of the dropout after the embedding, a byte an element, of every micro-batch in flight."""
     if held.view.embedding and held.spec.model.dropout:
         size = int(held.spec.model.hidden_size * held.tokens * held.view.residual * held.view.in_flight)
-        moments = _BLOCK - {"first_layer_backward"}
+        moments = _BLOCK - {"second_layer_backward"}
         yield _term("activations", moments, size, "mask of the embedding's dropout", "arXiv:2205.05198, section 4.3")
 
 
