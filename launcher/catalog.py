@@ -57,8 +57,9 @@ class Catalog:
         """The file of a recipe that :attr:`groups` lists."""
         return next(path for folder in self.recipes if (path := folder / f"{name}.yaml").is_file())
 
+    @cached_property
     def stamp(self) -> list[list[object]]:
-        """Path, size and time of every configuration file: equal stamps compose equally."""
+        """Path, size and time of every configuration file as first seen: equal stamps compose equally."""
         files = sorted(path for folder in self.conf for path in folder.glob("**/*.yaml"))
         return [[str(path), (stat := path.stat()).st_size, stat.st_mtime_ns] for path in files]
 

@@ -78,7 +78,7 @@ def _put(config: Config, keys: list[str], value: object) -> None:
 
 def _base(choices: dict[str, str], catalog: Catalog) -> Config | None:
     """The composition of the choices alone; None where the files interpolate, since values may then move others."""
-    content = json.dumps([__version__, sorted(choices.items()), catalog.stamp()])
+    content = json.dumps([__version__, sorted(choices.items()), catalog.stamp])
     key = hashlib.sha256(content.encode()).hexdigest()
     if key not in _memory:
         cached = _cache_folder() / f"{key}.json"

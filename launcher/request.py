@@ -42,7 +42,7 @@ def request(
     texts: Sequence[str],
     *,
     script_args: Sequence[str] = (),
-    folder: Path | None = None,
+    catalog: Catalog | None = None,
     facts: machine.Machine | None = None,
 ) -> Request:
     """Compose and parse a command line.
@@ -50,10 +50,10 @@ def request(
     Args:
         texts: Overrides as typed.
         script_args: What followed ``--``.
-        folder: The working folder; its ``conf/`` and ``recipes/`` come first.
+        catalog: The configuration folders; those of the working folder where None.
         facts: This machine, read now where None.
     """
-    catalog = Catalog(folder=folder or Path.cwd())
+    catalog = catalog or Catalog(folder=Path.cwd())
     overrides, errors = read(texts, catalog)
     try:
         overrides = recipes.expand(overrides, catalog)

@@ -6,6 +6,7 @@ import difflib
 import os
 from pathlib import Path
 
+from launcher.catalog import Catalog
 from launcher.machine import Machine
 from launcher.request import Request, request
 from launcher.spec import RunSpec
@@ -19,7 +20,7 @@ CPU_HOST = Machine(gpus=(), host_memory_bytes=24 * 2**30, disk_free_bytes=80 * 2
 
 def ask(*overrides: str, folder: Path | None = None) -> Request:
     """Compose and parse as the commands do, on the pinned machine."""
-    return request(overrides, facts=CPU_HOST, folder=folder)
+    return request(overrides, facts=CPU_HOST, catalog=Catalog(folder=folder or Path.cwd()))
 
 
 def make_spec(*overrides: str, folder: Path | None = None) -> RunSpec:

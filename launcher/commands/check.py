@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from launcher import machine
+from launcher.catalog import Catalog
 from launcher.check_report import as_json, as_text, invalid_as_json
-from launcher.commands.common import add_overrides, asked, assessed, print_json, width
+from launcher.commands.common import add_overrides, asked, assessed, folder, print_json, width
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.request import request
 
@@ -60,13 +61,13 @@ def _imported(options: argparse.Namespace) -> list[str]:
 
 def _points(path: Path) -> int:
     """Answer every line in order; a bad point is an answer, not a crash."""
-    facts = machine.facts()
+    facts, catalog = machine.facts(), Catalog(folder=folder())
     statuses = set()
     try:
         with path.open(encoding="utf-8") as lines:
             for number, line in enumerate(lines, 1):
                 if line.strip():
-                    answer = _point(line, number, facts)
+                    answer = _point(line, number, facts, catalog)
                     statuses.add(_STATUS[answer["verdict"]])
                     print_json(answer)
     except (OSError, UnicodeDecodeError) as error:
@@ -74,7 +75,7 @@ def _points(path: Path) -> int:
     return min(statuses, key=(0, 3, 2).index, default=0)
 
 
-def _point(line: str, number: int, facts: machine.Machine) -> dict[str, Any]:
+def _point(line: str, number: int, facts: machine.Machine, catalog: Catalog) -> dict[str, Any]:
     try:
         point = json.loads(line)
         identity, overrides = point["id"], point["overrides"]
@@ -84,6 +85,6 @@ def _point(line: str, number: int, facts: machine.Machine) -> dict[str, Any]:
         rule = 'a point is {"id": ..., "overrides": ["group=option", ...]}'
         return {"id": None, **invalid_as_json([ConfigError(f"line {number}", line.strip(), rule)])}
     try:
-        return {"id": identity, **as_json(assessed(request(overrides, facts=facts)))}
+        return {"id": identity, **as_json(assessed(request(overrides, facts=facts, catalog=catalog)))}
     except ConfigErrors as error:
         return {"id": identity, **invalid_as_json(error.errors)}
