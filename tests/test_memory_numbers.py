@@ -15,7 +15,7 @@ GB = 10**9
 GIB = 2**30
 MIB = 2**20
 STATES = ("parameters", "gradients", "master_weights", "optimizer_states")
-GPU = ("hardware.device=cuda", "hardware.memory_bytes=85899345920")
+MEGATRON = ("parallel=tp", "parallel.tensor=1", "parallel.sequence=false")
 
 
 def ranks_of(spec: RunSpec) -> tuple[RankTerms, ...]:
@@ -43,7 +43,7 @@ def test_mixed_precision_training_takes_16_bytes_a_parameter_112_gb_for_7_b() ->
 
 def test_fp32_gradients_in_place_of_bf16_ones_make_it_18() -> None:
     # Megatron pads the vocabulary: 32,000 is a multiple of 128 already.
-    assert states_per_parameter("backend=megatron", "zero=0", "cluster.gpus_per_node=1") == 18
+    assert states_per_parameter(*MEGATRON, "zero=0", "cluster.gpus_per_node=1") == 18
 
 
 def test_bf16_gradients_and_an_fp32_accumulator_make_it_20() -> None:
@@ -70,8 +70,7 @@ GPT3 = (
     "model.dropout=0.1",
     "model.hidden_act=gelu",
     "model.attention=eager",
-    "backend=megatron",
-    "zero=1",
+    *MEGATRON,
     "train.sequence_length=2048",
     "train.micro_batch_size=1",
 )

@@ -70,10 +70,15 @@ def overheads(held: Held) -> Iterable[MemoryTerm]:
 
 
 def flattening(held: Held) -> Iterator[MemoryTerm]:
-    """While it starts, a flat copy of the parameters beside the module's own; in stage 3 of one weight at a time."""
-    elements = held.elements
+    """While it starts, a flat copy of the parameters beside the module's own; in stage 3 of one weight at a time.
+
+    DeepSpeed makes the copy on the host where the device lacks the room, so it never decides what fits.
+    """
+    elements, capacity = held.elements, held.spec.rank_memory_bytes
     whole = elements.largest if held.spec.zero.stage == 3 else elements.whole
     size = held.dtypes.size("parameters") * whole
+    if capacity is not None and 2 * size > capacity:
+        return
     yield _term("temporary", frozenset(("load",)), size, f"flat copy of {count(whole)} parameters")
 
 
