@@ -1,0 +1,25 @@
+"""Secrets travel by the name of a variable: never in a setting, a message or a record."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher import preflight
+from launcher.cli import main
+from tests.helpers import make_spec
+
+
+@pytest.mark.parametrize("name", ["WANDB_API_KEY", "HF_TOKEN", "DB_PASSWORD", "aws_secret_access_key"])
+def test_a_secret_given_as_a_setting_is_refused_and_not_repeated(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["model=tiny", f"cluster.environment.{name}=hunter2"]
+    assert main(["check", *words]) == 2
+    said = capsys.readouterr()
+    assert "hunter2" not in said.out + said.err
+    assert f"try  cluster.pass_environment=[{name}]" in said.out + said.err
+    (error,) = preflight.errors(make_spec(*words))
+    assert (error.path, error.found) == (f"cluster.environment.{name}", "(not shown)")
+
+
+def test_an_ordinary_variable_is_no_secret() -> None:
+    assert not preflight.errors(make_spec("model=tiny", "cluster.environment.NCCL_DEBUG=INFO"))
+    assert not preflight.errors(make_spec("model=tiny", "cluster.environment.KEYBOARD=us"))
