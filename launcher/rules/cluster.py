@@ -9,7 +9,6 @@ from launcher import ways
 from launcher.errors import ConfigError
 from launcher.spec import RunSpec
 
-
 _SECRET = re.compile(r"(^|_)(KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS?)($|_)", re.IGNORECASE)
 
 
