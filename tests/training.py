@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from launcher import plan
 from launcher.parse import to_dict
 from launcher.spec import RunSpec
 from tests.helpers import make_spec
@@ -35,25 +38,30 @@ _TIMEOUT_S = 240
 
 
 def prepare(directory: Path, *overrides: str, ranks: int) -> RunSpec:
-    """Write ``spec.json`` into a new run directory, as the launcher's record does."""
+    """Write ``spec.json`` and the job's files into a new run directory, as the launcher's record does."""
     spec = make_spec(*SMALL, f"cluster.gpus_per_node={ranks}", "train.micro_batch_size=4", *overrides)
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "logs").mkdir(exist_ok=True)
     (directory / "spec.json").write_text(json.dumps(to_dict(spec)))
+    for name, text in plan.translate(spec, python=sys.executable).at(str(directory)).files.items():
+        (directory / name).write_text(text)
     return spec
 
 
 def argv(directory: Path, spec: RunSpec, ranks: int) -> list[str]:
     """The torchrun command of a recorded run."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nnodes=1"]
-    module = f"launcher.worker.{spec.backend.name}"
-    return [*torchrun, f"--nproc-per-node={ranks}", "-m", "--", module, "--run", str(directory)]
+    return [*_torchrun(ranks), "-m", "--", f"launcher.worker.{spec.backend.name}", "--run", str(directory)]
+
+
+def _torchrun(ranks: int) -> list[str]:
+    return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nnodes=1", f"--nproc-per-node={ranks}"]
 
 
 def environment() -> dict[str, str]:
     """What the launcher would set."""
     wanted = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "DS_ACCELERATOR": "cpu", "LAUNCH_CACHE": ""}
-    return {**os.environ, **wanted}
+    root = str(Path(__file__).parent.parent)
+    return {**os.environ, **wanted, "PYTHONPATH": root}
 
 
 def start(
@@ -82,6 +90,39 @@ def train(directory: Path, *overrides: str, ranks: int = 2) -> list[float]:
     done = start(directory, *overrides, ranks=ranks)
     assert done.returncode == 0, done.stderr[-4000:]
     return losses(directory)
+
+
+def train_all(folder: Path, runs: Mapping[str, Sequence[str]], *, ranks: int) -> dict[str, list[float]]:
+    """Train several runs in the same ranks, one after the other; the losses of each.
+
+    Args:
+        folder: Each run gets a directory of its name in it.
+        runs: Overrides by name, all for one backend.
+        ranks: CPU processes.
+    """
+    specs = {name: prepare(folder / name, *overrides, ranks=ranks) for name, overrides in runs.items()}
+    backends = {spec.backend.name for spec in specs.values()}
+    assert len(backends) == 1, f"one backend at a time, not {backends}"
+    places = [f"{folder / name}:{port}" for name, port in zip(runs, _free_ports(len(runs)), strict=True)]
+    program = [str(Path(__file__).with_name("train_many.py")), f"launcher.worker.{backends.pop()}"]
+    done = subprocess.run(
+        [*_torchrun(ranks), "--", *program, *places],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=_TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return {name: losses(folder / name) for name in runs}
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [int(each.getsockname()[1]) for each in sockets]
 
 
 def lines(directory: Path) -> list[dict[str, Any]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import peft
 import torch
 from safetensors.torch import save_file
 
@@ -17,6 +16,8 @@ _NAME = "default"
 
 def settings(spec: RunSpec) -> Any:
     """The ``peft`` configuration of the run's adapter."""
+    import peft  # Seconds of imports that only a run with an adapter pays.
+
     adapter = spec.adapter
     return peft.LoraConfig(
         r=adapter.rank,
@@ -37,6 +38,8 @@ def inject(network: Any, spec: RunSpec) -> None:
     """
     if spec.adapter.name == "none":
         return
+    import peft
+
     known = {name.rsplit(".", 1)[-1] for name, module in network.named_modules() if hasattr(module, "weight")}
     unknown = [target for target in spec.adapter.targets if target not in known]
     if unknown:

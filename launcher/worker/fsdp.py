@@ -43,8 +43,8 @@ def build(context: Context) -> FsdpEngine:
         initial.fill(made, spec.train.seed)
     else:
         weights.load(made, Path(spec.model.weights), spec.train.seed)
-    wrapped = model if spec.parallel.shard else sharding.replicate(model, context)
-    return FsdpEngine(context, model, wrapped)
+    alone = context.world == 1 or spec.parallel.shard
+    return FsdpEngine(context, model, model if alone else sharding.replicate(model, context))
 
 
 class FsdpEngine:

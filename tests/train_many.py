@@ -1,0 +1,32 @@
+"""Run several recorded runs one after the other in the same ranks, which saves a start-up for each.
+
+Started by torchrun: ``train_many.py launcher.worker.fsdp DIRECTORY:PORT...``. Each run meets at a port of its own: in
+torchrun's store, which lives through all of them, gloo would find the addresses of the run before and wait for ever.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch
+
+from launcher.parse import parse
+from launcher.worker import loop
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    engine = importlib.import_module(sys.argv[1])
+    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"
+    for argument in sys.argv[2:]:
+        name, _, os.environ["MASTER_PORT"] = argument.rpartition(":")
+        directory = Path(name)
+        loop.run(parse(json.loads((directory / "spec.json").read_text())), directory, engine.build)
+
+
+if __name__ == "__main__":
+    main()
