@@ -7,9 +7,9 @@ order of cost.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
+from itertools import combinations
 
 from launcher.memory import MemoryEstimate
 from launcher.neighbours import NEIGHBOURS, Change, Neighbour
@@ -76,16 +76,23 @@ def search(spec: RunSpec, judge: Judge) -> Search:
     singles = {neighbour: _strongest(spec, (), neighbour, judge) for neighbour in NEIGHBOURS}
     if fits := [_relaxed(spec, try_, judge) for try_ in singles.values() if try_ and not try_.fix.excess_bytes]:
         return Search(found=tuple(fits[:_SHOWN]))
-    # What lowers nothing by itself will not in company, but what is not possible yet may become so.
-    useful = [n for n, try_ in singles.items() if try_ is None or try_.fix.excess_bytes < start.excess_bytes]
-    if pairs := tuple(islice(_pairs(spec, useful, judge), _PAIRS_SHOWN)):
-        return Search(found=pairs)
-    chain = _chain(spec, useful, judge)
+    useful = {n: try_ for n, try_ in singles.items() if try_ is None or _is_useful(try_.fix, start)}
+    pairs = list(_until(_pairs(spec, useful, judge), _PAIRS_SHOWN))
+    if fits := [_relaxed(spec, pair, judge) for pair in pairs if not pair.fix.excess_bytes]:
+        return Search(found=tuple({fix.overrides: fix for fix in fits}.values()))
+    chain = _chain(spec, useful, _closest([*singles.values(), *pairs]), judge)
     if chain is None:
         return Search()
     if chain.fix.excess_bytes:
         return Search(nearest=chain.fix)
     return Search(found=(_relaxed(spec, chain, judge),))
+
+
+def _is_useful(fix: Fix, start: Fix) -> bool:
+    """Whether a change helps by itself, or makes another one possible as more ranks do for sharding."""
+    if fix.excess_bytes < start.excess_bytes:
+        return True
+    return any(any(neighbour(fix.spec)) and not any(neighbour(start.spec)) for neighbour in NEIGHBOURS)
 
 
 type _Step = tuple[Neighbour, int]
@@ -150,28 +157,35 @@ def _relaxed(spec: RunSpec, found: _Try, judge: Judge) -> Fix:
     return best
 
 
-def _pairs(spec: RunSpec, useful: Sequence[Neighbour], judge: Judge) -> Iterator[Fix]:
-    """Pairs that fit, in the order of their cheaper part."""
-    for index, first in enumerate(useful):
-        alone = _strongest(spec, (), first, judge)
-        if alone is None:
-            continue
-        for second in useful[index + 1 :]:
-            both = _strongest(spec, alone.steps, second, judge)
-            if both is not None and not both.fix.excess_bytes:
-                yield _relaxed(spec, both, judge)
+def _pairs(spec: RunSpec, useful: Mapping[Neighbour, _Try | None], judge: Judge) -> Iterator[_Try]:
+    """Pairs in the order of their cheaper part; where that is not possible alone, it comes second."""
+    for first, second in combinations(useful, 2):
+        alone, other = (useful[first], second) if useful[first] else (useful[second], first)
+        if alone is not None and (both := _strongest(spec, alone.steps, other, judge)):
+            yield both
 
 
-def _chain(spec: RunSpec, useful: Sequence[Neighbour], judge: Judge) -> _Try | None:
-    """Take what lowers the excess most, again and again, until it fits or nothing helps."""
-    best: _Try | None = None
-    for _ in range(_LONGEST_CHAIN):
-        steps = best.steps if best else ()
-        tries = [found for neighbour in useful if (found := _strongest(spec, steps, neighbour, judge))]
-        closest = min(tries, key=lambda found: (found.fix.excess_bytes, found.fix.peak_bytes), default=None)
-        if closest is None or (best is not None and closest.fix.excess_bytes >= best.fix.excess_bytes):
+def _until(tries: Iterable[_Try], enough: int) -> Iterator[_Try]:
+    """The tries up to that which makes ``enough`` of them fit."""
+    for try_ in tries:
+        yield try_
+        enough -= not try_.fix.excess_bytes
+        if not enough:
+            return
+
+
+def _chain(spec: RunSpec, useful: Iterable[Neighbour], best: _Try | None, judge: Judge) -> _Try | None:
+    """From the best so far, take what lowers the excess most, again and again, until it fits or nothing helps."""
+    untaken = set(useful)
+    while best is not None and best.fix.excess_bytes and len(best.steps) < _LONGEST_CHAIN:
+        untaken -= {neighbour for neighbour, _ in best.steps}
+        further = _closest(_strongest(spec, best.steps, n, judge) for n in NEIGHBOURS if n in untaken)
+        if further is None or further.fix.excess_bytes >= best.fix.excess_bytes:
             break
-        best = closest
-        if not best.fix.excess_bytes:
-            break
+        best = further
     return best
+
+
+def _closest(tries: Iterable[_Try | None]) -> _Try | None:
+    found = [try_ for try_ in tries if try_ is not None]
+    return min(found, key=lambda try_: (try_.fix.excess_bytes, try_.fix.peak_bytes), default=None)

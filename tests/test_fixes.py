@@ -23,7 +23,7 @@ STARTS = (
     ("parallel=pp", "model=7b", "train.micro_batch_size=2", "cluster.nodes=2", *NODE),
     ("parallel=tp", "checkpointing=selective", "checkpointing.modules=[mlp]", "zero=0", *NODE),
     ("parallel=fsdp", "hardware=h100_80g", "cluster.gpus_per_node=2"),
-    ("parallel=fsdp",),
+    ("parallel=fsdp", "save.every=10"),
 )
 
 
@@ -116,3 +116,24 @@ def test_where_nothing_suffices_the_nearest_is_named_and_is_not_a_fix() -> None:
     assert assessment.nearest.excess_bytes > 0
     assert assessment.verdict.used_bytes is not None
     assert assessment.nearest.peak_bytes < assessment.verdict.used_bytes
+    keys = [override.partition("=")[0] for override in assessment.nearest.overrides]
+    assert len(keys) == len(set(keys))
+
+
+def test_a_pair_is_offered_where_no_single_change_suffices() -> None:
+    case = ("model=70b", "parallel=fsdp", *NODE)
+    assessment = preflight.assess(make_spec(*case))
+    assert assessment.fixes
+    for fix in assessment.fixes:
+        assert len(fix.overrides) > 1
+        for override in fix.overrides:
+            alone = preflight.assess(make_spec(*case, override))
+            assert not alone.verdict.fits or (alone.verdict.headroom_bytes or 0) < 0, override
+
+
+def test_more_gpus_and_sharding_are_found_together_where_one_gpu_cannot_shard() -> None:
+    case = ("model=7b", "parallel=ddp", "hardware=rtx4090", "cluster.gpus_per_node=1", "checkpointing=full")
+    assessment = preflight.assess(make_spec(*case))
+    assert assessment.verdict.name == "does_not_fit"
+    overrides = [set(fix.overrides) for fix in assessment.fixes]
+    assert {"cluster.gpus_per_node=8", "parallel=fsdp"} in overrides

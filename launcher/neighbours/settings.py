@@ -32,7 +32,7 @@ def _set(spec: RunSpec, cost: str, settings: dict[str, object], shown: tuple[str
 
 def fewer_checkpoints(spec: RunSpec) -> Iterator[Change]:
     """One checkpoint on disk in place of several."""
-    if spec.save.keep > 1:
+    if spec.save.every is not None and spec.save.keep > 1:
         yield set_to(spec, "older checkpoints", {"save.keep": 1})
 
 
