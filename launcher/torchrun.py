@@ -14,6 +14,9 @@ RENDEZVOUS = "{rendezvous}"
 """Stand in argv for what only the node knows: the first host of the allocation, the job's port, whether this node is
 that host, and an id that differs for every allocation. ``launcher.node`` puts them in."""
 
+SAVING_S = 120
+"""Seconds that ranks have for their last checkpoint once they are asked to stop; torchrun's own 30 cut large ones."""
+
 
 def command(spec: RunSpec, python: str, program: Sequence[str], arguments: Sequence[str]) -> tuple[str, ...]:
     """The argv that starts all ranks of one node.
@@ -35,6 +38,7 @@ def command(spec: RunSpec, python: str, program: Sequence[str], arguments: Seque
         *_rendezvous(spec),
         f"--nproc-per-node={spec.cluster.gpus_per_node}",
         "--max-restarts=0",
+        f"--shutdown-timeout={SAVING_S}",
         f"--log-dir={RUN}/logs/ranks",
         "--redirects=3",
         *module,
