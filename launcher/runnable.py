@@ -22,7 +22,7 @@ def obstacles(spec: RunSpec, machine: Machine) -> list[ConfigError]:
     """Why this machine cannot start the run, all reasons at once. A Slurm job runs elsewhere and has none here."""
     if spec.cluster.kind != "local":
         return []
-    return [*_hardware(spec, machine), *_packages(spec), *_data(spec)]
+    return [*_hardware(spec, machine), *_packages(spec), *_data(spec), *_folders(spec)]
 
 
 def _hardware(spec: RunSpec, machine: Machine) -> Iterator[ConfigError]:
@@ -66,6 +66,17 @@ def _data(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError("data.path", spec.data.path, "no file matches", ["data=text", "data=synthetic"])
     elif not any(path.stat().st_size for path in files):
         yield ConfigError("data.path", spec.data.path, "every file that matches is empty", ["data=text"])
+
+
+def _folders(spec: RunSpec) -> Iterator[ConfigError]:
+    """Folders that the run starts from."""
+    for path, value in (("model.weights", spec.model.weights), ("save.load", spec.save.load)):
+        if value is not None and not Path(value).is_dir():
+            yield ConfigError(path, value, "there is no such folder", [f"{path}=null"])
+    tokenizer = spec.data.tokenizer
+    if tokenizer != "bytes" and spec.data.source != "synthetic" and not Path(tokenizer).is_dir():
+        rule = "must be bytes or the folder of a Hugging Face tokenizer"
+        yield ConfigError("data.tokenizer", tokenizer, rule, ["data.tokenizer=bytes"])
 
 
 def data_files(pattern: str) -> list[Path]:

@@ -192,6 +192,10 @@ def test_a_missing_script_and_missing_data_are_wrong_configurations(folder: Path
     done = launch(folder, "model=tiny", "data.path=empty.txt")
     assert done.returncode == 2
     assert "every file that matches is empty" in done.stderr
+    done = launch(folder, "model=tiny", "model.weights=nope", "save.load=nope", "data.tokenizer=nope")
+    assert done.returncode == 2
+    for path in ("model.weights", "save.load", "data.tokenizer"):
+        assert f"error: {path}=nope: " in done.stderr
     assert not (folder / "runs").exists()
 
 
