@@ -38,15 +38,16 @@ PACKAGES = (
 
 
 def directory_of(plan: Plan, *, folder: Path) -> Path:
-    """Where the run goes: ``run.directory``, or ``runs/<run.name>``, or a name made of time, model and preset."""
-    names = plan.spec.run
-    if names.directory is not None:
-        return (folder / names.directory).absolute()
-    if names.name is not None:
-        return (folder / ROOT / names.name).absolute()
-    stamp = time.strftime("%Y%m%d-%H%M%S")
+    """Where the run goes: ``run.directory``, or ``runs/<run.name>``, or a name made of time, model and preset.
+
+    ``runs/`` lies in ``cluster.shared_folder`` where that is set, else in the working folder.
+    """
     spec = plan.spec
-    return (folder / ROOT / f"{stamp}-{spec.model.name}-{spec.parallel.name}-{spec.hash[:6]}").absolute()
+    if spec.run.directory is not None:
+        return (folder / spec.run.directory).absolute()
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    name = spec.run.name or f"{stamp}-{spec.model.name}-{spec.parallel.name}-{spec.hash[:6]}"
+    return (folder / (spec.cluster.shared_folder or "") / ROOT / name).absolute()
 
 
 def record(plan: Plan, directory: Path, *, overrides: tuple[str, ...], forced: bool) -> Job:

@@ -22,6 +22,7 @@ from tests.helpers import make_spec
 from tests.settings_read import keys_read_by
 
 PLANNING_ONLY = frozenset({
+    "cluster.shared_folder",
     "hardware.name",
     "hardware.title",
     "hardware.memory_bytes",
@@ -39,7 +40,7 @@ PLANNING_ONLY = frozenset({
     "sweep.budget",
     "sweep.parallelism",
 })
-"""Fields that only planning reads: names, sources, capacities, and what a sweep and a run directory are called."""
+"""Fields that only planning reads: names, sources, capacities, where runs lie and what they are called."""
 
 PRESETS = {"fsdp": ("parallel=fsdp", "parallel=ddp"), "deepspeed": ("parallel=zero3", "parallel=zero2")}
 """Runs of each backend in which a setting may mean something; one in which it does suffices."""

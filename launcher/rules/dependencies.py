@@ -50,6 +50,7 @@ _SLURM: dict[str, object] = {
     "cluster.exclusive": False,
     "cluster.gpu_request": "gpus_per_node",
     "cluster.setup": (),
+    "cluster.shared_folder": None,
     "cluster.extra": {},
 }
 _MOE = {
