@@ -30,8 +30,11 @@ def norm(size: int, model: ModelSpec, engine: Engine, *, copies: int = 1) -> lis
     outputs = copies * size_of if engine.autocast else whole
     if model.normalization == "layernorm":
         statistic = whole if engine.cpu else _STATISTIC
-        return [_saved("LayerNorm", (whole + outputs) * size + 2 * statistic, "residual", "norm")]
-    return [_saved("RMSNorm", (4 + whole + outputs) * size + _STATISTIC, "residual", "norm")]
+        kept = _saved("LayerNorm", whole * size + 2 * statistic, "residual", "norm")
+    else:
+        kept = _saved("RMSNorm", (4 + whole) * size + _STATISTIC, "residual", "norm")
+    # DTensor gathers a sequence that is split before the linears that read it, and they save the whole one.
+    return [kept, _saved("output of the norm", outputs * size, "token", "norm")]
 
 
 def attention(model: ModelSpec, engine: Engine) -> list[Saved]:

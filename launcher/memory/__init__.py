@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from launcher.memory.estimate import estimate
+from launcher.memory.breakdown import Breakdown, Column, breakdown
+from launcher.memory.estimate import estimate, rank_terms
 from launcher.memory.result import (
     DiskSpace,
     HostMemory,
@@ -14,6 +15,8 @@ from launcher.memory.result import (
 )
 
 __all__ = [
+    "Breakdown",
+    "Column",
     "DiskSpace",
     "HostMemory",
     "MemoryEstimate",
@@ -21,5 +24,7 @@ __all__ = [
     "Peak",
     "PileBytes",
     "RankPeak",
+    "breakdown",
     "estimate",
+    "rank_terms",
 ]

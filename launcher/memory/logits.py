@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from launcher.held import Held
 from launcher.terms import MemoryTerm
+from launcher.units import count
 
 _TORCH = "trace of the live tensors of torch.nn.functional.cross_entropy on fp32 logits"
 _MEGATRON = "Megatron-core tensor_parallel/cross_entropy.py"
@@ -22,6 +23,7 @@ def logits(held: Held) -> Iterator[MemoryTerm]:
     if held.engine.library == "megatron":
         yield from _megatron(held)
         return
+    yield from _chunked_gradients(held)
     size, tokens = held.engine.size, _tokens(held)
     copy = 4 if size < 4 else 0
     forward, backward = size + copy + 4, 12
@@ -30,6 +32,26 @@ def logits(held: Held) -> Iterator[MemoryTerm]:
     yield _term(held, "output", size, tokens, _TORCH)
     yield _term(held, "loss", forward, tokens, _TORCH)
     yield _term(held, "loss_backward", backward, tokens, _TORCH)
+
+
+def _chunked_gradients(held: Held) -> Iterator[MemoryTerm]:
+    """Chunked loss: the sum of the output projection's gradients of earlier chunks beside a chunk's logits.
+
+    ``size V h``; or later the chunk's own gradient beside both, with only the gradient left of the logits.
+    """
+    if held.spec.train.loss == "full":
+        return
+    elements, size = held.head.largest, held.engine.size
+    if held.spec.model.tie_word_embeddings:
+        elements = max(elements, held.embedding.largest)
+    one = size * elements
+    yield MemoryTerm(
+        pile="temporary",
+        moments=frozenset(("loss_backward",)),
+        bytes=max(one, 2 * one - (12 - size) * held.vocabulary * _tokens(held)),
+        formula=f"gradient of the output projection, {size} B x {count(elements)}",
+        source="torch/utils/checkpoint.py and AccumulateGrad, one chunk after the other",
+    )
 
 
 def _megatron(held: Held) -> Iterator[MemoryTerm]:

@@ -80,17 +80,17 @@ def step_temporaries(held: Held) -> Iterator[MemoryTerm]:
     """What ``torch.optim`` adds in the step: nothing fused, ``4 P / N`` with lists, or a few tensors in a loop.
 
     Lists (foreach) make a square root of the second moment of all parameters. The loop makes a square root and a
-    quotient of one parameter, and holds the quotient of the one before: three tensors where the largest of a block
-    follow each other, two where a bias stands between them or for the vocabulary's.
+    quotient of one parameter, and holds the quotient of the one before: the largest two of a block follow each other,
+    and the output projection follows a block.
     """
     if held.engine.optimizer == "fused" or held.spec.optimizer.name != "adamw":
         return
     size = held.dtypes.size("optimizer_states")
     lists = held.engine.optimizer == "foreach"
-    inside = 2 if held.spec.model.mlp_bias else 3
-    loop = max(2 * held.root.largest_shard, inside * held.largest_block.largest_shard)
+    inside = held.largest_block.largest_shard
+    loop = max(2 * held.embedding.largest_shard, inside + 2 * max(inside, held.head.largest_shard))
     elements = held.elements.optimizer if lists else loop
-    what = "all parameters" if lists else f"the largest tensors, 2 or {inside}"
+    what = "all parameters" if lists else "two tensors and the one before"
     yield MemoryTerm(
         pile="temporary",
         moments=frozenset(("step",)),

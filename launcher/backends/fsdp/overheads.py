@@ -54,6 +54,7 @@ def overheads(held: Held) -> Iterable[MemoryTerm]:
         yield from gathered(held)
         yield from block_reduction(held)
         yield from root_reduction(held)
+        yield from unreduced(held)
     else:
         yield from weight_cache(held)
         yield from buckets(held)
@@ -64,16 +65,17 @@ def gathered(held: Held) -> Iterator[MemoryTerm]:
     """Gathered parameters in the compute format: the root group, the current block, and one all-gather's output.
 
     ``size (root + 2 b)`` in forward (the all-gather's output is held one step by ``all_gather_state``) and in backward
-    (the prefetched next block); the root group alone at both ends of backward. Without resharding after forward every
+    (the prefetched next block). The worker computes the loss inside the root module, which stays gathered from forward
+    to backward, and the last block's all-gather output lasts as long. Without resharding after forward every
     block stays.
     """
     size, root, block = held.engine.size, held.root.whole, held.largest_block.whole
     keeps = not reshards(held.spec)
     blocks = held.all_blocks.whole if keeps else block
     yield _gather(held, "forward", size * (root + blocks + block))
-    yield _gather(held, "output", size * (root + blocks))
-    yield _gather(held, "loss", size * (root + blocks) if keeps else 0)
-    yield _gather(held, "loss_backward", size * (root + blocks) if keeps else 0)
+    yield _gather(held, "output", size * (root + blocks + (block if keeps else 0)))
+    yield _gather(held, "loss", size * (root + blocks + (block if keeps else 0)))
+    yield _gather(held, "loss_backward", size * (root + blocks + (block if keeps else 0)))
     more = block if held.layers > 1 and not keeps else 0
     yield _gather(held, "block_backward", size * (root + blocks + more))
     more = block if held.layers > 2 and not keeps else 0
@@ -95,6 +97,18 @@ def block_reduction(held: Held) -> Iterator[MemoryTerm]:
         yield _reduce(
             "second_layer_backward", size + head, f"reduce-scatter input of {count(held.largest_block.whole)}"
         )
+
+
+def unreduced(held: Held) -> Iterator[MemoryTerm]:
+    """Gradients that wait unreduced for the last micro-batch, whole and in the reduce format: ``size P``.
+
+    ``set_requires_gradient_sync(False)`` accumulates them in ``unsharded_accumulated_grad`` (``_fsdp_param.py``).
+    """
+    spec = held.spec
+    if spec.gradient_accumulation > 1 and not spec.backend.micro_step_sync:
+        size = held.dtypes.size("reduce") * held.elements.whole
+        moments = ALWAYS - {"load", "clip", "step", "idle", "checkpoint_save"}
+        yield _term("gradients", moments, size, f"unreduced gradients of {count(held.elements.whole)}", _TRACE)
 
 
 def root_reduction(held: Held) -> Iterator[MemoryTerm]:
