@@ -99,6 +99,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         cluster.exclusive=true
         cluster.gpu_request=gres
         cluster.setup=[source_env]
+        cluster.shared_folder=/shared
         cluster.extra.mem=0
         model.num_experts_per_tok=2
         model.moe_intermediate_size=64
