@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import glob
 import sysconfig
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from launcher.spec import RunSpec
 STDLIB = "{stdlib}"
 """Stands in ``data.path`` for the folder of Python's own sources."""
 
+_LOOKED_AT = 1 << 16
 _NEEDS = {"fsdp": ("torch", "transformers"), "deepspeed": ("torch", "transformers", "deepspeed")}
 
 
@@ -66,6 +68,20 @@ def _data(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError("data.path", spec.data.path, "no file matches", ["data=text", "data=synthetic"])
     elif not any(path.stat().st_size for path in files):
         yield ConfigError("data.path", spec.data.path, "every file that matches is empty", ["data=text"])
+    elif spec.data.source == "text" and (binary := next(filter(_is_binary, files), None)) is not None:
+        rule = f"{binary} is not UTF-8 text: name text files, or token ids as data=tokens"
+        yield ConfigError("data.path", spec.data.path, rule, ["data=text", f"data=tokens data.path={binary}"])
+
+
+def _is_binary(path: Path) -> bool:
+    """Whether the start of a file cannot be UTF-8; the worker reads, and judges, all of it."""
+    with path.open("rb") as file:
+        start = file.read(_LOOKED_AT)
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(start)
+    except UnicodeDecodeError:
+        return True
+    return b"\0" in start
 
 
 def _folders(spec: RunSpec) -> Iterator[ConfigError]:

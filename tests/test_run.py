@@ -192,6 +192,10 @@ def test_a_missing_script_and_missing_data_are_wrong_configurations(folder: Path
     done = launch(folder, "model=tiny", "data.path=empty.txt")
     assert done.returncode == 2
     assert "every file that matches is empty" in done.stderr
+    (folder / "binary.bin").write_bytes(bytes(range(256)))
+    done = launch(folder, "model=tiny", "data.path=*.bin")
+    assert done.returncode == 2
+    assert "binary.bin is not UTF-8 text" in done.stderr
     done = launch(folder, "model=tiny", "model.weights=nope", "save.load=nope", "data.tokenizer=nope")
     assert done.returncode == 2
     for path in ("model.weights", "save.load", "data.tokenizer"):
