@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from launcher.worker import files
@@ -56,11 +57,28 @@ def load(context: Context, engine: Any, directory: Path) -> None:
         universal = _universal(context, directory)
         folder, tag = universal.parent, universal.name
         engine._config.load_universal_checkpoint = True
+    decays = [group["weight_decay"] for group in engine.optimizer.param_groups]
     strict = context.spec.adapter.name == "none"
     loaded, _ = engine.load_checkpoint(str(folder), tag=tag, load_module_strict=strict)
-    engine._config.load_universal_checkpoint = False
     if loaded is None:
         raise CheckpointError(f"DeepSpeed found nothing to load in {folder / tag}")
+    if engine._config.load_universal_checkpoint:
+        engine._config.load_universal_checkpoint = False
+        _repair(engine.optimizer.optimizer, decays)
+
+
+def _repair(optimizer: torch.optim.Optimizer, decays: list[float]) -> None:
+    """Give each group and parameter its own state again.
+
+    DeepSpeed 0.19.8 (``load_hp_checkpoint_state_from_checkpoint_dir_stage3``) gives all groups the settings of the
+    first, so that norms would decay, and all parameters one step counter, which torch's AdamW would then advance once
+    for each of them.
+    """
+    for group, decay in zip(optimizer.param_groups, decays, strict=True):
+        group["weight_decay"] = decay
+    for state in optimizer.state.values():
+        if isinstance(state.get("step"), torch.Tensor):
+            state["step"] = state["step"].clone()
 
 
 def _facts(context: Context) -> dict[str, Any]:

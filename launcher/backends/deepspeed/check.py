@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from launcher import ways
+from launcher.backends import _models, _worker
 from launcher.backends.deepspeed import extra, optimizer, precision
 from launcher.errors import ConfigError
 from launcher.spec import RunSpec
@@ -37,7 +38,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     yield from precision.check(spec)
     yield from _optimizer(spec)
     if spec.script is None:
-        yield from _worker(spec)
+        yield from _training(spec)
     yield from extra.check(spec)
 
 
@@ -109,7 +110,7 @@ def _optimizer(spec: RunSpec) -> Iterator[ConfigError]:
     if name not in optimizer.SUPPORTED:
         rule = f"backend=deepspeed runs {' or '.join(optimizer.SUPPORTED)} in this version"
         ways_out = [f"optimizer={other}" for other in optimizer.SUPPORTED]
-        yield ConfigError("optimizer.name", name, rule, [*ways_out, "backend=fsdp"])
+        yield ConfigError("optimizer.name", name, rule, ways_out)
     if name != "adamw" and spec.zero.offload_optimizer != "none":
         rule = f"{name} would step on the CPU without a kernel of DeepSpeed's for it"
         path = "zero.offload_optimizer"
@@ -121,8 +122,10 @@ def _optimizer(spec: RunSpec) -> Iterator[ConfigError]:
             yield ConfigError(path, ways.value_at(spec, path), rule, [f"{path}=null", "zero.offload_optimizer=cpu"])
 
 
-def _worker(spec: RunSpec) -> Iterator[ConfigError]:
+def _training(spec: RunSpec) -> Iterator[ConfigError]:
     """What the worker does not honour; a script of the user's own may."""
+    yield from _worker.check(spec)
+    yield from _models.check(spec)
     if spec.train.compile:
         rule = "blocks are compiled by backend=fsdp alone: ZeRO's hooks inside them would break the graph"
         yield ConfigError("train.compile", True, rule, ["train.compile=false", "parallel=fsdp"])
@@ -131,4 +134,4 @@ def _worker(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError("save.async", True, rule, ["save.async=false", "parallel=fsdp"])
     if spec.adapter.name == "qlora":
         rule = "ZeRO flattens and casts parameters, which 4-bit weights do not survive"
-        yield ConfigError("adapter.name", "qlora", rule, ["adapter=lora", "parallel=fsdp"])
+        yield ConfigError("adapter.name", "qlora", rule, ["adapter=lora"])

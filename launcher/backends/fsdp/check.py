@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from launcher import ways
-from launcher.backends.fsdp import models
+from launcher.backends import _models, _worker
 from launcher.backends.fsdp.dtypes import dtypes
 from launcher.errors import ConfigError
 from launcher.spec import RunSpec
@@ -32,7 +32,8 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     yield from _precision(spec)
     yield from _optimizer(spec)
     yield from _training(spec)
-    yield from models.check(spec)
+    yield from _worker.check(spec)
+    yield from _models.check(spec)
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
@@ -145,20 +146,9 @@ def _optimizer(spec: RunSpec) -> Iterator[ConfigError]:
     if name not in _OPTIMIZERS:
         rule = "backend=fsdp runs adamw or sgd in this version"
         yield ConfigError("optimizer.name", name, rule, [f"optimizer={other}" for other in _OPTIMIZERS])
-    settings = spec.checkpointing
-    if settings.mode == "full" and settings.method == "uniform" and (settings.layers or 1) > 1:
-        rule = "each layer is a group of its own: transformers calls its layers one by one"
-        way_out = ["checkpointing.layers=1", "checkpointing.method=block"]
-        yield ConfigError("checkpointing.layers", settings.layers, rule, way_out)
-    if settings.modules:
-        rule = "what is kept is chosen by operation, not by module: every second matrix product, and attention"
-        yield ConfigError("checkpointing.modules", list(settings.modules), rule, ["checkpointing.modules=[]"])
 
 
 def _training(spec: RunSpec) -> Iterator[ConfigError]:
-    if spec.train.loss == "fused":
-        rule = "no fused cross entropy is installed; the chunked one also never holds all logits"
-        yield ConfigError("train.loss", "fused", rule, ["train.loss=chunked", "train.loss=full"])
     if spec.adapter.name == "qlora":
         rule = "this version judges the memory of 4-bit weights and cannot train beside them yet"
         yield ConfigError("adapter.name", "qlora", rule, ["adapter=lora"])

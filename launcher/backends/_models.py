@@ -44,7 +44,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     """Models that no class computes, folders that cannot be read, adapters of layers that do not exist."""
     model = spec.model
     if model.family not in _FAMILIES:
-        rule = f"backend=fsdp builds the families {', '.join(_FAMILIES)} in this version"
+        rule = f"backend={spec.backend.name} builds the families {', '.join(_FAMILIES)} in this version"
         yield ConfigError("model.family", model.family, rule, ["parallel=ep", "model=mixtral_8x7b"])
         return
     yield from _values(spec, _FAMILIES[model.family], f"transformers' {model.family} models")
