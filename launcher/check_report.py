@@ -66,6 +66,13 @@ def world_as_json(spec: RunSpec) -> dict[str, int]:
     return {name: getattr(world, name) for name in names}
 
 
+def heading(assessment: Assessment) -> tuple[str, str]:
+    """The run with its layout, and the verdict: each one line of prose for a valid run."""
+    if assessment.estimate is None:
+        raise AssertionError("a heading for a run that is not valid")
+    return f"{_headline(assessment.spec)}: {_layout(assessment.spec)}", _verdict(assessment, assessment.estimate)
+
+
 def as_text(assessment: Assessment, width: int = 80) -> str:
     """The answer for a terminal of ``width`` columns."""
     spec, estimate = assessment.spec, assessment.estimate

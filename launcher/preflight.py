@@ -6,11 +6,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
+from typing import Any
 
 from launcher import fixes, memory, registry, verdict, ways
 from launcher.errors import ConfigError
 from launcher.fixes import Fix, Judged
-from launcher.memory import MemoryEstimate
+from launcher.memory import Breakdown, MemoryEstimate
 from launcher.spec import RunSpec
 from launcher.verdict import Verdict
 
@@ -92,12 +93,21 @@ def warnings(spec: RunSpec) -> tuple[ConfigError, ...]:
 
 def estimated(spec: RunSpec) -> MemoryEstimate:
     """The memory estimate of a valid run."""
-    return memory.estimate(
-        spec,
-        family=registry.load("families", spec.model.family),
-        strategies=_all("strategies"),
-        backend=registry.load("backends", spec.backend.name),
-    )
+    return memory.estimate(spec, **_parts(spec))
+
+
+def broken_down(spec: RunSpec, estimate: MemoryEstimate) -> Breakdown:
+    """The piles of every phase and of every pipeline stage of a valid run."""
+    return memory.breakdown(memory.rank_terms(spec, **_parts(spec)), estimate)
+
+
+def _parts(spec: RunSpec) -> dict[str, Any]:
+    """What reaches the memory model as arguments, so that it looks nothing up."""
+    return {
+        "family": registry.load("families", spec.model.family),
+        "strategies": _all("strategies"),
+        "backend": registry.load("backends", spec.backend.name),
+    }
 
 
 def _judged(spec: RunSpec) -> Judged | None:

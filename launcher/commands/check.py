@@ -11,10 +11,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from launcher import machine
+from launcher import machine, preflight
 from launcher.catalog import Catalog
 from launcher.check_report import as_json, as_text, invalid_as_json
-from launcher.commands.common import add_overrides, asked, assessed, folder, print_json, width
+from launcher.commands.common import add_overrides, asked, assessed, folder, print_json, say, width
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.request import request
 
@@ -25,6 +25,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_overrides(parser)
     parser.add_argument("--points", type=Path, metavar="FILE.jsonl", help='one {"id", "overrides"} a line')
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the piles into FILE.png, .svg or .html")
     parser.add_argument("--hf", type=Path, metavar="FILE", help="take the model from a Hugging Face config.json")
     parser.add_argument("--deepspeed", type=Path, metavar="FILE", help="take the settings of a ds_config.json")
     parser.add_argument("--megatron-args", type=Path, metavar="FILE", help="take a Megatron-LM argument list")
@@ -32,6 +33,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Check one run, or many."""
+    if options.plot is not None:
+        _check_plot(options)
     if options.points is not None:
         return _points(options.points)
     options.overrides = [*_imported(options), *options.overrides]
@@ -44,7 +47,22 @@ def run(options: argparse.Namespace) -> int:
         print_json(as_json(assessment))
     else:
         print(as_text(assessment, width()))
+    if options.plot is not None and assessment.estimate is not None:
+        from launcher import plotting
+
+        plotting.write(options.plot, assessment, preflight.broken_down(assessment.spec, assessment.estimate))
+        say(f"launch: the figure is in {options.plot}")
     return _STATUS[assessment.verdict.name]
+
+
+def _check_plot(options: argparse.Namespace) -> None:
+    """Refuse a figure that cannot be made before anything is printed."""
+    from launcher import plotting
+
+    if options.points is not None:
+        rule = "a figure shows one run, and --points are many: draw one of them by its overrides"
+        raise ConfigErrors([ConfigError("--plot", str(options.plot), rule)])
+    plotting.check_path(options.plot)
 
 
 def _imported(options: argparse.Namespace) -> list[str]:
