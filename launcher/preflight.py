@@ -93,15 +93,15 @@ def warnings(spec: RunSpec) -> tuple[ConfigError, ...]:
 
 def estimated(spec: RunSpec) -> MemoryEstimate:
     """The memory estimate of a valid run."""
-    return memory.estimate(spec, **_parts(spec))
+    return memory.estimate(spec, **parts(spec))
 
 
 def broken_down(spec: RunSpec, estimate: MemoryEstimate) -> Breakdown:
     """The piles of every phase and of every pipeline stage of a valid run."""
-    return memory.breakdown(memory.rank_terms(spec, **_parts(spec)), estimate)
+    return memory.breakdown(memory.rank_terms(spec, **parts(spec)), estimate)
 
 
-def _parts(spec: RunSpec) -> dict[str, Any]:
+def parts(spec: RunSpec) -> dict[str, Any]:
     """What reaches the memory model as arguments, so that it looks nothing up."""
     return {
         "family": registry.load("families", spec.model.family),
