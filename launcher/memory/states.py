@@ -28,6 +28,18 @@ def parameters(held: Held) -> Iterator[MemoryTerm]:
     yield _state(held, "parameters", held.elements.parameters, held.dtypes.size("parameters"), ALWAYS)
 
 
+def drawing(held: Held) -> Iterator[MemoryTerm]:
+    """While the model is loaded, one weight at a time whole and in fp32, from which each rank takes its shard."""
+    if held.engine.library == "transformers":
+        yield MemoryTerm(
+            pile="temporary",
+            moments=frozenset(("load",)),
+            bytes=4 * held.elements.largest,
+            formula=f"4 B x {count(held.elements.largest)} of the largest weight",
+            source="launcher/worker/initial.py",
+        )
+
+
 def gradients(held: Held) -> Iterator[MemoryTerm]:
     """Gradients in the format in which micro-batches meet: ``size x P / N``.
 
@@ -35,7 +47,7 @@ def gradients(held: Held) -> Iterator[MemoryTerm]:
     """
     elements, size = held.elements.gradients, held.dtypes.size("accumulate")
     if held.engine.gradients_stay:
-        yield _state(held, "gradients", elements, size, TRAINING)
+        yield _state(held, "gradients", elements, size, ALWAYS)
     elif held.spec.gradient_accumulation > 1:
         moments = AFTER_BACKWARD | DURING_BACKWARD | WITHIN_MICRO_BATCH
         yield _state(held, "gradients", elements, size, moments)
@@ -52,7 +64,7 @@ def master_weights(held: Held) -> Iterator[MemoryTerm]:
     """A wider copy of the parameters for the optimizer: ``size x P / N``, none where the parameters are that copy."""
     size = held.dtypes.size("master")
     if size and held.spec.zero.offload_optimizer == "none":
-        yield _state(held, "master_weights", held.elements.optimizer, size, TRAINING)
+        yield _state(held, "master_weights", held.elements.optimizer, size, ALWAYS)
 
 
 def optimizer_states(held: Held) -> Iterator[MemoryTerm]:

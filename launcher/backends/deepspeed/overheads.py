@@ -59,6 +59,7 @@ def overheads(held: Held) -> Iterable[MemoryTerm]:
     stage = held.spec.zero.stage
     yield from flattening(held)
     yield from step_copies(held)
+    yield from first_step(held)
     if stage == 0 or flat_fp32_gradients(held.spec):
         yield from whole_reduction(held)
     elif stage in (1, 2):
@@ -114,7 +115,8 @@ def whole_reduction(held: Held) -> Iterator[MemoryTerm]:
 def step_copies(held: Held) -> Iterator[MemoryTerm]:
     """The step: fp32 gradients of the rank's shard, and the square root and quotient of torch's AdamW on flat tensors.
 
-    Stage 3 steps one sub-group at a time. fp32 gradients of stage 0 are stepped on as they are.
+    A flat copy in the gradients' format is gone before torch's step begins. Stage 3 steps one sub-group at a time; fp32
+    gradients of stage 0 are stepped on as they are.
     """
     if held.spec.zero.offload_optimizer != "none":
         return
@@ -122,14 +124,16 @@ def step_copies(held: Held) -> Iterator[MemoryTerm]:
     if held.spec.zero.stage == 3:
         elements = min(elements, held.spec.zero.sub_group_size)
     if held.dtypes.accumulate != "fp32":
-        # The shard is flattened in the gradients' format and then cast.
         yield _term("temporary", frozenset(("step",)), 4 * elements, f"fp32 gradients of {count(elements)}")
-        if held.spec.zero.stage in (1, 2):
-            flat = held.dtypes.size("accumulate") * elements
-            yield _term("temporary", frozenset(("step",)), flat, f"flat gradients of {count(elements)}")
-    if is_torch(held.spec) and not held.spec.optimizer.fused:
+    if is_torch(held.spec) and held.spec.zero.stage == 0:
+        largest = max(held.largest_block.largest, held.root.largest)
+        yield _term("temporary", frozenset(("step",)), 3 * 4 * largest, "square root and quotients of one parameter")
+    elif is_torch(held.spec) and not held.spec.optimizer.fused:
         text = f"square root and quotient of {count(elements)}"
         yield _term("temporary", frozenset(("step",)), 2 * 4 * elements, text)
+    elif held.dtypes.accumulate != "fp32" and held.spec.zero.stage in (1, 2):
+        flat = held.dtypes.size("accumulate") * elements
+        yield _term("temporary", frozenset(("step",)), flat, f"flat gradients of {count(elements)}")
 
 
 def stage3_bucket(held: Held) -> Iterator[MemoryTerm]:
@@ -160,6 +164,18 @@ def secondary_partition(held: Held) -> Iterator[MemoryTerm]:
     if ranks > 1:
         size = held.engine.size * ceil(held.elements.whole / ranks)
         yield _term("gather_buffers", ALWAYS - {"load"}, size, f"secondary partition among {ranks} ranks")
+
+
+def first_step(held: Held) -> Iterator[MemoryTerm]:
+    """Stage 0 beside a master copy steps once while it starts, so that loading takes what a step takes.
+
+    ``FP16_UnfusedOptimizer.initialize_optimizer_states``: moments and fp32 gradients of all parameters.
+    """
+    if held.spec.zero.stage == 0 and held.dtypes.master is not None:
+        elements = held.elements.whole
+        moment: frozenset[Moment] = frozenset(("load",))
+        yield _term("optimizer_states", moment, 8 * elements, f"8 B x {count(elements)}")
+        yield _term("gradients", moment, 4 * elements, f"fp32 gradients of {count(elements)}")
 
 
 def _term(pile: Pile, moments: frozenset[Moment], size: int, formula: str) -> MemoryTerm:

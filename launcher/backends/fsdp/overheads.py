@@ -188,7 +188,7 @@ def buckets(held: Held) -> Iterator[MemoryTerm]:
     """DDP's buckets where gradients are not views of them: fp32, permanent, ``4 P`` beside the gradients."""
     if is_ddp(held.spec) and not held.spec.backend.bucket_view:
         size = held.dtypes.size("accumulate") * held.elements.whole
-        yield _term("reduce_buffers", ALWAYS - {"load"}, size, f"buckets of {count(held.elements.whole)}", _DDP_TRACE)
+        yield _term("reduce_buffers", ALWAYS, size, f"buckets of {count(held.elements.whole)}", _DDP_TRACE)
 
 
 def reshards(spec: RunSpec) -> bool:
