@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
@@ -25,6 +25,11 @@ from launcher.worker.language_model import LanguageModel
 
 def build(context: Context) -> FsdpEngine:
     """Make the model on the meta device, cut it, give every rank its part of the values, and add the optimizer."""
+    return filled(context, cut(context))
+
+
+def cut(context: Context) -> LanguageModel:
+    """The model on the meta device, adapted, recomputed and sharded as the run says; it takes no memory yet."""
     spec = context.spec
     made = network.network(spec.model, sharding.TORCH_DTYPES[dtypes(spec).parameters])
     adapters.inject(made, spec)
@@ -33,16 +38,22 @@ def build(context: Context) -> FsdpEngine:
     recompute.apply(blocks, spec)
     if spec.train.compile:
         for block in blocks:
-            block.forward = torch.compile(block.forward)  # type: ignore[method-assign]
+            block.forward = torch.compile(block.forward)
     if spec.parallel.shard:
         sharding.shard(model, context)
+    return model
+
+
+def filled(context: Context, model: LanguageModel) -> FsdpEngine:
+    """The engine of a model from :func:`cut`, with its memory and its values."""
+    spec = context.spec
     offloaded = spec.zero.offload_parameters == "cpu"
     model.to_empty(device="cpu" if offloaded else context.device)
-    network.retie(made)
+    network.retie(model.network)
     if spec.model.weights is None:
-        initial.fill(made, spec.train.seed)
+        initial.fill(model.network, spec.train.seed)
     else:
-        weights.load(made, Path(spec.model.weights), spec.train.seed)
+        weights.load(model.network, Path(spec.model.weights), spec.train.seed)
     alone = context.world == 1 or spec.parallel.shard
     return FsdpEngine(context, model, model if alone else sharding.replicate(model, context))
 
@@ -96,11 +107,12 @@ class FsdpEngine:
         """Write sharded model and optimizer states by ``torch.distributed.checkpoint``."""
         state = self._state()
         if not self._spec.save.asynchronous:
-            dcp.save(state, checkpoint_id=directory)
+            state_dict_saver.save(state, checkpoint_id=directory)
             return None
         if self._writers is None:  # A group of their own: the writers' collectives run beside those of training.
-            self._writers = dist.new_group(backend="gloo")
-        pending: Any = dcp.async_save(state, checkpoint_id=directory, process_group=self._writers)
+            group = dist.new_group(backend="gloo")
+            self._writers = group if isinstance(group, dist.ProcessGroup) else None
+        pending: Any = state_dict_saver.async_save(state, checkpoint_id=directory, process_group=self._writers)
         if not isinstance(pending, Future):
             raise AssertionError("async_save without a staging thread returns a Future")
         return pending
@@ -108,7 +120,7 @@ class FsdpEngine:
     def load(self, directory: Path) -> None:
         """Read the states into this run's own sharding."""
         state = self._state()
-        dcp.load(state, checkpoint_id=directory)
+        state_dict_loader.load(state, checkpoint_id=directory)
         set_state_dict(
             self._model,
             self._optimizer,

@@ -36,12 +36,14 @@ class LanguageModel(nn.Module):
         if self._chunk is None:
             return self._loss(hidden, labels) / labels.numel()
         total = hidden.new_zeros((), dtype=torch.float32)
-        rows = hidden.flatten(0, 1).split(self._chunk), labels.flatten().split(self._chunk)
-        for states, targets in zip(*rows, strict=True):
-            total = total + checkpoint(self._loss, states, targets, use_reentrant=False, preserve_rng_state=False)
-        return total / labels.numel()
+        states, targets = (torch.split(rows, self._chunk) for rows in (hidden.flatten(0, 1), labels.flatten()))
+        for some, theirs in zip(states, targets, strict=True):
+            total = total + checkpoint(self._loss, some, theirs, use_reentrant=False, preserve_rng_state=False)
+        mean: torch.Tensor = total / labels.numel()
+        return mean
 
     def _loss(self, hidden: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """The summed cross entropy; softmax in fp32 whatever the logits' format."""
         logits = self.network.get_output_embeddings()(hidden)
-        return functional.cross_entropy(logits.float().flatten(0, -2), labels.flatten(), reduction="sum")
+        loss: torch.Tensor = functional.cross_entropy(logits.float().flatten(0, -2), labels.flatten(), reduction="sum")
+        return loss

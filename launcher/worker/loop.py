@@ -81,8 +81,6 @@ class _Training:
                 return step, True
             if self._due(self._spec.save.every, step) and step < steps:
                 self._save(step)
-            if self._due(self._spec.train.eval_every, step):
-                self._metrics.evaluation(step, self._engine.evaluate(self._batches.held_out()))
         return step, False
 
     def _step(self, step: int, micro_batches: list[torch.Tensor]) -> None:
@@ -93,10 +91,14 @@ class _Training:
                 tracker.rest(self._engine.tensors())
         else:
             result = self._engine.train_step(step, micro_batches)
-        self._metrics.step(step, result)
+        evaluates = self._due(self._spec.train.eval_every, step)
+        self._metrics.step(step, result, self._evaluate if evaluates else None)
         if step == measured_until:
             memory.write(self._context)
             self._metrics.mark()
+
+    def _evaluate(self) -> torch.Tensor:
+        return self._engine.evaluate(self._batches.held_out())
 
     def _save(self, step: int) -> None:
         """Write a checkpoint; the first one is followed by the memory tracker."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
@@ -34,15 +35,20 @@ class Metrics:
         """Start the clock of the next step; called where time passed that belongs to no step."""
         self._since, self._steps = time.perf_counter(), 0
 
-    def step(self, step: int, result: StepResult) -> None:
+    def step(self, step: int, result: StepResult, evaluate: Callable[[], torch.Tensor] | None = None) -> None:
         """Note a step. Between two lines (``train.log_every``) nothing is read from the device.
+
+        Args:
+            step: Counted from 1.
+            result: The engine's.
+            evaluate: Gives the loss on held-out samples, where the step is followed by an evaluation.
 
         Raises:
             TrainingError: The loss is not a number; the last checkpoint is from before.
         """
         self._steps += 1
         train = self._context.spec.train
-        if step % train.log_every and step != train.steps:
+        if step % train.log_every and step != train.steps and evaluate is None:
             return
         loss, norm = float(result.loss), float(result.grad_norm)
         seconds = (time.perf_counter() - self._since) / self._steps
@@ -52,7 +58,7 @@ class Metrics:
                 "optimizer.warmup_steps or optimizer.clip=1.0, and resume from the last checkpoint"
             )
         tokens = self._context.spec.global_batch_size * self._context.spec.sequence_length
-        self._write({
+        line: dict[str, float | int | None] = {
             "step": step,
             "loss": loss,
             "grad_norm": norm if math.isfinite(norm) else None,
@@ -61,12 +67,10 @@ class Metrics:
             "step_seconds": round(seconds, 6),
             "time": round(time.time(), 3),
             "memory_bytes": _memory_bytes(self._context.device),
-        })
-        self.mark()
-
-    def evaluation(self, step: int, loss: torch.Tensor) -> None:
-        """Note the loss on held-out samples after a step."""
-        self._write({"step": step, "eval_loss": float(loss), "time": round(time.time(), 3)})
+        }
+        if evaluate is not None:
+            line["eval_loss"] = float(evaluate())
+        self._write(line)
         self.mark()
 
     def close(self) -> None:

@@ -106,6 +106,6 @@ def buffers(made: nn.Module) -> Iterator[tuple[nn.Module, str, torch.Tensor]]:
     """Values for the buffers, all of which follow from the configuration: (module, name, CPU tensor)."""
     for module in made.modules():
         if any(module.named_buffers(recurse=False)):
-            fresh = type(module)(config=module.config)  # type: ignore[call-arg]
+            fresh = type(module)(config=module.config)
             for name, value in fresh.named_buffers(recurse=False):
                 yield module, name, value

@@ -32,15 +32,16 @@ def apply(blocks: nn.ModuleList, spec: RunSpec) -> None:
     chosen = list(blocks)
     if settings.mode == "full" and settings.method == "block" and settings.layers is not None:
         chosen = chosen[: settings.layers]
+    random = spec.model.dropout > 0 or spec.adapter.dropout > 0
     contexts = {"context_fn": _selective} if settings.mode == "selective" else {}
     for block in chosen:
-        block.forward = functools.partial(  # type: ignore[method-assign]
-            checkpoint, block.forward, use_reentrant=False, preserve_rng_state=spec.model.dropout > 0, **contexts
+        block.forward = functools.partial(
+            checkpoint, block.forward, use_reentrant=False, preserve_rng_state=random, **contexts
         )
 
 
 def _selective() -> Any:
-    return create_selective_checkpoint_contexts(_policy())
+    return create_selective_checkpoint_contexts(_policy())  # type: ignore[no-untyped-call]
 
 
 def _policy() -> Callable[..., CheckpointPolicy]:

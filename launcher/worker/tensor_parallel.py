@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -29,7 +28,7 @@ class Replicated(ParallelStyle):
     """
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        return distribute_module(module, device_mesh, input_fn=partial(self._enter), output_fn=partial(self._leave))
+        return distribute_module(module, device_mesh, input_fn=self._enter, output_fn=self._leave)  # type: ignore[arg-type]
 
     @staticmethod
     def _enter(module: nn.Module, inputs: Any, mesh: DeviceMesh) -> Any:
@@ -87,6 +86,6 @@ def _block_plan(block: nn.Module, residual: Shard | Replicate) -> dict[str, Para
         "mlp.down_proj": RowwiseParallel(output_layouts=residual),
     }
     if hasattr(block.self_attn, "q_norm"):  # Over heads, which are the third dimension of (batch, sequence, heads, _).
-        plan |= {"self_attn.q_norm": SequenceParallel(sequence_dim=2)}
-        plan |= {"self_attn.k_norm": SequenceParallel(sequence_dim=2)}
+        plan |= {"self_attn.q_norm": SequenceParallel(sequence_dim=2, use_local_output=True)}
+        plan |= {"self_attn.k_norm": SequenceParallel(sequence_dim=2, use_local_output=True)}
     return plan
