@@ -23,3 +23,4 @@ def main(run: Callable[[RunSpec, Path], None]) -> None:
     directory: Path = parser.parse_args().run
     with process.reported(directory):
         run(parse(json.loads((directory / "spec.json").read_text())), directory)
+    process.leave()
