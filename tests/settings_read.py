@@ -9,10 +9,10 @@ from functools import cache
 from pathlib import Path
 from typing import get_type_hints
 
-from launcher import spec as spec_module
 from launcher.spec import RunSpec
+from launcher.spec import run as run_module
 
-_ROOT = Path(spec_module.__file__).parent.parent
+_ROOT = Path(run_module.__file__).parent.parent.parent
 _PLANNING = ("check", "overheads", "translate", "obstacles", "models", "__init__")
 """Modules of a backend's package that its worker does not use."""
 
@@ -102,7 +102,7 @@ def _assigned(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, str]]:
 @cache
 def _properties() -> dict[str, frozenset[str]]:
     """Keys behind each property of the specification; a property that uses another has its keys too."""
-    tree = ast.parse(Path(spec_module.__file__).read_text())
+    tree = ast.parse(Path(run_module.__file__).read_text())
     direct: dict[str, set[str]] = {}
     uses: dict[str, set[str]] = {}
     of_class = {kind.__name__: group for group, kind in _groups().items()} | {"RunSpec": ""}

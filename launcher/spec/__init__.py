@@ -1,0 +1,68 @@
+"""One run as frozen data. Every key of CONTRACT.md once; what can be computed from keys is a property.
+
+Defaults live in ``conf/<group>/_base.yaml`` and nowhere else, so no field here has one.
+``None`` means "not set": the property or the backend that needs a value says what it takes instead.
+"""
+
+from __future__ import annotations
+
+from launcher.spec.groups import (
+    AdapterSpec,
+    BackendSpec,
+    CheckpointingSpec,
+    ClusterSpec,
+    DataSpec,
+    HardwareSpec,
+    ModelSpec,
+    OptimizerSpec,
+    ParallelSpec,
+    PrecisionSpec,
+    RunNames,
+    SaveSpec,
+    SweepSpec,
+    TrackingSpec,
+    TrainSpec,
+    ZeroSpec,
+)
+from launcher.spec.run import RunSpec, World
+from launcher.spec.values import (
+    Count,
+    Device,
+    Dtype,
+    Natural,
+    NonNegative,
+    Offload,
+    Positive,
+    Probability,
+    Range,
+)
+
+__all__ = [
+    "AdapterSpec",
+    "BackendSpec",
+    "CheckpointingSpec",
+    "ClusterSpec",
+    "Count",
+    "DataSpec",
+    "Device",
+    "Dtype",
+    "HardwareSpec",
+    "ModelSpec",
+    "Natural",
+    "NonNegative",
+    "Offload",
+    "OptimizerSpec",
+    "ParallelSpec",
+    "Positive",
+    "PrecisionSpec",
+    "Probability",
+    "Range",
+    "RunNames",
+    "RunSpec",
+    "SaveSpec",
+    "SweepSpec",
+    "TrackingSpec",
+    "TrainSpec",
+    "World",
+    "ZeroSpec",
+]

@@ -1,0 +1,132 @@
+"""One run: its groups, and what follows from them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+
+from launcher.spec.groups import (
+    AdapterSpec,
+    BackendSpec,
+    CheckpointingSpec,
+    ClusterSpec,
+    DataSpec,
+    HardwareSpec,
+    ModelSpec,
+    OptimizerSpec,
+    ParallelSpec,
+    PrecisionSpec,
+    RunNames,
+    SaveSpec,
+    SweepSpec,
+    TrackingSpec,
+    TrainSpec,
+    ZeroSpec,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """The degrees that the ranks are laid out in. ``data`` counts model replicas that see different samples."""
+
+    gpus: int
+    data: int
+    tensor: int
+    pipeline: int
+    context: int
+    ulysses: int
+    expert: int
+    replicate: int
+    gradient_accumulation: int
+
+    @property
+    def shard(self) -> int:
+        """Ranks over which FSDP or ZeRO shards: data, context and Ulysses ranks of one HSDP replica."""
+        return self.data * self.context * self.ulysses // self.replicate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSpec:
+    """Everything that decides what a run is. Built by ``parse`` alone."""
+
+    model: ModelSpec
+    backend: BackendSpec
+    parallel: ParallelSpec
+    zero: ZeroSpec
+    precision: PrecisionSpec
+    checkpointing: CheckpointingSpec
+    optimizer: OptimizerSpec
+    adapter: AdapterSpec
+    train: TrainSpec
+    save: SaveSpec
+    data: DataSpec
+    hardware: HardwareSpec
+    cluster: ClusterSpec
+    tracking: TrackingSpec
+    run: RunNames
+    sweep: SweepSpec
+    script: str | None
+    script_args: tuple[str, ...]
+
+    @property
+    def gpus(self) -> int:
+        """Ranks of the job; on the CPU a rank is a process."""
+        return self.cluster.nodes * self.cluster.gpus_per_node
+
+    @property
+    def model_parallel(self) -> int:
+        """Ranks that work on the same samples."""
+        return self.parallel.tensor * self.parallel.pipeline * self.parallel.context * self.parallel.ulysses
+
+    @property
+    def data_degree(self) -> int:
+        """Ranks that see different samples; at least 1, also where the degrees do not divide the world."""
+        return max(1, self.gpus // self.model_parallel)
+
+    @property
+    def sequence_length(self) -> int:
+        """Tokens of one sequence: as set, or the longest that the model takes, at most 4096."""
+        return self.train.sequence_length or min(4096, self.model.max_position_embeddings)
+
+    @property
+    def global_batch_size(self) -> int:
+        """Sequences of one optimizer step: as set, or one micro-batch on every data rank."""
+        return self.train.global_batch_size or self.train.micro_batch_size * self.data_degree
+
+    @property
+    def gradient_accumulation(self) -> int:
+        """Micro-batches of one optimizer step on one rank; with pipelining, those that flow through it."""
+        return max(1, self.global_batch_size // (self.train.micro_batch_size * self.data_degree))
+
+    @property
+    def world(self) -> World:
+        """The layout of the ranks; meaningful once the strategies have found no error."""
+        return World(
+            gpus=self.gpus,
+            data=self.data_degree,
+            tensor=self.parallel.tensor,
+            pipeline=self.parallel.pipeline,
+            context=self.parallel.context,
+            ulysses=self.parallel.ulysses,
+            expert=self.parallel.expert,
+            replicate=self.parallel.replicate,
+            gradient_accumulation=self.gradient_accumulation,
+        )
+
+    @property
+    def rank_memory_bytes(self) -> int | None:
+        """What one rank may use: the card's memory, or on the CPU its share of the host's; None is unknown."""
+        if self.hardware.device == "cuda":
+            return self.hardware.memory_bytes
+        if self.hardware.host_memory_bytes is None:
+            return None
+        return self.hardware.host_memory_bytes // self.cluster.gpus_per_node
+
+    @property
+    def hash(self) -> str:
+        """Twelve hexadecimal digits that name what the run is; its name, directory and sweep do not count."""
+        content = asdict(self)
+        del content["run"], content["sweep"]
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
