@@ -102,11 +102,11 @@ def _assigned(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, str]]:
 @cache
 def _properties() -> dict[str, frozenset[str]]:
     """Keys behind each property of the specification; a property that uses another has its keys too."""
-    tree = ast.parse(Path(run_module.__file__).read_text())
+    trees = [ast.parse(path.read_text()) for path in Path(run_module.__file__).parent.glob("*.py")]
     direct: dict[str, set[str]] = {}
     uses: dict[str, set[str]] = {}
     of_class = {kind.__name__: group for group, kind in _groups().items()} | {"RunSpec": ""}
-    for node in ast.walk(tree):
+    for node in (node for tree in trees for node in ast.walk(tree)):
         if isinstance(node, ast.ClassDef) and node.name in of_class:
             for item in node.body:
                 if isinstance(item, ast.FunctionDef) and item.name != "hash":
