@@ -114,7 +114,7 @@ class Checkpoints:
         shutil.rmtree(self._folder / f"step-{step:08d}.partial", ignore_errors=True)
         kept = newest(self._folder)
         intact = f"{kept.name} is intact" if kept is not None else "there was none before it"
-        reason = "no space left on the disk" if _is_full(error) else f"{type(error).__name__}: {error}"
+        reason = "no space left on the disk" if is_full(error) else f"{type(error).__name__}: {error}"
         return CheckpointError(
             f"the checkpoint of step {step} could not be written to {self._folder}: {reason}; {intact}"
         )
@@ -180,11 +180,11 @@ def _state(spec: RunSpec, step: int) -> dict[str, Any]:
     }
 
 
-def _is_full(error: BaseException) -> bool:
+def is_full(error: BaseException) -> bool:
     """Whether a full disk is behind an error; checkpoint writers wrap it, and each rank's error, in their own."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return True
     failures = getattr(error, "failures", None)
     inner = [item[0] for item in failures.values()] if isinstance(failures, dict) else []
     inner += [cause for cause in (error.__cause__, error.__context__) if cause is not None]
-    return "No space left on device" in str(error) or any(_is_full(cause) for cause in inner)
+    return "No space left on device" in str(error) or any(is_full(cause) for cause in inner)
