@@ -24,7 +24,7 @@ from tests.helpers import make_spec
 @pytest.fixture(scope="module", autouse=True)
 def alone() -> Iterator[None]:
     """A process group of one, as the corpora are opened by all ranks together."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
     yield
     dist.destroy_process_group()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +14,7 @@ sizes = st.integers(1, 400)
 seeds = st.integers(0, 2**32)
 
 
-def order(**changes: int) -> Order:
+def order(**changes: Any) -> Order:
     base = Order(
         size=100,
         seed=1,

@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Iterator
@@ -22,6 +23,10 @@ from launcher.spec import RunSpec
 from launcher.worker import files
 from launcher.worker.engine import Context
 from launcher.worker.errors import TrainingError
+
+_LOOK_S = 2.0
+_GRACE_S = 5.0
+"""Seconds between two looks at the other ranks' errors, and from finding one to following it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +72,14 @@ def group(spec: RunSpec) -> Iterator[Place]:
 def reported(directory: Path) -> Iterator[None]:
     """Turn an error into ``logs/error.rank<r>.json`` and one line on stderr, and end the process with status 1.
 
-    The process ends at once: leaving the process group in order would wait for ranks that no longer answer.
+    The process ends at once: leaving the process group in order would wait for ranks that no longer answer. It also
+    ends when another rank has written its error: one that waits for a GPU does not even notice SIGTERM.
     """
+    rank, over = int(os.environ.get("RANK", "0")), threading.Event()
+    threading.Thread(target=_follow_failures, args=(directory / "logs", rank, over), daemon=True).start()
     try:
         yield
     except Exception as error:
-        rank = int(os.environ.get("RANK", "0"))
         message = str(error) if isinstance(error, LauncherError) else f"{type(error).__name__}: {error}"
         content = {"type": type(error).__name__, "message": message, "traceback": traceback.format_exc()}
         with contextlib.suppress(OSError):
@@ -81,6 +88,18 @@ def reported(directory: Path) -> Iterator[None]:
         print(f"launch: rank {rank}: {message}", file=sys.stderr, flush=True)  # noqa: T201
         sys.stdout.flush()
         os._exit(1)
+    finally:
+        over.set()
+
+
+def _follow_failures(logs: Path, rank: int, over: threading.Event) -> None:
+    """End this process once another rank's error is on disk; it has a moment to report an error of its own."""
+    began = time.time()
+    while not over.wait(_LOOK_S):
+        others = (path for path in logs.glob("error.rank*.json") if path.name != f"error.rank{rank}.json")
+        with contextlib.suppress(OSError):
+            if any(path.stat().st_mtime >= began for path in others) and not over.wait(_GRACE_S):
+                os._exit(1)
 
 
 def leave() -> None:

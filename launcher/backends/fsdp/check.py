@@ -19,6 +19,9 @@ _DDP_ALONE: dict[str, object] = {"backend.bucket_view": True, "backend.bucket_ca
 _SHARDED_ALONE: dict[str, object] = {"backend.reshard_after_forward": None, "backend.micro_step_sync": True}
 """Settings of one of the two engines, with the values at which they ask for nothing (conf/backend/_base.yaml)."""
 
+_SECOND_MOMENT: dict[str, object] = {"optimizer.beta2": 0.95, "optimizer.epsilon": 1e-8}
+"""What only Adam reads, with the defaults of conf/optimizer/_base.yaml."""
+
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
     """Everything that the worker would otherwise drop; a script of the user's own reads ``spec.json`` as it likes."""
@@ -41,6 +44,11 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.script is None and spec.train.compile and spec.checkpointing.mode == "selective":
         rule = "inside compiled blocks the compiler decides what is recomputed, by the same list of operations"
         yield ConfigError("train.compile", True, rule, ["train.compile=false", "checkpointing=full"])
+    if spec.script is None and spec.optimizer.name == "sgd":
+        for path, neutral in _SECOND_MOMENT.items():
+            if (value := ways.value_at(spec, path)) != neutral:
+                rule = "sgd has no second moment; it reads optimizer.beta1 as its momentum"
+                yield ConfigError(path, value, rule, ["optimizer=adamw", ways.override(path, neutral)])
 
 
 def _axes(spec: RunSpec) -> Iterator[ConfigError]:
@@ -49,6 +57,10 @@ def _axes(spec: RunSpec) -> Iterator[ConfigError]:
         if degree > 1:
             rule = "backend=fsdp has data, sharded data and tensor parallelism in this version"
             yield ConfigError(f"parallel.{axis}", degree, rule, [f"parallel.{axis}=1", f"parallel={preset}"])
+    if spec.parallel.expert_tensor is not None:
+        rule = "backend=fsdp does not cut experts"
+        path = "parallel.expert_tensor"
+        yield ConfigError(path, spec.parallel.expert_tensor, rule, ["parallel.expert_tensor=null", "parallel=ep"])
 
 
 def _tensor(spec: RunSpec) -> Iterator[ConfigError]:
