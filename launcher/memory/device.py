@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -10,8 +11,15 @@ from launcher.spec import RunSpec
 from launcher.terms import ALWAYS, MemoryTerm
 from launcher.units import KIB, MIB
 
-CUBLAS_WORKSPACE = {"hopper": 32 * MIB, "older": 2 * 4 * MIB + 8 * 16 * KIB}
+CUBLAS_WORKSPACE = {"hopper": 32 * MIB, "other": 2 * 4 * MIB + 8 * 16 * KIB}
 """torch ``aten/src/ATen/cuda/CublasHandlePool.cpp``: 32 MiB on Hopper, else ``:4096:2:16:8``."""
+
+CUBLAS_HANDLES = 2
+"""A handle is a thread's own, and autograd runs backward in a second thread: two workspaces. Recorded static bytes of
+Megatron-LM's functional tests differ by twice the difference of ``:4096:8`` and the default on A100."""
+
+HOPPER = ("h100", "h200", "gh200")
+"""``hardware.name`` begins with one of these on a GPU of compute capability 9.0."""
 
 CONTEXT_BYTES = 500 * MIB
 """Measured CUDA contexts: 287 MB lazily to 667 MB eagerly loaded (pytorch issue 86509), 426 MiB (unsloth-zoo 1053)."""
@@ -60,16 +68,29 @@ def allocator(spec: RunSpec) -> Allocator:
 
 
 def workspace(held: Held) -> Iterator[MemoryTerm]:
-    """The workspace of one cuBLAS handle, which torch takes from its own allocator."""
+    """The workspaces of cuBLAS, which torch takes from its own allocator: one for each thread that multiplies."""
     if held.cuda:
-        name = "hopper" if "fp8" in held.spec.hardware.dtypes else "older"
+        size = cublas_workspace(held.spec)
         yield MemoryTerm(
             pile="workspace",
             moments=ALWAYS,
-            bytes=CUBLAS_WORKSPACE[name],
-            formula="one cuBLAS handle",
+            bytes=CUBLAS_HANDLES * size,
+            formula=f"{CUBLAS_HANDLES} cuBLAS handles x {size / MIB:g} MiB",
             source="torch CublasHandlePool.cpp",
         )
+
+
+def cublas_workspace(spec: RunSpec) -> int:
+    """One workspace: the job's ``CUBLAS_WORKSPACE_CONFIG``, pairs of KiB and a count, or torch's default."""
+    pairs = re.findall(r":(\d+):(\d+)", spec.cluster.environment.get("CUBLAS_WORKSPACE_CONFIG", ""))
+    if pairs:
+        return sum(int(size) * int(number) for size, number in pairs) * KIB
+    return CUBLAS_WORKSPACE["hopper" if is_hopper(spec) else "other"]
+
+
+def is_hopper(spec: RunSpec) -> bool:
+    """Whether the GPU has compute capability 9.0."""
+    return spec.hardware.name.startswith(HOPPER)
 
 
 def context(held: Held) -> Iterator[MemoryTerm]:

@@ -55,9 +55,14 @@ def _chunked_gradients(held: Held) -> Iterator[MemoryTerm]:
 
 
 def _megatron(held: Held) -> Iterator[MemoryTerm]:
-    """Vocabulary-parallel cross entropy in place: ``(2 + 4) V / t`` a token, in fp32 ``4 V / t``."""
+    """Vocabulary-parallel cross entropy in place: ``(2 + 4) V / t`` a token, in fp32 ``4 V / t``.
+
+    Fused, the compiled functions write to one more fp32 tensor: ``10 V / t`` (``fusions/fused_cross_entropy.py``).
+    """
     size = held.engine.size
     per_element = size + 4 if size < 4 else 4
+    if held.spec.train.loss == "fused":
+        per_element += 4
     yield _term(held, "loss", per_element, held.tokens, _MEGATRON)
     yield _term(held, "loss_backward", per_element, held.tokens, _MEGATRON)
 

@@ -14,9 +14,12 @@ from launcher.units import DTYPE_BYTES, MIB, count
 VOCABULARY_MULTIPLE = 128
 """Megatron-LM's default of ``--make-vocab-size-divisible-by``, times the tensor-parallel degree."""
 
-TRANSFORMER_ENGINE_BYTES = {"hopper": 76 * MIB, "older": 72 * MIB}
-"""Workspaces, random states and the batch beside cuBLAS's own: what recorded static bytes hold beyond the model states,
-80 MiB on A100 and 108 MiB on H100 whatever the model (Megatron-LM functional tests), less cuBLAS's part."""
+TRANSFORMER_ENGINE_WORKSPACE = {True: 32 * MIB, False: 4 * MIB}
+"""``get_cublas_workspace_size_bytes`` of Transformer Engine: 32 MiB from compute capability 9.0 on, else 4 MiB."""
+
+OTHER_BYTES = 12 * MIB
+"""Random states, the batch and small buffers: what recorded static bytes hold beyond model states and workspaces, with
+which they are 80 MiB on A100 and 108 MiB on H100 whatever the model (Megatron-LM functional tests)."""
 
 _BLOCK: frozenset[Moment] = frozenset((
     "forward",
@@ -55,11 +58,12 @@ def overheads(held: Held) -> Iterable[MemoryTerm]:
 
 
 def workspaces(held: Held) -> Iterator[MemoryTerm]:
-    """Transformer Engine's and other workspaces inside torch's allocator; they do not grow with the model."""
+    """Transformer Engine's workspace and small buffers inside torch's allocator; they do not grow with the model."""
     if held.cuda:
-        name = "hopper" if "fp8" in held.spec.hardware.dtypes else "older"
-        source = "Megatron-LM functional tests, recorded static bytes"
-        yield _term("workspace", ALWAYS, TRANSFORMER_ENGINE_BYTES[name], "Transformer Engine", source)
+        new = "fp8" in held.spec.hardware.dtypes
+        source = "transformer_engine/pytorch/module/base.py; Megatron-LM functional tests, recorded static bytes"
+        size = TRANSFORMER_ENGINE_WORKSPACE[new] + OTHER_BYTES
+        yield _term("workspace", ALWAYS, size, "Transformer Engine and small buffers", source)
 
 
 def gathered_sequence(held: Held) -> Iterator[MemoryTerm]:

@@ -1,0 +1,1 @@
+"""The memory estimate against measured runs: ``python -m benchmarks.memory --data DIR [--json]``."""

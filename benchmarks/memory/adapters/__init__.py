@@ -1,0 +1,1 @@
+"""One module a source, named as its data file: ``rows(path) -> Iterator[Row]``."""

@@ -1,0 +1,69 @@
+"""Megatron-LM's functional tests: the argument list is imported as a user's would be; the last rank was measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.memory.row import Row
+from launcher.catalog import Catalog
+from launcher.errors import ConfigErrors
+from launcher.importers import megatron
+from launcher.request import request
+
+HARDWARE = {"a100": "a100_80g", "h100": "h100_80g", "gb200": "b200"}
+
+UNMODELLED = {
+    "--mtp-num-layers": "multi-token prediction",
+    "--use-megatron-fsdp": "Megatron-FSDP",
+    "--pipeline-model-parallel-layout": "a free pipeline layout",
+    "--account-for-embedding-in-pipeline-split": "a pipeline split that counts the embedding",
+    "--fine-grained-activation-offloading": "activation offload",
+    "--export-kd-cfg": "distillation",
+    "--cuda-graph-impl": "CUDA graphs",
+    "--num-distributed-optimizer-instances": "instances of the distributed optimizer",
+    "--rampup-batch-size": "a batch that grows",
+}
+"""Arguments that change memory and that the model does not know."""
+
+
+def rows(path: Path) -> Iterator[Row]:
+    """Each run of the file."""
+    catalog = Catalog(folder=Path.cwd())
+    for line in path.read_text().splitlines():
+        yield _row(json.loads(line), catalog)
+
+
+def _row(run: dict[str, Any], catalog: Catalog) -> Row:
+    name, arguments = run["id"], run["args"]
+    reason = _reason(run)
+    if reason is not None:
+        return Row(name=name, left_out=reason)
+    hardware = next(option for word, option in HARDWARE.items() if word in run["machine"])
+    world = [f"hardware={hardware}", f"cluster.nodes={run['nodes']}", f"cluster.gpus_per_node={run['gpus']}"]
+    workspace = run["env_vars"].get("CUBLAS_WORKSPACE_CONFIG")
+    if workspace is not None:
+        world.append(f"+cluster.environment.CUBLAS_WORKSPACE_CONFIG='{workspace}'")
+    try:
+        found = megatron.read(json.dumps({"MODEL_ARGS": arguments}), "arguments.json")
+        overrides = [text for text in found.overrides if not text.startswith("model.vocab_size")]
+        spec = request([*overrides, *world, f"model.vocab_size={run['vocab_size']}"], catalog=catalog).require()
+    except ConfigErrors as error:
+        return Row(name=name, left_out=f"does not parse: {error.errors[0].path}")
+    measured: dict[Any, int] = {"static": run["mem_allocated_bytes"]}
+    if run["mem_max_allocated_bytes"]:
+        measured["allocated"] = run["mem_max_allocated_bytes"]
+    return Row(name=name, spec=spec, measured=measured, stage=spec.parallel.pipeline - 1, oom="false")
+
+
+def _reason(run: dict[str, Any]) -> str | None:
+    if run["gpus"] is None:
+        return "the number of GPUs is not stated"
+    if run["vocab_size"] is None:
+        return "the vocabulary is not stated"
+    for argument, reason in UNMODELLED.items():
+        if run["args"].get(argument) not in (None, False, 1, "1"):
+            return reason
+    return None

@@ -1,0 +1,38 @@
+"""One measured run as an adapter hands it over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from launcher.memory.estimate import Backend
+from launcher.spec import RunSpec
+
+type Counter = Literal["static", "allocated", "reserved", "device"]
+type Oom = Literal["true", "false", "likely", "unknown"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A measured run.
+
+    Attributes:
+        name: The row's id.
+        spec: The run; None where it cannot be expressed.
+        left_out: Why it cannot be expressed.
+        backend: What stands in for the backend that ``spec`` names: a framework that is only checked.
+        measured: Bytes by counter.
+        stage: The pipeline stage that was measured; None is the worst.
+        soft: Whether a field of the row is uncertain.
+        oom: Whether it ran out of memory.
+    """
+
+    name: str
+    spec: RunSpec | None = None
+    left_out: str | None = None
+    backend: Backend | None = None
+    measured: Mapping[Counter, int] = field(default_factory=dict)
+    stage: int | None = None
+    soft: bool = False
+    oom: Oom = "unknown"

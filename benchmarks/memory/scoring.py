@@ -1,0 +1,109 @@
+"""From predicted and measured bytes to a line of the score."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter as Tally
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+
+from benchmarks.memory.row import Counter, Row
+from launcher import registry, verdict
+from launcher.memory import MemoryEstimate, estimate
+
+COUNTERS: tuple[Counter, ...] = ("static", "allocated", "reserved", "device")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """A row with its estimate."""
+
+    row: Row
+    estimate: MemoryEstimate
+    called_fitting: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """A line of the answer (CONTRACT.md); shares and errors are fractions, None where there is nothing to score."""
+
+    file: str
+    counter: str
+    rows: int
+    left_out: dict[str, int]
+    median: float | None
+    p90: float | None
+    worst_under: float | None
+    worst_over: float | None
+    oom_called_fitting: float | None
+    fitting_called_oom: float | None
+
+    def as_dict(self) -> dict[str, object]:
+        """The form of ``--json``."""
+        return asdict(self)
+
+
+def judged(row: Row) -> Judged:
+    """Estimate one row that has a specification."""
+    if row.spec is None:
+        raise AssertionError("a row without a specification is left out")
+    answer = estimate(
+        row.spec,
+        family=registry.load("families", row.spec.model.family),
+        strategies=[registry.load("strategies", name) for name in registry.names("strategies")],
+        backend=row.backend or registry.load("backends", row.spec.backend.name),
+    )
+    return Judged(row=row, estimate=answer, called_fitting=verdict.judge(row.spec, answer).fits)
+
+
+def predicted(item: Judged, counter: Counter) -> int:
+    """The estimate of one counter, of the stage that was measured."""
+    answer, stage = item.estimate, item.row.stage
+    if counter == "device":
+        return answer.peak.device_bytes
+    if stage is None:
+        peak = answer.peak
+        whole = {"static": answer.static_bytes, "allocated": peak.allocated_bytes, "reserved": peak.reserved_bytes}
+        return whole[counter]
+    rank = answer.ranks[stage]
+    one = {"static": rank.static_bytes, "allocated": rank.allocated_bytes, "reserved": rank.reserved_bytes}
+    return one[counter]
+
+
+def scores(file: str, rows: Iterable[Row]) -> Iterator[Score]:
+    """The lines of one file: by counter, rows with soft fields and likely OOMs apart."""
+    everything = list(rows)
+    left_out = dict(Tally(row.left_out for row in everything if row.left_out is not None))
+    items = [judged(row) for row in everything if row.spec is not None]
+    for soft in (False, True):
+        part = [item for item in items if item.row.soft == soft]
+        for counter in COUNTERS:
+            measured = [item for item in part if counter in item.row.measured]
+            if measured:
+                yield _score(file, counter + (" (soft)" if soft else ""), counter, measured, part, left_out)
+
+
+def _score(
+    file: str, name: str, counter: Counter, measured: list[Judged], part: list[Judged], left_out: dict[str, int]
+) -> Score:
+    errors = sorted(predicted(item, counter) / item.row.measured[counter] - 1 for item in measured)
+    sizes = sorted(abs(error) for error in errors)
+    return Score(
+        file=file,
+        counter=name,
+        rows=len(measured),
+        left_out=left_out,
+        median=statistics.median(sizes),
+        p90=sizes[min(len(sizes) - 1, int(0.9 * len(sizes)))],
+        worst_under=min(errors[0], 0.0),
+        worst_over=max(errors[-1], 0.0),
+        oom_called_fitting=_share(part, oom="true", fitting=True),
+        fitting_called_oom=_share(part, oom="false", fitting=False),
+    )
+
+
+def _share(items: list[Judged], *, oom: str, fitting: bool) -> float | None:
+    known = [item for item in items if item.row.oom == oom]
+    if not known or not any(item.row.oom == "true" for item in items):
+        return None
+    return sum(item.called_fitting == fitting for item in known) / len(known)
