@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+from launcher import registry
 from launcher.errors import ConfigError
 from launcher.machine import Machine
 from launcher.spec import RunSpec
@@ -24,7 +25,12 @@ def obstacles(spec: RunSpec, machine: Machine) -> list[ConfigError]:
     """Why this machine cannot start the run, all reasons at once. A Slurm job runs elsewhere and has none here."""
     if spec.cluster.kind != "local":
         return []
-    return [*_hardware(spec, machine), *_packages(spec), *_data(spec), *_folders(spec)]
+    return [*_hardware(spec, machine), *_packages(spec), *_data(spec), *_folders(spec), *_of_the_backend(spec)]
+
+
+def _of_the_backend(spec: RunSpec) -> Iterator[ConfigError]:
+    backend = registry.load("backends", spec.backend.name)
+    yield from backend.obstacles(spec) if hasattr(backend, "obstacles") else ()
 
 
 def _hardware(spec: RunSpec, machine: Machine) -> Iterator[ConfigError]:

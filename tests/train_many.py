@@ -25,7 +25,21 @@ def main() -> None:
     for argument in sys.argv[2:]:
         name, _, os.environ["MASTER_PORT"] = argument.rpartition(":")
         directory = Path(name)
+        _forget_groups()
         loop.run(parse(json.loads((directory / "spec.json").read_text())), directory, engine.build)
+
+
+def _forget_groups() -> None:
+    """DeepSpeed keeps its process groups in module globals, where a second run would find those of the first."""
+    if "deepspeed" not in sys.modules:
+        return
+    comm, groups = (importlib.import_module(f"deepspeed.{name}") for name in ("comm.comm", "utils.groups"))
+    setattr(comm, "cdb", None)  # noqa: B010
+    for name, value in vars(groups).items():
+        if isinstance(value, torch.distributed.ProcessGroup):
+            setattr(groups, name, None)
+        elif name.isupper() and isinstance(value, dict):
+            value.clear()
 
 
 if __name__ == "__main__":

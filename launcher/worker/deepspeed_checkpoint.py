@@ -51,7 +51,7 @@ def load(context: Context, engine: Any, directory: Path) -> None:
             "or export there (save.export=safetensors) and start here with model.weights"
         )
     there, here = json.loads((directory / FACTS).read_text()), _facts(context)
-    _readable(there, here, directory)
+    readable(there, here, directory)
     folder, tag = directory, TAG
     if here["stage"] > 0 and (there["ranks"], there["stage"]) != (here["ranks"], here["stage"]):
         universal = _universal(context, directory)
@@ -93,10 +93,18 @@ def _facts(context: Context) -> dict[str, Any]:
     }
 
 
-def _readable(there: dict[str, Any], here: dict[str, Any], directory: Path) -> None:
+def readable(there: dict[str, Any], here: dict[str, Any], directory: Path) -> None:
     """Refuse what DeepSpeed 0.19.8 cannot convert.
 
     Its universal format has other files for ZeRO 3 than for 1 and 2, none for ZeRO 0, and holds Adam's states alone.
+
+    Args:
+        there: What ``deepspeed.json`` says of the run that saved.
+        here: The same of this run.
+        directory: The checkpoint.
+
+    Raises:
+        CheckpointError: With the way out.
     """
     otherwise = "or export there (save.export=safetensors) and start here with model.weights"
     if there["precision"] != here["precision"]:
