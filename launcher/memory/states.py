@@ -9,7 +9,7 @@ from launcher.terms import ALWAYS, MemoryTerm, Moment
 from launcher.units import count
 
 _ZERO = "ZeRO, arXiv:1910.02054, section 3 and figure 1"
-_ADAM_STATES = {"adamw": 2, "sgd": 1, "lion": 1, "muon": 1}
+_ADAM_STATES = {"adamw": 2, "sgd": 1, "lion": 1}
 _BLOCK_8BIT = 256  # bitsandbytes blockwise quantisation: one fp32 scale for 256 values, functional.py.
 
 AFTER_BACKWARD: frozenset[Moment] = frozenset(("root_backward", "clip", "step"))
@@ -51,6 +51,8 @@ def gradients(held: Held) -> Iterator[MemoryTerm]:
     elif held.spec.gradient_accumulation > 1:
         moments = AFTER_BACKWARD | DURING_BACKWARD | WITHIN_MICRO_BATCH
         yield _state(held, "gradients", elements, size, moments)
+        # What a block's reduction brings stands beside the sum of earlier micro-batches until it is added.
+        yield _state(held, "gradients", held.largest_block.gradients, size, DURING_BACKWARD)
     else:
         block = held.largest_block.gradients
         done = max(0, held.all_blocks.gradients - 2 * block)
@@ -68,7 +70,7 @@ def master_weights(held: Held) -> Iterator[MemoryTerm]:
 
 
 def optimizer_states(held: Held) -> Iterator[MemoryTerm]:
-    """Adam's two moments, ``2 x size x P / N``; one moment for SGD, Lion, Muon; Adafactor's factors are left out.
+    """Adam's two moments, ``2 x size x P / N``; one moment for SGD and Lion; Adafactor's factors are left out.
 
     Eight-bit Adam keeps a byte a value and an fp32 scale for 256 of them; the paged one may keep all of it on the host.
     """
@@ -78,6 +80,10 @@ def optimizer_states(held: Held) -> Iterator[MemoryTerm]:
     if name in _ADAM_STATES:
         size = _ADAM_STATES[name] * held.dtypes.size("optimizer_states")
         yield _state(held, "optimizer_states", elements, size, TRAINING)
+    elif name == "muon":
+        # Muon steps the matrices of the blocks; embedding, output and norms are AdamW's (Keller Jordan's Muon).
+        size = held.dtypes.size("optimizer_states")
+        yield _state(held, "optimizer_states", elements + held.root.optimizer, size, TRAINING)
     elif name == "adamw_8bit":
         yield MemoryTerm(
             pile="optimizer_states",

@@ -60,6 +60,7 @@ def overheads(held: Held) -> Iterable[MemoryTerm]:
     yield from flattening(held)
     yield from step_copies(held)
     yield from first_step(held)
+    yield from fp32_partition(held)
     if stage == 0 or flat_fp32_gradients(held.spec):
         yield from whole_reduction(held)
     elif stage in (1, 2):
@@ -164,6 +165,17 @@ def secondary_partition(held: Held) -> Iterator[MemoryTerm]:
     if ranks > 1:
         size = held.engine.size * ceil(held.elements.whole / ranks)
         yield _term("gather_buffers", ALWAYS - {"load"}, size, f"secondary partition among {ranks} ranks")
+
+
+def fp32_partition(held: Held) -> Iterator[MemoryTerm]:
+    """ZeRO clones its shard for the optimizer in fp32 even where the parameters are fp32: ``4 P / N``.
+
+    ``single_partition_of_fp32_groups`` in ``stage_1_and_2.py``, ``fp32_partitioned_groups_flat`` in ``stage3.py``.
+    """
+    zero = held.spec.zero
+    if zero.stage and held.dtypes.master is None and zero.offload_optimizer == "none":
+        elements = held.elements.optimizer
+        yield _term("master_weights", ALWAYS, 4 * elements, f"4 B x {count(elements)}")
 
 
 def first_step(held: Held) -> Iterator[MemoryTerm]:
