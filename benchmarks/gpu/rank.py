@@ -1,0 +1,118 @@
+"""``python -m benchmarks.gpu.rank DIR``: train a few steps of the run in DIR as rank 0, and write what was measured.
+
+A world of one has its real process group. Of a larger one only rank 0 exists: torch's fake process group does nothing
+in a collective, while every buffer for it is real. What other ranks would have sent is then whatever lay in memory, so
+losses mean nothing; memory does not depend on values.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
+from torch.nn.parallel import DistributedDataParallel
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from launcher.parse import parse
+from launcher.spec import RunSpec
+from launcher.worker import memory
+from launcher.worker.engine import Context, Engine
+from launcher.worker.files import write_json
+from launcher.worker.loop import MEASURED_STEPS
+
+STEPS = MEASURED_STEPS + 1
+
+
+def main() -> None:
+    """Measure the run of a directory; out of memory is an answer."""
+    directory = Path(sys.argv[1])
+    spec = parse(json.loads((directory / "spec.json").read_text()))
+    try:
+        measured = measure(spec, directory)
+    except torch.OutOfMemoryError:
+        measured = {"out_of_memory": True}
+    write_json(directory / "measured.json", measured)
+    sys.stdout.flush()
+    os._exit(0)  # Leaving a group without peers in order is of no use to anyone.
+
+
+def measure(spec: RunSpec, directory: Path) -> dict[str, Any]:
+    """Train ``STEPS`` steps as rank 0 of the run's world.
+
+    Args:
+        spec: A run that the rules and its backend accept.
+        directory: Where the job's files lie.
+
+    Returns:
+        The entry of a rank in ``memory.json``, and on a GPU what the whole card held at the end.
+    """
+    device = torch.device(spec.hardware.device, 0) if spec.hardware.device == "cuda" else torch.device("cpu")
+    _join(spec.gpus, device)
+    tracker = memory.tracker(device)
+    context = Context(spec=spec, directory=directory, rank=0, world=spec.gpus, device=device, memory=tracker)
+    torch.manual_seed(spec.train.seed)
+    with tracker.measuring("load"):
+        engine: Engine = importlib.import_module(f"launcher.worker.{spec.backend.name}").build(context)
+    _let_ddp_reduce(engine, spec.gpus)
+    for step in range(1, STEPS + 1):
+        if step <= MEASURED_STEPS:
+            with tracker.measuring("forward"):
+                engine.train_step(step, _micro_batches(spec, device))
+                tracker.rest(engine.tensors())
+        else:
+            engine.train_step(step, _micro_batches(spec, device))
+    return {**tracker.summary(), "device_bytes": _card(device)}
+
+
+def _join(world: int, device: torch.device) -> None:
+    """The process group that the worker would have, or one whose other ranks do not exist."""
+    place = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": world, "LOCAL_SIZE": world}
+    os.environ |= {name: str(number) for name, number in place.items()}
+    cuda = device.type == "cuda"
+    if cuda:
+        torch.cuda.set_device(device)
+    if world > 1:
+        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world)
+    else:
+        backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
+        store = HashStore()
+        dist.init_process_group(backend, store=store, rank=0, world_size=1, device_id=device if cuda else None)
+
+
+def _let_ddp_reduce(engine: Engine, world: int) -> None:
+    """DDP takes the reduced bucket from the work's future, in which the fake process group has none."""
+    wrapped = getattr(engine, "_wrapped", None)
+    if world > 1 and isinstance(wrapped, DistributedDataParallel):
+        # A lambda, since DDP compares a function's annotations with the classes themselves.
+        wrapped.register_comm_hook(None, lambda _, bucket: _finished(bucket.buffer()))
+
+
+def _finished(value: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    future.set_result(value)
+    return future
+
+
+def _micro_batches(spec: RunSpec, device: torch.device) -> list[torch.Tensor]:
+    shape = (spec.train.micro_batch_size, spec.sequence_length + 1)
+    made = range(spec.gradient_accumulation)
+    return [torch.randint(0, spec.model.vocab_size, shape, device=device) for _ in made]
+
+
+def _card(device: torch.device) -> int | None:
+    """What the driver says is in use on the whole card: this process, where nobody else uses it."""
+    if device.type == "cpu":
+        return None
+    free, total = torch.cuda.mem_get_info(device)
+    return total - free
+
+
+if __name__ == "__main__":
+    main()
