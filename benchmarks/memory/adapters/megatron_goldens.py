@@ -64,6 +64,8 @@ def _reason(run: dict[str, Any]) -> str | None:
     if run["vocab_size"] is None:
         return "the vocabulary is not stated"
     for argument, reason in UNMODELLED.items():
-        if run["args"].get(argument) not in (None, False, 1, "1"):
+        value = run["args"].get(argument)
+        one_instance = argument == "--num-distributed-optimizer-instances" and value == 1
+        if value is not None and value is not False and not one_instance:
             return reason
     return None
