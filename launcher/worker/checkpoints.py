@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
 
 from launcher.spec import RunSpec
 from launcher.worker import files, process
@@ -25,6 +26,17 @@ STATE = "state.json"
 _NAME = re.compile(r"step-(\d{8,})")
 _NOT_SIZES = frozenset(("name", "source", "weights", "attention", "dropout", "initializer_range", "trust_remote_code"))
 """Fields of the model that may differ between the run that saved and the run that loads."""
+
+
+FAILURES = (Exception, CheckpointException)
+"""What an engine may raise while it reads or writes; torch's own is not an ``Exception``."""
+
+
+_ALMOST_NOTHING = 2**20
+"""Bytes; below this a disk is full, whatever the error says."""
+
+_SHORT_WRITE = "unexpected pos"
+"""What torch's zip writer says when a file took less than was written, in place of the system's own error."""
 
 
 class Checkpoints:
@@ -54,7 +66,10 @@ class Checkpoints:
             return 0
         state = json.loads((source / STATE).read_text())
         fits(self._spec, state, source)
-        engine.load(source)
+        try:
+            engine.load(source)
+        except FAILURES as error:
+            raise CheckpointError(f"{source} cannot be read: {_reason(error)}") from error
         self.newest = int(state["step"])
         return self.newest
 
@@ -71,7 +86,7 @@ class Checkpoints:
             if self._context.rank == 0:
                 (partial / STATE).write_text(json.dumps(_state(self._spec, step)))
             pending = engine.save(partial)
-        except Exception as error:
+        except FAILURES as error:
             raise self._failed(step, error) from error
         if pending is None:
             self._finish(step, partial)
@@ -91,7 +106,7 @@ class Checkpoints:
         self._pending = None
         try:
             pending.result()
-        except Exception as error:
+        except FAILURES as error:
             raise self._failed(step, error) from error
         self._finish(step, partial)
 
@@ -110,11 +125,12 @@ class Checkpoints:
         for path in complete(self._folder)[: -self._spec.save.keep]:
             shutil.rmtree(path, ignore_errors=True)
 
-    def _failed(self, step: int, error: Exception) -> CheckpointError:
+    def _failed(self, step: int, error: BaseException) -> CheckpointError:
+        full = is_full(error) or shutil.disk_usage(self._folder).free < _ALMOST_NOTHING
         shutil.rmtree(self._folder / f"step-{step:08d}.partial", ignore_errors=True)
         kept = newest(self._folder)
         intact = f"{kept.name} is intact" if kept is not None else "there was none before it"
-        reason = "no space left on the disk" if is_full(error) else f"{type(error).__name__}: {error}"
+        reason = "no space left on the disk" if full else _reason(error)
         return CheckpointError(
             f"the checkpoint of step {step} could not be written to {self._folder}: {reason}; {intact}"
         )
@@ -178,6 +194,15 @@ def _state(spec: RunSpec, step: int) -> dict[str, Any]:
         "backend": spec.backend.name,
         "model": _sizes(spec),
     }
+
+
+def _reason(error: BaseException) -> str:
+    """What went wrong, without the stacks of every rank that torch's exception prints."""
+    if isinstance(error, CheckpointException):
+        error = next((inner[0] for inner in error.failures.values()), error)
+    if _SHORT_WRITE in str(error):
+        return "a file took less than was written to it: the disk is full, or a quota or a limit is reached"
+    return f"{type(error).__name__}: {error}"
 
 
 def is_full(error: BaseException) -> bool:

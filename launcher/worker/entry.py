@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +22,8 @@ def main(run: Callable[[RunSpec, Path], None]) -> None:
     parser = argparse.ArgumentParser(description="One rank of a recorded run; started by torchrun.")
     parser.add_argument("--run", type=Path, required=True, metavar="DIR", help="the run directory")
     directory: Path = parser.parse_args().run
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        process.die_with_agent()
     with process.reported(directory):
         run(parse(json.loads((directory / "spec.json").read_text())), directory)
     process.leave()

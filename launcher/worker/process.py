@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import shutil
+import signal
 import sys
 import threading
 import time
@@ -17,12 +19,16 @@ from typing import Literal
 
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
 
 from launcher.errors import LauncherError
 from launcher.spec import RunSpec
 from launcher.worker import files
 from launcher.worker.engine import Context
 from launcher.worker.errors import TrainingError
+
+_PR_SET_PDEATHSIG = 1
+"""``linux/prctl.h``."""
 
 _LOOK_S = 2.0
 _GRACE_S = 5.0
@@ -79,7 +85,7 @@ def reported(directory: Path) -> Iterator[None]:
     threading.Thread(target=_follow_failures, args=(directory / "logs", rank, over), daemon=True).start()
     try:
         yield
-    except Exception as error:
+    except (Exception, CheckpointException) as error:
         message = str(error) if isinstance(error, LauncherError) else f"{type(error).__name__}: {error}"
         content = {"type": type(error).__name__, "message": message, "traceback": traceback.format_exc()}
         with contextlib.suppress(OSError):
@@ -100,6 +106,18 @@ def _follow_failures(logs: Path, rank: int, over: threading.Event) -> None:
         with contextlib.suppress(OSError):
             if any(path.stat().st_mtime >= began for path in others) and not over.wait(_GRACE_S):
                 os._exit(1)
+
+
+def die_with_agent() -> None:
+    """Let the kernel end this rank when torchrun is gone, however it went (``prctl(2)``, ``PR_SET_PDEATHSIG``).
+
+    torchrun gives each rank a session of its own, so neither a kill of its process group nor a closed terminal reaches
+    them, and an orphan would go on writing into the run directory beside the run that takes its place.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() == 1:  # The agent ended before the call.
+            os._exit(1)
 
 
 def leave() -> None:
