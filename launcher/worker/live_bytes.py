@@ -34,7 +34,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ty
         self._sizes: dict[int, int] = {}
 
     def enter(self, phase: str) -> None:
-        """What is alive from now on belongs to this phase."""
+        """What is alive from now on belongs to this phase; with an empty name to none."""
         self._phase = phase
         self._grow(0)
 
@@ -70,8 +70,12 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ty
         self.follow(tree_iter(result))
         return result
 
+    def _counts(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor holds memory that is followed here."""
+        return not isinstance(tensor, FakeTensor) and tensor.device.type == "cpu"
+
     def _follow(self, tensor: torch.Tensor) -> None:
-        if isinstance(tensor, FakeTensor) or tensor.device.type != "cpu":
+        if not self._counts(tensor):
             return
         if hasattr(tensor, "__tensor_flatten__"):
             names, _ = tensor.__tensor_flatten__()
@@ -91,7 +95,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ty
 
     def _grow(self, size: int) -> None:
         self.bytes += size
-        if self.bytes > self.peaks[self._phase]:
+        if self._phase and self.bytes > self.peaks[self._phase]:
             self.peaks[self._phase] = self.bytes
 
     def _freed(self, key: int) -> None:

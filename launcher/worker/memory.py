@@ -77,6 +77,7 @@ class MemoryTracker:
         }
 
     def _measured(self, alive: Iterable[torch.Tensor]) -> contextlib.AbstractContextManager[object]:
+        self._live.enter("")
         self._live.follow(alive)
         return self._live
 

@@ -25,10 +25,10 @@ class Metrics:
         self._file: IO[str] | None = None
         self._tracker = trackers.Tracker()
         if context.rank == 0:
+            self._tracker = trackers.start(context)
             path = context.directory / "metrics.jsonl"
             _truncate(path, resumed_at)
             self._file = path.open("a")
-            self._tracker = trackers.start(context)
         self.mark()
 
     def mark(self) -> None:
