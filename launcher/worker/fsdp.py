@@ -83,6 +83,7 @@ class FsdpEngine:
                 memory.enter("backward")
                 loss.backward()
             total += loss.detach()
+        summed = dist.all_reduce(total, async_op=True)  # Beside the optimizer, which does not need it.
         memory.enter("optimizer")
         rate = optimizers.learning_rate(spec.optimizer, step, spec.train.steps)
         for group in self._optimizer.param_groups:
@@ -90,7 +91,9 @@ class FsdpEngine:
         norm = optimizers.clip(self._parameters, spec.optimizer.clip)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
-        return StepResult(loss=self._mean(total), grad_norm=norm, learning_rate=rate)
+        if summed is not None:
+            summed.wait()
+        return StepResult(loss=total / self._context.world, grad_norm=norm, learning_rate=rate)
 
     @torch.no_grad()
     def evaluate(self, batches: Iterable[torch.Tensor]) -> torch.Tensor:
@@ -101,7 +104,8 @@ class FsdpEngine:
             with self._autocast():
                 total += self._wrapped(tokens)
             count += 1
-        return self._mean(total / count)
+        dist.all_reduce(total)
+        return total / (count * self._context.world)
 
     def save(self, directory: Path) -> PendingSave | None:
         """Write sharded model and optimizer states by ``torch.distributed.checkpoint``."""
@@ -168,11 +172,6 @@ class FsdpEngine:
         if not formats.autocast:
             return contextlib.nullcontext()
         return torch.autocast(self._context.device.type, sharding.TORCH_DTYPES[formats.compute])
-
-    def _mean(self, value: torch.Tensor) -> torch.Tensor:
-        """The mean over all ranks; model parallel ranks hold the same value, so they do not change it."""
-        dist.all_reduce(value)
-        return value / self._context.world
 
 
 if __name__ == "__main__":
