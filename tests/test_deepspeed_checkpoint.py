@@ -42,19 +42,15 @@ def test_other_ranks_and_the_neighbouring_stage_can_go_on(changes: dict[str, Any
         ),
         (
             {"stage": 3, "nvme": True},
-            {"stage": 3},
-            "step has optimizer states on NVMe: set zero.offload_optimizer=nvme",
+            {"stage": 3, "nvme": True},
+            "step cannot be resumed: DeepSpeed 0.19.8 restores neither weights nor optimizer states where something is "
+            "offloaded to NVMe; train without NVMe",
         ),
         (
             {"stage": 3},
             {"stage": 3, "nvme": True},
-            "step lacks optimizer states on NVMe: set zero.offload_optimizer=cpu (or none)",
-        ),
-        (
-            {"stage": 3, "nvme": True},
-            {"stage": 3, "nvme": True, "ranks": 4},
-            "step was written by 2 ranks with ZeRO 3, and DeepSpeed cannot convert the states of NVMe offload: "
-            "run on 2 ranks with zero=3",
+            "step cannot be resumed: DeepSpeed 0.19.8 restores neither weights nor optimizer states where something is "
+            "offloaded to NVMe; train without NVMe",
         ),
         (
             {"adapter": "lora"},

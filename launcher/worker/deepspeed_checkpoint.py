@@ -87,7 +87,7 @@ def _facts(context: Context) -> dict[str, Any]:
         "stage": spec.zero.stage,
         "ranks": context.world,
         "precision": spec.precision.compute,
-        "nvme": spec.zero.offload_optimizer == "nvme",
+        "nvme": "nvme" in (spec.zero.offload_optimizer, spec.zero.offload_parameters),
         "adapter": spec.adapter.name,
         "optimizer": spec.optimizer.name,
     }
@@ -112,11 +112,11 @@ def readable(there: dict[str, Any], here: dict[str, Any], directory: Path) -> No
             f"{directory} was trained in {there['precision']} and this run computes in {here['precision']}: "
             f"set precision={there['precision']}, {otherwise}"
         )
-    if there["nvme"] != here["nvme"]:
-        wanted = "nvme" if there["nvme"] else "cpu (or none)"
+    if there["nvme"] or here["nvme"]:
         raise CheckpointError(
-            f"{directory} {'has' if there['nvme'] else 'lacks'} optimizer states on NVMe: "
-            f"set zero.offload_optimizer={wanted}, {otherwise}"
+            f"{directory} cannot be resumed: DeepSpeed 0.19.8 restores neither weights nor optimizer states where "
+            "something is offloaded to NVMe; train without NVMe, "
+            f"{otherwise}"
         )
     if there["stage"] != here["stage"] and {there["stage"], here["stage"]} != {1, 2}:
         raise CheckpointError(
@@ -124,8 +124,8 @@ def readable(there: dict[str, Any], here: dict[str, Any], directory: Path) -> No
             f"DeepSpeed converts between ZeRO 1 and 2 alone; set zero={there['stage']}, {otherwise}"
         )
     changed = (there["ranks"], there["stage"]) != (here["ranks"], here["stage"])
-    if changed and here["stage"] > 0 and (here["nvme"] or here["optimizer"] != "adamw" or here["adapter"] != "none"):
-        reason = "an adapter" if here["adapter"] != "none" else "NVMe offload" if here["nvme"] else here["optimizer"]
+    if changed and here["stage"] > 0 and (here["optimizer"] != "adamw" or here["adapter"] != "none"):
+        reason = "an adapter" if here["adapter"] != "none" else here["optimizer"]
         raise CheckpointError(
             f"{directory} was written by {there['ranks']} ranks with ZeRO {there['stage']}, and DeepSpeed cannot "
             f"convert the states of {reason}: run on {there['ranks']} ranks with zero={there['stage']}, {otherwise}"

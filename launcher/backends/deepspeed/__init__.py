@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from launcher.backends.deepspeed.check import check, warnings
 from launcher.backends.deepspeed.dtypes import dtypes
-from launcher.backends.deepspeed.obstacles import obstacles
+from launcher.backends.deepspeed.operators import obstacles
 from launcher.backends.deepspeed.overheads import engine, overheads
 from launcher.backends.deepspeed.translate import translate
 

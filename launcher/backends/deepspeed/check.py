@@ -54,6 +54,10 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
         kernel = "FusedAdam" if zero.offload_optimizer == "none" else "DeepSpeedCPUAdam"
         rule = f"DeepSpeed compiles its {kernel} on each node at first use, which takes a compiler and minutes"
         yield ConfigError("optimizer.fused", None, rule, ["optimizer.fused=true"])
+    for path in ("zero.offload_optimizer", "zero.offload_parameters"):
+        if ways.value_at(spec, path) == "nvme":
+            rule = "DeepSpeed 0.19.8 restores neither weights nor optimizer states from NVMe: the run cannot be resumed"
+            yield ConfigError(path, "nvme", rule, [f"{path}=cpu", "save.export=safetensors"])
     if zero.hpz > spec.cluster.gpus_per_node:
         rule = f"the second partition is meant to stay inside a node of {spec.cluster.gpus_per_node}"
         yield ConfigError("zero.hpz", zero.hpz, rule, [f"zero.hpz={spec.cluster.gpus_per_node}"])
