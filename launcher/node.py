@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -49,7 +50,7 @@ def run(directory: Path, *, facts: Mapping[str, str] | None = None, first: bool 
         state.put(directory, "running", keeper=os.getpid(), process_group=process.pid)
     while process.poll() is None:  # Not wait(): a signal handler that polls would deadlock on its lock.
         time.sleep(_POLL_S)
-    _end_group(process.pid)
+    _end_leftovers(process.pid, directory)
     _conclude(directory, process.returncode, first)
 
 
@@ -121,9 +122,15 @@ def _forget_last_attempt(directory: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _end_group(process_group: int) -> None:
-    """Leave no rank behind: what is left of the group has lost its agent."""
-    try:
+def _end_leftovers(process_group: int, directory: Path) -> None:
+    """Leave no rank behind: what is left of the job has lost its agent.
+
+    Torchrun gives each rank a session of its own, so the ranks are known by the variable that the job gave them.
+    """
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process_group, signal.SIGKILL)
-    except ProcessLookupError:
-        return
+    mark = f"LAUNCH_RUN={directory}".encode()
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if mark in path.read_bytes().split(b"\0") and int(path.parent.name) != os.getpid():
+                os.kill(int(path.parent.name), signal.SIGKILL)

@@ -55,7 +55,7 @@ def translate(spec: RunSpec, *, python: str) -> Job:
     job: Job = backend.translate(spec, python)
     if spec.script is not None:
         argv = torchrun.command(spec, python, (spec.script,), spec.script_args)
-        job = replace(job, argv=argv, worker_argv=(spec.script, *spec.script_args))
+        job = replace(job, argv=argv, worker_argv=spec.script_args)
     environment = {**_common_environment(spec), **job.environment, **spec.cluster.environment}
     return replace(job, environment=environment, pass_environment=spec.cluster.pass_environment)
 

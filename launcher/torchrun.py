@@ -48,6 +48,12 @@ def command(spec: RunSpec, python: str, program: Sequence[str], arguments: Seque
     )
 
 
+def alone(argv: Sequence[str]) -> list[str]:
+    """What :func:`command` would start as each rank, without torchrun: interpreter, program and arguments."""
+    at = list(argv).index("--")
+    return [argv[0], *(("-m",) if argv[at - 1] == "-m" else ()), *argv[at + 1 :]]
+
+
 def _rendezvous(spec: RunSpec) -> tuple[str, ...]:
     if spec.cluster.kind == "local" and spec.cluster.nodes == 1:
         return ("--standalone", "--nnodes=1")

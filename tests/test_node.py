@@ -21,7 +21,11 @@ def recorded(run: Path, program: str) -> Path:
     (run / "logs").mkdir(parents=True)
     (run / "checkpoints").mkdir()
     (run / "spec.json").write_text("{}")
-    job = {"argv": [sys.executable, "-c", program], "environment": {"GREETING": "hello"}, "working_directory": "/"}
+    job = {
+        "argv": [sys.executable, "-c", program],
+        "environment": {"GREETING": "hello", "LAUNCH_RUN": str(run)},
+        "working_directory": "/",
+    }
     (run / "job.json").write_text(json.dumps(job))
     return run
 
@@ -78,10 +82,12 @@ def test_an_interrupted_worker_leaves_a_cancelled_run_that_names_its_step(tmp_pa
     assert (ending.state, ending.reason) == ("cancelled", "stopped; `launch resume a` goes on from step 7")
 
 
-def test_no_process_of_the_job_outlives_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("own_session", [False, True])
+def test_no_process_of_the_job_outlives_it(tmp_path: Path, own_session: bool) -> None:
     program = (
         "import subprocess, sys\n"
-        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        "wait = [sys.executable, '-c', 'import time; time.sleep(60)']\n"
+        f"child = subprocess.Popen(wait, start_new_session={own_session})\n"
         f"open('{tmp_path}/pid', 'w').write(str(child.pid))"
     )
     node.run(recorded(tmp_path / "a", program))

@@ -13,10 +13,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from launcher import machine, state
+from launcher import machine, node, state, torchrun
 from launcher.check_report import as_json, as_text
 from launcher.commands.common import add_overrides, asked, assessed, folder, print_json, say, width
 from launcher.errors import ConfigError, ConfigErrors, DoesNotFit, JobFailed
+from launcher.job import Job
 from launcher.plan import Plan, translate
 from launcher.preflight import Assessment
 from launcher.record import directory_of, record
@@ -39,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     directory = directory_of(plan, folder=folder())
     job = record(plan, directory, overrides=tuple(options.overrides), forced=options.force)
     if options.debug:
-        return _debug(directory, job.worker_argv, job.environment, script=spec.script)
+        return _debug(directory, job)
     status = _start(plan, directory, quiet=options.json)
     if options.json:
         row = state.read(directory)
@@ -87,21 +88,16 @@ def _start(plan: Plan, directory: Path, *, quiet: bool) -> int:
     return follow(directory, plan.spec, quiet=quiet)
 
 
-def _debug(directory: Path, argv: tuple[str, ...], environment: object, *, script: str | None) -> int:
+def _debug(directory: Path, job: Job) -> int:
     """Run the one rank in the foreground with the terminal as its own, so that breakpoints work."""
-    if not isinstance(environment, dict):
-        raise AssertionError("the environment of a job is a dictionary")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
     alone |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    command = [sys.executable, *argv] if script is not None else [sys.executable, *_module(argv)]
     state.put(directory, "running", keeper=os.getpid())
-    status = subprocess.run(command, env={**os.environ, **environment, **alone}, check=False).returncode
-    state.put(directory, "failed" if status else "finished", reason=f"exit status {status}" if status else None)
+    command = torchrun.alone(job.argv)
+    status = subprocess.run(command, env={**os.environ, **job.environment, **alone}, check=False).returncode
+    reason = node.failure(directory, status) if status else None
+    state.put(directory, "failed" if status else "finished", reason=reason)
     return JobFailed.exit_status if status else 0
-
-
-def _module(argv: tuple[str, ...]) -> list[str]:
-    return list(argv) if argv[0] == "-m" else ["-m", *argv]

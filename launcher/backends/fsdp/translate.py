@@ -19,7 +19,7 @@ def translate(spec: RunSpec, python: str) -> Job:
     arguments = ("--run", RUN)
     return Job(
         argv=torchrun.command(spec, python, PROGRAM, arguments),
-        worker_argv=(*PROGRAM, *arguments),
+        worker_argv=arguments,
         environment=_environment(spec),
         nodes=spec.cluster.nodes,
         gpus_per_node=spec.cluster.gpus_per_node,
