@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
@@ -16,6 +16,8 @@ from launcher.spec import RunSpec
 from launcher.verdict import Verdict
 
 _WAYS_SHOWN = 4
+
+type Refinement = Callable[[RunSpec, MemoryEstimate], MemoryEstimate]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,12 +43,13 @@ class Assessment:
     nearest: Fix | None
 
 
-def assess(spec: RunSpec, *, earlier: Iterable[ConfigError] = ()) -> Assessment:
+def assess(spec: RunSpec, *, earlier: Iterable[ConfigError] = (), refined: Refinement | None = None) -> Assessment:
     """Judge a run.
 
     Args:
         spec: The run.
         earlier: Errors found while it was read; they stand before those of the rules.
+        refined: Another engine's estimate of the run, from the formula's; the ways out are searched by formula.
     """
     found = _distinct((*earlier, *errors(spec)))
     if found:
@@ -59,7 +62,7 @@ def assess(spec: RunSpec, *, earlier: Iterable[ConfigError] = ()) -> Assessment:
             fixes=(),
             nearest=None,
         )
-    estimate = estimated(spec)
+    estimate = estimated(spec) if refined is None else refined(spec, estimated(spec))
     judged = verdict.judge(spec, estimate)
     search = fixes.Search() if judged.fits else fixes.search(spec, _judged)
     return Assessment(

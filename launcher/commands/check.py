@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from launcher import machine, preflight
+from launcher import machine, preflight, trace
 from launcher.catalog import Catalog
 from launcher.check_report import as_json, as_text, invalid_as_json
 from launcher.commands.common import add_overrides, asked, assessed, folder, print_json, say, width
@@ -29,6 +29,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hf", type=Path, metavar="FILE", help="take the model from a Hugging Face config.json")
     parser.add_argument("--deepspeed", type=Path, metavar="FILE", help="take the settings of a ds_config.json")
     parser.add_argument("--megatron-args", type=Path, metavar="FILE", help="take a Megatron-LM argument list")
+    parser.add_argument(
+        "--engine", choices=("formula", "trace"), default="formula", help="where the memory comes from (trace: seconds)"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -36,13 +39,16 @@ def run(options: argparse.Namespace) -> int:
     if options.plot is not None:
         _check_plot(options)
     if options.points is not None:
+        if options.engine == "trace":
+            rule = "--points takes the formulas: a trace takes seconds for each point"
+            raise ConfigErrors([ConfigError("--engine", "trace", rule, ["--engine formula"])])
         return _points(options.points)
     options.overrides = [*_imported(options), *options.overrides]
     found = asked(options)
     if found.spec is None and options.json:
         print_json(invalid_as_json(found.errors))
         return _STATUS["invalid"]
-    assessment = assessed(found)
+    assessment = assessed(found, trace.traced if options.engine == "trace" else None)
     if options.json:
         print_json(as_json(assessment))
     else:

@@ -11,7 +11,7 @@ from typing import Any
 
 from launcher import preflight
 from launcher.errors import ConfigErrors
-from launcher.preflight import Assessment
+from launcher.preflight import Assessment, Refinement
 from launcher.request import Request, request
 
 
@@ -31,15 +31,19 @@ def asked(options: argparse.Namespace) -> Request:
     return request(options.overrides, script_args=options.script_args)
 
 
-def assessed(found: Request) -> Assessment:
+def assessed(found: Request, refined: Refinement | None = None) -> Assessment:
     """Judge a request; the errors of reading it stand before those of the rules.
+
+    Args:
+        found: What was asked for.
+        refined: Another memory engine than the formulas.
 
     Raises:
         ConfigErrors: Nothing could be read that could be judged.
     """
     if found.spec is None:
         raise ConfigErrors(found.errors)
-    return preflight.assess(found.spec, earlier=found.errors)
+    return preflight.assess(found.spec, earlier=found.errors, refined=refined)
 
 
 def print_json(document: dict[str, Any]) -> None:

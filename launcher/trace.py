@@ -1,0 +1,132 @@
+"""``check --engine trace``: the workers' own code under fake tensors, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+from launcher.errors import ConfigError, ConfigErrors
+from launcher.memory import MemoryEstimate
+from launcher.memory.result import Peak, PileBytes, RankPeak
+from launcher.parse import to_dict
+from launcher.spec import RunSpec
+from launcher.terms import OUTSIDE_PILES, PHASES, Phase, Pile
+
+_TIMEOUT_S = 600
+_SOURCE = "trace of the worker under fake tensors; replay through a model of CUDACachingAllocator"
+_CACHE_PILES = ("workspace",)
+"""Taken from torch's allocator by libraries, where fake tensors do not see it; the formula's are added."""
+
+
+def traced(spec: RunSpec, formula: MemoryEstimate, *, python: str = sys.executable, rank: int = 0) -> MemoryEstimate:
+    """The estimate with what the trace of a rank says in the formula's place.
+
+    Host memory, disk, the number of parameters, libraries' workspaces, context and communicators stay the formula's.
+
+    Args:
+        spec: A valid run.
+        formula: The formula engine's estimate of it.
+        python: An interpreter that has torch.
+        rank: The rank to trace.
+
+    Raises:
+        ConfigErrors: The run cannot be traced, or the interpreter lacks torch.
+    """
+    return merged(document(spec, python=python, rank=rank), formula)
+
+
+def document(spec: RunSpec, *, python: str = sys.executable, rank: int = 0) -> dict[str, Any]:
+    """The report of ``launcher.worker.trace``.
+
+    Raises:
+        ConfigErrors: As :func:`traced`.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder) / "spec.json", Path(folder) / "trace.json"
+        source.write_text(json.dumps(to_dict(spec)))
+        command = [python, "-m", "launcher.worker.trace", "--spec", str(source), "--out", str(target)]
+        done = subprocess.run(
+            [*command, "--rank", str(rank)],
+            env=_environment(),
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise ConfigErrors([ConfigError("--engine", "trace", _reason(done.stderr), ["--engine formula"])])
+        content: dict[str, Any] = json.loads(target.read_text())
+        return content
+
+
+def _environment() -> dict[str, str]:
+    """One thread, since nothing is computed, and this package where the process looks for it."""
+    paths = (str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", ""))
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
+
+
+def _reason(errors: str) -> str:
+    lines = [line for line in errors.splitlines() if line.strip()] or ["no message"]
+    if "No module named 'torch'" in lines[-1]:
+        return 'the trace needs the frameworks: pip install "llm-launch[fsdp]"'
+    return lines[-1].strip().removeprefix("--engine trace: ")
+
+
+def merged(report: dict[str, Any], formula: MemoryEstimate) -> MemoryEstimate:
+    """The estimate of a report of the trace, in the places that the formula leaves to it."""
+    library = [pile for pile in formula.piles if pile.pile in _CACHE_PILES]
+    outside = [pile for pile in formula.piles if pile.pile in OUTSIDE_PILES]
+    extra = sum(pile.bytes for pile in library)
+    allocated, needed, reserved = (int(report[f"{name}_bytes"]) + extra for name in ("allocated", "needed", "reserved"))
+    lost = [_pile("fragmentation", reserved - allocated)] if reserved > allocated else []
+    piles = (*_piles(report, allocated - extra), *library, *outside, *lost)
+    device = sum(pile.bytes for pile in piles)
+    static = int(report["static_bytes"]) + extra
+    return replace(
+        formula,
+        static_bytes=static,
+        peak=_peak(formula.peak, report["phase"], allocated, needed, reserved, device),
+        phases=_phases(report["phases"], formula, extra),
+        piles=piles,
+        ranks=(RankPeak(stage=0, static_bytes=static, allocated_bytes=allocated, reserved_bytes=reserved),),
+    )
+
+
+def _peak(formula: Peak, phase: Phase, allocated: int, needed: int, reserved: int, device: int) -> Peak:
+    """The formula's band, moved to the trace's numbers."""
+    scale = allocated / formula.allocated_bytes
+    return Peak(
+        allocated_bytes=allocated,
+        needed_bytes=needed,
+        reserved_bytes=reserved,
+        device_bytes=device,
+        low_bytes=min(allocated, int(formula.low_bytes * scale)),
+        high_bytes=max(needed, int(formula.high_bytes * scale)),
+        phase=phase,
+        stage=0,
+    )
+
+
+def _phases(traced_phases: dict[str, int], formula: MemoryEstimate, extra: int) -> dict[Phase, int]:
+    """A checkpoint is not traced: what it takes above the state between two steps is the formula's."""
+    return {
+        phase: traced_phases[phase] + extra if phase in traced_phases else formula.phases[phase] for phase in PHASES
+    }
+
+
+def _piles(report: dict[str, Any], allocated: int) -> list[PileBytes]:
+    """The piles of the report, rounded so that they sum to what is allocated."""
+    found = {cast("Pile", name): int(size) for name, size in report["piles"].items()}
+    largest = max(found, key=lambda pile: found[pile])
+    found[largest] += allocated - sum(found.values())
+    return [_pile(pile, size) for pile, size in found.items()]
+
+
+def _pile(pile: Pile, size: int) -> PileBytes:
+    return PileBytes(pile=pile, bytes=size, formula="traced", source=_SOURCE)

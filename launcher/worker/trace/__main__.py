@@ -1,0 +1,64 @@
+"""``python -m launcher.worker.trace --spec FILE --out FILE``: trace the run of a ``spec.json``."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+from launcher.errors import LauncherError
+from launcher.parse import parse
+from launcher.spec import RunSpec
+
+
+def trace(spec: RunSpec, rank: int) -> dict[str, Any]:
+    """The report on one rank of a run.
+
+    Raises:
+        TrainingError: The run cannot be traced.
+    """
+    gc.disable()
+    from launcher.worker.trace import adapt  # After the arguments have been read: torch takes seconds.
+    from launcher.worker.trace.one_depth import record
+    from launcher.worker.trace.report import Depth, Traced, report
+
+    gc.freeze()  # The modules are looked through once less at each collection, which is half of a small trace's time.
+    adapt.refuse(spec)
+    depths = tuple(Depth(layers, record(adapt.adapted(spec, layers), rank)) for layers in adapt.depths(spec))
+    return report(
+        Traced(depths=depths, layers=spec.model.num_hidden_layers),
+        expandable=spec.train.allocator == "expandable",
+        cuda=spec.hardware.device == "cuda",
+    )
+
+
+def main() -> int:
+    """Read a specification, write a report; standard input and output where no files are named."""
+    parser = argparse.ArgumentParser(
+        description="What a run would allocate, without a GPU and without its other ranks."
+    )
+    parser.add_argument("--spec", type=Path, metavar="FILE", help="a spec.json; else standard input")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="where the report goes; else standard output")
+    parser.add_argument("--rank", type=int, default=0, help="the rank to trace")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")  # Fake tensors make frameworks warn of addresses that they ask for.
+    text = options.spec.read_text() if options.spec else sys.stdin.read()
+    try:
+        content = trace(parse(json.loads(text)), options.rank)
+    except LauncherError as error:
+        print(error, file=sys.stderr)  # noqa: T201
+        return 2
+    document = json.dumps(content) + "\n"
+    if options.out:
+        options.out.write_text(document)
+    else:
+        sys.stdout.write(document)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

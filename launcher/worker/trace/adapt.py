@@ -1,0 +1,62 @@
+"""The run that is traced in a run's place: the same on every count that memory depends on, and quick."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from launcher.spec import RunSpec
+from launcher.worker.errors import TrainingError
+
+_FIRST_DEPTH = 4
+_MOST_LAYERS = 16
+"""A few seconds for one micro-batch. What is allocated is linear in the depth from four layers on; the allocator's
+loss is not, so that of a deeper model is read off this many layers."""
+
+_MICRO_BATCHES = 2
+"""The first adds no gradients to earlier ones, the last does and is the one that reduces; those between are alike."""
+
+
+def refuse(spec: RunSpec) -> None:
+    """Say what cannot be traced.
+
+    Raises:
+        TrainingError: Unknown is an answer.
+    """
+    reasons = {
+        f"backend={spec.backend.name} is not one of the workers that run under fake tensors": spec.backend.name
+        not in {"fsdp", "deepspeed"},
+        "offload moves tensors between two memories that one fake device cannot tell apart": spec.zero.offload_optimizer
+        != "none"
+        or spec.zero.offload_parameters != "none",
+        "train.compile=true replaces the operations that are followed": spec.train.compile,
+    }
+    found = [reason for reason, applies in reasons.items() if applies]
+    if found:
+        raise TrainingError(f"--engine trace: {'; '.join(found)}: use --engine formula")
+
+
+def depths(spec: RunSpec) -> tuple[int, ...]:
+    """The numbers of layers to trace: the run's own, or two that the rest follows from."""
+    layers = spec.model.num_hidden_layers
+    first = _FIRST_DEPTH + (spec.checkpointing.layers or 0) + spec.model.first_dense_layers
+    last = max(first + 2, _MOST_LAYERS // min(_MICRO_BATCHES, spec.gradient_accumulation))
+    return (first, last) if layers > last else (layers,)
+
+
+def adapted(spec: RunSpec, layers: int) -> RunSpec:
+    """The run at a depth, with at most two micro-batches, from fresh values, with what a GPU would choose by default.
+
+    FlashAttention's own package saves what torch's flash kernel saves, so ``attention=flash`` is traced as ``sdpa``.
+    """
+    optimizer, model = spec.optimizer, spec.model
+    if spec.hardware.device == "cuda" and optimizer.fused is None and optimizer.foreach is None:
+        optimizer = replace(optimizer, fused=True)
+    attention = "sdpa" if model.attention == "flash" else model.attention
+    micro_batches = min(_MICRO_BATCHES, spec.gradient_accumulation)
+    batch = micro_batches * spec.train.micro_batch_size * spec.data_degree
+    return replace(
+        spec,
+        model=replace(model, num_hidden_layers=layers, attention=attention, weights=None),
+        optimizer=optimizer,
+        train=replace(spec.train, global_batch_size=batch, sequence_length=spec.sequence_length),
+    )

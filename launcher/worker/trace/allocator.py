@@ -1,0 +1,283 @@
+"""A model of torch's caching allocator, to play a recording back: what it reserves, and the least it gets by with.
+
+Followed: torch ``c10/cuda/CUDACachingAllocator.cpp`` and ``c10/core/AllocatorConfig.h``: a pool for small and one for
+large blocks on each stream, the best fitting free block, its split, merging with free neighbours, the sizes of new
+segments, expandable segments, and on failure the release of what is cached before a second try. Left out:
+``record_stream``, garbage collection thresholds, and that a GPU frees behind the CPU.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from dataclasses import dataclass
+from itertools import count
+
+from launcher.units import MIB
+from launcher.worker.trace.events import Recording
+
+_SMALLEST = 512  # kMinBlockSize
+_SMALL = MIB  # kSmallSize: the largest block of the small pool
+_SMALL_SEGMENT = 2 * MIB  # kSmallBuffer
+_LARGE_SEGMENT = 20 * MIB  # kLargeBuffer
+_OWN_SEGMENT = 10 * MIB  # kMinLargeAlloc: from here on a segment is made to measure
+_ROUND_SEGMENT = 2 * MIB  # kRoundLarge
+
+type _Pool = tuple[int, bool]
+"""A stream, and whether it is the pool of small blocks."""
+
+
+class OutOfMemory(Exception):
+    """The capacity does not suffice, even with nothing cached."""
+
+
+@dataclass(slots=True, eq=False)
+class _Block:
+    """Neighbours in the same segment are linked; a block that is the whole segment has none."""
+
+    pool: _Pool
+    bytes: int
+    segment: int
+    order: int
+    free: bool = False
+    before: _Block | None = None
+    after: _Block | None = None
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return (self.bytes, self.order)
+
+
+class CachingAllocator:
+    """Hands out blocks of numbered sizes.
+
+    Args:
+        expandable: Whether ``expandable_segments:True`` is set.
+        capacity: Bytes that it may reserve; None is no limit.
+
+    Attributes:
+        allocated: Bytes handed out.
+        reserved: Bytes of all segments, or of all mapped pages.
+        peak_allocated: The highest ``allocated``.
+        peak_reserved: The highest ``reserved``.
+    """
+
+    def __init__(self, *, expandable: bool = False, capacity: int | None = None) -> None:
+        self.allocated = self.reserved = self.peak_allocated = self.peak_reserved = 0
+        self._expandable, self._capacity = expandable, capacity
+        self._free: dict[_Pool, list[tuple[int, int, _Block]]] = {}
+        self._held: dict[int, _Block] = {}
+        self._tails: dict[_Pool, _Block] = {}
+        self._orders = count()
+
+    def allocate(self, number: int, size: int, stream: int = 0) -> None:
+        """Hand out a block.
+
+        Args:
+            number: Names the block until it is released.
+            size: A positive multiple of 512 bytes.
+            stream: Blocks are shared within one stream alone.
+
+        Raises:
+            OutOfMemory: Nothing suits and no more may be reserved.
+        """
+        pool = (stream, size <= _SMALL)
+        block = self._best(pool, size) or self._grown(pool, size)
+        self._split(block, size)
+        block.free = False
+        self._held[number] = block
+        self.allocated += block.bytes
+        self.peak_allocated = max(self.peak_allocated, self.allocated)
+
+    def release(self, number: int) -> None:
+        """Take a block back and merge it with free neighbours."""
+        block = self._held.pop(number)
+        self.allocated -= block.bytes
+        for other in (block.before, block.after):
+            if other is not None and other.free:
+                self._forget(other)
+                self._merge(block, other)
+        self._offer(block)
+
+    def _best(self, pool: _Pool, size: int) -> _Block | None:
+        """The smallest free block that is large enough."""
+        free = self._free.setdefault(pool, [])
+        place = bisect_left(free, (size, -1))
+        return free.pop(place)[2] if place < len(free) else None
+
+    def _grown(self, pool: _Pool, size: int) -> _Block:
+        """New memory; if there is none, once more after all that is cached has been given back."""
+        for attempt in range(2):
+            found = self._expanded(pool, size) if self._expandable else self._segment(pool, size)
+            if found is not None:
+                return found
+            if attempt == 0:
+                self._release_cached()
+        raise OutOfMemory
+
+    def _reserve(self, size: int) -> bool:
+        if self._capacity is not None and self.reserved + size > self._capacity:
+            return False
+        self.reserved += size
+        self.peak_reserved = max(self.peak_reserved, self.reserved)
+        return True
+
+    def _segment(self, pool: _Pool, size: int) -> _Block | None:
+        wanted = _segment_size(size)
+        if not self._reserve(wanted):
+            return None
+        order = next(self._orders)
+        return _Block(pool=pool, bytes=wanted, segment=order, order=order)
+
+    def _expanded(self, pool: _Pool, size: int) -> _Block | None:
+        """Map as many pages behind the pool's last block as it lacks."""
+        tail = self._tails.get(pool)
+        usable = tail if tail is not None and tail.free else None
+        page = _page(pool)
+        missing = size - (usable.bytes if usable else 0)
+        wanted = -(-missing // page) * page
+        if not self._reserve(wanted):
+            return None
+        if usable is not None:
+            self._forget(usable)
+            usable.bytes += wanted
+            return usable
+        order = next(self._orders)
+        block = _Block(pool=pool, bytes=wanted, segment=order, order=order, before=tail)
+        if tail is not None:
+            tail.after, block.segment = block, tail.segment
+        self._tails[pool] = block
+        return block
+
+    def _split(self, block: _Block, size: int) -> None:
+        """``should_split``: the rest of a large block stays with it below 1 MiB, except in expandable segments."""
+        rest = block.bytes - size
+        if rest < _SMALLEST or (not block.pool[1] and not self._expandable and rest <= _SMALL):
+            return
+        other = _Block(
+            pool=block.pool,
+            bytes=rest,
+            segment=block.segment,
+            order=next(self._orders),
+            before=block,
+            after=block.after,
+        )
+        if block.after is not None:
+            block.after.before = other
+        elif self._expandable:
+            self._tails[block.pool] = other
+        block.after, block.bytes = other, size
+        self._offer(other)
+
+    def _merge(self, block: _Block, other: _Block) -> None:
+        """Take a free neighbour in."""
+        block.bytes += other.bytes
+        if other is block.after:
+            block.after = other.after
+            if block.after is not None:
+                block.after.before = block
+        else:
+            block.before, block.order = other.before, other.order
+            if block.before is not None:
+                block.before.after = block
+        if self._tails.get(block.pool) is other:
+            self._tails[block.pool] = block
+
+    def _offer(self, block: _Block) -> None:
+        block.free = True
+        insort(self._free.setdefault(block.pool, []), (*block.key, block))
+
+    def _forget(self, block: _Block) -> None:
+        free = self._free[block.pool]
+        del free[bisect_left(free, block.key)]
+
+    def _release_cached(self) -> None:
+        """``release_cached_blocks``: whole free segments; with expandable segments the free pages."""
+        for pool, free in self._free.items():
+            if self._expandable:
+                self._unmap(pool)
+                continue
+            for entry in [entry for entry in free if entry[2].before is None and entry[2].after is None]:
+                free.remove(entry)
+                self.reserved -= entry[0]
+
+    def _unmap(self, pool: _Pool) -> None:
+        """Give the pages of free blocks back.
+
+        A block's place is not kept, so a page counts as free where a block holds it whole from its own start; what is
+        mapped again later is mapped at the end.
+        """
+        page = _page(pool)
+        for entry in list(self._free[pool]):
+            block = entry[2]
+            whole = block.bytes // page * page
+            if not whole:
+                continue
+            self._forget(block)
+            self.reserved -= whole
+            block.bytes -= whole
+            if block.bytes:
+                self._offer(block)
+            else:
+                self._unlink(block)
+
+    def _unlink(self, block: _Block) -> None:
+        if block.before is not None:
+            block.before.after = block.after
+        if block.after is not None:
+            block.after.before = block.before
+        elif block.before is not None:
+            self._tails[block.pool] = block.before
+        else:
+            self._tails.pop(block.pool, None)
+
+
+def _segment_size(size: int) -> int:
+    """``get_allocation_size``."""
+    if size <= _SMALL:
+        return _SMALL_SEGMENT
+    if size < _OWN_SEGMENT:
+        return _LARGE_SEGMENT
+    return -(-size // _ROUND_SEGMENT) * _ROUND_SEGMENT
+
+
+def _page(pool: _Pool) -> int:
+    return _SMALL_SEGMENT if pool[1] else _LARGE_SEGMENT
+
+
+def replay(recording: Recording, *, expandable: bool, capacity: int | None = None) -> CachingAllocator:
+    """Play a recording back.
+
+    Raises:
+        OutOfMemory: The capacity does not suffice.
+    """
+    allocator = CachingAllocator(expandable=expandable, capacity=capacity)
+    for event in recording.events:
+        if event >= 0:
+            allocation = recording.allocations[event]
+            allocator.allocate(event, allocation.bytes, allocation.stream)
+        else:
+            allocator.release(-1 - event)
+    return allocator
+
+
+def needed(recording: Recording, *, expandable: bool) -> int:
+    """The least capacity with which a recording does not run out of memory, to 2 MiB, by binary search."""
+    free = replay(recording, expandable=expandable)
+    low, high = free.peak_allocated, free.peak_reserved
+    if _suffices(recording, low, expandable=expandable):
+        return low
+    while high - low > _ROUND_SEGMENT:
+        middle = (low + high) // 2
+        if _suffices(recording, middle, expandable=expandable):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def _suffices(recording: Recording, capacity: int, *, expandable: bool) -> bool:
+    try:
+        replay(recording, expandable=expandable, capacity=capacity)
+    except OutOfMemory:
+        return False
+    return True

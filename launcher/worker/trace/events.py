@@ -1,0 +1,152 @@
+"""A recording as data, and what can be read off it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from launcher.terms import Pile
+
+
+@dataclass(slots=True, kw_only=True)
+class Allocation:
+    """One allocation.
+
+    Attributes:
+        bytes: As the allocator hands them out.
+        stream: The stream whose memory pool it comes from; 0 is the default stream.
+        operation: What allocated it.
+        pile: What it is for; known for certain only once it has been used.
+    """
+
+    bytes: int
+    stream: int
+    operation: str
+    pile: Pile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """From this event on, everything belongs to this step (0 is loading) and phase."""
+
+    event: int
+    step: int
+    phase: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """A moment after an event.
+
+    Attributes:
+        bytes: Alive.
+        event: The number of the event.
+        phase: The phase that it lies in.
+    """
+
+    bytes: int
+    event: int
+    phase: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One half of one visit of a phase: the first visit has number 1."""
+
+    phase: str
+    visit: int
+    half: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Recording:
+    """All events of one rank.
+
+    Attributes:
+        allocations: By number.
+        events: ``n`` for the allocation with this number, ``-1 - n`` for its release.
+        marks: Where phases begin.
+    """
+
+    allocations: list[Allocation] = field(default_factory=list)
+    events: list[int] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
+
+    def ended(self) -> Recording:
+        """The recording as it is now, whatever is recorded later."""
+        return Recording(allocations=list(self.allocations), events=list(self.events), marks=list(self.marks))
+
+    @property
+    def phase(self) -> str:
+        """The phase that was entered last."""
+        return self.marks[-1].phase
+
+    def peaks(self, step: int) -> dict[str, Moment]:
+        """The peak of each phase of one step; a phase that is entered several times has one."""
+        found: dict[str, Moment] = {}
+        for candidate, moment in self.candidates(step).items():
+            known = found.get(candidate.phase)
+            if known is None or moment.bytes > known.bytes:
+                found[candidate.phase] = moment
+        return found
+
+    def candidates(self, step: int) -> dict[Candidate, Moment]:
+        """The peaks of the first and the second half of each visit of a phase in one step.
+
+        A phase does the same for layer after layer, so what is alive grows or shrinks evenly and the peak is near one
+        of its ends; each end's is linear in the number of layers, and the higher of the two need not be.
+        """
+        found: dict[Candidate, Moment] = {}
+        visits: Counter[str] = Counter()
+        spans = self._spans()
+        for mark, moment in self._moments():
+            if mark.step != step:
+                continue
+            visits[mark.phase] += moment.event < mark.event
+            half = int(moment.event >= (mark.event + spans[mark.event]) // 2)
+            candidate = Candidate(phase=mark.phase, visit=visits[mark.phase], half=half)
+            known = found.get(candidate)
+            if known is None or moment.bytes > known.bytes:
+                found[candidate] = moment
+        return found
+
+    def _spans(self) -> dict[int, int]:
+        """Where each mark's events end; of marks at the same event the last counts."""
+        ends = [*(mark.event for mark in self.marks[1:]), len(self.events)]
+        return {mark.event: end for mark, end in zip(self.marks, ends, strict=True)}
+
+    def resting(self, step: int) -> int:
+        """Bytes alive at the end of a step."""
+        last = 0
+        for mark, moment in self._moments():
+            if mark.step <= step:
+                last = moment.bytes
+        return last
+
+    def piles(self, event: int) -> dict[Pile, int]:
+        """What is alive after an event, by pile."""
+        found: Counter[Pile] = Counter()
+        for allocation in self.alive(event):
+            found[allocation.pile] += allocation.bytes
+        return dict(found)
+
+    def alive(self, event: int) -> list[Allocation]:
+        """The allocations that are alive after an event."""
+        numbers: dict[int, None] = {}
+        for change in self.events[: event + 1]:
+            if change >= 0:
+                numbers[change] = None
+            else:
+                del numbers[-1 - change]
+        return [self.allocations[number] for number in numbers]
+
+    def _moments(self) -> Iterator[tuple[Mark, Moment]]:
+        """Every moment with its mark: where a phase begins, and after each event."""
+        alive = 0
+        for mark, end in zip(self.marks, [*(mark.event for mark in self.marks[1:]), len(self.events)], strict=True):
+            yield mark, Moment(bytes=alive, event=mark.event - 1, phase=mark.phase)
+            for event in range(mark.event, end):
+                change = self.events[event]
+                alive += self.allocations[change].bytes if change >= 0 else -self.allocations[-1 - change].bytes
+                yield mark, Moment(bytes=alive, event=event, phase=mark.phase)

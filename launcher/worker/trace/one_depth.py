@@ -1,0 +1,107 @@
+"""Two training steps of one rank at one depth, recorded."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from launcher.spec import RunSpec
+from launcher.terms import Phase
+from launcher.worker.engine import Context, Engine
+from launcher.worker.memory import MemoryTracker
+from launcher.worker.trace import engines, kernels
+from launcher.worker.trace.events import Recording
+from launcher.worker.trace.recorder import Recorder
+from launcher.worker.trace.streams import Streams
+
+STEPS = 2
+"""The second step is the first that has optimizer states from its start; it is the one that is reported."""
+
+_CUDA_GRANULARITY = 512
+"""torch ``c10/core/AllocatorConfig.h``, ``kMinBlockSize``."""
+
+
+class Phases(MemoryTracker):
+    """Tells the recorder which phase the engine enters."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+        self.step = 0
+        self.engine: Engine | None = None
+
+    def enter(self, phase: Phase) -> None:
+        """What happens from now on belongs to this phase."""
+        if phase == "optimizer" and self.engine is not None:
+            self._recorder.label("gradients", engines.gradients(self.engine))
+        self._recorder.begin(self.step, phase)
+
+
+def record(spec: RunSpec, rank: int) -> Recording:
+    """Load and train one rank for two steps.
+
+    Args:
+        spec: The run at the depth that is traced (see ``adapt.adapted``).
+        rank: Of ``spec.gpus``.
+    """
+    streams, cuda = Streams(), spec.hardware.device == "cuda"
+    recorder = Recorder(
+        granularity=_CUDA_GRANULARITY if cuda else 1,
+        vocabulary=frozenset((spec.model.vocab_size, spec.model.vocab_size // spec.parallel.tensor)),
+        stream=streams.current,
+    )
+    phases = Phases(recorder)
+    with _world(spec, rank), tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        if cuda:
+            stack.enter_context(streams.installed())
+            stack.enter_context(kernels.of_a_gpu())
+        context = Context(
+            spec=spec,
+            directory=Path(folder),
+            rank=rank,
+            world=spec.gpus,
+            device=torch.device("cpu"),
+            memory=phases,
+        )
+        _train(context, recorder, phases)
+        return recorder.recording.ended()  # What is freed from here on is the end of the trace, not of a step.
+
+
+@contextlib.contextmanager
+def _world(spec: RunSpec, rank: int) -> Iterator[None]:
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=spec.gpus)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def _train(context: Context, recorder: Recorder, phases: Phases) -> None:
+    with engines.prepared(context) as prepared, FakeTensorMode(allow_non_fake_inputs=True), recorder:
+        recorder.begin(0, "load")
+        engine = prepared()
+        phases.engine = engine
+        recorder.label("parameters", engines.parameters(engine))
+        for step in range(1, STEPS + 1):
+            phases.step = step
+            recorder.begin(step, "forward")
+            _step(context, engine, recorder, step)
+            gc.collect()
+
+
+def _step(context: Context, engine: Engine, recorder: Recorder, step: int) -> None:
+    spec = context.spec
+    shape = (spec.train.micro_batch_size, spec.sequence_length + 1)
+    tokens = [torch.zeros(shape, dtype=torch.int64, device=context.device) for _ in range(spec.gradient_accumulation)]
+    with recorder.saving():
+        engine.train_step(step, tokens)
+    for pile, tensors in engines.states(engine):
+        recorder.label(pile, tensors)

@@ -1,0 +1,98 @@
+"""What two depths say about a run: all but the allocator's loss is linear in the number of layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from launcher.terms import PILES
+from launcher.worker.trace import allocator
+from launcher.worker.trace.events import Candidate, Moment, Recording
+
+_LOAD, _STEADY = 0, 2
+
+
+type _Key = tuple[int, Candidate]
+"""A step, and a part of it."""
+
+
+class Depth:
+    """A recording with its number of layers, and the peak of each part of loading and of the second step."""
+
+    def __init__(self, layers: int, recording: Recording) -> None:
+        self.layers, self.recording = layers, recording
+        self.peaks: dict[_Key, Moment] = {
+            (step, part): moment for step in (_LOAD, _STEADY) for part, moment in recording.candidates(step).items()
+        }
+
+    @property
+    def saved(self) -> int:
+        """Bytes that autograd has saved when the last backward pass begins."""
+        start = max(mark.event for mark in self.recording.marks if (mark.step, mark.phase) == (_STEADY, "backward"))
+        return self.recording.piles(start - 1).get("activations", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """One depth, or two of which the deeper comes last, for a run of ``layers`` layers."""
+
+    depths: tuple[Depth, ...]
+    layers: int
+
+    def linear(self, value: Callable[[Depth], int]) -> int:
+        """A value of the recordings at the run's own depth."""
+        last = self.depths[-1]
+        return round(value(last) + self.slope(value) * (self.layers - last.layers))
+
+    def slope(self, value: Callable[[Depth], int]) -> float:
+        """What one layer adds to a value; zero where one depth was traced."""
+        first, last = self.depths[0], self.depths[-1]
+        return (value(last) - value(first)) / max(1, last.layers - first.layers)
+
+    def peaks(self) -> dict[_Key, int]:
+        """The peak of each part of loading and of the second step."""
+        return {key: self.linear(lambda depth, key=key: depth.peaks[key].bytes) for key in self.depths[-1].peaks}  # type: ignore[misc]
+
+    def piles(self, key: _Key) -> dict[str, int]:
+        """What the peak of a part consists of; the piles sum to its bytes but for rounding."""
+        alive = {id(depth): depth.recording.piles(depth.peaks[key].event) for depth in self.depths}
+        found = {pile: self.linear(lambda depth, pile=pile: alive[id(depth)].get(pile, 0)) for pile in PILES}  # type: ignore[misc]
+        return {pile: size for pile, size in found.items() if size > 0}
+
+
+def report(traced: Traced, *, expandable: bool, cuda: bool) -> dict[str, Any]:
+    """The document that the trace engine hands back.
+
+    Args:
+        traced: The recordings.
+        expandable: Whether the run's allocator has expandable segments.
+        cuda: Whether the run has a caching allocator at all.
+    """
+    peaks = traced.peaks()
+    worst = max(peaks, key=lambda key: peaks[key])
+    phases: dict[str, int] = {}
+    for (_, part), size in peaks.items():
+        phases[part.phase] = max(size, phases.get(part.phase, 0))
+    needed, reserved = _losses(traced.depths[-1].recording, expandable=expandable) if cuda else (0.0, 0.0)
+    return {
+        "schema": 1,
+        "layers": traced.layers,
+        "depths": [depth.layers for depth in traced.depths],
+        "static_bytes": traced.linear(lambda depth: depth.recording.resting(_STEADY)),
+        "phases": phases,
+        "phase": worst[1].phase,
+        "allocated_bytes": peaks[worst],
+        "needed_bytes": round(peaks[worst] * (1 + needed)),
+        "reserved_bytes": round(peaks[worst] * (1 + reserved)),
+        "piles": traced.piles(worst),
+        "saved_bytes": traced.linear(lambda depth: depth.saved),
+        "saved_bytes_per_layer": round(traced.slope(lambda depth: depth.saved)),
+    }
+
+
+def _losses(recording: Recording, *, expandable: bool) -> tuple[float, float]:
+    """What the allocator needs and reserves above what is allocated, as shares of it."""
+    free = allocator.replay(recording, expandable=expandable)
+    least = allocator.needed(recording, expandable=expandable)
+    return least / free.peak_allocated - 1, free.peak_reserved / free.peak_allocated - 1

@@ -1,0 +1,125 @@
+"""What frameworks do that a process group without peers, or tensors without values, cannot answer."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, Self
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import GradBucket
+from torch.nn.parallel import DistributedDataParallel
+
+from launcher.worker import sharding
+from launcher.worker.engine import Context
+from launcher.worker.language_model import LanguageModel
+
+_AGREEMENTS = ("partitioned_param_coordinator", "partition_parameters", "stage3")
+"""Modules of DeepSpeed that ask whether all ranks have the same numbers."""
+
+
+class _Done:
+    """A collective that has ended; torch's fake process group has no tensors in its future."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+
+    def wait(self) -> bool:
+        """It has ended."""
+        return True
+
+    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        """The tensor as it was given."""
+        return _finished([self._tensor])
+
+
+class _KeepsBuckets:
+    """DDP's reducer, which agrees on the order of its buckets by sending values: here it keeps the first order."""
+
+    def __init__(self, reducer: Any) -> None:
+        self._reducer = reducer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reducer, name)
+
+    def _rebuild_buckets(self) -> bool:
+        return False
+
+
+class _Placed(LanguageModel):
+    """A model that is where it should be, in the format that it should have: fake parameters cannot be swapped."""
+
+    def _apply(self, *_: Any, **__: Any) -> Self:
+        return self
+
+
+@contextlib.contextmanager
+def ddp() -> Iterator[None]:
+    """Let DDP and its hooks reduce without peers."""
+    with (
+        replaced(dist, "all_reduce", _answering(dist.all_reduce)),
+        replaced(sharding, "replicate", _replicating(sharding.replicate)),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def deepspeed(context: Context) -> Iterator[None]:
+    """Let DeepSpeed start on the fake device, with no check of what the other ranks have."""
+    place = {"RANK": context.rank, "LOCAL_RANK": 0, "WORLD_SIZE": context.world, "LOCAL_SIZE": context.world}
+    os.environ |= {"DS_ACCELERATOR": "cpu", **{name: str(number) for name, number in place.items()}}
+    from launcher.worker import deepspeed_engine
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(replaced(deepspeed_engine, "LanguageModel", _Placed))
+        for name in _AGREEMENTS:
+            module = importlib.import_module(f"deepspeed.runtime.zero.{name}")
+            stack.enter_context(replaced(module, "assert_ints_same_as_other_ranks", lambda *_, **__: None))
+        yield
+
+
+@contextlib.contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Put a value in an attribute's place for a while."""
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+def _answering(all_reduce: Callable[..., Any]) -> Callable[..., Any]:
+    def reduced(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        work = all_reduce(tensor, *args, **kwargs)
+        return None if work is None else _Done(tensor)
+
+    return reduced
+
+
+def _replicating(replicate: Callable[..., DistributedDataParallel]) -> Callable[..., DistributedDataParallel]:
+    def replicated(*args: Any) -> DistributedDataParallel:
+        wrapped = replicate(*args)
+        if not wrapped._comm_hooks:
+            wrapped.register_comm_hook(None, _reduced_in_place)
+        kept: Any = _KeepsBuckets(wrapped.reducer)
+        wrapped.reducer = kept
+        return wrapped
+
+    return replicated
+
+
+def _reduced_in_place(_: object, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+    return _finished(bucket.buffer())
+
+
+_reduced_in_place.__annotations__ = {"bucket": GradBucket}  # DDP compares the annotation with the class itself.
+
+
+def _finished(value: Any) -> torch.futures.Future[Any]:
+    future: torch.futures.Future[Any] = torch.futures.Future()
+    future.set_result(value)
+    return future

@@ -1,0 +1,127 @@
+"""The trace engine against what the workers really hold, and against itself at full depth."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.errors import ConfigErrors
+from launcher.preflight import estimated
+from launcher.trace import document, merged, traced
+from tests import training
+from tests.helpers import make_spec
+
+pytest.importorskip("torch", reason="the trace needs the extra 'fsdp'")
+
+from launcher.worker.trace.adapt import adapted, depths
+from launcher.worker.trace.one_depth import record
+from launcher.worker.trace.report import Depth, Traced, report
+
+_GPU = ("hardware=h100_80g", "cluster.gpus_per_node=8")
+_MEBI = 2**20
+
+
+def _trained(folder: Path, *overrides: str, ranks: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a real run measured on rank 0, and the trace of the same run."""
+    spec = training.prepare(folder, *overrides, "train.steps=2", ranks=ranks)
+    done = subprocess.run(
+        training.argv(folder, spec, ranks), env=training.environment(), capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    measured: dict[str, Any] = json.loads((folder / "memory.json").read_text())["ranks"][0]
+    return measured, document(spec)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "ranks"),
+    [
+        (("parallel=fsdp",), 1),
+        (("parallel=fsdp", "precision=bf16", "checkpointing=full"), 2),
+        (("parallel=ddp",), 1),
+        (("parallel=ddp",), 2),
+    ],
+    ids=["fsdp-1", "fsdp-bf16-full-2", "ddp-1", "ddp-2"],
+)
+def test_the_trace_holds_what_the_real_worker_holds(tmp_path: Path, overrides: tuple[str, ...], ranks: int) -> None:
+    measured, trace = _trained(tmp_path, *overrides, ranks=ranks)
+    found = {"static": (trace["static_bytes"], measured["static_bytes"])}
+    found |= {name: (trace["phases"][name], measured["phases"][name]) for name in ("forward", "backward", "optimizer")}
+    assert found
+    for name, (from_trace, from_run) in found.items():
+        assert from_trace == pytest.approx(from_run, rel=0.01), f"{name}: {found}"
+
+
+def test_two_depths_give_what_the_full_depth_gives() -> None:
+    spec = make_spec("model=tiny", "parallel=fsdp", *_GPU)
+    recorded = {layers: Depth(layers, record(adapted(spec, layers), 0)) for layers in (4, 6, 10)}
+    extrapolated = report(Traced((recorded[4], recorded[6]), 10), expandable=False, cuda=True)
+    whole = report(Traced((recorded[10],), 10), expandable=False, cuda=True)
+    assert len(extrapolated["phases"]) == 4
+    for name in ("static_bytes", "phases", "phase", "allocated_bytes", "piles", "saved_bytes"):
+        assert extrapolated[name] == whole[name], name
+
+
+def test_a_deep_model_is_traced_at_two_depths_and_any_other_at_its_own() -> None:
+    deep = make_spec("model=70b", "parallel=fsdp", *_GPU)
+    assert (deep.model.num_hidden_layers, depths(deep)) == (80, (4, 16))
+    assert depths(make_spec("model=tiny", "parallel=fsdp", *_GPU)) == (4,)
+
+
+def test_the_recorded_numbers_of_a_7b_model_come_out() -> None:
+    trace = document(make_spec("model=7b", "parallel=fsdp", *_GPU))
+    assert trace["static_bytes"] / _MEBI == pytest.approx(9639.6, abs=0.2)
+    assert trace["phases"]["optimizer"] / _MEBI == pytest.approx(12852.7, abs=0.2)
+    assert trace["saved_bytes_per_layer"] == pytest.approx(186_504 * 4096, rel=1e-3)
+
+
+def test_the_piles_of_a_traced_estimate_sum_to_the_device() -> None:
+    spec = make_spec("model=tiny", "parallel=fsdp", *_GPU)
+    estimate = traced(spec, estimated(spec))
+    peak = estimate.peak
+    assert sum(pile.bytes for pile in estimate.piles) == peak.device_bytes
+    assert peak.low_bytes <= peak.allocated_bytes <= peak.needed_bytes <= peak.reserved_bytes <= peak.device_bytes
+    assert {"parameters", "optimizer_states", "activations", "logits"} <= {pile.pile for pile in estimate.piles}
+
+
+def test_what_cannot_be_traced_is_refused_with_its_reason() -> None:
+    spec = make_spec("model=tiny", "parallel=fsdp", "zero.offload_parameters=cpu", "zero.offload_optimizer=cpu", *_GPU)
+    with pytest.raises(ConfigErrors) as raised:
+        document(spec)
+    (error,) = raised.value.errors
+    assert (error.path, error.found, list(error.way_out)) == ("--engine", "trace", ["--engine formula"])
+    assert error.rule == (
+        "offload moves tensors between two memories that one fake device cannot tell apart: use --engine formula"
+    )
+
+
+def test_an_interpreter_without_torch_is_told_what_to_install() -> None:
+    spec = make_spec("model=tiny", "parallel=fsdp", *_GPU)
+    with pytest.raises(ConfigErrors) as raised:
+        document(spec, python=_without_packages())
+    assert raised.value.errors[0].rule == 'the trace needs the frameworks: pip install "llm-launch[fsdp]"'
+
+
+def _without_packages() -> str:
+    return str(Path(sys.base_prefix) / "bin" / "python3")
+
+
+def test_the_report_of_a_trace_keeps_what_it_does_not_know() -> None:
+    spec = make_spec("model=tiny", "parallel=fsdp", *_GPU)
+    formula = estimated(spec)
+    content = {
+        "phase": "backward",
+        "static_bytes": 10,
+        "allocated_bytes": 100,
+        "needed_bytes": 110,
+        "reserved_bytes": 120,
+        "phases": {"load": 20, "forward": 90, "backward": 100, "optimizer": 50},
+        "piles": {"parameters": 60, "activations": 41},
+    }
+    estimate = merged(content, formula)
+    assert (estimate.host, estimate.disk, estimate.parameters) == (formula.host, formula.disk, formula.parameters)
+    assert estimate.phases["checkpoint_save"] == formula.phases["checkpoint_save"]
