@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -63,19 +64,25 @@ def record(plan: Plan, directory: Path, *, overrides: tuple[str, ...], forced: b
     partial = directory.with_name(f".{directory.name}.{os.getpid()}.partial")
     try:
         if directory.exists() and any(directory.iterdir()):
-            raise SubmitError(
-                f"{directory} exists and is never overwritten: choose another run.name or run.directory, "
-                f"or go on with it by `launch resume {directory.name}`"
-            )
+            raise _taken(directory)
         directory.parent.mkdir(parents=True, exist_ok=True)
         partial.mkdir()
         _write_all(partial, plan, job, overrides, forced)
         partial.rename(directory)
     except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):  # Another launch was quicker by this much.
+            raise _taken(directory) from None
         raise SubmitError(f"the run directory {directory} cannot be written: {error.strerror or error}") from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return job
+
+
+def _taken(directory: Path) -> SubmitError:
+    return SubmitError(
+        f"{directory} exists and is never overwritten: choose another run.name or run.directory, "
+        f"or go on with it by `launch resume {directory.name}`"
+    )
 
 
 def _write_all(folder: Path, plan: Plan, job: Job, overrides: tuple[str, ...], forced: bool) -> None:

@@ -6,6 +6,7 @@ What has no setting of its own here and is DeepSpeed's alone travels in ``backen
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -167,13 +168,18 @@ def _check(content: Mapping[str, Any], path: str) -> None:
             errors.append(ConfigError(f"{path}: {block}", content[block], rule, [f'"{block}": {{}}']))
     for key, value in _leaves(content):
         counted = key in _COUNTS or key in _NUMBERS
-        if counted and value != "auto" and (isinstance(value, bool) or not isinstance(value, int | float)):
+        if counted and value != "auto" and not _is_number(value):
             errors.append(ConfigError(f"{path}: {key}", value, "is a number in ds_config.json"))
     stage = (content.get(_ZERO) or {}).get("stage", 0) if not errors else 0
     if stage not in (0, 1, 2, 3, "auto"):
         errors.append(ConfigError(f"{path}: {_ZERO}.stage", stage, "is 0, 1, 2 or 3", ["zero=1", "zero=2", "zero=3"]))
     if errors:
         raise ConfigErrors(errors)
+
+
+def _is_number(value: object) -> bool:
+    """Whether JSON's value is a finite number; Python's reader takes ``Infinity`` and ``NaN`` too."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _leaves(block: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
