@@ -11,7 +11,9 @@ from launcher.spec import ModelSpec
 
 type Split = Literal["replicated", "tensor", "expert"]
 type Share = Literal["token", "residual", "tensor", "routed", "routed_tensor"]
-type Part = Literal["input", "norm", "attention", "core_attention", "up_projection", "mlp", "moe", "activation"]
+type Part = Literal[
+    "input", "norm", "attention", "core_attention", "up_projection", "mlp", "moe", "activation", "adapter"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +26,8 @@ class Weight:
         split: ``replicated`` on every tensor-parallel rank, or split over the ``tensor`` or the ``expert`` ranks.
         copies: How many there are: the routed experts of a layer.
         dimension: The dimension that tensor parallelism splits.
+        frozen: Whether it is not trained.
+        quantised: Whether it is held in 4 bits.
     """
 
     name: str
@@ -31,6 +35,8 @@ class Weight:
     split: Split = "replicated"
     copies: int = 1
     dimension: int = 0
+    frozen: bool = False
+    quantised: bool = False
 
     @property
     def elements(self) -> int:
@@ -50,6 +56,8 @@ class Saved:
             of one token sent to one expert.
         part: The module that it belongs to, for selective recomputation.
         kept: Whether per-operator selective checkpointing keeps it.
+        readers: The modules whose weights' gradients are computed from it.
+        only_readers: Whether nothing else needs it, so that it is not saved where those weights are frozen.
     """
 
     name: str
@@ -57,6 +65,8 @@ class Saved:
     share: Share
     part: Part
     kept: bool = False
+    readers: tuple[str, ...] = ()
+    only_readers: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,56 +5,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, prod
 
+from launcher import adapted
 from launcher.blocks import Engine, Family, Saved, Weight
 from launcher.dtypes import Dtypes
-from launcher.rank import RankView, StateShares
+from launcher.elements import Elements, elements_of
+from launcher.rank import RankView
 from launcher.spec import RunSpec
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Elements:
-    """Elements of a group of weights on one rank: all of its model-parallel part, and the shards that it keeps."""
-
-    dense: int = 0
-    expert: int = 0
-    parameters: int = 0
-    gradients: int = 0
-    optimizer: int = 0
-    largest: int = 0
-    largest_shard: int = 0
-
-    @property
-    def whole(self) -> int:
-        """Elements before sharding."""
-        return self.dense + self.expert
-
-    def __add__(self, other: Elements) -> Elements:
-        return Elements(
-            dense=self.dense + other.dense,
-            expert=self.expert + other.expert,
-            parameters=self.parameters + other.parameters,
-            gradients=self.gradients + other.gradients,
-            optimizer=self.optimizer + other.optimizer,
-            largest=max(self.largest, other.largest),
-            largest_shard=max(self.largest_shard, other.largest_shard),
-        )
-
-    def times(self, count: int) -> Elements:
-        """So many equal groups."""
-        return Elements(
-            dense=self.dense * count,
-            expert=self.expert * count,
-            parameters=self.parameters * count,
-            gradients=self.gradients * count,
-            optimizer=self.optimizer * count,
-            largest=self.largest if count else 0,
-            largest_shard=self.largest_shard if count else 0,
-        )
+NF4_BITS = {False: 4 + Fraction(32, 64), True: 4 + Fraction(8, 64) + Fraction(32, 64 * 256)}
+"""Bits of a parameter in 4-bit NormalFloat: an fp32 constant for 64 of them, or with double quantisation 8 bits for 64
+and an fp32 constant for 256 of those (QLoRA, arXiv:2305.14314, section 3)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +30,8 @@ class BlockKind:
         name: The family's word for them.
         count: How many of them the rank holds.
         elements: Elements of one.
-        saved: What the forward pass of one keeps for one micro-batch, as rows of the family.
+        made: What the forward pass of one keeps for one micro-batch where all of it is trained, as rows of the family.
+        saved: What it keeps in this run.
         working: What its backward pass adds at its fullest.
         closing: What is left at its end.
     """
@@ -73,6 +39,7 @@ class BlockKind:
     name: str
     count: int
     elements: Elements
+    made: tuple[Saved, ...]
     saved: tuple[Saved, ...]
     working: tuple[Saved, ...]
     closing: tuple[Saved, ...]
@@ -136,6 +103,15 @@ class Held:
         """Whether the rank is a GPU."""
         return self.spec.hardware.device == "cuda"
 
+    def parameter_bytes(self, elements: int, quantised: int, size: int) -> int:
+        """Bytes of so many parameters of ``size`` bytes, some of which are held in 4 bits."""
+        bits = NF4_BITS[self.spec.adapter.double_quant]
+        return size * (elements - quantised) + ceil(bits * quantised / 8)
+
+    def gathered_bytes(self, elements: Elements) -> int:
+        """Bytes of a group of weights before sharding, in the compute format."""
+        return self.parameter_bytes(elements.whole, elements.quantised, self.engine.size)
+
     def bytes_of(self, rows: Iterable[Saved], tokens: int | None = None) -> int:
         """Bytes of saved rows for one micro-batch, or for so many tokens."""
         count = self.tokens if tokens is None else tokens
@@ -158,9 +134,6 @@ def held(spec: RunSpec, view: RankView, family: Family, dtypes: Dtypes, engine: 
     """Count what a rank holds."""
     model = spec.model
     vocabulary = padded(model.vocab_size, engine.vocabulary_multiple)
-    kinds: dict[str, list[int]] = {}
-    for layer in view.layers:
-        kinds.setdefault(family.kind(model, layer), []).append(layer)
     head = list(family.head(model, vocabulary)) if view.head else []
     if view.head and not view.embedding and model.tie_word_embeddings:
         # A tied model in stages keeps a second copy of the token table where the loss is (Megatron-core, torch).
@@ -171,23 +144,32 @@ def held(spec: RunSpec, view: RankView, family: Family, dtypes: Dtypes, engine: 
         view=view,
         dtypes=dtypes,
         engine=engine,
-        blocks=tuple(
-            BlockKind(
-                name=name,
-                count=len(layers),
-                elements=elements_of(family.block(model, layers[0]), view, engine),
-                saved=tuple(family.saved(model, layers[0], engine)),
-                working=tuple(family.working(model, layers[0], engine)),
-                closing=tuple(family.closing(model, engine)),
-            )
-            for name, layers in kinds.items()
-        ),
-        around=tuple(family.around(model, engine)) if view.head else (),
-        embedding=elements_of(before, view, engine),
-        head=elements_of(head, view, engine),
+        blocks=tuple(_kinds(spec, view, family, engine)),
+        around=adapted.around(family.around(model, engine), spec) if view.head else (),
+        embedding=elements_of(adapted.frozen(before, spec), view, engine),
+        head=elements_of(adapted.frozen(head, spec), view, engine),
         tokens=spec.train.micro_batch_size * ceil(spec.sequence_length * view.tokens),
         vocabulary=vocabulary,
     )
+
+
+def _kinds(spec: RunSpec, view: RankView, family: Family, engine: Engine) -> Iterator[BlockKind]:
+    """Equal blocks together; beside an adapter the model's first block saves less than its like."""
+    model, kinds = spec.model, dict[tuple[str, bool], list[int]]()
+    for layer in view.layers:
+        first = spec.adapter.name != "none" and layer == 0
+        kinds.setdefault((family.kind(model, layer), first), []).append(layer)
+    for (name, first), layers in kinds.items():
+        block, made = family.block(model, layers[0]), tuple(family.saved(model, layers[0], engine))
+        yield BlockKind(
+            name=name,
+            count=len(layers),
+            elements=elements_of(adapted.weights(block, spec), view, engine),
+            made=made,
+            saved=adapted.saved(made, block, spec, engine, first=first),
+            working=tuple(family.working(model, layers[0], engine)),
+            closing=tuple(family.closing(model, engine)),
+        )
 
 
 def padded(vocabulary: int, multiple: int) -> int:
@@ -195,45 +177,11 @@ def padded(vocabulary: int, multiple: int) -> int:
     return -(-vocabulary // multiple) * multiple
 
 
-def elements_of(weights: Sequence[Weight], view: RankView, engine: Engine) -> Elements:
-    """The elements of some weights on one rank."""
-    return sum((_elements(weight, view, engine) for weight in weights), Elements())
-
-
-def _elements(weight: Weight, view: RankView, engine: Engine) -> Elements:
-    expert = weight.split == "expert"
-    local = _local_shape(weight, view)
-    copies = ceil(weight.copies * view.experts) if expert else 1
-    if expert and engine.library == "transformers":
-        local, copies = (copies, *local), 1  # One tensor holds all experts of a layer.
-    states: StateShares = view.expert_states if expert else view.states
-
-    def shard(share: Fraction) -> int:
-        if engine.shard_rows:
-            # FSDP2 cuts rows in chunks of equal size, the last ones smaller: the first rank's is rounded up.
-            return copies * ceil(local[0] * share) * prod(local[1:])
-        return ceil(copies * prod(local) * share)
-
-    whole = copies * prod(local)
-    return Elements(
-        dense=0 if expert else whole,
-        expert=whole if expert else 0,
-        parameters=shard(states.parameters),
-        gradients=shard(states.gradients),
-        optimizer=shard(states.optimizer),
-        largest=prod(local),
-        largest_shard=shard(states.optimizer) // copies,
-    )
-
-
-def _local_shape(weight: Weight, view: RankView) -> tuple[int, ...]:
-    """The shape after tensor parallelism."""
-    share = {"replicated": Fraction(1), "tensor": view.tensor, "expert": view.expert_tensor}[weight.split]
-    return tuple(ceil(size * share) if index == weight.dimension else size for index, size in enumerate(weight.shape))
-
-
 def parameter_counts(spec: RunSpec, family: Family) -> tuple[int, int]:
-    """Parameters of the model, and those that one token meets: all but the routed experts that it is not sent to."""
+    """Parameters of the model, and those that one token meets: all but the routed experts that it is not sent to.
+
+    An adapter's parameters count among the model's.
+    """
     model = spec.model
     around = [*family.embedding(model, model.vocab_size), *family.head(model, model.vocab_size)]
     total = active = sum(weight.elements for weight in around)
@@ -241,7 +189,7 @@ def parameter_counts(spec: RunSpec, family: Family) -> tuple[int, int]:
     for layer in range(model.num_hidden_layers):
         name = family.kind(model, layer)
         if name not in kinds:
-            weights = family.block(model, layer)
+            weights = adapted.weights(family.block(model, layer), spec)
             idle = sum(_idle(weight, model.num_experts_per_tok) for weight in weights)
             size = sum(weight.elements for weight in weights)
             kinds[name] = (size, size - idle)

@@ -6,35 +6,48 @@ bf16, fp32 and under autocast; a test repeats it. Parameters, rotary tables and 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from launcher.blocks import Engine, Part, Saved, Share
 from launcher.spec import ModelSpec
 
 _INDEX = 8  # A token index or an expert choice is an int64.
+_DOWN = ("down_proj", "c_proj")  # The last linear of an MLP, in Llama and in GPT-2.
 _STATISTIC = 4  # A mean, a reciprocal deviation or a log-sum-exp is an fp32 number.
 
 
-def norm(size: int, model: ModelSpec, engine: Engine, *, copies: int = 1) -> list[Saved]:
+def norm(size: int, model: ModelSpec, engine: Engine, *, readers: tuple[str, ...] = ("",)) -> list[Saved]:
     """A norm and the copies of its output that the following linears save.
 
     RMSNorm is Python code: it saves its input in fp32, the normalized values before and after the weight and the
     reciprocal deviation. LayerNorm is one kernel: input, output, mean and deviation. Under autocast each following
-    linear saves its own cast of the output (``copies``), and RMSNorm's own output is freed.
+    linear saves its own cast of the output, and RMSNorm's own output is freed.
 
     Args:
         size: Elements of one token.
         model: The model.
         engine: The engine.
-        copies: Linears that read the output.
+        readers: Names of the linears that read the output.
     """
-    whole, size_of = engine.residual_size, engine.size
-    outputs = copies * size_of if engine.autocast else whole
+    whole = engine.residual_size
     if model.normalization == "layernorm":
         statistic = whole if engine.cpu else _STATISTIC
-        kept = _saved("LayerNorm", whole * size + 2 * statistic, "residual", "norm")
+        rows = [_saved("LayerNorm", whole * size + 2 * statistic, "residual", "norm")]
     else:
-        kept = _saved("RMSNorm", (4 + whole) * size + _STATISTIC, "residual", "norm")
+        rows = [_saved("RMSNorm", 4 * size + _STATISTIC, "residual", "norm"), _scaled(whole * size, "residual", "norm")]
     # DTensor gathers a sequence that is split before the linears that read it, and they save the whole one.
-    return [kept, _saved("output of the norm", outputs * size, "token", "norm")]
+    if engine.autocast:
+        return rows + [_output(engine.size * size, (reader,)) for reader in readers]
+    return [*rows, _output(whole * size, readers)]
+
+
+def _scaled(size: int, share: Share, part: Part) -> Saved:
+    """The normalized values, which the gradient of RMSNorm's weight is computed from."""
+    return replace(_saved("normalized values", size, share, part), readers=("norm",), only_readers=True)
+
+
+def _output(size: int, readers: tuple[str, ...]) -> Saved:
+    return _read("output of the norm", size, "token", "norm", readers)
 
 
 def attention(model: ModelSpec, engine: Engine) -> list[Saved]:
@@ -48,18 +61,25 @@ def attention(model: ModelSpec, engine: Engine) -> list[Saved]:
     if model.qk_norm:
         heads = model.num_attention_heads + model.key_value_heads
         # The rotary embedding copies the output of a head's norm, so that is not kept.
-        rows.append(_saved("head norms", (4 + size) * (queries + keys) + _STATISTIC * heads, "tensor", "attention"))
+        rows.append(_saved("head norms", 4 * (queries + keys) + _STATISTIC * heads, "tensor", "attention"))
+        rows.append(_scaled(size * (queries + keys), "tensor", "attention"))
     if engine.scores:
         keys = queries
     rows += [
         _saved("queries", size * queries, "tensor", "attention", kept=True),
         _saved("keys", size * keys, "tensor", "attention"),
         _saved("values", size * keys, "tensor", "attention", kept=True),
-        _saved("attention output", size * queries, "tensor", "core_attention", kept=True),
         *core(model, engine, model.num_attention_heads),
+        _attention_output(size * queries, engine),
         *dropout(model, engine),
     ]
     return rows
+
+
+def _attention_output(size: int, engine: Engine) -> Saved:
+    """Attention itself keeps its output where it stores no scores; the output projection reads it in any case."""
+    row = _saved("attention output", size, "tensor", "core_attention", kept=True)
+    return replace(row, readers=("o_proj", "c_proj"), only_readers=engine.scores)
 
 
 def core(model: ModelSpec, engine: Engine, heads: int) -> list[Saved]:
@@ -91,13 +111,17 @@ def feed_forward(model: ModelSpec, engine: Engine, width: int) -> list[Saved]:
             _saved("gate", size * width, "tensor", "mlp", kept=True),
             _saved("up", size * width, "tensor", "mlp"),
             _saved("activation", size * width, "tensor", "activation"),
-            _saved("product", size * width, "tensor", "activation"),
+            _read("product", size * width, "tensor", "activation", _DOWN),
         ]
     else:
         tensors = 4 if model.hidden_act == "gelu_new" else 1
         rows = [
             _saved("up", tensors * size * width, "tensor", "mlp"),
-            _saved("activation", size * width, "tensor", "activation"),
+            replace(
+                _saved("activation", size * width, "tensor", "activation"),
+                readers=_DOWN,
+                only_readers=model.hidden_act in ("gelu", "gelu_new"),  # A ReLU's gradient is computed from its output.
+            ),
         ]
     return rows + dropout(model, engine)
 
@@ -126,9 +150,9 @@ def latent_attention(model: ModelSpec, engine: Engine) -> list[Saved]:
     heads, size = model.num_attention_heads, engine.size
     query = heads * (model.qk_nope_head_dim + model.qk_rope_head_dim)
     values = heads * model.v_head_dim
-    rows = norm(model.kv_lora_rank, model, engine)
+    rows = norm(model.kv_lora_rank, model, engine, readers=("kv_b_proj",))
     if model.q_lora_rank:
-        rows += norm(model.q_lora_rank, model, engine)
+        rows += norm(model.q_lora_rank, model, engine, readers=("q_b_proj",))
     if engine.cpu:
         scores = 4 * heads * engine.sequence_length
         rows.append(_saved("fp32 copies and scores", 4 * (2 * query + values) + scores, "tensor", "core_attention"))
@@ -138,7 +162,7 @@ def latent_attention(model: ModelSpec, engine: Engine) -> list[Saved]:
         rows.append(_saved("queries and keys", size * 2 * query, "tensor", "up_projection"))
         rows.append(_saved("keys and values", size * up, "tensor", "up_projection"))
         rows.append(_saved("log-sum-exp", _STATISTIC * heads, "tensor", "core_attention"))
-    return [*rows, _saved("attention output", size * values, "tensor", "core_attention", kept=True)]
+    return [*rows, _attention_output(size * values, engine)]
 
 
 def working(model: ModelSpec, engine: Engine, width: int) -> list[Saved]:
@@ -158,6 +182,11 @@ def closing(model: ModelSpec, engine: Engine) -> list[Saved]:
     products = 4 * 4 if model.normalization == "rmsnorm" else engine.residual_size
     hidden = (products + engine.residual_size) * model.hidden_size
     return [*norm(model.hidden_size, model, engine), _saved("gradients of a norm", hidden, "residual", "norm")]
+
+
+def _read(name: str, size: int, share: Share, part: Part, readers: tuple[str, ...]) -> Saved:
+    """A tensor that nothing but the gradients of its readers' weights needs."""
+    return replace(_saved(name, size, share, part), readers=readers, only_readers=True)
 
 
 def _saved(name: str, size: int, share: Share, part: Part, *, kept: bool = False) -> Saved:

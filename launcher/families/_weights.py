@@ -30,18 +30,22 @@ def grouped_attention(model: ModelSpec, *, output_bias: bool) -> list[Weight]:
     weights += linear("self_attn.k_proj", model.key_value_size, hidden, bias=bias)
     weights += linear("self_attn.v_proj", model.key_value_size, hidden, bias=bias)
     weights += linear("self_attn.o_proj", hidden, model.query_size, bias=output_bias, rows=False)
-    if model.qk_norm:
-        weights.append(Weight(name="self_attn.q_norm.weight", shape=(model.head_size,)))
-        weights.append(Weight(name="self_attn.k_norm.weight", shape=(model.head_size,)))
-    return weights
+    return weights + (head_norms("self_attn", model) if model.qk_norm else [])
 
 
-def feed_forward(name: str, model: ModelSpec, width: int) -> list[Weight]:
+def head_norms(name: str, model: ModelSpec) -> list[Weight]:
+    """The norms of one head of queries and of one of keys."""
+    return [Weight(name=f"{name}.{which}.weight", shape=(model.head_size,)) for which in ("q_norm", "k_norm")]
+
+
+def feed_forward(
+    name: str, model: ModelSpec, width: int, *, up: str = "up_proj", down: str = "down_proj"
+) -> list[Weight]:
     """The MLP: up and down, and a gate where the activation is gated."""
     hidden, bias = model.hidden_size, model.mlp_bias
     weights = linear(f"{name}.gate_proj", width, hidden, bias=bias) if model.gated else []
-    weights += linear(f"{name}.up_proj", width, hidden, bias=bias)
-    weights += linear(f"{name}.down_proj", hidden, width, bias=bias, rows=False)
+    weights += linear(f"{name}.{up}", width, hidden, bias=bias)
+    weights += linear(f"{name}.{down}", hidden, width, bias=bias, rows=False)
     return weights
 
 

@@ -28,7 +28,8 @@ def saved(model: ModelSpec, layer: int, engine: Engine) -> list[Saved]:
     if engine.library == "megatron":
         rows = _megatron.norm(model.hidden_size, engine) + _megatron.latent_attention(model, engine)
     else:
-        rows = _transformers.norm(model.hidden_size, model, engine, copies=2)
+        readers = ("q_a_proj" if model.q_lora_rank else "q_proj", "kv_a_proj_with_mqa")
+        rows = _transformers.norm(model.hidden_size, model, engine, readers=readers)
         rows += _transformers.latent_attention(model, engine)
     if kind(model, layer) == "dense":
         return rows + llama.feed_forward(model, engine)

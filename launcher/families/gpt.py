@@ -15,9 +15,18 @@ def embedding(model: ModelSpec, vocabulary: int) -> list[Weight]:
 def block(model: ModelSpec, layer: int) -> list[Weight]:
     """Two norms, attention and MLP; the output projection has a bias where the others have one."""
     weights = _weights.norm("ln_1", model.hidden_size, model)
-    weights += _weights.grouped_attention(model, output_bias=model.attention_bias)
+    weights += attention(model)
     weights += _weights.norm("ln_2", model.hidden_size, model)
-    return weights + _weights.feed_forward("mlp", model, model.intermediate_size)
+    return weights + _weights.feed_forward("mlp", model, model.intermediate_size, up="c_fc", down="c_proj")
+
+
+def attention(model: ModelSpec) -> list[Weight]:
+    """One projection for queries, keys and values, and the output projection."""
+    hidden, bias = model.hidden_size, model.attention_bias
+    weights = _weights.linear("attn.c_attn", model.query_size + 2 * model.key_value_size, hidden, bias=bias)
+    if model.qk_norm:
+        weights += _weights.head_norms("attn", model)
+    return weights + _weights.linear("attn.c_proj", hidden, model.query_size, bias=bias, rows=False)
 
 
 def head(model: ModelSpec, vocabulary: int) -> list[Weight]:
@@ -37,8 +46,9 @@ def saved(model: ModelSpec, layer: int, engine: Engine) -> list[Saved]:
         rows = _megatron.norm(hidden, engine) + _megatron.attention(model, engine)
         rows += _megatron.norm(hidden, engine) + _megatron.feed_forward(model, engine, width)
         return rows + _megatron.dropout(model)
-    rows = _transformers.norm(hidden, model, engine) + _transformers.attention(model, engine)
-    return rows + _transformers.norm(hidden, model, engine) + _transformers.feed_forward(model, engine, width)
+    rows = _transformers.norm(hidden, model, engine, readers=("c_attn",)) + _transformers.attention(model, engine)
+    rows += _transformers.norm(hidden, model, engine, readers=("c_fc",))
+    return rows + _transformers.feed_forward(model, engine, width)
 
 
 around = llama.around

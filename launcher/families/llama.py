@@ -44,7 +44,7 @@ def around(model: ModelSpec, engine: Engine) -> list[Saved]:
     """The last norm, whose output the output projection reads."""
     if engine.library == "megatron":
         return _megatron.norm(model.hidden_size, engine)
-    return _transformers.norm(model.hidden_size, model, engine)
+    return _transformers.norm(model.hidden_size, model, engine, readers=("lm_head",))
 
 
 def closing(model: ModelSpec, engine: Engine) -> list[Saved]:
@@ -65,7 +65,8 @@ def attention(model: ModelSpec, engine: Engine) -> list[Saved]:
     """The norm before attention, and attention."""
     if engine.library == "megatron":
         return _megatron.norm(model.hidden_size, engine) + _megatron.attention(model, engine)
-    return _transformers.norm(model.hidden_size, model, engine, copies=3) + _transformers.attention(model, engine)
+    rows = _transformers.norm(model.hidden_size, model, engine, readers=("q_proj", "k_proj", "v_proj"))
+    return rows + _transformers.attention(model, engine)
 
 
 def feed_forward(model: ModelSpec, engine: Engine) -> list[Saved]:
@@ -74,5 +75,5 @@ def feed_forward(model: ModelSpec, engine: Engine) -> list[Saved]:
     if engine.library == "megatron":
         rows = _megatron.norm(hidden, engine) + _megatron.feed_forward(model, engine, width)
         return rows + _megatron.dropout(model)
-    linears = 2 if model.gated else 1
-    return _transformers.norm(hidden, model, engine, copies=linears) + _transformers.feed_forward(model, engine, width)
+    readers = ("gate_proj", "up_proj") if model.gated else ("up_proj",)
+    return _transformers.norm(hidden, model, engine, readers=readers) + _transformers.feed_forward(model, engine, width)

@@ -48,5 +48,5 @@ def experts(model: ModelSpec, engine: Engine) -> list[Saved]:
     if engine.library == "megatron":
         rows = _megatron.norm(hidden, engine) + _megatron.routed(model, engine) + _megatron.dropout(model)
         return rows + (_megatron.feed_forward(model, engine, shared, "moe") if shared else [])
-    rows = _transformers.norm(hidden, model, engine, copies=2) + _transformers.routed(model, engine)
+    rows = _transformers.norm(hidden, model, engine, readers=("gate", "experts")) + _transformers.routed(model, engine)
     return rows + (_transformers.feed_forward(model, engine, shared) if shared else [])

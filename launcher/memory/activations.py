@@ -35,10 +35,10 @@ def saved(held: Held) -> Iterator[MemoryTerm]:
     everything: int = sum(kind.count * block_bytes(held, kind) for kind in held.blocks)
     others = ceil(max(held.view.in_flight - 1, Fraction(0)) * everything)
     last = block_bytes(held, held.blocks[-1]) if held.blocks else 0
-    first = block_bytes(held, held.blocks[0]) if held.blocks else 0
+    two = sum([block_bytes(held, kind) for kind in held.blocks for _ in range(min(kind.count, 2))][:2])
     yield _term(held, FULL, ceil(held.view.in_flight * everything), "all layers")
     yield _term(held, frozenset(("next_block_backward",)), others + everything - last, "all layers but one")
-    yield _term(held, frozenset(("second_layer_backward",)), others + min(2, held.layers) * first, "the first layers")
+    yield _term(held, frozenset(("second_layer_backward",)), others + two, "the first layers")
     yield _term(held, frozenset(("root_backward",)), others, "micro-batches still in flight")
 
 
@@ -97,7 +97,7 @@ def forward_working(held: Held) -> Iterator[MemoryTerm]:
         name="residuals", bytes=4 * engine.residual_size * held.spec.model.hidden_size, share="residual", part="input"
     )
     # The gate is dropped once its activation exists.
-    passing = [item for item in kind.saved if item.part in ("mlp", "activation", "moe") and item.name != "gate"]
+    passing = [item for item in kind.made if item.part in ("mlp", "activation", "moe") and item.name != "gate"]
     full = held.spec.checkpointing.mode == "full"
     yield MemoryTerm(
         pile="temporary",

@@ -111,6 +111,7 @@ def rank_terms(
 
 def _terms(one: Held, backend: Backend) -> Iterator[MemoryTerm]:
     yield from states.parameters(one)
+    yield from states.dequantised(one)
     yield from states.drawing(one)
     yield from states.gradients(one)
     yield from states.master_weights(one)

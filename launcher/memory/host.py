@@ -56,10 +56,12 @@ def _pinned(size: int, held: Held) -> int:
 def checkpoint(held: Held, total: int) -> DiskSpace:
     """One checkpoint: parameters, master weights and optimizer states of the whole model, each once.
 
-    ``(4 + 8) P`` for fp32 parameters and Adam, ``(2 + 4 + 8) P`` beside a master copy. ``save.keep`` of them are kept
-    while one more is written; a run that saves at its end alone writes one.
+    ``(4 + 8) P`` for fp32 parameters and Adam, ``(2 + 4 + 8) P`` beside a master copy; a frozen base is not saved.
+    ``save.keep`` of them are kept while one more is written; a run that saves at its end alone writes one.
     """
     spec = held.spec
+    if spec.adapter.name != "none":
+        total = held.elements.trained
     size = int(total * checkpoint_bytes_per_parameter(held.dtypes, spec.optimizer.name))
     kept = spec.save.keep + 1 if spec.save.every is not None else int(spec.save.last)
     return DiskSpace(checkpoint_bytes=size, kept_bytes=kept * size, capacity_bytes=spec.hardware.disk_bytes)

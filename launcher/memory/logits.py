@@ -39,11 +39,11 @@ def _chunked_gradients(held: Held) -> Iterator[MemoryTerm]:
 
     ``size V h``; or later the chunk's own gradient beside both, with only the gradient left of the logits.
     """
-    if held.spec.train.loss == "full":
-        return
-    elements, size = held.head.largest, held.engine.size
+    elements, size = held.head.largest_trained, held.engine.size
     if held.spec.model.tie_word_embeddings:
-        elements = max(elements, held.embedding.largest)
+        elements = max(elements, held.embedding.largest_trained)
+    if held.spec.train.loss == "full" or not elements:
+        return
     one = size * elements
     yield MemoryTerm(
         pile="temporary",

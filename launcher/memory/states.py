@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcher.held import Held
+from launcher.held import NF4_BITS, Held
 from launcher.terms import ALWAYS, MemoryTerm, Moment
 from launcher.units import count
 
@@ -25,7 +25,33 @@ def parameters(held: Held) -> Iterator[MemoryTerm]:
     """
     if held.spec.zero.offload_parameters != "none":
         return
-    yield _state(held, "parameters", held.elements.parameters, held.dtypes.size("parameters"), ALWAYS)
+    elements, size = held.elements, held.dtypes.size("parameters")
+    yield _state(held, "parameters", elements.parameters - elements.quantised_parameters, size, ALWAYS)
+    if elements.quantised_parameters:
+        bits = NF4_BITS[held.spec.adapter.double_quant]
+        yield MemoryTerm(
+            pile="parameters",
+            moments=ALWAYS,
+            bytes=held.parameter_bytes(elements.quantised_parameters, elements.quantised_parameters, size),
+            formula=f"{float(bits):.4g} bits x {count(elements.quantised_parameters)} of blocks' linears",
+            source="QLoRA, arXiv:2305.14314, section 3",
+        )
+
+
+def dequantised(held: Held) -> Iterator[MemoryTerm]:
+    """The weight of one linear in the compute format while it multiplies, in forward and again in backward.
+
+    bitsandbytes ``autograd/_functions.py``, ``MatMul4Bit``.
+    """
+    if held.elements.largest_quantised:
+        elements, size = held.elements.largest_quantised, held.engine.size
+        yield MemoryTerm(
+            pile="temporary",
+            moments=DURING_BACKWARD | {"forward", "block_backward"},
+            bytes=size * elements,
+            formula=f"{size} B x {count(elements)} of the largest weight in 4 bits",
+            source="bitsandbytes autograd/_functions.py, MatMul4Bit",
+        )
 
 
 def drawing(held: Held) -> Iterator[MemoryTerm]:
@@ -70,8 +96,9 @@ def master_weights(held: Held) -> Iterator[MemoryTerm]:
 
 
 def optimizer_states(held: Held) -> Iterator[MemoryTerm]:
-    """Adam's two moments, ``2 x size x P / N``; one moment for SGD and Lion; Adafactor's factors are left out.
+    """Adam's two moments, ``2 x size x P / N``; one moment for SGD and Lion; of frozen parameters none.
 
+    Adafactor keeps the sums of rows and columns of a matrix, and no first moment (arXiv:1804.04235, algorithm 4).
     Eight-bit Adam keeps a byte a value and an fp32 scale for 256 of them; the paged one may keep all of it on the host.
     """
     name, elements = held.spec.optimizer.name, held.elements.optimizer
@@ -84,6 +111,15 @@ def optimizer_states(held: Held) -> Iterator[MemoryTerm]:
         # Muon steps the matrices of the blocks; embedding, output and norms are AdamW's (Keller Jordan's Muon).
         size = held.dtypes.size("optimizer_states")
         yield _state(held, "optimizer_states", elements + held.root.optimizer, size, TRAINING)
+    elif name == "adafactor":
+        factors = held.elements.factors
+        yield MemoryTerm(
+            pile="optimizer_states",
+            moments=TRAINING,
+            bytes=4 * factors,
+            formula=f"4 B x {count(factors)} sums of rows and columns",
+            source="Adafactor, arXiv:1804.04235, algorithm 4",
+        )
     elif name == "adamw_8bit":
         yield MemoryTerm(
             pile="optimizer_states",

@@ -77,7 +77,7 @@ def flattening(held: Held) -> Iterator[MemoryTerm]:
     DeepSpeed makes the copy on the host where the device lacks the room, so it never decides what fits.
     """
     elements, capacity = held.elements, held.spec.rank_memory_bytes
-    whole = elements.largest if held.spec.zero.stage == 3 else elements.whole
+    whole = elements.largest if held.spec.zero.stage == 3 else elements.trained
     size = held.dtypes.size("parameters") * whole
     if capacity is not None and 2 * size > capacity:
         return
@@ -91,7 +91,7 @@ def bucket(held: Held) -> Iterator[MemoryTerm]:
     """
     zero, size = held.spec.zero, held.dtypes.size("gradients")
     buckets = size * zero.reduce_bucket_size * (2 if zero.overlap_comm else 1)
-    copy = size * min(zero.reduce_bucket_size, held.elements.whole)
+    copy = size * min(zero.reduce_bucket_size, held.elements.trained)
     text = f"{size} B x reduce_bucket_size {count(zero.reduce_bucket_size)}"
     yield _term("reduce_buffers", _BACKWARD, buckets, text)
     late: frozenset[Moment] = frozenset(("next_block_backward", "second_layer_backward", "root_backward"))
@@ -103,7 +103,7 @@ def whole_reduction(held: Held) -> Iterator[MemoryTerm]:
 
     BF16_Optimizer also keeps the module's own bf16 gradients, zeroed and not freed.
     """
-    size, elements = held.dtypes.size("gradients"), held.elements.whole
+    size, elements = held.dtypes.size("gradients"), held.elements.trained
     end: frozenset[Moment] = frozenset(("root_backward",))
     if flat_fp32_gradients(held.spec):
         yield _term("reduce_buffers", end, size * elements, f"bf16 copy of {count(elements)} gradients")
@@ -127,7 +127,7 @@ def step_copies(held: Held) -> Iterator[MemoryTerm]:
     if held.dtypes.accumulate != "fp32":
         yield _term("temporary", frozenset(("step",)), 4 * elements, f"fp32 gradients of {count(elements)}")
     if is_torch(held.spec) and held.spec.zero.stage == 0:
-        largest = max(held.largest_block.largest, held.root.largest)
+        largest = max(held.largest_block.largest_trained, held.root.largest_trained)
         yield _term("temporary", frozenset(("step",)), 3 * 4 * largest, "square root and quotients of one parameter")
     elif is_torch(held.spec) and not held.spec.optimizer.fused:
         text = f"square root and quotient of {count(elements)}"
@@ -141,8 +141,8 @@ def stage3_bucket(held: Held) -> Iterator[MemoryTerm]:
     """Stage 3: one gradient bucket, permanent, and the copy that ``reduce_scatter_coalesced`` concatenates."""
     size, elements = held.dtypes.size("gradients"), held.spec.zero.reduce_bucket_size
     text = f"{size} B x reduce_bucket_size {count(elements)}"
-    yield _term("reduce_buffers", ALWAYS - {"load"}, size * elements, text)
-    copy = size * min(elements, held.elements.whole)
+    yield _term("reduce_buffers", ALWAYS, size * elements, text)
+    copy = size * min(elements, held.elements.trained)
     late: frozenset[Moment] = frozenset(("next_block_backward", "second_layer_backward", "root_backward"))
     yield _term("reduce_buffers", late, copy, "concatenated copy of a bucket")
 
@@ -184,7 +184,7 @@ def first_step(held: Held) -> Iterator[MemoryTerm]:
     ``FP16_UnfusedOptimizer.initialize_optimizer_states``: moments and fp32 gradients of all parameters.
     """
     if held.spec.zero.stage == 0 and held.dtypes.master is not None:
-        elements = held.elements.whole
+        elements = held.elements.trained
         moment: frozenset[Moment] = frozenset(("load",))
         yield _term("optimizer_states", moment, 8 * elements, f"8 B x {count(elements)}")
         yield _term("gradients", moment, 4 * elements, f"fp32 gradients of {count(elements)}")

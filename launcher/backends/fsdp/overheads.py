@@ -69,19 +69,19 @@ def gathered(held: Held) -> Iterator[MemoryTerm]:
     to backward, and the last block's all-gather output lasts as long. Without resharding after forward every
     block stays.
     """
-    size, root, block = held.engine.size, held.root.whole, held.largest_block.whole
+    root, block = held.gathered_bytes(held.root), held.gathered_bytes(held.largest_block)
     keeps = not reshards(held.spec)
-    blocks = held.all_blocks.whole if keeps else block
-    yield _gather(held, "forward", size * (root + blocks + block))
-    yield _gather(held, "output", size * (root + blocks + (block if keeps else 0)))
-    yield _gather(held, "loss", size * (root + blocks + (block if keeps else 0)))
-    yield _gather(held, "loss_backward", size * (root + blocks + (block if keeps else 0)))
+    blocks = held.gathered_bytes(held.all_blocks) if keeps else block
+    yield _gather(held, "forward", root + blocks + block)
+    yield _gather(held, "output", root + blocks + (block if keeps else 0))
+    yield _gather(held, "loss", root + blocks + (block if keeps else 0))
+    yield _gather(held, "loss_backward", root + blocks + (block if keeps else 0))
     more = block if held.layers > 1 and not keeps else 0
-    yield _gather(held, "block_backward", size * (root + blocks + more))
+    yield _gather(held, "block_backward", root + blocks + more)
     more = block if held.layers > 2 and not keeps else 0
-    yield _gather(held, "next_block_backward", size * (root + blocks + more))
+    yield _gather(held, "next_block_backward", root + blocks + more)
     more = block if held.layers > 1 else 0
-    yield _gather(held, "second_layer_backward", size * (root + block + more))
+    yield _gather(held, "second_layer_backward", root + block + more)
 
 
 def block_reduction(held: Held) -> Iterator[MemoryTerm]:
@@ -89,14 +89,13 @@ def block_reduction(held: Held) -> Iterator[MemoryTerm]:
 
     Its output is the gradient shard itself, counted there; beside it the unreduced gradient of the output projection.
     """
-    size = held.dtypes.size("reduce") * held.largest_block.whole
-    head = held.engine.size * output_elements(held)
+    elements = held.largest_block.trained
+    size = held.dtypes.size("reduce") * elements
+    head = held.engine.size * (output_elements(held) if held.root.trained else 0)
     yield _reduce("block_backward", head, "gradient of the output projection")
     if held.layers > 1:
-        yield _reduce("next_block_backward", size + head, f"reduce-scatter input of {count(held.largest_block.whole)}")
-        yield _reduce(
-            "second_layer_backward", size + head, f"reduce-scatter input of {count(held.largest_block.whole)}"
-        )
+        yield _reduce("next_block_backward", size + head, f"reduce-scatter input of {count(elements)}")
+        yield _reduce("second_layer_backward", size + head, f"reduce-scatter input of {count(elements)}")
 
 
 def unreduced(held: Held) -> Iterator[MemoryTerm]:
@@ -106,9 +105,9 @@ def unreduced(held: Held) -> Iterator[MemoryTerm]:
     """
     spec = held.spec
     if spec.gradient_accumulation > 1 and not spec.backend.micro_step_sync:
-        size = held.dtypes.size("reduce") * held.elements.whole
+        size = held.dtypes.size("reduce") * held.elements.trained
         moments = ALWAYS - {"load", "clip", "step", "idle", "checkpoint_save"}
-        yield _term("gradients", moments, size, f"unreduced gradients of {count(held.elements.whole)}", _TRACE)
+        yield _term("gradients", moments, size, f"unreduced gradients of {count(held.elements.trained)}", _TRACE)
 
 
 def root_reduction(held: Held) -> Iterator[MemoryTerm]:
@@ -118,8 +117,9 @@ def root_reduction(held: Held) -> Iterator[MemoryTerm]:
     gradients are freed before the reduction's output, the root group's gradient shards, is made.
     """
     size, reduce = held.engine.size, held.dtypes.size("reduce")
-    root, block = held.root.whole, held.largest_block.whole
-    during = max(2 * size * root + reduce * block, (size + reduce) * root) - _root_shards(held)
+    root, block = held.root.trained, held.largest_block.trained
+    gathered = held.gathered_bytes(held.root)
+    during = max(gathered + size * root + reduce * block, (size + reduce) * root) - _root_shards(held)
     after = reduce * root
     yield _reduce("root_backward", max(during, after), f"gradients and reduction of {count(root)} outside the blocks")
 
@@ -137,19 +137,19 @@ def gradients_in_flight(held: Held) -> Iterator[MemoryTerm]:
     under autocast through an fp32 copy.
     """
     size, block = held.engine.size, held.largest_block
-    early = size * block.largest
+    early = size * block.largest_trained
     moments: frozenset[Moment] = frozenset(("block_backward", "next_block_backward", "second_layer_backward"))
     if not held.spec.parallel.shard:
-        early += 4 * block.largest if held.engine.autocast else 0
-        yield _term("temporary", moments, early, f"one weight's gradient of {count(block.largest)}", _DDP_TRACE)
+        early += 4 * block.largest_trained if held.engine.autocast else 0
+        yield _term("temporary", moments, early, f"one weight's gradient of {count(block.largest_trained)}", _DDP_TRACE)
         return
     kinds = held.blocks
     freed = max(
         (held.bytes_of(kind.saved) + held.bytes_of(kind.working) - held.bytes_of(kind.closing) for kind in kinds),
         default=0,
     )
-    late = size * block.whole - freed
-    yield _term("temporary", moments, max(early, late), f"gradients of one block of {count(block.whole)}", _TRACE)
+    late = size * block.trained - freed
+    yield _term("temporary", moments, max(early, late), f"gradients of one block of {count(block.trained)}", _TRACE)
 
 
 def output_elements(held: Held) -> int:
@@ -161,15 +161,17 @@ def output_elements(held: Held) -> int:
 def weight_cache(held: Held) -> Iterator[MemoryTerm]:
     """Autocast's copy of every linear's weight in the compute format, saved for backward: ``size P`` of the matrices.
 
-    Checkpointed blocks cast again in backward, one block at a time. Embeddings are looked up in fp32.
+    Checkpointed blocks cast again in backward, one block at a time. Embeddings are looked up in fp32. Of a frozen
+    weight autocast itself keeps no copy, so that a checkpointed block's are gone after its forward pass; weights in 4
+    bits are not cast.
     """
     if not held.engine.autocast:
         return
-    size, block = held.engine.size, held.largest_block.whole
-    blocks = held.all_blocks.whole
+    size, block = held.engine.size, held.largest_block.whole - held.largest_block.quantised
+    blocks = held.all_blocks.whole - held.all_blocks.quantised
     head = output_elements(held)
     full = held.spec.checkpointing.mode != "none"
-    whole = size * (head + blocks)
+    whole = size * (head + (block if full and not held.root.trained else blocks))
     yield _term(
         "gather_buffers", frozenset(("forward", "output", "loss")), whole, "autocast's copies of weights", _DDP_TRACE
     )
@@ -187,8 +189,8 @@ def weight_cache(held: Held) -> Iterator[MemoryTerm]:
 def buckets(held: Held) -> Iterator[MemoryTerm]:
     """DDP's buckets where gradients are not views of them: fp32, permanent, ``4 P`` beside the gradients."""
     if is_ddp(held.spec) and not held.spec.backend.bucket_view:
-        size = held.dtypes.size("accumulate") * held.elements.whole
-        yield _term("reduce_buffers", ALWAYS, size, f"buckets of {count(held.elements.whole)}", _DDP_TRACE)
+        size = held.dtypes.size("accumulate") * held.elements.trained
+        yield _term("reduce_buffers", ALWAYS, size, f"buckets of {count(held.elements.trained)}", _DDP_TRACE)
 
 
 def reshards(spec: RunSpec) -> bool:

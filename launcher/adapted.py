@@ -1,0 +1,121 @@
+"""What an adapter makes of a model: frozen weights, low-rank matrices beside some of them, other saved tensors.
+
+LoRA (arXiv:2106.09685) as ``peft`` wraps it: ``base(x) + B(A(dropout(x)))``. The base, its norms, the embedding and the
+output projection are frozen, so that what only their weights' gradients need is not saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from launcher.blocks import Engine, Saved, Weight
+from launcher.spec import AdapterSpec, RunSpec
+
+
+def weights(block: Sequence[Weight], spec: RunSpec) -> list[Weight]:
+    """The weights of a block: frozen, those of linears in 4 bits with QLoRA, and the adapters beside them."""
+    adapter = spec.adapter
+    if adapter.name == "none":
+        return list(block)
+    quantised = adapter.name == "qlora"
+    base = [replace(weight, frozen=True, quantised=quantised and len(weight.shape) > 1) for weight in block]
+    return [*base, *(matrix for weight in targeted(block, adapter) for matrix in matrices(weight, adapter.rank))]
+
+
+def frozen(around: Sequence[Weight], spec: RunSpec) -> list[Weight]:
+    """The weights around the blocks: frozen beside an adapter, and never quantised."""
+    return [replace(weight, frozen=spec.adapter.name != "none") for weight in around]
+
+
+def targeted(block: Sequence[Weight], adapter: AdapterSpec) -> list[Weight]:
+    """The linear layers of a block that the adapter wraps."""
+    return [weight for weight in block if len(weight.shape) == 2 and module(weight) in adapter.targets]
+
+
+def module(weight: Weight) -> str:
+    """The name of the module that a weight belongs to, as ``peft`` matches it."""
+    return weight.name.rpartition(".")[0].rpartition(".")[2]
+
+
+def matrices(weight: Weight, rank: int) -> tuple[Weight, Weight]:
+    """The two factors beside a linear layer: ``r (in + out)`` parameters (arXiv:2106.09685, section 4.1)."""
+    outputs, inputs = weight.shape
+    name = weight.name.removesuffix(".weight")
+    down = Weight(name=f"{name}.lora_A.weight", shape=(rank, inputs))
+    return down, Weight(name=f"{name}.lora_B.weight", shape=(outputs, rank))
+
+
+def saved(
+    rows: Sequence[Saved], block: Sequence[Weight], spec: RunSpec, engine: Engine, *, first: bool
+) -> tuple[Saved, ...]:
+    """The rows that are left of a block's beside an adapter, and the adapter's own.
+
+    In the model's first block nothing needs a gradient, and nothing is saved, before the first adapted linear. What is
+    parallel to that linear is counted all the same: a gate beside an adapted up-projection.
+
+    Args:
+        rows: What the block saves where all of it is trained.
+        block: Its weights.
+        spec: The run.
+        engine: The engine.
+        first: Whether it is the model's first block.
+    """
+    adapter = spec.adapter
+    if adapter.name == "none":
+        return tuple(rows)
+    found = targeted(block, adapter)
+    names = frozenset(module(weight) for weight in found)
+    left = [row for row in (_after(rows, names) if first else rows) if _needed(row, names, adapter)]
+    own = [row for weight in found for row in _own(weight, adapter, engine)]
+    if spec.checkpointing.mode != "selective":
+        return (*left, *own)
+    left = [replace(row, kept=row.part == "core_attention" and row.kept) for row in left]
+    return (*left, *own, *_kept_products(block, adapter, engine))
+
+
+def around(rows: Sequence[Saved], spec: RunSpec) -> tuple[Saved, ...]:
+    """What is kept after the last block; the frozen output projection keeps its input only to compute it in chunks."""
+    if spec.adapter.name == "none":
+        return tuple(rows)
+    names = frozenset(() if spec.train.loss == "full" else ("lm_head",))
+    return tuple(row for row in rows if not row.only_readers or names.intersection(row.readers))
+
+
+def _kept_products(block: Sequence[Weight], adapter: AdapterSpec, engine: Engine) -> Iterator[Saved]:
+    """The outputs of every second matrix product of a block; an adapter makes two more beside the linear's own."""
+    sizes = list[int]()
+    for weight in block:
+        if len(weight.shape) == 2:
+            wrapped = module(weight) in adapter.targets
+            sizes += [weight.shape[0], *([adapter.rank, weight.shape[0]] if wrapped else [])]
+    for size in sizes[::2]:
+        yield Saved(name="kept product", bytes=engine.size * size, share="token", part="adapter", kept=True)
+
+
+def _after(rows: Sequence[Saved], names: frozenset[str]) -> Sequence[Saved]:
+    """The rows from the first input of an adapted linear on."""
+    start = next((index for index, row in enumerate(rows) if names.intersection(row.readers)), len(rows))
+    return rows[start:]
+
+
+def _needed(row: Saved, names: frozenset[str], adapter: AdapterSpec) -> bool:
+    """Whether more than the gradients of frozen weights needs it; after dropout an adapter reads its own copy."""
+    return not row.only_readers or (not adapter.dropout and bool(names.intersection(row.readers)))
+
+
+def _own(weight: Weight, adapter: AdapterSpec, engine: Engine) -> Iterator[Saved]:
+    """What one adapter saves: ``r`` between its two matrices; with dropout its input and a mask.
+
+    Under autocast ``peft`` casts its input to the fp32 of its parameters and autocast back, so that it is a copy.
+    """
+    inputs, size = weight.shape[1], engine.size
+    yield Saved(name="between the adapter's matrices", bytes=size * adapter.rank, share="token", part="adapter")
+    if adapter.dropout:
+        mask = (4 if engine.autocast else size) if engine.cpu else 1
+        yield Saved(name="adapter's dropout", bytes=(size + mask) * inputs, share="token", part="adapter")
+    elif engine.autocast and weight.name in _READ_WHAT_ATTENTION_KEEPS:
+        yield Saved(name="cast of the attention output", bytes=size * inputs, share="token", part="adapter")
+
+
+_READ_WHAT_ATTENTION_KEEPS = ("self_attn.o_proj.weight", "attn.c_proj.weight")

@@ -1,0 +1,145 @@
+"""Elements of a group of weights on one rank: all of its model-parallel part, and the shards that it keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil, prod
+
+from launcher.blocks import Engine, Weight
+from launcher.rank import RankView, StateShares
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elements:
+    """Counts of elements.
+
+    Attributes:
+        dense: Before sharding, without routed experts.
+        expert: Of routed experts, before sharding.
+        trained: Those of both that receive gradients; the rest is frozen.
+        quantised: Those of both that are held in 4 bits.
+        parameters: Of the shards of parameters.
+        quantised_parameters: Those of the shards that are held in 4 bits.
+        gradients: Of the shards of gradients.
+        optimizer: Of the shards that the optimizer steps.
+        factors: Row and column sums of the shards that the optimizer steps, for an optimizer that factors them.
+        largest: Of the largest weight, before sharding.
+        largest_trained: Of the largest weight that receives gradients.
+        largest_quantised: Of the largest weight that is held in 4 bits.
+        largest_shard: Of the largest shard that the optimizer steps.
+    """
+
+    dense: int = 0
+    expert: int = 0
+    trained: int = 0
+    quantised: int = 0
+    parameters: int = 0
+    quantised_parameters: int = 0
+    gradients: int = 0
+    optimizer: int = 0
+    factors: int = 0
+    largest: int = 0
+    largest_trained: int = 0
+    largest_quantised: int = 0
+    largest_shard: int = 0
+
+    @property
+    def whole(self) -> int:
+        """Elements before sharding."""
+        return self.dense + self.expert
+
+    def __add__(self, other: Elements) -> Elements:
+        return Elements(
+            dense=self.dense + other.dense,
+            expert=self.expert + other.expert,
+            trained=self.trained + other.trained,
+            quantised=self.quantised + other.quantised,
+            parameters=self.parameters + other.parameters,
+            quantised_parameters=self.quantised_parameters + other.quantised_parameters,
+            gradients=self.gradients + other.gradients,
+            optimizer=self.optimizer + other.optimizer,
+            factors=self.factors + other.factors,
+            largest=max(self.largest, other.largest),
+            largest_trained=max(self.largest_trained, other.largest_trained),
+            largest_quantised=max(self.largest_quantised, other.largest_quantised),
+            largest_shard=max(self.largest_shard, other.largest_shard),
+        )
+
+    def times(self, count: int) -> Elements:
+        """So many equal groups."""
+        if not count:
+            return Elements()
+        return Elements(
+            dense=self.dense * count,
+            expert=self.expert * count,
+            trained=self.trained * count,
+            quantised=self.quantised * count,
+            parameters=self.parameters * count,
+            quantised_parameters=self.quantised_parameters * count,
+            gradients=self.gradients * count,
+            optimizer=self.optimizer * count,
+            factors=self.factors * count,
+            largest=self.largest,
+            largest_trained=self.largest_trained,
+            largest_quantised=self.largest_quantised,
+            largest_shard=self.largest_shard,
+        )
+
+
+def elements_of(weights: Sequence[Weight], view: RankView, engine: Engine) -> Elements:
+    """The elements of some weights on one rank."""
+    return sum((_elements(weight, view, engine) for weight in weights), Elements())
+
+
+def _elements(weight: Weight, view: RankView, engine: Engine) -> Elements:
+    expert = weight.split == "expert"
+    local = _local_shape(weight, view)
+    copies = ceil(weight.copies * view.experts) if expert else 1
+    if expert and engine.library == "transformers":
+        local, copies = (copies, *local), 1  # One tensor holds all experts of a layer.
+    states: StateShares = view.expert_states if expert else view.states
+
+    def shard(share: Fraction) -> int:
+        if engine.shard_rows:
+            # FSDP2 cuts rows in chunks of equal size, the last ones smaller: the first rank's is rounded up.
+            return copies * ceil(local[0] * share) * prod(local[1:])
+        return ceil(copies * prod(local) * share)
+
+    whole, trains = copies * prod(local), not weight.frozen
+    parameters, stepped = shard(states.parameters), shard(states.optimizer) * trains
+    return Elements(
+        dense=0 if expert else whole,
+        expert=whole if expert else 0,
+        trained=whole * trains,
+        quantised=whole * weight.quantised,
+        parameters=parameters,
+        quantised_parameters=parameters * weight.quantised,
+        gradients=shard(states.gradients) * trains,
+        optimizer=stepped,
+        factors=_factors(copies, local, states.optimizer, engine) * trains,
+        largest=prod(local),
+        largest_trained=prod(local) * trains,
+        largest_quantised=prod(local) * weight.quantised,
+        largest_shard=stepped // copies,
+    )
+
+
+def _factors(copies: int, local: tuple[int, ...], share: Fraction, engine: Engine) -> int:
+    """Sums over the last and over the last but one dimension of each shard; a flat shard has no rows to sum over.
+
+    Adafactor, arXiv:1804.04235, algorithm 4; a vector keeps a value for each of its elements.
+    """
+    if share < 1 and not engine.shard_rows:
+        return ceil(copies * prod(local) * share)
+    rows = (ceil(local[0] * share), *local[1:])
+    if len(rows) == 1:
+        return copies * rows[0]
+    return copies * (prod(rows) // max(rows[-1], 1) + prod(rows) // max(rows[-2], 1))
+
+
+def _local_shape(weight: Weight, view: RankView) -> tuple[int, ...]:
+    """The shape after tensor parallelism."""
+    share = {"replicated": Fraction(1), "tensor": view.tensor, "expert": view.expert_tensor}[weight.split]
+    return tuple(ceil(size * share) if index == weight.dimension else size for index, size in enumerate(weight.shape))
