@@ -41,7 +41,8 @@ def main() -> None:
         hydra = seconds([sys.executable, "-c", BARE_HYDRA, *OVERRIDES], cwd=folder)
         uncached = spread(lambda: _uncached(check, folder), runs=5)
         cached = seconds(check, cwd=folder)
-        core = seconds([sys.executable, "-c", "import launcher.plan, launcher.request"], cwd=folder)
+        core = seconds([sys.executable, "-c", "import launcher.plan"], cwd=folder)
+        whole = seconds([sys.executable, "-c", "import launcher.plan, launcher.request"], cwd=folder)
         bare = seconds([sys.executable, "-c", "pass"], cwd=folder)
         torchrun, run = _first_lines(launch, folder)
     keep(
@@ -54,6 +55,7 @@ def main() -> None:
             "check_over_hydra": cached["median"] / hydra["median"],
             "check_with_nothing_cached_over_hydra": uncached["median"] / hydra["median"],
             "planning_core_import_s": core["median"] - bare["median"],
+            "planning_core_and_composition_import_s": whole["median"] - bare["median"],
             "torchrun_to_first_line_s": torchrun,
             "launch_run_to_first_line_s": run,
             "launch_run_overhead_s": run - torchrun,

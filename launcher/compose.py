@@ -12,7 +12,6 @@ import contextlib
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -100,6 +99,8 @@ def _cache_folder() -> Path:
 
 def _keep(path: Path, config: Config) -> None:
     """Write the cache file under its name at once; a cache that cannot be written is only slower."""
+    import tempfile  # Late, like platformdirs: most commands find the cache file.
+
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:

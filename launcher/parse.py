@@ -5,7 +5,6 @@ The types of the dataclasses in ``spec`` are the schema: this module reads them 
 
 from __future__ import annotations
 
-import difflib
 import math
 import types
 from collections.abc import Iterator, Mapping
@@ -75,6 +74,8 @@ def _keys(cls: type, prefix: str) -> Iterator[str]:
 
 def closest(word: str, candidates: Iterator[str] | tuple[str, ...] | list[str]) -> list[str]:
     """The candidates that ``word`` may have been meant for, best first; at most three."""
+    import difflib  # Late, because only mistakes need it.
+
     return difflib.get_close_matches(word, list(candidates), n=3, cutoff=0.6)
 
 
