@@ -83,14 +83,17 @@ def around(rows: Sequence[Saved], spec: RunSpec) -> tuple[Saved, ...]:
 
 
 def _kept_products(block: Sequence[Weight], adapter: AdapterSpec, engine: Engine) -> Iterator[Saved]:
-    """The outputs of every second matrix product of a block; an adapter makes two more beside the linear's own."""
+    """The outputs of every second matrix product of a block; an adapter makes two more beside the linear's own.
+
+    They wait in the checkpoint's cache, which hands each over once: recomputation holds what backward needs alone.
+    """
     sizes = list[int]()
     for weight in block:
         if len(weight.shape) == 2:
             wrapped = module(weight) in adapter.targets
             sizes += [weight.shape[0], *([adapter.rank, weight.shape[0]] if wrapped else [])]
     for size in sizes[::2]:
-        yield Saved(name="kept product", bytes=engine.size * size, share="token", part="adapter", kept=True)
+        yield Saved(name="kept product", bytes=engine.size * size, share="token", part="cache", kept=True)
 
 
 def _after(rows: Sequence[Saved], names: frozenset[str]) -> Sequence[Saved]:

@@ -12,7 +12,7 @@ from launcher.spec import ModelSpec
 type Split = Literal["replicated", "tensor", "expert"]
 type Share = Literal["token", "residual", "tensor", "routed", "routed_tensor"]
 type Part = Literal[
-    "input", "norm", "attention", "core_attention", "up_projection", "mlp", "moe", "activation", "adapter"
+    "input", "norm", "attention", "core_attention", "up_projection", "mlp", "moe", "activation", "adapter", "cache"
 ]
 
 

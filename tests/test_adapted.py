@@ -11,6 +11,7 @@ from launcher.held import NF4_BITS, Held, parameter_counts
 from launcher.memory import MemoryEstimate, estimate
 from launcher.memory.estimate import RankTerms, rank_terms
 from launcher.spec import RunSpec
+from launcher.terms import Moment
 from tests.family_modules import CASES, TOKENS, block_of, saved_by_autograd
 from tests.helpers import make_spec
 
@@ -182,3 +183,12 @@ def test_adafactor_keeps_the_sums_that_torch_keeps() -> None:
     rank = first_rank(make_spec(*overrides, "parallel=ddp", *ONE_GPU, "precision=fp32", "optimizer=adafactor"))
     predicted = sum(term.bytes for term in rank.at("idle") if term.pile == "optimizer_states")
     assert predicted == sum(value.nbytes for value in kept) > 0
+
+
+def test_what_the_cache_of_selective_checkpointing_hands_over_is_not_held_twice() -> None:
+    def at(mode: str, moment: Moment) -> int:
+        rank = first_rank(make_spec(*LORA_7B, *adapter(*LINEARS), f"checkpointing={mode}"))
+        return sum(term.bytes for term in rank.at(moment) if term.pile == "activations")
+
+    assert at("full", "loss_backward") < at("selective", "loss_backward") < at("none", "loss_backward")
+    assert at("selective", "next_block_backward") < at("none", "next_block_backward")

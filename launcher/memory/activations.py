@@ -61,7 +61,7 @@ def recomputed(held: Held) -> Iterator[MemoryTerm]:
         return
     group = (spec.layers or 1) if spec.mode == "full" and spec.method == "uniform" else 1
     kind = max(held.blocks, key=lambda kind: held.bytes_of(kind.saved))
-    whole = held.bytes_of(kind.saved)
+    whole = held.bytes_of(item for item in kind.saved if item.part != "cache")
     one = min(group, kind.count) * whole - (kept_bytes(held, kind) if spec.mode == "selective" else 0)
     yield MemoryTerm(
         pile="activations",
