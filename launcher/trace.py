@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -59,10 +60,11 @@ def document(spec: RunSpec, *, python: str = sys.executable, rank: int = 0) -> d
             timeout=_TIMEOUT_S,
             check=False,
         )
-        if done.returncode != 0:
-            raise ConfigErrors([ConfigError("--engine", "trace", _reason(done.stderr), ["--engine formula"])])
-        content: dict[str, Any] = json.loads(target.read_text())
-        return content
+        content: dict[str, Any] = json.loads(target.read_text()) if target.exists() else {}
+    if done.returncode != 0:
+        rule = content.get("error") or _reason(done.stderr)
+        raise ConfigErrors([ConfigError("--engine", "trace", rule, ["--engine formula"])])
+    return content
 
 
 def _environment() -> dict[str, str]:
@@ -72,10 +74,11 @@ def _environment() -> dict[str, str]:
 
 
 def _reason(errors: str) -> str:
-    lines = [line for line in errors.splitlines() if line.strip()] or ["no message"]
-    if "No module named 'torch'" in lines[-1]:
+    """The error of a process that wrote no report; libraries may speak after it as they end."""
+    if "No module named 'torch'" in errors:
         return 'the trace needs the frameworks: pip install "llm-launch[fsdp]"'
-    return lines[-1].strip().removeprefix("--engine trace: ")
+    lines = [line.strip() for line in errors.splitlines() if re.match(r"[\w.]*(Error|Exception)\b", line)]
+    return f"the trace failed: {lines[-1] if lines else 'no message'}"
 
 
 def merged(report: dict[str, Any], formula: MemoryEstimate) -> MemoryEstimate:

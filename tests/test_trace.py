@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from launcher import cli
 from launcher.errors import ConfigErrors
 from launcher.preflight import estimated
 from launcher.trace import document, merged, traced
@@ -44,8 +45,9 @@ def _trained(folder: Path, *overrides: str, ranks: int) -> tuple[dict[str, Any],
         (("parallel=fsdp", "precision=bf16", "checkpointing=full"), 2),
         (("parallel=ddp",), 1),
         (("parallel=ddp",), 2),
+        (("parallel=ddp", "train.global_batch_size=24"), 2),
     ],
-    ids=["fsdp-1", "fsdp-bf16-full-2", "ddp-1", "ddp-2"],
+    ids=["fsdp-1", "fsdp-bf16-full-2", "ddp-1", "ddp-2", "ddp-accumulating-2"],
 )
 def test_the_trace_holds_what_the_real_worker_holds(tmp_path: Path, overrides: tuple[str, ...], ranks: int) -> None:
     measured, trace = _trained(tmp_path, *overrides, ranks=ranks)
@@ -94,9 +96,7 @@ def test_what_cannot_be_traced_is_refused_with_its_reason() -> None:
         document(spec)
     (error,) = raised.value.errors
     assert (error.path, error.found, list(error.way_out)) == ("--engine", "trace", ["--engine formula"])
-    assert error.rule == (
-        "offload moves tensors between two memories that one fake device cannot tell apart: use --engine formula"
-    )
+    assert error.rule == "offload moves tensors between two memories that one fake device cannot tell apart"
 
 
 def test_an_interpreter_without_torch_is_told_what_to_install() -> None:
@@ -125,3 +125,12 @@ def test_the_report_of_a_trace_keeps_what_it_does_not_know() -> None:
     estimate = merged(content, formula)
     assert (estimate.host, estimate.disk, estimate.parameters) == (formula.host, formula.disk, formula.parameters)
     assert estimate.phases["checkpoint_save"] == formula.phases["checkpoint_save"]
+
+
+def test_points_are_answered_by_formula_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    points = tmp_path / "points.jsonl"
+    points.write_text("")
+    assert cli.main(["check", "--points", str(points), "--engine", "trace"]) == 2
+    assert "--points takes the formulas: a trace takes seconds for each point" in " ".join(
+        capsys.readouterr().err.split()
+    )

@@ -13,6 +13,7 @@ from typing import Any
 from launcher.errors import LauncherError
 from launcher.parse import parse
 from launcher.spec import RunSpec
+from launcher.worker.trace import adapt
 
 
 def trace(spec: RunSpec, rank: int) -> dict[str, Any]:
@@ -21,13 +22,12 @@ def trace(spec: RunSpec, rank: int) -> dict[str, Any]:
     Raises:
         TrainingError: The run cannot be traced.
     """
+    adapt.refuse(spec)
     gc.disable()
-    from launcher.worker.trace import adapt  # After the arguments have been read: torch takes seconds.
-    from launcher.worker.trace.one_depth import record
+    from launcher.worker.trace.one_depth import record  # Torch takes seconds: only once a run can be traced.
     from launcher.worker.trace.report import Depth, Traced, report
 
     gc.freeze()  # The modules are looked through once less at each collection, which is half of a small trace's time.
-    adapt.refuse(spec)
     depths = tuple(Depth(layers, record(adapt.adapted(spec, layers), rank)) for layers in adapt.depths(spec))
     return report(
         Traced(depths=depths, layers=spec.model.num_hidden_layers),
@@ -37,7 +37,7 @@ def trace(spec: RunSpec, rank: int) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Read a specification, write a report; standard input and output where no files are named."""
+    """Read a specification, write a report or what forbids one; standard input and output where no files are named."""
     parser = argparse.ArgumentParser(
         description="What a run would allocate, without a GPU and without its other ranks."
     )
@@ -48,16 +48,15 @@ def main() -> int:
     warnings.simplefilter("ignore")  # Fake tensors make frameworks warn of addresses that they ask for.
     text = options.spec.read_text() if options.spec else sys.stdin.read()
     try:
-        content = trace(parse(json.loads(text)), options.rank)
+        status, content = 0, trace(parse(json.loads(text)), options.rank)
     except LauncherError as error:
-        print(error, file=sys.stderr)  # noqa: T201
-        return 2
+        status, content = 2, {"schema": 1, "error": str(error)}
     document = json.dumps(content) + "\n"
     if options.out:
         options.out.write_text(document)
     else:
         sys.stdout.write(document)
-    return 0
+    return status
 
 
 if __name__ == "__main__":

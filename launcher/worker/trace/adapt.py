@@ -32,7 +32,7 @@ def refuse(spec: RunSpec) -> None:
     }
     found = [reason for reason, applies in reasons.items() if applies]
     if found:
-        raise TrainingError(f"--engine trace: {'; '.join(found)}: use --engine formula")
+        raise TrainingError("; ".join(found))
 
 
 def depths(spec: RunSpec) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Self
 
@@ -70,7 +71,9 @@ class Recorder(LiveBytes):  # type: ignore[no-untyped-call]  # torch types the b
             self.label("activations", (tensor,), only=frozenset(("temporary",)))
             return tensor
 
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        with warnings.catch_warnings(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            # What selective checkpointing keeps does not pass the hooks: it is counted, and labelled temporary.
+            warnings.filterwarnings("ignore", "A saved_tensors_hooks context", FutureWarning)
             yield
 
     def __enter__(self) -> Self:
