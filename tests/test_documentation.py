@@ -2,9 +2,32 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
+from pathlib import Path
+
+from launcher import preflight
+from launcher.check_report import as_text, errors_as_text
 from launcher.documentation import precision_table
-from tests.helpers import assert_golden, make_spec
+from tests.helpers import ask, assert_golden, make_spec
+
+README = Path(__file__).parent.parent / "README.md"
 
 
 def test_the_precision_table_is_what_the_backends_say() -> None:
     assert_golden("../../docs/precision.md", precision_table(make_spec("model=tiny")))
+
+
+def test_the_readme_shows_what_its_commands_print() -> None:
+    blocks = re.findall(
+        r"^    \$ launch check (?P<words>.+)\n\n(?P<said>(?:(?:    .*)?\n)+)", README.read_text(), re.MULTILINE
+    )
+    assert len(blocks) == 2
+    for words, said in blocks:
+        found = ask(*words.split())
+        assert found.spec is not None
+        text = as_text(preflight.assess(found.spec, earlier=found.errors), width=80)
+        shown = textwrap.dedent(said).strip("\n")
+        assert text.startswith(shown) or shown == errors_as_text(
+            preflight.assess(found.spec, earlier=found.errors).errors
+        )
