@@ -70,7 +70,7 @@ def record(plan: Plan, directory: Path, *, overrides: tuple[str, ...], forced: b
         _write_all(partial, plan, job, overrides, forced)
         partial.rename(directory)
     except OSError as error:
-        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):  # Another launch was quicker by this much.
+        if error.errno == errno.ENOTEMPTY:  # Another launch was quicker by this much.
             raise _taken(directory) from None
         raise SubmitError(f"the run directory {directory} cannot be written: {error.strerror or error}") from None
     finally:
