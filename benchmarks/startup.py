@@ -71,7 +71,7 @@ def _uncached(command: list[str], folder: Path) -> float:
     return time.perf_counter() - start
 
 
-def _first_lines(launch: str, folder: Path, runs: int = 5) -> tuple[float, float]:
+def _first_lines(launch: str, folder: Path, runs: int = 3) -> tuple[float, float]:
     """Median seconds from the start of each command to the first line of a program on both ranks."""
     (folder / "first.py").write_text(FIRST_LINE)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "first.py"]
