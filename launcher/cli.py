@@ -9,10 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from launcher import __version__, registry
-from launcher.errors import ConfigErrors, LauncherError
-
-INTERRUPTED = 130
-FAULT = 1
+from launcher.errors import INTERRUPTED, ConfigErrors, LauncherError
 
 VERBS = {
     "run": "compose, check, record and start a run (the default verb)",

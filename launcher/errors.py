@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+INTERRUPTED = 130
+"""The exit status of what Ctrl-C ended, as a shell counts it."""
+
 
 class LauncherError(Exception):
     """The root: a message for the user and the exit status of CONTRACT.md that goes with it."""

@@ -1,4 +1,4 @@
-"""``plan(spec)``: all that is decided about a run before anything is done.
+"""``plan(assessment)``: all that is decided about a run before anything is done.
 
 The dry run is the run minus its last call.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from launcher import preflight, registry, torchrun
+from launcher import registry, torchrun
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.job import RUN, Job
 from launcher.preflight import Assessment
@@ -23,20 +23,20 @@ class Plan:
     job: Job
 
 
-def plan(spec: RunSpec, *, python: str) -> Plan:
-    """Check a specification and translate it.
+def plan(assessment: Assessment, *, python: str) -> Plan:
+    """Translate a run that has been judged.
 
     Args:
-        spec: The run.
+        assessment: The pre-flight's answer.
         python: The interpreter that the job runs with.
 
     Raises:
         ConfigErrors: The specification breaks rules, or its backend can be checked but not launched. A run that
             does not fit is no error here: the plan says so.
     """
-    assessment = preflight.assess(spec)
     if assessment.errors:
         raise ConfigErrors(assessment.errors)
+    spec = assessment.spec
     return Plan(spec=spec, assessment=assessment, job=translate(spec, python=python))
 
 

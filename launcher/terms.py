@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 type Pile = Literal[
     "parameters",
@@ -40,21 +40,7 @@ type Moment = Literal[
 
 PHASES: tuple[Phase, ...] = ("load", "forward", "backward", "optimizer", "checkpoint_save")
 
-PILES: tuple[Pile, ...] = (
-    "parameters",
-    "gradients",
-    "optimizer_states",
-    "master_weights",
-    "activations",
-    "logits",
-    "gather_buffers",
-    "reduce_buffers",
-    "temporary",
-    "workspace",
-    "context",
-    "communicators",
-    "fragmentation",
-)
+PILES: tuple[Pile, ...] = get_args(Pile.__value__)
 
 OUTSIDE_PILES: frozenset[Pile] = frozenset(("context", "communicators"))
 """What the process holds on the device outside of the caching allocator."""

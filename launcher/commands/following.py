@@ -14,13 +14,12 @@ from typing import Any
 
 from launcher import state
 from launcher.commands.cancel import stop
-from launcher.errors import JobFailed
+from launcher.errors import INTERRUPTED, JobFailed
 from launcher.spec import RunSpec
 from launcher.terms import PHASES
 from launcher.units import gib
 
 _POLL_S = 0.2
-INTERRUPTED = 130
 _BETWEEN = "between steps"
 
 

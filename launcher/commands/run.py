@@ -18,7 +18,7 @@ from launcher.check_report import as_json, as_text
 from launcher.commands.common import add_overrides, asked, assessed, folder, print_json, say, width
 from launcher.errors import ConfigError, ConfigErrors, DoesNotFit, JobFailed
 from launcher.job import Job
-from launcher.plan import Plan, translate
+from launcher.plan import Plan, plan
 from launcher.preflight import Assessment
 from launcher.record import directory_of, record
 from launcher.runnable import obstacles
@@ -35,13 +35,12 @@ def run(options: argparse.Namespace) -> int:
     """Start one run and, on this machine, see it through."""
     assessment = assessed(asked(options))
     _refuse(assessment, options)
-    spec = assessment.spec
-    plan = Plan(spec=spec, assessment=assessment, job=translate(spec, python=sys.executable))
-    directory = directory_of(plan, folder=folder())
-    job = record(plan, directory, overrides=tuple(options.overrides), forced=options.force)
+    planned = plan(assessment, python=sys.executable)
+    directory = directory_of(planned, folder=folder())
+    job = record(planned, directory, overrides=tuple(options.overrides), forced=options.force)
     if options.debug:
         return _debug(directory, job)
-    status = _start(plan, directory, quiet=options.json)
+    status = _start(planned, directory, quiet=options.json)
     if options.json:
         row = state.read(directory)
         facts = {"id": row.id, "directory": row.directory, "state": row.state, "job_id": row.job_id}
@@ -75,17 +74,17 @@ def _refuse(assessment: Assessment, options: argparse.Namespace) -> None:
         say(f"launch: the memory verdict is {assessment.verdict.name.replace('_', ' ')}")
 
 
-def _start(plan: Plan, directory: Path, *, quiet: bool) -> int:
+def _start(planned: Plan, directory: Path, *, quiet: bool) -> int:
     from launcher.submit import submit
 
-    job_id = submit(directory, plan.spec)
-    if plan.spec.cluster.kind == "slurm":
+    job_id = submit(directory, planned.spec)
+    if planned.spec.cluster.kind == "slurm":
         if not quiet:
             print(f"job {job_id}  {directory}")
         return 0
     from launcher.commands.following import follow
 
-    return follow(directory, plan.spec, quiet=quiet)
+    return follow(directory, planned.spec, quiet=quiet)
 
 
 def _debug(directory: Path, job: Job) -> int:

@@ -14,9 +14,9 @@ from typing import Any
 from launcher.catalog import Catalog
 from launcher.check_report import world_as_json
 from launcher.commands.common import add_overrides, asked, assessed, folder, print_json, say
-from launcher.errors import ConfigErrors, DoesNotFit
+from launcher.errors import DoesNotFit
 from launcher.job import RUN, Job
-from launcher.plan import Plan, translate
+from launcher.plan import Plan, plan
 from launcher.record import directory_of
 from launcher.submit import sbatch_text
 
@@ -33,17 +33,14 @@ def run(options: argparse.Namespace) -> int:
         print(_group(catalog, options.overrides[0]))
         return 0
     assessment = assessed(asked(options))
-    if assessment.errors:
-        raise ConfigErrors(assessment.errors)
+    planned = plan(assessment, python=sys.executable)
     spec = assessment.spec
-    job = translate(spec, python=sys.executable)
     named = spec.run.name is not None or spec.run.directory is not None
-    plan = Plan(spec=spec, assessment=assessment, job=job)
-    directory = str(directory_of(plan, folder=folder())) if named else RUN
-    job = job.at(directory)
+    directory = str(directory_of(planned, folder=folder())) if named else RUN
+    job = planned.job.at(directory)
     sbatch = sbatch_text(directory.rpartition("/")[2], directory, spec.cluster)
     if options.json:
-        print_json(_document(plan, job, sbatch))
+        print_json(_document(planned, job, sbatch))
     else:
         print(_text(job, sbatch))
     if assessment.verdict.name == "does_not_fit":
@@ -52,10 +49,10 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _document(plan: Plan, job: Job, sbatch: str | None) -> dict[str, Any]:
+def _document(planned: Plan, job: Job, sbatch: str | None) -> dict[str, Any]:
     return {
         "schema": 1,
-        "world": world_as_json(plan.spec),
+        "world": world_as_json(planned.spec),
         "argv": list(job.argv),
         "worker_argv": list(job.worker_argv),
         "environment": dict(job.environment),
