@@ -28,7 +28,7 @@ bench: $(VENV)/.built-test ## measure start-up, overhead and throughput; writes 
 
 lock: $(VENV)/.uv ## write requirements/ anew from pyproject.toml
 	$(BIN)/uv pip compile -q --no-header --no-annotate --python-version 3.12 --extra fsdp -o requirements/demo.txt pyproject.toml
-	$(BIN)/uv pip compile -q --no-header --no-annotate --python-version 3.12 --extra deepspeed --extra dev -o requirements/test.txt pyproject.toml
+	$(BIN)/uv pip compile -q --no-header --no-annotate --python-version 3.12 --extra deepspeed --extra megatron --extra dev -o requirements/test.txt pyproject.toml
 
 $(VENV)/.uv:
 	@test -n "$(PYTHON)" || { echo "launch needs Python 3.12 or later and found none: install one, for example by" \
