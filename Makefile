@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTHON := $(shell for p in python3.12 python3.13 python3.14 python3 $$HOME/.pyenv/versions/3.1[2-9]*/bin/python; do \
 	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null && echo $$p && break; done)
-SOURCES := launcher tests benchmarks
+SOURCES := launcher tests benchmarks slurm
 export HYDRA_FULL_ERROR =
 
 .PHONY: demo test lint bench lock clean

@@ -1,0 +1,1 @@
+"""Slurm for developers: a throw-away cluster on this machine."""

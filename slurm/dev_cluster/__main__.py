@@ -1,0 +1,55 @@
+"""``python -m slurm.dev_cluster``: start, stop, or run one command beside a cluster that ends with it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from slurm.dev_cluster import cluster
+from slurm.dev_cluster.cluster import LIFETIME_S
+from slurm.dev_cluster.texts import ClusterError
+
+FOLDER = Path("/tmp/slurm-dev-cluster")
+
+
+def main() -> int:
+    """The command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m slurm.dev_cluster", description=__doc__)
+    parser.add_argument("verb", choices=("start", "stop", "run"))
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="for `run`")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help=f"all its state (default {FOLDER})")
+    parser.add_argument(
+        "--lifetime", type=float, default=LIFETIME_S, metavar="S", help="ends by itself after S seconds"
+    )
+    parser.add_argument("--accounting", action="store_true", help="slurmdbd and a database, so that sacct works")
+    parser.add_argument("--nodes", type=int, default=4)
+    parser.add_argument("--gpus", type=int, default=8, help="of each node")
+    options = parser.parse_args()
+    if options.verb == "stop":
+        print("stopped" if cluster.stop(options.folder) else "none was running")
+        return 0
+    try:
+        running = cluster.start(
+            options.folder,
+            lifetime_s=options.lifetime,
+            accounting=options.accounting,
+            nodes=options.nodes,
+            gpus=options.gpus,
+        )
+    except ClusterError as error:
+        print(f"slurm.dev_cluster: {error}", file=sys.stderr)
+        return 4
+    if options.verb == "start":
+        print(f"export SLURM_CONF={running.layout.conf}")
+        return 0
+    try:
+        return subprocess.run(options.command, env={**os.environ, **running.environment}, check=False).returncode
+    finally:
+        running.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
