@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from launcher import registry, torchrun
-from launcher.errors import ConfigError, ConfigErrors
+from launcher.errors import ConfigErrors
 from launcher.job import RUN, Job
 from launcher.preflight import Assessment
 from launcher.spec import RunSpec
@@ -31,8 +31,7 @@ def plan(assessment: Assessment, *, python: str) -> Plan:
         python: The interpreter that the job runs with.
 
     Raises:
-        ConfigErrors: The specification breaks rules, or its backend can be checked but not launched. A run that
-            does not fit is no error here: the plan says so.
+        ConfigErrors: The specification breaks rules. A run that does not fit is no error here: the plan says so.
     """
     if assessment.errors:
         raise ConfigErrors(assessment.errors)
@@ -41,17 +40,8 @@ def plan(assessment: Assessment, *, python: str) -> Plan:
 
 
 def translate(spec: RunSpec, *, python: str) -> Job:
-    """The job of a valid specification, with the environment that every backend shares.
-
-    Raises:
-        ConfigErrors: The backend has no translation.
-    """
+    """The job of a valid specification, with the environment that every backend shares."""
     backend = registry.load("backends", spec.backend.name)
-    if not hasattr(backend, "translate"):
-        others = [name for name in registry.names("backends") if hasattr(registry.load("backends", name), "translate")]
-        rule = "this version checks such a run but cannot launch it"
-        ways = [f"backend={name}" for name in others]
-        raise ConfigErrors([ConfigError("backend.name", spec.backend.name, rule, ways)])
     job: Job = backend.translate(spec, python)
     if spec.script is not None:
         argv = torchrun.command(spec, python, (spec.script,), spec.script_args)

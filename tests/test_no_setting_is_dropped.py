@@ -13,7 +13,6 @@ from typing import Literal, TypeAliasType, get_args, get_origin, get_type_hints
 import pytest
 
 from launcher import plan, preflight, registry, ways
-from launcher.errors import ConfigErrors
 from launcher.parse import known_keys, parse, to_dict
 from launcher.rules.dependencies import REFUSED, WARNED
 from launcher.spec import RunSpec
@@ -42,7 +41,11 @@ PLANNING_ONLY = frozenset({
 })
 """Fields that only planning reads: names, sources, capacities, where runs lie and what they are called."""
 
-PRESETS = {"fsdp": ("parallel=fsdp", "parallel=ddp"), "deepspeed": ("parallel=zero3", "parallel=zero2")}
+PRESETS = {
+    "fsdp": ("parallel=fsdp", "parallel=ddp"),
+    "deepspeed": ("parallel=zero3", "parallel=zero2"),
+    "megatron": ("parallel=tp", "parallel=pp"),
+}
 """Runs of each backend in which a setting may mean something; one in which it does suffices."""
 
 CONTEXT = {row.path: (row.needs,) for row in (*REFUSED, *WARNED)} | {
@@ -101,12 +104,27 @@ OTHER: dict[str, tuple[object, ...]] = {
 }
 
 
-def _backends() -> list[str]:
-    return [name for name in registry.names("backends") if hasattr(registry.load("backends", name), "translate")]
+AWAITED = {
+    "megatron": frozenset({
+        "data.source",
+        "data.path",
+        "data.column",
+        "data.split",
+        "data.token_dtype",
+        "data.shuffle",
+        "data.tokenizer",
+        "data.eval_fraction",
+        "save.export",
+        "save.keep",
+    })
+}
+"""What a worker that is still to come reads of ``spec.json``."""
 
 
 @cache
 def _read(backend: str) -> frozenset[str]:
+    if backend in AWAITED:
+        return AWAITED[backend]
     argv = plan.translate(make_spec(PRESETS[backend][0]), python="python").argv
     entry = argv[argv.index("--") + 1]
     return keys_read_by(entry, backend)
@@ -163,10 +181,7 @@ def _is_heard(backend: str, path: str, base: RunSpec) -> bool:
 def _differs(base: RunSpec, changed: RunSpec) -> bool:
     if preflight.errors(changed):
         return True
-    try:
-        return _job(base) != _job(changed)
-    except ConfigErrors:
-        return True
+    return _job(base) != _job(changed)
 
 
 def _job(spec: RunSpec) -> tuple[object, ...]:
@@ -174,7 +189,7 @@ def _job(spec: RunSpec) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("path", sorted(known_keys() - PLANNING_ONLY))
-@pytest.mark.parametrize("backend", _backends())
+@pytest.mark.parametrize("backend", registry.names("backends"))
 def test_a_setting_changes_the_job_or_is_refused(backend: str, path: str) -> None:
     heard = []
     for preset in PRESETS[backend]:
@@ -187,5 +202,5 @@ def test_fields_that_only_planning_reads_exist() -> None:
     assert known_keys() >= PLANNING_ONLY
 
 
-def test_there_are_backends_that_launch() -> None:
-    assert set(_backends()) >= {"fsdp", "deepspeed"}
+def test_every_backend_is_asked() -> None:
+    assert set(PRESETS) == set(registry.names("backends")) >= {"fsdp", "deepspeed", "megatron"}

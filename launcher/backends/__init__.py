@@ -8,5 +8,5 @@ A backend is a package ``launcher/backends/<name>`` whose ``__init__`` offers
 - ``engine(spec) -> Engine``: the implementation that runs, as far as memory depends on it,
 - ``overheads(held) -> Iterable[MemoryTerm]``: buffers and temporaries that only it has,
 - ``obstacles(spec) -> Iterator[ConfigError]``, if there are any: what this machine lacks to run a valid job,
-- ``translate(spec, python) -> Job``: the job. A backend without ``translate`` can be checked, not launched.
+- ``translate(spec, python) -> Job``: the job.
 """

@@ -5,5 +5,6 @@ from __future__ import annotations
 from launcher.backends.megatron.check import check, warnings
 from launcher.backends.megatron.dtypes import dtypes
 from launcher.backends.megatron.overheads import engine, overheads
+from launcher.backends.megatron.translate import translate
 
-__all__ = ["check", "dtypes", "engine", "overheads", "warnings"]
+__all__ = ["check", "dtypes", "engine", "overheads", "translate", "warnings"]

@@ -8,24 +8,34 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from launcher import ways
+from launcher.backends.megatron import extra, models
+from launcher.backends.megatron.arguments import name
 from launcher.backends.megatron.dtypes import dtypes
+from launcher.backends.megatron.overheads import VOCABULARY_MULTIPLE
 from launcher.errors import ConfigError
 from launcher.spec import RunSpec
 
 _OPTIMIZERS = ("adamw", "sgd", "lion", "muon")
 _MODULES = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts")
-_VOCABULARY_MULTIPLE = 128
-"""Default of ``--make-vocab-size-divisible-by``; the multiple is this times the tensor parallel ranks."""
+_BALANCING = ("moe-aux-loss-coeff", "moe-router-load-balancing-type", "moe-router-enable-expert-bias")
+_MINUTE = 60
+_SECOND_MOMENT: dict[str, object] = {"optimizer.beta2": 0.95, "optimizer.epsilon": 1e-8}
+"""What only Adam reads, with the defaults of conf/optimizer/_base.yaml."""
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
     """Settings without a counterpart, and combinations that Megatron-LM's own validator refuses."""
     yield from _degrees(spec)
+    yield from models.check(spec)
     yield from _model(spec)
+    yield from _without_gpu(spec)
     yield from _zero(spec)
     yield from _precision(spec)
     yield from _checkpointing(spec)
     yield from _training(spec)
+    yield from _data(spec)
+    yield from _checkpoints(spec)
+    yield from extra.check(spec)
 
 
 def _degrees(spec: RunSpec) -> Iterator[ConfigError]:
@@ -55,6 +65,22 @@ def _model(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.adapter.name != "none":
         rule = "Megatron-LM has no adapters"
         yield ConfigError("adapter.name", spec.adapter.name, rule, ["adapter=none", "parallel=fsdp"])
+
+
+def _without_gpu(spec: RunSpec) -> Iterator[ConfigError]:
+    """What only Transformer Engine or CUDA streams do (``core/transformer/dot_product_attention.py``)."""
+    if spec.hardware.device == "cuda":
+        return
+    if spec.parallel.context > 1:
+        rule = "context parallelism needs Transformer Engine's attention, which runs on GPUs alone"
+        way_out = ["parallel.context=1", "hardware=h100_80g"]
+        yield ConfigError("parallel.context", spec.parallel.context, rule, way_out)
+    if spec.zero.stage >= 2:
+        rule = "Megatron-FSDP gathers and reduces on CUDA streams, and this run is on CPU ranks (hardware.device)"
+        yield ConfigError("zero.stage", spec.zero.stage, rule, ["zero.stage=1", "hardware=h100_80g"])
+    if spec.zero.offload_optimizer == "cpu":
+        rule = "there is nothing to offload on CPU ranks (hardware.device)"
+        yield ConfigError("zero.offload_optimizer", "cpu", rule, ["zero.offload_optimizer=none", "hardware=h100_80g"])
 
 
 def _zero(spec: RunSpec) -> Iterator[ConfigError]:
@@ -161,14 +187,57 @@ def _training(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError("train.loss", "chunked", rule, ["train.loss=full", "train.loss=fused"])
 
 
+def _data(spec: RunSpec) -> Iterator[ConfigError]:
+    """A checkout's own program reads indexed data sets alone."""
+    data = spec.data
+    if spec.backend.path is not None and data.source not in ("synthetic", "tokens"):
+        rule = "a checkout's pretrain_gpt.py reads indexed data sets (PREFIX.bin, PREFIX.idx): name the prefix"
+        way_out = ["data=tokens data.path=PREFIX", "data=synthetic", "backend.path=null"]
+        yield ConfigError("data.source", data.source, rule, way_out)
+    if spec.tracking.kind == "mlflow":
+        rule = "Megatron-LM logs to tensorboard and wandb"
+        yield ConfigError("tracking.kind", "mlflow", rule, ["tracking=tensorboard", "tracking=wandb", "tracking=none"])
+
+
+def _checkpoints(spec: RunSpec) -> Iterator[ConfigError]:
+    """``pretrain`` saves after its last step wherever it saves at all."""
+    save, steps, timeout = spec.save, spec.train.steps, spec.train.timeout_s
+    if save.every is not None and not save.last and steps % save.every:
+        rule = f"Megatron-LM also saves after its last step, {steps}, where it saves at all"
+        yield ConfigError("save.last", False, rule, ["save.last=true", "save.every=null"])
+    if timeout % _MINUTE:
+        rule = "Megatron-LM counts the timeout in whole minutes"
+        up = -(-timeout // _MINUTE) * _MINUTE
+        yield ConfigError("train.timeout_s", timeout, rule, [f"train.timeout_s={up}"])
+
+
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
-    """The padded vocabulary (``training/vocab_utils.py``)."""
-    multiple = _VOCABULARY_MULTIPLE * spec.parallel.tensor
+    """The padded vocabulary (``training/vocab_utils.py``), unbalanced experts, and what only some optimizers read."""
+    yield from _padded(spec)
+    yield from _idle(spec)
+    yield from extra.warnings(spec)
+
+
+def _idle(spec: RunSpec) -> Iterator[ConfigError]:
+    if spec.optimizer.name == "sgd":
+        for path, neutral in _SECOND_MOMENT.items():
+            if (value := ways.value_at(spec, path)) != neutral:
+                rule = "sgd has no second moment; it reads optimizer.beta1 as its momentum"
+                yield ConfigError(path, value, rule, ["optimizer=adamw", ways.override(path, neutral)])
+    balanced = any(name(key) in _BALANCING for key in spec.backend.extra)
+    if spec.model.num_experts and spec.model.family != "deepseek" and not balanced:
+        rule = "no loss balances the experts, as with the other engines: a router may leave most of them idle"
+        way_out = ["+backend.extra.moe-aux-loss-coeff=0.01"]
+        yield ConfigError("model.num_experts", spec.model.num_experts, rule, way_out)
+
+
+def _padded(spec: RunSpec) -> Iterator[ConfigError]:
+    multiple = VOCABULARY_MULTIPLE * spec.parallel.tensor
     size = spec.model.vocab_size
     padded = -(-size // multiple) * multiple
     if padded != size:
         rule = (
-            f"Megatron-LM pads the vocabulary to a multiple of {_VOCABULARY_MULTIPLE} x tensor"
+            f"Megatron-LM pads the vocabulary to a multiple of {VOCABULARY_MULTIPLE} x tensor"
             f" {spec.parallel.tensor}: {padded} rows, and as many logits"
         )
         yield ConfigError("model.vocab_size", size, rule, [ways.override("model.vocab_size", padded)])

@@ -1,0 +1,56 @@
+"""The Megatron-LM argument list of a run: every choice spelt out, what ``backend.extra`` sets put in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from launcher.backends.megatron import layout, network, training
+from launcher.backends.megatron.network import Arguments, Value
+from launcher.spec import RunSpec
+
+_LOCAL: Arguments = {
+    "transformer-impl": "local",
+    "use-cpu-initialization": True,
+    "no-gradient-accumulation-fusion": True,
+    "no-masked-softmax-fusion": True,
+    "no-persist-layer-norm": True,
+    "no-bias-swiglu-fusion": True,
+    "no-bias-dropout-fusion": True,
+    "no-rope-fusion": True,
+    "disable-jit-fuser": True,
+}
+"""Megatron-core's own modules in place of Transformer Engine's and Apex' kernels, which are for GPUs alone."""
+
+
+def arguments(spec: RunSpec) -> Arguments:
+    """All arguments by name; ``backend.extra`` replaces, adds, and with ``false`` or ``null`` takes away."""
+    found = {**network.arguments(spec), **layout.arguments(spec), **training.arguments(spec)}
+    if spec.hardware.device == "cpu":
+        found |= _LOCAL
+    found |= {name(key): _value(value) for key, value in spec.backend.extra.items()}
+    return {key: value for key, value in found.items() if value is not None and value is not False}
+
+
+def argument_list(spec: RunSpec) -> tuple[str, ...]:
+    """The words of the command line."""
+    return tuple(_words(arguments(spec)))
+
+
+def name(key: str) -> str:
+    """An argument's name as Megatron-LM spells it: with dashes, without the two in front."""
+    return key.lstrip("-").replace("_", "-")
+
+
+def _value(value: object) -> Value:
+    if isinstance(value, list | tuple):
+        return tuple(item if isinstance(item, int) and not isinstance(item, bool) else str(item) for item in value)
+    return value if value is None or isinstance(value, bool | int | float) else str(value)
+
+
+def _words(found: Arguments) -> Iterator[str]:
+    for key, value in found.items():
+        yield f"--{key}"
+        if isinstance(value, tuple):
+            yield from map(str, value)
+        elif value is not True:
+            yield str(value)

@@ -1,0 +1,121 @@
+"""``backend.extra``: Megatron-LM arguments as they are, put in their places. None may rival a setting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from launcher.backends.megatron.arguments import name
+from launcher.errors import ConfigError
+from launcher.spec import RunSpec
+
+SETTINGS: Mapping[str, str] = {
+    "accumulate-allreduce-grads-in-fp32": "precision.accumulate",
+    "adam-beta1": "optimizer.beta1",
+    "adam-beta2": "optimizer.beta2",
+    "adam-eps": "optimizer.epsilon",
+    "add-qkv-bias": "model.attention_bias",
+    "async-save": "save.async",
+    "attention-backend": "model.attention",
+    "bf16": "precision.compute",
+    "clip-grad": "optimizer.clip",
+    "context-parallel-size": "parallel.context",
+    "cross-entropy-loss-fusion": "train.loss",
+    "data-parallel-sharding-strategy": "zero.stage",
+    "decoder-first-pipeline-num-layers": "parallel.first_stage_layers",
+    "decoder-last-pipeline-num-layers": "parallel.last_stage_layers",
+    "disable-bias-linear": "model.mlp_bias",
+    "eval-interval": "train.eval_every",
+    "eval-iters": "train.eval_steps",
+    "exp-avg-dtype": "precision.optimizer_states",
+    "exp-avg-sq-dtype": "precision.optimizer_states",
+    "expert-model-parallel-size": "parallel.expert",
+    "expert-tensor-parallel-size": "parallel.expert_tensor",
+    "ffn-hidden-size": "model.intermediate_size",
+    "fp16": "precision.compute",
+    "fp8-recipe": "precision.recipe",
+    "global-batch-size": "train.global_batch_size",
+    "grad-reduce-in-bf16": "precision.reduce",
+    "hidden-dropout": "model.dropout",
+    "hidden-size": "model.hidden_size",
+    "init-method-std": "model.initializer_range",
+    "kv-channels": "model.head_dim",
+    "kv-lora-rank": "model.kv_lora_rank",
+    "load": "save.load",
+    "log-interval": "train.log_every",
+    "lr": "optimizer.lr",
+    "lr-decay-style": "optimizer.schedule",
+    "lr-warmup-iters": "optimizer.warmup_steps",
+    "main-params-dtype": "precision.master",
+    "max-position-embeddings": "model.max_position_embeddings",
+    "micro-batch-size": "train.micro_batch_size",
+    "min-lr": "optimizer.min_lr",
+    "mock-data": "data.source",
+    "moe-ffn-hidden-size": "model.moe_intermediate_size",
+    "moe-layer-freq": "model.first_dense_layers",
+    "moe-router-topk": "model.num_experts_per_tok",
+    "moe-shared-expert-intermediate-size": "model.num_shared_experts",
+    "multi-latent-attention": "model.kv_lora_rank",
+    "norm-epsilon": "model.norm_epsilon",
+    "normalization": "model.normalization",
+    "num-attention-heads": "model.num_attention_heads",
+    "num-distributed-optimizer-instances": "parallel.replicate",
+    "num-experts": "model.num_experts",
+    "num-layers": "model.num_hidden_layers",
+    "num-layers-per-virtual-pipeline-stage": "parallel.virtual_pipeline",
+    "num-query-groups": "model.num_key_value_heads",
+    "num-virtual-stages-per-pipeline-rank": "parallel.virtual_pipeline",
+    "num-workers": "data.workers",
+    "optimizer": "optimizer.name",
+    "optimizer-cpu-offload": "zero.offload_optimizer",
+    "pipeline-model-parallel-size": "parallel.pipeline",
+    "position-embedding-type": "model.position_embedding",
+    "q-lora-rank": "model.q_lora_rank",
+    "qk-head-dim": "model.qk_nope_head_dim",
+    "qk-layernorm": "model.qk_norm",
+    "qk-pos-emb-head-dim": "model.qk_rope_head_dim",
+    "recompute-granularity": "checkpointing.mode",
+    "recompute-method": "checkpointing.method",
+    "recompute-modules": "checkpointing.modules",
+    "recompute-num-layers": "checkpointing.layers",
+    "rotary-base": "model.rope_theta",
+    "save": "run.directory",
+    "save-interval": "save.every",
+    "seed": "train.seed",
+    "seq-length": "train.sequence_length",
+    "sequence-parallel": "parallel.sequence",
+    "squared-relu": "model.hidden_act",
+    "swiglu": "model.hidden_act",
+    "tensor-model-parallel-size": "parallel.tensor",
+    "train-iters": "train.steps",
+    "train-samples": "train.steps",
+    "untie-embeddings-and-output-weights": "model.tie_word_embeddings",
+    "use-distributed-optimizer": "zero.stage",
+    "use-megatron-fsdp": "zero.stage",
+    "v-head-dim": "model.v_head_dim",
+    "vocab-size": "model.vocab_size",
+    "wandb-project": "tracking.project",
+    "weight-decay": "optimizer.weight_decay",
+}
+"""Arguments that have a setting of their own, which the memory estimate and the record of the run read as well."""
+
+
+def check(spec: RunSpec) -> Iterator[ConfigError]:
+    """Arguments that a setting gives already."""
+    for key, value in spec.backend.extra.items():
+        setting = SETTINGS.get(name(key))
+        if setting is not None:
+            rule = f"it has a setting of its own, {setting}, which the memory estimate reads too"
+            yield ConfigError(f"backend.extra.{key}", _plain(value), rule, [f"launch show {setting.partition('.')[0]}"])
+
+
+def warnings(spec: RunSpec) -> Iterator[ConfigError]:
+    """Everything that is handed through: nothing but Megatron-LM itself judges it."""
+    if spec.backend.extra:
+        names = ", ".join(f"--{name(key)}" for key in spec.backend.extra)
+        rule = f"handed to Megatron-LM as it is and not part of the memory estimate: {names}"
+        yield ConfigError("backend.extra", {key: _plain(value) for key, value in spec.backend.extra.items()}, rule)
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,88 @@
+"""Degrees, sharding, number formats and recomputation as Megatron-LM arguments."""
+
+from __future__ import annotations
+
+from launcher.backends.megatron.dtypes import dtypes
+from launcher.backends.megatron.network import Arguments
+from launcher.spec import RunSpec
+from launcher.strategies.pipeline import chunk_sizes
+
+_STRATEGIES = {2: "optim_grads", 3: "optim_grads_params"}
+_FP8_FORMATS = {"delayed": "hybrid", "tensorwise": "hybrid", "blockwise": "e4m3", "mxfp8": "e4m3"}
+"""Formats of Megatron-LM's own fp8 recipes: block scales leave e4m3 range enough for gradients (arXiv:2506.08027)."""
+
+
+def arguments(spec: RunSpec) -> Arguments:
+    """Everything that says where the model lies and in which formats."""
+    return {**_degrees(spec), **_sharding(spec), **_formats(spec), **_recomputation(spec)}
+
+
+def fsdp(spec: RunSpec) -> bool:
+    """Whether Megatron-FSDP shards; ``zero.stage=1`` is the distributed optimizer."""
+    return spec.zero.stage >= 2
+
+
+def _degrees(spec: RunSpec) -> Arguments:
+    parallel = spec.parallel
+    return {
+        "tensor-model-parallel-size": parallel.tensor,
+        "sequence-parallel": parallel.sequence,
+        "pipeline-model-parallel-size": parallel.pipeline,
+        "num-virtual-stages-per-pipeline-rank": parallel.virtual_pipeline if parallel.virtual_pipeline > 1 else None,
+        "decoder-first-pipeline-num-layers": parallel.first_stage_layers,
+        "decoder-last-pipeline-num-layers": parallel.last_stage_layers,
+        "context-parallel-size": parallel.context,
+        "cp-comm-type": "p2p" if parallel.context > 1 else None,
+        "expert-model-parallel-size": parallel.expert if spec.model.num_experts else None,
+        "expert-tensor-parallel-size": parallel.expert_tensor,
+    }
+
+
+def _sharding(spec: RunSpec) -> Arguments:
+    """The distributed optimizer, or Megatron-FSDP; on GPUs its communication runs beside the computation."""
+    zero, overlaps = spec.zero, spec.hardware.device == "cuda"
+    if not zero.stage:
+        return {"overlap-grad-reduce": overlaps}
+    return {
+        "use-distributed-optimizer": True,
+        "overlap-grad-reduce": overlaps,
+        "overlap-param-gather": overlaps,
+        "num-distributed-optimizer-instances": spec.parallel.replicate if spec.parallel.replicate > 1 else None,
+        "use-megatron-fsdp": fsdp(spec),
+        "data-parallel-sharding-strategy": _STRATEGIES.get(zero.stage),
+        "no-gradient-accumulation-fusion": fsdp(spec),
+        "optimizer-cpu-offload": zero.offload_optimizer == "cpu",
+        "overlap-cpu-optimizer-d2h-h2d": zero.offload_optimizer == "cpu",
+    }
+
+
+def _formats(spec: RunSpec) -> Arguments:
+    """The word's own flags, and the precision-aware optimizer where states are narrower or offloaded."""
+    precision, meaning = spec.precision, dtypes(spec)
+    compute, states = precision.compute, meaning.optimizer_states
+    aware = states != "fp32" or meaning.master == "fp16" or spec.zero.offload_optimizer == "cpu"
+    return {
+        "fp16": compute == "fp16",
+        "bf16": compute in ("bf16", "fp8"),
+        "fp8-format": _FP8_FORMATS[precision.recipe] if compute == "fp8" and precision.recipe else None,
+        "fp8-recipe": precision.recipe if compute == "fp8" else None,
+        "grad-reduce-in-bf16": meaning.accumulate == "bf16",
+        "use-precision-aware-optimizer": aware,
+        "main-params-dtype": meaning.master if aware else None,
+        "exp-avg-dtype": states if aware else None,
+        "exp-avg-sq-dtype": states if aware else None,
+    }
+
+
+def _recomputation(spec: RunSpec) -> Arguments:
+    checkpointing = spec.checkpointing
+    if checkpointing.mode == "none":
+        return {}
+    if checkpointing.mode == "selective":
+        return {"recompute-granularity": "selective", "recompute-modules": checkpointing.modules or ("core_attn",)}
+    every = 1 if checkpointing.method == "uniform" else max(chunk_sizes(spec))
+    return {
+        "recompute-granularity": "full",
+        "recompute-method": checkpointing.method,
+        "recompute-num-layers": checkpointing.layers or every,
+    }

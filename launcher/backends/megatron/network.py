@@ -1,0 +1,116 @@
+"""The model as Megatron-LM arguments (``megatron/training/arguments.py`` of megatron-core 0.19.2)."""
+
+from __future__ import annotations
+
+from launcher.backends.megatron.hardware import capability
+from launcher.backends.megatron.overheads import VOCABULARY_MULTIPLE
+from launcher.spec import ModelSpec, RunSpec
+
+type Value = bool | int | float | str | tuple[str | int, ...] | None
+type Arguments = dict[str, Value]
+"""Arguments by their names without dashes: ``True`` is a switch, ``False`` and ``None`` are left out."""
+
+_NORMS = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}
+_POSITIONS = {"rope": "rope", "learned": "learned_absolute", "none": "none"}
+_ATTENTION = {"flash": "flash", "sdpa": "auto", "eager": "unfused"}
+_GROUPED_FROM = 8
+"""``validate_args``: grouped matrix products need compute capability 8."""
+
+
+def arguments(spec: RunSpec) -> Arguments:
+    """Sizes and kinds of the model."""
+    model = spec.model
+    grouped = model.key_value_heads != model.num_attention_heads and not model.kv_lora_rank
+    return {
+        "num-layers": model.num_hidden_layers,
+        "hidden-size": model.hidden_size,
+        "ffn-hidden-size": model.intermediate_size,
+        "num-attention-heads": model.num_attention_heads,
+        "group-query-attention": grouped,
+        "num-query-groups": model.key_value_heads if grouped else None,
+        "kv-channels": model.head_dim,
+        "seq-length": spec.sequence_length,
+        "max-position-embeddings": model.max_position_embeddings,
+        **_positions(model),
+        "normalization": _NORMS[model.normalization],
+        "norm-epsilon": model.norm_epsilon,
+        "qk-layernorm": model.qk_norm or model.kv_lora_rank > 0,
+        **_activation(model),
+        "disable-bias-linear": not model.mlp_bias,
+        "add-qkv-bias": model.attention_bias and not model.mlp_bias,
+        "untie-embeddings-and-output-weights": not model.tie_word_embeddings,
+        "attention-dropout": model.dropout,
+        "hidden-dropout": model.dropout,
+        "init-method-std": model.initializer_range,
+        "attention-backend": _ATTENTION[model.attention],
+        "vocab-size": model.vocab_size,
+        "make-vocab-size-divisible-by": VOCABULARY_MULTIPLE,
+        **(_experts(spec) if model.num_experts else {}),
+        **(_latent_attention(model) if model.kv_lora_rank else {}),
+    }
+
+
+def grouped_gemm(spec: RunSpec) -> bool:
+    """Whether the experts of a rank are one grouped matrix product, which only Transformer Engine has."""
+    return spec.hardware.device == "cuda" and capability(spec.hardware)[0] >= _GROUPED_FROM
+
+
+def _positions(model: ModelSpec) -> Arguments:
+    found: Arguments = {"position-embedding-type": _POSITIONS[model.position_embedding]}
+    if model.position_embedding == "rope":
+        found["rotary-base"] = int(model.rope_theta)
+    return found
+
+
+def _activation(model: ModelSpec) -> Arguments:
+    """The kernel that adds the bias of the first linear computes GELU by its tanh approximation, ``gelu_new``.
+
+    (``core/fusions/fused_bias_gelu.py``.) Without it ``F.gelu`` is exact. ``--openai-gelu`` is read by nothing.
+    """
+    if model.gated:
+        return {"swiglu": True}
+    return {"squared-relu": model.hidden_act == "squared_relu", "no-bias-gelu-fusion": model.hidden_act != "gelu_new"}
+
+
+def _experts(spec: RunSpec) -> Arguments:
+    """Experts after the first dense layers; the router computes in fp32, as the memory estimate assumes."""
+    model = spec.model
+    dense, sparse = model.first_dense_layers, model.num_hidden_layers - model.first_dense_layers
+    return {
+        "num-experts": model.num_experts,
+        "moe-ffn-hidden-size": model.moe_intermediate_size,
+        "moe-router-topk": model.num_experts_per_tok,
+        "moe-shared-expert-intermediate-size": model.num_shared_experts * model.moe_intermediate_size or None,
+        "moe-layer-freq": f"([0]*{dense}+[1]*{sparse})" if dense else None,
+        "moe-grouped-gemm": grouped_gemm(spec),
+        "moe-token-dispatcher-type": "alltoall",
+        "moe-router-dtype": "fp32",
+        "moe-router-load-balancing-type": "aux_loss",
+        "moe-aux-loss-coeff": 0.0,
+        **_router(model),
+    }
+
+
+def _router(model: ModelSpec) -> Arguments:
+    """DeepSeek-V3 scores by sigmoid and balances by a bias of each expert (arXiv:2412.19437, section 2.1.2).
+
+    The others take a softmax over the experts that were chosen, which for a single one has no gradient: Megatron-LM
+    demands the softmax over all of them there (``core/transformer/transformer_config.py``).
+    """
+    if model.family == "deepseek":
+        return {"moe-router-score-function": "sigmoid", "moe-router-enable-expert-bias": True}
+    return {"moe-router-pre-softmax": model.num_experts_per_tok == 1}
+
+
+def _latent_attention(model: ModelSpec) -> Arguments:
+    """Megatron-LM fuses rotary positions of latent attention for YaRN alone (``MLATransformerConfig``)."""
+    return {
+        "multi-latent-attention": True,
+        "q-lora-rank": model.q_lora_rank or None,
+        "kv-lora-rank": model.kv_lora_rank,
+        "qk-head-dim": model.qk_nope_head_dim,
+        "qk-pos-emb-head-dim": model.qk_rope_head_dim,
+        "v-head-dim": model.v_head_dim,
+        "rope-type": "rope",
+        "no-rope-fusion": True,
+    }

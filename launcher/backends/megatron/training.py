@@ -1,0 +1,118 @@
+"""Batches, optimizer, data, checkpoints and logs as Megatron-LM arguments."""
+
+from __future__ import annotations
+
+from launcher.backends.megatron.layout import fsdp
+from launcher.backends.megatron.network import Arguments
+from launcher.job import RUN
+from launcher.spec import RunSpec
+
+_OPTIMIZERS = {"adamw": "adam"}
+_MINUTE = 60
+CORPUS = f"{RUN}/data/corpus"
+"""The indexed data set, ``.bin`` and ``.idx``, that the worker writes of ``data.source`` before it trains."""
+
+
+def arguments(spec: RunSpec) -> Arguments:
+    """Everything about the training itself."""
+    return {**_steps(spec), **_optimizer(spec), **_data(spec), **_checkpoints(spec), **_process(spec), **_logs(spec)}
+
+
+def _steps(spec: RunSpec) -> Arguments:
+    """``--eval-interval`` has no default of use: ``pretrain`` divides by it also where nothing is evaluated."""
+    train = spec.train
+    return {
+        "micro-batch-size": train.micro_batch_size,
+        "global-batch-size": spec.global_batch_size,
+        "train-iters": train.steps,
+        "eval-interval": train.eval_every or train.steps,
+        "eval-iters": train.eval_steps if train.eval_every else 0,
+        "seed": train.seed,
+        "cross-entropy-loss-fusion": train.loss == "fused",
+        "cross-entropy-fusion-impl": "native" if train.loss == "fused" else None,
+    }
+
+
+def _optimizer(spec: RunSpec) -> Arguments:
+    optimizer = spec.optimizer
+    return {
+        "optimizer": _OPTIMIZERS.get(optimizer.name, optimizer.name),
+        **_momentum(spec),
+        "lr": optimizer.lr,
+        "min-lr": optimizer.min_lr,
+        "lr-decay-style": optimizer.schedule,
+        "lr-decay-iters": spec.train.steps,
+        "lr-warmup-iters": optimizer.warmup_steps,
+        "weight-decay": optimizer.weight_decay,
+        "clip-grad": optimizer.clip,
+    }
+
+
+def _momentum(spec: RunSpec) -> Arguments:
+    optimizer = spec.optimizer
+    if optimizer.name == "sgd":
+        return {"sgd-momentum": optimizer.beta1}
+    if optimizer.name == "lion":
+        return {"lion-beta1": optimizer.beta1, "lion-beta2": optimizer.beta2}
+    adam: Arguments = {
+        "adam-beta1": optimizer.beta1,
+        "adam-beta2": optimizer.beta2,
+        "adam-eps": optimizer.epsilon,
+    }
+    return {"muon-momentum": optimizer.beta1, **adam} if optimizer.name == "muon" else adam
+
+
+def _data(spec: RunSpec) -> Arguments:
+    """Token ids: whatever makes them of text runs before Megatron-LM reads them, so its tokenizer has no words."""
+    data = spec.data
+    held_out = 100 * data.eval_fraction if spec.train.eval_every else 0.0
+    synthetic = data.source == "synthetic"
+    return {
+        "mock-data": synthetic,
+        "data-path": None if synthetic else (data.path if spec.backend.path else CORPUS),
+        "split": f"{100 - held_out:g},{held_out:g},0",
+        "data-cache-path": f"{RUN}/data/cache",
+        "tokenizer-type": "NullTokenizer",
+        "num-workers": data.workers,
+        "no-create-attention-mask-in-dataloader": spec.hardware.device == "cuda",
+    }
+
+
+def _checkpoints(spec: RunSpec) -> Arguments:
+    """A run starts from its own newest checkpoint; the worker looks there before it takes ``save.load``."""
+    save = spec.save
+    saves = save.last or save.every is not None
+    reshardable = spec.zero.stage == 1 and spec.optimizer.name in ("adamw", "sgd")
+    return {
+        "save": f"{RUN}/checkpoints" if saves else None,
+        "save-interval": (save.every or spec.train.steps) if saves else None,
+        "load": save.load or f"{RUN}/checkpoints",
+        "exit-on-missing-checkpoint": save.load is not None,
+        "ckpt-format": "fsdp_dtensor" if fsdp(spec) else "torch_dist",
+        "dist-ckpt-optim-fully-reshardable": reshardable,
+        "async-save": save.asynchronous,
+        "async-strategy": "mcore" if save.asynchronous else None,
+        "use-persistent-ckpt-worker": save.asynchronous,
+    }
+
+
+def _process(spec: RunSpec) -> Arguments:
+    """Slurm's warning is SIGUSR2, which torchrun ignores and its ranks take; a local job is ended by SIGTERM."""
+    return {
+        "distributed-backend": "gloo" if spec.hardware.device == "cpu" else "nccl",
+        "distributed-timeout-minutes": spec.train.timeout_s // _MINUTE,
+        "exit-signal-handler": True,
+        "exit-signal": "SIGUSR2" if spec.cluster.kind == "slurm" else "SIGTERM",
+    }
+
+
+def _logs(spec: RunSpec) -> Arguments:
+    tracking = spec.tracking
+    return {
+        "log-interval": spec.train.log_every,
+        "log-throughput": spec.hardware.device == "cuda",
+        "tensorboard-dir": f"{RUN}/tensorboard" if tracking.kind == "tensorboard" else None,
+        "wandb-project": (tracking.project or "launch") if tracking.kind == "wandb" else None,
+        "wandb-exp-name": RUN if tracking.kind == "wandb" else None,
+        "wandb-save-dir": RUN if tracking.kind == "wandb" else None,
+    }

@@ -1,0 +1,69 @@
+"""A run as a Megatron-LM job: torchrun, the worker or a checkout's ``pretrain_gpt.py``, and the argument list."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import PurePosixPath
+
+from launcher import torchrun
+from launcher.backends.megatron.arguments import argument_list
+from launcher.backends.megatron.hardware import capability
+from launcher.backends.megatron.layout import fsdp
+from launcher.job import RUN, Job
+from launcher.spec import RunSpec
+
+PROGRAM = ("-m", "launcher.worker.megatron")
+SCRIPT = "pretrain_gpt.py"
+"""The entry point of a Megatron-LM checkout, ``backend.path``; the wheel of megatron-core has none."""
+
+_CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
+_BLACKWELL = 10
+
+
+def translate(spec: RunSpec, python: str) -> Job:
+    """The job.
+
+    Args:
+        spec: A run that ``check`` accepts.
+        python: The interpreter of the job.
+    """
+    words = argument_list(spec)
+    if spec.backend.path is None:
+        argv = torchrun.command(spec, python, PROGRAM, ("--run", RUN, *words))
+    else:
+        argv = torchrun.command(spec, python, (str(PurePosixPath(spec.backend.path) / SCRIPT),), words)
+    return Job(
+        argv=argv,
+        worker_argv=words,
+        environment=environment(spec),
+        nodes=spec.cluster.nodes,
+        gpus_per_node=spec.cluster.gpus_per_node,
+        files={"megatron_arguments.txt": _lines(words)},
+    )
+
+
+def environment(spec: RunSpec) -> dict[str, str]:
+    """One queue for computation and communication where tensor or context parallel ranks overlap them.
+
+    ``validate_args`` demands it before compute capability 10, and the opposite for Megatron-FSDP.
+    """
+    found = {}
+    if spec.hardware.device == "cuda" and spec.train.allocator == "expandable":
+        found["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+    if spec.tracking.kind == "wandb" and spec.tracking.uri is not None:
+        found["WANDB_BASE_URL"] = spec.tracking.uri
+    split = spec.parallel.tensor > 1 or spec.parallel.context > 1
+    older = spec.hardware.device == "cpu" or capability(spec.hardware)[0] < _BLACKWELL
+    if split and older and not fsdp(spec):
+        found[_CONNECTIONS] = "1"
+    return found
+
+
+def _lines(words: tuple[str, ...]) -> str:
+    """The argument list as a shell script's lines: one argument and its values each, continued by a backslash."""
+    lines: list[list[str]] = []
+    for word in words:
+        if word.startswith("--"):
+            lines.append([])
+        lines[-1].append(word)
+    return " \\\n".join(shlex.join(line) for line in lines) + "\n"
