@@ -14,6 +14,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,17 @@ from launcher.command_line import Override
 from launcher.errors import ComposeError, ConfigError
 
 type Config = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """All values between two numbers, which only a sampler can sweep over; ``log`` draws their logarithm evenly."""
+
+    low: float
+    high: float
+    integer: bool
+    log: bool
+
 
 _memory: dict[str, Config] = {}
 _folders: list[str] = []
@@ -169,3 +181,37 @@ def _unreadable(parser: Any, text: str, exception: type[Exception]) -> ConfigErr
         reason = str(error).splitlines()[0]
         return ConfigError(key, value, f"the value cannot be read: {reason}", [f"'{key}=\"{value}\"'"])
     return None
+
+
+def swept(override: Override, options: Sequence[str]) -> tuple[str, ...] | Interval | None:
+    """The values that an override sweeps over in Hydra's grammar; None where it names one.
+
+    Args:
+        override: A choice of an option, or the setting of a key.
+        options: The names that ``glob(...)`` chooses from: the options of the override's group.
+
+    Raises:
+        ConfigErrors: The value cannot be read, or nothing matches the glob.
+    """
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.core.override_parser.types import Glob, IntervalSweep
+    from hydra.errors import HydraException
+
+    parser = OverridesParser.create()
+    if unreadable := _unreadable(parser, override.text, HydraException):
+        raise ComposeError([unreadable])
+    parsed = parser.parse_override(override.text)
+    if not parsed.is_sweep_override():
+        return None
+    content = parsed.value()
+    if isinstance(content, IntervalSweep):
+        integer = isinstance(content.start, int) and isinstance(content.end, int)
+        return Interval(low=content.start, high=content.end, integer=integer, log="log" in content.tags)
+    if not isinstance(content, Glob):
+        return tuple(parsed.sweep_string_iterator())
+    found = tuple(content.filter(list(options)))
+    if not found:
+        names = ", ".join(options)
+        rule = f"the pattern matches no option; there are {names}" if options else "only a group has options"
+        raise ComposeError([ConfigError(override.key, override.value, rule)])
+    return found

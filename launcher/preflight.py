@@ -43,13 +43,16 @@ class Assessment:
     nearest: Fix | None
 
 
-def assess(spec: RunSpec, *, earlier: Iterable[ConfigError] = (), refined: Refinement | None = None) -> Assessment:
+def assess(
+    spec: RunSpec, *, earlier: Iterable[ConfigError] = (), refined: Refinement | None = None, search: bool = True
+) -> Assessment:
     """Judge a run.
 
     Args:
         spec: The run.
         earlier: Errors found while it was read; they stand before those of the rules.
         refined: Another engine's estimate of the run, from the formula's; the ways out are searched by formula.
+        search: Whether to look for ways out where the run does not fit.
     """
     found = _distinct((*earlier, *errors(spec)))
     if found:
@@ -64,15 +67,15 @@ def assess(spec: RunSpec, *, earlier: Iterable[ConfigError] = (), refined: Refin
         )
     estimate = estimated(spec) if refined is None else refined(spec, estimated(spec))
     judged = verdict.judge(spec, estimate)
-    search = fixes.Search() if judged.fits else fixes.search(spec, _judged)
+    ways_out = fixes.search(spec, _judged) if search and not judged.fits else fixes.Search()
     return Assessment(
         spec=spec,
         errors=(),
         warnings=_distinct((*warnings(spec), *verdict.remarks(spec, estimate))),
         estimate=estimate,
         verdict=judged,
-        fixes=search.found,
-        nearest=search.nearest,
+        fixes=ways_out.found,
+        nearest=ways_out.nearest,
     )
 
 

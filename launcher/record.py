@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -116,7 +117,7 @@ def versions() -> dict[str, Any]:
         "launcher": __version__,
         "python": sys.version.split()[0],
         "packages": {name: version for name in PACKAGES if (version := _version(name)) is not None},
-        "git": _git(),
+        "git": _git(Path.cwd()),
     }
 
 
@@ -127,11 +128,12 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _git() -> dict[str, Any] | None:
+@cache  # A sweep records many runs of one folder.
+def _git(folder: Path) -> dict[str, Any] | None:
     """Commit and whether the tree differs from it; None outside a repository or without git."""
     command = ["git", "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     if done.returncode != 0:

@@ -14,6 +14,8 @@ type State = Literal["prepared", "queued", "running", "requeued", "finished", "f
 
 ENDED: tuple[State, ...] = ("finished", "failed", "cancelled", "lost")
 CANCEL_REQUEST = "cancel_requested"
+SWEEP = "sweep.json"
+"""Lies in the folder of a sweep, whose sub-folders are its runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +55,12 @@ def put(run: Path, state: State, *, reason: str | None = None, **facts: object) 
     write_atomically(run / "state.json", {"state": state, "reason": reason, "time": time.time(), **facts})
 
 
+def forget_ending(run: Path) -> None:
+    """Make a run that has ended ready to be submitted again."""
+    for name in ("state.json", CANCEL_REQUEST):
+        (run / name).unlink(missing_ok=True)
+
+
 def read(run: Path) -> RunState:
     """The state of a run directory."""
     submission = read_json(run / "submission.json") or {}
@@ -65,7 +73,7 @@ def read(run: Path) -> RunState:
     if content["state"] == "running" and "keeper" in content and not _alive(content["keeper"]):
         content = {"state": "lost", "reason": "the process that kept the job on this machine is gone"}
     return RunState(
-        id=run.name,
+        id=f"{run.parent.name}/{run.name}" if (run.parent / SWEEP).is_file() else run.name,
         directory=str(run),
         state=content["state"],
         job_id=submission.get("job_id"),
@@ -89,22 +97,31 @@ def last_step(run: Path) -> int | None:
 
 
 def find(names: list[str], folder: Path) -> list[Path]:
-    """Run directories by name or path; without names all below ``runs/``, oldest first.
+    """Run directories by name or path, of a sweep all; without names all below ``runs/``, oldest first.
 
     Raises:
         FileNotFoundError: With the name that is no run.
     """
     root = folder / "runs"
     if not names:
-        found = (path.parent for path in root.glob("*/spec.json")) if root.is_dir() else ()
-        return sorted(found, key=lambda path: (path.stat().st_mtime, path.name))
-    runs = []
+        found = [path.parent for form in ("*/spec.json", f"*/{SWEEP}") for path in root.glob(form)]
+        return [
+            run for path in sorted(found, key=lambda path: (path.stat().st_mtime, path.name)) for run in _runs(path)
+        ]
+    runs: list[Path] = []
     for name in names:
-        candidates = [path for path in (root / name, folder / name) if (path / "spec.json").is_file()]
+        candidates = [found for path in (root / name, folder / name) if (found := _runs(path.absolute()))]
         if not candidates:
             raise FileNotFoundError(name)
-        runs.append(candidates[0].absolute())
+        runs += candidates[0]
     return runs
+
+
+def _runs(path: Path) -> list[Path]:
+    """The run of a run directory, or the runs of a sweep's; none where it is neither."""
+    if (path / SWEEP).is_file():
+        return sorted(found.parent for found in path.glob("*/spec.json"))
+    return [path] if (path / "spec.json").is_file() else []
 
 
 def _alive(pid: int) -> bool:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from launcher import node, state, torchrun
 from launcher.errors import SubmitError
 from launcher.spec import ClusterSpec, RunSpec
+
+_ARRAY_SIZE = 1000
+"""Jobs of one array: Slurm's MaxArraySize is 1001 unless the site has set it, and indices lie below it."""
 
 _FOREVER_MIN = 60 * 24 * 365
 """Submitit ends a local job after its time limit, two minutes unless it is given one."""
@@ -54,7 +58,7 @@ def submit(directory: Path, spec: RunSpec) -> str:
     import submitit
 
     folder = directory / "logs" / "submitit"
-    try:
+    with _refusals(directory):
         if spec.cluster.kind == "local":
             executor: Any = submitit.LocalExecutor(folder=folder)
             executor.update_parameters(**_local_parameters(spec.cluster))
@@ -64,12 +68,53 @@ def submit(directory: Path, spec: RunSpec) -> str:
         with _shielded():
             job_id = str(executor.submit(NodeTask(), str(directory)).job_id)
         state.write_atomically(directory / "submission.json", {"job_id": job_id, "kind": spec.cluster.kind})
+    return job_id
+
+
+@contextlib.contextmanager
+def _refusals(directory: Path) -> Iterator[None]:
+    """Turn what submitit raises into an error that says where the run is recorded."""
+    import submitit
+
+    try:
+        yield
     except OSError as error:
         raise SubmitError(f"the run directory {directory} cannot be written: {error.strerror or error}") from None
     except (RuntimeError, submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError) as error:
         text = " ".join(str(error).split())
         raise SubmitError(f"{text}; the run is recorded in {directory}") from None
-    return job_id
+
+
+def submit_all(runs: Sequence[tuple[Path, RunSpec]], parallelism: int | None) -> list[str]:
+    """Queue recorded runs on Slurm as one array for each shape of resources, and return the arrays' job ids.
+
+    Args:
+        runs: Run directories with their specifications.
+        parallelism: At most so many of an array run at once; None leaves it to Slurm.
+
+    Raises:
+        SubmitError: Slurm is missing or refuses a job.
+    """
+    shapes: dict[str, list[Path]] = {}
+    for directory, spec in runs:
+        shapes.setdefault(repr(slurm_parameters(directory.parent.name, spec.cluster)), []).append(directory)
+    clusters = {directory: spec.cluster for directory, spec in runs}
+    arrays = [chunk for alike in shapes.values() for chunk in itertools.batched(alike, _ARRAY_SIZE)]
+    return [_submit_array(chunk, clusters[chunk[0]], parallelism) for chunk in arrays]
+
+
+def _submit_array(runs: Sequence[Path], cluster: ClusterSpec, parallelism: int | None) -> str:
+    import submitit
+
+    sweep = runs[0].parent
+    executor = submitit.SlurmExecutor(folder=sweep / "submitit")
+    parameters = slurm_parameters(sweep.name, cluster)
+    executor.update_parameters(**parameters, array_parallelism=parallelism or len(runs))
+    with _refusals(sweep), _shielded():
+        jobs = executor.map_array(NodeTask(), [str(run) for run in runs])
+        for run, job in zip(runs, jobs, strict=True):
+            state.write_atomically(run / "submission.json", {"job_id": str(job.job_id), "kind": "slurm"})
+    return str(jobs[0].job_id).partition("_")[0]
 
 
 def _local_parameters(cluster: ClusterSpec) -> dict[str, Any]:

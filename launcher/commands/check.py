@@ -24,6 +24,7 @@ _STATUS = {"fits": 0, "tight": 0, "does_not_fit": 3, "invalid": 2}
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_overrides(parser)
+    parser.add_argument("-m", "--multirun", action="store_true", help="judge every point of a sweep")
     parser.add_argument("--points", type=Path, metavar="FILE.jsonl", help='one {"id", "overrides"} a line')
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the piles into FILE.png, .svg or .html")
     parser.add_argument("--hf", type=Path, metavar="FILE", help="take the model from a Hugging Face config.json")
@@ -36,6 +37,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Check one run, or many."""
+    if options.multirun:
+        from launcher.commands import sweeping
+
+        return sweeping.check(options)
     if options.plot is not None:
         _check_plot(options)
     if options.points is not None:

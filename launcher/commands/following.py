@@ -12,18 +12,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from launcher import state
+from launcher import outcome, state
 from launcher.commands.cancel import stop
 from launcher.errors import INTERRUPTED, JobFailed
+from launcher.outcome import BETWEEN
 from launcher.spec import RunSpec
 from launcher.terms import PHASES
 from launcher.units import gib
 
 _POLL_S = 0.2
-_BETWEEN = "between steps"
 
 
-def follow(directory: Path, spec: RunSpec, *, quiet: bool) -> int:
+def follow(directory: Path, spec: RunSpec, *, quiet: bool, summary: bool = True) -> int:
     """Follow a run to its end.
 
     Ctrl-C asks the ranks to save and stop; a second one kills them. Both leave a run that can be resumed.
@@ -32,6 +32,7 @@ def follow(directory: Path, spec: RunSpec, *, quiet: bool) -> int:
         directory: The run directory.
         spec: The run.
         quiet: Show neither progress nor table; errors are still said.
+        summary: Show the table at the end.
 
     Returns:
         The exit status: 0, 5 the job failed, 130 interrupted.
@@ -49,16 +50,16 @@ def follow(directory: Path, spec: RunSpec, *, quiet: bool) -> int:
             stop(directory, signal.SIGTERM if interruptions == 1 else signal.SIGKILL)
     show(None)
     ending = state.read(directory)
-    if ending.state == "finished" and not quiet:
-        print(table(directory))
-    elif ending.state == "cancelled" or interruptions:
+    if ending.state == "finished":
+        if summary and not quiet:
+            print(table(directory))
+        return 0
+    if ending.state == "cancelled" or interruptions:
         _say(ending.reason or "stopped")
         return INTERRUPTED
-    elif ending.state != "finished":
-        _say(f"the job failed: {ending.reason}")
-        _say(f"its logs: launch logs {directory.name}; go on after the fix: launch resume {directory.name}")
-        return JobFailed.exit_status
-    return 0
+    _say(f"the job failed: {ending.reason}")
+    _say(f"its logs: launch logs {ending.id}; go on after the fix: launch resume {ending.id}")
+    return JobFailed.exit_status
 
 
 def _say(text: str) -> None:
@@ -117,36 +118,16 @@ def table(directory: Path) -> str:
     check = state.read_json(directory / "plan.json") or {}
     memory = state.read_json(directory / "memory.json") or {}
     lines = ["", f"{'memory, worst rank':24} {'predicted':>12} {'measured':>12} {'error':>8}"]
-    measured = _measured(memory)
-    predicted = {**(check.get("phases") or {}), _BETWEEN: check.get("static_bytes")}
-    for phase in (*PHASES, _BETWEEN):
+    measured = outcome.measured(directory)
+    predicted = {**(check.get("phases") or {}), BETWEEN: check.get("static_bytes")}
+    for phase in (*PHASES, BETWEEN):
         size, seen = predicted.get(phase), measured.get(phase)
         if size and seen:
             lines.append(f"{phase.replace('_', ' '):24} {gib(size):>12} {gib(seen):>12} {size / seen - 1:>+8.1%}")
     lines += textwrap.wrap(f"measured: {memory.get('method', 'nothing')}", 80)
-    rows = [json.loads(line) for line in _lines(directory / "metrics.jsonl")]
-    steps = [row for row in rows if "loss" in row]
+    steps = outcome.steps(directory)
     if steps:
-        half = steps[len(steps) // 2 :]
-        speed = sum(row["tokens_per_second"] for row in half) / len(half)
         lines.append(f"loss {steps[0]['loss']:.4f} -> {steps[-1]['loss']:.4f} in {steps[-1]['step']} steps")
-        lines.append(f"{speed:,.0f} tokens/s (mean of the second half)")
+        lines.append(f"{outcome.speed(steps):,.0f} tokens/s (mean of the second half)")
     lines.append(f"run directory {directory}")
     return "\n".join(lines)
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text().splitlines()
-    except OSError:
-        return []
-
-
-def _measured(memory: dict[str, Any]) -> dict[str, int]:
-    """The largest figure over the ranks for each phase and for the state between two steps."""
-    worst: dict[str, int] = {}
-    for rank in memory.get("ranks") or ():
-        for phase, size in {**rank.get("phases", {}), _BETWEEN: rank.get("static_bytes")}.items():
-            if size is not None:
-                worst[phase] = max(worst.get(phase, 0), size)
-    return worst

@@ -1,4 +1,4 @@
-"""Go on with runs from their newest checkpoint, in their own directories."""
+"""Go on with runs from their newest checkpoint, in their own directories; with a sweep, what has not finished."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from launcher import state
 from launcher.commands.common import add_json, print_json, say
-from launcher.commands.status import find
+from launcher.commands.status import find, sweep_of
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.parse import parse
 from launcher.submit import submit
@@ -26,8 +26,14 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigErrors([ConfigError("RUN", None, "name the runs to resume", ["launch status"])])
     status = 0
     directories = find(options.runs)
+    sweeps = [found for name in options.runs if (found := sweep_of(name)) is not None]
+    for directory in sweeps:
+        from launcher.commands import sweeping
+
+        status = max(status, sweeping.resume(directory, quiet=options.json))
     for directory in directories:
-        status = max(status, _resume(directory, quiet=options.json))
+        if directory.parent not in sweeps:
+            status = max(status, _resume(directory, quiet=options.json))
     if options.json:
         print_json({"schema": 1, "runs": [state.read(path).as_dict() for path in directories]})
     return status
@@ -41,8 +47,7 @@ def _resume(directory: Path, *, quiet: bool) -> int:
         say(f"launch: {directory.name} is finished; nothing to resume")
         return 0
     spec = parse(json.loads((directory / "spec.json").read_text()))
-    for name in ("state.json", state.CANCEL_REQUEST):
-        (directory / name).unlink(missing_ok=True)
+    state.forget_ending(directory)
     job_id = submit(directory, spec)
     if spec.cluster.kind == "slurm":
         say(f"job {job_id}  {directory}")

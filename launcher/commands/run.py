@@ -28,11 +28,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_overrides(parser)
     parser.add_argument("--force", action="store_true", help="start what does not fit; the record says so")
+    parser.add_argument("-m", "--multirun", action="store_true", help="a sweep: model=1b,7b, range(..), glob(..)")
     parser.add_argument("--debug", action="store_true", help="one rank in the foreground, for pdb")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Start one run and, on this machine, see it through."""
+    """Start one run and, on this machine, see it through; with -m a sweep."""
+    if options.multirun:
+        from launcher.commands import sweeping
+
+        return sweeping.start(options)
     assessment = assessed(asked(options))
     _refuse(assessment, options)
     planned = plan(assessment, python=sys.executable)

@@ -1,4 +1,4 @@
-"""The state of runs: those named, or all below runs/."""
+"""The state of runs: those named, or all below runs/. Of a sweep: its points, with what was predicted and what came."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from launcher import state
-from launcher.commands.common import add_json, folder, print_json
+from launcher.commands.common import add_json, folder, print_json, width
 from launcher.errors import ConfigError, ConfigErrors
 
 
@@ -17,7 +17,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print one row a run."""
+    """Print one row a run, or a sweep's table."""
+    if len(options.runs) == 1 and (directory := sweep_of(options.runs[0])) is not None:
+        from launcher import sweep_table
+
+        points = sweep_table.rows(directory)
+        if options.json:
+            print_json({"schema": 1, "runs": [row.as_dict() for row in points]})
+        else:
+            print(sweep_table.text(points, width()))
+        return 0
     rows = [state.read(path) for path in find(options.runs)]
     if options.json:
         print_json({"schema": 1, "runs": [row.as_dict() for row in rows]})
@@ -45,3 +54,9 @@ def find(names: list[str]) -> list[Path]:
         known = [path.name for path in state.find([], folder())][-3:]
         rule = "no such run, neither below runs/ nor as a path"
         raise ConfigErrors([ConfigError("RUN", str(error), rule, known)]) from None
+
+
+def sweep_of(name: str) -> Path | None:
+    """The folder of the sweep of that name or path; None where it is none."""
+    candidates = (folder() / "runs" / name, folder() / name)
+    return next((path for path in candidates if (path / state.SWEEP).is_file()), None)

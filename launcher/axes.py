@@ -1,0 +1,117 @@
+"""The axes of a sweep: which words of a command line name several values, and the points that these span.
+
+Each point is later composed on its own, so that a plain override applies to the swept option. Hydra's own multirun
+would compose the default option first (``-m parallel=fsdp,ddp parallel.tensor=2`` is checked against neither).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from launcher import recipes
+from launcher.catalog import Catalog
+from launcher.command_line import Override, read
+from launcher.compose import Interval, swept
+from launcher.errors import ConfigError, ConfigErrors
+
+MAXIMUM_POINTS = 100_000
+_OF_THE_SWEEP = ("recipe", "run.name", "run.directory", "sweep", "sweep.sampler", "sweep.budget", "sweep.parallelism")
+"""What belongs to the sweep as a whole and so has one value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """One swept key: its values as they would be typed, or an interval."""
+
+    key: str
+    values: tuple[str, ...] | Interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axes:
+    """A command line taken apart: the words that hold for every point, and what is swept.
+
+    Attributes:
+        fixed: Overrides of every point, as typed.
+        swept: The axes, the slowest first.
+    """
+
+    fixed: tuple[str, ...]
+    swept: tuple[Axis, ...]
+
+    @property
+    def size(self) -> int:
+        """How many points the grid has; 1 without an axis. An interval counts as one."""
+        return math.prod(len(axis.values) for axis in self.swept if isinstance(axis.values, tuple))
+
+    def first(self) -> tuple[str, ...]:
+        """The overrides of one point: the first value of every axis, an interval's lower end."""
+        ends = [axis.values.low if isinstance(axis.values, Interval) else axis.values[0] for axis in self.swept]
+        return tuple(f"{axis.key}={end}" for axis, end in zip(self.swept, ends, strict=True))
+
+    def grid(self) -> Iterator[tuple[str, ...]]:
+        """The overrides of each point beyond the fixed ones, the last axis running fastest.
+
+        Raises:
+            ConfigErrors: An axis is an interval, or the points are too many to be meant.
+        """
+        ways = ["sweep.sampler=tpe", "sweep.sampler=random"]
+        errors = [
+            ConfigError(axis.key, "interval", "a grid cannot list an interval: a sampler draws from it", ways)
+            for axis in self.swept
+            if isinstance(axis.values, Interval)
+        ]
+        if self.size > MAXIMUM_POINTS:
+            rule = f"a sweep has at most {MAXIMUM_POINTS} points; a sampler tries a part of them"
+            errors.append(ConfigError("sweep", self.size, rule, ["sweep.sampler=random"]))
+        if errors:
+            raise ConfigErrors(errors)
+        typed = [[f"{axis.key}={value}" for value in axis.values] for axis in self.swept]  # type: ignore[union-attr]
+        return itertools.product(*typed)
+
+
+def read_axes(texts: Sequence[str], catalog: Catalog) -> Axes:
+    """Find what is swept. What a recipe sweeps comes first, unless the command line sets the same key.
+
+    Raises:
+        ConfigErrors: A word cannot be read, or something is swept that belongs to the whole sweep.
+    """
+    overrides, errors = read(texts, catalog)
+    if errors:
+        raise ConfigErrors(errors)
+    fixed: list[str] = []
+    axes: dict[str, Axis] = {}
+    for override in (*_of_the_recipe(overrides, catalog), *overrides):
+        values = None if override.plain()[0] else swept(override, catalog.groups.get(override.key, ()))
+        axes.pop(override.key, None)
+        if values is None:
+            fixed.append(override.text)
+            continue
+        if override.key in _OF_THE_SWEEP:
+            errors.append(ConfigError(override.key, override.value, "it belongs to the whole sweep and has one value"))
+        axes[override.key] = Axis(key=override.key, values=values)
+    if errors:
+        raise ConfigErrors(errors)
+    return Axes(fixed=tuple(fixed), swept=tuple(axes.values()))
+
+
+def _of_the_recipe(overrides: Sequence[Override], catalog: Catalog) -> list[Override]:
+    """What the named recipe sweeps, less what the user sets or whose group the user chooses."""
+    named = [override.value for override in overrides if override.group and override.key == "recipe"]
+    if not named:
+        return []
+    own = {override.key for override in overrides}
+    sweep = recipes.load(catalog.recipe(named[-1])).sweep
+    texts = [
+        f"{key}=choice({','.join(map(recipes.literal, values))})"
+        for key, values in sweep.items()
+        if key not in own and key.partition(".")[0] not in own
+    ]
+    found, errors = read(texts, catalog)
+    if errors:
+        where = f"recipe={named[-1]}"
+        raise ConfigErrors(ConfigError(f"{where}: {e.path}", e.found, e.rule, e.way_out) for e in errors)
+    return found

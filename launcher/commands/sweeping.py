@@ -1,0 +1,169 @@
+"""``launch -m``: judge every point of a sweep, leave out what is invalid or cannot fit, and start the rest."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from launcher import machine, outcome, samplers, state, sweep, sweep_table
+from launcher.catalog import Catalog
+from launcher.commands.common import folder, print_json, say, width
+from launcher.commands.following import follow
+from launcher.errors import INTERRUPTED, ConfigErrors, DoesNotFit
+from launcher.parse import parse
+from launcher.plan import plan
+from launcher.record import record
+from launcher.samplers import Tried
+from launcher.submit import submit, submit_all
+from launcher.sweep import Point, Sweep
+
+_TO_START = ("prepared", "failed", "cancelled", "lost")
+_UNLUCKY = 200
+"""Proposals in a row that lead to no new run, after which a sampler's space counts as exhausted."""
+
+
+def check(options: argparse.Namespace) -> int:
+    """``launch check -m``: the verdict of every point of the grid, with nothing started."""
+    asked = sweep.read(options.overrides, catalog=Catalog(folder=folder()), facts=machine.facts(), force=False)
+    points = [asked.point(number, overrides)[0] for number, overrides in enumerate(asked.axes.grid())]
+    if options.json:
+        print_json({"schema": 1, "points": [point.as_dict() for point in points]})
+    else:
+        print(sweep_table.text(map(sweep_table.unstarted, points), width()))
+    return _status(points)
+
+
+def start(options: argparse.Namespace) -> int:
+    """Start a sweep: on this machine one run after the other, on Slurm all at once, and then it returns."""
+    asked = sweep.read(options.overrides, catalog=Catalog(folder=folder()), facts=machine.facts(), force=options.force)
+    if asked.settings.sweep.sampler != "grid":
+        samplers.require()
+    directory = sweep.directory_of(asked.settings, folder=folder())
+    points: list[Point] = []
+    if asked.settings.sweep.sampler == "grid":
+        points += _judged(asked, directory, asked.axes.grid())
+    status = _go(asked, directory, points, quiet=options.json)
+    if options.json:
+        print_json(_document(directory, points))
+    elif any(not point.kept for point in points):
+        left_out = [point for point in points if not point.kept]
+        print(f"{len(left_out)} of {len(points)} points left out:")
+        print(sweep_table.text(map(sweep_table.unstarted, left_out), width()))
+    return status or _status(points)
+
+
+def resume(directory: Path, *, quiet: bool) -> int:
+    """Go on with a sweep: start what has not finished, and what a sampler has still to propose."""
+    asked, points = sweep.load(directory, catalog=Catalog(folder=folder()), facts=machine.facts())
+    return _go(asked, directory, points, quiet=quiet)
+
+
+def _go(asked: Sweep, directory: Path, points: list[Point], *, quiet: bool) -> int:
+    """Start what is recorded and has not ended well, then what a sampler adds; ``points`` grows with it."""
+    waiting = [point for point in points if point.kept and state.read(directory / point.id).state in _TO_START]
+    status = _started(asked, directory, waiting, quiet=quiet)
+    if asked.settings.sweep.sampler == "grid" or status == INTERRUPTED:
+        return status
+    here = asked.settings.cluster.kind == "local"
+    while batch := _proposed(asked, directory, points, 1 if here else asked.settings.sweep.parallelism):
+        status = max(status, _started(asked, directory, batch, quiet=quiet))
+        if not here or status == INTERRUPTED:
+            break
+    return status
+
+
+def _judged(asked: Sweep, directory: Path, proposals: Iterable[tuple[str, ...]]) -> list[Point]:
+    """Judge points, record those that are kept, and then the sweep; nothing is written where none is."""
+    points = [_recorded(asked, directory, number, overrides) for number, overrides in enumerate(proposals)]
+    if any(point.kept for point in points):
+        sweep.write(directory, asked, points)
+    return points
+
+
+def _recorded(asked: Sweep, directory: Path, number: int, overrides: Sequence[str]) -> Point:
+    """Judge a point; one that is kept gets its run directory."""
+    point, assessment = asked.point(number, overrides, directory)
+    if point.kept and assessment is not None:
+        planned = plan(assessment, python=sys.executable)
+        words = (*asked.axes.fixed, *overrides)
+        record(planned, directory / point.id, overrides=words, forced=asked.force)
+    return point
+
+
+def _proposed(asked: Sweep, directory: Path, points: list[Point], limit: int | None) -> list[Point]:
+    """Draw the next points until ``limit`` of them are to be run, or the budget of runs is spent."""
+    settings, batch = asked.settings, list[Point]()
+    room = (settings.sweep.budget or 0) - sum(point.kept for point in points)
+    tried = [_tried(directory, point) for point in points]
+    by_overrides = {point.overrides: known for point, known in zip(points, tried, strict=True)}
+    unlucky = 0
+    while len(batch) < min(room, limit or room) and unlucky < _UNLUCKY:
+        overrides = samplers.propose(asked.axes, settings.sweep.sampler, settings.train.seed, tried)
+        unlucky += 1
+        if overrides not in by_overrides:
+            point = _recorded(asked, directory, len(points), overrides)
+            points.append(point)
+            by_overrides[overrides] = Tried(overrides=overrides, loss=None, pending=point.kept)
+            if point.kept:
+                batch.append(point)
+                unlucky = 0
+        tried.append(by_overrides[overrides])
+    if unlucky == _UNLUCKY:
+        say(f"launch: {_UNLUCKY} proposals in a row were known or left out: the space has no more to offer")
+    if batch:
+        sweep.write(directory, asked, points)
+    return batch
+
+
+def _tried(directory: Path, point: Point) -> Tried:
+    """What a point came to, for the sampler."""
+    if not point.kept:
+        return Tried(overrides=point.overrides, loss=None)
+    run = directory / point.id
+    now, steps = state.read(run).state, outcome.steps(run)
+    loss = outcome.loss(steps) if now == "finished" and steps else None
+    return Tried(overrides=point.overrides, loss=loss, pending=now not in state.ENDED)
+
+
+def _started(asked: Sweep, directory: Path, points: Sequence[Point], *, quiet: bool) -> int:
+    """Start the recorded runs of points."""
+    runs = [directory / point.id for point in points]
+    for run in runs:
+        state.forget_ending(run)
+    specs = [parse(json.loads((run / "spec.json").read_text())) for run in runs]
+    if asked.settings.cluster.kind == "slurm":
+        jobs = submit_all(list(zip(runs, specs, strict=True)), asked.settings.sweep.parallelism)
+        if jobs and not quiet:
+            print(f"{len(runs)} runs in {len(jobs)} jobs ({', '.join(jobs)})  {directory}")
+        return 0
+    status = 0
+    for point, run, spec in zip(points, runs, specs, strict=True):
+        submit(run, spec)
+        ended = follow(run, spec, quiet=quiet, summary=False)
+        status = max(status, ended)
+        if not quiet:
+            print(sweep_table.text([sweep_table.row(directory, point)], width(), heading=point == points[0]))
+        if ended == INTERRUPTED:
+            break
+    return status
+
+
+def _document(directory: Path, points: Sequence[Point]) -> dict[str, Any]:
+    rows = []
+    for point in points:
+        row = {"id": point.id, "overrides": list(point.overrides), "verdict": point.verdict}
+        run = state.read(directory / point.id).as_dict() if point.kept else None
+        rows.append({**row, "reason": point.reason} if run is None else {**row, "run": run})
+    return {"schema": 1, "sweep": {"id": directory.name, "directory": str(directory)}, "points": rows}
+
+
+def _status(points: Sequence[Point]) -> int:
+    """0 when at least one point may run, else 3 where one is valid but does not fit, else 2."""
+    if any(point.kept for point in points):
+        return 0
+    unfit = any(point.verdict != "invalid" for point in points)
+    return DoesNotFit.exit_status if unfit else ConfigErrors.exit_status

@@ -1,0 +1,90 @@
+"""Which points of a sweep to try next: Optuna's samplers, fed with what the points so far came to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from launcher.axes import Axes, Axis
+from launcher.errors import ConfigError, ConfigErrors
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+    from optuna.trial import FrozenTrial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """A point that was proposed before.
+
+    Attributes:
+        overrides: Its own overrides.
+        loss: What it came to; None for a point that was left out, failed, or has not ended.
+        pending: Whether it is still to come or running.
+    """
+
+    overrides: tuple[str, ...]
+    loss: float | None
+    pending: bool = False
+
+
+def require() -> None:
+    """Say early that Optuna is missing.
+
+    Raises:
+        ConfigErrors: It is not installed.
+    """
+    try:
+        import optuna  # noqa: F401
+    except ImportError:
+        rule = 'a sampler needs optuna: pip install "llm-launch[sweep]"'
+        raise ConfigErrors([ConfigError("sweep.sampler", None, rule, ["sweep.sampler=grid"])]) from None
+
+
+def propose(axes: Axes, sampler: str, seed: int, tried: Sequence[Tried]) -> tuple[str, ...]:
+    """The next point, as overrides.
+
+    Args:
+        axes: The space.
+        sampler: ``tpe`` (tree-structured Parzen estimator) or ``random``.
+        seed: Of the first point; the same history proposes the same point.
+        tried: Every proposal so far and what it came to.
+    """
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    number = seed + len(tried)
+    random = sampler == "random"
+    chosen = optuna.samplers.RandomSampler(number) if random else optuna.samplers.TPESampler(seed=number)
+    study = optuna.create_study(sampler=chosen)
+    space = {axis.key: _distribution(axis) for axis in axes.swept}
+    study.add_trials([_trial(point, space) for point in tried])
+    params = study.ask(space).params
+    return tuple(f"{axis.key}={params[axis.key]}" for axis in axes.swept)
+
+
+def _distribution(axis: Axis) -> BaseDistribution:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    if isinstance(axis.values, tuple):
+        return CategoricalDistribution(axis.values)
+    low, high, log = axis.values.low, axis.values.high, axis.values.log
+    if axis.values.integer:
+        return IntDistribution(int(low), int(high), log=log)
+    return FloatDistribution(low, high, log=log)
+
+
+def _trial(point: Tried, space: dict[str, BaseDistribution]) -> FrozenTrial:
+    from optuna.distributions import CategoricalDistribution
+    from optuna.trial import TrialState, create_trial
+
+    texts = dict(text.split("=", 1) for text in point.overrides)
+    params = {
+        key: texts[key] if isinstance(kind, CategoricalDistribution) else float(texts[key])
+        for key, kind in space.items()
+    }
+    # A pruned trial counts as worse than any other; of a failed one the samplers would learn nothing.
+    ended = TrialState.PRUNED if point.loss is None else TrialState.COMPLETE
+    state = TrialState.RUNNING if point.pending else ended
+    return create_trial(params=params, distributions=space, value=point.loss, state=state)

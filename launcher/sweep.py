@@ -1,0 +1,198 @@
+"""A sweep: every point judged on its own before anything starts, and the folder that remembers what came of each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher import preflight, state
+from launcher.axes import Axes, read_axes
+from launcher.catalog import Catalog
+from launcher.errors import ConfigError, ConfigErrors, SubmitError
+from launcher.machine import Machine
+from launcher.preflight import Assessment
+from launcher.request import request
+from launcher.runnable import obstacles
+from launcher.spec import RunSpec
+from launcher.units import gib
+from launcher.verdict import VerdictName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One point of a sweep.
+
+    Attributes:
+        id: Its number in the sweep, and the name of its run's folder.
+        overrides: What it sets beyond the words that all points share.
+        verdict: The pre-flight's answer.
+        reason: Why it is left out; None where it is run.
+        predicted_bytes: The allocated peak of the worst rank; None for an invalid point.
+    """
+
+    id: str
+    overrides: tuple[str, ...]
+    verdict: VerdictName
+    reason: str | None
+    predicted_bytes: int | None
+
+    @property
+    def kept(self) -> bool:
+        """Whether it is run."""
+        return self.reason is None
+
+    def as_dict(self) -> dict[str, Any]:
+        """A point of ``sweep.json``; :func:`load` reads it."""
+        names = ("id", "verdict", "reason", "predicted_bytes")
+        return {**{name: getattr(self, name) for name in names}, "overrides": list(self.overrides)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """What a sweep spans, and what judging one of its points needs.
+
+    Attributes:
+        words: The command line, as typed.
+        axes: The same, taken apart.
+        settings: The specification whose ``sweep``, ``run`` and ``cluster`` hold for the whole sweep.
+        catalog: The configuration folders.
+        facts: This machine.
+        force: Whether points that do not fit are run all the same.
+    """
+
+    words: tuple[str, ...]
+    axes: Axes
+    settings: RunSpec
+    catalog: Catalog
+    facts: Machine
+    force: bool
+
+    def point(
+        self, number: int, overrides: Sequence[str], directory: Path | None = None
+    ) -> tuple[Point, Assessment | None]:
+        """Compose and judge one point.
+
+        Args:
+            number: Its number in the sweep.
+            overrides: Its own overrides.
+            directory: The sweep's folder, in which its run gets a folder of its own; None where none will be started.
+        """
+        name = f"{number:03d}"
+        placed = () if directory is None else (f"run.directory={_quoted(directory / name)}",)
+        found = request([*self.axes.fixed, *overrides, *placed], facts=self.facts, catalog=self.catalog)
+        if found.spec is None:
+            return _invalid(name, overrides, found.errors), None
+        assessment = preflight.assess(found.spec, earlier=found.errors, search=False)
+        errors = assessment.errors or (tuple(obstacles(found.spec, self.facts)) if directory is not None else ())
+        if errors or assessment.estimate is None:
+            return _invalid(name, overrides, errors), None
+        left_out = not assessment.verdict.fits and not self.force
+        point = Point(
+            id=name,
+            overrides=tuple(overrides),
+            verdict=assessment.verdict.name,
+            reason=_why_not(assessment) if left_out else None,
+            predicted_bytes=assessment.estimate.peak.allocated_bytes,
+        )
+        return point, assessment
+
+
+def _quoted(path: Path) -> str:
+    from launcher.recipes import literal
+
+    return literal(str(path))
+
+
+def _invalid(name: str, overrides: Sequence[str], errors: Iterable[ConfigError]) -> Point:
+    reason = "; ".join(f"{error.path}={error.found}: {error.rule}" for error in errors)
+    return Point(id=name, overrides=tuple(overrides), verdict="invalid", reason=reason, predicted_bytes=None)
+
+
+def _why_not(assessment: Assessment) -> str:
+    """What is too small and by how much; on the device also which pile is the largest."""
+    shortages = assessment.verdict.shortages
+    parts = [f"{short.place} needs {gib(short.used_bytes)} of {gib(short.capacity_bytes)}" for short in shortages]
+    if assessment.estimate is not None and any(shortage.place == "device" for shortage in shortages):
+        pile = assessment.estimate.largest_pile
+        parts.append(f"most of it {pile.pile.replace('_', ' ')} ({gib(pile.bytes)})")
+    return ", ".join(parts)
+
+
+def read(words: Sequence[str], *, catalog: Catalog, facts: Machine, force: bool) -> Sweep:
+    """Take a command line apart.
+
+    Raises:
+        ConfigErrors: A word cannot be read, or the settings of the sweep itself are wrong.
+    """
+    axes = read_axes(words, catalog)
+    found = request([*axes.fixed, *axes.first()], facts=facts, catalog=catalog)
+    if found.spec is None:  # The first point may be an invalid one; the sweep's own settings must hold without it.
+        own = [word for word in axes.fixed if word.startswith(("sweep", "run.", "cluster"))]
+        found = request(own, facts=facts, catalog=catalog)
+    settings = found.spec
+    if settings is None:
+        raise ConfigErrors(found.errors)
+    sampler, budget = settings.sweep.sampler, settings.sweep.budget
+    if sampler != "grid" and budget is None:
+        rule = f"{sampler} draws points without end: say how many runs to try"
+        raise ConfigErrors([ConfigError("sweep.budget", None, rule, ["sweep.budget=20"])])
+    return Sweep(words=tuple(words), axes=axes, settings=settings, catalog=catalog, facts=facts, force=force)
+
+
+def directory_of(settings: RunSpec, *, folder: Path) -> Path:
+    """Where a sweep goes: ``run.directory``, ``runs/<run.name>``, or a name made of the time and ``sweep``.
+
+    Raises:
+        SubmitError: It holds something already.
+    """
+    if settings.run.directory is not None:
+        directory = (folder / settings.run.directory).absolute()
+    else:
+        name = settings.run.name or time.strftime("%Y%m%d-%H%M%S-sweep")
+        directory = (folder / (settings.cluster.shared_folder or "") / "runs" / name).absolute()
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise SubmitError(
+            f"{directory} exists and is never overwritten: choose another run.name or run.directory, "
+            f"or go on with it by `launch resume {directory.name}`"
+        )
+    return directory
+
+
+def write(directory: Path, sweep: Sweep, points: Sequence[Point]) -> None:
+    """Write or replace ``sweep.json``: what was asked for, and every point with its verdict.
+
+    Raises:
+        SubmitError: The folder cannot be written.
+    """
+    content = {
+        "schema": 1,
+        "id": directory.name,
+        "overrides": list(sweep.words),
+        "forced": sweep.force,
+        "points": [point.as_dict() for point in points],
+    }
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        state.write_atomically(directory / state.SWEEP, content)
+    except OSError as error:
+        raise SubmitError(f"the sweep's folder {directory} cannot be written: {error.strerror or error}") from None
+
+
+def load(directory: Path, *, catalog: Catalog, facts: Machine) -> tuple[Sweep, list[Point]]:
+    """A sweep as its folder remembers it.
+
+    Raises:
+        ConfigErrors: Its words do not read any more.
+    """
+    content = state.read_json(directory / state.SWEEP) or {}
+    sweep = read(content["overrides"], catalog=catalog, facts=facts, force=content["forced"])
+    return sweep, points(directory)
+
+
+def points(directory: Path) -> list[Point]:
+    """The points of a sweep's folder so far."""
+    rows = (state.read_json(directory / state.SWEEP) or {}).get("points", ())
+    return [Point(**{**row, "overrides": tuple(row["overrides"])}) for row in rows]

@@ -1,0 +1,89 @@
+"""A sweep as a table: a line a point, what was predicted and what came of it."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher import outcome, state, sweep
+from launcher.sweep import Point
+from launcher.units import gib
+
+_HEADINGS = ("point", "state", "verdict", "loss", "tokens/s", "predicted", "measured")
+_FORM = "{:5} {:9} {:12} {:>8} {:>9} {:>10} {:>10}"
+_INDENT = " " * 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A point and its run; bytes are allocated peaks of the worst rank. None is what there is not, or not yet."""
+
+    point: Point
+    run: state.RunState | None
+    loss: float | None
+    tokens_per_second: float | None
+    measured_bytes: int | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The row of ``launch status SWEEP --json``: that of a run, and the point's own columns."""
+        run = {"id": self.point.id, "directory": None, "state": None, "job_id": None, "step": None}
+        if self.run is not None:
+            run = self.run.as_dict()
+        return {
+            **self.point.as_dict(),
+            **run,
+            "reason": self.point.reason or run.get("reason"),
+            "point": self.point.id,
+            "loss": self.loss,
+            "tokens_per_second": self.tokens_per_second,
+            "measured_bytes": self.measured_bytes,
+        }
+
+
+def rows(directory: Path) -> list[Row]:
+    """Every point of a sweep, those left out included."""
+    return [row(directory, point) for point in sweep.points(directory)]
+
+
+def unstarted(point: Point) -> Row:
+    """A point without a run: left out, or only judged."""
+    return Row(point=point, run=None, loss=None, tokens_per_second=None, measured_bytes=None)
+
+
+def row(directory: Path, point: Point) -> Row:
+    """One point of a sweep that was started."""
+    if not point.kept:
+        return unstarted(point)
+    run = directory / point.id
+    steps, measured = outcome.steps(run), outcome.measured(run)
+    return Row(
+        point=point,
+        run=state.read(run),
+        loss=outcome.loss(steps) if steps else None,
+        tokens_per_second=outcome.speed(steps) if steps else None,
+        measured_bytes=max(measured.values(), default=None),
+    )
+
+
+def text(found: Iterable[Row], width: int = 80, *, heading: bool = True) -> str:
+    """The rows for a terminal: the figures on one line, the overrides and a reason below them."""
+    lines = [_FORM.format(*_HEADINGS)] if heading else []
+    for one in found:
+        now = "left out" if not one.point.kept else "-" if one.run is None else one.run.state
+        figures = (_number(one.loss, ".4f"), _number(one.tokens_per_second, ",.0f"))
+        sizes = ("-" if size is None else gib(size) for size in (one.point.predicted_bytes, one.measured_bytes))
+        lines.append(_FORM.format(one.point.id, now, one.point.verdict.replace("_", " "), *figures, *sizes))
+        reason = one.point.reason or (None if one.run is None else one.run.reason)
+        lines += _below(" ".join(one.point.overrides), width) + _below(reason or "", width)
+    return "\n".join(lines)
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _below(words: str, width: int) -> list[str]:
+    return textwrap.wrap(words, width, initial_indent=_INDENT, subsequent_indent=_INDENT, break_long_words=False)
