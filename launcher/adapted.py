@@ -66,12 +66,31 @@ def saved(
         return tuple(rows)
     found = targeted(block, adapter)
     names = frozenset(module(weight) for weight in found)
-    left = [row for row in (_after(rows, names) if first else rows) if _needed(row, names, adapter)]
+    reads = engine.fused_adapters or not adapter.dropout
+    left = [row for row in (_after(rows, names) if first else rows) if _needed(row, names, reads=reads)]
     own = [row for weight in found for row in _own(weight, adapter, engine)]
     if spec.checkpointing.mode != "selective":
         return (*left, *own)
     left = [replace(row, kept=row.part == "core_attention" and row.kept) for row in left]
     return (*left, *own, *_kept_products(block, adapter, engine))
+
+
+def working(rows: Sequence[Saved], made: Sequence[Saved], block: Sequence[Weight], spec: RunSpec) -> tuple[Saved, ...]:
+    """The gradients inside a block, and that of the input of a frozen last linear of the MLP.
+
+    Where that linear is trained, its saved input is freed before the gradients before it exist, and makes the room.
+
+    Args:
+        rows: The gradients inside a block that is trained.
+        made: What such a block saves.
+        block: Its weights.
+        spec: The run.
+    """
+    if spec.adapter.name == "none":
+        return tuple(rows)
+    names = frozenset(module(weight) for weight in targeted(block, spec.adapter))
+    unsaved = [row for row in made if row.only_readers and row.part == "activation" and not names & set(row.readers)]
+    return (*rows, *(replace(row, name=f"gradient of the {row.name}") for row in unsaved))
 
 
 def around(rows: Sequence[Saved], spec: RunSpec) -> tuple[Saved, ...]:
@@ -102,17 +121,22 @@ def _after(rows: Sequence[Saved], names: frozenset[str]) -> Sequence[Saved]:
     return rows[start:]
 
 
-def _needed(row: Saved, names: frozenset[str], adapter: AdapterSpec) -> bool:
+def _needed(row: Saved, names: frozenset[str], *, reads: bool) -> bool:
     """Whether more than the gradients of frozen weights needs it; after dropout an adapter reads its own copy."""
-    return not row.only_readers or (not adapter.dropout and bool(names.intersection(row.readers)))
+    return not row.only_readers or (reads and bool(names.intersection(row.readers)))
 
 
 def _own(weight: Weight, adapter: AdapterSpec, engine: Engine) -> Iterator[Saved]:
     """What one adapter saves: ``r`` between its two matrices; with dropout its input and a mask.
 
     Under autocast ``peft`` casts its input to the fp32 of its parameters and autocast back, so that it is a copy.
+    Unsloth's kernels compute the adapter again in backward from what dropout left of its input, with no mask.
     """
     inputs, size = weight.shape[1], engine.size
+    if engine.fused_adapters:
+        if adapter.dropout:
+            yield Saved(name="adapter's dropout", bytes=size * inputs, share="token", part="adapter")
+        return
     yield Saved(name="between the adapter's matrices", bytes=size * adapter.rank, share="token", part="adapter")
     if adapter.dropout:
         mask = (4 if engine.autocast else size) if engine.cpu else 1

@@ -70,6 +70,23 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogitsBytes:
+    """Bytes of one token's logits, for one entry of the vocabulary.
+
+    Attributes:
+        output: When the output projection has made them.
+        loss: At the fullest of the loss's forward pass.
+        backward: At the fullest of its backward pass.
+        source: Where the loss is written down.
+    """
+
+    output: int
+    loss: int
+    backward: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
     """What of the engine's implementation the formulas outside of its own overheads depend on.
 
@@ -86,6 +103,10 @@ class Engine:
         gradients_stay: Whether gradient buffers live from the first step to the last.
         optimizer: How the step is computed: one kernel, or torch's lists or loop with their temporaries.
         vocabulary_parallel: Whether the loss works on the rank's own part of the vocabulary.
+        fused_norm: Whether RMSNorm is one kernel, which saves its input as it is and the reciprocal deviation.
+        repeats_keys: Whether keys and values are copied to every query head before attention.
+        fused_adapters: Whether an adapter's matrices and their linear layer are one operation (Unsloth's kernels).
+        logits: What the full loss holds; None is torch's cross entropy on an fp32 copy.
     """
 
     library: Literal["transformers", "megatron"]
@@ -100,6 +121,10 @@ class Engine:
     gradients_stay: bool = False
     optimizer: Literal["fused", "foreach", "loop"] = "fused"
     vocabulary_parallel: bool = False
+    fused_norm: bool = False
+    repeats_keys: bool = False
+    fused_adapters: bool = False
+    logits: LogitsBytes | None = None
 
     @property
     def mask_size(self) -> int:

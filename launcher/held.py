@@ -167,7 +167,7 @@ def _kinds(spec: RunSpec, view: RankView, family: Family, engine: Engine) -> Ite
             elements=elements_of(adapted.weights(block, spec), view, engine),
             made=made,
             saved=adapted.saved(made, block, spec, engine, first=first),
-            working=tuple(family.working(model, layers[0], engine)),
+            working=adapted.working(family.working(model, layers[0], engine), made, block, spec),
             closing=tuple(family.closing(model, engine)),
         )
 

@@ -81,6 +81,9 @@ def scores(file: str, rows: Iterable[Row]) -> Iterator[Score]:
             measured = [item for item in part if counter in item.row.measured]
             if measured:
                 yield _score(file, counter + (" (soft)" if soft else ""), counter, measured, part, left_out)
+    likely = [item for item in items if item.row.oom == "likely"]
+    if likely:
+        yield _likely(file, likely, left_out)
 
 
 def _score(
@@ -99,6 +102,22 @@ def _score(
         worst_over=max(errors[-1], 0.0),
         oom_called_fitting=_share(part, oom="true", fitting=True),
         fitting_called_oom=_share(part, oom="false", fitting=False),
+    )
+
+
+def _likely(file: str, items: list[Judged], left_out: dict[str, int]) -> Score:
+    """The line of the runs that probably ran out of memory: nothing was measured but that."""
+    return Score(
+        file=file,
+        counter="device (oom=likely)",
+        rows=len(items),
+        left_out=left_out,
+        median=None,
+        p90=None,
+        worst_under=None,
+        worst_over=None,
+        oom_called_fitting=sum(item.called_fitting for item in items) / len(items),
+        fitting_called_oom=None,
     )
 
 

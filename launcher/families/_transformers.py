@@ -20,8 +20,9 @@ def norm(size: int, model: ModelSpec, engine: Engine, *, readers: tuple[str, ...
     """A norm and the copies of its output that the following linears save.
 
     RMSNorm is Python code: it saves its input in fp32, the normalized values before and after the weight and the
-    reciprocal deviation. LayerNorm is one kernel: input, output, mean and deviation. Under autocast each following
-    linear saves its own cast of the output, and RMSNorm's own output is freed.
+    reciprocal deviation; as one kernel its input, its output and the deviation. LayerNorm is one kernel: input, output,
+    mean and deviation. Under autocast each following linear saves its own cast of the output, and RMSNorm's own output
+    is freed.
 
     Args:
         size: Elements of one token.
@@ -33,6 +34,8 @@ def norm(size: int, model: ModelSpec, engine: Engine, *, readers: tuple[str, ...
     if model.normalization == "layernorm":
         statistic = whole if engine.cpu else _STATISTIC
         rows = [_saved("LayerNorm", whole * size + 2 * statistic, "residual", "norm")]
+    elif engine.fused_norm:
+        rows = [_saved("RMSNorm", whole * size + _STATISTIC, "residual", "norm")]
     else:
         rows = [_saved("RMSNorm", 4 * size + _STATISTIC, "residual", "norm"), _scaled(whole * size, "residual", "norm")]
     # DTensor gathers a sequence that is split before the linears that read it, and they save the whole one.
@@ -63,7 +66,7 @@ def attention(model: ModelSpec, engine: Engine) -> list[Saved]:
         # The rotary embedding copies the output of a head's norm, so that is not kept.
         rows.append(_saved("head norms", 4 * (queries + keys) + _STATISTIC * heads, "tensor", "attention"))
         rows.append(_scaled(size * (queries + keys), "tensor", "attention"))
-    if engine.scores:
+    if engine.scores or engine.repeats_keys:
         keys = queries
     rows += [
         _saved("queries", size * queries, "tensor", "attention", kept=True),
@@ -129,16 +132,17 @@ def feed_forward(model: ModelSpec, engine: Engine, width: int) -> list[Saved]:
 def routed(model: ModelSpec, engine: Engine) -> list[Saved]:
     """Routed experts, looped over one by one: indices, inputs, gate and up, activation, product, outputs.
 
-    A choice keeps its expert's index, its place and token in one tensor, and its weight twice; a token keeps the
-    router's probabilities and their sum.
+    The outputs are kept before and after they are weighted. A choice keeps its expert's index, its place and token in
+    one tensor, and its weight twice; a token keeps the router's probabilities and their sum.
     """
     hidden, width, size = model.hidden_size, model.moe_intermediate_size, engine.size
-    inner = 4 if model.gated else 2
     upcast = hidden if model.kv_lora_rank else 0  # DeepSeek's router copies its input to fp32.
     return [
         _saved("router", 4 * (model.num_experts + 1 + upcast), "token", "moe"),
-        _saved("expert inputs and outputs", 3 * size * hidden + 4 * _INDEX, "routed", "moe"),
-        _saved("expert activations", inner * size * width, "routed_tensor", "moe"),
+        _read("expert inputs", size * hidden, "routed", "moe", ("experts",)),
+        _saved("expert outputs", 2 * size * hidden + 4 * _INDEX, "routed", "moe"),
+        _saved("expert activations", (3 if model.gated else 1) * size * width, "routed_tensor", "moe"),
+        _read("expert products", size * width, "routed_tensor", "moe", ("experts",)),
     ]
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+from math import ceil
+
 from launcher.blocks import Engine, Saved, Weight
 from launcher.families import _megatron, _transformers, _weights, llama
 from launcher.spec import ModelSpec
@@ -35,9 +38,12 @@ def saved(model: ModelSpec, layer: int, engine: Engine) -> list[Saved]:
 
 
 def working(model: ModelSpec, layer: int, engine: Engine) -> list[Saved]:
-    """The gradients inside the MLP, or inside the experts that a token meets."""
+    """The gradients inside the MLP, or inside the experts that a token meets: all at once, or one after the other."""
     if kind(model, layer) == "dense":
         return llama.mlp_gradients(model, engine, model.intermediate_size)
+    if engine.library == "transformers":
+        one = ceil(Fraction(model.moe_intermediate_size * model.num_experts_per_tok, model.num_experts))
+        return llama.mlp_gradients(model, engine, max(one, model.num_shared_experts * model.moe_intermediate_size))
     width = model.moe_intermediate_size * (model.num_experts_per_tok + model.num_shared_experts)
     return llama.mlp_gradients(model, engine, width)
 

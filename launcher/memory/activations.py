@@ -88,7 +88,8 @@ def working(held: Held) -> Iterator[MemoryTerm]:
 def forward_working(held: Held) -> Iterator[MemoryTerm]:
     """Inside the last block: its input, both residual sums and the MLP's output; with recomputation its MLP as well.
 
-    A checkpointed block saves nothing in forward, but the tensors of its MLP still pass through memory.
+    A checkpointed block saves nothing in forward, but the tensors of its MLP still pass through memory; routed experts
+    run one after the other there, each on few tokens.
     """
     if not held.blocks or held.engine.library == "megatron":
         return
@@ -97,7 +98,8 @@ def forward_working(held: Held) -> Iterator[MemoryTerm]:
         name="residuals", bytes=4 * engine.residual_size * held.spec.model.hidden_size, share="residual", part="input"
     )
     # The gate is dropped once its activation exists.
-    passing = [item for item in kind.made if item.part in ("mlp", "activation", "moe") and item.name != "gate"]
+    mlp = [item for item in kind.made if item.part in ("mlp", "activation", "moe") and item.name != "gate"]
+    passing = [item for item in mlp if not item.share.startswith("routed")]
     full = held.spec.checkpointing.mode == "full"
     yield MemoryTerm(
         pile="temporary",

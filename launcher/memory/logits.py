@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from launcher.blocks import LogitsBytes
 from launcher.held import Held
 from launcher.terms import MemoryTerm
 from launcher.units import count
@@ -29,9 +30,10 @@ def logits(held: Held) -> Iterator[MemoryTerm]:
     forward, backward = size + copy + 4, 12
     if held.engine.vocabulary_parallel:
         forward = backward = 16
-    yield _term(held, "output", size, tokens, _TORCH)
-    yield _term(held, "loss", forward, tokens, _TORCH)
-    yield _term(held, "loss_backward", backward, tokens, _TORCH)
+    own = held.engine.logits or LogitsBytes(output=size, loss=forward, backward=backward, source=_TORCH)
+    yield _term(held, "output", own.output, tokens, own.source)
+    yield _term(held, "loss", own.loss, tokens, own.source)
+    yield _term(held, "loss_backward", own.backward, tokens, own.source)
 
 
 def _chunked_gradients(held: Held) -> Iterator[MemoryTerm]:

@@ -1,0 +1,1 @@
+"""Backends of the memory model for frameworks that are only checked: no translation."""

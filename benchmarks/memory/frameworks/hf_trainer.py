@@ -1,0 +1,178 @@
+"""The Hugging Face Trainer on one GPU or with FSDP1 (accelerate), as a backend that is only checked.
+
+The model is loaded in 16 bits. Trained as a whole without FSDP's mixed precision its gradients and both moments of
+AdamW are 16-bit too (8 bytes a parameter and 2 in the step); with it accelerate casts what is trained to fp32. ``peft``
+holds adapters in fp32 beside a 16-bit base. Recomputation is reentrant, which holds a recomputed block's output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from launcher.blocks import Engine, LogitsBytes
+from launcher.dtypes import Dtypes
+from launcher.held import NF4_BITS, Held
+from launcher.spec import Dtype, RunSpec
+from launcher.terms import ALWAYS, MemoryTerm, Moment, Pile
+from launcher.units import count
+
+type Version = tuple[int, ...]
+
+GPTQ_BITS = 4 + (16 + 4) / 128
+"""Bits of a weight: 4, and a 16-bit scale and a 4-bit zero for each group of 128 (AutoGPTQ, ``group_size=128``)."""
+
+_FSDP = "torch/distributed/fsdp/_flat_param.py and _runtime_utils.py"
+_CHECKPOINT = "torch/utils/checkpoint.py, CheckpointFunction"
+_BACKWARD: frozenset[Moment] = frozenset(("block_backward", "next_block_backward", "second_layer_backward"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HfTrainer:
+    """One way to run the Trainer.
+
+    Attributes:
+        version: Of ``transformers``, whose loss and attention changed.
+        fsdp: Whether FSDP1 shards the model.
+        mixed: Whether it runs under autocast or FSDP's mixed precision.
+        fast_kernels: Whether RMSNorm, rotary embedding and cross entropy are Unsloth's kernels.
+        fused_adapters: Whether the adapters are Unsloth's operations.
+        repeats_keys: Whether the model's flash attention copies keys and values to every query head.
+        gptq: Whether the quantised weights are GPTQ's, not NF4.
+        upcast: Whether ``peft.prepare_model_for_kbit_training`` cast the norms, and so the residual stream, to fp32.
+    """
+
+    version: Version
+    fsdp: bool = False
+    mixed: bool = False
+    fast_kernels: bool = False
+    fused_adapters: bool = False
+    repeats_keys: bool = False
+    gptq: bool = False
+    upcast: bool = False
+
+    def dtypes(self, spec: RunSpec) -> Dtypes:
+        """16-bit weights; fp32 where an adapter is trained, or all of it under FSDP's mixed precision."""
+        low: Dtype = spec.precision.compute
+        adapted = spec.adapter.name != "none"
+        states: Dtype = "fp32" if adapted or (self.fsdp and self.mixed) else low
+        return Dtypes(
+            parameters=low if adapted else states,
+            compute=low,
+            gradients=low,
+            accumulate=states,
+            master=None,
+            optimizer_states=states,
+            reduce=low,
+        )
+
+    def engine(self, spec: RunSpec) -> Engine:
+        """Modules of ``transformers`` in 16 bits with a foreach AdamW."""
+        return Engine(
+            library="transformers",
+            size=2,
+            residual_size=4 if self.upcast else 2,
+            sequence_length=spec.sequence_length,
+            scores=spec.model.attention == "eager",
+            optimizer="foreach",
+            fused_norm=self.fast_kernels,
+            repeats_keys=self.repeats_keys,
+            fused_adapters=self.fused_adapters,
+            logits=causal_loss(self.version, fast=self.fast_kernels),
+        )
+
+    def overheads(self, held: Held) -> Iterator[MemoryTerm]:
+        """What adapters, recomputation and FSDP1 add."""
+        yield from adapters(held)
+        yield from recomputed_output(held)
+        yield from last_hidden_state(held)
+        if self.gptq:
+            yield from gptq_scales(held)
+        if self.fsdp:
+            yield from gathered(held)
+            yield from unsharded_gradients(held)
+            yield from retained_inputs(held)
+        elif held.elements.trained:
+            largest = held.engine.size * max(held.largest_block.largest_trained, held.root.largest_trained)
+            yield _term("temporary", _BACKWARD, largest, "gradient of one weight", "torch AccumulateGrad")
+
+
+def causal_loss(version: Version, *, fast: bool) -> LogitsBytes:
+    """``transformers``' loss: fp32 logits, a shifted copy of them, log-softmax; from 4.46 on beside the 16-bit logits.
+
+    Before 4.46 the model casts its logits and drops the others; from 4.50 on the labels are shifted, not the logits.
+    Unsloth's cross entropy keeps no log-softmax and turns the logits into their own gradient.
+    """
+    own = 0 if version < (4, 46) else 2
+    shifted = 4 if version < (4, 50) else 0
+    softmax = 0 if fast else 4
+    return LogitsBytes(
+        output=6 if own == 0 else 2,
+        loss=own + 4 + shifted + softmax,
+        backward=8 if fast else 12,
+        source="transformers models/*/modeling_*.py before 4.46, loss/loss_utils.py since",
+    )
+
+
+def adapters(held: Held) -> Iterator[MemoryTerm]:
+    """The other half of each adapter's fp32 parameters, beside a 16-bit base: ``peft``'s ``autocast_adapter_dtype``."""
+    if held.spec.adapter.name != "none":
+        size = (4 - held.dtypes.size("parameters")) * held.elements.optimizer
+        yield _term("parameters", ALWAYS, size, f"fp32 adapters of {count(held.elements.optimizer)}", "peft, LoraLayer")
+
+
+def recomputed_output(held: Held) -> Iterator[MemoryTerm]:
+    """The output of the block that is recomputed; a fused norm counts its input already, which the checkpoint holds."""
+    if held.spec.checkpointing.mode == "full" and not held.engine.fused_norm:
+        size = 2 * held.spec.model.hidden_size * held.tokens
+        yield _term("activations", _BACKWARD, size, "output of the recomputed block", _CHECKPOINT)
+
+
+def last_hidden_state(held: Held) -> Iterator[MemoryTerm]:
+    """The output of the last norm, which the model's output names while the loss is computed."""
+    if held.spec.adapter.name != "none":
+        size = 2 * held.spec.model.hidden_size * held.tokens
+        moments: frozenset[Moment] = frozenset(("output", "loss"))
+        yield _term("activations", moments, size, "last hidden state", "transformers, CausalLMOutputWithPast")
+
+
+def gptq_scales(held: Held) -> Iterator[MemoryTerm]:
+    """What GPTQ's scales and zeros take more than NF4's constants."""
+    bits = GPTQ_BITS - float(NF4_BITS[held.spec.adapter.double_quant])
+    size = round(bits / 8 * held.elements.quantised_parameters)
+    yield _term("parameters", ALWAYS, size, f"{GPTQ_BITS:.4g} bits a weight", "AutoGPTQ nn_modules/qlinear")
+
+
+def gathered(held: Held) -> Iterator[MemoryTerm]:
+    """The root unit from its forward to the end of its backward, and the block that runs."""
+    root, block = held.gathered_bytes(held.root), held.gathered_bytes(held.largest_block)
+    outside: frozenset[Moment] = frozenset(("output", "loss", "loss_backward", "root_backward"))
+    yield _term("gather_buffers", outside, root, f"root unit of {count(held.root.whole)}", _FSDP)
+    text = f"root unit and block of {count(held.largest_block.whole)}"
+    yield _term("gather_buffers", _BACKWARD | {"forward"}, root + block, text, _FSDP)
+
+
+def unsharded_gradients(held: Held) -> Iterator[MemoryTerm]:
+    """The output projection's gradient until the root unit's are complete, and one weight's of the block that runs."""
+    size, head = held.engine.size, held.root.largest_trained
+    one = held.largest_block.largest_trained
+    yield _term("reduce_buffers", _BACKWARD, size * (head + one), "gradients of single weights", _FSDP)
+    root = 2 * size * held.root.trained
+    moment: frozenset[Moment] = frozenset(("root_backward",))
+    yield _term("reduce_buffers", moment, root, "gradients of the root unit, one by one and flat", _FSDP)
+
+
+def retained_inputs(held: Held) -> Iterator[MemoryTerm]:
+    """Units without a trained weight keep their inputs and those inputs' gradients until the backward pass ends.
+
+    ``_register_post_backward_reshard_only_hook`` hooks the inputs of such a unit; under reentrant recomputation these
+    are the checkpoints: at the first block ``2 (L - 2)`` of them beyond those that are needed.
+    """
+    if held.spec.adapter.name != "none" and held.spec.checkpointing.mode == "full":
+        size = 2 * (held.layers - 2) * 2 * held.spec.model.hidden_size * held.tokens
+        moment: frozenset[Moment] = frozenset(("second_layer_backward",))
+        yield _term("activations", moment, size, "inputs of all blocks and their gradients", _FSDP)
+
+
+def _term(pile: Pile, moments: frozenset[Moment], size: int, formula: str, source: str) -> MemoryTerm:
+    return MemoryTerm(pile=pile, moments=moments, bytes=max(size, 0), formula=formula, source=source)
