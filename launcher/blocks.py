@@ -97,6 +97,7 @@ class Engine:
         autocast: Whether each linear casts its own input, and weights are cast on use.
         sequence_length: Keys that a query meets, for attention that stores its scores.
         scores: Whether attention stores its scores.
+        attention_copy: Whether attention's output is kept twice, in the layouts of its kernel and of the block.
         cpu: Whether the kernels are those of the CPU.
         vocabulary_multiple: The vocabulary is padded to a multiple of it.
         shard_rows: Whether shards are cut by rows of each tensor (FSDP2), or from one flat buffer.
@@ -115,6 +116,7 @@ class Engine:
     autocast: bool = False
     sequence_length: int
     scores: bool = False
+    attention_copy: bool = False
     cpu: bool = False
     vocabulary_multiple: int = 1
     shard_rows: bool = False

@@ -21,23 +21,30 @@ def norm(size: int, engine: Engine, part: Part = "norm") -> list[Saved]:
 
 
 def attention(model: ModelSpec, engine: Engine) -> list[Saved]:
-    """Queries, keys, values and the output of attention, which the output projection shares."""
+    """Queries, keys, values and the output of attention, which the output projection shares (see ``core``)."""
     size, queries, keys = engine.size, model.query_size, model.key_value_size
     heads_norm = size * (queries + keys) if model.qk_norm else 0
     return [
         _saved("queries, keys, values", size * (queries + 2 * keys) + heads_norm, "tensor", "attention"),
         _saved("attention output", size * queries, "tensor", "attention"),
-        *core(model, engine),
+        *core(engine, model.num_attention_heads, queries, model.dropout),
         *dropout(model),
     ]
 
 
-def core(model: ModelSpec, engine: Engine) -> list[Saved]:
-    """A log-sum-exp a head, or ``5 a s`` of arXiv:2205.05198: scores, their dropout mask and the dropped scores."""
-    heads = model.num_attention_heads
+def core(engine: Engine, heads: int, outputs: int, dropout: float) -> list[Saved]:
+    """A log-sum-exp a head, or ``5 a s`` of arXiv:2205.05198: scores, their dropout mask and the dropped scores.
+
+    flash-attn computes with the batch first: Transformer Engine hands it copies of queries, keys and values, which it
+    saves in their place, and turns its output back into a copy for the output projection, so that the output is kept
+    twice (``attention/dot_product_attention/backends.py``, ``FlashAttention.forward``).
+    """
     if not engine.scores:
-        return [_saved("log-sum-exp", _STATISTIC * heads, "tensor", "core_attention")]
-    per_score = engine.size + (1 + engine.size if model.dropout else 0)
+        rows = [_saved("log-sum-exp", _STATISTIC * heads, "tensor", "core_attention")]
+        if engine.attention_copy:
+            rows.append(_saved("attention output, batch first", engine.size * outputs, "tensor", "core_attention"))
+        return rows
+    per_score = engine.size + (1 + engine.size if dropout else 0)
     return [_saved("scores", per_score * heads * engine.sequence_length, "tensor", "core_attention")]
 
 
@@ -77,7 +84,7 @@ def latent_attention(model: ModelSpec, engine: Engine) -> list[Saved]:
         _saved("latents and their norms", size * latents, "residual", "attention"),
         _saved("queries, keys, values", size * (2 * query + values), "tensor", "up_projection"),
         _saved("attention output", size * values, "tensor", "attention"),
-        *core(model, engine),
+        *core(engine, heads, values, model.dropout),
     ]
 
 

@@ -21,6 +21,9 @@ Megatron-LM's functional tests differ by twice the difference of ``:4096:8`` and
 HOPPER = ("h100", "h200", "gh200")
 """``hardware.name`` begins with one of these on a GPU of compute capability 9.0."""
 
+BLACKWELL = ("b200", "gb200")
+"""``hardware.name`` begins with one of these on a GPU of compute capability 10.0."""
+
 CONTEXT_BYTES = 500 * MIB
 """Measured CUDA contexts: 287 MB lazily to 667 MB eagerly loaded (pytorch issue 86509), 426 MiB (unsloth-zoo 1053)."""
 
@@ -91,6 +94,11 @@ def cublas_workspace(spec: RunSpec) -> int:
 def is_hopper(spec: RunSpec) -> bool:
     """Whether the GPU has compute capability 9.0."""
     return spec.hardware.name.startswith(HOPPER)
+
+
+def is_blackwell(spec: RunSpec) -> bool:
+    """Whether the GPU has compute capability 10.0."""
+    return spec.hardware.name.startswith(BLACKWELL)
 
 
 def context(held: Held) -> Iterator[MemoryTerm]:

@@ -87,6 +87,11 @@ class BackendSpec:
     micro_step_sync: bool
     extra: Mapping[str, Any]
 
+    def argument(self, name: str, default: Any = None) -> Any:
+        """The engine's own argument from ``extra``, spelt there with dashes or underscores, or the default."""
+        spelt = {key.lstrip("-").replace("_", "-"): value for key, value in self.extra.items()}
+        return spelt.get(name, default)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelSpec:

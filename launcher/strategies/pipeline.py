@@ -64,8 +64,10 @@ def in_flight(spec: RunSpec, stage: int) -> Fraction:
     """Micro-batches whose activations a stage holds at once, in units of all its layers.
 
     1F1B: ``min(m, p - r)``. GPipe: all. Interleaved: the warm-up of Megatron-core ``get_pp_rank_microbatches``,
-    ``2 (p - r - 1) + (v - 1) p`` chunks, and the one that follows. Zero bubble: ZB-H1, the memory of 1F1B's first stage
-    on every stage (arXiv:2401.10241, table 2). DualPipe: ``p + 1`` stages' worth, of the two that a rank runs.
+    ``2 (p - r - 1) + (v - 1) g`` chunks, and the one that follows; a round ``g`` has ``p`` micro-batches unless
+    ``--microbatch-group-size-per-virtual-pipeline-stage`` says otherwise, and with
+    ``--overlap-moe-expert-parallel-comm`` one more chunk is run ahead. Zero bubble: ZB-H1, the memory of 1F1B's first
+    stage on every stage (arXiv:2401.10241, table 2). DualPipe: ``p + 1`` stages' worth, of the two that a rank runs.
     """
     parallel, micro_batches = spec.parallel, spec.gradient_accumulation
     stages, chunks = parallel.pipeline, parallel.virtual_pipeline
@@ -76,7 +78,9 @@ def in_flight(spec: RunSpec, stage: int) -> Fraction:
     if parallel.schedule == "dualpipe":
         return min(Fraction(micro_batches), Fraction(stages + 1, 2))
     if chunks > 1:
-        warm_up = 2 * (stages - stage - 1) + (chunks - 1) * stages
+        group = spec.backend.argument("microbatch-group-size-per-virtual-pipeline-stage") or stages
+        ahead = 1 if spec.backend.argument("overlap-moe-expert-parallel-comm") else 0
+        warm_up = 2 * (stages - stage - 1) + (chunks - 1) * group + ahead
         return Fraction(min(warm_up + 1, micro_batches * chunks), chunks)
     return Fraction(min(micro_batches, stages - stage))
 

@@ -15,6 +15,9 @@ from launcher.request import request
 
 HARDWARE = {"a100": "a100_80g", "h100": "h100_80g", "gb200": "b200"}
 
+ENVIRONMENT = ("CUBLAS_WORKSPACE_CONFIG", "NVTE_ALLOW_NONDETERMINISTIC_ALGO")
+"""Variables that change memory."""
+
 UNMODELLED = {
     "--mtp-num-layers": "multi-token prediction",
     "--use-megatron-fsdp": "Megatron-FSDP",
@@ -43,19 +46,43 @@ def _row(run: dict[str, Any], catalog: Catalog) -> Row:
         return Row(name=name, left_out=reason)
     hardware = next(option for word, option in HARDWARE.items() if word in run["machine"])
     world = [f"hardware={hardware}", f"cluster.nodes={run['nodes']}", f"cluster.gpus_per_node={run['gpus']}"]
-    workspace = run["env_vars"].get("CUBLAS_WORKSPACE_CONFIG")
-    if workspace is not None:
-        world.append(f"+cluster.environment.CUBLAS_WORKSPACE_CONFIG='{workspace}'")
+    world += _environment(run["env_vars"])
     try:
         found = megatron.read(json.dumps({"MODEL_ARGS": arguments}), "arguments.json")
         overrides = [text for text in found.overrides if not text.startswith("model.vocab_size")]
-        spec = request([*overrides, *world, f"model.vocab_size={run['vocab_size']}"], catalog=catalog).require()
+        overrides += [*world, *_left_out(arguments), *_kernels(run), f"model.vocab_size={run['vocab_size']}"]
+        spec = request(overrides, catalog=catalog).require()
     except ConfigErrors as error:
         return Row(name=name, left_out=f"does not parse: {error.errors[0].path}")
     measured: dict[Any, int] = {"static": run["mem_allocated_bytes"]}
     if run["mem_max_allocated_bytes"]:
         measured["allocated"] = run["mem_max_allocated_bytes"]
     return Row(name=name, spec=spec, measured=measured, stage=spec.parallel.pipeline - 1, oom="false")
+
+
+def _environment(variables: dict[str, Any]) -> Iterator[str]:
+    for name in ENVIRONMENT:
+        if name in variables:
+            yield f"+cluster.environment.{name}='{variables[name]}'"
+
+
+def _left_out(arguments: dict[str, Any]) -> Iterator[str]:
+    """Arguments that the launcher's own runs have and this run had not."""
+    for name in ("moe-grouped-gemm", "no-create-attention-mask-in-dataloader"):
+        if not arguments.get(f"--{name}"):
+            yield f"+backend.extra.{name}=false"
+
+
+def _kernels(run: dict[str, Any]) -> Iterator[str]:
+    """The older long-term-support container has a flash-attn before 2.4.1, which is not deterministic.
+
+    On A100 nor is cuDNN's attention (Transformer Engine ``attention/dot_product_attention/utils.py``): what is left of
+    the kernels that a deterministic run chooses from is attention with scores in full.
+    """
+    deterministic = str(run["env_vars"].get("NVTE_ALLOW_NONDETERMINISTIC_ALGO")) == "0"
+    chosen = "--attention-backend" in run["args"]
+    if run["id"].endswith("/lts/dgxa100_dracooci") and deterministic and not chosen:
+        yield "model.attention=eager"
 
 
 def _reason(run: dict[str, Any]) -> str | None:

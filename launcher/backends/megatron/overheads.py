@@ -3,45 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from math import ceil
 
+from launcher.backends.megatron import permanent
 from launcher.backends.megatron.dtypes import dtypes
+from launcher.backends.megatron.implementation import implementation
+from launcher.backends.megatron.term import AFTER_BACKWARD, term
 from launcher.blocks import Engine
 from launcher.held import Held
 from launcher.spec import RunSpec
-from launcher.terms import ALWAYS, MemoryTerm, Moment, Pile
-from launcher.units import DTYPE_BYTES, MIB, count
+from launcher.terms import MemoryTerm, Moment
+from launcher.units import DTYPE_BYTES, count
 
 VOCABULARY_MULTIPLE = 128
 """Megatron-LM's default of ``--make-vocab-size-divisible-by``, times the tensor-parallel degree."""
 
-TRANSFORMER_ENGINE_WORKSPACE = {True: 32 * MIB, False: 4 * MIB}
-"""``get_cublas_workspace_size_bytes`` of Transformer Engine: 32 MiB from compute capability 9.0 on, else 4 MiB."""
-
-OTHER_BYTES = 12 * MIB
-"""Random states, the batch and small buffers: what recorded static bytes hold beyond model states and workspaces, with
-which they are 80 MiB on A100 and 108 MiB on H100 whatever the model (Megatron-LM functional tests)."""
-
-_BLOCK: frozenset[Moment] = frozenset((
-    "forward",
-    "output",
-    "block_backward",
-    "next_block_backward",
-    "second_layer_backward",
-    "loss",
-    "loss_backward",
-))
+_BLOCK: frozenset[Moment] = frozenset(("forward", "block_backward", "next_block_backward", "second_layer_backward"))
+_BATCH: frozenset[Moment] = frozenset(("forward", "output", "loss"))
+_HELD: frozenset[Moment] = _BATCH | {"loss_backward", "block_backward", "next_block_backward"}
 
 
 def engine(spec: RunSpec) -> Engine:
     """Megatron-core's modules; gradients live in one permanent buffer; the loss is vocabulary-parallel."""
-    meaning = dtypes(spec)
+    meaning, how = dtypes(spec), implementation(spec)
     size = DTYPE_BYTES["bf16" if meaning.compute == "fp8" else meaning.compute]
     return Engine(
         library="megatron",
         size=size,
         residual_size=size,
         sequence_length=spec.sequence_length,
-        scores=spec.model.attention == "eager",
+        scores=how.attention == "unfused",
+        # Of a micro-batch of one sequence the two layouts are the same.
+        attention_copy=how.attention == "flash" and spec.train.micro_batch_size > 1,
         cpu=spec.hardware.device == "cpu",
         vocabulary_multiple=VOCABULARY_MULTIPLE * spec.parallel.tensor,
         gradients_stay=True,
@@ -51,47 +44,66 @@ def engine(spec: RunSpec) -> Engine:
 
 def overheads(held: Held) -> Iterable[MemoryTerm]:
     """Everything that Megatron adds."""
-    yield from workspaces(held)
+    yield from permanent.workspaces(held)
+    yield from permanent.global_buffer(held)
+    yield from permanent.unused_gradients(held)
+    yield from permanent.last_inputs(held)
     yield from gathered_sequence(held)
+    yield from attention_mask(held)
     yield from embedding_dropout(held)
+    yield from deferred_gradients(held)
     yield from cast_gradients(held)
-
-
-def workspaces(held: Held) -> Iterator[MemoryTerm]:
-    """Transformer Engine's workspace and small buffers inside torch's allocator; they do not grow with the model."""
-    if held.cuda:
-        new = "fp8" in held.spec.hardware.dtypes
-        source = "transformer_engine/pytorch/module/base.py; Megatron-LM functional tests, recorded static bytes"
-        size = TRANSFORMER_ENGINE_WORKSPACE[new] + OTHER_BYTES
-        yield _term("workspace", ALWAYS, size, "Transformer Engine and small buffers", source)
 
 
 def gathered_sequence(held: Held) -> Iterator[MemoryTerm]:
     """Sequence parallelism gathers the whole sequence before a linear, and again for its weight's gradient: ``size h``.
 
-    arXiv:2205.05198, section 4.2.2: the gathered input is not saved.
+    arXiv:2205.05198, section 4.2.2: the gathered input is not saved. Megatron-core's own linears gather into the
+    permanent buffer.
     """
-    if held.spec.parallel.sequence and held.spec.parallel.tensor > 1:
-        size = held.engine.size * held.spec.model.hidden_size * held.tokens
+    if held.spec.parallel.sequence and held.spec.parallel.tensor > 1 and implementation(held.spec).transformer_engine:
+        size = permanent.whole_sequence(held)
         text = f"{held.engine.size} B x {held.spec.model.hidden_size:,} hidden x {held.tokens:,} tokens"
-        yield _term("gather_buffers", _BLOCK, size, text, "arXiv:2205.05198, section 4.2.2")
+        yield term("gather_buffers", _BLOCK, size, text, "arXiv:2205.05198, section 4.2.2")
+
+
+def attention_mask(held: Held) -> Iterator[MemoryTerm]:
+    """The mask of a micro-batch, a byte for each pair of positions, ``b s^2``, and the part of a context-parallel rank.
+
+    ``create_attention_mask_in_dataloader`` of Megatron-core's GPT data set; only the first and the last stage get it.
+    """
+    if (held.view.embedding or held.view.head) and implementation(held.spec).attention_mask:
+        length, context = held.spec.sequence_length, held.spec.parallel.context
+        size = held.spec.train.micro_batch_size * length * length
+        size += size // context if context > 1 else 0
+        text = f"{held.spec.train.micro_batch_size} x {length:,} x {length:,} positions"
+        yield term("temporary", _BATCH, size, text, "Megatron-core datasets/gpt_dataset.py")
 
 
 def embedding_dropout(held: Held) -> Iterator[MemoryTerm]:
     """The mask of the dropout after the embedding, a byte an element, of every micro-batch in flight."""
     if held.view.embedding and held.spec.model.dropout:
         size = int(held.spec.model.hidden_size * held.tokens * held.view.residual * held.view.in_flight)
-        moments = _BLOCK - {"second_layer_backward"}
-        yield _term("activations", moments, size, "mask of the embedding's dropout", "arXiv:2205.05198, section 4.3")
+        yield term("activations", _HELD, size, "mask of the embedding's dropout", "arXiv:2205.05198, section 4.3")
+
+
+def deferred_gradients(held: Held) -> Iterator[MemoryTerm]:
+    """Input and output gradient of the output projection, of micro-batches whose weight gradient is computed later."""
+    number = implementation(held.spec).deferred
+    if held.view.head and number:
+        size = held.engine.size
+        logits = size * ceil(held.vocabulary * held.view.tensor) * held.tokens
+        inputs = ceil(size * held.spec.model.hidden_size * held.tokens * held.view.residual)
+        text = f"{number} micro-batches of gradients of the logits and inputs of the output projection"
+        yield term("logits", _HELD, number * (logits + inputs), text, "Megatron-core tensor_parallel/layers.py")
 
 
 def cast_gradients(held: Held) -> Iterator[MemoryTerm]:
-    """Gradients narrower than fp32 are cast for the step: ``4 B x P / d`` (Megatron-core ``distrib_optimizer.py``)."""
+    """Gradients narrower than fp32 are cast for the step: ``4 B x P / d``, kept until the next step begins.
+
+    Megatron-core ``optimizer/optimizer.py`` and ``distrib_optimizer.py``, ``_copy_model_grads_to_main_grads``.
+    """
     if held.dtypes.size("accumulate") < 4 and held.dtypes.master is not None:
         elements = held.elements.optimizer
         text = f"4 B x {count(elements)} gradients of this rank"
-        yield _term("temporary", frozenset(("step",)), 4 * elements, text, "Megatron-core distrib_optimizer.py")
-
-
-def _term(pile: Pile, moments: frozenset[Moment], size: int, formula: str, source: str) -> MemoryTerm:
-    return MemoryTerm(pile=pile, moments=moments, bytes=max(size, 0), formula=formula, source=source)
+        yield term("temporary", AFTER_BACKWARD, 4 * elements, text, "Megatron-core distrib_optimizer.py")

@@ -1,0 +1,85 @@
+"""What Megatron-core and Transformer Engine keep from one step to the next beside the model states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil
+
+from launcher.backends.megatron.implementation import implementation
+from launcher.backends.megatron.term import AFTER_BACKWARD, term
+from launcher.held import Held
+from launcher.memory import device
+from launcher.terms import ALWAYS, MemoryTerm
+from launcher.units import MIB, count
+
+TRANSFORMER_ENGINE_WORKSPACE = {True: 32 * MIB, False: 4 * MIB}
+"""``get_cublas_workspace_size_bytes`` of Transformer Engine: 32 MiB from compute capability 9.0 on, else 4 MiB."""
+
+GROUPED_STREAMS = 4
+"""``_num_cublas_streams`` of Transformer Engine: a grouped product has a workspace for each of its streams."""
+
+_TRAINING = ALWAYS - {"load"}
+
+
+def workspaces(held: Held) -> Iterator[MemoryTerm]:
+    """Transformer Engine's workspaces inside torch's allocator: one, and four more where experts are grouped.
+
+    Megatron-core's own layers meet it in the router of experts alone (``transformer/moe/moe_utils.py``).
+    """
+    how = implementation(held.spec)
+    if how.transformer_engine or (held.cuda and held.spec.model.num_experts):
+        new = device.is_hopper(held.spec) or device.is_blackwell(held.spec)
+        number = 1 + (GROUPED_STREAMS if how.grouped else 0)
+        size = TRANSFORMER_ENGINE_WORKSPACE[new]
+        text = f"{number} workspaces of Transformer Engine x {size / MIB:g} MiB"
+        yield term("workspace", ALWAYS, number * size, text, "transformer_engine/pytorch/module/base.py")
+
+
+def global_buffer(held: Held) -> Iterator[MemoryTerm]:
+    """Megatron-core's buffer ``mpu``, as large as its largest use: ``max(size h tok, size a/t s^2 b)``.
+
+    Its own linears gather the sequence into it (``tensor_parallel/layers.py``; the output projection is one of them in
+    any case), and its own attention starts its scores from it (``transformer/dot_product_attention.py``).
+    """
+    how, spec, size = implementation(held.spec), held.spec, 0
+    if spec.parallel.sequence and spec.parallel.tensor > 1 and (held.view.head or not how.transformer_engine):
+        size = whole_sequence(held)
+    if not how.transformer_engine and not spec.model.kv_lora_rank:
+        heads = ceil(spec.model.num_attention_heads * held.view.tensor)
+        size = max(size, held.engine.size * heads * spec.sequence_length * held.tokens)
+    if size:
+        yield term("gather_buffers", _TRAINING, size, "Megatron-core's global buffer", "Megatron-core core/utils.py")
+
+
+def unused_gradients(held: Held) -> Iterator[MemoryTerm]:
+    """A gradient that nobody reads, for each shape of a weight: ``size`` bytes an element.
+
+    Where products accumulate into ``main_grad`` themselves, autograd still wants a gradient; Transformer Engine keeps
+    one of each shape (``module/base.py``, ``get_dummy_wgrad``).
+    """
+    how = implementation(held.spec)
+    if how.transformer_engine and how.fused_gradients:
+        experts = max(1, ceil(held.spec.model.num_experts * held.view.experts))
+        block = held.largest_block
+        elements = block.dense + block.expert // experts
+        if held.view.head:
+            elements += ceil(held.vocabulary * held.view.tensor) * held.spec.model.hidden_size
+        text = f"{held.engine.size} B x {count(elements)} of one weight of each shape"
+        yield term("temporary", _TRAINING, held.engine.size * elements, text, "transformer_engine get_dummy_wgrad")
+
+
+def last_inputs(held: Held) -> Iterator[MemoryTerm]:
+    """The last input that a stage received and its gradient, ``2 x size h tok``, of each of its model chunks.
+
+    ``TransformerBlock.set_input_tensor`` holds it until the next one comes (``transformer/transformer_block.py``).
+    """
+    if held.view.stage:
+        chunks = held.spec.parallel.virtual_pipeline
+        one = ceil(held.engine.residual_size * held.spec.model.hidden_size * held.tokens * held.view.residual)
+        text = f"inputs of {chunks} model chunks and their gradients"
+        yield term("temporary", AFTER_BACKWARD, 2 * chunks * one, text, "Megatron-core transformer_block.py")
+
+
+def whole_sequence(held: Held) -> int:
+    """The residual stream of one micro-batch, of all tensor-parallel ranks together."""
+    return held.engine.size * held.spec.model.hidden_size * held.tokens

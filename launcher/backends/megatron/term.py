@@ -1,0 +1,13 @@
+"""A term of Megatron's overheads."""
+
+from __future__ import annotations
+
+from launcher.terms import MemoryTerm, Moment, Pile
+
+AFTER_BACKWARD: frozenset[Moment] = frozenset(("clip", "step", "idle", "checkpoint_save"))
+"""From the last backward pass of a step until the next step begins."""
+
+
+def term(pile: Pile, moments: frozenset[Moment], size: int, formula: str, source: str) -> MemoryTerm:
+    """A term, never below zero."""
+    return MemoryTerm(pile=pile, moments=moments, bytes=max(size, 0), formula=formula, source=source)

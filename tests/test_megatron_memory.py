@@ -1,0 +1,159 @@
+"""What Megatron-core and Transformer Engine hold beside the model states, by their sources."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher.terms import MemoryTerm, Moment
+from tests.helpers import make_spec
+from tests.test_memory_numbers import ranks_of
+
+MIB = 2**20
+MODEL = (
+    "model=tiny",
+    "model.num_hidden_layers=12",
+    "model.hidden_size=512",
+    "model.num_attention_heads=8",
+    "model.num_key_value_heads=null",
+    "model.head_dim=null",
+    "model.intermediate_size=2048",
+    "model.vocab_size=50257",
+    "train.sequence_length=1024",
+    "train.micro_batch_size=4",
+    "train.global_batch_size=32",
+    "parallel=tp",
+    "parallel.tensor=1",
+    "parallel.sequence=false",
+    "precision=bf16",
+    "cluster.gpus_per_node=8",
+    "hardware=a100_80g",
+)
+LOCAL = "+backend.extra.transformer-impl=local"
+
+
+def terms_of(*overrides: str, stage: int = -1) -> tuple[MemoryTerm, ...]:
+    """The terms of one stage, the last where none is named."""
+    return ranks_of(make_spec(*MODEL, *overrides))[stage].terms
+
+
+def megabytes(terms: tuple[MemoryTerm, ...], formula: str, moment: Moment) -> float:
+    """MiB at one moment of the terms whose formula has these words."""
+    return sum(term.bytes for term in terms if formula in term.formula and moment in term.moments) / MIB
+
+
+@pytest.mark.parametrize(
+    ("hardware", "printed"),
+    [("a100_80g", 4_194_304), ("l40s", 4_194_304), ("h100_80g", 33_554_432), ("b200", 33_554_432)],
+)
+def test_the_workspace_of_transformer_engine_is_32_mib_from_hopper_on_and_4_before(hardware: str, printed: int) -> None:
+    terms = terms_of(f"hardware={hardware}")
+    assert megabytes(terms, "workspaces of Transformer Engine", "idle") * MIB == printed
+
+
+EXPERTS = ("model.family=moe", "model.num_experts=8", "model.num_experts_per_tok=2", "model.moe_intermediate_size=512")
+
+
+def test_grouped_experts_have_four_workspaces_more_one_for_each_stream() -> None:
+    assert megabytes(terms_of(*EXPERTS, "hardware=h100_80g"), "workspaces of", "idle") == 5 * 32
+    one_by_one = terms_of(*EXPERTS, "hardware=h100_80g", "+backend.extra.moe-grouped-gemm=false")
+    assert megabytes(one_by_one, "workspaces of", "idle") == 32
+
+
+def test_local_layers_meet_transformer_engine_in_the_router_of_experts_alone() -> None:
+    assert megabytes(terms_of(LOCAL), "workspaces of", "idle") == 0
+    assert megabytes(terms_of(LOCAL, *EXPERTS), "workspaces of", "idle") == 4
+
+
+@pytest.mark.parametrize(("tensor", "printed"), [(1, 64), (2, 32), (4, 16)])
+def test_local_attention_keeps_a_buffer_for_its_scores_b_a_s_squared_over_t(tensor: int, printed: int) -> None:
+    terms = terms_of(LOCAL, f"parallel.tensor={tensor}")
+    assert megabytes(terms, "global buffer", "idle") == printed
+
+
+def test_the_output_projection_gathers_the_sequence_into_a_permanent_buffer() -> None:
+    terms = terms_of("parallel.tensor=2", "parallel.sequence=true", "parallel.pipeline=2")
+    assert megabytes(terms, "global buffer", "idle") == 2 * 512 * 4096 / MIB
+    first = terms_of("parallel.tensor=2", "parallel.sequence=true", "parallel.pipeline=2", stage=0)
+    assert megabytes(first, "global buffer", "idle") == 0
+
+
+@pytest.mark.parametrize(("chunks", "printed"), [(1, 8), (3, 24)])
+def test_each_model_chunk_keeps_its_last_input_and_the_gradient_of_it(chunks: int, printed: int) -> None:
+    overrides = ("parallel.pipeline=4", f"parallel.virtual_pipeline={chunks}", "train.global_batch_size=64")
+    assert megabytes(terms_of(*overrides), "model chunks and their gradients", "idle") == printed
+    assert megabytes(terms_of(*overrides), "model chunks and their gradients", "loss") == 0
+    assert megabytes(terms_of(*overrides, stage=0), "model chunks and their gradients", "idle") == 0
+
+
+def test_transformer_engine_keeps_an_unread_gradient_of_each_shape() -> None:
+    attention, mlp, output = 4 * 512 * 512, 3 * 2048 * 512, 50304 * 512
+    printed = 2 * (attention + mlp + output + 2 * 512) / MIB
+    assert megabytes(terms_of(), "weight of each shape", "idle") == pytest.approx(printed)
+    unfused = "+backend.extra.no-gradient-accumulation-fusion=true"
+    assert megabytes(terms_of(unfused), "weight of each shape", "idle") == 0
+
+
+def test_fp16_gradients_are_held_in_fp32_until_the_next_step() -> None:
+    rank = ranks_of(make_spec(*MODEL, "precision=fp16"))[0]
+    held = [term for term in rank.terms if "gradients of this rank" in term.formula]
+    assert [term.bytes for term in held] == [4 * rank.held.elements.optimizer]
+    assert "idle" in held[0].moments
+    assert "forward" not in held[0].moments
+
+
+def test_a_batch_brings_no_attention_mask_unless_it_is_asked_for() -> None:
+    asked = "+backend.extra.no-create-attention-mask-in-dataloader=false"
+    assert megabytes(terms_of(), "positions", "loss") == 0
+    assert megabytes(terms_of(asked), "positions", "loss") == 4 * 1024 * 1024 / MIB
+    assert megabytes(terms_of(asked, "parallel.context=2"), "positions", "loss") == 4 + 2
+
+
+SAVED_BY_FLASH = 2 * 512
+DETERMINISTIC = "+cluster.environment.NVTE_ALLOW_NONDETERMINISTIC_ALGO='0'"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "more"),
+    [
+        (("hardware=h100_80g",), 0),
+        (("hardware=b200",), 0),
+        (("hardware=b200", DETERMINISTIC), SAVED_BY_FLASH),
+        (("hardware=a100_80g",), SAVED_BY_FLASH),
+        (("hardware=h100_80g", "model.attention=flash"), SAVED_BY_FLASH),
+        (("hardware=a100_80g", "train.micro_batch_size=1"), 0),
+    ],
+)
+def test_flash_attn_keeps_its_output_twice_and_runs_where_cudnn_does_not(overrides: tuple[str, ...], more: int) -> None:
+    block = ranks_of(make_spec(*MODEL, *overrides))[0].held.blocks[0]
+    assert sum(row.bytes for row in block.saved if "batch first" in row.name) == more
+
+
+@pytest.mark.parametrize("overrides", [(LOCAL,), ("hardware=v100_32g", "precision=fp16")])
+def test_local_layers_and_gpus_before_ampere_keep_the_scores(overrides: tuple[str, ...]) -> None:
+    block = ranks_of(make_spec(*MODEL, *overrides))[0].held.blocks[0]
+    assert [row.bytes for row in block.saved if row.name == "scores"] == [2 * 8 * 1024]
+
+
+@pytest.mark.parametrize(("limit", "number"), [(0, 3), (2, 2)])
+def test_deferred_gradients_of_the_output_projection_wait_for_the_end(limit: int, number: int) -> None:
+    deferring = ("+backend.extra.defer-embedding-wgrad-compute=true", f"+backend.extra.wgrad-deferral-limit={limit}")
+    terms = terms_of(*deferring, "parallel.tensor=2", "parallel.pipeline=2")
+    one = 2 * (50432 // 2 + 512) * 4096 / MIB
+    assert megabytes(terms, "micro-batches of gradients", "loss") == pytest.approx(number * one)
+    assert megabytes(terms_of(*deferring), "micro-batches of gradients", "loss") == 0
+
+
+INTERLEAVED = ("parallel.pipeline=4", "parallel.virtual_pipeline=3", "train.global_batch_size=64")
+
+
+@pytest.mark.parametrize(
+    ("extra", "chunks"),
+    [
+        ((), 2 * 4 + 1),
+        (("+backend.extra.microbatch-group-size-per-virtual-pipeline-stage=5",), 2 * 5 + 1),
+        (("+backend.extra.overlap_moe_expert_parallel_comm=true",), 2 * 4 + 1 + 1),
+    ],
+)
+def test_the_last_stage_warms_up_with_v_minus_1_rounds_of_chunks(extra: tuple[str, ...], chunks: int) -> None:
+    rank = ranks_of(make_spec(*MODEL, *INTERLEAVED, *extra))[-1]
+    assert rank.held.view.in_flight * 3 == chunks
