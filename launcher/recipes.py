@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from launcher import safe_yaml
 from launcher.catalog import Catalog
 from launcher.command_line import Override, read
 from launcher.errors import ConfigError, ConfigErrors
 
 SCHEMA = 1
-MAXIMUM_BYTES = 1 << 20
 _KEYS = ("schema", "summary", "source", "choose", "set", "sweep")
 _BARE = re.compile(r"^[A-Za-z0-9_/.:@+-]+$")
 
@@ -63,19 +63,7 @@ def load(path: Path) -> Recipe:
     Raises:
         ConfigErrors: The file cannot be read, is too large, or is not a recipe.
     """
-    import yaml  # Late, because most commands read no recipe.
-
-    where = str(path)
-    try:
-        if path.stat().st_size > MAXIMUM_BYTES:
-            raise ConfigErrors([ConfigError(where, path.stat().st_size, "a recipe is at most 1 MiB")])
-        content = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigErrors([ConfigError(where, None, f"it cannot be read: {error}")]) from None
-    except yaml.YAMLError as error:
-        text = " ".join(str(error).split())
-        raise ConfigErrors([ConfigError(where, None, f"it is not YAML: {text}")]) from None
-    return _recipe(path.stem, where, content)
+    return _recipe(path.stem, str(path), safe_yaml.load(path))
 
 
 def _recipe(name: str, where: str, content: object) -> Recipe:
@@ -94,6 +82,7 @@ def _recipe(name: str, where: str, content: object) -> Recipe:
     for key in ("choose", "set", "sweep"):
         if not isinstance(content.get(key, {}), dict):
             errors.append(ConfigError(f"{where}: {key}", content[key], "must be a mapping"))
+    errors += errors or _value_errors(where, content)
     if errors:
         raise ConfigErrors(errors)
     return Recipe(
@@ -104,6 +93,21 @@ def _recipe(name: str, where: str, content: object) -> Recipe:
         set=content.get("set", {}),
         sweep=content.get("sweep", {}),
     )
+
+
+def _value_errors(where: str, content: Mapping[str, Mapping[str, object]]) -> list[ConfigError]:
+    """What a recipe may not say: lookups of the environment or of files, and values of the wrong shape."""
+    errors = []
+    for section in ("choose", "set", "sweep"):
+        for key, value in content.get(section, {}).items():
+            path = f"{where}: {section}: {key}"
+            if "${" in f"{key} {value}":
+                errors.append(ConfigError(path, value, "a recipe looks nothing up: ${...} is not read in it"))
+            elif section == "choose" and not isinstance(value, str | int):
+                errors.append(ConfigError(path, value, "must be the name of an option"))
+            elif section == "sweep" and not (isinstance(value, list) and value):
+                errors.append(ConfigError(path, value, "must be a list of values", [f"{key}: [{value}]"]))
+    return errors
 
 
 def literal(value: object) -> str:

@@ -31,6 +31,7 @@ class Point:
         verdict: The pre-flight's answer.
         reason: Why it is left out; None where it is run.
         predicted_bytes: The allocated peak of the worst rank; None for an invalid point.
+        largest_pile: What most of that rank's memory goes to, with its bytes; None for an invalid point.
     """
 
     id: str
@@ -38,6 +39,7 @@ class Point:
     verdict: VerdictName
     reason: str | None
     predicted_bytes: int | None
+    largest_pile: tuple[str, int] | None
 
     @property
     def kept(self) -> bool:
@@ -46,7 +48,7 @@ class Point:
 
     def as_dict(self) -> dict[str, Any]:
         """A point of ``sweep.json``; :func:`load` reads it."""
-        names = ("id", "verdict", "reason", "predicted_bytes")
+        names = ("id", "verdict", "reason", "predicted_bytes", "largest_pile")
         return {**{name: getattr(self, name) for name in names}, "overrides": list(self.overrides)}
 
 
@@ -96,6 +98,7 @@ class Sweep:
             verdict=assessment.verdict.name,
             reason=_why_not(assessment) if left_out else None,
             predicted_bytes=assessment.estimate.peak.allocated_bytes,
+            largest_pile=(assessment.estimate.largest_pile.pile, assessment.estimate.largest_pile.bytes),
         )
         return point, assessment
 
@@ -108,16 +111,14 @@ def _quoted(path: Path) -> str:
 
 def _invalid(name: str, overrides: Sequence[str], errors: Iterable[ConfigError]) -> Point:
     reason = "; ".join(f"{error.path}={error.found}: {error.rule}" for error in errors)
-    return Point(id=name, overrides=tuple(overrides), verdict="invalid", reason=reason, predicted_bytes=None)
+    nothing = {"predicted_bytes": None, "largest_pile": None}
+    return Point(id=name, overrides=tuple(overrides), verdict="invalid", reason=reason, **nothing)
 
 
 def _why_not(assessment: Assessment) -> str:
-    """What is too small and by how much; on the device also which pile is the largest."""
+    """What is too small, and by how much."""
     shortages = assessment.verdict.shortages
     parts = [f"{short.place} needs {gib(short.used_bytes)} of {gib(short.capacity_bytes)}" for short in shortages]
-    if assessment.estimate is not None and any(shortage.place == "device" for shortage in shortages):
-        pile = assessment.estimate.largest_pile
-        parts.append(f"most of it {pile.pile.replace('_', ' ')} ({gib(pile.bytes)})")
     return ", ".join(parts)
 
 

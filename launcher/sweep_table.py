@@ -48,15 +48,10 @@ def rows(directory: Path) -> list[Row]:
     return [row(directory, point) for point in sweep.points(directory)]
 
 
-def unstarted(point: Point) -> Row:
-    """A point without a run: left out, or only judged."""
-    return Row(point=point, run=None, loss=None, tokens_per_second=None, measured_bytes=None)
-
-
 def row(directory: Path, point: Point) -> Row:
     """One point of a sweep that was started."""
     if not point.kept:
-        return unstarted(point)
+        return Row(point=point, run=None, loss=None, tokens_per_second=None, measured_bytes=None)
     run = directory / point.id
     steps, measured = outcome.steps(run), outcome.measured(run)
     return Row(
@@ -72,12 +67,24 @@ def text(found: Iterable[Row], width: int = 80, *, heading: bool = True) -> str:
     """The rows for a terminal: the figures on one line, the overrides and a reason below them."""
     lines = [_FORM.format(*_HEADINGS)] if heading else []
     for one in found:
-        now = "left out" if not one.point.kept else "-" if one.run is None else one.run.state
+        now = "left out" if one.run is None else one.run.state
         figures = (_number(one.loss, ".4f"), _number(one.tokens_per_second, ",.0f"))
         sizes = ("-" if size is None else gib(size) for size in (one.point.predicted_bytes, one.measured_bytes))
         lines.append(_FORM.format(one.point.id, now, one.point.verdict.replace("_", " "), *figures, *sizes))
         reason = one.point.reason or (None if one.run is None else one.run.reason)
         lines += _below(" ".join(one.point.overrides), width) + _below(reason or "", width)
+    return "\n".join(lines)
+
+
+def judged(points: Iterable[Point], width: int = 80) -> str:
+    """Points that are judged and not started: the verdict, the peak, and which pile is the largest."""
+    form = "{:5} {:13} {:>10}  {}"
+    lines = [form.format("point", "verdict", "predicted", "largest pile")]
+    for point in points:
+        peak = "-" if point.predicted_bytes is None else gib(point.predicted_bytes)
+        pile = "-" if point.largest_pile is None else f"{point.largest_pile[0]} {gib(point.largest_pile[1])}"
+        lines.append(form.format(point.id, point.verdict.replace("_", " "), peak, pile.replace("_", " ")))
+        lines += _below(" ".join(point.overrides), width) + _below(point.reason or "", width)
     return "\n".join(lines)
 
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from launcher import preflight, recipes
+from launcher.catalog import shipped
+from launcher.cli import main
 from launcher.command_line import Override
+from launcher.plan import translate
 from launcher.recipes import literal
 from tests.helpers import ask, make_spec
 
@@ -64,9 +70,76 @@ def test_a_broken_recipe_is_explained(folder: Path, text: str, rule: str) -> Non
     assert rule in write(folder, text)
 
 
-def test_a_recipe_runs_nothing(folder: Path) -> None:
-    (rule,) = write(folder, "schema: 1\nsummary: !!python/object/apply:os.system ['touch pwned']\n")
-    assert rule.startswith("it is not YAML: could not determine a constructor")
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("summary: !!python/object/apply:os.system ['touch pwned']", "tags are not read: it is plain data"),
+        ("summary: !x y", "tags are not read: it is plain data"),
+        ("summary: &a x\nsource: *a", "anchors and aliases are not read"),
+        (f"summary: {'[' * 5000}", "it is nested deeper than 12"),
+        ("summary: x\nsummary: y", "the key 'summary' appears twice"),
+        ("summary: x\n1: y", "the key 1 is not text"),
+        ("summary: 2026-01-01", "a date or binary is not read: quote it as text"),
+        ("summary: x\nset: {run.name: '${oc.env:HOME}'}", "a recipe looks nothing up: ${...} is not read in it"),
+        ("summary: x\nset: {data.path: [a, '${x}']}", "a recipe looks nothing up: ${...} is not read in it"),
+        ("summary: x\nchoose: {model: [a]}", "must be the name of an option"),
+        ("summary: x\nsweep: {train.seed: 3}", "must be a list of values"),
+        ("summary: x\n  - y: [", "it is not YAML: "),
+        (f"summary: {'x' * (1 << 20)}", "it is larger than 1 MiB"),
+    ],
+)
+def test_a_recipe_is_plain_data(folder: Path, text: str, rule: str) -> None:
+    (found,) = write(folder, f"schema: 1\n{text}\n")
+    assert rule in found
+
+
+def test_a_number_in_scientific_notation_is_a_number(folder: Path) -> None:
+    assert not write(folder, "schema: 1\nsummary: x\nchoose: {model: tiny}\nset: {optimizer.lr: 1e-5}\n")
+    assert make_spec("recipe=broken", folder=folder).optimizer.lr == 1e-5
+
+
+SHIPPED = sorted(shipped("recipes").glob("*.yaml"))
+_NAME = re.compile(r"_(?P<gpus>[0-9]+)x(?P<gigabytes>[0-9]+)g$")
+
+
+def test_at_least_twelve_recipes_are_shipped() -> None:
+    assert len(SHIPPED) >= 12
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_a_shipped_recipe_fits_the_hardware_in_its_name_and_becomes_a_job(path: Path) -> None:
+    spec = make_spec(f"recipe={path.stem}")
+    assessment = preflight.assess(spec)
+    assert not assessment.errors
+    assert assessment.verdict.name == "fits"
+    assert re.match(rf"# launch (check )?(-m )?recipe={path.stem}\b", path.read_text())
+    assert translate(spec, python="python").argv
+    named = _NAME.search(path.stem)
+    if named is not None:
+        assert spec.gpus == int(named["gpus"])
+        assert spec.hardware.memory_bytes is not None
+        assert 0.9 < spec.hardware.memory_bytes / (int(named["gigabytes"]) * 10**9) < 1.1
+
+
+@pytest.mark.parametrize("path", [path for path in SHIPPED if recipes.load(path).sweep], ids=lambda path: path.stem)
+def test_a_shipped_sweep_has_points_that_fit_and_none_that_is_invalid(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", "-m", "--json", f"recipe={path.stem}"]) == 0
+    verdicts = [point["verdict"] for point in json.loads(capsys.readouterr().out)["points"]]
+    assert len(verdicts) >= 4
+    assert "invalid" not in verdicts
+
+
+def test_the_list_says_what_each_recipe_trains_and_what_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recipe", "list", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["recipe"]}
+    assert set(rows) == {path.stem for path in SHIPPED}
+    row = rows["llama3_70b_tp8_pp4_64x80g"]
+    assert (row["model"], row["gpus"], row["strategy"]) == ("llama3_70b", 64, "megatron tp8 pp4 dp2")
+    assert row["predicted_bytes"] > 2**34
+    assert main(["recipe", "list"]) == 0
+    assert "llama3_70b_tp8_pp4_64x80g" in capsys.readouterr().out
 
 
 SCALARS = st.one_of(

@@ -33,7 +33,7 @@ def check(options: argparse.Namespace) -> int:
     if options.json:
         print_json({"schema": 1, "points": [point.as_dict() for point in points]})
     else:
-        print(sweep_table.text(map(sweep_table.unstarted, points), width()))
+        print(sweep_table.judged(points, width()))
     return _status(points)
 
 
@@ -52,7 +52,7 @@ def start(options: argparse.Namespace) -> int:
     elif any(not point.kept for point in points):
         left_out = [point for point in points if not point.kept]
         print(f"{len(left_out)} of {len(points)} points left out:")
-        print(sweep_table.text(map(sweep_table.unstarted, left_out), width()))
+        print(sweep_table.judged(left_out, width()))
     return status or _status(points)
 
 

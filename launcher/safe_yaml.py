@@ -1,0 +1,114 @@
+"""YAML from someone else, read as plain data: no tags, no aliases, no duplicate keys, bounded in size and depth.
+
+``yaml.safe_load`` alone still expands aliases (a kilobyte can become gigabytes), takes the last of two equal keys, and
+recurses as deep as the text does.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from launcher.errors import ConfigError, ConfigErrors
+
+if TYPE_CHECKING:
+    from yaml.events import Event
+
+MAXIMUM_BYTES = 1 << 20
+MAXIMUM_DEPTH = 12
+_FLOAT = re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$")
+
+
+def load(path: Path) -> object:
+    """Read a file as plain data.
+
+    Returns:
+        Mappings with text keys, lists, text, numbers, booleans and None.
+
+    Raises:
+        ConfigErrors: It cannot be read, is too large or too deep, or holds more than plain data.
+    """
+    where = str(path)
+    try:
+        if path.stat().st_size > MAXIMUM_BYTES:
+            raise _error(where, path.stat().st_size, "it is larger than 1 MiB")
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise _error(where, None, f"it cannot be read: {error}") from None
+    return loads(text, where)
+
+
+def loads(text: str, where: str) -> object:
+    """Read text as :func:`load` does; ``where`` names it in errors."""
+    import yaml  # Late, because most commands read no YAML.
+
+    loader = _loader()
+    try:
+        depth = 0
+        for event in yaml.parse(text, Loader=loader):
+            depth += _step(event)
+            _refuse(event, depth, where)
+        return _plain(yaml.load(text, Loader=loader), where, where)
+    except (yaml.YAMLError, ValueError) as error:
+        raise _error(where, None, f"it is not YAML: {' '.join(str(error).split())}") from None
+
+
+def _loader() -> Any:
+    """The safe loader, in C where there is one, with ``1e-5`` read as the number that YAML 1.2 says it is."""
+    import yaml
+
+    base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    loader: Any = type("Loader", (base,), {"construct_mapping": _construct_mapping})
+    loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789"))
+    return loader
+
+
+def _construct_mapping(self: Any, node: Any, deep: bool = False) -> dict[object, object]:
+    """A mapping whose keys are texts and differ."""
+    import yaml
+
+    content: dict[object, object] = {}
+    for key_node, value_node in node.value:
+        key = self.construct_object(key_node, deep=deep)
+        if not isinstance(key, str):
+            raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} is not text", key_node.start_mark)
+        if key in content:
+            raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} appears twice", key_node.start_mark)
+        content[key] = self.construct_object(value_node, deep=True)
+    return content
+
+
+def _step(event: Event) -> int:
+    from yaml import events
+
+    if isinstance(event, events.CollectionStartEvent):
+        return 1
+    return -1 if isinstance(event, events.CollectionEndEvent) else 0
+
+
+def _refuse(event: Event, depth: int, where: str) -> None:
+    from yaml import events
+
+    line = f"{where}: line {event.start_mark.line + 1 if event.start_mark else '?'}"
+    if depth > MAXIMUM_DEPTH:
+        raise _error(line, depth, f"it is nested deeper than {MAXIMUM_DEPTH}")
+    if isinstance(event, events.NodeEvent) and event.anchor is not None:
+        raise _error(line, event.anchor, "anchors and aliases are not read")
+    if tag := getattr(event, "tag", None):
+        raise _error(line, tag, "tags are not read: it is plain data")
+
+
+def _plain(value: object, path: str, where: str) -> object:
+    """The value, if it is plain data all through."""
+    if isinstance(value, dict):
+        return {key: _plain(item, f"{path}: {key}", where) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item, path, where) for item in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise _error(path, str(value), "a date or binary is not read: quote it as text")
+
+
+def _error(where: str, found: object, rule: str) -> ConfigErrors:
+    return ConfigErrors([ConfigError(where, found, rule)])
