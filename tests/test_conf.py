@@ -11,16 +11,13 @@ import yaml
 from launcher import registry
 from launcher.catalog import Catalog, shipped
 from launcher.held import parameter_counts
-from launcher.preflight import errors
-from launcher.recipes import load
 from launcher.rules import precision
 from launcher.units import GIB
-from tests.helpers import ask, make_spec
+from tests.helpers import make_spec
 
 CONF = shipped("conf")
 CATALOG = Catalog(folder=CONF.parent)
 OPTIONS = [(group, option) for group, options in CATALOG.groups.items() if group != "recipe" for option in options]
-RECIPES = CATALOG.groups["recipe"]
 
 PARAMETERS = {
     "125m": 125_226_240,
@@ -175,36 +172,6 @@ def test_bf16_on_a_v100_is_refused_with_what_it_has() -> None:
 
 def test_an_h100_has_the_bytes_that_the_driver_reports() -> None:
     assert make_spec("hardware=h100_80g").hardware.memory_bytes == 85_520_809_984
-
-
-@pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_composes_and_breaks_no_rule(name: str) -> None:
-    found = ask(f"recipe={name}")
-    assert found.errors == ()
-    assert found.spec is not None
-    assert errors(found.spec) == ()
-
-
-@pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_says_how_to_run_it_and_where_its_numbers_come_from(name: str) -> None:
-    path = shipped("recipes") / f"{name}.yaml"
-    assert path.read_text().startswith(f"# launch recipe={name}")
-    recipe = load(path)
-    assert recipe.summary
-    assert recipe.source
-
-
-def test_a_recipe_named_after_gpus_has_as_many() -> None:
-    suffixed = [name for name in RECIPES if name[-1] == "g" and name.rpartition("_")[2][0].isdigit()]
-    assert len(suffixed) >= 4
-    for name in suffixed:
-        words = name.rpartition("_")[2].removesuffix("g").split("x")
-        spec = make_spec(f"recipe={name}")
-        assert spec.gpus == int(words[0]), name
-        if len(words) == 2:
-            memory = spec.hardware.memory_bytes
-            assert memory is not None
-            assert memory / GIB == pytest.approx(int(words[1]), rel=0.02), name
 
 
 def test_no_yaml_file_lies_outside_a_group() -> None:

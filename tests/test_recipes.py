@@ -112,6 +112,7 @@ def test_a_shipped_recipe_fits_the_hardware_in_its_name_and_becomes_a_job(path: 
     assessment = preflight.assess(spec)
     assert not assessment.errors
     assert assessment.verdict.name == "fits"
+    assert recipes.load(path).source
     assert re.match(rf"# launch (check )?(-m )?recipe={path.stem}\b", path.read_text())
     assert translate(spec, python="python").argv
     named = _NAME.search(path.stem)
