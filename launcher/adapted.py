@@ -13,9 +13,8 @@ from launcher.blocks import Engine, Saved, Weight
 from launcher.spec import AdapterSpec, RunSpec
 
 
-def weights(block: Sequence[Weight], spec: RunSpec) -> list[Weight]:
+def weights(block: Sequence[Weight], adapter: AdapterSpec) -> list[Weight]:
     """The weights of a block: frozen, those of linears in 4 bits with QLoRA, and the adapters beside them."""
-    adapter = spec.adapter
     if adapter.name == "none":
         return list(block)
     quantised = adapter.name == "qlora"
@@ -23,9 +22,9 @@ def weights(block: Sequence[Weight], spec: RunSpec) -> list[Weight]:
     return [*base, *(matrix for weight in targeted(block, adapter) for matrix in matrices(weight, adapter.rank))]
 
 
-def frozen(around: Sequence[Weight], spec: RunSpec) -> list[Weight]:
+def frozen(around: Sequence[Weight], adapter: AdapterSpec) -> list[Weight]:
     """The weights around the blocks: frozen beside an adapter, and never quantised."""
-    return [replace(weight, frozen=spec.adapter.name != "none") for weight in around]
+    return [replace(weight, frozen=adapter.name != "none") for weight in around]
 
 
 def targeted(block: Sequence[Weight], adapter: AdapterSpec) -> list[Weight]:

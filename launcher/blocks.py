@@ -135,7 +135,11 @@ class Engine:
 
 
 class Family(Protocol):
-    """A module of ``launcher.families``."""
+    """A module of ``launcher.families``: pure functions, whose answers are kept by the module and the model."""
+
+    def __hash__(self) -> int:
+        """A module's own."""
+        ...
 
     def embedding(self, model: ModelSpec, vocabulary: int) -> Sequence[Weight]:
         """Weights before the first block."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import ceil, prod
+from math import prod
 
 from launcher.blocks import Engine, Weight
 from launcher.rank import RankView, StateShares
@@ -88,24 +88,60 @@ class Elements:
         )
 
 
-def elements_of(weights: Sequence[Weight], view: RankView, engine: Engine) -> Elements:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """How a rank's part of a weight is cut out of it.
+
+    Attributes:
+        tensor: Its share of every split weight.
+        experts: Its share of the routed experts of a layer.
+        expert_tensor: Its share of each of those experts.
+        states: What it keeps of its dense parameters, their gradients and optimizer states.
+        expert_states: The same for its routed experts.
+        joined: Whether one tensor holds all experts of a layer.
+        rows: Whether shards are cut by rows of each tensor, or from one flat buffer.
+    """
+
+    tensor: Fraction
+    experts: Fraction
+    expert_tensor: Fraction
+    states: StateShares
+    expert_states: StateShares
+    joined: bool
+    rows: bool
+
+
+def cut_of(view: RankView, engine: Engine) -> Cut:
+    """The cut of one rank."""
+    return Cut(
+        tensor=view.tensor,
+        experts=view.experts,
+        expert_tensor=view.expert_tensor,
+        states=view.states,
+        expert_states=view.expert_states,
+        joined=engine.library == "transformers",
+        rows=engine.shard_rows,
+    )
+
+
+def elements_of(weights: Sequence[Weight], cut: Cut) -> Elements:
     """The elements of some weights on one rank."""
-    return sum((_elements(weight, view, engine) for weight in weights), Elements())
+    return sum((_elements(weight, cut) for weight in weights), Elements())
 
 
-def _elements(weight: Weight, view: RankView, engine: Engine) -> Elements:
+def _elements(weight: Weight, cut: Cut) -> Elements:
     expert = weight.split == "expert"
-    local = _local_shape(weight, view)
-    copies = ceil(weight.copies * view.experts) if expert else 1
-    if expert and engine.library == "transformers":
-        local, copies = (copies, *local), 1  # One tensor holds all experts of a layer.
-    states: StateShares = view.expert_states if expert else view.states
+    local = _local_shape(weight, cut)
+    copies = _up(weight.copies, cut.experts) if expert else 1
+    if expert and cut.joined:
+        local, copies = (copies, *local), 1
+    states = cut.expert_states if expert else cut.states
 
     def shard(share: Fraction) -> int:
-        if engine.shard_rows:
+        if cut.rows:
             # FSDP2 cuts rows in chunks of equal size, the last ones smaller: the first rank's is rounded up.
-            return copies * ceil(local[0] * share) * prod(local[1:])
-        return ceil(copies * prod(local) * share)
+            return copies * _up(local[0], share) * prod(local[1:])
+        return _up(copies * prod(local), share)
 
     whole, trains = copies * prod(local), not weight.frozen
     parameters, stepped = shard(states.parameters), shard(states.optimizer) * trains
@@ -118,7 +154,7 @@ def _elements(weight: Weight, view: RankView, engine: Engine) -> Elements:
         quantised_parameters=parameters * weight.quantised,
         gradients=shard(states.gradients) * trains,
         optimizer=stepped,
-        factors=_factors(copies, local, states.optimizer, engine) * trains,
+        factors=_factors(copies, local, states.optimizer, cut) * trains,
         largest=prod(local),
         largest_trained=prod(local) * trains,
         largest_quantised=prod(local) * weight.quantised,
@@ -126,20 +162,27 @@ def _elements(weight: Weight, view: RankView, engine: Engine) -> Elements:
     )
 
 
-def _factors(copies: int, local: tuple[int, ...], share: Fraction, engine: Engine) -> int:
+def _factors(copies: int, local: tuple[int, ...], share: Fraction, cut: Cut) -> int:
     """Sums over the last and over the last but one dimension of each shard; a flat shard has no rows to sum over.
 
     Adafactor, arXiv:1804.04235, algorithm 4; a vector keeps a value for each of its elements.
     """
-    if share < 1 and not engine.shard_rows:
-        return ceil(copies * prod(local) * share)
-    rows = (ceil(local[0] * share), *local[1:])
+    if share.numerator < share.denominator and not cut.rows:
+        return _up(copies * prod(local), share)
+    rows = (_up(local[0], share), *local[1:])
     if len(rows) == 1:
         return copies * rows[0]
     return copies * (prod(rows) // max(rows[-1], 1) + prod(rows) // max(rows[-2], 1))
 
 
-def _local_shape(weight: Weight, view: RankView) -> tuple[int, ...]:
+def _local_shape(weight: Weight, cut: Cut) -> tuple[int, ...]:
     """The shape after tensor parallelism."""
-    share = {"replicated": Fraction(1), "tensor": view.tensor, "expert": view.expert_tensor}[weight.split]
-    return tuple(ceil(size * share) if index == weight.dimension else size for index, size in enumerate(weight.shape))
+    if weight.split == "replicated":
+        return weight.shape
+    share = cut.tensor if weight.split == "tensor" else cut.expert_tensor
+    return tuple(_up(size, share) if index == weight.dimension else size for index, size in enumerate(weight.shape))
+
+
+def _up(size: int, share: Fraction) -> int:
+    """The share of a size, rounded up: whole numbers throughout, since this is most of an estimate's time."""
+    return -(-size * share.numerator // share.denominator)

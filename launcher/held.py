@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from math import ceil, prod
+from functools import cached_property, lru_cache
+from math import ceil, lcm, prod
 
 from launcher import adapted
-from launcher.blocks import Engine, Family, Saved, Weight
+from launcher.blocks import Engine, Family, Saved, Share, Weight
 from launcher.dtypes import Dtypes
-from launcher.elements import Elements, elements_of
+from launcher.elements import Cut, Elements, cut_of, elements_of
 from launcher.rank import RankView
-from launcher.spec import RunSpec
+from launcher.spec import AdapterSpec, ModelSpec, RunSpec
 
 NF4_BITS = {False: 4 + Fraction(32, 64), True: 4 + Fraction(8, 64) + Fraction(32, 64 * 256)}
 """Bits of a parameter in 4-bit NormalFloat: an fp32 constant for 64 of them, or with double quantisation 8 bits for 64
@@ -45,7 +46,7 @@ class BlockKind:
     closing: tuple[Saved, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Held:
     """One rank of one pipeline stage, counted.
 
@@ -73,32 +74,32 @@ class Held:
     tokens: int
     vocabulary: int
 
-    @property
+    @cached_property
     def root(self) -> Elements:
         """What stands around the blocks."""
         return self.embedding + self.head
 
-    @property
+    @cached_property
     def all_blocks(self) -> Elements:
         """All blocks of the rank."""
         return sum((kind.elements.times(kind.count) for kind in self.blocks), Elements())
 
-    @property
+    @cached_property
     def elements(self) -> Elements:
         """Everything that the rank holds."""
         return self.all_blocks + self.root
 
-    @property
+    @cached_property
     def largest_block(self) -> Elements:
         """The block with the most elements."""
         return max((kind.elements for kind in self.blocks), key=lambda elements: elements.whole, default=Elements())
 
-    @property
+    @cached_property
     def layers(self) -> int:
         """Blocks on this rank."""
         return sum(kind.count for kind in self.blocks)
 
-    @property
+    @cached_property
     def cuda(self) -> bool:
         """Whether the rank is a GPU."""
         return self.spec.hardware.device == "cuda"
@@ -114,62 +115,109 @@ class Held:
 
     def bytes_of(self, rows: Iterable[Saved], tokens: int | None = None) -> int:
         """Bytes of saved rows for one micro-batch, or for so many tokens."""
+        weights, denominator = self._shares
         count = self.tokens if tokens is None else tokens
-        return ceil(sum(row.bytes * count * self._share(row) for row in rows))
+        total = 0
+        for row in rows:
+            total += row.bytes * weights[row.share]
+        return -(-count * total // denominator)
 
-    def _share(self, row: Saved) -> Fraction:
-        """A row's share on this rank; a token goes to ``num_experts_per_tok`` experts, spread evenly."""
+    @cached_property
+    def _shares(self) -> tuple[dict[Share, int], int]:
+        """The rank's shares of rows as whole numbers over a common denominator, so that sums of bytes are exact.
+
+        A token goes to ``num_experts_per_tok`` experts, spread evenly.
+        """
         view, choices = self.view, self.spec.model.num_experts_per_tok
-        shares = {
+        shares: dict[Share, Fraction] = {
             "token": Fraction(1),
             "residual": view.residual,
             "tensor": view.tensor,
             "routed": choices * view.tensor / view.expert_tensor,
             "routed_tensor": choices * view.tensor,
         }
-        return shares[row.share]
+        denominator = lcm(*(share.denominator for share in shares.values()))
+        return {name: int(share * denominator) for name, share in shares.items()}, denominator
 
 
 def held(spec: RunSpec, view: RankView, family: Family, dtypes: Dtypes, engine: Engine) -> Held:
     """Count what a rank holds."""
-    model = spec.model
+    model, cut = spec.model, cut_of(view, engine)
     vocabulary = padded(model.vocab_size, engine.vocabulary_multiple)
-    head = list(family.head(model, vocabulary)) if view.head else []
-    if view.head and not view.embedding and model.tie_word_embeddings:
-        # A tied model in stages keeps a second copy of the token table where the loss is (Megatron-core, torch).
-        head.append(family.embedding(model, vocabulary)[0])
-    before = family.embedding(model, vocabulary) if view.embedding else ()
+    # A tied model in stages keeps a second copy of the token table where the loss is (Megatron-core, torch).
+    again = view.head and not view.embedding and model.tie_word_embeddings
     return Held(
         spec=spec,
         view=view,
         dtypes=dtypes,
         engine=engine,
-        blocks=tuple(_kinds(spec, view, family, engine)),
+        blocks=tuple(_kinds(spec, view, family, engine, cut)),
         around=adapted.around(family.around(model, engine), spec) if view.head else (),
-        embedding=elements_of(adapted.frozen(before, spec), view, engine),
-        head=elements_of(adapted.frozen(head, spec), view, engine),
+        embedding=_embedding(family, model, spec.adapter, vocabulary, cut) if view.embedding else Elements(),
+        head=_head(family, model, spec.adapter, vocabulary, cut, table=again) if view.head else Elements(),
         tokens=spec.train.micro_batch_size * ceil(spec.sequence_length * view.tokens),
         vocabulary=vocabulary,
     )
 
 
-def _kinds(spec: RunSpec, view: RankView, family: Family, engine: Engine) -> Iterator[BlockKind]:
+def _kinds(spec: RunSpec, view: RankView, family: Family, engine: Engine, cut: Cut) -> Iterator[BlockKind]:
     """Equal blocks together; beside an adapter the model's first block saves less than its like."""
-    model, kinds = spec.model, dict[tuple[str, bool], list[int]]()
-    for layer in view.layers:
-        first = spec.adapter.name != "none" and layer == 0
-        kinds.setdefault((family.kind(model, layer), first), []).append(layer)
-    for (name, first), layers in kinds.items():
-        block, made = family.block(model, layers[0]), tuple(family.saved(model, layers[0], engine))
+    model, adapted_first = spec.model, spec.adapter.name != "none"
+    for name, layer, count in _alike(family, model, view.layers, first_apart=adapted_first):
+        block = _block(family, model, layer)
+        made, working, closing = _rows(family, model, layer, engine)
         yield BlockKind(
             name=name,
-            count=len(layers),
-            elements=elements_of(adapted.weights(block, spec), view, engine),
+            count=count,
+            elements=_block_elements(family, model, spec.adapter, layer, cut),
             made=made,
-            saved=adapted.saved(made, block, spec, engine, first=first),
-            working=adapted.working(family.working(model, layers[0], engine), made, block, spec),
-            closing=tuple(family.closing(model, engine)),
+            saved=adapted.saved(made, block, spec, engine, first=adapted_first and layer == 0),
+            working=adapted.working(working, made, block, spec),
+            closing=closing,
         )
+
+
+@lru_cache(maxsize=1024)
+def _alike(
+    family: Family, model: ModelSpec, layers: tuple[int, ...], *, first_apart: bool
+) -> tuple[tuple[str, int, int], ...]:
+    """Of each kind of block its name, the first of its layers and how many there are."""
+    kinds = dict[tuple[str, bool], list[int]]()
+    for layer in layers:
+        kinds.setdefault((family.kind(model, layer), first_apart and layer == 0), []).append(layer)
+    return tuple((name, own[0], len(own)) for (name, _), own in kinds.items())
+
+
+@lru_cache(maxsize=4096)
+def _embedding(family: Family, model: ModelSpec, adapter: AdapterSpec, vocabulary: int, cut: Cut) -> Elements:
+    return elements_of(adapted.frozen(family.embedding(model, vocabulary), adapter), cut)
+
+
+@lru_cache(maxsize=4096)
+def _head(
+    family: Family, model: ModelSpec, adapter: AdapterSpec, vocabulary: int, cut: Cut, *, table: bool
+) -> Elements:
+    weights = [*family.head(model, vocabulary), *(family.embedding(model, vocabulary)[:1] if table else ())]
+    return elements_of(adapted.frozen(weights, adapter), cut)
+
+
+@lru_cache(maxsize=4096)
+def _block_elements(family: Family, model: ModelSpec, adapter: AdapterSpec, layer: int, cut: Cut) -> Elements:
+    return elements_of(adapted.weights(_block(family, model, layer), adapter), cut)
+
+
+@lru_cache(maxsize=256)
+def _block(family: Family, model: ModelSpec, layer: int) -> tuple[Weight, ...]:
+    return tuple(family.block(model, layer))
+
+
+@lru_cache(maxsize=256)
+def _rows(
+    family: Family, model: ModelSpec, layer: int, engine: Engine
+) -> tuple[tuple[Saved, ...], tuple[Saved, ...], tuple[Saved, ...]]:
+    """What a block makes, what its backward pass adds and what is left at its end."""
+    saved, working = family.saved(model, layer, engine), family.working(model, layer, engine)
+    return tuple(saved), tuple(working), tuple(family.closing(model, engine))
 
 
 def padded(vocabulary: int, multiple: int) -> int:
@@ -182,19 +230,19 @@ def parameter_counts(spec: RunSpec, family: Family) -> tuple[int, int]:
 
     An adapter's parameters count among the model's.
     """
-    model = spec.model
+    return _parameter_counts(family, spec.model, spec.adapter)
+
+
+@lru_cache(maxsize=256)
+def _parameter_counts(family: Family, model: ModelSpec, adapter: AdapterSpec) -> tuple[int, int]:
     around = [*family.embedding(model, model.vocab_size), *family.head(model, model.vocab_size)]
     total = active = sum(weight.elements for weight in around)
-    kinds: dict[str, tuple[int, int]] = {}
-    for layer in range(model.num_hidden_layers):
-        name = family.kind(model, layer)
-        if name not in kinds:
-            weights = adapted.weights(family.block(model, layer), spec)
-            idle = sum(_idle(weight, model.num_experts_per_tok) for weight in weights)
-            size = sum(weight.elements for weight in weights)
-            kinds[name] = (size, size - idle)
-        total += kinds[name][0]
-        active += kinds[name][1]
+    for _, layer, count in _alike(family, model, tuple(range(model.num_hidden_layers)), first_apart=False):
+        weights = adapted.weights(_block(family, model, layer), adapter)
+        idle = sum(_idle(weight, model.num_experts_per_tok) for weight in weights)
+        size = sum(weight.elements for weight in weights)
+        total += count * size
+        active += count * (size - idle)
     return total, active
 
 

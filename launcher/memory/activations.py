@@ -32,14 +32,24 @@ def saved(held: Held) -> Iterator[MemoryTerm]:
 
     ``in_flight x L x kept``; at the next block's backward one block less, at the second layer's only two.
     """
-    everything: int = sum(kind.count * block_bytes(held, kind) for kind in held.blocks)
+    sizes = [(kind.count, block_bytes(held, kind)) for kind in held.blocks]
+    everything = sum(count * size for count, size in sizes)
     others = ceil(max(held.view.in_flight - 1, Fraction(0)) * everything)
-    last = block_bytes(held, held.blocks[-1]) if held.blocks else 0
-    two = sum([block_bytes(held, kind) for kind in held.blocks for _ in range(min(kind.count, 2))][:2])
-    yield _term(held, FULL, ceil(held.view.in_flight * everything), "all layers")
-    yield _term(held, frozenset(("next_block_backward",)), others + everything - last, "all layers but one")
-    yield _term(held, frozenset(("second_layer_backward",)), others + two, "the first layers")
-    yield _term(held, frozenset(("root_backward",)), others, "micro-batches still in flight")
+    last = sizes[-1][1] if sizes else 0
+    two = sum([size for count, size in sizes for _ in range(min(count, 2))][:2])
+    per_token = everything / max(held.tokens * held.layers, 1)
+
+    def term(moments: frozenset[Moment], size: int, what: str) -> MemoryTerm:
+        formula = (
+            f"{what} of {held.layers}: {per_token:,.0f} B a token and layer x {held.tokens:,} tokens"
+            f" x {float(held.view.in_flight):g} micro-batches in flight"
+        )
+        return MemoryTerm(pile="activations", moments=moments, bytes=size, formula=formula, source=SOURCE)
+
+    yield term(FULL, ceil(held.view.in_flight * everything), "all layers")
+    yield term(frozenset(("next_block_backward",)), others + everything - last, "all layers but one")
+    yield term(frozenset(("second_layer_backward",)), others + two, "the first layers")
+    yield term(frozenset(("root_backward",)), others, "micro-batches still in flight")
 
 
 def around(held: Held) -> Iterator[MemoryTerm]:
@@ -134,17 +144,3 @@ def kept_bytes(held: Held, kind: BlockKind) -> int:
         return held.bytes_of([row, *(item for item in kind.saved if item.kept)])
     dropped = {part for name in spec.modules or ("core_attn",) for part in _MODULES.get(name, ())}
     return held.bytes_of(item for item in kind.saved if item.part not in dropped)
-
-
-def _term(held: Held, moments: frozenset[Moment], size: int, what: str) -> MemoryTerm:
-    per_token = sum(kind.count * block_bytes(held, kind) for kind in held.blocks) / max(held.tokens * held.layers, 1)
-    return MemoryTerm(
-        pile="activations",
-        moments=moments,
-        bytes=size,
-        formula=(
-            f"{what} of {held.layers}: {per_token:,.0f} B a token and layer x {held.tokens:,} tokens"
-            f" x {float(held.view.in_flight):g} micro-batches in flight"
-        ),
-        source=SOURCE,
-    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import ceil
 from typing import Protocol
 
@@ -39,7 +40,7 @@ class Backend(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RankTerms:
     """One rank of one stage with all of its terms."""
 
@@ -48,13 +49,22 @@ class RankTerms:
 
     def allocated(self, moment: Moment) -> int:
         """Bytes from torch's allocator at one moment."""
-        return sum(term.bytes for term in self.at(moment) if term.pile not in OUTSIDE_PILES)
+        return self._allocated[moment]
+
+    @cached_property
+    def _allocated(self) -> dict[Moment, int]:
+        sums: dict[Moment, int] = dict.fromkeys(MOMENTS, 0)
+        for term in self.terms:
+            if term.pile not in OUTSIDE_PILES:
+                for moment in term.moments:
+                    sums[moment] += term.bytes
+        return sums
 
     def at(self, moment: Moment) -> list[MemoryTerm]:
         """The terms alive at one moment."""
         return [term for term in self.terms if moment in term.moments]
 
-    @property
+    @cached_property
     def peak(self) -> tuple[int, Moment]:
         """The allocated peak and its moment; of equal ones the first."""
         best = max(MOMENTS, key=self.allocated)
