@@ -5,12 +5,22 @@ A user's own ``conf/`` and ``recipes/`` in the working folder come before the sh
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 PRIMARY = "launch"
 """The name of the primary configuration file, without its suffix."""
+
+PRESETS = "parallel"
+"""The group whose options choose other groups' options."""
+
+_TOP_LEVEL = re.compile(r"^([^\s#].*)$", re.MULTILINE)
+_KEY = re.compile(r"([\w-]+):")
+_DEFAULTS = re.compile(r"^defaults:( \[[\w, -]+\]|(\n *- \w+)+) *$", re.MULTILINE)
 
 
 def shipped(kind: str) -> Path:
@@ -58,10 +68,33 @@ class Catalog:
         return next(path for folder in self.recipes if (path := folder / f"{name}.yaml").is_file())
 
     @cached_property
-    def stamp(self) -> list[list[object]]:
-        """Path, size and time of every configuration file as first seen: equal stamps compose equally."""
-        files = sorted(path for folder in self.conf for path in folder.glob("**/*.yaml"))
-        return [[str(path), (stat := path.stat()).st_size, stat.st_mtime_ns] for path in files]
+    def _files(self) -> tuple[tuple[Path, Path], ...]:
+        """Every configuration file, in its folder."""
+        return tuple((path, folder) for folder in self.conf for path in sorted(folder.glob("**/*.yaml")))
+
+    @cached_property
+    def digest(self) -> str:
+        """Of path, size and time of every configuration file as first seen: equal digests compose equally."""
+        stamps = [[str(path), (stat := path.stat()).st_size, stat.st_mtime_ns] for path, _ in self._files]
+        return hashlib.sha256(json.dumps(stamps).encode()).hexdigest()
+
+    @cached_property
+    def interpolates(self) -> bool:
+        """Whether a value may be made of others."""
+        return any("${" in path.read_text() for path, _ in self._files)
+
+    @cached_property
+    def options_stand_alone(self) -> bool:
+        """Whether each option writes into its own group alone and, but for the presets, chooses no other's."""
+        return all(self._stands_alone(path.read_text(), path.relative_to(folder)) for path, folder in self._files)
+
+    def _stands_alone(self, text: str, path: Path) -> bool:
+        keys = [match[1] if (match := _KEY.match(line)) else "" for line in _TOP_LEVEL.findall(text)]
+        if len(path.parts) == 1:
+            return path.stem != PRIMARY or not any(key in self.groups for key in keys)
+        if path.parts[0] == PRESETS:
+            return "@package _global_" not in text or {*keys} <= {"defaults", PRESETS}
+        return "@package" not in text and ("defaults:" not in text or bool(_DEFAULTS.search(text)))
 
 
 def _by_size(name: str) -> tuple[float, str]:

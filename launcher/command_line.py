@@ -17,8 +17,14 @@ _SWEEP = re.compile(r"^(range|interval|choice|glob|sort|shuffle|tag)\(|^[^\[{'\"
 _WORD = re.compile(r"^[A-Za-z_/.~][A-Za-z0-9_/.:@+-]*$")
 _INTEGER = re.compile(r"^-?(0|[1-9][0-9]*)$")
 _FLOAT = re.compile(r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$")
+_LIST = re.compile(r"^\[[^\[\]{}()'\"\\$:=]*\]$")
+_QUOTED = re.compile(r"^'[^'\\$]*'$")
 _SPECIAL = {"true": True, "false": False, "null": None}
 _NOT_PLAIN = frozenset({"nan", "inf", "true", "false", "null"})
+
+
+type Scalar = bool | int | float | str | None
+type Plain = Scalar | list[Scalar]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +48,27 @@ class Override:
         """Whether the value names several points."""
         return bool(_SWEEP.match(self.value)) or (self.group and "*" in self.value)
 
-    def plain(self) -> tuple[bool, bool | int | float | str | None]:
+    def plain(self) -> tuple[bool, Plain]:
         """``(True, value)`` where the value reads the same without Hydra's grammar, else ``(False, None)``."""
-        text = self.value
-        if text.lower() in _SPECIAL:
-            return True, _SPECIAL[text.lower()]
-        if _INTEGER.match(text):
-            return True, int(text)
-        if _FLOAT.match(text):
-            return True, float(text)
-        if _WORD.match(text) and text.lower() not in _NOT_PLAIN:
-            return True, text
-        return False, None
+        if _QUOTED.match(self.value):
+            return True, self.value[1:-1]
+        if not _LIST.match(self.value):
+            return _scalar(self.value)
+        texts = self.value[1:-1].split(",") if self.value != "[]" else []
+        items = [_scalar(text.strip()) for text in texts]
+        return (True, [item for _, item in items]) if all(ok for ok, _ in items) else (False, None)
+
+
+def _scalar(text: str) -> tuple[bool, Scalar]:
+    if text.lower() in _SPECIAL:
+        return True, _SPECIAL[text.lower()]
+    if _INTEGER.match(text):
+        return True, int(text)
+    if _FLOAT.match(text):
+        return True, float(text)
+    if _WORD.match(text) and text.lower() not in _NOT_PLAIN:
+        return True, text
+    return False, None
 
 
 def read(texts: Iterable[str], catalog: Catalog) -> tuple[list[Override], list[ConfigError]]:

@@ -1,9 +1,10 @@
 """Hydra at the border: choices and overrides become one plain dictionary. The only module that imports Hydra.
 
-Which options are chosen decides the expensive part, so its result is kept, in memory and in the user's cache folder, by
-the choices and the stamp of the configuration files. Plain values are then put in place here; a value that needs
-Hydra's grammar (lists, quotes, interpolations), or a configuration that interpolates, is composed by Hydra in full. A
-test demands that both ways give the same.
+Hydra composes the parts: the defaults under one preset, and each option by itself. Parts are kept, in memory and in the
+user's cache folder, by the stamp of the configuration files; choices and plain values are then put in place here. Where
+options reach outside of their own group, what is composed and kept is each set of choices; a value that needs Hydra's
+grammar (quotes, interpolations), or a configuration that interpolates, is composed by Hydra in full. A test demands
+that all ways give the same.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from launcher import __version__
-from launcher.catalog import PRIMARY, Catalog
+from launcher.catalog import PRESETS, PRIMARY, Catalog
 from launcher.command_line import Override
 from launcher.errors import ComposeError, ConfigError
 
@@ -36,7 +37,6 @@ class Interval:
     log: bool
 
 
-_memory: dict[str, Config] = {}
 _folders: list[str] = []
 """The user's folders of the composition in progress: Hydra takes a plugin's class, not an instance with state."""
 
@@ -60,7 +60,7 @@ def compose(overrides: Sequence[Override], catalog: Catalog) -> Config:
     base = _base(_choices(overrides), catalog) if all(ok for ok, _ in plain.values()) else None
     if base is None:
         return _hydra(_last_choices(overrides), catalog)
-    config = deepcopy(base)
+    config = dict(base)
     for override in values:
         _put(config, override.key.split("."), plain[override.text][1])
     return config
@@ -82,25 +82,41 @@ def _first_value(override: Override) -> list[str]:
 
 
 def _put(config: Config, keys: list[str], value: object) -> None:
+    """Set one value; the mappings on the way are replaced by copies, since they are parts that are kept."""
     for key in keys[:-1]:
-        config = config.setdefault(key, {})
+        config[key] = config = dict(config.get(key, {}))
     config[keys[-1]] = value
 
 
 def _base(choices: dict[str, str], catalog: Catalog) -> Config | None:
     """The composition of the choices alone; None where the files interpolate, since values may then move others."""
-    content = json.dumps([__version__, sorted(choices.items()), catalog.stamp])
-    key = hashlib.sha256(content.encode()).hexdigest()
-    if key not in _memory:
-        cached = _cache_folder() / f"{key}.json"
-        try:
-            _memory[key] = json.loads(cached.read_text())
-        except (OSError, ValueError):
-            if _interpolates(catalog):
-                return None
-            _memory[key] = _hydra([Override("", *item, group=True).hydra for item in choices.items()], catalog)
-            _keep(cached, _memory[key])
-    return _memory[key]
+    if catalog.interpolates:
+        return None
+    if not catalog.options_stand_alone:
+        return _part(PRIMARY, tuple(sorted(choices.items())), catalog)
+    config = dict(_part(PRIMARY, tuple((g, o) for g, o in choices.items() if g == PRESETS), catalog))
+    for group, option in choices.items():
+        if group != PRESETS:
+            config[group] = _part(f"{group}/{option}", (), catalog)[group]
+    return config
+
+
+def _part(name: str, choices: tuple[tuple[str, str], ...], catalog: Catalog) -> Config:
+    return _composed(name, choices, catalog.folder, catalog.digest)
+
+
+@lru_cache(maxsize=512)
+def _composed(name: str, choices: tuple[tuple[str, str], ...], folder: Path, digest: str) -> Config:
+    """One composition, from the user's cache folder if it is there; ``digest`` stands for the files' content."""
+    content = json.dumps([__version__, name, choices, digest])
+    cached = _cache_folder() / f"{hashlib.sha256(content.encode()).hexdigest()}.json"
+    try:
+        config: Config = json.loads(cached.read_text())
+    except (OSError, ValueError):
+        overrides = [Override("", *item, group=True).hydra for item in choices]
+        config = _hydra(overrides, Catalog(folder=folder), name)
+        _keep(cached, config)
+    return config
 
 
 def _cache_folder() -> Path:
@@ -122,11 +138,7 @@ def _keep(path: Path, config: Config) -> None:
         return
 
 
-def _interpolates(catalog: Catalog) -> bool:
-    return any("${" in path.read_text() for folder in catalog.conf for path in folder.glob("**/*.yaml"))
-
-
-def _hydra(overrides: list[str], catalog: Catalog) -> Config:
+def _hydra(overrides: list[str], catalog: Catalog, name: str = PRIMARY) -> Config:
     """Compose with Hydra in full."""
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
@@ -142,7 +154,7 @@ def _hydra(overrides: list[str], catalog: Catalog) -> Config:
         raise ComposeError(unreadable)
     try:
         with _user_folders_first(catalog), initialize_config_dir(str(catalog.conf[-1]), version_base="1.3"):
-            composed = hydra_compose(PRIMARY, overrides=overrides)
+            composed = hydra_compose(name, overrides=overrides)
             config = OmegaConf.to_container(composed, resolve=True, throw_on_missing=False)
     except (HydraException, OmegaConfBaseException, YAMLError, OSError) as error:
         rule = " ".join(str(error).split())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,8 @@ KEYS = {
     "train.steps": st.integers(1, 10**12),
     "optimizer.lr": st.floats(1e-9, 1e6),
     "train.compile": st.sampled_from(["true", "False", "TRUE"]),
+    "checkpointing.modules": st.sampled_from(["[]", "[mlp]", "[ mlp, core_attn ]", "['a']", "[1,true,null]"]),
+    "run.directory": st.sampled_from(["'a b'", "'[x]'", "'it\\'s'", "''"]),
     "train.eval_every": st.sampled_from(["null", "5"]),
     "data.path": st.from_regex(r"[A-Za-z0-9_/.~:@+,'\[\]{}= -]{0,12}", fullmatch=True),
     "run.name": st.from_regex(r"[A-Za-z0-9_.+-]{1,8}", fullmatch=True),
@@ -57,6 +60,38 @@ def test_plain_values_put_in_place_give_what_hydra_gives(values: dict[str, objec
         return  # Hydra's grammar, or the test for sweeps, refuses the text: there is nothing to compare.
     full = module._hydra(module._last_choices(overrides), SHIPPED)
     assert repr(quick) == repr(full)
+
+
+def test_options_composed_apart_give_what_hydra_gives_of_them_together() -> None:
+    assert SHIPPED.options_stand_alone
+    options = [f"{group}={option}" for group, names in SHIPPED.groups.items() if group != "recipe" for option in names]
+    assert len(options) > 80
+    draw = random.Random(1)
+    for _ in range(8):
+        overrides, _ = read(draw.sample(options, 12), SHIPPED)
+        assert repr(module.compose(overrides, SHIPPED)) == repr(module._hydra(module._last_choices(overrides), SHIPPED))
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("tracking/mine.yaml", "# @package _global_\ndefaults: [none, _self_]\ntrain: {steps: 7}\n"),
+        ("parallel/mine.yaml", "# @package _global_\ndefaults: [_base, _self_]\ntrain:\n  steps: 7\n"),
+    ],
+)
+def test_an_option_that_reaches_into_another_group_does_so(tmp_path: Path, file: str, text: str) -> None:
+    for name in ("tracking", "parallel"):
+        (tmp_path / "conf" / name).mkdir(parents=True)
+    (tmp_path / "conf" / file).write_text(text)
+    catalog = Catalog(folder=tmp_path)
+    assert not catalog.options_stand_alone
+    assert composed(file.replace("/", "=").removesuffix(".yaml"), catalog=catalog)["train"]["steps"] == 7
+
+
+def test_what_is_put_in_place_stays_out_of_the_parts_that_are_kept() -> None:
+    before = composed("parallel=ddp")
+    assert composed("parallel=ddp", "train.steps=123456", "+cluster.environment.A=b")["train"]["steps"] == 123456
+    assert composed("parallel=ddp") == before
 
 
 def test_the_users_own_folder_comes_first(tmp_path: Path) -> None:
