@@ -70,77 +70,106 @@ def search(spec: RunSpec, judge: Judge) -> Search:
         spec: A valid run that does not fit.
         judge: The rules and the estimate; None for an invalid run.
     """
-    start = _fix(spec, (), judge)
+    tree = _Tree(spec, judge)
+    start = tree.fix(())
     if start is None:
         raise AssertionError("only a valid run is searched")
-    singles = {neighbour: _strongest(spec, (), neighbour, judge) for neighbour in NEIGHBOURS}
-    if fits := [_relaxed(spec, try_, judge) for try_ in singles.values() if try_ and not try_.fix.excess_bytes]:
+    singles = {neighbour: _strongest(tree, (), neighbour) for neighbour in NEIGHBOURS}
+    if fits := [_relaxed(tree, try_) for try_ in singles.values() if try_ and not try_.fix.excess_bytes]:
         return Search(found=tuple(fits[:_SHOWN]))
-    useful = {n: try_ for n, try_ in singles.items() if try_ is None or _is_useful(try_.fix, start)}
-    pairs = list(_until(_pairs(spec, useful, judge), _PAIRS_SHOWN))
-    if fits := [_relaxed(spec, pair, judge) for pair in pairs if not pair.fix.excess_bytes]:
+    useful = {n: try_ for n, try_ in singles.items() if try_ is None or _is_useful(tree, try_, start)}
+    pairs = list(_until(_pairs(tree, useful), _PAIRS_SHOWN))
+    if fits := [_relaxed(tree, pair) for pair in pairs if not pair.fix.excess_bytes]:
         return Search(found=tuple({fix.overrides: fix for fix in fits}.values()))
-    chain = _chain(spec, useful, _closest([*singles.values(), *pairs]), judge)
+    chain = _chain(tree, useful, _closest([*singles.values(), *pairs]))
     if chain is None:
         return Search()
     if chain.fix.excess_bytes:
         return Search(nearest=chain.fix)
-    return Search(found=(_relaxed(spec, chain, judge),))
-
-
-def _is_useful(fix: Fix, start: Fix) -> bool:
-    """Whether a change helps by itself, or makes another one possible as more ranks do for sharding."""
-    if fix.excess_bytes < start.excess_bytes:
-        return True
-    return any(any(neighbour(fix.spec)) and not any(neighbour(start.spec)) for neighbour in NEIGHBOURS)
+    return Search(found=(_relaxed(tree, chain),))
 
 
 type _Step = tuple[Neighbour, int]
 """A neighbour and which of its variants, counted from the weakest."""
+
+type _Steps = tuple[_Step, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Try:
     """Steps that lead to a valid run, and what that is as a fix."""
 
-    steps: tuple[_Step, ...]
+    steps: _Steps
     fix: Fix
 
 
-def _fix(spec: RunSpec, steps: tuple[_Step, ...], judge: Judge) -> Fix | None:
-    """Take the steps one after the other; None where one is not possible or the end is invalid."""
-    changes: list[Change] = []
-    for neighbour, index in steps:
-        variants = list(neighbour(spec))
-        if index >= len(variants):
+class _Tree:
+    """The runs that steps lead to from one run: each change is made once, and each run judged once."""
+
+    def __init__(self, spec: RunSpec, judge: Judge) -> None:
+        self._judge = judge
+        self._changes: dict[_Steps, tuple[Change, ...] | None] = {(): ()}
+        self._variants: dict[tuple[_Steps, Neighbour], tuple[Change, ...]] = {}
+        self._fixes: dict[_Steps, Fix | None] = {}
+        self._spec = spec
+
+    def variants(self, steps: _Steps, neighbour: Neighbour) -> tuple[Change, ...]:
+        """The variants of one neighbour after the steps; none where the steps are not possible."""
+        key = (steps, neighbour)
+        if key not in self._variants:
+            changes = self._changed(steps)
+            here = changes[-1].spec if changes else self._spec
+            self._variants[key] = () if changes is None else tuple(neighbour(here))
+        return self._variants[key]
+
+    def fix(self, steps: _Steps) -> Fix | None:
+        """Take the steps one after the other; None where one is not possible or the end is invalid."""
+        if steps not in self._fixes:
+            self._fixes[steps] = self._fix(steps)
+        return self._fixes[steps]
+
+    def _changed(self, steps: _Steps) -> tuple[Change, ...] | None:
+        if steps not in self._changes:
+            *before, (neighbour, index) = steps
+            earlier, variants = self._changed(tuple(before)), self.variants(tuple(before), neighbour)
+            possible = earlier is not None and index < len(variants)
+            self._changes[steps] = (*(earlier or ()), variants[index]) if possible else None
+        return self._changes[steps]
+
+    def _fix(self, steps: _Steps) -> Fix | None:
+        changes = self._changed(steps)
+        if changes is None:
             return None
-        changes.append(variants[index])
-        spec = variants[index].spec
-    judged = judge(spec)
-    if judged is None or judged.verdict.used_bytes is None:
-        return None
-    return Fix(
-        overrides=tuple({text.partition("=")[0]: text for change in changes for text in change.overrides}.values()),
-        spec=spec,
-        peak_bytes=judged.verdict.used_bytes,
-        excess_bytes=judged.verdict.excess_bytes,
-        cost="; ".join(change.cost for change in changes),
-    )
+        spec = changes[-1].spec if changes else self._spec
+        judged = self._judge(spec)
+        if judged is None or judged.verdict.used_bytes is None:
+            return None
+        return Fix(
+            overrides=tuple({text.partition("=")[0]: text for change in changes for text in change.overrides}.values()),
+            spec=spec,
+            peak_bytes=judged.verdict.used_bytes,
+            excess_bytes=judged.verdict.excess_bytes,
+            cost="; ".join(change.cost for change in changes),
+        )
 
 
-def _strongest(spec: RunSpec, steps: tuple[_Step, ...], neighbour: Neighbour, judge: Judge) -> _Try | None:
+def _is_useful(tree: _Tree, try_: _Try, start: Fix) -> bool:
+    """Whether a change helps by itself, or makes another one possible as more ranks do for sharding."""
+    if try_.fix.excess_bytes < start.excess_bytes:
+        return True
+    return any(not tree.variants((), neighbour) and tree.variants(try_.steps, neighbour) for neighbour in NEIGHBOURS)
+
+
+def _strongest(tree: _Tree, steps: _Steps, neighbour: Neighbour) -> _Try | None:
     """The strongest valid variant of a neighbour after the steps."""
-    here = spec
-    for earlier, index in steps:
-        here = list(earlier(here))[index].spec
-    for index in reversed(range(len(list(neighbour(here))))):
+    for index in reversed(range(len(tree.variants(steps, neighbour)))):
         further = (*steps, (neighbour, index))
-        if fix := _fix(spec, further, judge):
+        if fix := tree.fix(further):
             return _Try(further, fix)
     return None
 
 
-def _relaxed(spec: RunSpec, found: _Try, judge: Judge) -> Fix:
+def _relaxed(tree: _Tree, found: _Try) -> Fix:
     """The weakest variants, step by step, and the fewest steps with which it still fits."""
     steps, best, position = found.steps, found.fix, 0
     while position < len(steps):
@@ -148,7 +177,7 @@ def _relaxed(spec: RunSpec, found: _Try, judge: Judge) -> Fix:
         weaker = [(*before, *after)] if len(steps) > 1 else []
         weaker += [(*before, (neighbour, index), *after) for index in range(strength)]
         for trial in weaker:
-            fix = _fix(spec, trial, judge)
+            fix = tree.fix(trial)
             if fix is not None and not fix.excess_bytes:
                 position -= len(steps) - len(trial)
                 steps, best = trial, fix
@@ -157,11 +186,11 @@ def _relaxed(spec: RunSpec, found: _Try, judge: Judge) -> Fix:
     return best
 
 
-def _pairs(spec: RunSpec, useful: Mapping[Neighbour, _Try | None], judge: Judge) -> Iterator[_Try]:
+def _pairs(tree: _Tree, useful: Mapping[Neighbour, _Try | None]) -> Iterator[_Try]:
     """Pairs in the order of their cheaper part; where that is not possible alone, it comes second."""
     for first, second in combinations(useful, 2):
         alone, other = (useful[first], second) if useful[first] else (useful[second], first)
-        if alone is not None and (both := _strongest(spec, alone.steps, other, judge)):
+        if alone is not None and (both := _strongest(tree, alone.steps, other)):
             yield both
 
 
@@ -174,12 +203,12 @@ def _until(tries: Iterable[_Try], enough: int) -> Iterator[_Try]:
             return
 
 
-def _chain(spec: RunSpec, useful: Iterable[Neighbour], best: _Try | None, judge: Judge) -> _Try | None:
+def _chain(tree: _Tree, useful: Iterable[Neighbour], best: _Try | None) -> _Try | None:
     """From the best so far, take what lowers the excess most, again and again, until it fits or nothing helps."""
     untaken = set(useful)
     while best is not None and best.fix.excess_bytes and len(best.steps) < _LONGEST_CHAIN:
         untaken -= {neighbour for neighbour, _ in best.steps}
-        further = _closest(_strongest(spec, best.steps, n, judge) for n in NEIGHBOURS if n in untaken)
+        further = _closest(_strongest(tree, best.steps, n) for n in NEIGHBOURS if n in untaken)
         if further is None or further.fix.excess_bytes >= best.fix.excess_bytes:
             break
         best = further

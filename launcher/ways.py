@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import cache
 from itertools import islice
+from operator import attrgetter
 
 from launcher.spec import RunSpec
 
@@ -22,9 +24,14 @@ def changed(spec: RunSpec, path: str, value: object) -> RunSpec:
 
 def value_at(spec: RunSpec, path: str) -> object:
     """The value of one key."""
-    group, _, key = path.partition(".")
-    section = getattr(spec, group)
-    return getattr(section, _FIELD_OF_KEY.get(key, key)) if key else section
+    return _getter(path)(spec)
+
+
+@cache
+def _getter(path: str) -> Callable[[RunSpec], object]:
+    """Of one of the keys that rules and neighbours name."""
+    group, dot, key = path.partition(".")
+    return attrgetter(group + dot + _FIELD_OF_KEY.get(key, key))
 
 
 def override(path: str, value: object) -> str:
