@@ -24,6 +24,7 @@ class Row:
         backend: What stands in for the backend that ``spec`` names: a framework that is only checked.
         measured: Bytes by counter.
         stage: The pipeline stage that was measured; None is the worst.
+        first_step: Whether the first step was measured, at whose end the optimizer makes its states.
         soft: Whether a field of the row is uncertain.
         oom: Whether it ran out of memory.
     """
@@ -34,5 +35,6 @@ class Row:
     backend: Backend | None = None
     measured: Mapping[Counter, int] = field(default_factory=dict)
     stage: int | None = None
+    first_step: bool = False
     soft: bool = False
     oom: Oom = "unknown"

@@ -9,18 +9,24 @@ from dataclasses import asdict, dataclass
 
 from benchmarks.memory.row import Counter, Row
 from launcher import registry, verdict
-from launcher.memory import MemoryEstimate, estimate
+from launcher.memory import MemoryEstimate, estimate, rank_terms
+from launcher.memory.estimate import RankTerms
+from launcher.terms import MOMENTS, OUTSIDE_PILES, Moment
 
 COUNTERS: tuple[Counter, ...] = ("static", "allocated", "reserved", "device")
 
 
+_AFTER_THE_OPTIMIZER: frozenset[Moment] = frozenset(("step", "idle", "checkpoint_save"))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """A row with its estimate."""
+    """A row with its estimate, and the allocated peak of its first step where that was measured."""
 
     row: Row
     estimate: MemoryEstimate
     called_fitting: bool
+    first_step: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,13 +53,27 @@ def judged(row: Row) -> Judged:
     """Estimate one row that has a specification."""
     if row.spec is None:
         raise AssertionError("a row without a specification is left out")
-    answer = estimate(
-        row.spec,
-        family=registry.load("families", row.spec.model.family),
-        strategies=[registry.load("strategies", name) for name in registry.names("strategies")],
-        backend=row.backend or registry.load("backends", row.spec.backend.name),
+    family = registry.load("families", row.spec.model.family)
+    strategies = [registry.load("strategies", name) for name in registry.names("strategies")]
+    backend = row.backend or registry.load("backends", row.spec.backend.name)
+    answer = estimate(row.spec, family=family, strategies=strategies, backend=backend)
+    first = None
+    if row.first_step and row.stage is not None:
+        first = _first_step(rank_terms(row.spec, family=family, strategies=strategies, backend=backend)[row.stage])
+    fits = verdict.judge(row.spec, answer).fits
+    return Judged(row=row, estimate=answer, called_fitting=fits, first_step=first)
+
+
+def _first_step(rank: RankTerms) -> int:
+    """The allocated peak of a step before which there are no optimizer states."""
+    return max(
+        sum(
+            term.bytes
+            for term in rank.at(moment)
+            if term.pile not in OUTSIDE_PILES and (term.pile != "optimizer_states" or moment in _AFTER_THE_OPTIMIZER)
+        )
+        for moment in MOMENTS
     )
-    return Judged(row=row, estimate=answer, called_fitting=verdict.judge(row.spec, answer).fits)
 
 
 def predicted(item: Judged, counter: Counter) -> int:
@@ -65,6 +85,8 @@ def predicted(item: Judged, counter: Counter) -> int:
         peak = answer.peak
         whole = {"static": answer.static_bytes, "allocated": peak.allocated_bytes, "reserved": peak.reserved_bytes}
         return whole[counter]
+    if counter == "allocated" and item.first_step is not None:
+        return item.first_step
     rank = answer.ranks[stage]
     one = {"static": rank.static_bytes, "allocated": rank.allocated_bytes, "reserved": rank.reserved_bytes}
     return one[counter]
