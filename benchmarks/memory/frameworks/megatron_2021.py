@@ -29,6 +29,7 @@ _FORMATS = Dtypes(
     reduce="fp16",
 )
 _BLOCKS: frozenset[Moment] = frozenset(("block_backward", "next_block_backward", "second_layer_backward"))
+_PASSES: frozenset[Moment] = _BLOCKS | {"forward", "output", "loss", "loss_backward"}
 _STEP: frozenset[Moment] = frozenset(("step", "idle", "checkpoint_save"))
 _OPTIMIZER = "Megatron-LM v2.4 megatron/optimizer/optimizer.py"
 
@@ -74,8 +75,7 @@ def stage_outputs(held: Held) -> Iterator[MemoryTerm]:
     if not held.view.head:
         model = held.spec.model
         size = ceil(held.engine.residual_size * model.hidden_size * held.tokens * held.view.in_flight)
-        moments = _BLOCKS | {"forward", "output", "loss", "loss_backward"}
-        yield _term("activations", moments, size, "outputs of the stage", "Megatron-LM v2.4 megatron/schedules.py")
+        yield _term("activations", _PASSES, size, "outputs of the stage", "Megatron-LM v2.4 megatron/schedules.py")
 
 
 def gradients(held: Held) -> Iterator[MemoryTerm]:
@@ -83,7 +83,7 @@ def gradients(held: Held) -> Iterator[MemoryTerm]:
     elements = held.elements.whole
     moments: frozenset[Moment] = frozenset(("root_backward", "clip"))
     if held.spec.gradient_accumulation > 1:
-        moments |= _BLOCKS | {"forward", "output", "loss", "loss_backward"}
+        moments |= _PASSES
     yield _term("gradients", moments, 2 * elements, f"2 B x {count(elements)} parameters", _OPTIMIZER)
     largest = 2 * held.largest_block.largest
     yield _term("temporary", _BLOCKS, largest, "new gradient of one weight", "torch AccumulateGrad")
