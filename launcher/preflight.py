@@ -12,6 +12,7 @@ from launcher import fixes, memory, registry, verdict, ways
 from launcher.errors import ConfigError
 from launcher.fixes import Fix, Judged
 from launcher.memory import Breakdown, MemoryEstimate
+from launcher.native import Judgement
 from launcher.spec import RunSpec
 from launcher.verdict import Verdict
 
@@ -44,7 +45,12 @@ class Assessment:
 
 
 def assess(
-    spec: RunSpec, *, earlier: Iterable[ConfigError] = (), refined: Refinement | None = None, search: bool = True
+    spec: RunSpec,
+    *,
+    earlier: Iterable[ConfigError] = (),
+    refined: Refinement | None = None,
+    native: Callable[[RunSpec], Judgement] | None = None,
+    search: bool = True,
 ) -> Assessment:
     """Judge a run.
 
@@ -52,30 +58,37 @@ def assess(
         spec: The run.
         earlier: Errors found while it was read; they stand before those of the rules.
         refined: Another engine's estimate of the run, from the formula's; the ways out are searched by formula.
+        native: Asks the validator of the run's own engine, where no rule of ours has found an error.
         search: Whether to look for ways out where the run does not fit.
     """
     found = _distinct((*earlier, *errors(spec)))
+    judgement = Judgement() if found or native is None else native(spec)
+    found = (*found, *judgement.errors)
     if found:
-        return Assessment(
-            spec=spec,
-            errors=found,
-            warnings=warnings(spec),
-            estimate=None,
-            verdict=verdict.INVALID,
-            fixes=(),
-            nearest=None,
-        )
+        return _invalid(spec, found, judgement)
     estimate = estimated(spec) if refined is None else refined(spec, estimated(spec))
     judged = verdict.judge(spec, estimate)
     ways_out = fixes.search(spec, _judged) if search and not judged.fits else fixes.Search()
     return Assessment(
         spec=spec,
         errors=(),
-        warnings=_distinct((*warnings(spec), *verdict.remarks(spec, estimate))),
+        warnings=_distinct((*warnings(spec), *judgement.warnings, *verdict.remarks(spec, estimate))),
         estimate=estimate,
         verdict=judged,
         fixes=ways_out.found,
         nearest=ways_out.nearest,
+    )
+
+
+def _invalid(spec: RunSpec, found: tuple[ConfigError, ...], judgement: Judgement) -> Assessment:
+    return Assessment(
+        spec=spec,
+        errors=found,
+        warnings=(*warnings(spec), *judgement.warnings),
+        estimate=None,
+        verdict=verdict.INVALID,
+        fixes=(),
+        nearest=None,
     )
 
 
@@ -84,11 +97,16 @@ def errors(spec: RunSpec) -> tuple[ConfigError, ...]:
 
     What a backend or a family finds is left out where a general rule has found the same key, with the same ways out.
     """
-    known = {error.path for error in _errors(spec)}
+    known = {error.path for error in broken_rules(spec)}
     general = [_with_sound_ways(error, spec, known) for error in _distinct(_found(_general(), spec))]
     special = [_with_sound_ways(error, spec, known) for error in _distinct(_found(_special(spec), spec))]
     said = {(error.path, error.way_out) for error in general}
     return _distinct((*general, *(error for error in special if (error.path, error.way_out) not in said)))
+
+
+def broken_rules(spec: RunSpec) -> Iterator[ConfigError]:
+    """What is wrong with a run, rule by rule, with every way out that a rule knows."""
+    return _found((*_general(), *_special(spec)), spec)
 
 
 def warnings(spec: RunSpec) -> tuple[ConfigError, ...]:
@@ -118,14 +136,10 @@ def parts(spec: RunSpec) -> dict[str, Any]:
 
 def _judged(spec: RunSpec) -> Judged | None:
     """A neighbour of a run: None where it is invalid."""
-    if next(_errors(spec), None) is not None:
+    if next(broken_rules(spec), None) is not None:
         return None
     estimate = estimated(spec)
     return Judged(estimate=estimate, verdict=verdict.judge(spec, estimate))
-
-
-def _errors(spec: RunSpec) -> Iterator[ConfigError]:
-    return _found((*_general(), *_special(spec)), spec)
 
 
 def _found(modules: Iterable[ModuleType], spec: RunSpec) -> Iterator[ConfigError]:
@@ -171,4 +185,4 @@ def _is_sound(way: str, error: ConfigError, spec: RunSpec, known: set[str]) -> b
     after = ways.applied(spec, way)
     if after is None:
         return True
-    return {left.path for left in _errors(after)} <= known - {error.path}
+    return {left.path for left in broken_rules(after)} <= known - {error.path}

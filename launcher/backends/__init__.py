@@ -8,5 +8,6 @@ A backend is a package ``launcher/backends/<name>`` whose ``__init__`` offers
 - ``engine(spec) -> Engine``: the implementation that runs, as far as memory depends on it,
 - ``overheads(held) -> Iterable[MemoryTerm]``: buffers and temporaries that only it has,
 - ``obstacles(spec) -> Iterator[ConfigError]``, if there are any: what this machine lacks to run a valid job,
+- ``native(spec) -> Judgement``, if there is one: what the engine's own validator says of a run that ``check`` accepts,
 - ``translate(spec, python) -> Job``: the job.
 """

@@ -14,7 +14,7 @@ from typing import Any
 from launcher import machine, preflight, trace
 from launcher.catalog import Catalog
 from launcher.check_report import as_json, as_text, invalid_as_json
-from launcher.commands.common import add_overrides, asked, assessed, folder, print_json, say, width
+from launcher.commands.common import add_native, add_overrides, asked, assessed, folder, print_json, say, width
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.request import request
 
@@ -25,6 +25,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_overrides(parser)
     parser.add_argument("-m", "--multirun", action="store_true", help="judge every point of a sweep")
+    add_native(parser)
     parser.add_argument("--points", type=Path, metavar="FILE.jsonl", help='one {"id", "overrides"} a line')
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the piles into FILE.png, .svg or .html")
     parser.add_argument("--hf", type=Path, metavar="FILE", help="take the model from a Hugging Face config.json")
@@ -53,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
     if found.spec is None and options.json:
         print_json(invalid_as_json(found.errors))
         return _STATUS["invalid"]
-    assessment = assessed(found, trace.traced if options.engine == "trace" else None)
+    assessment = assessed(found, trace.traced if options.engine == "trace" else None, native=options.native)
     if options.json:
         print_json(as_json(assessment))
     else:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from launcher import native as validators
 from launcher import preflight
 from launcher.errors import ConfigErrors
 from launcher.preflight import Assessment, Refinement
@@ -31,19 +32,28 @@ def asked(options: argparse.Namespace) -> Request:
     return request(options.overrides, script_args=options.script_args)
 
 
-def assessed(found: Request, refined: Refinement | None = None) -> Assessment:
+def add_native(parser: argparse.ArgumentParser) -> None:
+    """``--no-native``: do not ask the engine's own validator."""
+    parser.add_argument(
+        "--no-native", dest="native", action="store_false", help="do not ask the engine's own validator (megatron)"
+    )
+
+
+def assessed(found: Request, refined: Refinement | None = None, *, native: bool = False) -> Assessment:
     """Judge a request; the errors of reading it stand before those of the rules.
 
     Args:
         found: What was asked for.
         refined: Another memory engine than the formulas.
+        native: Whether to ask the engine's own validator, too.
 
     Raises:
         ConfigErrors: Nothing could be read that could be judged.
     """
     if found.spec is None:
         raise ConfigErrors(found.errors)
-    return preflight.assess(found.spec, earlier=found.errors, refined=refined)
+    validator = validators.judge if native else None
+    return preflight.assess(found.spec, earlier=found.errors, refined=refined, native=validator)
 
 
 def print_json(document: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from launcher import machine, node, state, torchrun
 from launcher.check_report import as_json, as_text
-from launcher.commands.common import add_overrides, asked, assessed, folder, print_json, say, width
+from launcher.commands.common import add_native, add_overrides, asked, assessed, folder, print_json, say, width
 from launcher.errors import ConfigError, ConfigErrors, DoesNotFit, JobFailed
 from launcher.job import Job
 from launcher.plan import Plan, plan
@@ -27,6 +27,7 @@ from launcher.runnable import obstacles
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_overrides(parser)
+    add_native(parser)
     parser.add_argument("--force", action="store_true", help="start what does not fit; the record says so")
     parser.add_argument("-m", "--multirun", action="store_true", help="a sweep: model=1b,7b, range(..), glob(..)")
     parser.add_argument("--debug", action="store_true", help="one rank in the foreground, for pdb")
@@ -38,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
         from launcher.commands import sweeping
 
         return sweeping.start(options)
-    assessment = assessed(asked(options))
+    assessment = assessed(asked(options), native=options.native)
     _refuse(assessment, options)
     planned = plan(assessment, python=sys.executable)
     directory = directory_of(planned, folder=folder())

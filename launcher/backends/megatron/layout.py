@@ -23,18 +23,18 @@ def fsdp(spec: RunSpec) -> bool:
 
 
 def _degrees(spec: RunSpec) -> Arguments:
-    parallel = spec.parallel
+    parallel, staged = spec.parallel, spec.parallel.pipeline > 1
     return {
         "tensor-model-parallel-size": parallel.tensor,
-        "sequence-parallel": parallel.sequence,
+        "sequence-parallel": parallel.sequence and parallel.tensor > 1,
         "pipeline-model-parallel-size": parallel.pipeline,
         "num-virtual-stages-per-pipeline-rank": parallel.virtual_pipeline if parallel.virtual_pipeline > 1 else None,
-        "decoder-first-pipeline-num-layers": parallel.first_stage_layers,
-        "decoder-last-pipeline-num-layers": parallel.last_stage_layers,
+        "decoder-first-pipeline-num-layers": parallel.first_stage_layers if staged else None,
+        "decoder-last-pipeline-num-layers": parallel.last_stage_layers if staged else None,
         "context-parallel-size": parallel.context,
         "cp-comm-type": "p2p" if parallel.context > 1 else None,
         "expert-model-parallel-size": parallel.expert if spec.model.num_experts else None,
-        "expert-tensor-parallel-size": parallel.expert_tensor,
+        "expert-tensor-parallel-size": parallel.expert_tensor if spec.model.num_experts else None,
     }
 
 

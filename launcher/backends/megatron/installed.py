@@ -1,0 +1,72 @@
+"""Which megatron-core is installed here, and what else this machine lacks to run a valid job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+
+from launcher.backends.megatron.arguments import arguments
+from launcher.backends.megatron.translate import SCRIPT
+from launcher.errors import ConfigError
+from launcher.spec import RunSpec
+
+SUPPORTED = "0.19"
+"""Versions whose arguments these are and whose ``pretrain`` the worker drives, by their first two numbers."""
+
+INSTALL = 'pip install "llm-launch[megatron]"'
+
+
+def found_version() -> str | None:
+    """The installed version; None without one."""
+    try:
+        return version("megatron-core")
+    except PackageNotFoundError:
+        return None
+
+
+def is_supported(found: str) -> bool:
+    """Whether its arguments are the ones that this backend knows."""
+    return f"{found}.".startswith(f"{SUPPORTED}.")
+
+
+def obstacles(spec: RunSpec) -> Iterator[ConfigError]:
+    """No megatron-core or another version of it, no Transformer Engine, no checkout, no tokenizer, no data set."""
+    if spec.script is not None:
+        return
+    yield from _packages(spec)
+    yield from _checkout(spec)
+    tokenizer = arguments(spec).get("tokenizer-model")
+    if isinstance(tokenizer, str) and not Path(tokenizer).exists():
+        rule = "there is no such file or folder: name a tokenizer that is on this machine"
+        key = next(key for key in spec.backend.extra if key.replace("_", "-").endswith("tokenizer-model"))
+        yield ConfigError(f"backend.extra.{key}", tokenizer, rule, [f"+backend.extra.{key}=path/to/tokenizer"])
+
+
+def _packages(spec: RunSpec) -> Iterator[ConfigError]:
+    found, named = found_version(), spec.backend.name
+    if spec.backend.path is None and found is None:
+        yield ConfigError("backend.name", named, "megatron-core is not installed for this Python", [INSTALL])
+    elif spec.backend.path is None and found is not None and not is_supported(found):
+        rule = f"megatron-core {found} is installed; this version of launch drives {SUPPORTED}"
+        yield ConfigError("backend.name", named, rule, [INSTALL, "backend.path=path/to/Megatron-LM"])
+    local = arguments(spec).get("transformer-impl") == "local"
+    if spec.hardware.device == "cuda" and not local and find_spec("transformer_engine") is None:
+        rule = "Megatron-LM's modules for GPUs are Transformer Engine's, which is not installed for this Python"
+        way_out = ['pip install "transformer_engine[pytorch]"', "+backend.extra.transformer-impl=local"]
+        yield ConfigError("backend.name", named, rule, way_out)
+
+
+def _checkout(spec: RunSpec) -> Iterator[ConfigError]:
+    """The program of a checkout, and the index of the data set that it reads."""
+    path, data = spec.backend.path, spec.data
+    if path is None:
+        return
+    if not (Path(path) / SCRIPT).is_file():
+        rule = f"there is no {SCRIPT} in it: a checkout of Megatron-LM is needed"
+        clone = f"git clone --branch core_v{SUPPORTED}.0 https://github.com/NVIDIA/Megatron-LM {path}"
+        yield ConfigError("backend.path", path, rule, [clone, "backend.path=null"])
+    if data.source == "tokens" and data.path is not None and not Path(f"{data.path}.idx").is_file():
+        rule = f"{SCRIPT} reads PREFIX.bin and PREFIX.idx, and there is no {data.path}.idx"
+        yield ConfigError("data.path", data.path, rule, ["data=synthetic", "backend.path=null"])

@@ -1,0 +1,98 @@
+"""An engine's own validator: asked in a process of its own, its answers kept in the user's cache folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher import registry
+from launcher.errors import ConfigError
+from launcher.spec import RunSpec
+
+TIMEOUT_S = 120
+"""Seconds for an answer; importing the frameworks takes nearly all of them, 7 on an idle core."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What an engine's own validator says of a run: errors, and what stood in the way of asking it."""
+
+    errors: tuple[ConfigError, ...] = ()
+    warnings: tuple[ConfigError, ...] = ()
+
+
+def judge(spec: RunSpec) -> Judgement:
+    """The judgement of the run's engine; empty for an engine that has no validator of its own."""
+    backend = registry.load("backends", spec.backend.name)
+    found: Judgement = backend.native(spec) if hasattr(backend, "native") else Judgement()
+    return found
+
+
+def asked(module: str, question: dict[str, Any], version: str) -> dict[str, Any] | None:
+    """The answer of ``module`` to one question, from the cache where it was asked before.
+
+    Args:
+        module: A program that reads a JSON list of questions and writes one of answers.
+        question: All that the answer depends on, with the version.
+        version: The version of the framework that answers.
+
+    Raises:
+        RuntimeError: There is no answer, with the last line that the program said.
+    """
+    content = json.dumps([module, version, question], sort_keys=True)
+    kept = _folder() / f"{hashlib.sha256(content.encode()).hexdigest()}.json"
+    try:
+        answer: dict[str, Any] | None = json.loads(kept.read_text())
+    except (OSError, ValueError):
+        answer = answers(module, [question])[0]
+        _keep(kept, answer)
+    return answer
+
+
+def answers(module: str, questions: list[dict[str, Any]], timeout_s: int = TIMEOUT_S) -> list[dict[str, Any] | None]:
+    """The answers to many questions, from one process.
+
+    Raises:
+        RuntimeError: As :func:`asked`.
+    """
+    paths = (str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", ""))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-m", module],
+            input=json.dumps(questions),
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+        found: list[dict[str, Any] | None] = json.loads(done.stdout)
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"no answer in {timeout_s} s") from None
+    except ValueError:
+        raise RuntimeError((done.stderr.strip().splitlines() or ["no message"])[-1]) from None
+    return found
+
+
+def _folder() -> Path:
+    from platformdirs import user_cache_path  # Late, because a planning import stays under 0.1 s.
+
+    return user_cache_path("launch") / "native"
+
+
+def _keep(path: Path, answer: dict[str, Any] | None) -> None:
+    """Write the answer under its name at once; a cache that cannot be written is only slower."""
+    partial = path.with_suffix(f".{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(json.dumps(answer))
+        partial.replace(path)
+    except OSError:
+        return

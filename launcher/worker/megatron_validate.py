@@ -1,0 +1,209 @@
+"""``python -m launcher.worker.megatron_validate``: Megatron-LM's own judgement of argument lists, without a GPU.
+
+Reads a JSON list of questions on stdin (``arguments``, ``world``, ``environment``, ``device``, ``capability``) and
+writes one of answers on stdout: null where ``parse_args``, ``validate_args`` and the configurations of transformer,
+optimizer and gradient buffers accept the list, else what they said.
+
+What stands in for the target machine: its compute capability, ``WORLD_SIZE`` and the job's environment, and, for a GPU,
+Transformer Engine where this machine has none. Everything else is Megatron-LM's code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import difflib
+import importlib
+import importlib.util
+import io
+import json
+import os
+import sys
+import types
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+_TARGET: dict[str, Any] = {"device": "cuda", "capability": (9, 0)}
+"""The machine that the present question is about; what stands in for it reads it here."""
+
+_FUSED: list[tuple[Any, str]] = []
+"""Kernels of Transformer Engine that Megatron-LM looks for and this machine lacks."""
+
+
+def judge(questions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any] | None]:
+    """What Megatron-LM says about each argument list, in order; the parser is built once."""
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        parser = _prepare()
+        return [_answer(question, parser) for question in questions]
+
+
+class _Refused(Exception):
+    """What argparse says in place of printing it and ending the process."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> Any:
+        """Hand the message on."""
+        raise _Refused(message)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Leave lists that are defaults as they were: ``validate_args`` appends to them."""
+        found, rest = super().parse_known_args(args, namespace)
+        for key, value in vars(found).items():
+            if isinstance(value, list):
+                setattr(found, key, list(value))
+        return found, rest
+
+
+def _answer(question: Mapping[str, Any], parser: argparse.ArgumentParser) -> dict[str, Any] | None:
+    """One judgement; the process is left as it was found."""
+    _TARGET.update(device=question["device"], capability=tuple(question["capability"]))
+    for module, name in _FUSED:
+        setattr(module, name, object() if question["device"] == "cuda" else None)
+    before, words = dict(os.environ), sys.argv
+    os.environ.pop("CUDA_DEVICE_MAX_CONNECTIONS", None)
+    os.environ.update({**question["environment"], "WORLD_SIZE": str(question["world"]), "RANK": "0"})
+    sys.argv = ["pretrain_gpt.py", *question["arguments"]]
+    try:
+        _validate()
+    except _Refused as refusal:
+        return {"text": str(refusal), "near": _near(str(refusal), parser)}
+    except (Exception, SystemExit) as error:
+        return {"text": " ".join(str(error).split()) or _where(error), "near": []}
+    finally:
+        sys.argv = words
+        os.environ.clear()
+        os.environ.update(before)
+    return None
+
+
+def _validate() -> None:
+    """Everything of Megatron-LM's start that looks at the arguments alone."""
+    arguments = importlib.import_module("megatron.training.arguments")
+    utilities = importlib.import_module("megatron.training.argument_utils")
+    args = arguments.validate_args(arguments.parse_args())
+    utilities.gpt_config_from_args(args).finalize()
+    optimizer = importlib.import_module("megatron.core.optimizer.optimizer_config").OptimizerConfig
+    buffers = importlib.import_module("megatron.core.distributed").DistributedDataParallelConfig
+    for kind in (optimizer, buffers):
+        kind(**{
+            field.name: getattr(args, field.name) for field in dataclasses.fields(kind) if hasattr(args, field.name)
+        })
+
+
+def _where(error: BaseException) -> str:
+    """The line of source of an assertion that has no text."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return type(error).__name__
+    path = Path(trace.tb_frame.f_code.co_filename)
+    line = path.read_text().splitlines()[trace.tb_lineno - 1].strip() if path.is_file() else ""
+    return f"{type(error).__name__} in {path.name}: {line}"
+
+
+def _near(text: str, parser: argparse.ArgumentParser) -> list[str]:
+    """Arguments that are spelt almost like the first unknown one."""
+    unknown = next((word for word in text.split() if word.startswith("--")), None)
+    known = [option for option in parser._option_string_actions if option.startswith("--")]
+    return difflib.get_close_matches(unknown, known, n=2) if unknown and "unrecognized" in text else []
+
+
+def _prepare() -> argparse.ArgumentParser:
+    """Import Megatron-LM's arguments, put the stand-ins in place and build the parser."""
+    import torch
+
+    plain: Any = lambda function=None, **_: function or (lambda inner: inner)  # noqa: E731
+    torch.compile = plain  # Nothing is computed, and the compiler takes as long to import as all the rest.
+    _without_training_loop()
+    arguments: Any = importlib.import_module("megatron.training.arguments")
+    parser: argparse.ArgumentParser = _Parser(allow_abbrev=False)
+    arguments.add_megatron_arguments(parser)
+    arguments.add_megatron_arguments = lambda _: parser
+    stand_in = types.SimpleNamespace(ArgumentParser=lambda **_: parser)
+    arguments.argparse = stand_in
+    _as_target(torch)
+    if importlib.util.find_spec("transformer_engine") is None:
+        _as_with_transformer_engine()
+    return parser
+
+
+def _without_training_loop() -> None:
+    """The package ``megatron.training`` without what its ``__init__`` imports besides the global variables."""
+    core = importlib.util.find_spec("megatron.core")
+    if core is None or core.origin is None:
+        raise ModuleNotFoundError("No module named 'megatron.core'")
+    package = types.ModuleType("megatron.training")
+    package.__path__ = [str(Path(core.origin).parent.parent / "training")]
+    sys.modules["megatron.training"] = package
+    variables = importlib.import_module("megatron.training.global_vars")
+    for key in dir(variables):
+        if not key.startswith("__"):
+            setattr(package, key, getattr(variables, key))
+
+
+def _as_target(torch: Any) -> None:
+    """The compute capability of the target, which ``validate_args`` asks CUDA for."""
+
+    def properties(*_: object) -> types.SimpleNamespace:
+        major, minor = _TARGET["capability"]
+        return types.SimpleNamespace(major=major, minor=minor, name="target", total_memory=0, multi_processor_count=1)
+
+    torch.cuda.get_device_properties = properties
+    torch.cuda.get_device_capability = lambda *_: tuple(_TARGET["capability"])
+    for module, function in _holders("get_device_arch_version"):
+        del function
+        module.get_device_arch_version = lambda: _TARGET["capability"][0]
+
+
+def _as_with_transformer_engine() -> None:
+    """On a GPU a job has a Transformer Engine that is new enough for what is asked of it."""
+
+    def on_gpu(*_: object, **__: object) -> bool:
+        return bool(_TARGET["device"] == "cuda")
+
+    for module, _ in _holders("is_te_min_version"):
+        module.is_te_min_version = on_gpu
+    for path, names in _KERNELS.items():
+        module = importlib.import_module(path)
+        _FUSED.extend((module, name) for name in names if getattr(module, name) is None)
+
+    class FusedAdam:
+        """The signature that ``OptimizerConfig`` looks for."""
+
+        def __init__(
+            self, master_weight_dtype: Any, exp_avg_dtype: Any, exp_avg_sq_dtype: Any, use_decoupled_grad: Any
+        ) -> None: ...
+
+    for name in ("transformer_engine", "transformer_engine.pytorch", "transformer_engine.pytorch.optimizers"):
+        sys.modules[name] = types.ModuleType(name)
+    sys.modules["transformer_engine.pytorch.optimizers"].FusedAdam = FusedAdam  # type: ignore[attr-defined]
+
+
+_KERNELS = {
+    "megatron.core.models.common.embeddings.rope_utils": ("fused_apply_rotary_pos_emb",),
+    "megatron.core.transformer.moe.moe_utils": (
+        "fused_permute",
+        "fused_permute_with_probs",
+        "fused_sort_chunks_by_index",
+        "fused_sort_chunks_by_index_with_probs",
+        "fused_unpermute",
+    ),
+}
+
+
+def _holders(name: str) -> Iterator[tuple[Any, Any]]:
+    """Every module of Megatron that has imported a function under its own name."""
+    for key, module in list(sys.modules.items()):
+        if key.startswith("megatron.") and (function := vars(module).get(name)) is not None:
+            yield module, function
+
+
+if __name__ == "__main__":
+    answers = judge(json.load(sys.stdin))
+    json.dump(answers, sys.stdout)
