@@ -1,0 +1,238 @@
+"""Runs of many frameworks, from their READMEs, logs, issues and commit messages.
+
+A framework that the memory model knows as a backend, our own or one that is only checked, is scored; of the rest the
+reason is named. What the notes tell is read only where it says how the run differs from the columns.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.memory.frameworks.litgpt import LitGpt
+from benchmarks.memory.frameworks.torchtitan import Torchtitan
+from benchmarks.memory.row import Counter, Oom, Row
+from launcher.catalog import Catalog
+from launcher.errors import ConfigErrors
+from launcher.memory.estimate import Backend
+from launcher.request import request
+from launcher.units import GIB
+
+type Line = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expressed:
+    """A row in our words: the backend, and what the columns do not say the same way for every framework."""
+
+    backend: Backend | None = None
+    settings: dict[str, object] = field(default_factory=dict)
+
+
+class LeftOutError(Exception):
+    """A row that cannot be expressed; its text is the reason."""
+
+
+HARDWARE = {
+    "A100-80GB": "a100_80g",
+    "A100-SXM4-80GB": "a100_80g",
+    "A100-40GB": "a100_40g",
+    "A100-SXM4-40GB": "a100_40g",
+    "A10G-24GB": "a10g",
+    "H100-80GB": "h100_80g",
+    "H100-96GB HBM2e": "h100_80g",
+    "H100": "h100_80g",
+    "H200": "h200",
+    "B200": "b200",
+    "MI300X": "mi300x",
+    "RTX3090-24GB": "rtx3090",
+    "RTX4090": "rtx4090",
+    "V100-SXM2-32GB": "v100_32g",
+    "V100-32GB": "v100_32g",
+    "V100-16GB": "v100_16g",
+}
+_COUNTERS: dict[str, Counter] = {"allocated": "allocated", "reserved": "reserved", "device": "device"}
+_SHAPE = {
+    "hidden": "model.hidden_size",
+    "layers": "model.num_hidden_layers",
+    "heads": "model.num_attention_heads",
+    "kv_heads": "model.num_key_value_heads",
+    "ffn": "model.intermediate_size",
+    "vocab": "model.vocab_size",
+    "tied_embeddings": "model.tie_word_embeddings",
+}
+_PUBLIC: dict[str, dict[str, object]] = {
+    "Qwen3-32B": {"model.head_dim": 128, "model.qk_norm": "true"},
+    "Qwen3-8B": {"model.head_dim": 128, "model.qk_norm": "true"},
+    "Gemma-7B": {"model.head_dim": 256},
+}
+"""What the models' own config.json say beyond the columns (huggingface.co/Qwen, google)."""
+
+
+def rows(path: Path) -> Iterator[Row]:
+    """Each run of the file."""
+    catalog = Catalog(folder=Path.cwd())
+    with path.open(newline="") as file:
+        for line in csv.DictReader(file):
+            yield _row(line, catalog)
+
+
+def _row(line: Line, catalog: Catalog) -> Row:
+    name = line["id"]
+    try:
+        _stated(line)
+        expressed = _framework(line["framework"])(line)
+        spec = request([*_overrides(line), *_words(expressed.settings)], catalog=catalog).require()
+    except LeftOutError as reason:
+        return Row(name=name, left_out=str(reason))
+    except ConfigErrors as error:
+        return Row(name=name, left_out=f"does not parse: {error.errors[0].path}")
+    counter = _COUNTERS.get(line["counter"])
+    measured: dict[Any, int] = {}
+    if counter is not None and line["peak_mem_gib"] and line["oom"] == "false":
+        measured[counter] = round(float(line["peak_mem_gib"]) * GIB)
+    oom: Oom = "true" if line["oom"] == "true" else "false"
+    return Row(name=name, spec=spec, backend=expressed.backend, measured=measured, soft=line["soft"] == "True", oom=oom)
+
+
+def _stated(line: Line) -> None:
+    """Refuse a row of which something is blank that every framework needs."""
+    if line["oom"] == "false" and line["counter"] not in _COUNTERS:
+        raise LeftOutError("no memory, or it is not said which counter")
+    blank = [column for column in _SHAPE if not line[column]]
+    if blank:
+        raise LeftOutError("the shape of the model is not stated")
+    if not line["seq_len"] or not line["micro_batch"]:
+        raise LeftOutError("the sequence length or the micro-batch is not stated")
+    if not line["n_gpus"]:
+        raise LeftOutError("the number of GPUs is not stated")
+    if line["gpu"] not in HARDWARE:
+        raise LeftOutError("no such GPU in conf/hardware")
+
+
+def _overrides(line: Line) -> list[str]:
+    """What the columns say the same way for every framework."""
+    gpus = int(line["n_gpus"])
+    nodes = -(-gpus // 8)
+    accumulated = int(line["grad_accum"] or 1)
+    data = int(line["dp"] or 1)
+    settings: dict[str, object] = {key: line[column] for column, key in _SHAPE.items()}
+    settings |= {
+        "model.head_dim": "null",
+        "model.max_position_embeddings": line["seq_len"],
+        "train.sequence_length": line["seq_len"],
+        "train.micro_batch_size": line["micro_batch"],
+        "train.global_batch_size": int(line["micro_batch"]) * accumulated * data,
+        "cluster.gpus_per_node": gpus // nodes,
+        "cluster.nodes": nodes,
+    }
+    settings |= _PUBLIC.get(line["model_name"], {})
+    return ["model=7b", "parallel=ddp", f"hardware={HARDWARE[line['gpu']]}", "precision=bf16", *_words(settings)]
+
+
+def _words(settings: dict[str, object]) -> list[str]:
+    return [f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in settings.items()]
+
+
+def _framework(name: str) -> Callable[[Line], Expressed]:
+    for prefix, express in _FRAMEWORKS.items():
+        if name.startswith(prefix):
+            return express
+    raise LeftOutError(f"a framework that is not modelled: {name.partition(' (')[0]}")
+
+
+def _torchtitan(line: Line) -> Expressed:
+    """FSDP2 and tensor parallelism; ``default`` recomputation is that of an experiment's own compiler."""
+    if line["compile"] not in ("true", "false", "loss only") or "graph_trainer" in line["notes"]:
+        raise LeftOutError("a compiler that chooses what is saved")
+    if line["ffn"] == "10944" or "MoE" in line["notes"]:
+        raise LeftOutError("torchtitan's kernels for experts")
+    if "not all restated" in line["notes"] or "additionally saves" in line["notes"]:
+        raise LeftOutError("settings that differ from the defaults and are not stated")
+    if line["pp"] != "1":
+        raise LeftOutError("torchtitan's pipelines")
+    if line["act_ckpt"] not in _CHECKPOINTING:
+        raise LeftOutError("it is not stated what is recomputed")
+    year = re.search(r"20(\d\d)(?:-(\d\d))?", line["framework_version"])
+    if line["compile"] == "true" and year is None:
+        raise LeftOutError("torchtitan's version, on which its loss depends")
+    settings: dict[str, object] = {
+        "parallel.shard": True,
+        "parallel.tensor": line["tp"],
+        "parallel.sequence": line["sp"],
+        "parallel.context": line["cp"],
+        "checkpointing": _CHECKPOINTING[line["act_ckpt"]],
+        "train.allocator": "expandable",
+    }
+    if "never reshard" in line["notes"]:
+        settings["backend.reshard_after_forward"] = False
+    since = re.search(r"\((20\d\d-\d\d)", line["framework_version"])
+    compiled = line["compile"] == "true" and since is not None and since.group(1) >= _LOSS_COMPILED
+    compiled |= "compiled/chunked cross-entropy" in line["notes"]
+    return Expressed(backend=Torchtitan(compiled_loss=compiled, repeats_keys=True), settings=settings)
+
+
+_LOSS_COMPILED = "2025-03"
+"""torchtitan commit e23bb707: with ``compile`` the loss is compiled too."""
+
+_CHECKPOINTING = {"none": "none", "full": "full", "op": "selective"}
+
+
+def _litgpt(line: Line) -> Expressed:
+    """Full runs on several GPUs are FSDP1 with every block recomputed; LoRA and QLoRA run on one whatever there is."""
+    if line["compile"] != "false":
+        raise LeftOutError("a compiler that chooses what is saved")
+    if line["quant"]:
+        raise LeftOutError("Fabric's bitsandbytes precision, whose saved tensors are not known")
+    devices = re.search(r"yaml devices=(\d+)", line["notes"])
+    adapted = re.search(r"lora q/k/v/proj/mlp/head=([^;]*)", line["notes"])
+    if "config_hub" in line["framework_version"] and devices is None:
+        raise LeftOutError("no recipe states the run's settings")
+    gpus = int(devices.group(1)) if devices is not None else int(line["n_gpus"])
+    sharded = gpus > 1 and devices is not None
+    switches = [word == "true" for word in adapted.group(1).split("/")] if adapted is not None else []
+    settings = _litgpt_model(line) | {
+        "cluster.gpus_per_node": gpus,
+        "cluster.nodes": 1,
+        "train.global_batch_size": line["global_batch"] or gpus * int(line["micro_batch"]),
+        "parallel.shard": sharded,
+        "checkpointing": "full" if sharded else "none",
+    }
+    if line["lora_rank"]:
+        settings |= _litgpt_adapter(line, switches)
+    return Expressed(backend=LitGpt(fsdp=sharded, head=any(switches[5:])), settings=settings)
+
+
+def _litgpt_model(line: Line) -> dict[str, object]:
+    """LitGPT ties no weights; without a gate the block is a GPT's, with rotary positions (``litgpt/config.py``)."""
+    if line["activation_fn"] != "gelu":
+        return {"model.tie_word_embeddings": False}
+    return {
+        "model.tie_word_embeddings": False,
+        "model.family": "gpt",
+        "model.hidden_act": "gelu",
+        "model.normalization": "layernorm",
+        "model.mlp_bias": line["model_name"] != "Falcon-7B",
+        "model.attention_bias": line["model_name"] != "Falcon-7B",
+    }
+
+
+def _litgpt_adapter(line: Line, switches: list[bool]) -> dict[str, object]:
+    """Queries, keys and values are one linear layer and have one dropout; its rate is the script's default, 0.05."""
+    names = ("c_attn", "c_proj", "c_fc") if line["activation_fn"] == "gelu" else ("q_proj", "o_proj", "gate_proj")
+    targets = [name for name, on in zip(names, (any(switches[:3]), *switches[3:5]), strict=False) if on]
+    if "gate_proj" in targets:
+        targets += ["up_proj", "down_proj"]
+    return {
+        "adapter": "lora",
+        "adapter.rank": line["lora_rank"],
+        "adapter.targets": f"[{','.join(targets)}]",
+        "adapter.dropout": 0.05,
+    }
+
+
+_FRAMEWORKS: dict[str, Callable[[Line], Expressed]] = {"torchtitan": _torchtitan, "LitGPT": _litgpt}

@@ -1,0 +1,106 @@
+"""LitGPT on one GPU or with FSDP1, in bf16 throughout, as a backend that is only checked: whole, LoRA and QLoRA."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from benchmarks.memory.frameworks import hf_trainer
+from launcher.blocks import Engine, LogitsBytes
+from launcher.dtypes import Dtypes
+from launcher.held import Held
+from launcher.spec import RunSpec
+from launcher.terms import ALWAYS, MemoryTerm, Moment, Pile
+from launcher.units import count
+
+_BACKWARD: frozenset[Moment] = frozenset(("block_backward", "next_block_backward", "second_layer_backward"))
+_FORWARD: frozenset[Moment] = frozenset(("forward", "output", "loss", "loss_backward", "block_backward"))
+_LOSS = "litgpt/utils.py, chunked_cross_entropy, on logits that Fabric's precision plugin casts to fp32"
+
+WHOLE = LogitsBytes(output=6, loss=12, backward=16, source=_LOSS)
+"""fp32 logits, their copy without the last token and the log-softmax; in backward gradients of chunks and of all."""
+
+CHUNKED = LogitsBytes(output=6, loss=8, backward=8, source=_LOSS)
+"""The output projection works in chunks beside an adapter: fp32 logits and log-softmax."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LitGpt:
+    """LitGPT's own modules: keys and values at full width, RMSNorm in fp32, foreach AdamW on bf16 states.
+
+    Attributes:
+        fsdp: Whether FSDP1 shards the model and blocks are recomputed.
+        head: Whether the output projection is adapted too.
+    """
+
+    fsdp: bool = False
+    head: bool = False
+
+    def dtypes(self, spec: RunSpec) -> Dtypes:
+        """Everything in bf16 (``precision: bf16-true``)."""
+        return Dtypes(
+            parameters="bf16",
+            compute="bf16",
+            gradients="bf16",
+            accumulate="bf16",
+            master=None,
+            optimizer_states="bf16",
+            reduce="bf16",
+        )
+
+    def engine(self, spec: RunSpec) -> Engine:
+        """Modules much like those of ``transformers``."""
+        return Engine(
+            library="transformers",
+            size=2,
+            residual_size=2,
+            sequence_length=spec.sequence_length,
+            optimizer="foreach",
+            repeats_keys=True,
+            logits=WHOLE if spec.adapter.name == "none" else CHUNKED,
+        )
+
+    def overheads(self, held: Held) -> Iterator[MemoryTerm]:
+        """Norms in fp32, the adapter of the output projection, gradients in flight, FSDP1."""
+        yield from wide_norms(held)
+        if self.head:
+            yield from adapted_head(held)
+        if self.fsdp:
+            yield from hf_trainer.gathered(held)
+            yield from hf_trainer.unsharded_gradients(held)
+            yield from unreduced_gradients(held)
+            return
+        if held.spec.world.data > 1:
+            size = 2 * held.elements.trained
+            yield _term("reduce_buffers", ALWAYS, size, "buckets of DistributedDataParallel", "torch reducer.cpp")
+        largest = held.engine.size * max(held.largest_block.largest_trained, held.root.largest_trained)
+        yield _term("temporary", _BACKWARD, largest, "gradient of one weight", "torch AccumulateGrad")
+
+
+def wide_norms(held: Held) -> Iterator[MemoryTerm]:
+    """RMSNorm multiplies by a trained weight in fp32: 2 more bytes of each normalized value of a block's two norms."""
+    model = held.spec.model
+    if held.spec.adapter.name == "none" and model.normalization == "rmsnorm" and held.spec.checkpointing.mode == "none":
+        size = 2 * 2 * model.hidden_size * held.tokens * held.layers
+        yield _term("activations", _FORWARD, size, "fp32 normalized values", "litgpt/model.py, RMSNorm")
+
+
+def unreduced_gradients(held: Held) -> Iterator[MemoryTerm]:
+    """What FSDP1's ``no_sync`` keeps whole from one micro-batch to the next, beyond the shards: ``2 P (1 - 1 / N)``."""
+    if held.spec.gradient_accumulation > 1:
+        size = 2 * (held.elements.trained - held.elements.gradients)
+        moments = ALWAYS - {"load", "clip", "step", "idle", "checkpoint_save"}
+        yield _term("gradients", moments, size, "unreduced gradients", "Fabric.no_backward_sync")
+
+
+def adapted_head(held: Held) -> Iterator[MemoryTerm]:
+    """The output projection's adapter: ``r (h + V)`` parameters with states, its input after dropout and a mask."""
+    model, rank = held.spec.model, held.spec.adapter.rank
+    elements = rank * (model.hidden_size + held.vocabulary)
+    yield _term("parameters", ALWAYS, 6 * elements, f"adapter of the head, {count(elements)}", "litgpt/lora.py")
+    moments: frozenset[Moment] = frozenset(("output", "loss", "loss_backward"))
+    yield _term("activations", moments, 3 * model.hidden_size * held.tokens, "the head's dropout", "litgpt/lora.py")
+
+
+def _term(pile: Pile, moments: frozenset[Moment], size: int, formula: str, source: str) -> MemoryTerm:
+    return MemoryTerm(pile=pile, moments=moments, bytes=size, formula=formula, source=source)

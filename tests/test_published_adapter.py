@@ -1,0 +1,194 @@
+"""The adapter for published runs of many frameworks, and the backends that stand in for those."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.memory.adapters import published
+from benchmarks.memory.row import Row
+from launcher import registry
+from launcher.memory.estimate import RankTerms, rank_terms
+from launcher.terms import Moment
+
+RUN = {
+    "id": "one",
+    "framework": "torchtitan",
+    "framework_version": "torchtitan 9dec370 (2024-12)",
+    "gpu": "H100-80GB",
+    "model_name": "Llama-3.1-8B",
+    "n_gpus": "8",
+    "hidden": "4096",
+    "layers": "32",
+    "heads": "32",
+    "kv_heads": "8",
+    "ffn": "14336",
+    "vocab": "128256",
+    "tied_embeddings": "false",
+    "activation_fn": "swiglu",
+    "seq_len": "8192",
+    "micro_batch": "1",
+    "grad_accum": "1",
+    "global_batch": "8",
+    "dp": "8",
+    "tp": "1",
+    "sp": "false",
+    "pp": "1",
+    "cp": "1",
+    "zero_stage": "fsdp2",
+    "offload": "none",
+    "act_ckpt": "op",
+    "compile": "false",
+    "lora_rank": "",
+    "quant": "",
+    "peak_mem_gib": "49.58",
+    "oom": "false",
+    "counter": "reserved",
+    "soft": "False",
+    "notes": "",
+}
+LITGPT = {
+    "framework": "LitGPT",
+    "framework_version": "2024 (config_hub)",
+    "gpu": "A10G-24GB",
+    "counter": "allocated",
+    "act_ckpt": "none",
+    "seq_len": "512",
+    "global_batch": "32",
+    "n_gpus": "4",
+    "notes": "full; yaml devices=1 (README); lora q/k/v/proj/mlp/head=/////; end",
+}
+ADAPTED = LITGPT | {
+    "lora_rank": "32",
+    "notes": "lora; yaml devices=1 (README); lora q/k/v/proj/mlp/head=true/false/true/false/false/false; end",
+}
+
+
+def row(folder: Path, **changes: str) -> Row:
+    line = RUN | changes
+    path = folder / "published.csv"
+    path.write_text("\n".join((",".join(line), ",".join(f'"{value}"' for value in line.values()))))
+    found = list(published.rows(path))
+    assert len(found) == 1
+    return found[0]
+
+
+def rank(found: Row) -> RankTerms:
+    assert found.spec is not None, found.left_out
+    assert found.backend is not None
+    strategies = [registry.load("strategies", name) for name in registry.names("strategies")]
+    family = registry.load("families", found.spec.model.family)
+    return rank_terms(found.spec, family=family, strategies=strategies, backend=found.backend)[0]
+
+
+def at(found: RankTerms, moment: Moment, *piles: str) -> int:
+    return sum(term.bytes for term in found.at(moment) if term.pile in piles)
+
+
+def test_torchtitan_holds_a_shard_of_fp32_weights_and_moments_and_copies_keys_to_every_head(tmp_path: Path) -> None:
+    found = rank(row(tmp_path))
+    assert at(found, "idle", "parameters", "optimizer_states") == 12 * found.held.elements.parameters
+    keys = next(item for item in found.held.blocks[0].made if item.name == "keys")
+    assert keys.bytes == 2 * 4096
+
+
+@pytest.mark.parametrize(
+    ("changes", "per_entry"),
+    [
+        ({}, 12),
+        ({"compile": "true"}, 12),
+        ({"compile": "true", "framework_version": "torchtitan e7c0cae (2025-06-13)"}, 4),
+        ({"notes": "with compiled/chunked cross-entropy loss"}, 4),
+    ],
+)
+def test_torchtitan_compiles_its_loss_with_the_model_since_march_2025(
+    tmp_path: Path, changes: dict[str, str], per_entry: int
+) -> None:
+    found = rank(row(tmp_path, **changes))
+    assert at(found, "loss_backward", "logits") == per_entry * 128256 * 8192
+
+
+def test_never_resharding_keeps_every_gathered_block(tmp_path: Path) -> None:
+    sizes = [at(rank(row(tmp_path, notes=notes)), "loss", "gather_buffers") for notes in ("", "never reshard (ZeRO-2)")]
+    assert sizes[1] > sizes[0] + 2 * 6 * 2**30
+
+
+def test_a_public_config_completes_the_columns(tmp_path: Path) -> None:
+    shape = {"model_name": "Qwen3-32B", "hidden": "5120", "layers": "64", "heads": "64", "ffn": "25600"}
+    found = row(tmp_path, **shape, vocab="151936").spec
+    assert found is not None
+    assert (found.model.head_size, found.model.qk_norm) == (128, True)
+
+
+def test_litgpt_keeps_gradients_of_all_weights_between_micro_batches_and_bf16_states(tmp_path: Path) -> None:
+    found = rank(row(tmp_path, **LITGPT))
+    assert found.held.spec.gpus == 1
+    states = ("parameters", "gradients", "optimizer_states")
+    assert at(found, "forward", *states) == 8 * found.held.elements.whole
+    assert at(found, "step", *states, "temporary") == 10 * found.held.elements.whole
+
+
+def test_litgpt_on_several_gpus_shards_and_reduces_only_at_the_last_micro_batch(tmp_path: Path) -> None:
+    notes = LITGPT["notes"].replace("devices=1", "devices=4")
+    found = rank(row(tmp_path, **LITGPT | {"notes": notes}))
+    held = found.held.elements
+    assert at(found, "loss", "gradients") == 2 * held.whole
+    assert at(found, "step", "gradients") == 2 * held.gradients
+    assert found.held.spec.checkpointing.mode == "full"
+
+
+def test_litgpt_adapts_queries_keys_and_values_at_once(tmp_path: Path) -> None:
+    found = row(tmp_path, **ADAPTED)
+    assert found.spec is not None
+    assert found.spec.adapter.targets == ("q_proj",)
+    every = ADAPTED["notes"].replace("true/false/true/false/false/false", "true/true/true/true/true/true")
+    everything = rank(row(tmp_path, **ADAPTED | {"notes": every}))
+    targets = ("q_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    assert everything.held.spec.adapter.targets == targets
+    assert [term for term in everything.terms if "the head's dropout" in term.formula]
+
+
+def test_litgpt_without_a_gate_is_a_gpt_with_untied_weights(tmp_path: Path) -> None:
+    found = row(tmp_path, **LITGPT | {"activation_fn": "gelu", "model_name": "phi-2", "tied_embeddings": "true"}).spec
+    assert found is not None
+    assert (found.model.family, found.model.gated, found.model.tie_word_embeddings) == ("gpt", False, False)
+
+
+def test_litgpt_under_ddp_has_buckets(tmp_path: Path) -> None:
+    settings = LITGPT | {"framework_version": "torch 2.4.0", "notes": "", "n_gpus": "8", "global_batch": ""}
+    found = rank(row(tmp_path, **settings))
+    assert at(found, "idle", "reduce_buffers") == 2 * found.held.elements.whole
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"counter": "unknown"}, "no memory, or it is not said which counter"),
+        ({"ffn": ""}, "the shape of the model is not stated"),
+        ({"micro_batch": ""}, "the sequence length or the micro-batch is not stated"),
+        ({"n_gpus": ""}, "the number of GPUs is not stated"),
+        ({"gpu": "A6000"}, "no such GPU in conf/hardware"),
+        ({"framework": "XTuner V1 FSDP"}, "a framework that is not modelled: XTuner V1 FSDP"),
+        ({"compile": "thunder"}, "a compiler that chooses what is saved"),
+        ({"notes": "MLA; MoE 64 routed experts"}, "torchtitan's kernels for experts"),
+        ({"pp": "8"}, "torchtitan's pipelines"),
+        ({"act_ckpt": ""}, "it is not stated what is recomputed"),
+        ({"compile": "true", "framework_version": "see file"}, "torchtitan's version, on which its loss depends"),
+        ({"notes": "SAC additionally saves abs/amax"}, "settings that differ from the defaults and are not stated"),
+        (LITGPT | {"compile": "thunder"}, "a compiler that chooses what is saved"),
+        (LITGPT | {"notes": "full; yaml devices=n/a"}, "no recipe states the run's settings"),
+        (LITGPT | {"quant": "nf4"}, "Fabric's bitsandbytes precision, whose saved tensors are not known"),
+        ({"layers": "none"}, "does not parse: model.num_hidden_layers"),
+    ],
+)
+def test_a_run_that_cannot_be_expressed_is_left_out_with_its_reason(
+    tmp_path: Path, changes: dict[str, str], reason: str
+) -> None:
+    found = row(tmp_path, **changes)
+    assert (found.left_out, found.spec) == (reason, None)
+
+
+def test_an_out_of_memory_run_is_judged_and_not_measured(tmp_path: Path) -> None:
+    found = row(tmp_path, oom="true", peak_mem_gib="79.0", counter="")
+    assert (found.oom, dict(found.measured)) == ("true", {})
