@@ -169,7 +169,7 @@ def test_litgpt_under_ddp_has_buckets(tmp_path: Path) -> None:
         ({"micro_batch": ""}, "the sequence length or the micro-batch is not stated"),
         ({"n_gpus": ""}, "the number of GPUs is not stated"),
         ({"gpu": "A6000"}, "no such GPU in conf/hardware"),
-        ({"framework": "XTuner V1 FSDP"}, "a framework that is not modelled: XTuner V1 FSDP"),
+        ({"framework": "XTuner V1 FSDP"}, "a framework that is not modelled"),
         ({"compile": "thunder"}, "a compiler that chooses what is saved"),
         ({"notes": "MLA; MoE 64 routed experts"}, "torchtitan's kernels for experts"),
         ({"pp": "8"}, "torchtitan's pipelines"),
@@ -179,6 +179,8 @@ def test_litgpt_under_ddp_has_buckets(tmp_path: Path) -> None:
         (LITGPT | {"compile": "thunder"}, "a compiler that chooses what is saved"),
         (LITGPT | {"notes": "full; yaml devices=n/a"}, "no recipe states the run's settings"),
         (LITGPT | {"quant": "nf4"}, "Fabric's bitsandbytes precision, whose saved tensors are not known"),
+        ({"framework": "fsdp_qlora (FSDP1)", "offload": "params cpu"}, "parameters that FSDP1 offloads"),
+        ({"framework": "Megatron-LM"}, "a Megatron whose switches are not stated"),
         ({"layers": "none"}, "does not parse: model.num_hidden_layers"),
     ],
 )
@@ -187,6 +189,34 @@ def test_a_run_that_cannot_be_expressed_is_left_out_with_its_reason(
 ) -> None:
     found = row(tmp_path, **changes)
     assert (found.left_out, found.spec) == (reason, None)
+
+
+def test_answer_ais_qlora_keeps_its_adapters_in_bf16(tmp_path: Path) -> None:
+    settings = {"framework": "fsdp_qlora (FSDP1)", "n_gpus": "2", "dp": "2", "act_ckpt": "full", "lora_rank": "64"}
+    found = rank(row(tmp_path, **settings, quant="nf4"))
+    held = found.held.elements
+    assert at(found, "idle", "optimizer_states") == 4 * held.optimizer
+    nf4 = 8 * (at(found, "idle", "parameters") - 2 * (held.parameters - held.quantised_parameters))
+    assert nf4 / held.quantised_parameters == pytest.approx(4.127, abs=0.001)
+
+
+def test_a_log_of_megatron_names_the_stage_that_it_measured(tmp_path: Path) -> None:
+    settings = {
+        "framework": "Megatron-LM",
+        "framework_version": "2021-05/06 (Jean Zay logs)",
+        "gpu": "V100-SXM2-32GB",
+        "activation_fn": "gelu",
+        "kv_heads": "32",
+        "n_gpus": "64",
+        "dp": "1",
+        "tp": "4",
+        "pp": "16",
+        "act_ckpt": "full",
+        "notes": "peak on pp stage 0; max_reserved 22.7 GiB",
+    }
+    found = row(tmp_path, **settings)
+    assert found.spec is not None, found.left_out
+    assert (found.stage, found.spec.gpus, found.spec.parallel.pipeline) == (0, 64, 16)
 
 
 def test_an_out_of_memory_run_is_judged_and_not_measured(tmp_path: Path) -> None:

@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.memory.frameworks.hf_trainer import HfTrainer
 from benchmarks.memory.frameworks.litgpt import LitGpt
+from benchmarks.memory.frameworks.megatron_2021 import Megatron2021
 from benchmarks.memory.frameworks.torchtitan import Torchtitan
 from benchmarks.memory.row import Counter, Oom, Row
 from launcher.catalog import Catalog
@@ -27,10 +29,19 @@ type Line = dict[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expressed:
-    """A row in our words: the backend, and what the columns do not say the same way for every framework."""
+    """A row in our words: the backend, and what the columns do not say the same way for every framework.
+
+    Attributes:
+        backend: What stands in for a backend of ours.
+        settings: Further overrides.
+        stage: The pipeline stage that was measured; None is the worst.
+        first_step: Whether the first step was measured.
+    """
 
     backend: Backend | None = None
     settings: dict[str, object] = field(default_factory=dict)
+    stage: int | None = None
+    first_step: bool = False
 
 
 class LeftOutError(Exception):
@@ -96,7 +107,16 @@ def _row(line: Line, catalog: Catalog) -> Row:
     if counter is not None and line["peak_mem_gib"] and line["oom"] == "false":
         measured[counter] = round(float(line["peak_mem_gib"]) * GIB)
     oom: Oom = "true" if line["oom"] == "true" else "false"
-    return Row(name=name, spec=spec, backend=expressed.backend, measured=measured, soft=line["soft"] == "True", oom=oom)
+    return Row(
+        name=name,
+        spec=spec,
+        backend=expressed.backend,
+        measured=measured,
+        stage=expressed.stage,
+        first_step=expressed.first_step,
+        soft=line["soft"] == "True",
+        oom=oom,
+    )
 
 
 def _stated(line: Line) -> None:
@@ -142,7 +162,7 @@ def _framework(name: str) -> Callable[[Line], Expressed]:
     for prefix, express in _FRAMEWORKS.items():
         if name.startswith(prefix):
             return express
-    raise LeftOutError(f"a framework that is not modelled: {name.partition(' (')[0]}")
+    raise LeftOutError("a framework that is not modelled")
 
 
 def _torchtitan(line: Line) -> Expressed:
@@ -235,4 +255,48 @@ def _litgpt_adapter(line: Line, switches: list[bool]) -> dict[str, object]:
     }
 
 
-_FRAMEWORKS: dict[str, Callable[[Line], Expressed]] = {"torchtitan": _torchtitan, "LitGPT": _litgpt}
+def _fsdp_qlora(line: Line) -> Expressed:
+    """Answer.AI's script: bf16 throughout, LoRA by ``peft`` with its dropout of 0.1, FSDP1, the Trainer's modules."""
+    if line["offload"] != "none":
+        raise LeftOutError("parameters that FSDP1 offloads")
+    settings: dict[str, object] = {
+        "parallel.shard": True,
+        "checkpointing": line["act_ckpt"],
+        "adapter": "qlora" if line["quant"] else "lora",
+        "adapter.rank": line["lora_rank"],
+        "adapter.targets": "[k_proj,q_proj,v_proj,up_proj,down_proj,gate_proj]",
+        "adapter.dropout": 0.1,
+    }
+    return Expressed(backend=HfTrainer(version=(4, 38), fsdp=True, low_adapters=True), settings=settings)
+
+
+def _megatron(line: Line) -> Expressed:
+    """BigScience's logs of Megatron-LM, the first stage or the worst; the other rows of that framework are not ours."""
+    stage = re.search(r"peak on pp stage (\d+)", line["notes"])
+    if "Jean Zay" not in line["framework_version"] or stage is None:
+        raise LeftOutError("a Megatron whose switches are not stated")
+    settings: dict[str, object] = {
+        "model.family": "gpt",
+        "model.hidden_act": "gelu",
+        "model.normalization": "layernorm",
+        "model.position_embedding": "learned",
+        "model.attention_bias": True,
+        "model.mlp_bias": True,
+        "model.dropout": 0.1,
+        "parallel.tensor": line["tp"],
+        "parallel.pipeline": line["pp"],
+        "checkpointing": line["act_ckpt"],
+        "precision": "fp16",
+        "cluster.gpus_per_node": 4,
+        "cluster.nodes": int(line["n_gpus"]) // 4,
+    }
+    first = line["soft"] == "True"
+    return Expressed(backend=Megatron2021(first_step=first), settings=settings, stage=int(stage[1]), first_step=first)
+
+
+_FRAMEWORKS: dict[str, Callable[[Line], Expressed]] = {
+    "Megatron-LM": _megatron,
+    "torchtitan": _torchtitan,
+    "LitGPT": _litgpt,
+    "fsdp_qlora": _fsdp_qlora,
+}

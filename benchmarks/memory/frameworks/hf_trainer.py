@@ -39,6 +39,7 @@ class HfTrainer:
         fused_adapters: Whether the adapters are Unsloth's operations.
         repeats_keys: Whether the model's flash attention copies keys and values to every query head.
         gptq: Whether the quantised weights are GPTQ's, not NF4.
+        low_adapters: Whether adapters are 16-bit as their base is, not fp32 as ``peft`` makes them.
         upcast: Whether ``peft.prepare_model_for_kbit_training`` cast the norms, and so the residual stream, to fp32.
     """
 
@@ -49,12 +50,13 @@ class HfTrainer:
     fused_adapters: bool = False
     repeats_keys: bool = False
     gptq: bool = False
+    low_adapters: bool = False
     upcast: bool = False
 
     def dtypes(self, spec: RunSpec) -> Dtypes:
         """16-bit weights; fp32 where an adapter is trained, or all of it under FSDP's mixed precision."""
         low: Dtype = spec.precision.compute
-        adapted = spec.adapter.name != "none"
+        adapted = spec.adapter.name != "none" and not self.low_adapters
         states: Dtype = "fp32" if adapted or (self.fsdp and self.mixed) else low
         return Dtypes(
             parameters=low if adapted else states,
@@ -83,7 +85,8 @@ class HfTrainer:
 
     def overheads(self, held: Held) -> Iterator[MemoryTerm]:
         """What adapters, recomputation and FSDP1 add."""
-        yield from adapters(held)
+        if not self.low_adapters:
+            yield from adapters(held)
         yield from recomputed_output(held)
         yield from last_hidden_state(held)
         if self.gptq:
