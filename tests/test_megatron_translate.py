@@ -4,9 +4,10 @@ import time
 
 import pytest
 
-from launcher import plan
-from launcher.backends.megatron import translate
-from launcher.backends.megatron.arguments import argument_list
+from launcher import plan, preflight
+from launcher.backends.megatron import check, translate, warnings
+from launcher.backends.megatron.arguments import argument_list, arguments
+from launcher.importers import megatron
 from launcher.job import Job
 from tests.helpers import assert_golden, make_spec
 
@@ -157,6 +158,49 @@ def test_an_activation_is_the_kernel_that_computes_it(act: str, bias: str, expec
     found = words(*SEVEN, "parallel=tp", f"model.hidden_act={act}", f"model.mlp_bias={bias}")
     about = [word for word in found if "gelu" in word or "swiglu" in word or "relu" in word]
     assert sorted(about) == sorted(expected)
+
+
+ELSEWHERE = {"data", "checkpoints", "tracked", "checkout", "slurm", "cpu", "extra"}
+"""Runs of which an argument list does not say all: data, folders and the way to wait for them are the launcher's."""
+
+
+@pytest.mark.parametrize("name", sorted(set(RUNS) - ELSEWHERE))
+def test_importing_an_argument_list_gives_a_run_with_the_same_one(name: str) -> None:
+    text = job(*RUNS[name]).files["megatron_arguments.txt"]
+    found = megatron.read(text, "arguments.sh")
+    target = [word for word in RUNS[name] if word.startswith(("hardware=", "cluster."))]
+    spec = make_spec(*found.overrides, *target)
+    assert arguments(spec) == arguments(make_spec(*RUNS[name]))
+    assert not list(preflight.broken_rules(spec))
+
+
+def test_megatron_s_own_modules_on_gpus_bring_no_kernels_of_others() -> None:
+    found = words(*MIXTRAL, "parallel=ep", "+backend.extra.transformer-impl=local")
+    assert found[found.index("--transformer-impl") + 1] == "local"
+    assert {"--no-gradient-accumulation-fusion", "--no-persist-layer-norm", "--no-rope-fusion"} <= set(found)
+    assert not {"--moe-grouped-gemm", "--use-cpu-initialization"} & set(found)
+
+
+CHECKOUT = (*SEVEN, "parallel=tp", "backend.path=/opt/Megatron-LM", "data=tokens", "data.path=/data/words")
+
+
+def test_what_only_the_worker_reads_is_refused_beside_a_checkout() -> None:
+    found = {error.path: error.rule for error in check(make_spec(*CHECKOUT, "data.shuffle=false"))}
+    assert found == {
+        "data.shuffle": "it is read by the launcher's worker;"
+        " a checkout's pretrain_gpt.py shuffles its indexed data set"
+    }
+    assert [error.path for error in check(make_spec(*CHECKOUT, "data=text"))] == ["data.source"]
+    assert not list(check(make_spec(*CHECKOUT)))
+
+
+def test_what_a_checkout_does_otherwise_is_said() -> None:
+    spec = make_spec(*CHECKOUT, "save.every=10", "save.load=runs/first")
+    found = {error.path: error.rule for error in warnings(spec) if error.path.startswith("save.")}
+    assert found == {
+        "save.keep": "a checkout's pretrain_gpt.py keeps every checkpoint",
+        "save.load": "a checkout's pretrain_gpt.py starts there again when the job is requeued or resumed",
+    }
 
 
 def test_a_translation_takes_less_than_a_millisecond() -> None:

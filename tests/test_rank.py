@@ -148,6 +148,13 @@ def test_layers_that_do_not_divide_go_to_the_earliest_stages() -> None:
     assert pipeline.chunk_sizes(spec) == (8, 8, 7, 7)
 
 
+def test_a_first_stage_of_its_own_size_shares_it_among_its_chunks() -> None:
+    changes = ("model.num_hidden_layers=12", "parallel.virtual_pipeline=2", "parallel.first_stage_layers=4")
+    spec = make_spec("parallel=pp", *changes)
+    assert pipeline.chunk_sizes(spec) == (2, 4, 2, 4)
+    assert [len(pipeline.stage_layers(spec, stage)) for stage in (0, 1)] == [4, 8]
+
+
 def test_a_view_starts_as_the_whole_model() -> None:
     view = whole(BASE)
     assert len(view.layers) == 32

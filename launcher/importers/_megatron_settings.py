@@ -131,9 +131,13 @@ def _vocabulary(reader: Reader) -> int | str:
 
 
 def _activation(reader: Reader, swiglu: bool) -> str:
+    """GELU that is fused with the bias is its tanh approximation (``core/fusions/fused_bias_gelu.py``)."""
     if swiglu:
         return "silu"
-    return "squared_relu" if reader.switch("squared-relu") else "gelu_new" if reader.switch("openai-gelu") else "gelu"
+    fused = not (reader.switch("no-bias-gelu-fusion") or reader.switch("disable-bias-linear"))
+    if reader.switch("squared-relu"):
+        return "squared_relu"
+    return "gelu_new" if fused or reader.switch("openai-gelu") else "gelu"
 
 
 def _positions(reader: Reader) -> str:

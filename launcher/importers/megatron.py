@@ -92,13 +92,18 @@ def _training(reader: Reader) -> dict[str, Any]:
         "train.steps": _steps(reader, batch),
         "train.seed": reader.count("seed", 1234),
         "train.log_every": reader.count("log-interval"),
-        "train.eval_every": reader.count("eval-interval"),
-        "train.eval_steps": reader.count("eval-iters"),
+        **_evaluation(reader),
         "train.loss": "fused" if reader.switch("cross-entropy-loss-fusion") else None,
         "train.timeout_s": 60 * reader.count("distributed-timeout-minutes", 10),
         "save.every": reader.count("save-interval"),
         "save.async": reader.switch("async-save") or None,
     }
+
+
+def _evaluation(reader: Reader) -> dict[str, Any]:
+    """Megatron-LM wants an interval even where, with ``--eval-iters 0``, nothing is evaluated."""
+    every, steps = reader.count("eval-interval"), reader.count("eval-iters")
+    return {"train.eval_every": every, "train.eval_steps": steps} if steps != 0 else {}
 
 
 def _steps(reader: Reader, batch: int | None) -> int | None:
@@ -120,7 +125,7 @@ def _optimizer(reader: Reader, choose: dict[str, str]) -> dict[str, Any]:
         "optimizer.lr": reader.number("lr"),
         "optimizer.min_lr": reader.number("min-lr"),
         "optimizer.weight_decay": reader.number("weight-decay", 0.01),
-        "optimizer.beta1": reader.number("adam-beta1", 0.9),
+        "optimizer.beta1": reader.number("sgd-momentum" if name == "sgd" else "adam-beta1", 0.9),
         "optimizer.beta2": reader.number("adam-beta2", 0.999),
         "optimizer.epsilon": reader.number("adam-eps", 1e-8),
         "optimizer.clip": reader.number("clip-grad", 1.0),

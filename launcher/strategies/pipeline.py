@@ -34,15 +34,16 @@ def apply(view: RankView, spec: RunSpec) -> RankView:
 def chunk_sizes(spec: RunSpec) -> tuple[int, ...]:
     """Layers of each of the ``pipeline x virtual_pipeline`` model chunks in the order of the model.
 
-    Layers that do not divide go to the earliest chunks, after the sizes that the first and the last stage have by name.
+    Layers that do not divide go to the earliest chunks, after the sizes that the first and the last stage have by name,
+    which their chunks share (Megatron-core ``get_num_layers_to_build``).
     """
     parallel = spec.parallel
-    count = parallel.pipeline * parallel.virtual_pipeline
-    sizes: list[int | None] = [None] * count
+    stages, chunks = parallel.pipeline, parallel.virtual_pipeline
+    sizes: list[int | None] = [None] * (stages * chunks)
     if parallel.first_stage_layers is not None:
-        sizes[0] = parallel.first_stage_layers
+        sizes[::stages] = [parallel.first_stage_layers // chunks] * chunks
     if parallel.last_stage_layers is not None:
-        sizes[-1] = parallel.last_stage_layers
+        sizes[stages - 1 :: stages] = [parallel.last_stage_layers // chunks] * chunks
     left = max(0, spec.model.num_hidden_layers - sum(size for size in sizes if size is not None))
     share, extra = divmod(left, max(1, sizes.count(None)))
     result = []

@@ -5,28 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from launcher.backends.megatron import layout, network, training
+from launcher.backends.megatron.implementation import implementation
 from launcher.backends.megatron.network import Arguments, Value
 from launcher.spec import RunSpec
 
 _LOCAL: Arguments = {
     "transformer-impl": "local",
-    "use-cpu-initialization": True,
     "no-gradient-accumulation-fusion": True,
     "no-masked-softmax-fusion": True,
     "no-persist-layer-norm": True,
+    "no-rope-fusion": True,
+}
+"""Megatron-core's own modules in place of Transformer Engine's and Apex' kernels."""
+
+_CPU: Arguments = {
+    **_LOCAL,
+    "use-cpu-initialization": True,
     "no-bias-swiglu-fusion": True,
     "no-bias-dropout-fusion": True,
-    "no-rope-fusion": True,
     "disable-jit-fuser": True,
 }
-"""Megatron-core's own modules in place of Transformer Engine's and Apex' kernels, which are for GPUs alone."""
+"""What is compiled for GPUs alone is left out as well."""
 
 
 def arguments(spec: RunSpec) -> Arguments:
     """All arguments by name; ``backend.extra`` replaces, adds, and with ``false`` or ``null`` takes away."""
     found = {**network.arguments(spec), **layout.arguments(spec), **training.arguments(spec)}
-    if spec.hardware.device == "cpu":
-        found |= _LOCAL
+    if not implementation(spec).transformer_engine:
+        found |= _LOCAL if spec.hardware.device == "cuda" else _CPU
     found |= {name(key): _value(value) for key, value in spec.backend.extra.items()}
     return {key: value for key, value in found.items() if value is not None and value is not False}
 

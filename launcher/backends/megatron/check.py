@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from launcher import ways
-from launcher.backends.megatron import extra, models
+from launcher.backends.megatron import checkout, extra, models
 from launcher.backends.megatron.arguments import name
 from launcher.backends.megatron.dtypes import dtypes
 from launcher.backends.megatron.overheads import VOCABULARY_MULTIPLE
@@ -25,6 +25,7 @@ _SECOND_MOMENT: dict[str, object] = {"optimizer.beta2": 0.95, "optimizer.epsilon
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
     """Settings without a counterpart, and combinations that Megatron-LM's own validator refuses."""
+    yield from checkout.check(spec)
     yield from _degrees(spec)
     yield from models.check(spec)
     yield from _model(spec)
@@ -213,6 +214,7 @@ def _checkpoints(spec: RunSpec) -> Iterator[ConfigError]:
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
     """The padded vocabulary (``training/vocab_utils.py``), unbalanced experts, and what only some optimizers read."""
+    yield from checkout.warnings(spec)
     yield from _padded(spec)
     yield from _idle(spec)
     yield from extra.warnings(spec)

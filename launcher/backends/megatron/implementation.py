@@ -44,7 +44,7 @@ def implementation(spec: RunSpec) -> Implementation:
         attention=_attention(spec) if engine else "unfused",
         grouped=engine and bool(spec.model.num_experts) and extra("moe-grouped-gemm", default=True) is not False,
         attention_mask=not extra("no-create-attention-mask-in-dataloader", default=cuda),
-        fused_gradients=not extra("no-gradient-accumulation-fusion", default=not cuda or spec.zero.stage >= 2),
+        fused_gradients=not extra("no-gradient-accumulation-fusion", default=not engine or spec.zero.stage >= 2),
         deferred=_deferred(spec),
     )
 

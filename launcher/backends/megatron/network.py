@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from launcher.backends.megatron.hardware import capability
+from launcher.backends.megatron.implementation import implementation
 from launcher.backends.megatron.overheads import VOCABULARY_MULTIPLE
 from launcher.spec import ModelSpec, RunSpec
 
@@ -52,7 +53,7 @@ def arguments(spec: RunSpec) -> Arguments:
 
 def grouped_gemm(spec: RunSpec) -> bool:
     """Whether the experts of a rank are one grouped matrix product, which only Transformer Engine has."""
-    return spec.hardware.device == "cuda" and capability(spec.hardware)[0] >= _GROUPED_FROM
+    return implementation(spec).transformer_engine and capability(spec.hardware)[0] >= _GROUPED_FROM
 
 
 def _positions(model: ModelSpec) -> Arguments:
