@@ -8,7 +8,7 @@ from fractions import Fraction
 from math import prod
 
 from launcher.blocks import Engine, Weight
-from launcher.rank import RankView, StateShares
+from launcher.rank import RankView, StateShares, rounded_up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +132,7 @@ def elements_of(weights: Sequence[Weight], cut: Cut) -> Elements:
 def _elements(weight: Weight, cut: Cut) -> Elements:
     expert = weight.split == "expert"
     local = _local_shape(weight, cut)
-    copies = _up(weight.copies, cut.experts) if expert else 1
+    copies = rounded_up(weight.copies, cut.experts) if expert else 1
     if expert and cut.joined:
         local, copies = (copies, *local), 1
     states = cut.expert_states if expert else cut.states
@@ -140,8 +140,8 @@ def _elements(weight: Weight, cut: Cut) -> Elements:
     def shard(share: Fraction) -> int:
         if cut.rows:
             # FSDP2 cuts rows in chunks of equal size, the last ones smaller: the first rank's is rounded up.
-            return copies * _up(local[0], share) * prod(local[1:])
-        return _up(copies * prod(local), share)
+            return copies * rounded_up(local[0], share) * prod(local[1:])
+        return rounded_up(copies * prod(local), share)
 
     whole, trains = copies * prod(local), not weight.frozen
     parameters, stepped = shard(states.parameters), shard(states.optimizer) * trains
@@ -168,8 +168,8 @@ def _factors(copies: int, local: tuple[int, ...], share: Fraction, cut: Cut) -> 
     Adafactor, arXiv:1804.04235, algorithm 4; a vector keeps a value for each of its elements.
     """
     if share.numerator < share.denominator and not cut.rows:
-        return _up(copies * prod(local), share)
-    rows = (_up(local[0], share), *local[1:])
+        return rounded_up(copies * prod(local), share)
+    rows = (rounded_up(local[0], share), *local[1:])
     if len(rows) == 1:
         return copies * rows[0]
     return copies * (prod(rows) // max(rows[-1], 1) + prod(rows) // max(rows[-2], 1))
@@ -180,9 +180,6 @@ def _local_shape(weight: Weight, cut: Cut) -> tuple[int, ...]:
     if weight.split == "replicated":
         return weight.shape
     share = cut.tensor if weight.split == "tensor" else cut.expert_tensor
-    return tuple(_up(size, share) if index == weight.dimension else size for index, size in enumerate(weight.shape))
-
-
-def _up(size: int, share: Fraction) -> int:
-    """The share of a size, rounded up: whole numbers throughout, since this is most of an estimate's time."""
-    return -(-size * share.numerator // share.denominator)
+    return tuple(
+        rounded_up(size, share) if index == weight.dimension else size for index, size in enumerate(weight.shape)
+    )

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
@@ -15,7 +15,7 @@ from launcher import adapted
 from launcher.blocks import Engine, Family, Saved, Share, Weight
 from launcher.dtypes import Dtypes
 from launcher.elements import Cut, Elements, cut_of, elements_of
-from launcher.rank import RankView
+from launcher.rank import RankView, rounded_up
 from launcher.spec import AdapterSpec, ModelSpec, RunSpec
 
 NF4_BITS = {False: 4 + Fraction(32, 64), True: 4 + Fraction(8, 64) + Fraction(32, 64 * 256)}
@@ -106,6 +106,8 @@ class Held:
 
     def parameter_bytes(self, elements: int, quantised: int, size: int) -> int:
         """Bytes of so many parameters of ``size`` bytes, some of which are held in 4 bits."""
+        if not quantised:
+            return size * elements
         bits = NF4_BITS[self.spec.adapter.double_quant]
         return size * (elements - quantised) + ceil(bits * quantised / 8)
 
@@ -115,90 +117,130 @@ class Held:
 
     def bytes_of(self, rows: Iterable[Saved], tokens: int | None = None) -> int:
         """Bytes of saved rows for one micro-batch, or for so many tokens."""
-        weights, denominator = self._shares
+        view = self.view
+        choices = self.spec.model.num_experts_per_tok
+        weights, denominator = _shares(view.residual, view.tensor, view.expert_tensor, choices)
         count = self.tokens if tokens is None else tokens
         total = 0
         for row in rows:
             total += row.bytes * weights[row.share]
         return -(-count * total // denominator)
 
-    @cached_property
-    def _shares(self) -> tuple[dict[Share, int], int]:
-        """The rank's shares of rows as whole numbers over a common denominator, so that sums of bytes are exact.
 
-        A token goes to ``num_experts_per_tok`` experts, spread evenly.
-        """
-        view, choices = self.view, self.spec.model.num_experts_per_tok
-        shares: dict[Share, Fraction] = {
-            "token": Fraction(1),
-            "residual": view.residual,
-            "tensor": view.tensor,
-            "routed": choices * view.tensor / view.expert_tensor,
-            "routed_tensor": choices * view.tensor,
-        }
-        denominator = lcm(*(share.denominator for share in shares.values()))
-        return {name: int(share * denominator) for name, share in shares.items()}, denominator
+@lru_cache(maxsize=1024)
+def _shares(
+    residual: Fraction, tensor: Fraction, expert_tensor: Fraction, choices: int
+) -> tuple[dict[Share, int], int]:
+    """A rank's shares of rows as whole numbers over a common denominator, so that sums of bytes are exact.
+
+    A token goes to so many ``choices`` of experts, spread evenly.
+    """
+    shares: dict[Share, Fraction] = {
+        "token": Fraction(1),
+        "residual": residual,
+        "tensor": tensor,
+        "routed": choices * tensor / expert_tensor,
+        "routed_tensor": choices * tensor,
+    }
+    denominator = lcm(*(share.denominator for share in shares.values()))
+    return {name: int(share * denominator) for name, share in shares.items()}, denominator
 
 
 def held(spec: RunSpec, view: RankView, family: Family, dtypes: Dtypes, engine: Engine) -> Held:
     """Count what a rank holds."""
-    model, cut = spec.model, cut_of(view, engine)
+    model, ends = spec.model, (view.embedding, view.head)
     vocabulary = padded(model.vocab_size, engine.vocabulary_multiple)
-    # A tied model in stages keeps a second copy of the token table where the loss is (Megatron-core, torch).
-    again = view.head and not view.embedding and model.tie_word_embeddings
+    counted = _counted(family, model, spec.adapter, vocabulary, view.layers, ends, cut_of(view, engine))
     return Held(
         spec=spec,
         view=view,
         dtypes=dtypes,
         engine=engine,
-        blocks=tuple(_kinds(spec, view, family, engine, cut)),
+        blocks=tuple(_kind(spec, family, engine, alike) for alike in counted.blocks),
         around=adapted.around(family.around(model, engine), spec) if view.head else (),
-        embedding=_embedding(family, model, spec.adapter, vocabulary, cut) if view.embedding else Elements(),
-        head=_head(family, model, spec.adapter, vocabulary, cut, table=again) if view.head else Elements(),
-        tokens=spec.train.micro_batch_size * ceil(spec.sequence_length * view.tokens),
+        embedding=counted.embedding,
+        head=counted.head,
+        tokens=spec.train.micro_batch_size * rounded_up(spec.sequence_length, view.tokens),
         vocabulary=vocabulary,
     )
 
 
-def _kinds(spec: RunSpec, view: RankView, family: Family, engine: Engine, cut: Cut) -> Iterator[BlockKind]:
-    """Equal blocks together; beside an adapter the model's first block saves less than its like."""
-    model, adapted_first = spec.model, spec.adapter.name != "none"
-    for name, layer, count in _alike(family, model, view.layers, first_apart=adapted_first):
+def _kind(spec: RunSpec, family: Family, engine: Engine, alike: _Alike) -> BlockKind:
+    model, layer = spec.model, alike.layer
+    made, working, closing = _rows(family, model, layer, engine)
+    saved = made
+    if spec.adapter.name != "none":
         block = _block(family, model, layer)
-        made, working, closing = _rows(family, model, layer, engine)
-        yield BlockKind(
-            name=name,
-            count=count,
-            elements=_block_elements(family, model, spec.adapter, layer, cut),
-            made=made,
-            saved=adapted.saved(made, block, spec, engine, first=adapted_first and layer == 0),
-            working=adapted.working(working, made, block, spec),
-            closing=closing,
-        )
+        saved = adapted.saved(made, block, spec, engine, first=layer == 0)
+        working = adapted.working(working, made, block, spec)
+    return BlockKind(
+        name=alike.name,
+        count=alike.count,
+        elements=alike.elements,
+        made=made,
+        saved=saved,
+        working=working,
+        closing=closing,
+    )
 
 
-@lru_cache(maxsize=1024)
-def _alike(
-    family: Family, model: ModelSpec, layers: tuple[int, ...], *, first_apart: bool
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Alike:
+    """Equal blocks: the family's word, the first of their layers, how many they are and the elements of one."""
+
+    name: str
+    layer: int
+    count: int
+    elements: Elements
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Counted:
+    """The elements of one rank."""
+
+    blocks: tuple[_Alike, ...]
+    embedding: Elements
+    head: Elements
+
+
+@lru_cache(maxsize=4096)
+def _counted(
+    family: Family,
+    model: ModelSpec,
+    adapter: AdapterSpec,
+    vocabulary: int,
+    layers: tuple[int, ...],
+    ends: tuple[bool, bool],
+    cut: Cut,
+) -> _Counted:
+    """Equal blocks together, beside an adapter the model's first block apart; ``ends``: embedding and head."""
+    table, head = family.embedding(model, vocabulary), list(family.head(model, vocabulary))
+    if not ends[0] and model.tie_word_embeddings:
+        # A tied model in stages keeps a second copy of the token table where the loss is (Megatron-core, torch).
+        head.append(table[0])
+    return _Counted(
+        blocks=tuple(
+            _Alike(
+                name=name,
+                layer=layer,
+                count=count,
+                elements=_block_elements(family, model, adapter, layer, cut),
+            )
+            for name, layer, count in _kinds(family, model, layers, first_apart=adapter.name != "none")
+        ),
+        embedding=elements_of(adapted.frozen(table, adapter), cut) if ends[0] else Elements(),
+        head=elements_of(adapted.frozen(head, adapter), cut) if ends[1] else Elements(),
+    )
+
+
+def _kinds(
+    family: Family, model: ModelSpec, layers: Iterable[int], *, first_apart: bool
 ) -> tuple[tuple[str, int, int], ...]:
     """Of each kind of block its name, the first of its layers and how many there are."""
     kinds = dict[tuple[str, bool], list[int]]()
     for layer in layers:
         kinds.setdefault((family.kind(model, layer), first_apart and layer == 0), []).append(layer)
     return tuple((name, own[0], len(own)) for (name, _), own in kinds.items())
-
-
-@lru_cache(maxsize=4096)
-def _embedding(family: Family, model: ModelSpec, adapter: AdapterSpec, vocabulary: int, cut: Cut) -> Elements:
-    return elements_of(adapted.frozen(family.embedding(model, vocabulary), adapter), cut)
-
-
-@lru_cache(maxsize=4096)
-def _head(
-    family: Family, model: ModelSpec, adapter: AdapterSpec, vocabulary: int, cut: Cut, *, table: bool
-) -> Elements:
-    weights = [*family.head(model, vocabulary), *(family.embedding(model, vocabulary)[:1] if table else ())]
-    return elements_of(adapted.frozen(weights, adapter), cut)
 
 
 @lru_cache(maxsize=4096)
@@ -237,7 +279,7 @@ def parameter_counts(spec: RunSpec, family: Family) -> tuple[int, int]:
 def _parameter_counts(family: Family, model: ModelSpec, adapter: AdapterSpec) -> tuple[int, int]:
     around = [*family.embedding(model, model.vocab_size), *family.head(model, model.vocab_size)]
     total = active = sum(weight.elements for weight in around)
-    for _, layer, count in _alike(family, model, tuple(range(model.num_hidden_layers)), first_apart=False):
+    for _, layer, count in _kinds(family, model, range(model.num_hidden_layers), first_apart=False):
         weights = adapted.weights(_block(family, model, layer), adapter)
         idle = sum(_idle(weight, model.num_experts_per_tok) for weight in weights)
         size = sum(weight.elements for weight in weights)

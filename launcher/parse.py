@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, fields, is_dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, TypeAliasType, Union, get_args, get_origin, get_type_hints
@@ -117,57 +117,89 @@ def _value(kind: Any, value: object, path: str, errors: list[ConfigError]) -> ob
     """Check one value against its type; the first alternative of a union that accepts it wins."""
     if path in _MODULES:
         kind = Literal[registry.names(_MODULES[path])]
-    accepted, result = _accept(kind, value)
+    accepted, result = _reader(kind)(value)
     if not accepted:
         errors.append(ConfigError(path, _plain(value), f"must be {_describe(kind)}", _way_out(kind, value, path)))
     return result
 
 
-def _accept(kind: Any, value: object) -> tuple[bool, Any]:
+type _Reader = Callable[[Any], tuple[bool, Any]]
+"""Whether a value is of a type, and the value as that type has it."""
+
+
+@cache
+def _reader(kind: Any) -> _Reader:
+    """The reader of one type of the schema, made once: a configuration has some 170 values."""
     kind = _bare(kind)
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
-        for alternative in arguments:
-            accepted, result = _accept(alternative, value)
+        return _any_of([_reader(alternative) for alternative in arguments])
+    if origin is Annotated:
+        return _ranged(_reader(arguments[0]), arguments[1])
+    if origin is Literal:
+        return lambda value: (type(value) is str and value in arguments, value)
+    if origin is tuple:
+        return _list_of(_reader(arguments[0]))
+    if origin is Mapping:
+        return _mapping_of(None if arguments[1] is Any else _reader(arguments[1]))
+    return {type(None): _null, float: _number, str: _name}.get(kind, lambda value: (type(value) is kind, value))
+
+
+def _any_of(readers: list[_Reader]) -> _Reader:
+    def read(value: Any) -> tuple[bool, Any]:
+        for reader in readers:
+            accepted, result = reader(value)
             if accepted:
                 return True, result
         return False, None
-    if origin is Annotated:
-        accepted, result = _accept(arguments[0], value)
-        return (accepted and _in_range(result, arguments[1])), result
-    if origin is Literal:
-        return (type(value) is str and value in arguments), value
-    if origin is tuple:
-        return _accept_list(arguments[0], value)
-    if origin is Mapping:
-        return _accept_mapping(arguments[1], value)
-    return _accept_scalar(kind, value)
+
+    return read
 
 
-def _accept_scalar(kind: Any, value: object) -> tuple[bool, Any]:
-    if kind is type(None):
-        return value is None, None
-    if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+def _ranged(reader: _Reader, limits: Range) -> _Reader:
+    def read(value: Any) -> tuple[bool, Any]:
+        accepted, result = reader(value)
+        return (accepted and _in_range(result, limits)), result
+
+    return read
+
+
+def _null(value: Any) -> tuple[bool, Any]:
+    return value is None, None
+
+
+def _number(value: Any) -> tuple[bool, Any]:
+    if isinstance(value, int | float) and not isinstance(value, bool):
         return math.isfinite(value), float(value)
-    if kind is str and isinstance(value, int | float) and not isinstance(value, bool):
+    return False, value
+
+
+def _name(value: Any) -> tuple[bool, Any]:
+    if isinstance(value, int | float) and not isinstance(value, bool):
         return True, str(value)  # A name such as run.name=7 arrives as a number.
-    return type(value) is kind, value
+    return type(value) is str, value
 
 
-def _accept_list(kind: Any, value: object) -> tuple[bool, Any]:
-    if not isinstance(value, list | tuple):
-        return False, None
-    items = [_accept(kind, item) for item in value]
-    return all(accepted for accepted, _ in items), tuple(result for _, result in items)
+def _list_of(reader: _Reader) -> _Reader:
+    def read(value: Any) -> tuple[bool, Any]:
+        if not isinstance(value, list | tuple):
+            return False, None
+        items = [reader(item) for item in value]
+        return all(accepted for accepted, _ in items), tuple(result for _, result in items)
+
+    return read
 
 
-def _accept_mapping(kind: Any, value: object) -> tuple[bool, Any]:
-    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        return False, None
-    if kind is Any:
-        return True, _plain(value)
-    items = {key: _accept(kind, item) for key, item in value.items()}
-    return all(accepted for accepted, _ in items.values()), {key: result for key, (_, result) in items.items()}
+def _mapping_of(reader: _Reader | None) -> _Reader:
+    def read(value: Any) -> tuple[bool, Any]:
+        if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+            return False, None
+        if reader is None:
+            return True, _plain(value)
+        items = {key: reader(item) for key, item in value.items()}
+        return all(accepted for accepted, _ in items.values()), {key: result for key, (_, result) in items.items()}
+
+    return read
 
 
 def _in_range(value: float, limits: Range) -> bool:

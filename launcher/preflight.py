@@ -98,6 +98,8 @@ def errors(spec: RunSpec) -> tuple[ConfigError, ...]:
     What a backend or a family finds is left out where a general rule has found the same key, with the same ways out.
     """
     known = {error.path for error in broken_rules(spec)}
+    if not known:
+        return ()
     general = [_with_sound_ways(error, spec, known) for error in _distinct(_found(_general(), spec))]
     special = [_with_sound_ways(error, spec, known) for error in _distinct(_found(_special(spec), spec))]
     said = {(error.path, error.way_out) for error in general}

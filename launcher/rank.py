@@ -61,6 +61,11 @@ class RankView:
     expert_states: StateShares
 
 
+def rounded_up(size: int, share: Fraction) -> int:
+    """A share of a size, rounded up; in whole numbers, since this is most of an estimate's time."""
+    return -(-size * share.numerator // share.denominator)
+
+
 class Strategy(Protocol):
     """A module of ``launcher.strategies`` as the memory model sees it."""
 

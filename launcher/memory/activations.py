@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from fractions import Fraction
 from math import ceil
 
 from launcher.blocks import Saved
 from launcher.held import BlockKind, Held
+from launcher.rank import rounded_up
 from launcher.terms import MemoryTerm, Moment
 
 SOURCE = "arXiv:2205.05198, section 4, with the tensors that the modules save (launcher/families)"
@@ -34,19 +34,20 @@ def saved(held: Held) -> Iterator[MemoryTerm]:
     """
     sizes = [(kind.count, block_bytes(held, kind)) for kind in held.blocks]
     everything = sum(count * size for count, size in sizes)
-    others = ceil(max(held.view.in_flight - 1, Fraction(0)) * everything)
+    in_flight = rounded_up(everything, held.view.in_flight)
+    others = max(0, in_flight - everything)
     last = sizes[-1][1] if sizes else 0
     two = sum([size for count, size in sizes for _ in range(min(count, 2))][:2])
     per_token = everything / max(held.tokens * held.layers, 1)
+    formula = (
+        f"of {held.layers}: {per_token:,.0f} B a token and layer x {held.tokens:,} tokens"
+        f" x {float(held.view.in_flight):g} micro-batches in flight"
+    )
 
     def term(moments: frozenset[Moment], size: int, what: str) -> MemoryTerm:
-        formula = (
-            f"{what} of {held.layers}: {per_token:,.0f} B a token and layer x {held.tokens:,} tokens"
-            f" x {float(held.view.in_flight):g} micro-batches in flight"
-        )
-        return MemoryTerm(pile="activations", moments=moments, bytes=size, formula=formula, source=SOURCE)
+        return MemoryTerm(pile="activations", moments=moments, bytes=size, formula=f"{what} {formula}", source=SOURCE)
 
-    yield term(FULL, ceil(held.view.in_flight * everything), "all layers")
+    yield term(FULL, in_flight, "all layers")
     yield term(frozenset(("next_block_backward",)), others + everything - last, "all layers but one")
     yield term(frozenset(("second_layer_backward",)), others + two, "the first layers")
     yield term(frozenset(("root_backward",)), others, "micro-batches still in flight")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
 
 from launcher.spec.groups import (
     AdapterSpec,
@@ -126,7 +127,12 @@ class RunSpec:
     @property
     def hash(self) -> str:
         """Twelve hexadecimal digits that name what the run is; its name, directory and sweep do not count."""
-        content = asdict(self)
-        del content["run"], content["sweep"]
+        groups = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in ("run", "sweep")}
+        content = {name: _shallow(group) if is_dataclass(group) else group for name, group in groups.items()}
         text = json.dumps(content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _shallow(group: Any) -> dict[str, object]:
+    """A group's values by their names; ``asdict`` would copy each."""
+    return {field.name: getattr(group, field.name) for field in fields(group)}

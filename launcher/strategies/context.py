@@ -14,6 +14,8 @@ from launcher.spec import RunSpec
 
 def apply(view: RankView, spec: RunSpec) -> RankView:
     """The rank's share of the tokens of a sequence."""
+    if spec.parallel.context == 1:
+        return view
     return replace(view, tokens=view.tokens * Fraction(1, spec.parallel.context))
 
 

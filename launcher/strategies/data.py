@@ -14,6 +14,8 @@ from launcher.spec import RunSpec
 
 def apply(view: RankView, spec: RunSpec) -> RankView:
     """The rank's share of the global batch."""
+    if spec.data_degree == 1:
+        return view
     return replace(view, batch=view.batch * Fraction(1, spec.data_degree))
 
 

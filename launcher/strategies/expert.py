@@ -14,6 +14,8 @@ from launcher.spec import RunSpec
 
 def apply(view: RankView, spec: RunSpec) -> RankView:
     """The rank's share of the routed experts."""
+    if spec.parallel.expert == 1:
+        return view
     return replace(view, experts=view.experts * Fraction(1, spec.parallel.expert))
 
 

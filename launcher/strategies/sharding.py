@@ -19,6 +19,8 @@ def apply(view: RankView, spec: RunSpec) -> RankView:
     one data-parallel copy for ``world / (pipeline x expert x expert_tensor)`` ranks (Megatron-core ``parallel_state``).
     """
     stage = 3 if spec.parallel.shard else spec.zero.stage
+    if not stage:
+        return view
     inside = spec.parallel.pipeline * spec.parallel.expert * (spec.parallel.expert_tensor or spec.parallel.tensor)
     expert_copies = max(1, spec.gpus // inside // spec.parallel.replicate)
     return replace(
@@ -29,6 +31,8 @@ def apply(view: RankView, spec: RunSpec) -> RankView:
 
 
 def _narrowed(shares: StateShares, stage: int, ranks: int) -> StateShares:
+    if ranks == 1:
+        return shares
     share = Fraction(1, ranks)
     return StateShares(
         parameters=shares.parameters * (share if stage >= 3 else 1),

@@ -14,6 +14,8 @@ from launcher.spec import RunSpec
 
 def apply(view: RankView, spec: RunSpec) -> RankView:
     """The rank's share of every split weight; inside an expert that of ``parallel.expert_tensor``."""
+    if spec.parallel.tensor == 1 and spec.parallel.expert_tensor in (None, 1):
+        return view
     return replace(
         view,
         tensor=view.tensor * Fraction(1, spec.parallel.tensor),

@@ -17,6 +17,8 @@ from launcher.spec import RunSpec
 
 def apply(view: RankView, spec: RunSpec) -> RankView:
     """The rank's share of the tokens of a sequence."""
+    if spec.parallel.ulysses == 1:
+        return view
     return replace(view, tokens=view.tokens * Fraction(1, spec.parallel.ulysses))
 
 
