@@ -7,13 +7,16 @@ from pathlib import Path
 import pytest
 
 from benchmarks.memory.adapters import nanotron_playbook
+from benchmarks.memory.frameworks.nanotron.backend import Nanotron
 from benchmarks.memory.row import Row
+from benchmarks.memory.scoring import judged, predicted
 from launcher import registry
 from launcher.memory.estimate import RankTerms, rank_terms
 from tests.helpers import make_spec
 
 RUN = {
     "id": "one",
+    "framework_version": "after_pp_fix=False",
     "n_gpus": "16",
     "hidden": "3072",
     "layers": "28",
@@ -50,7 +53,7 @@ def first_stage(found: Row) -> RankTerms:
     assert found.spec is not None
     strategies = [registry.load("strategies", name) for name in registry.names("strategies")]
     family = registry.load("families", "llama")
-    return rank_terms(found.spec, family=family, strategies=strategies, backend=nanotron_playbook.Nanotron())[0]
+    return rank_terms(found.spec, family=family, strategies=strategies, backend=Nanotron())[0]
 
 
 def bytes_per_parameter(rank: RankTerms) -> float:
@@ -88,7 +91,6 @@ def test_a_run_out_of_memory_has_no_counter(tmp_path: Path) -> None:
     [
         ({"unit_certain": "False"}, "the counter or its unit is uncertain"),
         ({"n_gpus": "12"}, "a node is not full"),
-        ({"n_gpus": "32", "pp": "32"}, "the last stage has no layer"),
         ({"layers": "many"}, "does not parse: model.num_hidden_layers"),
     ],
 )
@@ -102,3 +104,24 @@ def test_layers_are_dealt_out_by_the_work_of_their_matrices() -> None:
     first, last = nanotron_playbook.first_and_last(model, 4)
     # 32 layers of 202 M and an output projection of 537 M, 2.65 layers: 8.66 a stage, and the block that exceeds it.
     assert (first, last) == (9, 6)
+
+
+def test_a_last_stage_may_have_the_output_projection_alone(tmp_path: Path) -> None:
+    found = row(tmp_path, n_gpus="32", pp="32", zero_stage="0")
+    assert found.spec is not None
+    assert found.spec.parallel.last_stage_layers == 0
+    assert len(first_stage(found).held.view.layers) == 1
+
+
+def test_bf16_gradients_of_all_weights_exist_when_a_backward_pass_ends(tmp_path: Path) -> None:
+    rank = first_stage(row(tmp_path))
+    halves = [
+        term.bytes for term in rank.at("root_backward") if term.formula.startswith("2 B x") and term.pile == "gradients"
+    ]
+    assert halves == [2 * rank.held.elements.whole]
+
+
+def test_reserved_bytes_come_from_the_replay(tmp_path: Path) -> None:
+    found = row(tmp_path, tp="8", sp="true", n_gpus="8", micro_batch="1", global_batch="4", zero_stage="0")
+    assert found.reserved is not None
+    assert predicted(judged(found), "reserved") == found.reserved()

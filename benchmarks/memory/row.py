@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -24,6 +24,8 @@ class Row:
         backend: What stands in for the backend that ``spec`` names: a framework that is only checked.
         measured: Bytes by counter.
         stage: The pipeline stage that was measured; None is the worst.
+        reserved: Bytes that the allocator reserves, by a replay of the framework's own allocations in their order; None
+            is the estimate's share of what is allocated.
         first_step: Whether the first step was measured, at whose end the optimizer makes its states.
         soft: Whether a field of the row is uncertain.
         oom: Whether it ran out of memory.
@@ -35,6 +37,7 @@ class Row:
     backend: Backend | None = None
     measured: Mapping[Counter, int] = field(default_factory=dict)
     stage: int | None = None
+    reserved: Callable[[], int] | None = None
     first_step: bool = False
     soft: bool = False
     oom: Oom = "unknown"

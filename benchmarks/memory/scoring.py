@@ -79,6 +79,8 @@ def _first_step(rank: RankTerms) -> int:
 def predicted(item: Judged, counter: Counter) -> int:
     """The estimate of one counter, of the stage that was measured."""
     answer, stage = item.estimate, item.row.stage
+    if counter == "reserved" and item.row.reserved is not None:
+        return item.row.reserved()
     if counter == "device":
         return answer.peak.device_bytes
     if stage is None:
