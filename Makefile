@@ -7,7 +7,7 @@ PYTHON := $(shell for p in python3.12 python3.13 python3.14 python3 $$HOME/.pyen
 SOURCES := launcher tests benchmarks slurm
 export HYDRA_FULL_ERROR =
 
-.PHONY: demo test lint bench lock clean
+.PHONY: demo test lint bench slurm-demo lock clean
 
 demo: $(VENV)/.built-demo ## build the environment and train a small model on this machine
 	$(BIN)/launch model=tiny parallel=fsdp precision=bf16
@@ -25,6 +25,9 @@ lint: $(VENV)/.built-test
 bench: $(VENV)/.built-test ## measure start-up, overhead and throughput; writes benchmarks/results
 	$(BIN)/python -m benchmarks.startup
 	$(BIN)/python -m benchmarks.throughput
+
+slurm-demo: $(VENV)/.built-demo ## a real Slurm on this machine: a run on two nodes, requeued and resumed (needs root)
+	$(BIN)/python -m slurm.dev_cluster run bash slurm/demo.sh
 
 lock: $(VENV)/.uv ## write requirements/ anew from pyproject.toml
 	$(BIN)/uv pip compile -q --no-header --no-annotate --python-version 3.12 --extra fsdp -o requirements/demo.txt pyproject.toml

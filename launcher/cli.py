@@ -19,10 +19,11 @@ VERBS = {
     "logs": "what a run's processes printed",
     "cancel": "stop runs; each saves a checkpoint first",
     "resume": "go on with runs from their newest checkpoint",
+    "doctor": "what this machine and its Slurm offer and lack, and a profile",
     "import": "a Megatron-LM, DeepSpeed or Hugging Face file as overrides",
     "recipe": "list and show recipes",
 }
-RESERVED = ("doctor", "plan", "rehearse", "report")
+RESERVED = ("plan", "rehearse", "report")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

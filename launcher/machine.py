@@ -67,15 +67,16 @@ def resolve(config: Mapping[str, Any], machine: Machine) -> dict[str, Any]:
     """
     hardware, cluster = dict(config["hardware"]), dict(config["cluster"])
     if hardware["name"] == "auto":
-        hardware = _this_machine(hardware, machine)
+        hardware = _this_machine(hardware, machine, elsewhere=cluster["kind"] == "slurm")
     if cluster["gpus_per_node"] is None:
         local = len(machine.gpus) if hardware["device"] == "cuda" else 0
         cluster["gpus_per_node"] = SLURM_GPUS if cluster["kind"] == "slurm" else local or CPU_RANKS
     return {**config, "hardware": hardware, "cluster": cluster}
 
 
-def _this_machine(hardware: Mapping[str, Any], machine: Machine) -> dict[str, Any]:
-    device = hardware["device"] or ("cuda" if machine.gpus else "cpu")
+def _this_machine(hardware: Mapping[str, Any], machine: Machine, *, elsewhere: bool) -> dict[str, Any]:
+    """A login node without a GPU says nothing about those of the cluster, which are there but unknown."""
+    device = hardware["device"] or ("cuda" if machine.gpus or elsewhere else "cpu")
     host = {"host_memory_bytes": machine.host_memory_bytes, "disk_bytes": machine.disk_free_bytes}
     found = {"device": device, **host, **(_gpu(machine) if device == "cuda" else _cpu(machine))}
     as_set = {key: value for key, value in hardware.items() if key in found and value not in (None, [])}

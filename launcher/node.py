@@ -5,105 +5,224 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from launcher import state
-from launcher.errors import JobFailed
+from launcher import attempts, reasons, state
+from launcher.errors import JobFailed, SubmitError
+from launcher.slurm.client import SlurmRefused
 from launcher.torchrun import HOST, IS_HOST, PORT, RENDEZVOUS
 
 _POLL_S = 0.1
-_EXIT_CODE = re.compile(r"^\s*(?:rank\s*:\s*(?P<rank>\d+)|exitcode\s*:\s*(?P<code>-?\d+))", re.MULTILINE)
+_REMIND_S = 2.0
+"""Between two signals to ranks that may not have installed a handler yet."""
+
+_PEER_GRACE_S = 20.0
+"""Seconds in which this node's ranks find out by themselves that another node's have failed."""
 
 
-def run(directory: Path, *, facts: Mapping[str, str] | None = None, first: bool = True) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """This node's part in a Slurm job.
+
+    Attributes:
+        job_id: As ``scontrol requeue`` takes it.
+        number: Of this node, counted from 0; the first alone writes the run's state.
+        attempt: Differs for every allocation of the job.
+        told_to_save: Set by the signal that comes before a time limit or a preemption.
+        told_to_end: Set by SIGTERM, with which Slurm ends a job; what follows is Slurm's to say.
+        requeue: Puts the job back into the queue.
+    """
+
+    job_id: str
+    number: int
+    attempt: str
+    told_to_save: threading.Event
+    told_to_end: threading.Event
+    requeue: Callable[[], None] = field(repr=False)
+
+
+def run(directory: Path, *, facts: Mapping[str, str] | None = None, place: Place | None = None) -> None:
     """Run the recorded job of this node to its end.
 
     Args:
         directory: The run directory.
         facts: Values for the placeholders that only a node knows (``launcher.torchrun``).
-        first: Whether this is the first node, which alone writes the run's state.
+        place: The node's part in a Slurm job; None on this machine.
 
     Raises:
         JobFailed: The job ended with an error; the message is the worker's own last one.
     """
     job = json.loads((directory / "job.json").read_text())
+    if place is not None and place.number:
+        _other_node(directory, job, facts or {}, place)
+        return
     _forget_last_attempt(directory)
-    argv = [_fill(text, facts or {}) for text in job["argv"]]
-    logs = directory / "logs"
-    with (logs / "node.out").open("ab") as out, (logs / "node.err").open("ab") as err:
-        process = subprocess.Popen(
-            argv,
+    reason = _first_node(directory, job, facts or {}, place)
+    if reason is not None:
+        raise JobFailed(reason)
+
+
+def _first_node(directory: Path, job: dict[str, Any], facts: Mapping[str, str], place: Place | None) -> str | None:
+    if place is not None and (reason := _stuck(directory, _limit(directory))) is not None:
+        state.put(directory, "failed", reason=reason, job_id=place.job_id)
+        return reason
+    with _started(directory, job, facts, place) as process:
+        extra = {"keeper": os.getpid(), "process_group": process.pid} if place is None else {"job_id": place.job_id}
+        state.put(directory, "running", **extra)
+        _wait(process, directory, place)
+    _end_leftovers(process.pid, directory)
+    return _conclude(directory, process.returncode, place)
+
+
+def _other_node(directory: Path, job: dict[str, Any], facts: Mapping[str, str], place: Place) -> None:
+    """The first node judges the job: this one says that its ranks have failed, and leaves it at that."""
+    with _started(directory, job, facts, place) as process:
+        _wait(process, directory, place)
+    _end_leftovers(process.pid, directory)
+    if process.returncode:
+        name = f"node{place.number}.{place.attempt}.failed"
+        state.write_atomically(directory / "logs" / name, {"returncode": process.returncode})
+
+
+@contextlib.contextmanager
+def _started(
+    directory: Path, job: dict[str, Any], facts: Mapping[str, str], place: Place | None
+) -> Iterator[subprocess.Popen[bytes]]:
+    name = f"node{place.number}" if place is not None and place.number else "node"
+    with (directory / "logs" / f"{name}.out").open("ab") as out, (directory / "logs" / f"{name}.err").open("ab") as err:
+        yield subprocess.Popen(
+            [_fill(text, facts) for text in job["argv"]],
             env={**os.environ, **job["environment"]},
             cwd=job["working_directory"],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=err,
             start_new_session=True,  # So that a Ctrl-C meant for the launcher does not reach the ranks.
+            preexec_fn=None if place is None else _ignore_user_signal,
         )
-    if first:
-        state.put(directory, "running", keeper=os.getpid(), process_group=process.pid)
+
+
+def _ignore_user_signal() -> None:
+    """Let torchrun survive SIGUSR2, which Slurm sends to all processes: what is ignored stays so across exec.
+
+    Its ranks begin in the same way, and install a handler of their own when they can save.
+    """
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+
+
+def _wait(process: subprocess.Popen[bytes], directory: Path, place: Place | None) -> None:
+    """Wait for the agent; meanwhile pass on the request to save, and end it when another node's part has failed."""
+    reminded, peer_failed = 0.0, None
     while process.poll() is None:  # Not wait(): a signal handler that polls would deadlock on its lock.
         time.sleep(_POLL_S)
-    _end_leftovers(process.pid, directory)
-    _conclude(directory, process.returncode, first)
+        if place is None:
+            continue
+        now = time.monotonic()
+        asked = place.told_to_save.is_set() or (directory / state.CANCEL_REQUEST).exists()
+        if asked and now - reminded > _REMIND_S:
+            reminded = now
+            _ask_to_save(process, own=_spec(directory).get("script") is None)
+        if place.number == 0 and peer_failed is None and _peer_failed(directory, place):
+            peer_failed = now
+        if peer_failed is not None and now - peer_failed > _PEER_GRACE_S:
+            process.kill()
 
 
-def _conclude(directory: Path, returncode: int, first: bool) -> None:
+def _ask_to_save(process: subprocess.Popen[bytes], *, own: bool) -> None:
+    """SIGUSR2 to our own ranks; those of a user's script get what torchrun sends, SIGTERM."""
+    if not own:
+        process.terminate()
+        return
+    with contextlib.suppress(OSError):
+        for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+            os.kill(int(pid), signal.SIGUSR2)
+
+
+def _peer_failed(directory: Path, place: Place) -> bool:
+    return any((directory / "logs").glob(f"node*.{place.attempt}.failed"))
+
+
+def _spec(directory: Path) -> dict[str, Any]:
+    return state.read_json(directory / "spec.json") or {}
+
+
+def _limit(directory: Path) -> int:
+    return int(_spec(directory)["cluster"]["requeues"])
+
+
+def _stuck(directory: Path, limit: int) -> str | None:
+    """Why a job that Slurm has started again should not run once more."""
+    before = state.read_json(directory / "state.json") or {}
+    tried = attempts.begin(directory)
+    if tried.fruitless <= limit:
+        return None
+    last = f": {before['reason']}" if before.get("reason") else ""
+    return f"{tried.fruitless} attempts in a row left no new checkpoint (cluster.requeues={limit}){last}"
+
+
+def _conclude(directory: Path, returncode: int, place: Place | None) -> str | None:
+    """Write down how the job ended; the reason where it failed."""
     outcome = state.read_json(directory / "logs" / "outcome.json") or {}
-    cancelled = (directory / state.CANCEL_REQUEST).exists()
-    reason = None if returncode == 0 else failure(directory, returncode)
-    if cancelled or outcome.get("state") == "interrupted":
-        ending: state.State = "cancelled"
-        saved = outcome.get("step")
-        reason = f"stopped; `launch resume {directory.name}` goes on from step {saved}" if saved else "stopped"
-    else:
-        ending = "failed" if reason else "finished"
-    if first:
-        state.put(directory, ending, reason=reason)
-    if ending == "failed":
-        raise JobFailed(reason)
+    stopped = outcome.get("state") == "interrupted"
+    facts = {} if place is None else {"job_id": place.job_id}
+    saved = f"; `launch resume {directory.name}` goes on from step {outcome['step']}" if outcome.get("step") else ""
+    if (directory / state.CANCEL_REQUEST).exists() or (stopped and place is None):
+        state.put(directory, "cancelled", reason=f"stopped{saved}", **facts)
+        return None
+    if returncode == 0 and not stopped:
+        state.put(directory, "finished", **facts)
+        return None
+    if place is not None and (stopped or place.told_to_save.is_set() or place.told_to_end.is_set()):
+        return _told(directory, outcome, place)
+    found = reasons.failure(directory, returncode)
+    if place is not None and found.passing:
+        return _put_back(directory, found.text, place)
+    state.put(directory, "failed", reason=found.text, **facts)
+    return found.text
 
 
-def failure(directory: Path, returncode: int) -> str:
-    """Why the job failed: the first error that a rank wrote, else the signal that ended one, else the tail of a log."""
-    logs = directory / "logs"
-    written = sorted(logs.glob("error.rank*.json"), key=lambda path: path.stat().st_mtime_ns)
-    for path in written:
-        content: dict[str, Any] = state.read_json(path) or {}
-        if "message" in content:
-            return f"rank {path.stem.removeprefix('error.rank')}: {content['message']}"
-    codes = _exit_codes(logs / "node.err")
-    for rank, code in codes:
-        if code < 0:
-            name = signal.Signals(-code).name
-            hint = ": the kernel may have been out of memory" if name == "SIGKILL" else ""
-            return f"rank {rank} was ended by {name}{hint}"
-    ranks = sorted(logs.glob("ranks/*/attempt_*/*/stderr.log"), key=lambda path: path.stat().st_mtime_ns)
-    for path in [*reversed(ranks), logs / "node.err"]:
-        text = path.read_text(errors="replace") if path.exists() else ""
-        lines = [line for line in text.splitlines() if line.strip()]
-        if lines:
-            return f"{lines[-1].strip()} (exit status {returncode}; {path})"
-    return f"exit status {returncode} without a message; see {logs}"
+def _told(directory: Path, outcome: dict[str, Any], place: Place) -> str | None:
+    """The job was told to stop and has: by the early signal, else by Slurm itself, which then knows what follows."""
+    step = f" after step {outcome['step']}" if "step" in outcome else ""
+    if place.told_to_save.is_set():
+        return _put_back(directory, f"told to save by Slurm, a time limit or a preemption{step}", place)
+    _leave_to_slurm(directory, f"stopped by Slurm{step}", place)
+    return None
 
 
-def _exit_codes(path: Path) -> list[tuple[str, int]]:
-    """Rank and exit code of each failure that torchrun's last report lists."""
-    text = path.read_text(errors="replace") if path.exists() else ""
-    found: list[tuple[str, int]] = []
-    rank = "?"
-    for match in _EXIT_CODE.finditer(text[-20000:]):
-        if match["rank"] is not None:
-            rank = match["rank"]
-        else:
-            found.append((rank, int(match["code"])))
-    return found
+def _leave_to_slurm(directory: Path, reason: str, place: Place) -> None:
+    state.put(directory, "running", reason=reason, job_id=place.job_id)
+
+
+def _put_back(directory: Path, reason: str, place: Place) -> str | None:
+    """Requeue the job, unless that has led nowhere too often; the reason where it is given up."""
+    limit, record = _limit(directory), state.read_json(directory / attempts.FILE) or {}
+    fruitless = attempts.Attempts(**record).fruitless_now(directory)
+    if fruitless > limit:
+        seconds = attempts.checkpoint_seconds(directory)
+        took = f"; a checkpoint took {seconds:.0f} s" if seconds is not None and place.told_to_save.is_set() else ""
+        in_a_row = f"{fruitless} attempts in a row left no new checkpoint (cluster.requeues={limit})"
+        reason = f"{reason}; not requeued: {in_a_row if limit else 'cluster.requeues=0'}{took}"
+        state.put(directory, "failed", reason=reason, job_id=place.job_id)
+        return reason
+    state.put(directory, "requeued", reason=reason, job_id=place.job_id)
+    try:
+        place.requeue()
+    except (SubmitError, SlurmRefused) as error:
+        if place.told_to_end.is_set():  # It may have been put back already, which ended us.
+            _leave_to_slurm(directory, reason, place)
+            return None
+        reason = f"{reason}; it could not be requeued: {error}"
+        state.put(directory, "failed", reason=reason, job_id=place.job_id)
+        return reason
+    return None
 
 
 def _fill(text: str, facts: Mapping[str, str]) -> str:
@@ -115,11 +234,10 @@ def _fill(text: str, facts: Mapping[str, str]) -> str:
 
 def _forget_last_attempt(directory: Path) -> None:
     """A resumed run must not be judged by what its last attempt wrote."""
-    for path in [*(directory / "logs").glob("error.rank*.json"), directory / "logs" / "outcome.json"]:
+    logs = directory / "logs"
+    old = [*logs.glob("error.rank*.json"), *logs.glob("node*.failed"), logs / "outcome.json", *logs.glob("node*.err")]
+    for path in (*old, directory / state.CANCEL_REQUEST):
         path.unlink(missing_ok=True)
-    for name in ("node.err", state.CANCEL_REQUEST):
-        for path in (directory / name, directory / "logs" / name):
-            path.unlink(missing_ok=True)
 
 
 def _end_leftovers(process_group: int, directory: Path) -> None:

@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from launcher import __version__
+from launcher import __version__, runs
 from launcher.check_report import as_json
 from launcher.errors import SubmitError
 from launcher.job import Job
@@ -70,6 +70,7 @@ def record(plan: Plan, directory: Path, *, overrides: tuple[str, ...], forced: b
         partial.mkdir()
         _write_all(partial, plan, job, overrides, forced)
         partial.rename(directory)
+        runs.remember(directory)
     except OSError as error:
         if error.errno == errno.ENOTEMPTY:  # Another launch was quicker by this much.
             raise _taken(directory) from None

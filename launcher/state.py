@@ -1,4 +1,4 @@
-"""The state of a run on disk: who wrote what, and what follows from it. Files, since a job outlives its launcher."""
+"""The state of a run on disk. Files, since a job outlives its launcher."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ ENDED: tuple[State, ...] = ("finished", "failed", "cancelled", "lost")
 CANCEL_REQUEST = "cancel_requested"
 SWEEP = "sweep.json"
 """Lies in the folder of a sweep, whose sub-folders are its runs."""
+
+SUBMISSION = "submission.json"
+"""``kind`` and ``job_id``; while the id is not known yet, null and the ``comment`` by which Slurm knows the job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,30 +59,12 @@ def put(run: Path, state: State, *, reason: str | None = None, **facts: object) 
 
 
 def forget_ending(run: Path) -> None:
-    """Make a run that has ended ready to be submitted again."""
-    for name in ("state.json", CANCEL_REQUEST):
+    """Make a run that has ended ready to be submitted again; a submission whose id nobody has noted stays."""
+    old = ["state.json", CANCEL_REQUEST]
+    if (read_json(run / SUBMISSION) or {}).get("job_id") is not None:
+        old.append(SUBMISSION)
+    for name in old:
         (run / name).unlink(missing_ok=True)
-
-
-def read(run: Path) -> RunState:
-    """The state of a run directory."""
-    submission = read_json(run / "submission.json") or {}
-    content = read_json(run / "state.json")
-    if content is None:
-        state: State = "queued" if submission else "prepared"
-        if submission.get("kind") == "local" and not _alive(int(submission["job_id"])):
-            state = "lost"
-        content = {"state": state}
-    if content["state"] == "running" and "keeper" in content and not _alive(content["keeper"]):
-        content = {"state": "lost", "reason": "the process that kept the job on this machine is gone"}
-    return RunState(
-        id=f"{run.parent.name}/{run.name}" if (run.parent / SWEEP).is_file() else run.name,
-        directory=str(run),
-        state=content["state"],
-        job_id=submission.get("job_id"),
-        step=last_step(run),
-        reason=content.get("reason"),
-    )
 
 
 def last_step(run: Path) -> int | None:
@@ -96,35 +81,7 @@ def last_step(run: Path) -> int | None:
     return None
 
 
-def find(names: list[str], folder: Path) -> list[Path]:
-    """Run directories by name or path, of a sweep all; without names all below ``runs/``, oldest first.
-
-    Raises:
-        FileNotFoundError: With the name that is no run.
-    """
-    root = folder / "runs"
-    if not names:
-        found = [path.parent for form in ("*/spec.json", f"*/{SWEEP}") for path in root.glob(form)]
-        return [
-            run for path in sorted(found, key=lambda path: (path.stat().st_mtime, path.name)) for run in _runs(path)
-        ]
-    runs: list[Path] = []
-    for name in names:
-        candidates = [found for path in (root / name, folder / name) if (found := _runs(path.absolute()))]
-        if not candidates:
-            raise FileNotFoundError(name)
-        runs += candidates[0]
-    return runs
-
-
-def _runs(path: Path) -> list[Path]:
-    """The run of a run directory, or the runs of a sweep's; none where it is neither."""
-    if (path / SWEEP).is_file():
-        return sorted(found.parent for found in path.glob("*/spec.json"))
-    return [path] if (path / "spec.json").is_file() else []
-
-
-def _alive(pid: int) -> bool:
+def alive(pid: int) -> bool:
     """Whether a process of this machine lives; a zombie that nobody has waited for does not."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import itertools
 import os
+import shlex
 import signal
-import sys
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
-from launcher import node, state, torchrun
+from launcher import attempts, node, runs, state, torchrun
 from launcher.errors import SubmitError
+from launcher.slurm import client, jobs, precheck, script
 from launcher.spec import ClusterSpec, RunSpec
 
 _ARRAY_SIZE = 1000
@@ -21,27 +25,63 @@ _ARRAY_SIZE = 1000
 _FOREVER_MIN = 60 * 24 * 365
 """Submitit ends a local job after its time limit, two minutes unless it is given one."""
 
+_REQUEUE_PATIENCE_S = 90
+"""How long a job that has saved waits for the controller; beyond the margin that Slurm gave it, it is ended anyway."""
+
+_PATIENCE_S = 20
+"""How long a submission outlasts a controller that is being restarted."""
+
 
 class NodeTask:
     """What submitit pickles: importable, with no state; all the job needs is in the run directory."""
 
     def __call__(self, directory: str) -> None:
-        """Run this node's part of the job."""
+        """Run this node's part of the job.
+
+        The signal that comes ahead of the end only sets a flag. Submitit's own handler would call any signal a time-out
+        in jobs of ten minutes or less, and decide within the handler what the ranks have yet to finish.
+        """
         import submitit
 
         environment = submitit.JobEnvironment()
         if environment.cluster == "local":
             node.run(Path(directory))
             return
-        job_id, restarts = environment.raw_job_id, os.environ.get("SLURM_RESTART_COUNT", "0")
-        first = environment.node == 0
+        told = {signal.SIGUSR2: threading.Event(), signal.SIGTERM: threading.Event()}
+
+        def note(number: int, frame: FrameType | None) -> None:
+            told[signal.Signals(number)].set()
+
+        for each in told:
+            signal.signal(each, note)
+        job_id = environment.raw_job_id
+        attempt = f"{job_id}_{os.environ.get('SLURM_RESTART_COUNT', '0')}"
         facts = {
             torchrun.HOST: environment.hostnames[0],
             torchrun.PORT: str(_port(job_id)),
-            torchrun.IS_HOST: "1" if first else "0",
-            torchrun.RENDEZVOUS: f"{job_id}_{restarts}",
+            torchrun.IS_HOST: "1" if environment.node == 0 else "0",
+            torchrun.RENDEZVOUS: attempt,
         }
-        node.run(Path(directory), facts=facts, first=first)
+        place = node.Place(
+            job_id=environment.job_id,
+            number=environment.node,
+            attempt=attempt,
+            told_to_save=told[signal.SIGUSR2],
+            told_to_end=told[signal.SIGTERM],
+            requeue=lambda: _requeue(environment.job_id),
+        )
+        node.run(Path(directory), facts=facts, place=place)
+
+    def checkpoint(self, directory: str) -> Any:
+        """Go back into the queue as it is: submitit asks only where the signal comes before :meth:`__call__` does."""
+        import submitit
+
+        return submitit.helpers.DelayedSubmission(self, directory)
+
+
+def _requeue(job_id: str) -> None:
+    """Put the job that we are part of back into the queue, even if the controller is away for a while."""
+    client.ask("scontrol", "requeue", job_id, patience_s=_REQUEUE_PATIENCE_S)
 
 
 def _port(job_id: str) -> int:
@@ -53,68 +93,132 @@ def submit(directory: Path, spec: RunSpec) -> str:
     """Start or queue a recorded run and return its job id (on this machine a process id).
 
     Raises:
-        SubmitError: Slurm is missing or refuses the job.
+        SubmitError: Slurm is missing, does not answer or refuses the job.
+        ConfigErrors: Slurm has no such partition, account or node.
     """
-    import submitit
-
-    folder = directory / "logs" / "submitit"
-    with _refusals(directory):
-        if spec.cluster.kind == "local":
-            executor: Any = submitit.LocalExecutor(folder=folder)
-            executor.update_parameters(**_local_parameters(spec.cluster))
-        else:
-            executor = submitit.SlurmExecutor(folder=folder)
-            executor.update_parameters(**slurm_parameters(directory.name, spec.cluster))
-        with _shielded():
-            job_id = str(executor.submit(NodeTask(), str(directory)).job_id)
-        state.write_atomically(directory / "submission.json", {"job_id": job_id, "kind": spec.cluster.kind})
-    return job_id
-
-
-@contextlib.contextmanager
-def _refusals(directory: Path) -> Iterator[None]:
-    """Turn what submitit raises into an error that says where the run is recorded."""
-    import submitit
-
     try:
-        yield
+        if spec.cluster.kind == "slurm":
+            with _one_at_a_time(directory):
+                return _to_slurm(directory, spec.cluster)
+        return _start_here(directory, spec.cluster)
     except OSError as error:
         raise SubmitError(f"the run directory {directory} cannot be written: {error.strerror or error}") from None
-    except (RuntimeError, submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError) as error:
-        text = " ".join(str(error).split())
-        raise SubmitError(f"{text}; the run is recorded in {directory}") from None
 
 
-def submit_all(runs: Sequence[tuple[Path, RunSpec]], parallelism: int | None) -> list[str]:
-    """Queue recorded runs on Slurm as one array for each shape of resources, and return the arrays' job ids.
+def submit_all(recorded: Sequence[tuple[Path, RunSpec]], parallelism: int | None) -> list[str]:
+    """Queue recorded runs of a sweep on Slurm, one array for each shape of resources; the arrays' job ids.
 
     Args:
-        runs: Run directories with their specifications.
+        recorded: Run directories with their specifications.
         parallelism: At most so many of an array run at once; None leaves it to Slurm.
 
     Raises:
-        SubmitError: Slurm is missing or refuses a job.
+        SubmitError: Slurm is missing, does not answer or refuses a job.
+        ConfigErrors: Slurm has no such partition, account or node.
     """
     shapes: dict[str, list[Path]] = {}
-    for directory, spec in runs:
-        shapes.setdefault(repr(slurm_parameters(directory.parent.name, spec.cluster)), []).append(directory)
-    clusters = {directory: spec.cluster for directory, spec in runs}
+    for directory, spec in recorded:
+        shapes.setdefault(repr(script.parameters("", "", "", spec.cluster)), []).append(directory)
+    clusters = {directory: spec.cluster for directory, spec in recorded}
     arrays = [chunk for alike in shapes.values() for chunk in itertools.batched(alike, _ARRAY_SIZE)]
     return [_submit_array(chunk, clusters[chunk[0]], parallelism) for chunk in arrays]
 
 
-def _submit_array(runs: Sequence[Path], cluster: ClusterSpec, parallelism: int | None) -> str:
+def _submit_array(recorded: Sequence[Path], cluster: ClusterSpec, parallelism: int | None) -> str:
+    """One array; its folder is its comment, by which a launcher that was killed finds it again."""
+    sweep = recorded[0].parent
+    try:
+        (sweep / "submitit").mkdir(exist_ok=True)
+        number = itertools.count(len(list((sweep / "submitit").iterdir())))
+        folder = next(path for each in number if not (path := sweep / "submitit" / str(each)).exists())
+        parameters = script.parameters(sweep.name, str(folder), str(sweep), cluster)
+        precheck.check(cluster, _script(parameters, cluster, folder, sweep), patience_s=_PATIENCE_S)
+        precheck.check_folder(sweep)
+        for index, run in enumerate(recorded):
+            intent = {"kind": "slurm", "job_id": None, "comment": str(folder)}
+            state.write_atomically(run / state.SUBMISSION, intent | ({"index": index} if len(recorded) > 1 else {}))
+        parameters["array_parallelism"] = parallelism or len(recorded)
+        ids = _submitted(folder, sweep, parameters, cluster, [str(run) for run in recorded])
+        for run, job_id in zip(recorded, ids, strict=True):
+            state.write_atomically(run / state.SUBMISSION, {"kind": "slurm", "job_id": job_id})
+    except OSError as error:
+        raise SubmitError(f"the sweep's folder {sweep} cannot be written: {error.strerror or error}") from None
+    return ids[0].partition("_")[0]
+
+
+def _start_here(directory: Path, cluster: ClusterSpec) -> str:
     import submitit
 
-    sweep = runs[0].parent
-    executor = submitit.SlurmExecutor(folder=sweep / "submitit")
-    parameters = slurm_parameters(sweep.name, cluster)
-    executor.update_parameters(**parameters, array_parallelism=parallelism or len(runs))
-    with _refusals(sweep), _shielded():
-        jobs = executor.map_array(NodeTask(), [str(run) for run in runs])
-        for run, job in zip(runs, jobs, strict=True):
-            state.write_atomically(run / "submission.json", {"job_id": str(job.job_id), "kind": "slurm"})
-    return str(jobs[0].job_id).partition("_")[0]
+    executor = submitit.LocalExecutor(folder=directory / "logs" / "submitit")
+    executor.update_parameters(**_local_parameters(cluster))
+    with _shielded():
+        job_id = str(executor.submit(NodeTask(), str(directory)).job_id)
+    state.write_atomically(directory / state.SUBMISSION, {"job_id": job_id, "kind": "local"})
+    return job_id
+
+
+def _to_slurm(directory: Path, cluster: ClusterSpec) -> str:
+    """Submit once, whatever happened before: a job whose id was never written down is found by its comment."""
+    found = runs.adopted(directory)
+    if found is not None:
+        return found
+    folder = directory / "logs" / "submitit"
+    parameters = script.parameters(directory.name, str(folder), str(directory), cluster)
+    precheck.check(cluster, _script(parameters, cluster, folder, directory), patience_s=_PATIENCE_S)
+    precheck.check_folder(directory)
+    attempts.forget(directory)
+    intent = {"kind": "slurm", "job_id": None, "comment": str(folder)}
+    state.write_atomically(directory / state.SUBMISSION, intent)
+    [job_id] = _submitted(folder, directory, parameters, cluster, [str(directory)])
+    state.write_atomically(directory / state.SUBMISSION, {"kind": "slurm", "job_id": job_id})
+    return job_id
+
+
+def _submitted(
+    folder: Path, seen: Path, parameters: dict[str, Any], cluster: ClusterSpec, directories: Sequence[str]
+) -> list[str]:
+    """Hand one job or one array to Slurm through submitit; the ids. A container sees the folder ``seen``.
+
+    Raises:
+        SubmitError: It was refused after all, or nobody answered and no job with its comment is there.
+    """
+    import submitit
+
+    with _without_job_variables():
+        executor = submitit.SlurmExecutor(folder=folder, python=script.python(str(seen), cluster))
+        executor.update_parameters(**parameters)
+        folder.mkdir(parents=True, exist_ok=True)
+        many = len(directories) > 1
+        for number, directory in enumerate(directories):
+            task = submitit.helpers.DelayedSubmission(NodeTask(), directory)
+            task.set_timeout(cluster.time_limit_min or _FOREVER_MIN, _FOREVER_MIN)
+            task.dump(folder / f"{number if many else ''}{script.TASK}")
+        try:
+            return [str(job.job_id) for job in executor.map_array(NodeTask(), directories)]
+        except (submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError) as error:
+            text = " ".join(str(error).split())
+            base = jobs.commented().get(parameters["comment"]) if client.is_away(text) else None
+            if base is None:
+                raise SubmitError(f"{text}; the run is recorded in {directories[0]}") from None
+            return [f"{base.partition('_')[0]}_{n}" for n in range(len(directories))] if many else [base]
+
+
+def sbatch_text(name: str, directory: str, cluster: ClusterSpec) -> str | None:
+    """The script that Slurm gets for a single run; None for a local run."""
+    if cluster.kind != "slurm":
+        return None
+    folder = f"{directory}/logs/submitit"
+    return _script(script.parameters(name, folder, directory, cluster), cluster, folder, directory)
+
+
+def _script(parameters: dict[str, Any], cluster: ClusterSpec, folder: Path | str, seen: Path | str) -> str:
+    """Made by submitit's own function, so that what is shown is what is submitted."""
+    from submitit.slurm.slurm import _make_sbatch_string
+
+    own = script.python(str(seen), cluster)
+    command = f"{own} -u -m submitit.core._submit {shlex.quote(str(folder))}"
+    text: str = _make_sbatch_string(command=command, folder=folder, **parameters)
+    return text
 
 
 def _local_parameters(cluster: ClusterSpec) -> dict[str, Any]:
@@ -125,42 +229,22 @@ def _local_parameters(cluster: ClusterSpec) -> dict[str, Any]:
     return parameters | {"gpus_per_node": cluster.gpus_per_node}
 
 
-def slurm_parameters(name: str, cluster: ClusterSpec) -> dict[str, Any]:
-    """Submitit's Slurm parameters: one task a node, torchrun below it, and only what the user has set."""
-    optional = {
-        "partition": cluster.partition,
-        "account": cluster.account,
-        "qos": cluster.qos,
-        "constraint": cluster.constraint,
-        "cpus_per_task": cluster.cpus_per_node,
-        "time": cluster.time_limit_min,
-        "exclusive": cluster.exclusive or None,
-        "setup": list(cluster.setup) or None,
-    }
-    additional = dict(cluster.extra)
-    if cluster.reservation is not None:
-        additional["reservation"] = cluster.reservation
-    gpus = "gpus_per_node" if cluster.gpu_request == "gpus_per_node" else "gres"
-    return {
-        "job_name": name,
-        "nodes": cluster.nodes,
-        "ntasks_per_node": 1,
-        gpus: cluster.gpus_per_node if gpus == "gpus_per_node" else f"gpu:{cluster.gpus_per_node}",
-        "additional_parameters": additional,
-        **{key: value for key, value in optional.items() if value is not None},
-    }
+@contextlib.contextmanager
+def _one_at_a_time(directory: Path) -> Iterator[None]:
+    """Of two launchers that submit one run, the second waits, and finds it submitted."""
+    with (directory / "submission.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
-def sbatch_text(name: str, directory: str, cluster: ClusterSpec) -> str | None:
-    """The script that Slurm would get, made by submitit's own function; None for a local run."""
-    if cluster.kind != "slurm":
-        return None
-    from submitit.slurm.slurm import _make_sbatch_string
-
-    folder = f"{directory}/logs/submitit"
-    command = f"{sys.executable} -u -m submitit.core._submit {folder}"
-    text: str = _make_sbatch_string(command=command, folder=folder, **slurm_parameters(name, cluster))
-    return text
+@contextlib.contextmanager
+def _without_job_variables() -> Iterator[None]:
+    """Submit as from a login node: a surrounding job's variables would change the new one."""
+    hidden = {name: os.environ.pop(name) for name in list(os.environ) if client.leaks(name)}
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher import outcome, state, sweep
+from launcher import outcome, runs, state, sweep
 from launcher.sweep import Point
 from launcher.units import gib
 
@@ -45,18 +45,20 @@ class Row:
 
 def rows(directory: Path) -> list[Row]:
     """Every point of a sweep, those left out included."""
-    return [row(directory, point) for point in sweep.points(directory)]
+    points = list(sweep.points(directory))
+    known = iter(runs.read_all([directory / point.id for point in points if point.kept]))  # Slurm is asked once.
+    return [row(directory, point, next(known) if point.kept else None) for point in points]
 
 
-def row(directory: Path, point: Point) -> Row:
-    """One point of a sweep that was started."""
+def row(directory: Path, point: Point, now: state.RunState | None = None) -> Row:
+    """One point of a sweep that was started; ``now`` where its state is known already."""
     if not point.kept:
         return Row(point=point, run=None, loss=None, tokens_per_second=None, measured_bytes=None)
     run = directory / point.id
     steps, measured = outcome.steps(run), outcome.measured(run)
     return Row(
         point=point,
-        run=state.read(run),
+        run=now or runs.read(run),
         loss=outcome.loss(steps) if steps else None,
         tokens_per_second=outcome.speed(steps) if steps else None,
         measured_bytes=max(measured.values(), default=None),

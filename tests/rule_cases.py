@@ -85,6 +85,9 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         train.allocator=expandable
         data=tokens
         cluster.environment.HF_HOME=/x cluster.pass_environment=[HF_HOME,TOKEN]
+        cluster=slurm hardware=h100_80g cluster.container=pyxis
+        cluster=slurm hardware=h100_80g cluster.time_limit_min=2
+        cluster=slurm hardware=h100_80g cluster.setup=['export_HF_TOKEN=hf_123']
         script_args=[--fast]
         """
     ),
@@ -101,6 +104,16 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         cluster.setup=[source_env]
         cluster.shared_folder=/shared
         cluster.extra.mem=0
+        cluster.gpu_type=h100
+        cluster.memory=500G
+        cluster=slurm cluster.memory_request=mem_per_gpu
+        cluster.save_margin_s=300
+        cluster.requeues=0
+        cluster.modules=[cuda]
+        cluster.python=/opt/python
+        cluster.container=pyxis cluster.container_image=a.sqsh
+        cluster=slurm cluster.container_image=a.sif
+        cluster=slurm cluster.container_mounts=[/data:/data]
         model.num_experts_per_tok=2
         model.moe_intermediate_size=64
         model.num_shared_experts=1

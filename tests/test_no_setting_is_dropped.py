@@ -57,6 +57,9 @@ CONTEXT = {row.path: (row.needs,) for row in (*REFUSED, *WARNED)} | {
     "train.loss_chunk": ("train.loss=chunked",),
     "zero.nvme_path": ("zero.offload_optimizer=nvme", "zero.nvme_path=/nvme"),
     "cluster.time_limit_min": ("cluster=slurm",),
+    "cluster.memory_request": ("cluster=slurm", "cluster.memory=0"),
+    "cluster.container_image": ("cluster=slurm", "cluster.container=apptainer", "cluster.container_image=a.sif"),
+    "cluster.container_mounts": ("cluster=slurm", "cluster.container=apptainer", "cluster.container_image=a.sif"),
 }
 
 OTHER: dict[str, tuple[object, ...]] = {
@@ -94,6 +97,9 @@ OTHER: dict[str, tuple[object, ...]] = {
     "cluster.environment": ({"NAME": "value"},),
     "cluster.pass_environment": (("NAME",),),
     "cluster.setup": (("module load cuda",),),
+    "cluster.modules": (("cuda",),),
+    "cluster.container_mounts": (("/data:/data",),),
+    "cluster.requeues": (0,),  # How many is the node's business, and tested there.
     "cluster.extra": ({"mem": "0"},),
     "cluster.interface": ("eth9",),
     "cluster.shared_folder": ("/shared",),

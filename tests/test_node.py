@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher import node, state
+from launcher import node, runs, state
 from launcher.errors import JobFailed
 
 
@@ -32,9 +32,9 @@ def recorded(run: Path, program: str) -> Path:
 
 def test_a_job_that_ends_well_is_finished(tmp_path: Path) -> None:
     run = recorded(tmp_path / "runs" / "a", "import os; print(os.environ['GREETING'])")
-    assert state.read(run).state == "prepared"
+    assert runs.read(run).state == "prepared"
     node.run(run)
-    assert state.read(run).state == "finished"
+    assert runs.read(run).state == "finished"
     assert (run / "logs" / "node.out").read_text() == "hello\n"
 
 
@@ -49,7 +49,7 @@ def test_the_earliest_error_that_a_rank_wrote_is_the_reason(tmp_path: Path) -> N
     run = recorded(tmp_path / "a", program)
     with pytest.raises(JobFailed, match=r"^rank 1: the data ends here$"):
         node.run(run)
-    ending = state.read(run)
+    ending = runs.read(run)
     assert (ending.state, ending.reason) == ("failed", "rank 1: the data ends here")
 
 
@@ -71,14 +71,14 @@ def test_a_second_attempt_is_not_judged_by_the_first(tmp_path: Path) -> None:
     (run / "logs" / "error.rank0.json").write_text('{"message": "old"}')
     (run / "logs" / "outcome.json").write_text('{"state": "interrupted", "step": 3}')
     node.run(run)
-    assert state.read(run).state == "finished"
+    assert runs.read(run).state == "finished"
 
 
 def test_an_interrupted_worker_leaves_a_cancelled_run_that_names_its_step(tmp_path: Path) -> None:
     write = f"open('{tmp_path}/a/logs/outcome.json', 'w').write('{{\"state\": \"interrupted\", \"step\": 7}}')"
     run = recorded(tmp_path / "a", write)
     node.run(run)
-    ending = state.read(run)
+    ending = runs.read(run)
     assert (ending.state, ending.reason) == ("cancelled", "stopped; `launch resume a` goes on from step 7")
 
 
@@ -93,16 +93,16 @@ def test_no_process_of_the_job_outlives_it(tmp_path: Path, own_session: bool) ->
     node.run(recorded(tmp_path / "a", program))
     pid = int((tmp_path / "pid").read_text())
     deadline = time.monotonic() + 5
-    while state._alive(pid) and time.monotonic() < deadline:
+    while state.alive(pid) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not state._alive(pid)
+    assert not state.alive(pid)
 
 
 def test_a_run_whose_keeper_is_gone_is_lost(tmp_path: Path) -> None:
     run = recorded(tmp_path / "a", "pass")
     gone = os.spawnlp(os.P_WAIT, "true", "true") or 2**22 - 3
     state.put(run, "running", keeper=gone)
-    ending = state.read(run)
+    ending = runs.read(run)
     assert (ending.state, ending.reason) == ("lost", "the process that kept the job on this machine is gone")
 
 
@@ -113,12 +113,12 @@ def test_a_running_job_can_be_asked_to_stop(tmp_path: Path) -> None:
     keeper = threading.Thread(target=node.run, args=(run,))
     keeper.start()
     deadline = time.monotonic() + 10
-    while state.read(run).state != "running" and time.monotonic() < deadline:
+    while runs.read(run).state != "running" and time.monotonic() < deadline:
         time.sleep(0.02)
     assert stop(run, signal.SIGTERM)
     keeper.join(10)
     assert not keeper.is_alive()
-    assert state.read(run).state == "cancelled"
+    assert runs.read(run).state == "cancelled"
     assert not stop(run), "what has ended is not stopped again"
 
 
@@ -131,7 +131,7 @@ def test_the_step_is_that_of_the_last_whole_line(tmp_path: Path) -> None:
 
 def test_runs_are_found_by_name_and_by_path(tmp_path: Path) -> None:
     run = recorded(tmp_path / "runs" / "a", "pass")
-    assert state.find([], tmp_path) == [run]
-    assert state.find(["a", "runs/a"], tmp_path) == [run, run]
+    assert runs.find([], tmp_path) == [run]
+    assert runs.find(["a", "runs/a"], tmp_path) == [run, run]
     with pytest.raises(FileNotFoundError, match="nope"):
-        state.find(["nope"], tmp_path)
+        runs.find(["nope"], tmp_path)

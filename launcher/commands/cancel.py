@@ -1,22 +1,22 @@
-"""Stop runs. Each saves a checkpoint first and can be resumed."""
+"""Stop runs. Each saves a checkpoint first and can be resumed; a second cancel of a Slurm run ends it at once."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import signal
-import subprocess
 from pathlib import Path
 
-from launcher import state
+from launcher import runs, state
 from launcher.commands.common import add_json, print_json, say
 from launcher.commands.status import find
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
+from launcher.slurm.client import SlurmRefused, ask
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("runs", nargs="*", metavar="RUN", help="a run's name or directory")
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="a run's name, directory or job id")
     add_json(parser)
 
 
@@ -29,7 +29,7 @@ def run(options: argparse.Namespace) -> int:
         if not stop(directory):
             say(f"launch: {directory.name} is not running")
     if options.json:
-        print_json({"schema": 1, "runs": [state.read(path).as_dict() for path in directories]})
+        print_json({"schema": 1, "runs": [row.as_dict() for row in runs.read_all(directories)]})
     return 0
 
 
@@ -37,18 +37,15 @@ def stop(directory: Path, how: signal.Signals = signal.SIGTERM) -> bool:
     """Send a run's processes the signal to save and end; False where it is not running.
 
     Raises:
-        SubmitError: Slurm refuses.
+        SubmitError: Slurm does not answer, or refuses.
     """
-    if state.read(directory).state in state.ENDED:
+    now = runs.read(directory)
+    if now.state in (*state.ENDED, "prepared"):
         return False
-    submission = state.read_json(directory / "submission.json") or {}
-    (directory / state.CANCEL_REQUEST).touch()
-    if submission.get("kind") == "slurm":
-        done = subprocess.run(["scancel", submission["job_id"]], capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise SubmitError(f"scancel {submission['job_id']}: {done.stderr.strip()}")
-        state.put(directory, "cancelled", reason="cancelled by scancel")
+    if (state.read_json(directory / state.SUBMISSION) or {}).get("kind") == "slurm":
+        _stop_job(directory, now)
         return True
+    (directory / state.CANCEL_REQUEST).touch()
     content = state.read_json(directory / "state.json") or {}
     if "process_group" not in content:
         return False
@@ -57,3 +54,20 @@ def stop(directory: Path, how: signal.Signals = signal.SIGTERM) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def _stop_job(directory: Path, now: state.RunState) -> None:
+    """Let a job that trains save and end by itself; end one that waits, starts or was asked before."""
+    assert now.job_id is not None, "what is no longer prepared has a job"
+    asked = (directory / state.CANCEL_REQUEST).exists()
+    trains = now.state == "running" and (directory / "state.json").exists()
+    (directory / state.CANCEL_REQUEST).touch()
+    try:
+        if trains and not asked:
+            ask("scancel", "--signal=USR2", now.job_id)
+            say(f"launch: {directory.name} saves a checkpoint and ends; cancel it again to end it at once")
+            return
+        ask("scancel", now.job_id)
+    except SlurmRefused as error:
+        raise SubmitError(f"scancel {now.job_id}: {error}") from None
+    state.put(directory, "cancelled", reason="cancelled" if trains else "cancelled before it had started")

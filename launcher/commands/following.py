@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from launcher import outcome, state
+from launcher import outcome, runs, state
 from launcher.commands.cancel import stop
 from launcher.errors import INTERRUPTED, JobFailed
 from launcher.outcome import BETWEEN
@@ -49,7 +49,7 @@ def follow(directory: Path, spec: RunSpec, *, quiet: bool, summary: bool = True)
             _say("stopping after this step; Ctrl-C again ends it at once" if interruptions == 1 else "killed")
             stop(directory, signal.SIGTERM if interruptions == 1 else signal.SIGKILL)
     show(None)
-    ending = state.read(directory)
+    ending = runs.read(directory)
     if ending.state == "finished":
         if summary and not quiet:
             print(table(directory))
@@ -72,7 +72,7 @@ def _news(directory: Path) -> Iterator[list[dict[str, Any]]]:
     with contextlib.suppress(OSError):
         offset = path.stat().st_size if (directory / "checkpoints").exists() and path.exists() else 0
     while True:
-        ended = state.read(directory).state in state.ENDED
+        ended = runs.read(directory).state in state.ENDED
         text = ""
         with contextlib.suppress(OSError), path.open("rb") as file:
             if path.stat().st_size < offset:

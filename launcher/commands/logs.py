@@ -1,28 +1,90 @@
-"""What a run's processes printed: the last lines of every rank's stdout and stderr, and of the node's."""
+"""What a run's processes printed, errors first: the last lines of every rank's stderr and stdout, and of the nodes'."""
 
 from __future__ import annotations
 
 import argparse
+import time
 from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 
+from launcher import runs, state
 from launcher.commands.status import find
+from launcher.errors import ConfigError, ConfigErrors
+
+_POLL_S = 0.3
+_ASK_S = 15
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("runs", nargs="*", metavar="RUN", help="a run's name or directory; the newest if none")
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="a run's name, directory or job id; the newest if none")
     parser.add_argument("--lines", type=int, default=20, metavar="N", help="last lines of each file (default 20)")
+    parser.add_argument("--rank", type=int, metavar="R", help="only this rank")
+    parser.add_argument("--follow", action="store_true", help="go on until the run has ended")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the files, newest attempt last."""
-    for directory in find(options.runs)[-len(options.runs) or -1 :]:
-        for path in sorted((directory / "logs").glob("**/*"), key=lambda path: path.as_posix()):
-            if path.suffix in (".log", ".out", ".err") and path.stat().st_size:
-                print(f"==> {path} <==")
-                print("".join(_tail(path, options.lines)).rstrip("\n"))
+    """Print the files of each run; with --follow what is added to them, too."""
+    directories = find(options.runs)[-len(options.runs) or -1 :]
+    for directory in directories:
+        row = runs.read(directory)
+        if row.reason is not None:
+            print(f"{directory.name} is {row.state}: {row.reason}")
+        offsets = {}
+        for path in _files(directory, options.rank):
+            offsets[path] = path.stat().st_size
+            _show(path, "".join(_tail(path, options.lines)))
+        if options.follow:
+            _follow(directory, options.rank, offsets)
     return 0
+
+
+def _files(directory: Path, rank: int | None) -> list[Path]:
+    """Log files with something in them: those of errors first, then by name, which is by attempt."""
+    root = directory / "logs" if rank is None else _of_rank(directory, rank)
+    found = (path for path in root.rglob("*") if path.suffix in (".log", ".out", ".err") and path.stat().st_size)
+    return sorted(found, key=lambda path: (path.suffix != ".err" and path.name != "stderr.log", path.as_posix()))
+
+
+def _of_rank(directory: Path, rank: int) -> Path:
+    """The folder of a rank's newest attempt, to which our workers point; a script's is known on one node."""
+    link = directory / "logs" / "ranks" / f"rank{rank}"
+    if link.exists():
+        return link.resolve()
+    job = state.read_json(directory / "job.json") or {}
+    attempts = sorted((directory / "logs" / "ranks").glob("*/attempt_*"), key=lambda path: path.stat().st_mtime_ns)
+    if job.get("nodes") == 1 and attempts and (attempts[-1] / str(rank)).is_dir():
+        return attempts[-1] / str(rank)
+    raise ConfigErrors([ConfigError("--rank", rank, f"{directory.name} has no logs of such a rank (yet)")])
+
+
+def _follow(directory: Path, rank: int | None, offsets: dict[Path, int]) -> None:
+    """Print what is added until the run has ended."""
+    ended, asked = False, time.monotonic()
+    while not ended:
+        ended = (state.read_json(directory / "state.json") or {}).get("state") in state.ENDED
+        if not ended and time.monotonic() - asked > _ASK_S:  # Its end may be known to Slurm alone.
+            ended, asked = runs.read(directory).state in state.ENDED, time.monotonic()
+        for path, text in _news(directory, rank, offsets):
+            _show(path, text)
+        time.sleep(_POLL_S)
+
+
+def _news(directory: Path, rank: int | None, offsets: dict[Path, int]) -> Iterator[tuple[Path, str]]:
+    for path in _files(directory, rank):
+        size = path.stat().st_size
+        start = offsets.get(path, 0)
+        if size != start:
+            with path.open("rb") as file:
+                file.seek(start if start < size else 0)
+                yield path, file.read().decode(errors="replace")
+            offsets[path] = size
+
+
+def _show(path: Path, text: str) -> None:
+    print(f"==> {path} <==")
+    print(text.rstrip("\n"), flush=True)
 
 
 def _tail(path: Path, lines: int) -> deque[str]:

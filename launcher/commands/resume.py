@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from launcher import state
+from launcher import attempts, runs, state
 from launcher.commands.common import add_json, print_json, say
 from launcher.commands.status import find, sweep_of
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
@@ -35,23 +35,36 @@ def run(options: argparse.Namespace) -> int:
         if directory.parent not in sweeps:
             status = max(status, _resume(directory, quiet=options.json))
     if options.json:
-        print_json({"schema": 1, "runs": [state.read(path).as_dict() for path in directories]})
+        print_json({"schema": 1, "runs": [row.as_dict() for row in runs.read_all(directories)]})
     return status
 
 
 def _resume(directory: Path, *, quiet: bool) -> int:
-    now = state.read(directory)
+    now = runs.read(directory)
     if now.state in ("queued", "running", "requeued"):
         raise SubmitError(f"{directory.name} is {now.state}: cancel it first, or wait")
     if now.state == "finished":
         say(f"launch: {directory.name} is finished; nothing to resume")
         return 0
     spec = parse(json.loads((directory / "spec.json").read_text()))
+    if spec.cluster.kind == "slurm":
+        _warn_of_margin(directory, spec.cluster.save_margin_s)
     state.forget_ending(directory)
     job_id = submit(directory, spec)
     if spec.cluster.kind == "slurm":
-        say(f"job {job_id}  {directory}")
+        if not quiet:
+            print(f"job {job_id}  {directory}")
         return 0
     from launcher.commands.following import follow
 
     return follow(directory, spec, quiet=quiet)
+
+
+def _warn_of_margin(directory: Path, margin_s: int) -> None:
+    """Say that the time between Slurm's signal and the end is less than the newest checkpoint took."""
+    seconds = attempts.checkpoint_seconds(directory)
+    if seconds is not None and seconds > margin_s:
+        say(
+            f"launch: warning: cluster.save_margin_s={margin_s} is shorter than a checkpoint of this run takes, "
+            f"{seconds:.0f} s: it would be ended before it has saved"
+        )

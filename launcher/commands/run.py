@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from launcher import machine, node, state, torchrun
+from launcher import machine, reasons, runs, state, torchrun
 from launcher.check_report import as_json, as_text
 from launcher.commands.common import add_native, add_overrides, asked, assessed, folder, print_json, say, width
 from launcher.errors import ConfigError, ConfigErrors, DoesNotFit, JobFailed
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
         return _debug(directory, job)
     status = _start(planned, directory, quiet=options.json)
     if options.json:
-        row = state.read(directory)
+        row = runs.read(directory)
         facts = {"id": row.id, "directory": row.directory, "state": row.state, "job_id": row.job_id}
         print_json({"schema": 1, "run": facts, "check": as_json(assessment)})
     return status
@@ -103,6 +103,6 @@ def _debug(directory: Path, job: Job) -> int:
     state.put(directory, "running", keeper=os.getpid())
     command = torchrun.alone(job.argv)
     status = subprocess.run(command, env={**os.environ, **job.environment, **alone}, check=False).returncode
-    reason = node.failure(directory, status) if status else None
+    reason = reasons.failure(directory, status).text if status else None
     state.put(directory, "failed" if status else "finished", reason=reason)
     return JobFailed.exit_status if status else 0

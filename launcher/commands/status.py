@@ -1,11 +1,14 @@
-"""The state of runs: those named, or all below runs/. Of a sweep: its points, with what was predicted and what came."""
+"""The state of runs: those named, or all below runs/; in a folder without runs/, all that were recorded anywhere.
+
+Of a sweep: its points, with what was predicted and what came.
+"""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from launcher import state
+from launcher import runs, state
 from launcher.commands.common import add_json, folder, print_json, width
 from launcher.errors import ConfigError, ConfigErrors
 
@@ -27,7 +30,7 @@ def run(options: argparse.Namespace) -> int:
         else:
             print(sweep_table.text(points, width()))
         return 0
-    rows = [state.read(path) for path in find(options.runs)]
+    rows = runs.read_all(find(options.runs))
     if options.json:
         print_json({"schema": 1, "runs": [row.as_dict() for row in rows]})
         return 0
@@ -49,10 +52,10 @@ def find(names: list[str]) -> list[Path]:
         ConfigErrors: A name is no run.
     """
     try:
-        return state.find(names, folder())
+        return runs.find(names, folder())
     except FileNotFoundError as error:
-        known = [path.name for path in state.find([], folder())][-3:]
-        rule = "no such run, neither below runs/ nor as a path"
+        known = [path.name for path in runs.find([], folder())][-3:]
+        rule = "no such run: no name below runs/, no path, no job id, and none that was recorded elsewhere"
         raise ConfigErrors([ConfigError("RUN", str(error), rule, known)]) from None
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import machine, outcome, samplers, state, sweep, sweep_table
+from launcher import machine, outcome, runs, samplers, state, sweep, sweep_table
 from launcher.catalog import Catalog
 from launcher.commands.common import folder, print_json, say, width
 from launcher.commands.following import follow
@@ -64,7 +64,7 @@ def resume(directory: Path, *, quiet: bool) -> int:
 
 def _go(asked: Sweep, directory: Path, points: list[Point], *, quiet: bool) -> int:
     """Start what is recorded and has not ended well, then what a sampler adds; ``points`` grows with it."""
-    waiting = [point for point in points if point.kept and state.read(directory / point.id).state in _TO_START]
+    waiting = [point for point in points if point.kept and runs.read(directory / point.id).state in _TO_START]
     status = _started(asked, directory, waiting, quiet=quiet)
     if asked.settings.sweep.sampler == "grid" or status == INTERRUPTED:
         return status
@@ -124,24 +124,24 @@ def _tried(directory: Path, point: Point) -> Tried:
     if not point.kept:
         return Tried(overrides=point.overrides, loss=None)
     run = directory / point.id
-    now, steps = state.read(run).state, outcome.steps(run)
+    now, steps = runs.read(run).state, outcome.steps(run)
     loss = outcome.loss(steps) if now == "finished" and steps else None
     return Tried(overrides=point.overrides, loss=loss, pending=now not in state.ENDED)
 
 
 def _started(asked: Sweep, directory: Path, points: Sequence[Point], *, quiet: bool) -> int:
     """Start the recorded runs of points."""
-    runs = [directory / point.id for point in points]
-    for run in runs:
+    places = [directory / point.id for point in points]
+    for run in places:
         state.forget_ending(run)
-    specs = [parse(json.loads((run / "spec.json").read_text())) for run in runs]
+    specs = [parse(json.loads((run / "spec.json").read_text())) for run in places]
     if asked.settings.cluster.kind == "slurm":
-        jobs = submit_all(list(zip(runs, specs, strict=True)), asked.settings.sweep.parallelism)
+        jobs = submit_all(list(zip(places, specs, strict=True)), asked.settings.sweep.parallelism)
         if jobs and not quiet:
-            print(f"{len(runs)} runs in {len(jobs)} jobs ({', '.join(jobs)})  {directory}")
+            print(f"{len(places)} runs in {len(jobs)} jobs ({', '.join(jobs)})  {directory}")
         return 0
     status = 0
-    for point, run, spec in zip(points, runs, specs, strict=True):
+    for point, run, spec in zip(points, places, specs, strict=True):
         submit(run, spec)
         ended = follow(run, spec, quiet=quiet, summary=False)
         status = max(status, ended)
@@ -156,7 +156,7 @@ def _document(directory: Path, points: Sequence[Point]) -> dict[str, Any]:
     rows = []
     for point in points:
         row = {"id": point.id, "overrides": list(point.overrides), "verdict": point.verdict}
-        run = state.read(directory / point.id).as_dict() if point.kept else None
+        run = runs.read(directory / point.id).as_dict() if point.kept else None
         rows.append({**row, "reason": point.reason} if run is None else {**row, "run": run})
     return {"schema": 1, "sweep": {"id": directory.name, "directory": str(directory)}, "points": rows}
 

@@ -12,8 +12,31 @@ from launcher.spec import RunSpec
 _SECRET = re.compile(r"(^|_)(KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS?)($|_)", re.IGNORECASE)
 
 
+_WORDS = re.compile(r"(^|[_-])(KEY|TOKEN|SECRET|PASSWORD)=", re.IGNORECASE)
+
+
 def check(spec: RunSpec) -> Iterator[ConfigError]:
-    """A variable that is both given and inherited, and one whose value would be a secret in every record."""
+    """Variables given twice, secrets in what is recorded, a container without an image, a margin without time."""
+    yield from _variables(spec)
+    yield from _slurm(spec)
+
+
+def _slurm(spec: RunSpec) -> Iterator[ConfigError]:
+    cluster = spec.cluster
+    if any(map(_WORDS.search, cluster.setup)):
+        rule = "a line of it sets what looks like a secret, and scripts are kept: let the job inherit it by name"
+        yield ConfigError("cluster.setup", "(not shown)", rule, ["cluster.setup=[]"])
+    if cluster.container != "none" and cluster.container_image is None:
+        rule = f"{cluster.container} needs the image to run"
+        yield ConfigError("cluster.container_image", None, rule, ["cluster.container=none"])
+    limit = cluster.time_limit_min
+    if limit is not None and cluster.kind == "slurm" and cluster.save_margin_s >= limit * 60:
+        rule = f"the job would be told to save before it starts: its time limit is {limit * 60} s"
+        ways_out = [f"cluster.time_limit_min={cluster.save_margin_s // 30}", f"cluster.save_margin_s={limit * 30}"]
+        yield ConfigError("cluster.save_margin_s", cluster.save_margin_s, rule, ways_out)
+
+
+def _variables(spec: RunSpec) -> Iterator[ConfigError]:
     for name in sorted(filter(_SECRET.search, spec.cluster.environment)):
         rule = (
             "its name is that of a secret, and settings are recorded: remove it here and let the job inherit it by name"

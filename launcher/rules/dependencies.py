@@ -49,7 +49,14 @@ _SLURM: dict[str, object] = {
     "cluster.cpus_per_node": None,
     "cluster.exclusive": False,
     "cluster.gpu_request": "gpus_per_node",
+    "cluster.gpu_type": None,
+    "cluster.memory": None,
+    "cluster.save_margin_s": 120,
+    "cluster.requeues": 3,
+    "cluster.modules": (),
     "cluster.setup": (),
+    "cluster.python": None,
+    "cluster.container": "none",
     "cluster.shared_folder": None,
     "cluster.extra": {},
 }
@@ -99,6 +106,19 @@ def _offloads_to_nvme(spec: RunSpec) -> bool:
 
 REFUSED: tuple[Dependent, ...] = (
     *_rows(_SLURM, lambda spec: spec.cluster.kind == "slurm", "cluster=slurm", "by Slurm"),
+    Dependent(
+        "cluster.memory_request",
+        "mem",
+        lambda spec: spec.cluster.memory is not None,
+        "cluster.memory=0",
+        "where cluster.memory is set",
+    ),
+    *_rows(
+        {"cluster.container_image": None, "cluster.container_mounts": ()},
+        lambda spec: spec.cluster.container != "none",
+        "cluster.container=apptainer",
+        "by a container",
+    ),
     *_rows(_MOE, lambda spec: spec.model.num_experts > 0, "model.num_experts=8", "where the model has experts"),
     *_rows(_MLA, lambda spec: spec.model.kv_lora_rank > 0, "model.kv_lora_rank=512", "by multi-head latent attention"),
     *_rows(_FSDP, _engine("fsdp"), "backend=fsdp", "by backend=fsdp"),

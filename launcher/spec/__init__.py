@@ -6,11 +6,11 @@ Defaults live in ``conf/<group>/_base.yaml`` and nowhere else, so no field here 
 
 from __future__ import annotations
 
+from launcher.spec.cluster import ClusterSpec
 from launcher.spec.groups import (
     AdapterSpec,
     BackendSpec,
     CheckpointingSpec,
-    ClusterSpec,
     DataSpec,
     HardwareSpec,
     ModelSpec,

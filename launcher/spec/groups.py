@@ -249,30 +249,6 @@ class HardwareSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterSpec:
-    """Where the job runs: this machine or a Slurm cluster."""
-
-    kind: Literal["local", "slurm"]
-    nodes: Count
-    gpus_per_node: Count
-    cpus_per_node: Count | None
-    time_limit_min: Count | None
-    partition: str | None
-    account: str | None
-    qos: str | None
-    constraint: str | None
-    reservation: str | None
-    gpu_request: Literal["gpus_per_node", "gres"]
-    exclusive: bool
-    environment: Mapping[str, str]
-    pass_environment: tuple[str, ...]
-    setup: tuple[str, ...]
-    interface: str | None
-    shared_folder: str | None
-    extra: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TrackingSpec:
     """An experiment tracker beside ``metrics.jsonl``; keys travel by the tracker's own environment variables."""
 

@@ -7,11 +7,11 @@ import json
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
+from launcher.spec.cluster import ClusterSpec
 from launcher.spec.groups import (
     AdapterSpec,
     BackendSpec,
     CheckpointingSpec,
-    ClusterSpec,
     DataSpec,
     HardwareSpec,
     ModelSpec,

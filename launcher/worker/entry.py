@@ -24,6 +24,7 @@ def main(run: Callable[[RunSpec, Path], None]) -> None:
     directory: Path = parser.parse_args().run
     if "TORCHELASTIC_RUN_ID" in os.environ:
         process.die_with_agent()
+        process.link_logs(directory)
     with process.reported(directory):
         run(parse(json.loads((directory / "spec.json").read_text())), directory)
     process.leave()

@@ -108,6 +108,16 @@ def _follow_failures(logs: Path, rank: int, over: threading.Event) -> None:
                 os._exit(1)
 
 
+def link_logs(directory: Path) -> None:
+    """Let ``logs/ranks/rank<r>`` point to where torchrun keeps this rank's output, by node and attempt."""
+    place, link = Path(os.environ["TORCHELASTIC_ERROR_FILE"]).parent, f"rank{os.environ['RANK']}"
+    ranks = directory / "logs" / "ranks"
+    if ranks in place.parents:
+        temporary = ranks / f".{link}.{os.getpid()}"
+        temporary.symlink_to(place.relative_to(ranks))
+        temporary.replace(ranks / link)
+
+
 def die_with_agent() -> None:
     """Let the kernel end this rank when torchrun is gone, however it went (``prctl(2)``, ``PR_SET_PDEATHSIG``).
 

@@ -80,7 +80,7 @@ class Cluster:
         environment = {**os.environ, **self.environment}
         environment |= {"DEV_CLUSTER": str(self.layout.folder), "DEV_HOST": host}
         with (self.layout.folder / "log" / f"{host}.out").open("ab") as out:
-            subprocess.Popen(
+            process = subprocess.Popen(
                 [*spaces, *command],
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -88,6 +88,7 @@ class Cluster:
                 stderr=out,
                 start_new_session=True,
             )
+        process.returncode = 0  # It goes on without us: Popen would warn of a child that still runs.
 
     def power_off(self, node: str) -> None:
         """Kill a node with everything that runs on it."""

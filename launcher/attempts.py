@@ -1,0 +1,62 @@
+"""How often a job has been started, and whether that still leads anywhere: a crash loop is not requeued for ever."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from launcher import state
+
+FILE = "attempts.json"
+_STEP = re.compile(r"step-(\d+)$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempts:
+    """The attempts of one submission.
+
+    Attributes:
+        count: Attempts so far, this one included.
+        fruitless: How many of those before this one, in a row, left no new checkpoint.
+        checkpoint: When the newest checkpoint was written at the start of this attempt, in nanoseconds; 0: none.
+    """
+
+    count: int
+    fruitless: int
+    checkpoint: int
+
+    def fruitless_now(self, directory: Path) -> int:
+        """Fruitless attempts in a row, should this one end now."""
+        return 0 if _newest(directory) != self.checkpoint else self.fruitless + 1
+
+
+def begin(directory: Path) -> Attempts:
+    """Count one more attempt."""
+    before, newest = state.read_json(directory / FILE), _newest(directory)
+    attempts = Attempts(count=1, fruitless=0, checkpoint=newest)
+    if before is not None:
+        fruitless = Attempts(**before).fruitless_now(directory)
+        attempts = Attempts(count=before["count"] + 1, fruitless=fruitless, checkpoint=newest)
+    state.write_atomically(directory / FILE, asdict(attempts))
+    return attempts
+
+
+def forget(directory: Path) -> None:
+    """Start to count anew: someone has resumed the run, and so means it."""
+    (directory / FILE).unlink(missing_ok=True)
+
+
+def checkpoint_seconds(directory: Path) -> float | None:
+    """How long the newest checkpoint took: from its first file to the folder's final name; None where there is none."""
+    folders = [path for path in (directory / "checkpoints").glob("step-*") if _STEP.search(path.name)]
+    try:
+        newest = max(folders, key=lambda path: int(_STEP.search(path.name)[1]), default=None)  # type: ignore[index]
+        return None if newest is None else newest.stat().st_ctime - (newest / "state.json").stat().st_mtime
+    except OSError:
+        return None
+
+
+def _newest(directory: Path) -> int:
+    whole = (path for path in (directory / "checkpoints").glob("*") if path.suffix != ".partial")
+    return max((path.stat().st_mtime_ns for path in whole), default=0)

@@ -1,0 +1,130 @@
+"""What this machine and its Slurm offer and lack, and the cluster profile that follows from it.
+
+Overrides say how to get a node (cluster.account=team cluster.partition=gpu). One short job looks from a node whether it
+can write to the shared folder and which Python, packages and GPUs a job finds there. Exit status: 0, 4 where Slurm is
+there but does not answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from launcher import machine, record
+from launcher.commands.common import folder, print_json, say
+from launcher.errors import ConfigError, ConfigErrors, SubmitError
+from launcher.request import request
+from launcher.slurm import client, survey
+from launcher.slurm.survey import Survey
+from launcher.units import gib
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="how to get a node: cluster.partition=gpu")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--wait", type=float, default=60, metavar="S", help="for a node (default 60); 0: ask none")
+    parser.add_argument("--write", metavar="NAME", help="keep the profile as conf/cluster/NAME.yaml")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Look, say, and keep the profile where that is asked for."""
+    here = machine.facts()
+    document: dict[str, Any] = {"machine": _machine(here), "slurm": None, "profile": None, "lacks": []}
+    if client.installed():
+        cluster = request(["cluster=slurm", *options.overrides]).require().cluster
+        found = survey.survey(cluster, folder() / (cluster.shared_folder or ""), wait_s=options.wait)
+        document |= {"slurm": _slurm(found), "profile": survey.profile(found, cluster)}
+        document["lacks"] = list(survey.lacks(found))
+    else:
+        document["lacks"] = ["this machine has no Slurm: runs start here (cluster=local)"]
+    if options.write is not None:
+        document["written"] = str(_written(options.write, document["profile"]))
+    if options.json:
+        print_json({"schema": 1, "doctor": document})
+    else:
+        print(_text(document))
+    return 0
+
+
+def _machine(here: machine.Machine) -> dict[str, Any]:
+    versions = record.versions()
+    return {
+        "python": versions["python"],
+        "packages": versions["packages"],
+        "gpus": [{"name": gpu.name, "memory_bytes": gpu.memory_bytes} for gpu in here.gpus],
+        "host_memory_bytes": here.host_memory_bytes,
+        "cpus": here.cpus,
+    }
+
+
+def _slurm(found: Survey) -> dict[str, Any]:
+    rows = [
+        {
+            "name": part.name,
+            "default": part.default,
+            "up": part.up,
+            "max_minutes": part.max_minutes,
+            "nodes": part.nodes,
+            "preempt_mode": part.preempt_mode,
+            "kinds": [
+                {"nodes": kind.count, "cpus": kind.cpus, "memory_mib": kind.memory_mib, "gpus": dict(kind.gpus)}
+                for kind in part.kinds
+            ],
+        }
+        for part in found.partitions
+    ]
+    return {"version": found.config.get("SLURM_VERSION"), "partitions": rows, "node": found.node}
+
+
+def _written(name: str, profile: dict[str, Any] | None) -> Path:
+    path = folder() / "conf" / "cluster" / f"{name}.yaml"
+    if profile is None:
+        raise SubmitError("there is no profile to keep: this machine has no Slurm")
+    if path.exists():
+        rule = f"{path} exists and is not overwritten"
+        raise ConfigErrors([ConfigError("--write", name, rule, [f"--write {name}_2"])])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(_yaml(profile))
+    say(f"launch: use it by cluster={name}")
+    return path
+
+
+def _yaml(profile: dict[str, Any]) -> str:
+    lines = [f"{key}: {json.dumps(value) if isinstance(value, str) else value}" for key, value in profile.items()]
+    return "\n".join(["defaults: [_base, _self_]", *lines]) + "\n"
+
+
+def _text(document: dict[str, Any]) -> str:
+    here, slurm = document["machine"], document["slurm"]
+    lines = [f"this machine: {_host(here)}"]
+    if slurm is not None:
+        lines.append(f"Slurm {slurm['version']}")
+        lines += [f"  {_partition(part)}" for part in slurm["partitions"]]
+        if slurm["node"] is not None:
+            lines.append(f"node {slurm['node']['host']}: {_host(slurm['node'])}; it writes to the shared folder")
+        lines += ["", "# conf/cluster/NAME.yaml", _yaml(document["profile"]).rstrip()]
+    lines += [""] * bool(document["lacks"]) + [f"- {text}" for text in document["lacks"]]
+    return "\n".join(lines)
+
+
+def _host(facts: dict[str, Any]) -> str:
+    gpus = ", ".join(f"{gpu['name']} {gib(gpu['memory_bytes'])}" for gpu in facts["gpus"]) or "no GPU"
+    packages = ", ".join(f"{name} {version}" for name, version in facts["packages"].items())
+    memory = gib(facts["host_memory_bytes"])
+    return f"Python {facts['python']}, {facts['cpus']} CPUs, {memory}, {gpus}; {packages}"
+
+
+def _partition(part: dict[str, Any]) -> str:
+    limit = "no limit" if part["max_minutes"] is None else f"{part['max_minutes']} min"
+    kinds = "; ".join(
+        f"{kind['nodes']} x {kind['cpus']} CPUs, {kind['memory_mib']} MiB, "
+        + (", ".join(f"{count} {name or 'GPU'}" for name, count in kind["gpus"].items()) or "no GPU")
+        for kind in part["kinds"]
+    )
+    marks = (
+        ["default"] * part["default"] + ["down"] * (not part["up"]) + ["preemptable"] * (part["preempt_mode"] != "OFF")
+    )
+    return f"{part['name']}{' (' + ', '.join(marks) + ')' if marks else ''}: {limit}; {kinds}"

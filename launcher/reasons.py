@@ -1,0 +1,174 @@
+"""Why a job failed, in one line, from what its ranks and its agent wrote."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher import state
+
+_REPORTED = re.compile(r"rank\s*:\s*(?P<rank>\d+) \(local_rank: (?P<local>\d+)\)|exitcode\s*:\s*(?P<code>-?\d+)")
+_ROOT = "Root Cause (first observed failure):"
+_WATCHDOG = re.compile(r"Watchdog caught collective operation timeout:.*?OpType=(\w+).*?ran for (\d+) milliseconds")
+_OOM_KILL = re.compile(r"oom[-_]kill", re.IGNORECASE)
+_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)', re.MULTILINE)
+_TIMED_OUT = re.compile(r"timed? ?out", re.IGNORECASE)
+_LOST = re.compile(r"Connection (closed|reset|refused)|connection was (closed|reset)|Broken pipe|recvBytes failed")
+_TAIL = 65536
+_LONGEST = 300
+"""Characters that one line of a reason may have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """One line, and whether the same job may well succeed when it is started again."""
+
+    text: str
+    passing: bool = False
+
+
+def failure(directory: Path, returncode: int) -> Failure:
+    """Why the job failed.
+
+    The first error that a rank wrote wins, unless it is only that another rank is gone; then the signal that ended a
+    rank or the agent; else the end of a log.
+
+    Args:
+        directory: The run directory.
+        returncode: Of the agent on this node.
+    """
+    errors = _errors(directory / "logs")
+    own = [error for error in errors if not _LOST.search(error["message"])]
+    for found in (_timed_out(directory, own), _written(own), _watchdog(directory), _signalled(directory, returncode)):
+        if found is not None:
+            return found
+    if errors:
+        return Failure(text=f"rank {errors[0]['rank']} lost its connection to another rank", passing=True)
+    return _last_words(directory, returncode)
+
+
+def _errors(logs: Path) -> list[dict[str, Any]]:
+    """What ranks wrote, the earliest first."""
+    paths = sorted(logs.glob("error.rank*.json"), key=lambda path: path.stat().st_mtime_ns)
+    contents = ((path.stem.removeprefix("error.rank"), state.read_json(path) or {}) for path in paths)
+    return [
+        {"type": "", "traceback": "", **content, "rank": rank} for rank, content in contents if "message" in content
+    ]
+
+
+def _written(errors: Sequence[dict[str, Any]]) -> Failure | None:
+    if not errors:
+        return None
+    error = errors[0]
+    if error["type"] == "OutOfMemoryError":
+        wanted = re.search(r"Tried to allocate [\d.]+ \w+", error["message"])
+        asked = f": {wanted[0][0].lower()}{wanted[0][1:]}" if wanted else ""
+        return Failure(text=f"rank {error['rank']}: out of GPU memory{asked}; `launch check` names what would fit")
+    ours = not error["message"].startswith(f"{error['type']}:")
+    where = "" if ours else _frame(error["traceback"])
+    return Failure(text=f"rank {error['rank']}: {_one_line(error['message'])}{where}")
+
+
+def _timed_out(directory: Path, errors: Sequence[dict[str, Any]]) -> Failure | None:
+    """A collective that not all ranks came to: those that waited wrote an error, those that did not come wrote none."""
+    waited = [error for error in errors if error["type"] and _TIMED_OUT.search(error["message"])]
+    if not waited or len(waited) < len(errors):
+        return None
+    job = state.read_json(directory / "job.json") or {}
+    world = int(job.get("nodes", 0)) * int(job.get("gpus_per_node", 0))
+    absent = sorted(set(range(world)) - {int(error["rank"]) for error in waited})
+    if not absent:
+        return Failure(text=f"rank {waited[0]['rank']}: timeout in a collective that every rank came to", passing=True)
+    names = ", ".join(map(str, absent[:8])) + (", ..." if len(absent) > 8 else "")
+    ranks = "rank" if len(absent) == 1 else "ranks"
+    text = f"timeout in a collective: {ranks} {names} did not arrive while {len(waited)} waited (train.timeout_s)"
+    return Failure(text=text, passing=True)
+
+
+def _watchdog(directory: Path) -> Failure | None:
+    """NCCL's watchdog ends the process without a Python error; its text is in the rank's stderr."""
+    for path in _rank_logs(directory):
+        found = _WATCHDOG.search(_end(path))
+        if found:
+            text = f"NCCL timeout in {found[1]} after {int(found[2]) // 1000} s (train.timeout_s)"
+            return Failure(text=text, passing=True)
+    return None
+
+
+def _signalled(directory: Path, returncode: int) -> Failure | None:
+    for rank, _, code in _exits(directory / "logs" / "node.err"):
+        if code < 0 and -code != signal.SIGTERM:  # Torchrun's own, to the ranks that the first failure has left.
+            return _by_signal(f"rank {rank}", -code, directory)
+    return _by_signal("torchrun", -returncode, directory) if returncode < 0 else None
+
+
+def _by_signal(who: str, number: int, directory: Path) -> Failure:
+    name = signal.Signals(number).name
+    if name != "SIGKILL":
+        return Failure(text=f"{who} was ended by {name}", passing=True)
+    if any(_OOM_KILL.search(_end(path)) for path in (directory / "logs" / "submitit").glob("*_log.err")):
+        return Failure(text=f"{who} was ended by the kernel: out of host memory")
+    return Failure(text=f"{who} was ended by SIGKILL: the kernel may have been out of memory", passing=True)
+
+
+def _exits(path: Path) -> list[tuple[str, str, int]]:
+    """Rank, local rank and exit code of each failure in torchrun's report, the root cause first."""
+    found: list[tuple[str, str, int]] = []
+    text = _end(path)
+    at = text.rfind(_ROOT)
+    for part in (text[at:], text[:at]) if at >= 0 else (text,):
+        rank, local = "?", ""
+        for match in _REPORTED.finditer(part):
+            if match["rank"] is not None:
+                rank, local = match["rank"], match["local"]
+            else:
+                found.append((rank, local, int(match["code"])))
+    return found
+
+
+def _last_words(directory: Path, returncode: int) -> Failure:
+    """The end of the log of the rank that failed first, with the frame that a traceback in it ends in."""
+    logs = directory / "logs"
+    root = next((local for _, local, _ in _exits(logs / "node.err")), None)
+    paths = _rank_logs(directory)
+    first = [path for path in paths if path.parent.name == root]
+    for path in [*first, *paths, logs / "node.err"]:
+        text = _end(path)
+        lines = [line for line in text.splitlines() if line.strip()]
+        if lines:
+            where = _frame(text) if "Traceback (most recent call last)" in text else ""
+            return Failure(text=f"{_one_line(lines[-1])}{where} (exit status {returncode}; {path})")
+    return Failure(text=f"exit status {returncode} without a message; see {logs}")
+
+
+def _rank_logs(directory: Path) -> list[Path]:
+    """What ranks wrote on stderr, the latest first."""
+
+    def found() -> Iterator[tuple[int, Path]]:
+        for path in (directory / "logs" / "ranks").glob("*/attempt_*/*/stderr.log"):
+            yield path.stat().st_mtime_ns, path
+
+    return [path for _, path in sorted(found(), reverse=True)]
+
+
+def _frame(traceback: str) -> str:
+    frames = list(_FRAME.finditer(traceback))
+    return f" ({Path(frames[-1]['file']).name}:{frames[-1]['line']} in {frames[-1]['function']})" if frames else ""
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."
+
+
+def _end(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _TAIL))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""

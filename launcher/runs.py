@@ -1,0 +1,185 @@
+"""Runs as a person sees them: found by name from any folder, in the state that files or, beyond these, Slurm tells."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from launcher import state
+from launcher.errors import SubmitError
+from launcher.slurm import jobs, states
+from launcher.slurm.jobs import Job
+from launcher.state import RunState
+
+_NOT_SUBMITTED = "recorded, but not submitted: `launch resume {}` submits it"
+
+
+def read(run: Path) -> RunState:
+    """The state of one run."""
+    return read_all([run])[0]
+
+
+def read_all(directories: Sequence[Path]) -> list[RunState]:
+    """The states of runs, in order; Slurm is asked once for all of those whose end no file tells."""
+    contents = {run: state.read_json(run / "state.json") for run in directories}
+    ids: dict[Path, str | None] = {}
+    known: Mapping[str, Job] = {}
+    silent: str | None = None
+    open_runs = [run for run, content in contents.items() if not _has_ended(content) and _kind(run) == "slurm"]
+    try:
+        comments = jobs.commented() if any(_is_unnoted(run) for run in open_runs) else {}
+        ids = {run: adopted(run, comments) for run in open_runs}
+        known = jobs.look(job for job in ids.values() if job is not None)
+    except SubmitError as error:
+        silent = str(error)
+    found = []
+    for run in directories:
+        word, reason = _from_files(run, contents[run])
+        if run in open_runs and silent is not None:
+            reason = silent
+        elif ids.get(run) is not None:
+            word, reason = _from_slurm(run, contents[run], known.get(str(ids[run])))
+        found.append(_row(run, word, reason))
+    return found
+
+
+def adopted(run: Path, comments: Mapping[str, str] | None = None) -> str | None:
+    """The run's job id: as written, or of the job that carries its comment; None where nothing was submitted.
+
+    A launcher may end between the submission and the note of it; then the job is found and noted here.
+
+    Args:
+        run: The run directory.
+        comments: Slurm's jobs by their comments, where they are known already.
+
+    Raises:
+        SubmitError: Slurm does not answer.
+    """
+    submission = state.read_json(run / state.SUBMISSION) or {}
+    if submission.get("kind") != "slurm" or submission.get("job_id") is not None:
+        return submission.get("job_id") if submission.get("kind") == "slurm" else None
+    content = state.read_json(run / "state.json") or {}
+    job_id: str | None = content.get("job_id")
+    if job_id is None:
+        job_id = (jobs.commented() if comments is None else comments).get(submission["comment"])
+    if job_id is None:
+        return None
+    if "index" in submission:
+        job_id = f"{job_id.partition('_')[0]}_{submission['index']}"
+    state.write_atomically(run / state.SUBMISSION, {"kind": "slurm", "job_id": job_id})
+    return job_id
+
+
+def find(names: Sequence[str], folder: Path) -> list[Path]:
+    """Run directories by name, path or job id, of a sweep all; without names all below ``runs/``, else all known ones.
+
+    Args:
+        names: A name is looked up below ``runs/``, then among all runs that this user has recorded anywhere.
+        folder: The working folder.
+
+    Raises:
+        FileNotFoundError: With the name that is no run.
+    """
+    root = folder / "runs"
+    if not names and not root.is_dir():
+        return remembered()
+    if not names:
+        found = [path.parent for form in ("*/spec.json", f"*/{state.SWEEP}") for path in root.glob(form)]
+        in_order = sorted(found, key=lambda path: (path.stat().st_mtime, path.name))
+        return [run for path in in_order for run in _runs(path)]
+    return [run for name in names for run in _find(name, folder)]
+
+
+def _find(name: str, folder: Path) -> list[Path]:
+    for path in (folder / "runs" / name, folder / name):
+        if found := _runs(path.absolute()):
+            return found
+    for path in reversed(remembered()):
+        if path.name == name or (state.read_json(path / state.SUBMISSION) or {}).get("job_id") == name:
+            return [path]
+    raise FileNotFoundError(name)
+
+
+def _runs(path: Path) -> list[Path]:
+    """The run of a run directory, or the runs of a sweep's; none where it is neither."""
+    if (path / state.SWEEP).is_file():
+        return sorted(found.parent for found in path.glob("*/spec.json"))
+    return [path] if (path / "spec.json").is_file() else []
+
+
+def remember(run: Path) -> None:
+    """Note where a run lies, for :func:`find` from other folders. A list that cannot be kept is no reason to fail."""
+    with contextlib.suppress(OSError):
+        path = _list()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as file:
+            file.write(f"{run}\n")  # One short write in append mode: launchers do not mix their lines.
+
+
+def remembered() -> list[Path]:
+    """Runs that were noted and still exist, oldest first."""
+    try:
+        lines = _list().read_text().splitlines()
+    except OSError:
+        return []
+    return [path for path in map(Path, dict.fromkeys(lines)) if (path / "spec.json").is_file()]
+
+
+def _list() -> Path:
+    from platformdirs import user_cache_path  # Late, because a planning import stays under 0.1 s.
+
+    return user_cache_path("launch") / "runs.txt"
+
+
+def _kind(run: Path) -> str | None:
+    return (state.read_json(run / state.SUBMISSION) or {}).get("kind")
+
+
+def _is_unnoted(run: Path) -> bool:
+    return (state.read_json(run / state.SUBMISSION) or {}).get("job_id") is None
+
+
+def _has_ended(content: dict[str, Any] | None) -> bool:
+    return content is not None and content["state"] in state.ENDED
+
+
+def _from_files(run: Path, content: dict[str, Any] | None) -> tuple[state.State, str | None]:
+    submission = state.read_json(run / state.SUBMISSION) or {}
+    local = submission.get("kind") == "local"
+    if content is None:
+        if local and not state.alive(int(submission["job_id"])):
+            return "lost", None
+        if submission.get("job_id") is not None:
+            return "queued", None
+        return "prepared", _NOT_SUBMITTED.format(run.name) if submission else None
+    if content["state"] == "running" and "keeper" in content and not state.alive(content["keeper"]):
+        return "lost", "the process that kept the job on this machine is gone"
+    return content["state"], content.get("reason")
+
+
+def _from_slurm(run: Path, content: dict[str, Any] | None, job: Job | None) -> tuple[state.State, str | None]:
+    """What Slurm says of a run that no file says has ended; the file's reason, why it was stopped, is kept beside."""
+    content = state.read_json(run / "state.json") or content  # It may have ended while Slurm was asked.
+    if content is not None and _has_ended(content):
+        return content["state"], content.get("reason")
+    if job is None:
+        return "lost", "Slurm no longer knows the job, and the run directory does not say how it ended"
+    word, reason = states.translated(job, started=content is not None)
+    if word == "running" and content is not None and content["state"] == "requeued":
+        word = "requeued"
+    before = (content or {}).get("reason")
+    return word, "; ".join(text for text in (before, reason) if text) or None
+
+
+def _row(run: Path, word: state.State, reason: str | None) -> RunState:
+    submission = state.read_json(run / state.SUBMISSION) or {}
+    return RunState(
+        id=f"{run.parent.name}/{run.name}" if (run.parent / state.SWEEP).is_file() else run.name,
+        directory=str(run),
+        state=word,
+        job_id=submission.get("job_id"),
+        step=state.last_step(run),
+        reason=reason,
+    )

@@ -1,0 +1,79 @@
+"""Slurm's own commands: run, waited for while the controller is away, and refused in our words."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping
+
+from launcher.errors import SubmitError
+
+_TIMEOUT_S = 60
+_AWAY = ("Unable to contact slurm controller", "Socket timed out", "Connection refused", "slurmctld: connect")
+_UNKNOWN = "Could not establish a configuration source"
+_BETWEEN_S = 0.5
+
+LEAKS = ("SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "SUBMITIT_")
+RANKS = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+
+
+class SlurmRefused(Exception):
+    """A command of Slurm ended with an error that is not about reaching it; the text is Slurm's."""
+
+
+def ask(*command: str, patience_s: float = 0) -> str:
+    """Run one of Slurm's commands and return what it printed.
+
+    Args:
+        command: The program and its arguments.
+        patience_s: How long to try again while the controller does not answer, as when it is restarted.
+
+    Raises:
+        SubmitError: There is no Slurm on this machine, or its controller does not answer.
+        SlurmRefused: It answered with an error.
+    """
+    if shutil.which(command[0]) is None:
+        raise SubmitError(
+            f"{command[0]} is not found: this machine has no Slurm; submit from a login node, or use cluster=local"
+        )
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            done = subprocess.run(
+                command, env=environment(os.environ), capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise SubmitError(f"Slurm does not answer: {command[0]} took more than {_TIMEOUT_S} s") from None
+        if done.returncode == 0:
+            return f"{done.stdout}{done.stderr}" if "--test-only" in command else done.stdout
+        text = " ".join((done.stderr or done.stdout).split())
+        if not is_away(text):
+            raise SlurmRefused(text)
+        if time.monotonic() >= deadline:
+            raise SubmitError(f"Slurm does not answer: {text}")
+        time.sleep(_BETWEEN_S)
+
+
+def installed() -> bool:
+    """Whether this machine has Slurm's commands."""
+    return shutil.which("scontrol") is not None
+
+
+def is_away(text: str) -> bool:
+    """Whether a command failed because nobody answered."""
+    return any(words in text for words in (*_AWAY, _UNKNOWN))
+
+
+def environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """The environment without what a surrounding job has left in it.
+
+    ``SBATCH_PARTITION`` and its like would win over the script's own lines, and so make ``launch show`` untrue.
+    """
+    return {name: value for name, value in variables.items() if not leaks(name)}
+
+
+def leaks(name: str) -> bool:
+    """Whether a variable belongs to a surrounding job; where Slurm is found stays."""
+    return name != "SLURM_CONF" and (name.startswith(LEAKS) or name in RANKS)

@@ -1,0 +1,105 @@
+"""What Slurm knows about jobs: from squeue, else from accounting, else from scontrol, in few calls for many jobs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from launcher.errors import SubmitError
+from launcher.slurm.client import SlurmRefused, ask
+
+_MOST_AT_ONCE = 500
+"""Job ids in one command line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One job as Slurm describes it.
+
+    Attributes:
+        state: Slurm's word, such as ``RUNNING`` or ``NODE_FAIL``.
+        reason: Why it waits or ended, in Slurm's word; empty where there is none.
+        exit_code: Of the batch script, as ``status:signal``; empty where unknown.
+        nodes: The nodes it has or had; empty where there are none.
+    """
+
+    state: str
+    reason: str = ""
+    exit_code: str = ""
+    nodes: str = ""
+
+
+def look(ids: Iterable[str]) -> dict[str, Job]:
+    """Every job that Slurm still knows anything about.
+
+    Raises:
+        SubmitError: Slurm does not answer.
+    """
+    wanted = list(dict.fromkeys(ids))
+    found: dict[str, Job] = {}
+    for at in range(0, len(wanted), _MOST_AT_ONCE):
+        found |= _queued(wanted[at : at + _MOST_AT_ONCE])
+    missing = [job for job in wanted if job not in found]
+    if missing:
+        found |= _accounted(missing)
+    for job, facts in found.items():
+        if facts.state in ("FAILED", "NODE_FAIL") and not facts.exit_code:
+            found[job] = _shown(job) or facts
+    return found
+
+
+def commented() -> dict[str, str]:
+    """The newest job of each comment: by it the job of a launcher is found that ended before it wrote the id.
+
+    Raises:
+        SubmitError: Slurm does not answer.
+    """
+    rows = [line.partition("|") for line in ask("squeue", "-h", "-a", "--states=all", "-o", "%i|%k").splitlines()]
+    return {comment: job for job, _, comment in sorted(rows, key=lambda row: _number(row[0]))}
+
+
+def _number(job: str) -> int:
+    return int(re.match(r"\d+", job)[0])  # type: ignore[index]
+
+
+def _queued(ids: list[str]) -> dict[str, Job]:
+    command = ["squeue", "-h", "-a", "-r", "--states=all", f"--jobs={','.join(ids)}", "-o", "%i|%T|%r|%N"]
+    try:
+        lines = ask(*command).splitlines()
+    except SlurmRefused:  # "Invalid job id specified": the only one asked for is forgotten.
+        return {}
+    rows = (line.split("|") for line in lines)
+    return {job: Job(state=state, reason=_word(reason), nodes=nodes) for job, state, reason, nodes in rows}
+
+
+def _accounted(ids: list[str]) -> dict[str, Job]:
+    """From accounting; nothing where a cluster keeps none. Of a requeued job it shows the last attempt."""
+    command = ["sacct", "-n", "-P", "-X", f"--jobs={','.join(ids)}", "-o", "JobID,State,ExitCode,NodeList"]
+    try:
+        rows = [line.split("|") for line in ask(*command).splitlines()]
+    except (SlurmRefused, SubmitError):
+        return {}
+    return {
+        job: Job(state=state.split()[0], exit_code=code, nodes=_word(nodes))
+        for job, state, code, nodes in rows
+        if state
+    }
+
+
+def _shown(job: str) -> Job | None:
+    try:
+        text = ask("scontrol", "-o", "show", "job", job)
+    except SlurmRefused:
+        return None
+    facts = dict(re.findall(r"(\w+)=(\S*)", text))
+    return Job(
+        state=facts.get("JobState", "FAILED"),
+        reason=_word(facts.get("Reason", "")),
+        exit_code=facts.get("ExitCode", ""),
+        nodes=_word(facts.get("NodeList", "")),
+    )
+
+
+def _word(text: str) -> str:
+    return "" if text in ("None", "(null)", "None assigned") else text

@@ -1,0 +1,170 @@
+"""Asked of Slurm before a submission: would it take the job, and could the job ever start?"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from launcher.errors import ConfigError, ConfigErrors, SubmitError
+from launcher.slurm.client import SlurmRefused, ask
+from launcher.slurm.partitions import Partition, partitions
+from launcher.spec import ClusterSpec
+
+_REFUSALS = {
+    "Invalid account": ("account", "Slurm knows no such account for this user and partition"),
+    "Invalid qos": ("qos", "Slurm has no such quality of service for this user and partition"),
+    "Invalid feature": ("constraint", "no node has this feature"),
+    "reservation is invalid": ("reservation", "Slurm has no such reservation for this user"),
+    "Invalid --time": ("time_limit_min", "Slurm cannot read this time limit"),
+    "time limit is invalid": ("time_limit_min", "it is missing, or over what the account or the partition allows"),
+    "Invalid generic resource": ("gpu_request", "Slurm knows no such GPUs here"),
+}
+"""The part of sbatch's refusal that names the cause, the key under ``cluster`` that it is about, and our words."""
+
+_UNAVAILABLE = "Requested node configuration is not available"
+_BETWEEN_S = 0.5
+_IN_MEMORY = ("tmpfs", "ramfs")
+
+
+def check(cluster: ClusterSpec, text: str, *, patience_s: float) -> None:
+    """Refuse what Slurm would refuse, and what it would take and never start.
+
+    Args:
+        cluster: The profile.
+        text: The script.
+        patience_s: How long to wait for a controller that does not answer.
+
+    Raises:
+        ConfigErrors: The profile asks for what the cluster does not have.
+        SubmitError: There is no Slurm here, it does not answer, or it refuses for another reason.
+    """
+    try:
+        known = partitions(patience_s=patience_s)
+    except SlurmRefused as error:
+        raise SubmitError(f"Slurm refuses to describe its partitions: {error}") from None
+    errors = list(_errors(cluster, known))
+    if errors:
+        raise ConfigErrors(errors)
+    with tempfile.NamedTemporaryFile("w", suffix=".sh") as file:
+        file.write(text)
+        file.flush()
+        _test_only(cluster, file.name, patience_s)
+
+
+def _test_only(cluster: ClusterSpec, script: str, patience_s: float) -> None:
+    """Let sbatch judge; a controller that has just started knows its nodes only once they have answered."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            ask("sbatch", "--test-only", script, patience_s=patience_s)
+            return
+        except SlurmRefused as error:
+            early = _UNAVAILABLE in str(error) and ask("sinfo", "-h", "-t", "unk", "-o", "%N").strip()
+            if not early or time.monotonic() >= deadline:
+                raise _refused(cluster, str(error)) from None
+        time.sleep(_BETWEEN_S)
+
+
+def check_folder(directory: Path) -> None:
+    """Refuse a run directory in this machine's memory, which no other machine sees.
+
+    Whether nodes see a folder on a disk shows only on a node: ``launch doctor`` looks there.
+
+    Raises:
+        SubmitError: With the way out.
+    """
+    done = subprocess.run(["stat", "-f", "-c", "%T", directory], capture_output=True, text=True, check=False)
+    if done.stdout.strip() in _IN_MEMORY:
+        raise SubmitError(
+            f"{directory} is in this machine's memory ({done.stdout.strip()}), which compute nodes cannot see: "
+            "set cluster.shared_folder or run.directory to a folder that login node and nodes share"
+        )
+
+
+def _refused(cluster: ClusterSpec, text: str) -> Exception:
+    for words, (key, rule) in _REFUSALS.items():
+        if words in text:
+            return ConfigErrors([ConfigError(f"cluster.{key}", getattr(cluster, key), rule)])
+    short = text.replace("allocation failure: ", "").replace("sbatch: error: ", "").replace("sbatch: ", "")
+    return SubmitError(f"Slurm would refuse the job: {short}")
+
+
+def _errors(cluster: ClusterSpec, known: list[Partition]) -> Iterator[ConfigError]:
+    wanted = cluster.partition.split(",") if cluster.partition else []
+    chosen = [part for part in known if part.name in wanted or (not wanted and part.default)]
+    missing = sorted(set(wanted) - {part.name for part in known})
+    if missing or not chosen:
+        rule = f"Slurm has no partition {', '.join(missing)}" if missing else "Slurm has no default partition: name one"
+        yield ConfigError("cluster.partition", cluster.partition, rule, [_way(part) for part in known if part.up])
+        return
+    ups = [part for part in chosen if part.up]
+    if not ups:
+        rule = "the partition is down, so the job would wait for ever"
+        yield ConfigError("cluster.partition", cluster.partition, rule, [_way(part) for part in known if part.up])
+        return
+    yield from _limits(cluster, ups)
+    yield from _host(cluster, ups)
+    yield from _hardware(cluster, ups)
+
+
+def _way(part: Partition) -> str:
+    return f"cluster.partition={part.name}"
+
+
+def _limits(cluster: ClusterSpec, chosen: list[Partition]) -> Iterator[ConfigError]:
+    limits = [part.max_minutes for part in chosen]
+    longest = None if None in limits else max(limit for limit in limits if limit is not None)
+    names = ", ".join(part.name for part in chosen)
+    if cluster.time_limit_min is not None and longest is not None and cluster.time_limit_min > longest:
+        rule = f"partition {names} ends jobs after {longest} minutes, so Slurm would take the job and never start it"
+        yield ConfigError("cluster.time_limit_min", cluster.time_limit_min, rule, [f"cluster.time_limit_min={longest}"])
+    nodes = max(part.nodes if part.max_nodes is None else min(part.nodes, part.max_nodes) for part in chosen)
+    if cluster.nodes > nodes:
+        rule = f"partition {names} gives a job at most {nodes} nodes"
+        yield ConfigError("cluster.nodes", cluster.nodes, rule, [f"cluster.nodes={nodes}"])
+
+
+def _host(cluster: ClusterSpec, chosen: list[Partition]) -> Iterator[ConfigError]:
+    kinds = [kind for part in chosen for kind in part.kinds]
+    names = ", ".join(part.name for part in chosen)
+    cpus = max((kind.cpus for kind in kinds), default=0)
+    if cluster.cpus_per_node is not None and cluster.cpus_per_node > cpus:
+        rule = f"a node of partition {names} has at most {cpus} CPUs"
+        yield ConfigError("cluster.cpus_per_node", cluster.cpus_per_node, rule, [f"cluster.cpus_per_node={cpus}"])
+    wanted, most = _mib(cluster.memory), max((kind.memory_mib for kind in kinds), default=0)
+    if cluster.memory_request == "mem" and wanted is not None and wanted > most:
+        rule = f"a node of partition {names} has at most {most} MiB"
+        yield ConfigError("cluster.memory", cluster.memory, rule, [f"cluster.memory={most}M"])
+
+
+def _mib(memory: str | None) -> float | None:
+    """A memory size as sbatch reads it: MiB, or with K, M, G or T; None where it is none."""
+    found = re.fullmatch(r"(\d+)([KMGT]?)B?", memory or "", re.IGNORECASE)
+    return None if found is None else int(found[1]) * 1024.0 ** ("KMGT".index(found[2].upper() or "M") - 1)
+
+
+def _hardware(cluster: ClusterSpec, chosen: list[Partition]) -> Iterator[ConfigError]:
+    if cluster.gpu_request == "none":
+        return
+    kinds = [kind for part in chosen for kind in part.kinds]
+    types = sorted({name for kind in kinds for name, _ in kind.gpus if name})
+    names = ", ".join(part.name for part in chosen)
+    if cluster.gpu_type is not None and cluster.gpu_type not in types:
+        rule = f"the nodes of partition {names} have {', '.join(types) or 'no typed'} GPUs"
+        yield ConfigError("cluster.gpu_type", cluster.gpu_type, rule, [f"cluster.gpu_type={name}" for name in types])
+        return
+    most = max((_count(kind.gpus, cluster.gpu_type) for kind in kinds), default=0)
+    if most == 0:
+        rule = f"the nodes of partition {names} have no GPUs"
+        yield ConfigError("cluster.gpu_request", cluster.gpu_request, rule, ["cluster.gpu_request=none"])
+    elif cluster.gpus_per_node > most:
+        rule = f"a node of partition {names} has at most {most} GPUs"
+        yield ConfigError("cluster.gpus_per_node", cluster.gpus_per_node, rule, [f"cluster.gpus_per_node={most}"])
+
+
+def _count(gpus: tuple[tuple[str, int], ...], wanted: str | None) -> int:
+    return sum(count for name, count in gpus if wanted in (None, name))

@@ -1,0 +1,49 @@
+"""What one compute node sees: ``python -m launcher.slurm.probe FOLDER``, run there by ``launch doctor``."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import socket
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from launcher import machine
+
+PACKAGES = ("torch", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "transformers", "deepspeed", "megatron-core", "submitit")
+ANSWER = "answer.json"
+
+
+def facts() -> dict[str, Any]:
+    """This node: its name, Python, packages, and the GPUs that the job was given."""
+    here = machine.facts()
+    return {
+        "host": socket.gethostname(),
+        "python": platform.python_version(),
+        "packages": {name: version for name in PACKAGES if (version := _version(name)) is not None},
+        "gpus": [{"name": gpu.name, "memory_bytes": gpu.memory_bytes} for gpu in here.gpus],
+        "host_memory_bytes": here.host_memory_bytes,
+        "cpus": here.cpus,
+    }
+
+
+def main() -> None:
+    """Write the facts into a folder, which shows as well that the node can."""
+    folder = Path(sys.argv[1])
+    partial = folder / f".{ANSWER}.{os.getpid()}"
+    partial.write_text(json.dumps(facts()))
+    partial.replace(folder / ANSWER)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+if __name__ == "__main__":
+    main()

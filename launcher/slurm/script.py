@@ -1,0 +1,95 @@
+"""What a run asks Slurm for, as submitit's parameters: one task a node, torchrun below it, only what the user set."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from typing import Any
+
+from launcher.spec import ClusterSpec
+
+TASK = "task.pkl"
+"""The pickled callable, written before the submission."""
+
+
+def parameters(name: str, folder: str, directory: str, cluster: ClusterSpec) -> dict[str, Any]:
+    """Submitit's Slurm parameters of one run, or of an array.
+
+    Args:
+        name: The job's name.
+        folder: Where submitit keeps scripts, pickles and logs. It is the job's comment as well, by which a job is
+            found whose launcher ended before it could write down the id.
+        directory: The run's, or the sweep's, which a container has to see.
+        cluster: The profile.
+    """
+    optional = {
+        "partition": cluster.partition,
+        "account": cluster.account,
+        "qos": cluster.qos,
+        "constraint": cluster.constraint,
+        "cpus_per_task": cluster.cpus_per_node,
+        "exclusive": cluster.exclusive or None,
+        cluster.memory_request: cluster.memory,
+        **_gpus(cluster),
+    }
+    return {
+        "job_name": name,
+        "comment": folder,
+        "nodes": cluster.nodes,
+        "ntasks_per_node": 1,
+        "time": cluster.time_limit_min,  # None leaves the line out; submitit would say five minutes.
+        "wckey": None,  # Submitit's own is refused where workload keys are checked.
+        "signal_delay_s": cluster.save_margin_s,
+        "setup": [*setup(cluster), _own_pickle(folder)],
+        "srun_args": _srun(directory, cluster),
+        "additional_parameters": _additional(cluster),
+        **{key: value for key, value in optional.items() if value is not None},
+    }
+
+
+def python(directory: str, cluster: ClusterSpec) -> str:
+    """How the script calls Python; in a container its own, and with pyxis srun brings the container."""
+    interpreter = cluster.python or (sys.executable if cluster.container == "none" else "python3")
+    if cluster.container != "apptainer":
+        return shlex.quote(interpreter)
+    binds = ",".join([directory, *cluster.container_mounts])
+    return shlex.join(["apptainer", "exec", "--nv", f"--bind={binds}", str(cluster.container_image), interpreter])
+
+
+def setup(cluster: ClusterSpec) -> list[str]:
+    """The user's lines before the job, modules first."""
+    modules = [f"module load {shlex.join(cluster.modules)}"] if cluster.modules else []
+    return [*modules, *cluster.setup]
+
+
+def _gpus(cluster: ClusterSpec) -> dict[str, Any]:
+    """``--gpus-per-node`` rather than ``--gpus``: Slurm from 24.11 on refuses per-task forms with select/linear."""
+    typed = f"{cluster.gpu_type}:{cluster.gpus_per_node}" if cluster.gpu_type else cluster.gpus_per_node
+    if cluster.gpu_request == "none":
+        return {}
+    return {"gpus_per_node": typed} if cluster.gpu_request == "gpus_per_node" else {"gres": f"gpu:{typed}"}
+
+
+def _own_pickle(folder: str) -> str:
+    """Give the job its pickle, which submitit moves into place only once it has read the job's id."""
+    job = "${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_}${SLURM_ARRAY_TASK_ID:-$SLURM_JOB_ID}"
+    source = f"{shlex.quote(folder)}/${{SLURM_ARRAY_TASK_ID:-}}{TASK}"
+    return f"cp --no-clobber {source} {shlex.quote(folder)}/{job}_submitted.pkl"
+
+
+def _srun(directory: str, cluster: ClusterSpec) -> list[str]:
+    """``srun`` does not take over ``--cpus-per-task`` from sbatch since Slurm 22.05."""
+    arguments = ["--kill-on-bad-exit=1"]
+    if cluster.cpus_per_node is not None:
+        arguments.append(f"--cpus-per-task={cluster.cpus_per_node}")
+    if cluster.container == "pyxis":
+        mounts = ",".join([f"{directory}:{directory}", *cluster.container_mounts])
+        arguments += [f"--container-image={cluster.container_image}", f"--container-mounts={mounts}"]
+    return arguments
+
+
+def _additional(cluster: ClusterSpec) -> dict[str, Any]:
+    wanted: dict[str, Any] = {"requeue" if cluster.requeues else "no-requeue": True}
+    if cluster.reservation is not None:
+        wanted["reservation"] = cluster.reservation
+    return wanted | dict(cluster.extra)

@@ -1,0 +1,154 @@
+"""What a cluster offers and lacks, and the profile that follows from it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher.slurm import script
+from launcher.slurm.client import SlurmRefused, ask
+from launcher.slurm.partitions import NodeKind, Partition, partitions
+from launcher.slurm.probe import ANSWER
+from launcher.spec import ClusterSpec
+
+_POLL_S = 0.3
+_ENOUGH = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """A cluster as it was found.
+
+    Attributes:
+        config: The lines of ``scontrol show config``.
+        partitions: All that this user sees.
+        node: What one node said, or None where none answered.
+        problem: Why no node answered; None where one did.
+    """
+
+    config: Mapping[str, str]
+    partitions: tuple[Partition, ...]
+    node: Mapping[str, Any] | None
+    problem: str | None
+
+
+def survey(cluster: ClusterSpec, folder: Path, *, wait_s: float) -> Survey:
+    """Ask Slurm, and one node of it.
+
+    Args:
+        cluster: How to ask for a node: partition, account and the like, and the lines before the job.
+        folder: The folder that nodes should share.
+        wait_s: How long to wait for a node; 0 asks none.
+
+    Raises:
+        SubmitError: There is no Slurm here, or it does not answer.
+    """
+    config = dict(re.findall(r"^(\S+)\s*= (.*?)\s*$", ask("scontrol", "show", "config"), re.MULTILINE))
+    known = tuple(partitions())
+    node, problem = _asked(cluster, folder, wait_s) if wait_s else (None, "no node was asked")
+    return Survey(config=config, partitions=known, node=node, problem=problem)
+
+
+def _asked(cluster: ClusterSpec, folder: Path, wait_s: float) -> tuple[dict[str, Any] | None, str | None]:
+    """Let one node answer through the shared folder; its answer, or why there is none."""
+    try:
+        place = Path(tempfile.mkdtemp(prefix=".launch-doctor-", dir=folder))
+    except OSError as error:
+        return None, f"{folder} cannot be written here: {error.strerror}"
+    try:
+        job = ask("sbatch", "--parsable", *_options(cluster, place), "--wrap", _command(cluster, place)).split(";")[0]
+        return _answer(job.strip(), place, wait_s)
+    except SlurmRefused as error:
+        return None, f"Slurm refused to run a job on a node: {error}"
+    finally:
+        for path in place.iterdir():
+            path.unlink()
+        place.rmdir()
+
+
+def _options(cluster: ClusterSpec, place: Path) -> list[str]:
+    chosen = {key: getattr(cluster, key) for key in ("partition", "account", "qos", "constraint", "reservation")}
+    options = [f"--{key}={value}" for key, value in chosen.items() if value is not None]
+    if cluster.gpu_request != "none":
+        name = "gpus-per-node" if cluster.gpu_request == "gpus_per_node" else "gres"
+        options.append(f"--{name}=1" if name == "gpus-per-node" else f"--{name}=gpu:1")
+    return [*options, "--nodes=1", "--ntasks=1", "--time=2", "--job-name=launch-doctor", f"--output={place}/out"]
+
+
+def _command(cluster: ClusterSpec, place: Path) -> str:
+    python = script.python(str(place), cluster)
+    return "\n".join([*script.setup(cluster), f"{python} -m launcher.slurm.probe {shlex.quote(str(place))}"])
+
+
+def _answer(job: str, place: Path, wait_s: float) -> tuple[dict[str, Any] | None, str | None]:
+    deadline, state = time.monotonic() + wait_s, "PENDING"
+    while time.monotonic() < deadline and state in _ENOUGH:
+        if (place / ANSWER).exists():
+            return json.loads((place / ANSWER).read_text()), None
+        time.sleep(_POLL_S)
+        state, _, reason = ask("squeue", "-h", "--states=all", "-j", job, "-o", "%T %r").strip().partition(" ")
+    if (place / ANSWER).exists():
+        return json.loads((place / ANSWER).read_text()), None
+    if state in _ENOUGH:
+        ask("scancel", job)
+        return None, f"no node answered within {wait_s:.0f} s (job {state.lower()}: {reason})"
+    said = (place / "out").read_text().split("\n")[-2:] if (place / "out").exists() else []
+    if not said:
+        return None, f"a node cannot write to {place.parent}: it is not shared, or not writable there"
+    return None, f"the job ended as {state}: {' '.join(said).strip()}"
+
+
+def lacks(found: Survey) -> Iterator[str]:
+    """What will bite, in sentences."""
+    signals = f"{found.config.get('SlurmctldParameters', '')},{found.config.get('PreemptParameters', '')}"
+    if any(part.preempt_mode == "REQUEUE" for part in found.partitions) and "send_user_signal" not in signals:
+        yield "preempted jobs get SIGTERM alone (no preempt_send_user_signal): they must save within GraceTime"
+    if "none" in found.config.get("AccountingStorageType", "none"):
+        age = found.config.get("MinJobAge", "300 sec")
+        yield f"no accounting: what Slurm itself knows of a job is gone {age} after its end"
+    if found.problem is not None:
+        yield found.problem
+    elif found.node is not None:
+        yield from _lacks_of_node(found.node)
+
+
+def _lacks_of_node(node: Mapping[str, Any]) -> Iterator[str]:
+    missing = [name for name in ("torch", "submitit") if name not in node["packages"]]
+    if missing:
+        yield f"the job's Python on {node['host']} lacks {', '.join(missing)}: see cluster.python, .modules, .container"
+    if not node["gpus"]:
+        yield f"no GPU driver answers on {node['host']}: its memory is unknown, name it by hardware=..."
+
+
+def profile(found: Survey, cluster: ClusterSpec) -> dict[str, Any]:
+    """Settings for ``conf/cluster/``: of the partition asked for, else the default one, else that with most GPUs."""
+    ups = [part for part in found.partitions if part.up]
+    named = [part for part in ups if part.name == cluster.partition] or [part for part in ups if part.default] or ups
+    if not named:
+        return {"kind": "slurm"}
+    part = max(named, key=lambda part: max((kind.gpu_count * kind.count for kind in part.kinds), default=0))
+    kind = max(part.kinds, key=lambda kind: (kind.gpu_count, kind.count), default=None)
+    given = {key: getattr(cluster, key) for key in ("account", "qos", "constraint", "reservation", "python")}
+    settings = {"kind": "slurm", "partition": part.name, **{key: value for key, value in given.items() if value}}
+    return settings | _of_kind(kind, part)
+
+
+def _of_kind(kind: NodeKind | None, part: Partition) -> dict[str, Any]:
+    if kind is None:
+        return {}
+    settings: dict[str, Any] = {"gpus_per_node": kind.gpu_count} if kind.gpu_count else {"gpu_request": "none"}
+    types = {name for each in part.kinds for name, _ in each.gpus}
+    if len(types) > 1:
+        settings["gpu_type"] = max(kind.gpus, key=lambda item: item[1])[0]
+    if part.max_minutes is not None:
+        settings["time_limit_min"] = part.max_minutes
+        if part.max_minutes < 4:
+            settings["save_margin_s"] = part.max_minutes * 30
+    return settings | {"cpus_per_node": kind.cpus}

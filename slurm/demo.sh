@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# What `make slurm-demo` shows, beside a development cluster: a run on two nodes, put back into the queue and resumed.
+set -euo pipefail
+launch=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)/.venv/bin/launch
+folder=$(mktemp -d /tmp/launch-slurm-demo-XXXX)
+cd "$folder"
+
+say() { printf '\n$ %s\n' "$*"; }
+do_it() { say "$*"; "$@"; }
+
+follow() { # until the run is in one of the states $2
+  local now before=
+  while :; do
+    now=$("$launch" status "$1" | tail -n 1)
+    [ "$now" = "$before" ] || echo "$now"
+    before=$now
+    for state in $2; do case $now in "$1  $state"*) return ;; esac; done
+    sleep 1
+  done
+}
+
+do_it sinfo
+run=(model=tiny parallel=fsdp precision=fp32 data=synthetic train.steps=200 train.sequence_length=64
+  cluster=slurm hardware.device=cpu cluster.nodes=2 cluster.gpus_per_node=2 run.name=demo)
+do_it "$launch" show "${run[@]}"
+do_it "$launch" "${run[@]}"
+follow demo running
+until [ -s runs/demo/metrics.jsonl ]; do sleep 1; done
+do_it scancel --signal=USR2 "$(sed 's/.*"job_id": "\([0-9]*\)".*/\1/' runs/demo/submission.json)"
+follow demo "requeued finished failed"
+follow demo "finished failed"
+say "first and last line of metrics.jsonl, and the steps that were saved"
+sed -n '1p;$p' runs/demo/metrics.jsonl
+ls runs/demo/checkpoints
+echo "all of it: $folder"
+grep -q '"state": "finished"' runs/demo/state.json

@@ -1,0 +1,183 @@
+"""Runs on a real Slurm: submitted, watched, stopped, requeued, resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher import runs, state
+from slurm.dev_cluster import Cluster
+from tests.slurm_runs import SCRIPT, SLURM, at, ended, launch, lines, restarts, submit, wait
+
+
+@pytest.fixture(scope="module")
+def long_job(slurm_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A job of 100 s that has to save 40 s before the end of its two minutes; it runs beside the other tests.
+
+    Slurm looks at the clock every half a minute, and may send its signal up to a minute early.
+    """
+    folder = tmp_path_factory.mktemp("long")
+    (folder / "train.py").write_text(SCRIPT)
+    with at(folder, slurm_cluster):
+        limit = ("cluster.partition=short", "cluster.time_limit_min=2", "cluster.save_margin_s=40")
+        yield submit("long", "cluster.gpus_per_node=1", *limit, "--", "--steps", "1000")
+
+
+@pytest.fixture
+def cluster(slurm_cluster: Cluster, tmp_path: Path, long_job: Path) -> Iterator[Cluster]:
+    assert long_job.exists()
+    (tmp_path / "train.py").write_text(SCRIPT)
+    with at(tmp_path, slurm_cluster):
+        yield slurm_cluster
+
+
+def test_a_run_on_two_nodes_from_submission_to_its_end(
+    cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    words = (*SLURM, "script=train.py", "run.name=two", "cluster.nodes=2", "cluster.gpus_per_node=2")
+    shown = launch("show", "--json", *words)
+    began = time.monotonic()
+    answer = launch("--json", *words)
+    assert time.monotonic() - began < 10, "it does not wait for the job"
+    assert answer.status == 0, answer.err
+    row = answer.json["run"]
+    run = Path(row["directory"])
+    assert (row["id"], run) == ("two", Path.cwd() / "runs" / "two")
+    assert row["state"] in ("queued", "running")
+    script = next((run / "logs" / "submitit").glob("*_submission.sh")).read_text()
+    assert script == shown.json["sbatch"], "what show prints is what Slurm got"
+    os.chdir(tmp_path_factory.mktemp("elsewhere"))
+    for name in ("two", str(run), row["job_id"]):
+        assert launch("status", "--json", name).json["runs"][0]["directory"] == str(run), name
+    assert ended(run).state == "finished"
+    outputs = sorted(path.read_text() for path in run.glob("logs/ranks/*/attempt_0/*/stdout.log"))
+    assert [text[:12] for text in outputs] == [f"rank {rank} of 4 "[:12] for rank in range(4)]
+    assert all(re.search(r"sees \d,\d\n", text) for text in outputs), "each node's share of the GPUs"
+    assert "rank 3 of 4" in launch("logs", "two").out
+
+
+def test_a_failing_job_says_why_in_one_line(cluster: Cluster) -> None:
+    run = submit("fails", "cluster.gpus_per_node=2", "--", "--do", "fail")
+    ending = ended(run)
+    assert ending.state == "failed"
+    assert (ending.reason or "").startswith(
+        "ValueError: the learning rate is a fish (train.py:10 in fail) (exit status 1;"
+    )
+    assert restarts(cluster, run) == 0, "a mistake in the program is not tried again"
+    wait("Slurm's own word for it", lambda: "FAILED" in cluster.ask("scontrol", "show", "job", str(ending.job_id)))
+
+
+def test_a_crash_loop_is_not_requeued_for_ever(cluster: Cluster) -> None:
+    run = submit("loop", "cluster.gpus_per_node=2", "cluster.requeues=1", "--", "--do", "die")
+    ending = ended(run)
+    assert ending.state == "failed"
+    expected = "rank 1 was ended by SIGKILL: the kernel may have been out of memory; not requeued: 2 attempts in a row "
+    assert (ending.reason or "").startswith(expected + "left no new checkpoint (cluster.requeues=1)")
+    assert restarts(cluster, run) == 1
+
+
+def test_a_run_is_cancelled_while_it_waits_and_while_it_trains_and_goes_on_later(cluster: Cluster) -> None:
+    waiting = submit("waiting", "cluster.gpus_per_node=1", "cluster.extra.begin=now+1hour")
+    assert runs.read(waiting).state == "queued"
+    assert runs.read(waiting).reason == "waiting for its start time"
+    training = submit("training", "cluster.gpus_per_node=1", "--", "--steps", "80")
+    assert launch("cancel", "waiting").status == 0
+    assert ended(waiting).reason == "cancelled before it had started"
+    wait("steps", lambda: lines(training))
+    answer = launch("cancel", "training")
+    assert "training saves a checkpoint and ends; cancel it again to end it at once" in answer.err
+    assert ended(training).state == "cancelled"
+    [saved] = [int(path.name[5:]) for path in training.glob("checkpoints/step-*")]
+    assert 0 < saved < 80
+    assert launch("resume", "training").status == 0
+    assert ended(training).state == "finished"
+    assert [line["step"] for line in lines(training)] == list(range(1, 81)), "no step is lost and none is done twice"
+
+
+def test_a_node_that_goes_down_costs_no_more_than_its_attempt(cluster: Cluster) -> None:
+    run = submit("node", "cluster.gpus_per_node=1", "--", "--steps", "30")
+    wait("steps", lambda: lines(run))
+    node = cluster.ask("squeue", "-h", "-j", str(runs.read(run).job_id), "-o", "%N")
+    cluster.ask("scontrol", "update", f"node={node}", "state=down", "reason=test")  # It returns when it next reports.
+    wait("the requeue", lambda: runs.read(run).state == "requeued")
+    assert ended(run).state == "finished"
+    assert restarts(cluster, run) == 1
+
+
+def test_a_controller_that_restarts_is_waited_for(cluster: Cluster) -> None:
+    cluster.kill("slurmctld", "slurmctld", signal.SIGTERM)
+    assert "Slurm does not answer" in str(runs.read(submitted(Path.cwd() / "runs" / "old")).reason)
+    cluster.revive("slurmctld", "sh", "-c", "sleep 3; exec slurmctld -D")
+    run = submit("patient", "cluster.gpus_per_node=1")
+    assert ended(run).state == "finished"
+    wait(
+        "all nodes", lambda: "node[1-4]" in cluster.ask("sinfo", "-h", "-p", "main", "-t", "idle,mix,alloc", "-o", "%N")
+    )
+
+
+def submitted(run: Path) -> Path:
+    """A run directory with a job that nobody but Slurm could tell about."""
+    run.mkdir(parents=True)
+    (run / "spec.json").write_text("{}")
+    state.write_atomically(run / state.SUBMISSION, {"kind": "slurm", "job_id": "1"})
+    return run
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_launcher_killed_around_its_submission_neither_loses_nor_doubles_the_run(cluster: Cluster, when: str) -> None:
+    real = cluster.ask("sh", "-c", "command -v sbatch")
+    Path("bin").mkdir()
+    submits = f'{real} "$@"' if when == "after" else "true"
+    Path("bin/sbatch").write_text(
+        f'#!/bin/sh\ncase $1 in --test-only) exec {real} "$@";; esac\n{submits}\nkill -9 $PPID\n'
+    )
+    Path("bin/sbatch").chmod(0o755)
+    path = os.environ["PATH"]
+    os.environ["PATH"] = f"{Path.cwd()}/bin:{path}"
+    pid = os.fork()
+    if not pid:
+        launch(*SLURM, "script=train.py", "run.name=killed", "cluster.gpus_per_node=1")
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+    os.environ["PATH"] = path
+    run = Path.cwd() / "runs" / "killed"
+    assert json.loads((run / state.SUBMISSION).read_text())["job_id"] is None
+    if when == "before":
+        assert runs.read(run).state == "prepared"
+        assert launch("status").out.endswith("recorded, but not submitted: `launch resume killed` submits it\n")
+        assert launch("resume", "killed").status == 0
+    assert runs.read(run).job_id is not None
+    assert ended(run).state == "finished"
+    jobs = cluster.ask("squeue", "-h", "--states=all", "-o", "%i %k").splitlines()
+    assert len([line for line in jobs if line.endswith(f" {run}/logs/submitit")]) == 1
+
+
+def test_without_accounting_the_controller_and_the_files_tell_the_state(cluster: Cluster, tmp_path: Path) -> None:
+    conf = cluster.layout.conf.read_text().replace("accounting_storage/slurmdbd", "accounting_storage/none")
+    (tmp_path / "slurm.conf").write_text(
+        "".join(line for line in conf.splitlines(True) if "AccountingStorageEn" not in line)
+    )
+    run = submit("plain", "cluster.gpus_per_node=1", "cluster.extra.begin=now+1hour")
+    os.environ["SLURM_CONF"] = str(tmp_path / "slurm.conf")
+    assert runs.read(run).state == "queued"
+    cluster.ask("scancel", str(runs.read(run).job_id))
+    ending = ended(run)
+    assert (ending.state, ending.reason) == ("cancelled", "cancelled by scancel")
+    forgotten = submitted(Path.cwd() / "runs" / "forgotten")
+    assert runs.read(forgotten).state == "lost"
+    assert "Slurm no longer knows the job" in str(runs.read(forgotten).reason)
+
+
+def test_a_job_longer_than_its_time_limit_finishes_over_several_allocations(cluster: Cluster, long_job: Path) -> None:
+    assert ended(long_job, 400).state == "finished"
+    found = lines(long_job)
+    assert [line["step"] for line in found] == list(range(1, 1001)), "every step once, in order"
+    assert len({line["attempt"] for line in found}) >= 2
+    assert restarts(cluster, long_job) >= 1

@@ -1,0 +1,62 @@
+"""Training on two nodes of a real Slurm: the same losses with a preemption as without, and both engines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher import runs
+from slurm.dev_cluster import Cluster
+from tests.slurm_runs import at, ended, lines, restarts, submit, wait
+from tests.training import SMALL
+
+WORLD = ("cluster.nodes=2", "cluster.gpus_per_node=2", "train.micro_batch_size=2")
+
+
+@pytest.fixture
+def cluster(slurm_cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    with at(tmp_path, slurm_cluster):
+        yield slurm_cluster
+
+
+def losses(run: Path) -> list[tuple[int, float]]:
+    return [(line["step"], line["loss"]) for line in lines(run)]
+
+
+def preempt(cluster: Cluster, run: Path) -> str:
+    """Take a run's nodes for a job of higher priority."""
+    nodes = cluster.ask("squeue", "-h", "-j", str(runs.read(run).job_id), "-o", "%N")
+    words = ("--partition=high", f"--nodelist={nodes}", "--nodes=2", "--gpus-per-node=8", "--output=/dev/null")
+    return cluster.ask("sbatch", "--parsable", *words, "--wrap", "sleep 1")
+
+
+def test_a_preempted_run_has_the_losses_of_an_undisturbed_one(cluster: Cluster) -> None:
+    words = (*SMALL, *WORLD, "train.steps=60", "data.workers=1", "cluster.partition=low")
+    disturbed = submit("disturbed", *words, "parallel=fsdp")
+    wait("steps", lambda: len(lines(disturbed)) > 3, 240)
+    preempt(cluster, disturbed)
+    wait("the requeue", lambda: runs.read(disturbed).state == "requeued", 120)
+    reason = str(runs.read(disturbed).reason)
+    assert reason.startswith("told to save by Slurm, a time limit or a preemption after step ")
+    saved = [json.loads((path / "state.json").read_text())["step"] for path in disturbed.glob("checkpoints/step-*")]
+    assert ended(disturbed, 300).state == "finished"
+    assert restarts(cluster, disturbed) == 1
+    assert 0 < saved[0] < 60
+    whole = submit("whole", *words, "parallel=fsdp")
+    assert ended(whole, 300).state == "finished"
+    assert [step for step, _ in losses(whole)] == list(range(1, 61))
+    assert losses(disturbed) == losses(whole), f"it was stopped after step {saved[0]}"
+
+
+def test_deepspeed_trains_on_two_nodes(cluster: Cluster) -> None:
+    run = submit("zero3", *SMALL, *WORLD, "train.steps=5", "parallel=zero3")
+    ending = ended(run, 400)
+    assert ending.state == "finished", ending.reason
+    found: list[dict[str, Any]] = lines(run)
+    assert [line["step"] for line in found] == [1, 2, 3, 4, 5]
+    assert found[-1]["loss"] < found[0]["loss"]
