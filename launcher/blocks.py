@@ -98,6 +98,7 @@ class Engine:
         sequence_length: Keys that a query meets, for attention that stores its scores.
         scores: Whether attention stores its scores.
         attention_copy: Whether attention's output is kept twice, in the layouts of its kernel and of the block.
+        expert_outputs: Whether the outputs of routed experts are kept.
         cpu: Whether the kernels are those of the CPU.
         vocabulary_multiple: The vocabulary is padded to a multiple of it.
         shard_rows: Whether shards are cut by rows of each tensor (FSDP2), or from one flat buffer.
@@ -117,6 +118,7 @@ class Engine:
     sequence_length: int
     scores: bool = False
     attention_copy: bool = False
+    expert_outputs: bool = False
     cpu: bool = False
     vocabulary_multiple: int = 1
     shard_rows: bool = False

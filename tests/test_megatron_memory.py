@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from launcher.strategies import pipeline
 from launcher.terms import MemoryTerm, Moment
 from tests.helpers import make_spec
 from tests.test_memory_numbers import ranks_of
@@ -57,6 +58,11 @@ def test_grouped_experts_have_four_workspaces_more_one_for_each_stream() -> None
     assert megabytes(terms_of(*EXPERTS, "hardware=h100_80g"), "workspaces of", "idle") == 5 * 32
     one_by_one = terms_of(*EXPERTS, "hardware=h100_80g", "+backend.extra.moe-grouped-gemm=false")
     assert megabytes(one_by_one, "workspaces of", "idle") == 32
+
+
+def test_overlapped_tensor_parallel_communication_takes_three_workspaces_in_place_of_one() -> None:
+    terms = terms_of("parallel.tensor=2", "hardware=h100_80g", "+backend.extra.tp-comm-overlap=true")
+    assert megabytes(terms, "workspaces of", "idle") == 3 * 32
 
 
 def test_local_layers_meet_transformer_engine_in_the_router_of_experts_alone() -> None:
@@ -141,6 +147,59 @@ def test_deferred_gradients_of_the_output_projection_wait_for_the_end(limit: int
     one = 2 * (50432 // 2 + 512) * 4096 / MIB
     assert megabytes(terms, "micro-batches of gradients", "loss") == pytest.approx(number * one)
     assert megabytes(terms_of(*deferring), "micro-batches of gradients", "loss") == 0
+
+
+@pytest.mark.parametrize(
+    ("overrides", "printed"),
+    [
+        (("model.hidden_act=silu",), 2 * (512 + 2 * 512 + 512)),
+        (("model.hidden_act=gelu",), 2 * (512 + 512 + 512 + 512)),
+        (("model.hidden_act=gelu", "+backend.extra.deterministic-mode=true"), 2 * (512 + 3 * 512 + 512)),
+        (
+            (
+                "model.hidden_act=gelu",
+                "+backend.extra.deterministic-mode=true",
+                "+backend.extra.moe-permute-fusion=true",
+            ),
+            2 * (512 + 3 * 512),
+        ),
+    ],
+)
+def test_an_expert_saves_its_input_its_mlp_and_what_the_routers_weight_multiplies(
+    overrides: tuple[str, ...], printed: int
+) -> None:
+    block = ranks_of(make_spec(*MODEL, *EXPERTS, *overrides))[0].held.blocks[0]
+    assert sum(row.bytes for row in block.saved if row.share.startswith("routed")) == printed
+
+
+@pytest.mark.parametrize(
+    ("hardware", "printed"), [("a100_80g", 8_519_680), ("h100_80g", 33_554_432), ("b200", 33_554_432)]
+)
+def test_a_workspace_of_cublas_is_32_mib_from_hopper_on(hardware: str, printed: int) -> None:
+    assert megabytes(terms_of(f"hardware={hardware}"), "cuBLAS handles", "idle") * MIB == 2 * printed
+
+
+COUNTED = (
+    "model.num_hidden_layers=6",
+    "parallel.pipeline=4",
+    "parallel.virtual_pipeline=2",
+    "train.global_batch_size=64",
+    "+backend.extra.account-for-embedding-in-pipeline-split=true",
+    "+backend.extra.account-for-loss-in-pipeline-split=true",
+)
+
+
+def test_a_split_that_counts_embedding_and_loss_leaves_their_chunks_a_layer_less() -> None:
+    spec = make_spec(*MODEL, *COUNTED)
+    assert pipeline.chunk_sizes(spec) == (0, 1, 1, 1, 1, 1, 1, 0)
+    # The last stage runs its first chunk four times before its second, which has no layer.
+    assert pipeline.in_flight(spec, 3) == 4
+
+
+def test_the_named_size_of_a_stage_is_shared_out_among_its_chunks() -> None:
+    sizes = ("parallel.first_stage_layers=2", "parallel.last_stage_layers=2")
+    spec = make_spec(*MODEL, "parallel.pipeline=4", "parallel.virtual_pipeline=2", *sizes)
+    assert pipeline.chunk_sizes(spec) == (1, 2, 2, 1, 1, 2, 2, 1)
 
 
 INTERLEAVED = ("parallel.pipeline=4", "parallel.virtual_pipeline=3", "train.global_batch_size=64")

@@ -63,15 +63,24 @@ def feed_forward(model: ModelSpec, engine: Engine, width: int, part: Part = "mlp
 
 
 def routed(model: ModelSpec, engine: Engine) -> list[Saved]:
-    """Routed experts: input and output of each token sent, what the expert's MLP saves, and the router in fp32."""
+    """Routed experts: input of each token sent, what the expert's MLP saves, and the router in fp32.
+
+    The router's weight is applied inside the expert (``transformer/moe/experts.py``): the gated activation's kernel
+    does it, else it is a product whose factor is saved beside it. Deterministic un-permutation adds by index, which
+    saves what it adds: the expert's output (``moe_utils.py``, torch ``derivatives.yaml``).
+    """
     hidden, width, size = model.hidden_size, model.moe_intermediate_size, engine.size
-    inner = 2 * width if model.gated else width
-    return [
+    rows = [
         _saved("router", 4 * model.num_experts, "residual", "moe"),
-        _saved("expert inputs and outputs", 2 * size * hidden, "routed", "moe"),
-        _saved("expert input projection", size * inner, "routed_tensor", "moe"),
+        _saved("expert input", size * hidden, "routed", "moe"),
+        _saved("expert input projection", size * (2 * width if model.gated else width), "routed_tensor", "moe"),
         _saved("expert activation", size * width, "routed_tensor", "activation"),
     ]
+    if not model.gated:
+        rows.append(_saved("weighted expert activation", size * width, "routed_tensor", "activation"))
+    if engine.expert_outputs:
+        rows.append(_saved("expert output", size * hidden, "routed", "moe"))
+    return rows
 
 
 def latent_attention(model: ModelSpec, engine: Engine) -> list[Saved]:

@@ -11,8 +11,8 @@ from launcher.spec import RunSpec
 from launcher.terms import ALWAYS, MemoryTerm
 from launcher.units import KIB, MIB
 
-CUBLAS_WORKSPACE = {"hopper": 32 * MIB, "other": 2 * 4 * MIB + 8 * 16 * KIB}
-"""torch ``aten/src/ATen/cuda/CublasHandlePool.cpp``: 32 MiB on Hopper, else ``:4096:2:16:8``."""
+CUBLAS_WORKSPACE = {True: 32 * MIB, False: 2 * 4 * MIB + 8 * 16 * KIB}
+"""torch 2.15 ``CublasHandlePool.cpp``, ``parseChosenWorkspaceSize``: 32 MiB from Hopper on, else ``:4096:2:16:8``."""
 
 CUBLAS_HANDLES = 2
 """A handle is a thread's own, and autograd runs backward in a second thread: two workspaces. Recorded static bytes of
@@ -88,7 +88,7 @@ def cublas_workspace(spec: RunSpec) -> int:
     pairs = re.findall(r":(\d+):(\d+)", spec.cluster.environment.get("CUBLAS_WORKSPACE_CONFIG", ""))
     if pairs:
         return sum(int(size) * int(number) for size, number in pairs) * KIB
-    return CUBLAS_WORKSPACE["hopper" if is_hopper(spec) else "other"]
+    return CUBLAS_WORKSPACE[is_hopper(spec) or is_blackwell(spec)]
 
 
 def is_hopper(spec: RunSpec) -> bool:

@@ -34,22 +34,29 @@ def apply(view: RankView, spec: RunSpec) -> RankView:
 def chunk_sizes(spec: RunSpec) -> tuple[int, ...]:
     """Layers of each of the ``pipeline x virtual_pipeline`` model chunks in the order of the model.
 
-    Layers that do not divide go to the earliest chunks, after the sizes that the first and the last stage have by name,
-    which their chunks share (Megatron-core ``get_num_layers_to_build``).
+    Layers that do not divide go to the earliest chunks. Sizes that the first and the last stage have by name are shared
+    out among their chunks; with ``--account-for-embedding-in-pipeline-split`` and with
+    ``--account-for-loss-in-pipeline-split`` the embedding and the loss count for a layer each (Megatron-core
+    ``transformer_block.py``, ``get_num_layers_to_build``).
     """
     parallel = spec.parallel
-    stages, chunks = parallel.pipeline, parallel.virtual_pipeline
-    sizes: list[int | None] = [None] * (stages * chunks)
-    if parallel.first_stage_layers is not None:
-        sizes[::stages] = [parallel.first_stage_layers // chunks] * chunks
-    if parallel.last_stage_layers is not None:
-        sizes[stages - 1 :: stages] = [parallel.last_stage_layers // chunks] * chunks
-    left = max(0, spec.model.num_hidden_layers - sum(size for size in sizes if size is not None))
+    count, stages = parallel.pipeline * parallel.virtual_pipeline, parallel.pipeline
+    embedding = bool(spec.backend.argument("account-for-embedding-in-pipeline-split"))
+    loss = bool(spec.backend.argument("account-for-loss-in-pipeline-split"))
+    sizes: list[int | None] = [None] * count
+    for stage, size in ((0, parallel.first_stage_layers), (stages - 1, parallel.last_stage_layers)):
+        if size is not None:
+            share, extra = divmod(size, parallel.virtual_pipeline)
+            sizes[stage::stages] = [share + (chunk < extra) for chunk in range(parallel.virtual_pipeline)]
+    layers = spec.model.num_hidden_layers + embedding + loss
+    left = max(0, layers - sum(size for size in sizes if size is not None))
     share, extra = divmod(left, max(1, sizes.count(None)))
     result = []
     for size in sizes:
         result.append(size if size is not None else share + (extra > 0))
         extra -= size is None
+    result[0] -= embedding
+    result[-1] -= loss
     return tuple(result)
 
 
@@ -82,8 +89,15 @@ def in_flight(spec: RunSpec, stage: int) -> Fraction:
         group = spec.backend.argument("microbatch-group-size-per-virtual-pipeline-stage") or stages
         ahead = 1 if spec.backend.argument("overlap-moe-expert-parallel-comm") else 0
         warm_up = 2 * (stages - stage - 1) + (chunks - 1) * group + ahead
-        return Fraction(min(warm_up + 1, micro_batches * chunks), chunks)
+        return _chunks_in_flight(spec, stage, min(warm_up + 1, micro_batches * chunks), group)
     return Fraction(min(micro_batches, stages - stage))
+
+
+def _chunks_in_flight(spec: RunSpec, stage: int, forwards: int, group: int) -> Fraction:
+    """The layers of the first so many forward passes, which take the chunks in turn, a round of micro-batches each."""
+    own = chunk_sizes(spec)[stage :: spec.parallel.pipeline]
+    run = [own[number // group % len(own)] for number in range(forwards)]
+    return Fraction(sum(run), sum(own)) if sum(own) else Fraction(forwards, len(own))
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:

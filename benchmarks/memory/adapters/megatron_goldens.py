@@ -4,29 +4,36 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from math import lcm
 from pathlib import Path
 from typing import Any
 
-from benchmarks.memory.row import Row
+from benchmarks.memory.row import Counter, Row
+from benchmarks.memory.scoring import judged
 from launcher.catalog import Catalog
 from launcher.errors import ConfigErrors
 from launcher.importers import megatron
 from launcher.request import request
+from launcher.spec import RunSpec
 
 HARDWARE = {"a100": "a100_80g", "h100": "h100_80g", "gb200": "b200"}
 
 ENVIRONMENT = ("CUBLAS_WORKSPACE_CONFIG", "NVTE_ALLOW_NONDETERMINISTIC_ALGO")
 """Variables that change memory."""
 
+SMALL_BLACKWELL_WORKSPACES = ("2aeaf56cb73f", "4e85d74ae9b4", "6de636290480")
+"""Commits at whose containers' torch has cuBLAS workspaces of 8.1 MiB on Blackwell, as static bytes of runs with and
+without tensor and context parallelism say alike; the torch of this launcher, and of the other commits, has 32 MiB."""
+
+NODE = 8
+
 UNMODELLED = {
     "--mtp-num-layers": "multi-token prediction",
     "--use-megatron-fsdp": "Megatron-FSDP",
     "--pipeline-model-parallel-layout": "a free pipeline layout",
-    "--account-for-embedding-in-pipeline-split": "a pipeline split that counts the embedding",
     "--fine-grained-activation-offloading": "activation offload",
     "--export-kd-cfg": "distillation",
     "--cuda-graph-impl": "CUDA graphs",
-    "--num-distributed-optimizer-instances": "instances of the distributed optimizer",
     "--rampup-batch-size": "a batch that grows",
 }
 """Arguments that change memory and that the model does not know."""
@@ -40,27 +47,63 @@ def rows(path: Path) -> Iterator[Row]:
 
 
 def _row(run: dict[str, Any], catalog: Catalog) -> Row:
-    name, arguments = run["id"], run["args"]
+    name = run["id"]
     reason = _reason(run)
     if reason is not None:
         return Row(name=name, left_out=reason)
-    hardware = next(option for word, option in HARDWARE.items() if word in run["machine"])
-    world = [f"hardware={hardware}", f"cluster.nodes={run['nodes']}", f"cluster.gpus_per_node={run['gpus']}"]
-    world += _environment(run["env_vars"])
     try:
-        found = megatron.read(json.dumps({"MODEL_ARGS": arguments}), "arguments.json")
-        overrides = [text for text in found.overrides if not text.startswith("model.vocab_size")]
-        overrides += [*world, *_left_out(arguments), *_kernels(run), f"model.vocab_size={run['vocab_size']}"]
-        spec = request(overrides, catalog=catalog).require()
+        overrides = list(_overrides(run))
+        if run["gpus"] is not None:
+            spec = _spec(overrides, run["nodes"], run["gpus"], catalog)
+        elif (any_world := _whatever_the_world(overrides, catalog)) is not None:
+            spec = any_world
+        else:
+            return Row(name=name, left_out="the number of GPUs is not stated, and it matters")
     except ConfigErrors as error:
         return Row(name=name, left_out=f"does not parse: {error.errors[0].path}")
-    measured: dict[Any, int] = {"static": run["mem_allocated_bytes"]}
+    measured: dict[Counter, int] = {"static": run["mem_allocated_bytes"]}
     if run["mem_max_allocated_bytes"]:
         measured["allocated"] = run["mem_max_allocated_bytes"]
     return Row(name=name, spec=spec, measured=measured, stage=spec.parallel.pipeline - 1, oom="false")
 
 
-def _environment(variables: dict[str, Any]) -> Iterator[str]:
+def _overrides(run: dict[str, Any]) -> Iterator[str]:
+    """All of the run but its world."""
+    found = megatron.read(json.dumps({"MODEL_ARGS": run["args"]}), "arguments.json")
+    yield from (text for text in found.overrides if not text.startswith("model.vocab_size"))
+    yield f"hardware={next(option for word, option in HARDWARE.items() if word in run['machine'])}"
+    yield f"model.vocab_size={run['vocab_size']}"
+    yield from _environment(run)
+    yield from _left_out(run["args"])
+    yield from _kernels(run)
+
+
+def _spec(overrides: list[str], nodes: int, gpus: int, catalog: Catalog) -> RunSpec:
+    world = (f"cluster.nodes={nodes}", f"cluster.gpus_per_node={gpus}")
+    return request([*overrides, *world], catalog=catalog).require()
+
+
+def _whatever_the_world(overrides: list[str], catalog: Catalog) -> RunSpec | None:
+    """A specification where every world that the batch divides among is predicted alike, so that none is guessed."""
+    parallel = _spec(overrides, 1, 1, catalog).parallel
+    dense = parallel.tensor * parallel.pipeline * parallel.context
+    sparse = parallel.pipeline * parallel.expert * (parallel.expert_tensor or parallel.tensor)
+    worlds = [times * lcm(dense, sparse) for times in (1, 2, 4, 8)]
+    specs = [_spec(overrides, max(1, gpus // NODE), min(gpus, NODE), catalog) for gpus in worlds]
+    whole = [spec for spec in specs if spec.global_batch_size % (spec.train.micro_batch_size * spec.data_degree) == 0]
+    answers = {_last_stage(spec) for spec in whole}
+    return whole[0] if len(whole) > 1 and len(answers) == 1 else None
+
+
+def _last_stage(spec: RunSpec) -> tuple[int, int]:
+    rank = judged(Row(name="", spec=spec)).estimate.ranks[-1]
+    return rank.static_bytes, rank.allocated_bytes
+
+
+def _environment(run: dict[str, Any]) -> Iterator[str]:
+    variables = dict(run["env_vars"])
+    if run["source"].partition("@")[2].startswith(SMALL_BLACKWELL_WORKSPACES) and "gb200" in run["machine"]:
+        variables.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:2:16:8")
     for name in ENVIRONMENT:
         if name in variables:
             yield f"+cluster.environment.{name}='{variables[name]}'"
@@ -86,13 +129,9 @@ def _kernels(run: dict[str, Any]) -> Iterator[str]:
 
 
 def _reason(run: dict[str, Any]) -> str | None:
-    if run["gpus"] is None:
-        return "the number of GPUs is not stated"
     if run["vocab_size"] is None:
         return "the vocabulary is not stated"
     for argument, reason in UNMODELLED.items():
-        value = run["args"].get(argument)
-        one_instance = argument == "--num-distributed-optimizer-instances" and value == 1
-        if value is not None and value is not False and not one_instance:
+        if run["args"].get(argument):
             return reason
     return None

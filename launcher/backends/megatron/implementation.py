@@ -24,6 +24,7 @@ class Implementation:
         grouped: Whether the experts of a rank are one grouped matrix product.
         attention_mask: Whether batches bring an attention mask.
         fused_gradients: Whether gradients of weights are accumulated by the product that computes them.
+        deterministic: Whether torch's algorithms are the deterministic ones.
         deferred: Micro-batches whose gradient of the output projection waits for the end of the pipeline, at most.
     """
 
@@ -32,6 +33,7 @@ class Implementation:
     grouped: bool
     attention_mask: bool
     fused_gradients: bool
+    deterministic: bool
     deferred: int
 
 
@@ -45,6 +47,7 @@ def implementation(spec: RunSpec) -> Implementation:
         grouped=engine and bool(spec.model.num_experts) and extra("moe-grouped-gemm", default=True) is not False,
         attention_mask=not extra("no-create-attention-mask-in-dataloader", default=cuda),
         fused_gradients=not extra("no-gradient-accumulation-fusion", default=not engine or spec.zero.stage >= 2),
+        deterministic=bool(extra("deterministic-mode")),
         deferred=_deferred(spec),
     )
 

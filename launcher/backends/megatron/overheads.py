@@ -35,6 +35,7 @@ def engine(spec: RunSpec) -> Engine:
         scores=how.attention == "unfused",
         # Of a micro-batch of one sequence the two layouts are the same.
         attention_copy=how.attention == "flash" and spec.train.micro_batch_size > 1,
+        expert_outputs=how.deterministic and not spec.backend.argument("moe-permute-fusion"),
         cpu=spec.hardware.device == "cpu",
         vocabulary_multiple=VOCABULARY_MULTIPLE * spec.parallel.tensor,
         gradients_stay=True,

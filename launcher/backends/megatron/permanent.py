@@ -18,18 +18,24 @@ TRANSFORMER_ENGINE_WORKSPACE = {True: 32 * MIB, False: 4 * MIB}
 GROUPED_STREAMS = 4
 """``_num_cublas_streams`` of Transformer Engine: a grouped product has a workspace for each of its streams."""
 
+OVERLAP_STREAMS = 3
+"""``_NUM_MAX_UB_STREAMS`` of Transformer Engine: with ``--tp-comm-overlap`` the workspace is so many in one."""
+
 _TRAINING = ALWAYS - {"load"}
 
 
 def workspaces(held: Held) -> Iterator[MemoryTerm]:
     """Transformer Engine's workspaces inside torch's allocator: one, and four more where experts are grouped.
 
+    Three in place of one where tensor parallel communication overlaps with products (``initialize_ub``).
+
     Megatron-core's own layers meet it in the router of experts alone (``transformer/moe/moe_utils.py``).
     """
     how = implementation(held.spec)
     if how.transformer_engine or (held.cuda and held.spec.model.num_experts):
         new = device.is_hopper(held.spec) or device.is_blackwell(held.spec)
-        number = 1 + (GROUPED_STREAMS if how.grouped else 0)
+        number = OVERLAP_STREAMS if held.spec.backend.argument("tp-comm-overlap") else 1
+        number += GROUPED_STREAMS if how.grouped else 0
         size = TRANSFORMER_ENGINE_WORKSPACE[new]
         text = f"{number} workspaces of Transformer Engine x {size / MIB:g} MiB"
         yield term("workspace", ALWAYS, number * size, text, "transformer_engine/pytorch/module/base.py")
