@@ -9,44 +9,18 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.memory.frameworks import litgpt, torchtitan
+from benchmarks.memory.frameworks.expressed import Expressed, LeftOutError, Line
 from benchmarks.memory.frameworks.hf_trainer import HfTrainer
-from benchmarks.memory.frameworks.litgpt import LitGpt
 from benchmarks.memory.frameworks.megatron_2021 import Megatron2021
-from benchmarks.memory.frameworks.torchtitan import Torchtitan
 from benchmarks.memory.row import Counter, Oom, Row
 from launcher.catalog import Catalog
 from launcher.errors import ConfigErrors
-from launcher.memory.estimate import Backend
 from launcher.request import request
 from launcher.units import GIB
-
-type Line = dict[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expressed:
-    """A row in our words: the backend, and what the columns do not say the same way for every framework.
-
-    Attributes:
-        backend: What stands in for a backend of ours.
-        settings: Further overrides.
-        stage: The pipeline stage that was measured; None is the worst.
-        first_step: Whether the first step was measured.
-    """
-
-    backend: Backend | None = None
-    settings: dict[str, object] = field(default_factory=dict)
-    stage: int | None = None
-    first_step: bool = False
-
-
-class LeftOutError(Exception):
-    """A row that cannot be expressed; its text is the reason."""
-
 
 HARDWARE = {
     "A100-80GB": "a100_80g",
@@ -165,96 +139,6 @@ def _framework(name: str) -> Callable[[Line], Expressed]:
     raise LeftOutError("a framework that is not modelled")
 
 
-def _torchtitan(line: Line) -> Expressed:
-    """FSDP2 and tensor parallelism; ``default`` recomputation is that of an experiment's own compiler."""
-    if line["compile"] not in ("true", "false", "loss only") or "graph_trainer" in line["notes"]:
-        raise LeftOutError("a compiler that chooses what is saved")
-    if line["ffn"] == "10944" or "MoE" in line["notes"]:
-        raise LeftOutError("torchtitan's kernels for experts")
-    if "not all restated" in line["notes"] or "additionally saves" in line["notes"]:
-        raise LeftOutError("settings that differ from the defaults and are not stated")
-    if line["pp"] != "1":
-        raise LeftOutError("torchtitan's pipelines")
-    if line["act_ckpt"] not in _CHECKPOINTING:
-        raise LeftOutError("it is not stated what is recomputed")
-    year = re.search(r"20(\d\d)(?:-(\d\d))?", line["framework_version"])
-    if line["compile"] == "true" and year is None:
-        raise LeftOutError("torchtitan's version, on which its loss depends")
-    settings: dict[str, object] = {
-        "parallel.shard": True,
-        "parallel.tensor": line["tp"],
-        "parallel.sequence": line["sp"],
-        "parallel.context": line["cp"],
-        "checkpointing": _CHECKPOINTING[line["act_ckpt"]],
-        "train.allocator": "expandable",
-    }
-    if "never reshard" in line["notes"]:
-        settings["backend.reshard_after_forward"] = False
-    since = re.search(r"\((20\d\d-\d\d)", line["framework_version"])
-    compiled = line["compile"] == "true" and since is not None and since.group(1) >= _LOSS_COMPILED
-    compiled |= "compiled/chunked cross-entropy" in line["notes"]
-    return Expressed(backend=Torchtitan(compiled_loss=compiled, repeats_keys=True), settings=settings)
-
-
-_LOSS_COMPILED = "2025-03"
-"""torchtitan commit e23bb707: with ``compile`` the loss is compiled too."""
-
-_CHECKPOINTING = {"none": "none", "full": "full", "op": "selective"}
-
-
-def _litgpt(line: Line) -> Expressed:
-    """Full runs on several GPUs are FSDP1 with every block recomputed; LoRA and QLoRA run on one whatever there is."""
-    if line["compile"] != "false":
-        raise LeftOutError("a compiler that chooses what is saved")
-    if line["quant"]:
-        raise LeftOutError("Fabric's bitsandbytes precision, whose saved tensors are not known")
-    devices = re.search(r"yaml devices=(\d+)", line["notes"])
-    adapted = re.search(r"lora q/k/v/proj/mlp/head=([^;]*)", line["notes"])
-    if "config_hub" in line["framework_version"] and devices is None:
-        raise LeftOutError("no recipe states the run's settings")
-    gpus = int(devices.group(1)) if devices is not None else int(line["n_gpus"])
-    sharded = gpus > 1 and devices is not None
-    switches = [word == "true" for word in adapted.group(1).split("/")] if adapted is not None else []
-    settings = _litgpt_model(line) | {
-        "cluster.gpus_per_node": gpus,
-        "cluster.nodes": 1,
-        "train.global_batch_size": line["global_batch"] or gpus * int(line["micro_batch"]),
-        "parallel.shard": sharded,
-        "checkpointing": "full" if sharded else "none",
-    }
-    if line["lora_rank"]:
-        settings |= _litgpt_adapter(line, switches)
-    return Expressed(backend=LitGpt(fsdp=sharded, head=any(switches[5:])), settings=settings)
-
-
-def _litgpt_model(line: Line) -> dict[str, object]:
-    """LitGPT ties no weights; without a gate the block is a GPT's, with rotary positions (``litgpt/config.py``)."""
-    if line["activation_fn"] != "gelu":
-        return {"model.tie_word_embeddings": False}
-    return {
-        "model.tie_word_embeddings": False,
-        "model.family": "gpt",
-        "model.hidden_act": "gelu",
-        "model.normalization": "layernorm",
-        "model.mlp_bias": line["model_name"] != "Falcon-7B",
-        "model.attention_bias": line["model_name"] != "Falcon-7B",
-    }
-
-
-def _litgpt_adapter(line: Line, switches: list[bool]) -> dict[str, object]:
-    """Queries, keys and values are one linear layer and have one dropout; its rate is the script's default, 0.05."""
-    names = ("c_attn", "c_proj", "c_fc") if line["activation_fn"] == "gelu" else ("q_proj", "o_proj", "gate_proj")
-    targets = [name for name, on in zip(names, (any(switches[:3]), *switches[3:5]), strict=False) if on]
-    if "gate_proj" in targets:
-        targets += ["up_proj", "down_proj"]
-    return {
-        "adapter": "lora",
-        "adapter.rank": line["lora_rank"],
-        "adapter.targets": f"[{','.join(targets)}]",
-        "adapter.dropout": 0.05,
-    }
-
-
 def _fsdp_qlora(line: Line) -> Expressed:
     """Answer.AI's script: bf16 throughout, LoRA by ``peft`` with its dropout of 0.1, FSDP1, the Trainer's modules."""
     if line["offload"] != "none":
@@ -296,7 +180,7 @@ def _megatron(line: Line) -> Expressed:
 
 _FRAMEWORKS: dict[str, Callable[[Line], Expressed]] = {
     "Megatron-LM": _megatron,
-    "torchtitan": _torchtitan,
-    "LitGPT": _litgpt,
+    "torchtitan": torchtitan.express,
+    "LitGPT": litgpt.express,
     "fsdp_qlora": _fsdp_qlora,
 }

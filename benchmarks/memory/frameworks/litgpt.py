@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from benchmarks.memory.frameworks import hf_trainer
+from benchmarks.memory.frameworks.expressed import Expressed, LeftOutError, Line
 from launcher.blocks import Engine, LogitsBytes
 from launcher.dtypes import Dtypes
 from launcher.held import Held
@@ -14,7 +16,6 @@ from launcher.terms import ALWAYS, MemoryTerm, Moment, Pile
 from launcher.units import count
 
 _BACKWARD: frozenset[Moment] = frozenset(("block_backward", "next_block_backward", "second_layer_backward"))
-_FORWARD: frozenset[Moment] = frozenset(("forward", "output", "loss", "loss_backward", "block_backward"))
 _LOSS = "litgpt/utils.py, chunked_cross_entropy, on logits that Fabric's precision plugin casts to fp32"
 
 WHOLE = LogitsBytes(output=6, loss=12, backward=16, source=_LOSS)
@@ -61,8 +62,7 @@ class LitGpt:
         )
 
     def overheads(self, held: Held) -> Iterator[MemoryTerm]:
-        """Norms in fp32, the adapter of the output projection, gradients in flight, FSDP1."""
-        yield from wide_norms(held)
+        """The adapter of the output projection, gradients in flight, FSDP1 or buckets."""
         if self.head:
             yield from adapted_head(held)
         if self.fsdp:
@@ -75,14 +75,6 @@ class LitGpt:
             yield _term("reduce_buffers", ALWAYS, size, "buckets of DistributedDataParallel", "torch reducer.cpp")
         largest = held.engine.size * max(held.largest_block.largest_trained, held.root.largest_trained)
         yield _term("temporary", _BACKWARD, largest, "gradient of one weight", "torch AccumulateGrad")
-
-
-def wide_norms(held: Held) -> Iterator[MemoryTerm]:
-    """RMSNorm multiplies by a trained weight in fp32: 2 more bytes of each normalized value of a block's two norms."""
-    model = held.spec.model
-    if held.spec.adapter.name == "none" and model.normalization == "rmsnorm" and held.spec.checkpointing.mode == "none":
-        size = 2 * 2 * model.hidden_size * held.tokens * held.layers
-        yield _term("activations", _FORWARD, size, "fp32 normalized values", "litgpt/model.py, RMSNorm")
 
 
 def unreduced_gradients(held: Held) -> Iterator[MemoryTerm]:
@@ -104,3 +96,56 @@ def adapted_head(held: Held) -> Iterator[MemoryTerm]:
 
 def _term(pile: Pile, moments: frozenset[Moment], size: int, formula: str, source: str) -> MemoryTerm:
     return MemoryTerm(pile=pile, moments=moments, bytes=size, formula=formula, source=source)
+
+
+def express(line: Line) -> Expressed:
+    """Full runs on several GPUs are FSDP1 with every block recomputed; LoRA and QLoRA run on one whatever there is."""
+    if line["compile"] != "false":
+        raise LeftOutError("a compiler that chooses what is saved")
+    if line["quant"]:
+        raise LeftOutError("Fabric's bitsandbytes precision, whose saved tensors are not known")
+    devices = re.search(r"yaml devices=(\d+)", line["notes"])
+    adapted = re.search(r"lora q/k/v/proj/mlp/head=([^;]*)", line["notes"])
+    if "config_hub" in line["framework_version"] and devices is None:
+        raise LeftOutError("no recipe states the run's settings")
+    gpus = int(devices.group(1)) if devices is not None else int(line["n_gpus"])
+    sharded = gpus > 1 and devices is not None
+    switches = [word == "true" for word in adapted.group(1).split("/")] if adapted is not None else []
+    settings = _model(line) | {
+        "cluster.gpus_per_node": gpus,
+        "cluster.nodes": 1,
+        "train.global_batch_size": line["global_batch"] or gpus * int(line["micro_batch"]),
+        "parallel.shard": sharded,
+        "checkpointing": "full" if sharded else "none",
+    }
+    if line["lora_rank"]:
+        settings |= _adapter(line, switches)
+    return Expressed(backend=LitGpt(fsdp=sharded, head=any(switches[5:])), settings=settings)
+
+
+def _model(line: Line) -> dict[str, object]:
+    """LitGPT ties no weights; without a gate the block is a GPT's, with rotary positions (``litgpt/config.py``)."""
+    if line["activation_fn"] != "gelu":
+        return {"model.tie_word_embeddings": False}
+    return {
+        "model.tie_word_embeddings": False,
+        "model.family": "gpt",
+        "model.hidden_act": "gelu",
+        "model.normalization": "layernorm",
+        "model.mlp_bias": line["model_name"] != "Falcon-7B",
+        "model.attention_bias": line["model_name"] != "Falcon-7B",
+    }
+
+
+def _adapter(line: Line, switches: list[bool]) -> dict[str, object]:
+    """Queries, keys and values are one linear layer and have one dropout; its rate is the script's default, 0.05."""
+    names = ("c_attn", "c_proj", "c_fc") if line["activation_fn"] == "gelu" else ("q_proj", "o_proj", "gate_proj")
+    targets = [name for name, on in zip(names, (any(switches[:3]), *switches[3:5]), strict=False) if on]
+    if "gate_proj" in targets:
+        targets += ["up_proj", "down_proj"]
+    return {
+        "adapter": "lora",
+        "adapter.rank": line["lora_rank"],
+        "adapter.targets": f"[{','.join(targets)}]",
+        "adapter.dropout": 0.05,
+    }

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from benchmarks.memory.frameworks.expressed import Expressed, LeftOutError, Line
 from launcher.backends.fsdp import dtypes, overheads
 from launcher.backends.fsdp import engine as fsdp_engine
 from launcher.blocks import Engine, LogitsBytes
@@ -44,3 +46,44 @@ class Torchtitan:
     def overheads(self, held: Held) -> Iterator[MemoryTerm]:
         """FSDP2's buffers."""
         yield from overheads(held)
+
+
+def express(line: Line) -> Expressed:
+    """FSDP2 with tensor and context parallelism; the launch script's allocator has expandable segments."""
+    _expressible(line)
+    settings: dict[str, object] = {
+        "parallel.shard": True,
+        "parallel.tensor": line["tp"],
+        "parallel.sequence": line["sp"],
+        "parallel.context": line["cp"],
+        "checkpointing": _CHECKPOINTING[line["act_ckpt"]],
+        "train.allocator": "expandable",
+    }
+    if "never reshard" in line["notes"]:
+        settings["backend.reshard_after_forward"] = False
+    since = re.search(r"\((20\d\d-\d\d)", line["framework_version"])
+    compiled = line["compile"] == "true" and since is not None and since.group(1) >= _LOSS_COMPILED
+    compiled |= "compiled/chunked cross-entropy" in line["notes"]
+    return Expressed(backend=Torchtitan(compiled_loss=compiled, repeats_keys=True), settings=settings)
+
+
+def _expressible(line: Line) -> None:
+    """Refuse what the columns and notes leave open, and parts of torchtitan that are not modelled."""
+    if line["compile"] not in ("true", "false", "loss only") or "graph_trainer" in line["notes"]:
+        raise LeftOutError("a compiler that chooses what is saved")
+    if "MoE" in line["notes"]:
+        raise LeftOutError("torchtitan's kernels for experts")
+    if "not all restated" in line["notes"] or "additionally saves" in line["notes"]:
+        raise LeftOutError("settings that differ from the defaults and are not stated")
+    if line["pp"] != "1":
+        raise LeftOutError("torchtitan's pipelines")
+    if line["act_ckpt"] not in _CHECKPOINTING:
+        raise LeftOutError("it is not stated what is recomputed")
+    if line["compile"] == "true" and re.search(r"20\d\d", line["framework_version"]) is None:
+        raise LeftOutError("torchtitan's version, on which its loss depends")
+
+
+_LOSS_COMPILED = "2025-03"
+"""torchtitan commit e23bb707: with ``compile`` the loss is compiled too."""
+
+_CHECKPOINTING = {"none": "none", "full": "full", "op": "selective"}

@@ -1,0 +1,30 @@
+"""A published row in our words, as a framework's module reads it from the columns and the notes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from launcher.memory.estimate import Backend
+
+type Line = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expressed:
+    """A row in our words: the backend, and what the columns do not say the same way for every framework.
+
+    Attributes:
+        backend: What stands in for a backend of ours.
+        settings: Further overrides.
+        stage: The pipeline stage that was measured; None is the worst.
+        first_step: Whether the first step was measured.
+    """
+
+    backend: Backend | None = None
+    settings: dict[str, object] = field(default_factory=dict)
+    stage: int | None = None
+    first_step: bool = False
+
+
+class LeftOutError(Exception):
+    """A row that cannot be expressed; its text is the reason."""
