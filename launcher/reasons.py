@@ -16,6 +16,9 @@ _ROOT = "Root Cause (first observed failure):"
 _WATCHDOG = re.compile(r"Watchdog caught collective operation timeout:.*?OpType=(\w+).*?ran for (\d+) milliseconds")
 _OOM_KILL = re.compile(r"oom[-_]kill", re.IGNORECASE)
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)', re.MULTILINE)
+_RENDEZVOUS = re.compile(
+    r"^torch\.distributed\.(DistStoreError|DistNetworkError|elastic\.rendezvous\.\S*Error): .*$", re.MULTILINE
+)
 _TIMED_OUT = re.compile(r"timed? ?out", re.IGNORECASE)
 _LOST = re.compile(r"Connection (closed|reset|refused)|connection was (closed|reset)|Broken pipe|recvBytes failed")
 _TAIL = 65536
@@ -43,7 +46,13 @@ def failure(directory: Path, returncode: int) -> Failure:
     """
     errors = _errors(directory / "logs")
     own = [error for error in errors if not _LOST.search(error["message"])]
-    for found in (_timed_out(directory, own), _written(own), _watchdog(directory), _signalled(directory, returncode)):
+    for found in (
+        _timed_out(directory, own),
+        _written(own),
+        _watchdog(directory),
+        _signalled(directory, returncode),
+        _apart(directory),
+    ):
         if found is not None:
             return found
     if errors:
@@ -104,6 +113,12 @@ def _signalled(directory: Path, returncode: int) -> Failure | None:
         if code < 0 and -code != signal.SIGTERM:  # Torchrun's own, to the ranks that the first failure has left.
             return _by_signal(f"rank {rank}", -code, directory)
     return _by_signal("torchrun", -returncode, directory) if returncode < 0 else None
+
+
+def _apart(directory: Path) -> Failure | None:
+    """Nodes that did not find each other, or lost sight before the ranks began: no fault of the program."""
+    found = _RENDEZVOUS.search(_end(directory / "logs" / "node.err"))
+    return Failure(text=f"torchrun's rendezvous failed: {_one_line(found[0])}", passing=True) if found else None
 
 
 def _by_signal(who: str, number: int, directory: Path) -> Failure:

@@ -95,6 +95,15 @@ def test_a_hung_collective_names_the_rank_that_did_not_arrive(tmp_path: Path) ->
     assert (found.text, found.passing) == (expected, True)
 
 
+def test_nodes_that_do_not_find_each_other_are_tried_again(tmp_path: Path) -> None:
+    said = (
+        "Traceback (most recent call last):\ntorch.distributed.DistStoreError: wait timeout after 60000ms, keys: /a\n"
+    )
+    found = failure(recorded(tmp_path, agent=said), 1)
+    expected = "torchrun's rendezvous failed: torch.distributed.DistStoreError: wait timeout after 60000ms, keys: /a"
+    assert (found.text, found.passing) == (expected, True)
+
+
 def test_nccls_watchdog_is_read_from_the_ranks_stderr(tmp_path: Path) -> None:
     found = failure(recorded(tmp_path, rank=NCCL, agent=killed(-6)), 1)
     assert (found.text, found.passing) == ("NCCL timeout in ALLREDUCE after 600 s (train.timeout_s)", True)

@@ -159,6 +159,16 @@ def test_a_launcher_killed_around_its_submission_neither_loses_nor_doubles_the_r
     assert len([line for line in jobs if line.endswith(f" {run}/logs/submitit")]) == 1
 
 
+def test_a_sweep_is_one_array_whose_points_end_like_runs(cluster: Cluster) -> None:
+    words = ("script=train.py", "run.name=sweep", "cluster.gpus_per_node=1", "train.seed=1,2", "sweep.parallelism=1")
+    answer = launch("-m", "--json", *SLURM, *words)
+    assert answer.status == 0, answer.err
+    points = [Path(point["run"]["directory"]) for point in answer.json["points"]]
+    [first, second] = [str(runs.read(point).job_id) for point in points]
+    assert (first.endswith("_0"), second) == (True, first.replace("_0", "_1"))
+    assert [ended(point).state for point in points] == ["finished", "finished"]
+
+
 def test_without_accounting_the_controller_and_the_files_tell_the_state(cluster: Cluster, tmp_path: Path) -> None:
     conf = cluster.layout.conf.read_text().replace("accounting_storage/slurmdbd", "accounting_storage/none")
     (tmp_path / "slurm.conf").write_text(
