@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import re
+import secrets
 import shutil
 import signal
 import socket
@@ -127,7 +128,7 @@ def start(
         shutil.rmtree(folder, ignore_errors=True)
         layout = Layout(folder=folder, accounting=accounting, nodes=nodes, gpus=gpus)
         layout = replace(
-            layout, port=_free_ports(11 + nodes), first_job_id=int(time.time()) % 50_000_000 + 1000, version=_version()
+            layout, port=_free_ports(11 + nodes), first_job_id=1000 + secrets.randbelow(60_000_000), version=_version()
         )
         _write(layout)
         _start_keeper(layout, lifetime_s)

@@ -22,7 +22,8 @@ class Layout:
         cpus: Of each node, whatever the machine has.
         memory_mib: Of each node, whatever the machine has.
         accounting: Whether slurmdbd and a database keep what has ended, and unknown accounts are refused.
-        first_job_id: Job ids never repeat between clusters: submitit would find the results of an earlier job.
+        first_job_id: Job ids differ between clusters: submitit would find the results of an earlier one's job, and
+            jobs of two clusters that run at once would meet at one port, which is made of the id.
         version: Slurm's, as (year, month).
     """
 
