@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from launcher import plan
 from launcher.parse import parse
 from launcher.worker import loop
 
@@ -26,11 +27,19 @@ def main() -> None:
         name, _, os.environ["MASTER_PORT"] = argument.rpartition(":")
         directory = Path(name)
         _forget_groups()
-        loop.run(parse(json.loads((directory / "spec.json").read_text())), directory, engine.build)
+        spec = parse(json.loads((directory / "spec.json").read_text()))
+        if hasattr(engine, "build"):
+            loop.run(spec, directory, engine.build)
+        else:
+            job = plan.translate(spec, python="").at(str(directory))
+            os.environ.update(job.environment)
+            engine.run(spec, directory, job.worker_argv)
 
 
 def _forget_groups() -> None:
-    """DeepSpeed keeps its process groups in module globals, where a second run would find those of the first."""
+    """Frameworks keep process groups in module globals, where a second run would find those of the first."""
+    if "megatron.training.training" in sys.modules:
+        sys.modules["megatron.training.training"].destroy_global_state()
     if "deepspeed" not in sys.modules:
         return
     comm, groups = (importlib.import_module(f"deepspeed.{name}") for name in ("comm.comm", "utils.groups"))

@@ -42,6 +42,20 @@ TARGETS = {
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
     """Models that no class computes, folders that cannot be read, adapters of layers that do not exist."""
+    yield from _network(spec)
+    if spec.model.family not in _FAMILIES:
+        return
+    yield from _folders(spec)
+    if spec.adapter.name != "none":
+        yield from _targets(spec)
+
+
+def computed(spec: RunSpec) -> bool:
+    """Whether a class of ``transformers`` computes the model."""
+    return next(_network(spec), None) is None
+
+
+def _network(spec: RunSpec) -> Iterator[ConfigError]:
     model = spec.model
     if model.family not in _FAMILIES:
         rule = f"backend={spec.backend.name} builds the families {', '.join(_FAMILIES)} in this version"
@@ -49,9 +63,6 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
         return
     yield from _values(spec, _FAMILIES[model.family], f"transformers' {model.family} models")
     yield from _gpt(spec) if model.family == "gpt" else _llama(spec)
-    yield from _folders(spec)
-    if spec.adapter.name != "none":
-        yield from _targets(spec)
 
 
 def _values(spec: RunSpec, legal: Mapping[str, tuple[object, ...]], whose: str) -> Iterator[ConfigError]:

@@ -69,7 +69,7 @@ class Checkpoints:
         try:
             engine.load(source)
         except FAILURES as error:
-            raise CheckpointError(f"{source} cannot be read: {_reason(error)}") from error
+            raise CheckpointError(f"{source} cannot be read: {reason(error)}") from error
         self.newest = int(state["step"])
         return self.newest
 
@@ -84,7 +84,7 @@ class Checkpoints:
         try:
             partial = process.begin_directory(self._context, final)
             if self._context.rank == 0:
-                (partial / STATE).write_text(json.dumps(_state(self._spec, step)))
+                (partial / STATE).write_text(json.dumps(state(self._spec, step)))
             pending = engine.save(partial)
         except FAILURES as error:
             raise self._failed(step, error) from error
@@ -126,14 +126,24 @@ class Checkpoints:
             shutil.rmtree(path, ignore_errors=True)
 
     def _failed(self, step: int, error: BaseException) -> CheckpointError:
-        full = is_full(error) or shutil.disk_usage(self._folder).free < _ALMOST_NOTHING
         shutil.rmtree(self._folder / f"step-{step:08d}.partial", ignore_errors=True)
         kept = newest(self._folder)
-        intact = f"{kept.name} is intact" if kept is not None else "there was none before it"
-        reason = "no space left on the disk" if full else _reason(error)
-        return CheckpointError(
-            f"the checkpoint of step {step} could not be written to {self._folder}: {reason}; {intact}"
-        )
+        return failed(step, self._folder, error, kept.name if kept is not None else None)
+
+
+def failed(step: int, folder: Path, error: BaseException, kept: str | None) -> CheckpointError:
+    """What to say of a checkpoint that could not be written.
+
+    Args:
+        step: Of the checkpoint.
+        folder: Where it was to be.
+        error: What the writer raised.
+        kept: The name of the newest one before it.
+    """
+    full = is_full(error) or shutil.disk_usage(folder).free < _ALMOST_NOTHING
+    intact = f"{kept} is intact" if kept is not None else "there was none before it"
+    why = "no space left on the disk" if full else reason(error)
+    return CheckpointError(f"the checkpoint of step {step} could not be written to {folder}: {why}; {intact}")
 
 
 def complete(folder: Path) -> list[Path]:
@@ -183,7 +193,8 @@ def _sizes(spec: RunSpec) -> dict[str, Any]:
     return {**sizes, "adapter.name": spec.adapter.name, "optimizer.name": spec.optimizer.name}
 
 
-def _state(spec: RunSpec, step: int) -> dict[str, Any]:
+def state(spec: RunSpec, step: int) -> dict[str, Any]:
+    """What ``state.json`` says of a checkpoint."""
     return {
         "schema": 1,
         "step": step,
@@ -196,7 +207,7 @@ def _state(spec: RunSpec, step: int) -> dict[str, Any]:
     }
 
 
-def _reason(error: BaseException) -> str:
+def reason(error: BaseException) -> str:
     """What went wrong, without the stacks of every rank that torch's exception prints."""
     if isinstance(error, CheckpointException):
         error = next((inner[0] for inner in error.failures.values()), error)

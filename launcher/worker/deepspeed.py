@@ -24,4 +24,4 @@ def build(context: Context) -> Engine:
 
 
 if __name__ == "__main__":
-    main(lambda spec, directory: loop.run(spec, directory, build))
+    main(lambda spec, directory, _: loop.run(spec, directory, build))

@@ -13,18 +13,22 @@ from launcher.spec import RunSpec
 from launcher.worker import process
 
 
-def main(run: Callable[[RunSpec, Path], None]) -> None:
+def main(run: Callable[[RunSpec, Path, list[str]], None], *, arguments: bool = False) -> None:
     """Read the run's specification and train it; the configuration is never composed again.
 
     Args:
-        run: Trains a run in its directory.
+        run: Trains a run in its directory, with the words that follow.
+        arguments: Whether any may follow.
     """
-    parser = argparse.ArgumentParser(description="One rank of a recorded run; started by torchrun.")
+    parser = argparse.ArgumentParser(description="One rank of a recorded run; started by torchrun.", allow_abbrev=False)
     parser.add_argument("--run", type=Path, required=True, metavar="DIR", help="the run directory")
-    directory: Path = parser.parse_args().run
+    options, rest = parser.parse_known_args()
+    if rest and not arguments:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    directory: Path = options.run
     if "TORCHELASTIC_RUN_ID" in os.environ:
         process.die_with_agent()
         process.link_logs(directory)
     with process.reported(directory):
-        run(parse(json.loads((directory / "spec.json").read_text())), directory)
+        run(parse(json.loads((directory / "spec.json").read_text())), directory, rest)
     process.leave()

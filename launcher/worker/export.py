@@ -47,12 +47,28 @@ def write(made: Any, context: Context, directory: Path, whole: Whole = whole_ten
     count = min(context.world, len(wanted))
     sizes = {name: _elements(value) for name, value in wanted.items()}
     owners = shares(sizes, count)
-    tensors = gather(wanted, owners, context.rank, whole)
+    total = sum(sizes[name] * value.element_size() for name, value in wanted.items())
+    finish(made, gather(wanted, owners, context.rank, whole), owners, total, context.rank, directory)
+
+
+def finish(
+    made: Any, tensors: dict[str, torch.Tensor], owners: dict[str, int], total: int, rank: int, directory: Path
+) -> None:
+    """Write this rank's tensors and, on rank 0, the index and the configuration.
+
+    Args:
+        made: The network.
+        tensors: Those that this rank owns, whole.
+        owners: The rank that writes each tensor.
+        total: Bytes of all tensors.
+        rank: This rank.
+        directory: Where the files go.
+    """
+    count = max(owners.values()) + 1
     if tensors:
-        save_file(tensors, directory / _file(context.rank, count), metadata={"format": "pt"})
-    if context.rank == 0:
-        total = sum(sizes[name] * value.element_size() for name, value in wanted.items())
-        index = {"metadata": {"total_size": total}, "weight_map": {name: _file(owners[name], count) for name in wanted}}
+        save_file(tensors, directory / _file(rank, count), metadata={"format": "pt"})
+    if rank == 0:
+        index = {"metadata": {"total_size": total}, "weight_map": {name: _file(owners[name], count) for name in owners}}
         (directory / "model.safetensors.index.json").write_text(json.dumps(index, indent=1) + "\n")
         made.config.architectures = [type(made).__name__.removeprefix("FSDP")]
         made.config.save_pretrained(directory)

@@ -175,4 +175,4 @@ class FsdpEngine:
 
 
 if __name__ == "__main__":
-    main(lambda spec, directory: loop.run(spec, directory, build))
+    main(lambda spec, directory, _: loop.run(spec, directory, build))

@@ -55,7 +55,7 @@ def local(parameter: torch.Tensor) -> Local:
 @torch.no_grad()
 def fill(made: nn.Module, seed: int, access: Access = contextlib.nullcontext) -> None:
     """Give every parameter and buffer of a network on a real device its fresh value."""
-    for name, parameter, draw in _draws(made):
+    for name, parameter, draw in draws(made):
         with access(parameter) as opened:
             if opened is not None:
                 draw_into(local(opened), name, seed, draw)
@@ -92,7 +92,8 @@ def seed_of(*content: object) -> int:
     return int.from_bytes(digest[:8], "little") >> 1
 
 
-def _draws(made: nn.Module) -> Iterator[tuple[str, torch.Tensor, Draw]]:
+def draws(made: nn.Module) -> Iterator[tuple[str, torch.Tensor, Draw]]:
+    """Name, parameter and how it begins, for every parameter of a network."""
     seen: set[int] = set()
     for path, module in made.named_modules():
         for name, parameter in module.named_parameters(recurse=False):

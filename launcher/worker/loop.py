@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -29,8 +31,23 @@ def run(spec: RunSpec, directory: Path, build: EngineBuilder) -> None:
     Raises:
         SystemExit: With status 1, after the error has been written to ``logs/error.rank<r>.json``.
     """
-    with process.reported(directory), process.group(spec) as place:
-        context = Context(
+    with entered(spec, directory) as context:
+        with context.memory.measuring("load"):
+            engine = build(context)
+        _Training(context, engine).run()
+
+
+@contextlib.contextmanager
+def entered(spec: RunSpec, directory: Path, backend: str | None = None) -> Iterator[Context]:
+    """This rank in its process group, its errors reported.
+
+    Args:
+        spec: The run.
+        directory: The run directory.
+        backend: Of the process group; None takes gloo, and on GPUs nccl beside it.
+    """
+    with process.reported(directory), process.group(spec, backend) as place:
+        yield Context(
             spec=spec,
             directory=directory,
             rank=place.rank,
@@ -38,9 +55,6 @@ def run(spec: RunSpec, directory: Path, build: EngineBuilder) -> None:
             device=place.device,
             memory=memory.tracker(place.device),
         )
-        with context.memory.measuring("load"):
-            engine = build(context)
-        _Training(context, engine).run()
 
 
 class _Training:

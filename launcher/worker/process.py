@@ -45,10 +45,14 @@ class Place:
 
 
 @contextlib.contextmanager
-def group(spec: RunSpec) -> Iterator[Place]:
+def group(spec: RunSpec, backend: str | None = None) -> Iterator[Place]:
     """The process group of the job as torchrun's variables describe it.
 
     On GPUs gloo serves the tensors that stay on the host: offloaded gradients and what ranks agree upon.
+
+    Args:
+        spec: The run.
+        backend: Another one than gloo on the CPU and both on GPUs.
 
     Raises:
         TrainingError: The run is for GPUs and this node shows too few, or the job has other ranks than the run.
@@ -65,7 +69,7 @@ def group(spec: RunSpec) -> Iterator[Place]:
         device = torch.device("cuda", local_rank)
         torch.cuda.set_device(device)
     dist.init_process_group(
-        "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl",
+        backend or ("gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"),
         timeout=timedelta(seconds=spec.train.timeout_s),
         device_id=None if device.type == "cpu" else device,
     )

@@ -41,6 +41,39 @@ def load(made: Any, folder: Path, seed: int, access: initial.Access = contextlib
     _read_all(found, files, folder, access)
 
 
+class Folder:
+    """The tensors of a Hugging Face folder, read region by region."""
+
+    def __init__(self, path: Path, made: Any) -> None:
+        self._path, self._files, self._prefix = path, _files(path), f"{made.base_model_prefix}."
+        self._opened: dict[Path, Any] = {}
+
+    def has(self, name: str) -> bool:
+        """Whether there is such a tensor."""
+        return _stored(name, self._prefix, self._files) is not None
+
+    def read(self, name: str, shape: tuple[int, ...], region: tuple[slice, ...]) -> torch.Tensor:
+        """A region of a tensor.
+
+        Raises:
+            CheckpointError: There is no such tensor, or it has another shape.
+        """
+        stored = _stored(name, self._prefix, self._files)
+        if stored is None:
+            raise CheckpointError(f"model.weights={self._path} lacks a tensor of this model: {name}")
+        file = self._files[stored]
+        if file not in self._opened:
+            self._opened[file] = _opened(file)
+        whole = self._opened[file].get_slice(stored)
+        there = tuple(whole.get_shape())
+        if there != shape:
+            raise CheckpointError(
+                f"model.weights={self._path} is of another model: {name} is {there} there and {shape} here"
+            )
+        values: torch.Tensor = whole[region]
+        return values
+
+
 def _parameters(made: nn.Module) -> dict[str, torch.Tensor]:
     return {name.replace(".base_layer", ""): parameter for name, parameter in made.named_parameters()}
 

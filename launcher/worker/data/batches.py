@@ -42,7 +42,7 @@ class Batches:
         """
         spec, device = self._context.spec, self._context.device
         steps = range(first, last + 1)
-        source = _Steps(self._training, self._order(self._training, shuffle=spec.data.shuffle))
+        source = _Steps(*self.training_stream())
         if spec.data.workers == 0 or not steps:
             rows: Iterator[torch.Tensor] = (source[step] for step in steps)
         else:
@@ -63,11 +63,20 @@ class Batches:
 
     def held_out(self) -> Iterator[torch.Tensor]:
         """This rank's micro-batches of one evaluation: the same samples every time, in the corpus's order."""
-        if self._held_out is None:
+        stream = self.held_out_stream()
+        if stream is None:
             raise AssertionError("a run that evaluates has held samples out")
-        source = _Steps(self._held_out, self._order(self._held_out, shuffle=False))
+        source = _Steps(*stream)
         for step in range(1, self._context.spec.train.eval_steps + 1):
             yield from source[step].to(self._context.device)
+
+    def training_stream(self) -> tuple[Corpus, Order]:
+        """What to train on and its order, for an engine that walks through them by itself."""
+        return self._training, self._order(self._training, shuffle=self._context.spec.data.shuffle)
+
+    def held_out_stream(self) -> tuple[Corpus, Order] | None:
+        """The same for what is held out, where the run evaluates."""
+        return None if self._held_out is None else (self._held_out, self._order(self._held_out, shuffle=False))
 
     def _order(self, samples: Corpus, *, shuffle: bool) -> Order:
         spec = self._context.spec

@@ -1,0 +1,124 @@
+"""``python -m launcher.worker.megatron --run DIR ARGUMENTS``: one rank of Megatron-LM, started by torchrun.
+
+Megatron's own ``pretrain`` trains, from a Megatron-LM argument list; here are its samples, its initial values and what
+follows it (``launcher.worker.megatron_follow``). The model is ``GPTModel``: megatron-core 0.19 calls it deprecated in
+favour of ``HybridModel``, but it is what ``pretrain_gpt.py`` of a checkout builds, so checkpoints go both ways, and it
+takes stages and layers from the flags that Megatron-LM's validator knows, where ``HybridModel`` wants a pattern.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+
+from launcher.spec import RunSpec
+from launcher.worker import loop, megatron_start, memory, process
+from launcher.worker.engine import Context
+from launcher.worker.entry import main
+from launcher.worker.errors import TrainingError
+from launcher.worker.stopping import STOP_SIGNALS
+
+
+def run(spec: RunSpec, directory: Path, arguments: Sequence[str]) -> None:
+    """Train one run from its newest checkpoint, or from the start, to its last step.
+
+    Args:
+        spec: The run.
+        directory: The run directory.
+        arguments: The Megatron-LM argument list.
+    """
+    with loop.entered(spec, directory, backend="gloo" if spec.hardware.device == "cpu" else "nccl") as context:
+        _train(context, arguments)
+
+
+def _train(context: Context, arguments: Sequence[str]) -> None:
+    megatron_start.installed()
+    if context.device.type == "cpu":
+        from launcher.worker import megatron_cpu
+
+        megatron_cpu.install()
+    megatron_start.repair()
+    from launcher.worker import megatron_weights
+    from launcher.worker.megatron_follow import Follower
+
+    configuration = _configured(context, arguments)
+    chunks: list[nn.Module] = []
+
+    def filled(made: list[nn.Module]) -> list[nn.Module]:
+        chunks.extend(made)
+        megatron_weights.fill(made, context)
+        return made
+
+    configuration.model.pre_wrap_hooks.append(filled)
+    follower = Follower(context)
+    with follower.following():
+        interrupted = _pretrain(context, configuration, follower) and follower.step < context.spec.train.steps
+    if context.spec.save.export != "none" and not interrupted:
+        with process.whole_directory(context, context.directory / "export") as partial:
+            megatron_weights.write(chunks, context, partial)
+    memory.write(context)
+    if follower.metrics is not None:
+        follower.metrics.close()
+    dist.barrier()
+    if context.rank == 0:
+        process.write_outcome(context.directory, "interrupted" if interrupted else "finished", follower.step)
+
+
+def _configured(context: Context, arguments: Sequence[str]) -> Any:
+    """Megatron's configuration of the argument list, validated by Megatron.
+
+    Raises:
+        TrainingError: Its parser does not know an argument.
+    """
+    from megatron.training.argument_utils import gpt_config_from_args, pretrain_cfg_container_from_args
+    from megatron.training.arguments import parse_and_validate_args
+
+    sys.argv = [sys.argv[0], *arguments, *_known_here(context)]
+    try:
+        parsed = parse_and_validate_args()
+    except SystemExit as error:
+        raise TrainingError("Megatron-LM does not understand its argument list; its words are in stderr.log") from error
+    if parsed.exit_signal_handler:
+        for number in STOP_SIGNALS:  # Megatron listens to one; schedulers and torchrun send either.
+            signal.signal(number, signal.getsignal(parsed.exit_signal))
+    return pretrain_cfg_container_from_args(parsed, gpt_config_from_args(parsed))
+
+
+def _known_here(context: Context) -> list[str]:
+    """What only the started run knows: where its checkpoints lie. Megatron's parser takes the last of two values."""
+    from launcher.worker import megatron_checkpoints
+
+    own, steps = context.directory / "checkpoints", context.spec.train.steps
+    words = ["--save", str(own), "--save-interval", str(context.spec.save.every or steps)]
+    found = megatron_checkpoints.source(context)
+    if found is not None:
+        words += ["--load", str(found[0]), "--ckpt-step", str(found[1])]
+    return [*words, "--override-opt-param-scheduler"]
+
+
+def _pretrain(context: Context, configuration: Any, follower: Any) -> bool:
+    """Train; whether the run was asked to stop, after which Megatron saves and leaves."""
+    from megatron.core.enums import ModelType
+    from megatron.training.training import pretrain
+
+    from launcher.worker.megatron_data import Provider
+
+    try:
+        pretrain(configuration, Provider(context), ModelType.encoder_or_decoder, follower.forward_step)
+    except SystemExit as ending:
+        if ending.code:
+            raise TrainingError(
+                f"Megatron-LM ended with status {ending.code}; its words are in the ranks' logs"
+            ) from ending
+        return True
+    return False
+
+
+if __name__ == "__main__":
+    main(run, arguments=True)

@@ -1,0 +1,139 @@
+"""What of ``torch.cuda`` megatron-core 0.19 calls where there is no GPU, and what takes its place.
+
+Nothing of Megatron's arithmetic is replaced: the stand-ins say that the one device is the CPU, that nothing has to be
+waited for, and that ``cuda`` in a device argument means the CPU. Each function below says who calls what it replaces.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections import defaultdict
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from launcher.worker.errors import TrainingError
+
+_FACTORIES = ("zeros", "ones", "empty", "full", "tensor", "arange", "rand", "randn", "as_tensor", "zeros_like")
+_COUNTERS = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")
+_NO_WORK = ("synchronize", "empty_cache", "set_device", "reset_peak_memory_stats")
+
+
+def install() -> None:
+    """Put the stand-ins in place, for the rest of the process.
+
+    Raises:
+        TrainingError: There is a GPU, whose own functions must not be hidden.
+    """
+    if torch.cuda.is_available():
+        raise TrainingError(
+            "hardware.device=cpu hides torch.cuda from Megatron, and this node has a GPU: hardware=auto"
+        )
+    _device()
+    _memory()
+    _streams()
+    _random_states()
+    _tensor_types()
+    _device_arguments()
+    _megatron()
+
+
+def _device() -> None:
+    """``current_device`` is where every module puts its tensors; the arguments' validator reads the capability."""
+    cuda: Any = torch.cuda
+    cuda.current_device = lambda: torch.device("cpu")
+    cuda.device_count = lambda: 1
+    cuda.get_device_capability = lambda *_: (9, 0)
+    cuda.get_device_properties = lambda *_: SimpleNamespace(major=9, minor=0, name="CPU", total_memory=0)
+    for name in _NO_WORK:
+        setattr(cuda, name, lambda *_, **__: None)
+
+
+def _memory() -> None:
+    """``training_log`` and ``save_checkpoint_and_time`` print the allocator's counters."""
+    cuda: Any = torch.cuda
+    for name in _COUNTERS:
+        setattr(cuda, name, lambda *_, **__: 0)
+    cuda.memory_stats = lambda *_, **__: defaultdict(int)
+
+
+def _streams() -> None:
+    """The distributed optimizer, the checkpoint writer and the schedules order their work by streams and events."""
+    cuda: Any = torch.cuda
+    cuda.Stream = cuda.Event = _Nothing
+    cuda.current_stream = cuda.default_stream = _Nothing
+    cuda.stream = lambda *_: contextlib.nullcontext()
+
+
+class _Nothing:
+    """A stream or event of a device that does everything in order."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_, **__: None
+
+
+def _random_states() -> None:
+    """Tensor parallel ranks draw dropout from states of their own (``core/tensor_parallel/random.py``)."""
+    from megatron.core.tensor_parallel import random
+
+    cuda: Any = torch.cuda
+    module: Any = random
+    cuda.manual_seed = torch.manual_seed
+    cuda.get_rng_state = cuda.random.get_rng_state = module._get_cuda_rng_state = lambda *_, **__: torch.get_rng_state()
+    set_state = lambda state, *_, **__: torch.set_rng_state(state)  # noqa: E731
+    cuda.set_rng_state = cuda.random.set_rng_state = module._set_cuda_rng_state = set_state
+
+
+def _tensor_types() -> None:
+    """Clipping and the optimizers compare ``Tensor.type()`` with ``torch.cuda.FloatTensor`` and its like."""
+    original = torch.Tensor.type
+
+    def named(self: torch.Tensor, *arguments: Any, **options: Any) -> Any:
+        answer = original(self, *arguments, **options)
+        return answer.replace("torch.", "torch.cuda.", 1) if isinstance(answer, str) else answer
+
+    torch.Tensor.type = named  # type: ignore[assignment, method-assign]
+
+
+def _device_arguments() -> None:
+    """``device="cuda"`` is written out in the training loop, in clipping and in the data loaders."""
+    for name in _FACTORIES:
+        setattr(torch, name, _on_the_cpu(getattr(torch, name)))
+
+
+def _on_the_cpu(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    @functools.wraps(make)
+    def made(*arguments: Any, **options: Any) -> torch.Tensor:
+        if str(options.get("device")).startswith("cuda"):
+            options["device"] = "cpu"
+        return make(*arguments, **options)
+
+    return made
+
+
+def _megatron() -> None:
+    """Three checks of Megatron's own that would stop it, and the warm-up of kernels that only a GPU has."""
+    from megatron.core.transformer import torch_norm
+    from megatron.training import training
+
+    training.initialize_megatron = functools.partial(training.initialize_megatron, allow_no_cuda=True)
+    training.set_jit_fusion_options = lambda **_: None
+    torch_norm.WrappedTorchNorm.__new__ = staticmethod(_norm)
+
+
+def _norm(cls: type, config: Any, hidden_size: int, eps: float = 1e-5, **_: object) -> torch.nn.Module:
+    """A norm of torch, whose weight takes part in the gradient sum of sequence parallel ranks.
+
+    ``WrappedTorchNorm`` refuses sequence parallelism, although this mark is all that it lacks (``finalize_model_grads``
+    in ``core/distributed``).
+    """
+    made = (torch.nn.LayerNorm if config.normalization == "LayerNorm" else torch.nn.RMSNorm)(hidden_size, eps=eps)
+    for parameter in made.parameters():
+        parameter.sequence_parallel = bool(config.sequence_parallel)  # type: ignore[attr-defined]
+    return made

@@ -1,0 +1,79 @@
+"""The run's samples as Megatron-core asks for them, in the order in which every other worker sees them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from megatron.core import parallel_state
+from megatron.core.utils import get_batch_on_this_cp_rank
+from torch.utils.data import Dataset
+
+from launcher.worker import data
+from launcher.worker.data.corpus import Corpus
+from launcher.worker.data.order import Order
+from launcher.worker.engine import Context
+
+LOSS = "lm loss"
+"""The name under which Megatron logs and averages the loss."""
+
+
+@dataclass(frozen=True, slots=True)
+class Samples(Dataset[dict[str, torch.Tensor]]):
+    """The endless stream of samples, cut off after ``size``; Megatron's sampler walks through it from the start.
+
+    Place ``i`` is what ``Order`` says that place ``i`` of the stream is, and Megatron hands places to data ranks as
+    ``Order`` does, so a step sees the same samples in every engine.
+    """
+
+    corpus: Corpus
+    order: Order
+    size: int
+    period: int
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, place: int) -> dict[str, torch.Tensor]:
+        row = torch.from_numpy(self.corpus.sample(self.order.sample(place % self.period)))
+        return {"tokens": row[:-1], "labels": row[1:]}
+
+
+class Provider:
+    """Megatron's ``train_valid_test_datasets_provider``: no rank needs another to read its samples."""
+
+    is_distributed = True
+
+    def __init__(self, context: Context) -> None:
+        self._batches = data.batches(context)
+        self._evaluation = context.spec.train.eval_steps * context.spec.global_batch_size
+
+    def __call__(
+        self, sizes: tuple[int, int, int], vp_stage: int | None = None
+    ) -> tuple[Samples, Samples | None, None]:
+        """Samples to train on and, where the run evaluates, the same held-out ones for every evaluation."""
+        training, held_out, _ = sizes
+        train = Samples(*self._batches.training_stream(), size=training, period=training)
+        stream = self._batches.held_out_stream()
+        if stream is None:
+            return train, None, None
+        return train, Samples(*stream, size=held_out, period=self._evaluation), None
+
+
+def forward_step(batches: Any, model: Any) -> tuple[torch.Tensor, Any]:
+    """One micro-batch through this rank's stages: the loss of every token, and what makes one number of it."""
+    batch = {name: value.to(torch.cuda.current_device(), non_blocking=True) for name, value in next(batches).items()}
+    length = batch["tokens"].shape[1]
+    batch["position_ids"] = torch.arange(length, device=batch["tokens"].device).expand_as(batch["tokens"])
+    if parallel_state.get_context_parallel_world_size() > 1:
+        group = parallel_state.get_context_parallel_group()
+        batch = get_batch_on_this_cp_rank(batch, is_hybrid_cp=False, cp_group=group)
+    return model(batch["tokens"], batch["position_ids"], None, labels=batch["labels"]), _summed
+
+
+def _summed(losses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
+    """The sum, over how many tokens it goes, and both for the log."""
+    total = losses.float().sum()
+    count = torch.tensor(losses.numel(), dtype=torch.int, device=total.device)
+    return total, count, {LOSS: torch.stack([total.detach(), count.to(total)])}

@@ -1,0 +1,175 @@
+"""Follows Megatron's training loop from outside: the run's metrics, memory and checkpoints in the files of every run.
+
+Megatron's functions are called with their own arguments and their answers are handed on; nothing of the loop is done
+here a second time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from megatron.core.optimizer_param_scheduler import get_canonical_lr_for_logging
+from megatron.training import get_args, training
+
+from launcher.worker import loop, memory
+from launcher.worker.engine import Context, StepResult
+from launcher.worker.megatron_checkpoints import Checkpoints
+from launcher.worker.megatron_data import LOSS, forward_step
+from launcher.worker.metrics import Metrics
+
+type Call = Callable[..., Any]
+
+
+class Follower:
+    """One run.
+
+    Attributes:
+        step: The last step done.
+        metrics: Made once it is known at which step the run begins.
+    """
+
+    _FOLLOWED = (
+        "setup_model_and_optimizer",
+        "train_step",
+        "training_log",
+        "evaluate",
+        "evaluate_and_print_results",
+        "load_checkpoint",
+        "save_checkpoint_and_time",
+        "save_checkpoint",
+    )
+
+    def __init__(self, context: Context) -> None:
+        self._context, self._spec = context, context.spec
+        self._checkpoints = Checkpoints(context)
+        self.step = self._restored = 0
+        self.metrics: Metrics | None = None
+        self._rate = 0.0
+        self._last: StepResult | None = None
+        self._held_out_loss: torch.Tensor | None = None
+
+    @contextlib.contextmanager
+    def following(self) -> Iterator[None]:
+        """Put each method of this class around the function of its name in ``megatron.training.training``."""
+        originals = {name: getattr(training, name) for name in self._FOLLOWED}
+        for name, original in originals.items():
+            setattr(training, name, functools.partial(getattr(self, name), original))
+        try:
+            yield
+        finally:
+            for name, original in originals.items():
+                setattr(training, name, original)
+
+    def forward_step(self, batches: Any, model: Any) -> Any:
+        """A micro-batch, with the phases around it."""
+        self._context.memory.enter("forward")
+        answer = forward_step(batches, model)
+        self._context.memory.enter("backward")
+        return answer
+
+    def setup_model_and_optimizer(self, original: Call, *arguments: Any, **options: Any) -> Any:
+        """The load phase; afterwards it is known where the run begins."""
+        with self._context.memory.measuring("load"):
+            answer = original(*arguments, **options)
+        self.step = self._restored = get_args().iteration
+        self.metrics = Metrics(self._context, resumed_at=self._restored)
+        return answer
+
+    def load_checkpoint(self, original: Call, *arguments: Any, **options: Any) -> Any:
+        """Checkpoints that are of another model are refused first."""
+        with self._checkpoints.loading(get_args()):
+            return original(*arguments, **options)
+
+    def train_step(
+        self, original: Call, forward: Call, data: Any, model: Any, optimizer: Any, *rest: Any, **options: Any
+    ) -> Any:
+        """The first steps are measured; the rate is noted before the scheduler moves it on."""
+        self._rate = get_canonical_lr_for_logging(optimizer.param_groups) or 0.0
+        call = functools.partial(original, forward, data, model, optimizer, *rest, **options)
+        if self.step >= self._restored + loop.MEASURED_STEPS:
+            return call()
+        tracker, step = self._context.memory, optimizer.step
+        optimizer.step = functools.partial(self._optimizer_step, step)
+        with tracker.measuring("forward"):
+            answer = call()
+            tracker.rest(found for found in gc.get_objects() if issubclass(type(found), torch.Tensor))
+        optimizer.step = step
+        return answer
+
+    def _optimizer_step(self, step: Call) -> Any:
+        self._context.memory.enter("optimizer")
+        return step()
+
+    def training_log(self, original: Call, losses: dict[str, torch.Tensor], *rest: Any, **options: Any) -> Any:
+        """A step is over; where an evaluation follows, its line waits for that."""
+        answer = original(losses, *rest, **options)
+        self.step, norm = rest[2], rest[6]
+        self._last = StepResult(
+            loss=self._from_the_last_rank(losses),
+            grad_norm=torch.tensor(float("nan") if norm is None else float(norm)),
+            learning_rate=self._rate,
+        )
+        every = self._spec.train.eval_every
+        if every is None or self.step % every:
+            self._note()
+        if self.step == self._restored + loop.MEASURED_STEPS:
+            memory.write(self._context)
+            self._measured.mark()
+        return answer
+
+    def evaluate(self, original: Call, *arguments: Any, **options: Any) -> Any:
+        """Keep the loss, which Megatron only prints."""
+        answer = original(*arguments, **options)
+        self._held_out_loss = self._from_the_last_rank(answer[0])
+        return answer
+
+    def evaluate_and_print_results(self, original: Call, *arguments: Any, **options: Any) -> None:
+        """Write the line of the step that is evaluated; Megatron's evaluation after the last step is left out."""
+        if self._last is not None:
+            self._note(lambda: self._evaluated(functools.partial(original, *arguments, **options)))
+
+    def _evaluated(self, call: Callable[[], object]) -> torch.Tensor:
+        call()
+        if self._held_out_loss is None:
+            raise AssertionError("evaluate has run")
+        return self._held_out_loss
+
+    def save_checkpoint_and_time(self, original: Call, iteration: int, *rest: Any, **options: Any) -> None:
+        """Save, unless it is the last step and ``save.last`` is false."""
+        if iteration == self._spec.train.steps and not self._spec.save.last:
+            return
+        original(iteration, *rest, **options)
+        self._measured.mark()
+
+    def save_checkpoint(self, original: Call, iteration: int, *rest: Any, **options: Any) -> None:
+        """Write a checkpoint; the first is followed by the memory tracker."""
+        with contextlib.ExitStack() as around:
+            if not self._context.memory.has("checkpoint_save"):
+                alive = (found for found in gc.get_objects() if issubclass(type(found), torch.Tensor))
+                around.enter_context(self._context.memory.measuring("checkpoint_save", alive=alive))
+            around.enter_context(self._checkpoints.saving(iteration))
+            original(iteration, *rest, **options)
+
+    @property
+    def _measured(self) -> Metrics:
+        if self.metrics is None:
+            raise AssertionError("the model is set up before anything is measured")
+        return self.metrics
+
+    def _note(self, evaluate: Callable[[], torch.Tensor] | None = None) -> None:
+        if self._last is None:
+            raise AssertionError("a step is noted once")
+        result, self._last = self._last, None
+        self._measured.step(self.step, result, evaluate)
+
+    def _from_the_last_rank(self, losses: dict[str, torch.Tensor]) -> torch.Tensor:
+        """The loss, which the last pipeline stage alone knows; the last rank is one of that stage."""
+        loss = losses.get(LOSS, torch.zeros((), device=self._context.device)).detach().float().reshape(1)
+        dist.broadcast(loss, src=self._context.world - 1)
+        return loss

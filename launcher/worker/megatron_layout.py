@@ -1,0 +1,230 @@
+"""Where the tensors of a Hugging Face model lie in this rank's part of a Megatron model.
+
+Megatron-core keeps query, key and value of a group in one matrix, gate and up projection in another, pads the
+vocabulary, and cuts matrices by rows or columns among tensor parallel ranks. One table of that serves fresh values,
+``model.weights`` and the export.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from megatron.core import parallel_state
+from torch import nn
+
+from launcher.spec import ModelSpec
+
+type Region = tuple[slice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A region of a tensor of the Hugging Face model, and the elements of this rank that hold it.
+
+    Attributes:
+        name: Of the tensor, as ``transformers`` has it.
+        region: What of it; one slice for each dimension.
+        view: Elements of a Megatron parameter in the order of the region, possibly in another shape.
+    """
+
+    name: str
+    region: Region
+    view: torch.Tensor
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the region."""
+        return tuple(part.stop - part.start for part in self.region)
+
+    def write(self, values: torch.Tensor) -> None:
+        """Put the region's values into the parameter."""
+        self.view.copy_(values.reshape(self.view.shape))
+
+    def read(self) -> torch.Tensor:
+        """The region's values as the parameter has them."""
+        return self.view.detach().reshape(self.shape)
+
+
+_LLAMA = {
+    "embedding": "model.embed_tokens.weight",
+    "head": "lm_head.weight",
+    "norm": "model.norm",
+    "block": "model.layers.{}",
+    "input_layernorm": "input_layernorm",
+    "pre_mlp_layernorm": "post_attention_layernorm",
+    "self_attention.linear_proj": "self_attn.o_proj",
+    "self_attention.q_layernorm": "self_attn.q_norm",
+    "self_attention.k_layernorm": "self_attn.k_norm",
+    "mlp.linear_fc2": "mlp.down_proj",
+    "mlp.router": "mlp.gate",
+}
+_GPT2 = {
+    "embedding": "transformer.wte.weight",
+    "positions": "transformer.wpe.weight",
+    "head": "lm_head.weight",
+    "norm": "transformer.ln_f",
+    "block": "transformer.h.{}",
+    "input_layernorm": "ln_1",
+    "pre_mlp_layernorm": "ln_2",
+    "self_attention.linear_proj": "attn.c_proj",
+    "mlp.linear_fc2": "mlp.c_proj",
+}
+_FUSED_NORMS = {"self_attention.linear_qkv": "input_layernorm", "mlp.linear_fc1": "pre_mlp_layernorm"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """The part of ``parts`` equal ones that a rank has."""
+
+    part: int
+    parts: int
+
+    def of(self, size: int) -> slice:
+        share = size // self.parts
+        return slice(self.part * share, (self.part + 1) * share)
+
+
+def pieces(chunks: list[nn.Module], model: ModelSpec) -> Iterator[Piece]:
+    """What this rank holds of the Hugging Face model, over all its pipeline stages."""
+    layout = _Layout(model)
+    for chunk in chunks:
+        numbers = [layer.layer_number - 1 for layer in _decoder(chunk).layers]
+        for name, parameter in chunk.named_parameters():
+            yield from layout.of(_numbered(name, numbers), parameter)
+
+
+def _decoder(chunk: Any) -> Any:
+    return chunk.decoder
+
+
+def _numbered(name: str, numbers: list[int]) -> str:
+    """The name with the layer's place in the whole model instead of its place in the stage."""
+    return re.sub(r"^decoder\.layers\.(\d+)\.", lambda match: f"decoder.layers.{numbers[int(match[1])]}.", name)
+
+
+class _Layout:
+    """The table, for one rank."""
+
+    def __init__(self, model: ModelSpec) -> None:
+        self._model = model
+        self._tensor = _Cut(
+            parallel_state.get_tensor_model_parallel_rank(), parallel_state.get_tensor_model_parallel_world_size()
+        )
+        self._expert_tensor = _Cut(
+            parallel_state.get_expert_tensor_parallel_rank(), parallel_state.get_expert_tensor_parallel_world_size()
+        )
+        self._first_expert = 0
+        if model.num_experts:
+            ranks = parallel_state.get_expert_model_parallel_world_size()
+            self._first_expert = parallel_state.get_expert_model_parallel_rank() * (model.num_experts // ranks)
+        self._names = _GPT2 if model.family == "gpt" else _LLAMA
+
+    def of(self, name: str, parameter: torch.Tensor) -> Iterator[Piece]:
+        """The pieces of one Megatron parameter."""
+        match = re.match(r"decoder\.layers\.(\d+)\.(.*)", name)
+        if match is None:
+            yield from self._around(name, parameter)
+            return
+        block, inner = self._names["block"].format(match[1]), match[2]
+        expert = re.search(r"mlp\.experts\.(?:local_experts\.(\d+)\.)?(linear_fc[12])\.weight(\d*)$", inner)
+        if expert is not None:
+            number = self._first_expert + int(expert[1] or expert[3])
+            yield from self._expert(block, expert[2], number, parameter)
+        elif "linear_qkv." in inner and "layer_norm" not in inner:
+            yield from self._attention_input(block, inner.rpartition(".")[2], parameter)
+        elif "linear_fc1." in inner and "layer_norm" not in inner:
+            yield from self._mlp_input(block, inner.rpartition(".")[2], parameter)
+        else:
+            yield from self._plain(block, inner, parameter)
+
+    def _around(self, name: str, parameter: torch.Tensor) -> Iterator[Piece]:
+        """Embeddings and head, by rows of the vocabulary, and the last norm."""
+        names = self._names
+        if "final_layernorm" in name or "final_norm" in name:
+            yield _whole(f"{names['norm']}.{name.rpartition('.')[2]}", parameter)
+        elif "position_embeddings" in name:
+            yield _whole(names["positions"], parameter)
+        else:
+            tied = self._model.tie_word_embeddings
+            source = names["embedding"] if tied or name.startswith("embedding") else names["head"]
+            yield self._vocabulary(source, parameter)
+
+    def _vocabulary(self, name: str, parameter: torch.Tensor) -> Piece:
+        """The rows of real tokens; those that only pad the vocabulary have no counterpart and become zero."""
+        first = self._tensor.part * parameter.shape[0]
+        real = min(max(self._model.vocab_size - first, 0), parameter.shape[0])
+        if real < parameter.shape[0]:
+            parameter.data[real:].zero_()
+        return Piece(name, (slice(first, first + real), slice(0, parameter.shape[1])), parameter.data[:real])
+
+    def _attention_input(self, block: str, kind: str, parameter: torch.Tensor) -> Iterator[Piece]:
+        """Query, key and value: Megatron has them group by group, each group with its query heads first."""
+        model, gpt = self._model, self._model.family == "gpt"
+        groups = self._tensor.of(model.key_value_heads)
+        heads, size = model.num_attention_heads // model.key_value_heads, model.head_size
+        view = parameter.data.view(groups.stop - groups.start, heads + 2, size, *parameter.shape[1:])
+        offset, first = 0, 0
+        for letter, count in (("q", heads), ("k", 1), ("v", 1)):
+            rows = slice(offset + groups.start * count * size, offset + groups.stop * count * size)
+            name = f"{block}.attn.c_attn" if gpt else f"{block}.self_attn.{letter}_proj"
+            yield self._projection(name, rows, view[:, first : first + count], kind)
+            first += count
+            if gpt:  # One matrix holds all three.
+                offset += model.key_value_heads * count * size
+
+    def _projection(self, name: str, rows: slice, view: torch.Tensor, kind: str) -> Piece:
+        """Output features of a matrix or bias: rows, or in GPT-2 (``Conv1D``) columns."""
+        if kind == "bias":
+            return Piece(f"{name}.bias", (rows,), view)
+        inputs = slice(0, view.shape[-1])
+        if self._model.family == "gpt":
+            return Piece(f"{name}.weight", (inputs, rows), view.movedim(-1, 0))
+        return Piece(f"{name}.weight", (rows, inputs), view)
+
+    def _mlp_input(self, block: str, kind: str, parameter: torch.Tensor) -> Iterator[Piece]:
+        """Gate above up within each rank's rows; GPT-2 has no gate."""
+        data, names = parameter.data, ("mlp.c_fc",) if self._model.family == "gpt" else ("mlp.gate_proj", "mlp.up_proj")
+        share = data.shape[0] // len(names)
+        rows = self._tensor.of(share * self._tensor.parts)
+        for name, view in zip(names, torch.split(data, share), strict=True):
+            yield self._projection(f"{block}.{name}", rows, view, kind)
+
+    def _expert(self, block: str, matrix: str, number: int, parameter: torch.Tensor) -> Iterator[Piece]:
+        """One expert: ``transformers`` stacks all experts, gate above up."""
+        data, cut, one = parameter.data, self._expert_tensor, slice(number, number + 1)
+        if matrix == "linear_fc2":
+            columns = cut.of(data.shape[1] * cut.parts)
+            yield Piece(f"{block}.mlp.experts.down_proj", (one, slice(0, data.shape[0]), columns), data)
+            return
+        half = data.shape[0] // 2
+        rows = cut.of(half * cut.parts)
+        for view, offset in zip(torch.split(data, half), (0, half * cut.parts), strict=True):
+            region = (one, slice(rows.start + offset, rows.stop + offset), slice(0, data.shape[1]))
+            yield Piece(f"{block}.mlp.experts.gate_up_proj", region, view)
+
+    def _plain(self, block: str, inner: str, parameter: torch.Tensor) -> Iterator[Piece]:
+        """What is whole on every rank, and the matrices cut by columns."""
+        owner, _, kind = inner.rpartition(".")
+        if kind.startswith("layer_norm_"):  # Transformer Engine keeps a norm with the matrix that follows it.
+            owner, kind = _FUSED_NORMS[owner], kind.removeprefix("layer_norm_")
+        name = f"{block}.{self._names[owner]}.{kind}"
+        if owner not in ("self_attention.linear_proj", "mlp.linear_fc2") or kind != "weight":
+            yield _whole(name, parameter)
+            return
+        data, columns = parameter.data, self._tensor.of(parameter.shape[1] * self._tensor.parts)
+        if self._model.family == "gpt":
+            yield Piece(name, (columns, slice(0, data.shape[0])), data.t())
+        else:
+            yield Piece(name, (slice(0, data.shape[0]), columns), data)
+
+
+def _whole(name: str, parameter: torch.Tensor) -> Piece:
+    return Piece(name, _all(parameter.shape), parameter.data)
+
+
+def _all(shape: torch.Size) -> Region:
+    return tuple(slice(0, size) for size in shape)

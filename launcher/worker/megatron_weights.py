@@ -1,0 +1,113 @@
+"""Values of a Megatron model: fresh ones, those of a Hugging Face folder, and the way back to one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from launcher.backends._models import computed
+from launcher.worker import export, initial, network, weights
+from launcher.worker.engine import Context
+from launcher.worker.megatron_layout import Piece, Region, pieces
+
+type _Key = tuple[str, tuple[tuple[int, int], ...]]
+
+
+@torch.no_grad()
+def fill(chunks: list[nn.Module], context: Context) -> None:
+    """Give every parameter the value with which the other engines start, whatever the layout of the ranks.
+
+    A model that ``transformers`` has no class for keeps the values that Megatron-core has drawn.
+    """
+    spec = context.spec
+    if spec.model.weights is None and not computed(spec):
+        return
+    made = network.network(spec.model, torch.float32)
+    folder = weights.Folder(Path(spec.model.weights), made) if spec.model.weights is not None else None
+    drawn = {name: (tuple(parameter.shape), draw) for name, parameter, draw in initial.draws(made)}
+    for piece in pieces(chunks, spec.model):
+        shape, draw = drawn[piece.name]
+        if folder is not None:
+            piece.write(_stored(piece.name, shape, piece.region, folder))
+            continue
+        values = torch.empty(piece.shape, device=piece.view.device)
+        offset = tuple(part.start for part in piece.region)
+        initial.draw_into(initial.Local(values, shape, offset), piece.name, spec.train.seed, draw)
+        piece.write(values)
+
+
+@torch.no_grad()
+def write(chunks: list[nn.Module], context: Context, directory: Path) -> None:
+    """Write safetensors that ``transformers`` loads; called by all ranks together.
+
+    Each tensor is joined on the rank that writes it, from the pieces that the others send one at a time.
+    """
+    made = network.network(context.spec.model, _dtype(chunks))
+    wanted = dict(made.named_parameters())
+    count = min(context.world, len(wanted))
+    owners = export.shares({name: value.numel() for name, value in wanted.items()}, count)
+    total = sum(value.numel() * value.element_size() for value in wanted.values())
+    export.finish(made, _joined(chunks, context, wanted, owners), owners, total, context.rank, directory)
+
+
+def _dtype(chunks: list[nn.Module]) -> torch.dtype:
+    return next(chunks[0].parameters()).dtype
+
+
+def _joined(
+    chunks: list[nn.Module], context: Context, wanted: dict[str, torch.Tensor], owners: dict[str, int]
+) -> dict[str, torch.Tensor]:
+    """The whole tensors that this rank owns, on the CPU.
+
+    All ranks go through all pieces in one order, so that every sender meets its receiver.
+    """
+    rank, mine = context.rank, {(piece.name, _bounds(piece)): piece for piece in pieces(chunks, context.spec.model)}
+    held: list[list[_Key]] = [[] for _ in range(context.world)]
+    dist.all_gather_object(held, list(mine))
+    senders = {key: sender for sender in reversed(range(context.world)) for key in held[sender]}
+    group: Any = dist.new_group(backend="gloo")
+    joined = {name: torch.empty_like(wanted[name], device="cpu") for name in wanted if owners[name] == rank}
+    for key, sender in sorted(senders.items()):
+        name, bounds = key
+        owner = owners[name]
+        if owner == rank:
+            target = joined[name][tuple(slice(*pair) for pair in bounds)]
+            values = mine[key].read() if sender == rank else _received(target, sender, group)
+            target.copy_(values)
+        elif sender == rank:
+            dist.send(mine[key].read().to("cpu").contiguous(), owner, group=group)
+    return joined
+
+
+def _received(like: torch.Tensor, sender: int, group: Any) -> torch.Tensor:
+    values = torch.empty(like.shape, dtype=like.dtype)
+    dist.recv(values, sender, group=group)
+    return values
+
+
+def _bounds(piece: Piece) -> tuple[tuple[int, int], ...]:
+    return tuple((part.start, part.stop) for part in piece.region)
+
+
+def _stored(name: str, shape: tuple[int, ...], region: Region, folder: weights.Folder) -> torch.Tensor:
+    """A region of a tensor in a folder; what stacks all experts is there one by one, as Mixtral's own files have it.
+
+    ``w1`` is the gate, ``w3`` the way up, ``w2`` the way down (``transformers``, ``conversion_mapping.py``).
+    """
+    block, found, matrix = name.rpartition(".mlp.")
+    hub = f"{block}.block_sparse_moe"
+    if not found or folder.has(name) or not folder.has(f"{hub}.gate.weight"):
+        return folder.read(name, shape, region)
+    if matrix == "gate.weight":
+        return folder.read(f"{hub}.gate.weight", shape, region)
+    number, rows, columns = region
+    file, height = "w2", shape[1]
+    if matrix == "experts.gate_up_proj":
+        height //= 2
+        file = "w3" if rows.start >= height else "w1"
+        rows = slice(rows.start % height, (rows.stop - 1) % height + 1)
+    return folder.read(f"{hub}.experts.{number.start}.{file}.weight", (height, shape[2]), (rows, columns))
