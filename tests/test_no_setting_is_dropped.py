@@ -110,27 +110,8 @@ OTHER: dict[str, tuple[object, ...]] = {
 }
 
 
-AWAITED = {
-    "megatron": frozenset({
-        "data.source",
-        "data.path",
-        "data.column",
-        "data.split",
-        "data.token_dtype",
-        "data.shuffle",
-        "data.tokenizer",
-        "data.eval_fraction",
-        "save.export",
-        "save.keep",
-    })
-}
-"""What a worker that is still to come reads of ``spec.json``."""
-
-
 @cache
 def _read(backend: str) -> frozenset[str]:
-    if backend in AWAITED:
-        return AWAITED[backend]
     argv = plan.translate(make_spec(PRESETS[backend][0]), python="python").argv
     entry = argv[argv.index("--") + 1]
     return keys_read_by(entry, backend)

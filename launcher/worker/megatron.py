@@ -91,15 +91,16 @@ def _configured(context: Context, arguments: Sequence[str]) -> Any:
 
 
 def _known_here(context: Context) -> list[str]:
-    """What only the started run knows: where its checkpoints lie. Megatron's parser takes the last of two values."""
+    """What only the started run knows: from which checkpoint it goes on, with the schedule of this run.
+
+    Megatron's parser takes the last of two values.
+    """
     from launcher.worker import megatron_checkpoints
 
-    own, steps = context.directory / "checkpoints", context.spec.train.steps
-    words = ["--save", str(own), "--save-interval", str(context.spec.save.every or steps)]
     found = megatron_checkpoints.source(context)
-    if found is not None:
-        words += ["--load", str(found[0]), "--ckpt-step", str(found[1])]
-    return [*words, "--override-opt-param-scheduler"]
+    if found is None:
+        return []
+    return ["--load", str(found[0]), "--ckpt-step", str(found[1]), "--override-opt-param-scheduler"]
 
 
 def _pretrain(context: Context, configuration: Any, follower: Any) -> bool:

@@ -13,7 +13,6 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from launcher.worker import checkpoints, files
 from launcher.worker.engine import Context
@@ -73,11 +72,8 @@ class Checkpoints:
         self._folder = context.directory / "checkpoints"
 
     @contextlib.contextmanager
-    def loading(self, arguments: Any) -> Iterator[None]:
+    def loading(self) -> Iterator[None]:
         """Refuse a checkpoint of another model, and say what could not be read.
-
-        Args:
-            arguments: Megatron's.
 
         Raises:
             CheckpointError: In place of Megatron's errors.

@@ -22,8 +22,9 @@ _COUNTERS = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max
 _NO_WORK = ("synchronize", "empty_cache", "set_device", "reset_peak_memory_stats")
 
 
+@functools.cache
 def install() -> None:
-    """Put the stand-ins in place, for the rest of the process.
+    """Put the stand-ins in place, once and for the rest of the process.
 
     Raises:
         TrainingError: There is a GPU, whose own functions must not be hidden.
@@ -69,13 +70,13 @@ def _streams() -> None:
 
 
 class _Nothing:
-    """A stream or event of a device that does everything in order."""
+    """A stream or event of a device that does everything in order; whatever is asked of it gives another."""
 
     def __init__(self, *_: object, **__: object) -> None:
         pass
 
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *_, **__: None
+    def __getattr__(self, name: str) -> type[_Nothing]:
+        return _Nothing
 
 
 def _random_states() -> None:
@@ -102,7 +103,11 @@ def _tensor_types() -> None:
 
 
 def _device_arguments() -> None:
-    """``device="cuda"`` is written out in the training loop, in clipping and in the data loaders."""
+    """``device="cuda"`` is written out in the training loop, in clipping and in the data loaders.
+
+    ``Tensor.cuda`` is called where the distributed optimizer gathers its states for a checkpoint.
+    """
+    torch.Tensor.cuda = lambda self, *_, **__: self  # type: ignore[method-assign]
     for name in _FACTORIES:
         setattr(torch, name, _on_the_cpu(getattr(torch, name)))
 

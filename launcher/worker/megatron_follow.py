@@ -83,7 +83,7 @@ class Follower:
 
     def load_checkpoint(self, original: Call, *arguments: Any, **options: Any) -> Any:
         """Checkpoints that are of another model are refused first."""
-        with self._checkpoints.loading(get_args()):
+        with self._checkpoints.loading():
             return original(*arguments, **options)
 
     def train_step(
@@ -118,9 +118,6 @@ class Follower:
         every = self._spec.train.eval_every
         if every is None or self.step % every:
             self._note()
-        if self.step == self._restored + loop.MEASURED_STEPS:
-            memory.write(self._context)
-            self._measured.mark()
         return answer
 
     def evaluate(self, original: Call, *arguments: Any, **options: Any) -> Any:
@@ -167,6 +164,9 @@ class Follower:
             raise AssertionError("a step is noted once")
         result, self._last = self._last, None
         self._measured.step(self.step, result, evaluate)
+        if self.step == self._restored + loop.MEASURED_STEPS:
+            memory.write(self._context)
+            self._measured.mark()
 
     def _from_the_last_rank(self, losses: dict[str, torch.Tensor]) -> torch.Tensor:
         """The loss, which the last pipeline stage alone knows; the last rank is one of that stage."""

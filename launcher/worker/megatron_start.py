@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any
@@ -11,7 +12,10 @@ import torch
 from launcher.worker.errors import TrainingError
 
 VERSIONS = "0.19"
-"""The versions that are supported, by their first two numbers: ``pretrain`` took other arguments before."""
+"""The versions that are supported, by their first two numbers: ``pretrain`` takes other arguments in 0.17 and 0.18."""
+
+
+_WAY_OUT = 'pip install "llm-launch[megatron]"'
 
 
 def installed() -> None:
@@ -20,19 +24,27 @@ def installed() -> None:
     Raises:
         TrainingError: There is none, or one of another version.
     """
-    way_out = 'pip install "llm-launch[megatron]"'
     try:
-        found = version("megatron-core")
+        suits(version("megatron-core"))
     except PackageNotFoundError:
-        raise TrainingError(f"megatron-core is not installed for this Python: {way_out}") from None
-    if not f"{found}.".startswith(f"{VERSIONS}."):
+        raise TrainingError(f"megatron-core is not installed for this Python: {_WAY_OUT}") from None
+
+
+def suits(found: str) -> None:
+    """Accept a version of megatron-core.
+
+    Raises:
+        TrainingError: It is out of the supported range.
+    """
+    if not found.startswith(f"{VERSIONS}."):
         raise TrainingError(
-            f"megatron-core {found} is installed, and its training loop is driven from {VERSIONS}.0 on: {way_out}"
+            f"megatron-core {found} is installed, and this worker drives the training loop of {VERSIONS}: {_WAY_OUT}"
         )
 
 
+@functools.cache
 def repair() -> None:
-    """Undo three faults, for the rest of the process."""
+    """Undo these faults, once and for the rest of the process."""
     _no_makefile()
     if find_spec("transformer_engine") is None and find_spec("apex") is None:
         _steps_of_torch_adam()

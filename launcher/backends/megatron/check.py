@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from launcher import ways
-from launcher.backends.megatron import checkout, extra, models
+from launcher.backends.megatron import checkout, conversion, extra, models
 from launcher.backends.megatron.arguments import name
 from launcher.backends.megatron.dtypes import dtypes
 from launcher.backends.megatron.overheads import VOCABULARY_MULTIPLE
@@ -36,6 +36,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     yield from _training(spec)
     yield from _data(spec)
     yield from _checkpoints(spec)
+    yield from conversion.check(spec)
     yield from extra.check(spec)
 
 
@@ -195,16 +196,16 @@ def _data(spec: RunSpec) -> Iterator[ConfigError]:
         rule = "a checkout's pretrain_gpt.py reads indexed data sets (PREFIX.bin, PREFIX.idx): name the prefix"
         way_out = ["data=tokens data.path=PREFIX", "data=synthetic", "backend.path=null"]
         yield ConfigError("data.source", data.source, rule, way_out)
-    if spec.tracking.kind == "mlflow":
-        rule = "Megatron-LM logs to tensorboard and wandb"
+    if spec.backend.path is not None and spec.tracking.kind == "mlflow":
+        rule = "a checkout's pretrain_gpt.py logs to tensorboard and wandb"
         yield ConfigError("tracking.kind", "mlflow", rule, ["tracking=tensorboard", "tracking=wandb", "tracking=none"])
 
 
 def _checkpoints(spec: RunSpec) -> Iterator[ConfigError]:
-    """``pretrain`` saves after its last step wherever it saves at all."""
+    """A checkout's program saves after its last step wherever it saves at all."""
     save, steps, timeout = spec.save, spec.train.steps, spec.train.timeout_s
-    if save.every is not None and not save.last and steps % save.every:
-        rule = f"Megatron-LM also saves after its last step, {steps}, where it saves at all"
+    if spec.backend.path is not None and save.every is not None and not save.last and steps % save.every:
+        rule = f"a checkout's pretrain_gpt.py also saves after its last step, {steps}, where it saves at all"
         yield ConfigError("save.last", False, rule, ["save.last=true", "save.every=null"])
     if timeout % _MINUTE:
         rule = "Megatron-LM counts the timeout in whole minutes"

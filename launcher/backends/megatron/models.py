@@ -20,9 +20,6 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     if model.position_embedding == "rope" and model.rope_theta != int(model.rope_theta):
         rule = "--rotary-base is a whole number"
         yield ConfigError("model.rope_theta", model.rope_theta, rule, [f"model.rope_theta={int(model.rope_theta)}.0"])
-    if model.weights is not None:
-        rule = "Megatron-LM starts from its own checkpoints; this version converts no Hugging Face weights for it"
-        yield ConfigError("model.weights", model.weights, rule, ["model.weights=null", "parallel=fsdp"])
 
 
 def _family(spec: RunSpec) -> Iterator[ConfigError]:

@@ -79,9 +79,12 @@ def _data(spec: RunSpec) -> Arguments:
 
 
 def _checkpoints(spec: RunSpec) -> Arguments:
-    """A run starts from its own newest checkpoint; the worker looks there before it takes ``save.load``."""
+    """A run starts from its own newest checkpoint; the worker looks there before it takes ``save.load``.
+
+    The worker also saves when it is asked to stop, and leaves out the last step's where ``save.last`` is false.
+    """
     save = spec.save
-    saves = save.last or save.every is not None
+    saves = save.last or save.every is not None or spec.backend.path is None
     reshardable = spec.zero.stage == 1 and spec.optimizer.name in ("adamw", "sgd")
     return {
         "save": f"{RUN}/checkpoints" if saves else None,
@@ -107,12 +110,13 @@ def _process(spec: RunSpec) -> Arguments:
 
 
 def _logs(spec: RunSpec) -> Arguments:
-    tracking = spec.tracking
+    """A checkout's program tracks by itself; the worker does it as for every engine (``launcher.worker.trackers``)."""
+    tracking, alone = spec.tracking, spec.backend.path is not None
     return {
         "log-interval": spec.train.log_every,
         "log-throughput": spec.hardware.device == "cuda",
-        "tensorboard-dir": f"{RUN}/tensorboard" if tracking.kind == "tensorboard" else None,
-        "wandb-project": (tracking.project or "launch") if tracking.kind == "wandb" else None,
-        "wandb-exp-name": RUN if tracking.kind == "wandb" else None,
-        "wandb-save-dir": RUN if tracking.kind == "wandb" else None,
+        "tensorboard-dir": f"{RUN}/tensorboard" if alone and tracking.kind == "tensorboard" else None,
+        "wandb-project": (tracking.project or "launch") if alone and tracking.kind == "wandb" else None,
+        "wandb-exp-name": RUN if alone and tracking.kind == "wandb" else None,
+        "wandb-save-dir": RUN if alone and tracking.kind == "wandb" else None,
     }

@@ -30,10 +30,14 @@ class _Steps(Dataset[torch.Tensor]):
 
 
 class Batches:
-    """The run's data as one rank sees them."""
+    """The run's data as one rank sees them.
 
-    def __init__(self, context: Context, training: Corpus, held_out: Corpus | None) -> None:
-        self._context, self._training, self._held_out = context, training, held_out
+    Attributes:
+        whole: All of the corpus, before anything is held out.
+    """
+
+    def __init__(self, context: Context, whole: Corpus, training: Corpus, held_out: Corpus | None) -> None:
+        self._context, self.whole, self._training, self._held_out = context, whole, training, held_out
 
     def training(self, *, first: int, last: int) -> Iterator[tuple[int, list[torch.Tensor]]]:
         """Steps ``first`` to ``last`` with their micro-batches.
@@ -105,6 +109,6 @@ def batches(context: Context) -> Batches:
     """
     whole = corpus(context)
     if context.spec.train.eval_every is None:
-        return Batches(context, whole, None)
+        return Batches(context, whole, whole, None)
     training, held_out = split(whole, context.spec.data.eval_fraction)
-    return Batches(context, training, held_out)
+    return Batches(context, whole, training, held_out)

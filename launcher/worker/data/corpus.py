@@ -47,7 +47,11 @@ class Synthetic:
 
 
 class TokenFiles:
-    """Token files end to end, read through memory maps; neighbouring samples share one token."""
+    """Token files end to end, read through memory maps; neighbouring samples share one token.
+
+    Attributes:
+        maps: The files that hold anything.
+    """
 
     def __init__(self, paths: Sequence[Path], dtype: npt.DTypeLike, *, length: int, vocabulary: int) -> None:
         """Map the files.
@@ -66,9 +70,9 @@ class TokenFiles:
         for path in self._paths:
             if path.stat().st_size % width:
                 raise DataError(f"{path} has {path.stat().st_size} bytes, which is no multiple of {width} ({dtype})")
-        self._maps = [np.memmap(path, dtype=dtype, mode="r") for path in self._paths if path.stat().st_size]
-        self._ends = np.cumsum([len(tokens) for tokens in self._maps])
-        total = int(self._ends[-1]) if self._maps else 0
+        self.maps = [np.memmap(path, dtype=dtype, mode="r") for path in self._paths if path.stat().st_size]
+        self._ends = np.cumsum([len(tokens) for tokens in self.maps])
+        total = int(self._ends[-1]) if self.maps else 0
         if total < length + 1:
             raise DataError(
                 f"data.path holds {total} tokens in {len(self._paths)} files, and one sample needs {length + 1} "
@@ -97,7 +101,7 @@ class TokenFiles:
         file = int(np.searchsorted(self._ends, start, side="right"))
         while start < end:
             base = int(self._ends[file - 1]) if file else 0
-            piece = self._maps[file][start - base : end - base]
+            piece = self.maps[file][start - base : end - base]
             pieces.append(np.asarray(piece, dtype=np.int64))
             start += len(piece)
             file += 1

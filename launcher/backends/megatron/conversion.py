@@ -1,0 +1,30 @@
+"""Between Megatron's parameters and Hugging Face safetensors: what ``launcher.worker.megatron_weights`` cannot do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from launcher.backends import _models
+from launcher.backends.megatron.layout import fsdp
+from launcher.errors import ConfigError
+from launcher.spec import RunSpec
+
+
+def check(spec: RunSpec) -> Iterator[ConfigError]:
+    """``model.weights`` and ``save.export``, where the worker has no way from one to the other."""
+    if spec.model.weights is not None:
+        yield from _neither(spec, "model.weights", spec.model.weights, "model.weights=null")
+    if spec.save.export != "none":
+        yield from _neither(spec, "save.export", spec.save.export, "save.export=none")
+        if fsdp(spec) and spec.backend.path is None:
+            rule = "the parameters that Megatron-FSDP has cut are not joined in this version"
+            yield ConfigError("save.export", spec.save.export, rule, ["save.export=none", "zero.stage=1"])
+
+
+def _neither(spec: RunSpec, path: str, value: str, without: str) -> Iterator[ConfigError]:
+    if spec.backend.path is not None:
+        rule = "a checkout's own program reads and writes Megatron's checkpoints alone"
+        yield ConfigError(path, value, rule, [without, "backend.path=null"])
+    elif not _models.computed(spec):
+        rule = "no class of transformers computes this model, so it has no form there"
+        yield ConfigError(path, value, rule, [without, "model=llama3_8b", "model=mixtral_8x7b"])
