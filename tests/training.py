@@ -34,7 +34,7 @@ SMALL = (
 )
 """A model and a task that are learnt in seconds; overrides that a test gives come after these."""
 
-_TIMEOUT_S = 240
+_TIMEOUT_S = 480
 
 
 def prepare(directory: Path, *overrides: str, ranks: int) -> RunSpec:

@@ -91,16 +91,16 @@ def _configured(context: Context, arguments: Sequence[str]) -> Any:
 
 
 def _known_here(context: Context) -> list[str]:
-    """What only the started run knows: from which checkpoint it goes on, with the schedule of this run.
+    """What the worker adds: a loss that is no number is its own to report, and only here is known what to go on from.
 
-    Megatron's parser takes the last of two values.
+    A run goes on with its own schedule; Megatron's parser takes the last of two values.
     """
     from launcher.worker import megatron_checkpoints
 
-    found = megatron_checkpoints.source(context)
-    if found is None:
-        return []
-    return ["--load", str(found[0]), "--ckpt-step", str(found[1]), "--override-opt-param-scheduler"]
+    words, found = ["--no-check-for-nan-in-loss-and-grad"], megatron_checkpoints.source(context)
+    if found is not None:
+        words += ["--load", str(found[0]), "--ckpt-step", str(found[1]), "--override-opt-param-scheduler"]
+    return words
 
 
 def _pretrain(context: Context, configuration: Any, follower: Any) -> bool:
