@@ -7,16 +7,13 @@ fit. With --points: 0 when at least one point is valid and fits, else 3 (all unf
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
-from typing import Any
 
-from launcher import machine, preflight, trace
-from launcher.catalog import Catalog
+from launcher import preflight, trace
 from launcher.check_report import as_json, as_text, invalid_as_json
-from launcher.commands.common import add_native, add_overrides, asked, assessed, folder, print_json, say, width
+from launcher.commands import points
+from launcher.commands.common import add_native, add_overrides, asked, assessed, print_json, say, width
 from launcher.errors import ConfigError, ConfigErrors
-from launcher.request import request
 
 _STATUS = {"fits": 0, "tight": 0, "does_not_fit": 3, "invalid": 2}
 
@@ -90,31 +87,8 @@ def _imported(options: argparse.Namespace) -> list[str]:
 
 
 def _points(path: Path) -> int:
-    """Answer every line in order; a bad point is an answer, not a crash."""
-    facts, catalog = machine.facts(), Catalog(folder=folder())
     statuses = set()
-    try:
-        with path.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, 1):
-                if line.strip():
-                    answer = _point(line, number, facts, catalog)
-                    statuses.add(_STATUS[answer["verdict"]])
-                    print_json(answer)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigErrors([ConfigError("--points", str(path), f"the file cannot be read: {error}")]) from None
+    for verdict, answer in points.answers(path):
+        statuses.add(_STATUS[verdict])
+        print(answer)
     return min(statuses, key=(0, 3, 2).index, default=0)
-
-
-def _point(line: str, number: int, facts: machine.Machine, catalog: Catalog) -> dict[str, Any]:
-    try:
-        point = json.loads(line)
-        identity, overrides = point["id"], point["overrides"]
-        if not isinstance(overrides, list) or not all(isinstance(text, str) for text in overrides):
-            raise TypeError
-    except (ValueError, TypeError, KeyError):
-        rule = 'a point is {"id": ..., "overrides": ["group=option", ...]}'
-        return {"id": None, **invalid_as_json([ConfigError(f"line {number}", line.strip(), rule)])}
-    try:
-        return {"id": identity, **as_json(assessed(request(overrides, facts=facts, catalog=catalog)))}
-    except ConfigErrors as error:
-        return {"id": identity, **invalid_as_json(error.errors)}
