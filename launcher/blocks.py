@@ -97,6 +97,7 @@ class Engine:
         autocast: Whether each linear casts its own input, and weights are cast on use.
         sequence_length: Keys that a query meets, for attention that stores its scores.
         scores: Whether attention stores its scores.
+        softmax_size: Bytes of an element of the saved softmax over the scores, where it is not the compute format's.
         attention_copy: Whether attention's output is kept twice, in the layouts of its kernel and of the block.
         expert_outputs: Whether the outputs of routed experts are kept.
         cpu: Whether the kernels are those of the CPU.
@@ -117,6 +118,7 @@ class Engine:
     autocast: bool = False
     sequence_length: int
     scores: bool = False
+    softmax_size: int | None = None
     attention_copy: bool = False
     expert_outputs: bool = False
     cpu: bool = False

@@ -140,6 +140,23 @@ def test_local_layers_and_gpus_before_ampere_keep_the_scores(overrides: tuple[st
     assert [row.bytes for row in block.saved if row.name == "scores"] == [2 * 8 * 1024]
 
 
+WIDE = (LOCAL, "+backend.extra.attention-softmax-in-fp32=true", "+backend.extra.no-masked-softmax-fusion=true")
+
+
+@pytest.mark.parametrize(("dropout", "per_score"), [(0.1, 4 + 1 + 2), (0.0, 4 + 2)])
+def test_a_softmax_in_fp32_without_its_kernel_is_saved_beside_the_factor_of_the_values(
+    dropout: float, per_score: int
+) -> None:
+    block = ranks_of(make_spec(*MODEL, *WIDE, f"model.dropout={dropout}"))[0].held.blocks[0]
+    assert [row.bytes for row in block.saved if row.name == "scores"] == [per_score * 8 * 1024]
+
+
+@pytest.mark.parametrize(("multiple", "rows"), [(128, 50432), (3232, 51712)])
+def test_the_vocabulary_is_padded_to_the_multiple_that_is_asked_for(multiple: int, rows: int) -> None:
+    padding = (f"+backend.extra.make-vocab-size-divisible-by={multiple}", "parallel.tensor=2")
+    assert ranks_of(make_spec(*MODEL, *padding))[0].held.vocabulary == rows
+
+
 @pytest.mark.parametrize(("limit", "number"), [(0, 3), (2, 2)])
 def test_deferred_gradients_of_the_output_projection_wait_for_the_end(limit: int, number: int) -> None:
     deferring = ("+backend.extra.defer-embedding-wgrad-compute=true", f"+backend.extra.wgrad-deferral-limit={limit}")

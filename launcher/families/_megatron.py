@@ -37,14 +37,17 @@ def core(engine: Engine, heads: int, outputs: int, dropout: float) -> list[Saved
 
     flash-attn computes with the batch first: Transformer Engine hands it copies of queries, keys and values, which it
     saves in their place, and turns its output back into a copy for the output projection, so that the output is kept
-    twice (``attention/dot_product_attention/backends.py``, ``FlashAttention.forward``).
+    twice (``attention/dot_product_attention/backends.py``, ``FlashAttention.forward``). A softmax in fp32 without its
+    kernel is saved as such, beside what the product with the values reads (``fusions/fused_softmax.py``).
     """
     if not engine.scores:
         rows = [_saved("log-sum-exp", _STATISTIC * heads, "tensor", "core_attention")]
         if engine.attention_copy:
             rows.append(_saved("attention output, batch first", engine.size * outputs, "tensor", "core_attention"))
         return rows
-    per_score = engine.size + (1 + engine.size if dropout else 0)
+    softmax = engine.softmax_size or engine.size
+    product = engine.size if dropout or softmax != engine.size else 0
+    per_score = softmax + (1 if dropout else 0) + product
     return [_saved("scores", per_score * heads * engine.sequence_length, "tensor", "core_attention")]
 
 

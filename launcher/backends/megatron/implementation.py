@@ -21,6 +21,7 @@ class Implementation:
     Attributes:
         transformer_engine: Whether the layers are Transformer Engine's, or Megatron-core's own.
         attention: cuDNN's fused kernel, flash-attn, or scores in full.
+        wide_softmax: Whether attention's softmax is torch's own, in fp32.
         grouped: Whether the experts of a rank are one grouped matrix product.
         attention_mask: Whether batches bring an attention mask.
         fused_gradients: Whether gradients of weights are accumulated by the product that computes them.
@@ -30,6 +31,7 @@ class Implementation:
 
     transformer_engine: bool
     attention: Attention
+    wide_softmax: bool
     grouped: bool
     attention_mask: bool
     fused_gradients: bool
@@ -44,6 +46,7 @@ def implementation(spec: RunSpec) -> Implementation:
     return Implementation(
         transformer_engine=engine,
         attention=_attention(spec) if engine else "unfused",
+        wide_softmax=not engine and _wide_softmax(spec),
         grouped=engine and bool(spec.model.num_experts) and extra("moe-grouped-gemm", default=True) is not False,
         attention_mask=not extra("no-create-attention-mask-in-dataloader", default=cuda),
         fused_gradients=not extra("no-gradient-accumulation-fusion", default=not engine or spec.zero.stage >= 2),
@@ -66,6 +69,13 @@ def _attention(spec: RunSpec) -> Attention:
     if device.is_hopper(spec):
         return "fused"
     return "fused" if device.is_blackwell(spec) and not deterministic else "flash"
+
+
+def _wide_softmax(spec: RunSpec) -> bool:
+    """``forward_torch_softmax`` of ``fusions/fused_softmax.py``; scaling by layers asks for fp32 as well."""
+    extra = spec.backend.argument
+    in_fp32 = extra("attention-softmax-in-fp32") or extra("apply-query-key-layer-scaling")
+    return bool(in_fp32 and extra("no-masked-softmax-fusion", default=spec.hardware.device == "cpu"))
 
 
 def _deferred(spec: RunSpec) -> int:

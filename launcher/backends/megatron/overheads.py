@@ -33,14 +33,19 @@ def engine(spec: RunSpec) -> Engine:
         residual_size=size,
         sequence_length=spec.sequence_length,
         scores=how.attention == "unfused",
+        softmax_size=4 if how.wide_softmax else None,
         # Of a micro-batch of one sequence the two layouts are the same.
         attention_copy=how.attention == "flash" and spec.train.micro_batch_size > 1,
         expert_outputs=how.deterministic and not spec.backend.argument("moe-permute-fusion"),
         cpu=spec.hardware.device == "cpu",
-        vocabulary_multiple=VOCABULARY_MULTIPLE * spec.parallel.tensor,
+        vocabulary_multiple=_vocabulary_multiple(spec) * spec.parallel.tensor,
         gradients_stay=True,
         vocabulary_parallel=True,
     )
+
+
+def _vocabulary_multiple(spec: RunSpec) -> int:
+    return int(spec.backend.argument("make-vocab-size-divisible-by") or VOCABULARY_MULTIPLE)
 
 
 def overheads(held: Held) -> Iterable[MemoryTerm]:
