@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher.record import versions
+from launcher.provenance import versions
 
 RESULTS = Path(__file__).parent / "results"
 

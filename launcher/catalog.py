@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from launcher.errors import ConfigError, ConfigErrors
+from launcher.parse import closest
+
 PRIMARY = "launch"
 """The name of the primary configuration file, without its suffix."""
 
@@ -64,8 +67,25 @@ class Catalog:
         return tuple(sorted({path.stem for folder in self.recipes for path in folder.glob("*.yaml")}))
 
     def recipe(self, name: str) -> Path:
-        """The file of a recipe that :attr:`groups` lists."""
-        return next(path for folder in self.recipes if (path := folder / f"{name}.yaml").is_file())
+        """The file of a recipe.
+
+        Raises:
+            ConfigErrors: There is none.
+        """
+        found = self.find_recipe(name)
+        if found is None:
+            near = [f"recipe={other}" for other in closest(name, self.groups["recipe"])]
+            raise ConfigErrors([ConfigError("recipe", name, "no such recipe", near or ["launch recipe list"])])
+        return found
+
+    def find_recipe(self, name: str) -> Path | None:
+        """The file of a recipe that :attr:`groups` lists, of a path, or of ``package/name``; None if there is none."""
+        if name.endswith((".yaml", ".yml")):
+            path = self.folder / name
+            return path if path.is_file() else None
+        if "/" in name:
+            return _installed_recipe(*name.split("/", 1))
+        return next((path for folder in self.recipes if (path := folder / f"{name}.yaml").is_file()), None)
 
     @cached_property
     def _files(self) -> tuple[tuple[Path, Path], ...]:
@@ -95,6 +115,21 @@ class Catalog:
         if path.parts[0] == PRESETS:
             return "@package _global_" not in text or {*keys} <= {"defaults", PRESETS}
         return "@package" not in text and ("defaults:" not in text or bool(_DEFAULTS.search(text)))
+
+
+def _installed_recipe(package: str, name: str) -> Path | None:
+    """A recipe that an installed package offers by the entry point ``launch.recipes``, found without importing it.
+
+    ``mine = "my_package.recipes"`` offers the YAML files of that folder as ``recipe=mine/NAME``.
+    """
+    from importlib.metadata import entry_points  # Late, because it looks at every installed package.
+
+    for entry in entry_points(group="launch.recipes", name=package):
+        if entry.dist is not None:
+            path = Path(str(entry.dist.locate_file(entry.value.replace(".", "/")))) / f"{name}.yaml"
+            if path.is_file():
+                return path
+    return None
 
 
 def _by_size(name: str) -> tuple[float, str]:

@@ -114,6 +114,8 @@ def _choice(text: str, group: str, value: str, catalog: Catalog) -> Override | C
     options = catalog.groups[group]
     if value in options or override.sweeps:
         return override
+    if group == "recipe" and ("/" in value or value.endswith((".yaml", ".yml"))):
+        return _recipe_elsewhere(override, catalog)
     near = closest(value.lower(), options) or list(options)
     keys = [key for key in known_keys() if key.startswith(f"{group}.")]
     rule = f"{group} has no option of this name; it has {', '.join(options)}"
@@ -121,6 +123,17 @@ def _choice(text: str, group: str, value: str, catalog: Catalog) -> Override | C
         near = [f"run.name={value}"]
         return ConfigError(group, value, rule, near)
     return ConfigError(group, value, rule, [f"{group}={option}" for option in near[:3]])
+
+
+def _recipe_elsewhere(override: Override, catalog: Catalog) -> Override | ConfigError:
+    """A recipe by its path, or of an installed package; one of the network must be fetched first."""
+    if "://" in override.value:
+        rule = "a recipe is fetched before it is used, so that the same one is used again"
+        return ConfigError("recipe", override.value, rule, [f"launch recipe fetch {override.value}"])
+    if catalog.find_recipe(override.value) is None:
+        rule = "there is no such file, and no installed package that offers this recipe"
+        return ConfigError("recipe", override.value, rule, ["launch recipe list"])
+    return override
 
 
 def _not_an_override(text: str, catalog: Catalog) -> ConfigError:

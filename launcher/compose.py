@@ -195,6 +195,16 @@ def _unreadable(parser: Any, text: str, exception: type[Exception]) -> ConfigErr
     return None
 
 
+def value_of(override: Override) -> object:
+    """The value of an override as data: a name, number, boolean, list or mapping."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    plain, value = override.plain()
+    if override.group:
+        return override.value
+    return value if plain else OverridesParser.create().parse_override(override.hydra).value()
+
+
 def swept(override: Override, options: Sequence[str]) -> tuple[str, ...] | Interval | None:
     """The values that an override sweeps over in Hydra's grammar; None where it names one.
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from launcher import attempts, reasons, state
+from launcher import attempts, lock, reasons, state
 from launcher.errors import JobFailed, SubmitError
 from launcher.slurm.client import SlurmRefused
 from launcher.torchrun import HOST, IS_HOST, PORT, RENDEZVOUS
@@ -169,6 +169,7 @@ def _stuck(directory: Path, limit: int) -> str | None:
 
 def _conclude(directory: Path, returncode: int, place: Place | None) -> str | None:
     """Write down how the job ended; the reason where it failed."""
+    lock.add_losses(directory)
     outcome = state.read_json(directory / "logs" / "outcome.json") or {}
     stopped = outcome.get("state") == "interrupted"
     facts = {} if place is None else {"job_id": place.job_id}

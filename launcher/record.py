@@ -6,16 +6,12 @@ import errno
 import json
 import os
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Mapping
-from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from launcher import __version__, runs
+from launcher import lock, runs
 from launcher.check_report import as_json
 from launcher.errors import SubmitError
 from launcher.job import Job
@@ -23,20 +19,6 @@ from launcher.parse import to_dict
 from launcher.plan import Plan
 
 ROOT = "runs"
-PACKAGES = (
-    "llm-launch",
-    "torch",
-    "deepspeed",
-    "megatron-core",
-    "transformers",
-    "peft",
-    "datasets",
-    "safetensors",
-    "numpy",
-    "hydra-core",
-    "omegaconf",
-    "submitit",
-)
 
 
 def directory_of(plan: Plan, *, folder: Path) -> Path:
@@ -93,7 +75,7 @@ def _write_all(folder: Path, plan: Plan, job: Job, overrides: tuple[str, ...], f
     _dump(folder / "spec.json", to_dict(plan.spec))
     _dump(folder / "plan.json", {**as_json(plan.assessment), "overrides": list(overrides), "forced": forced})
     _dump(folder / "job.json", job_as_dict(job))
-    _dump(folder / "versions.json", versions())
+    lock.write(folder / lock.NAME, lock.build(plan, job_as_dict(job), overrides))
     for name, text in job.files.items():
         (folder / name).write_text(text)
 
@@ -110,38 +92,6 @@ def job_as_dict(job: Job) -> dict[str, Any]:
         "files": sorted(job.files),
         "working_directory": str(Path.cwd()),
     }
-
-
-def versions() -> dict[str, Any]:
-    """What the run was planned with: Python, packages and the state of the working folder's git repository."""
-    return {
-        "launcher": __version__,
-        "python": sys.version.split()[0],
-        "packages": {name: version for name in PACKAGES if (version := _version(name)) is not None},
-        "git": _git(Path.cwd()),
-    }
-
-
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-@cache  # A sweep records many runs of one folder.
-def _git(folder: Path) -> dict[str, Any] | None:
-    """Commit and whether the tree differs from it; None outside a repository or without git."""
-    command = ["git", "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
-    try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    if done.returncode != 0:
-        return None
-    lines = done.stdout.splitlines()
-    commit = next((line.split()[-1] for line in lines if line.startswith("# branch.oid")), None)
-    return {"commit": commit, "dirty": any(not line.startswith("#") for line in lines)}
 
 
 def _dump(path: Path, content: Mapping[str, Any]) -> None:

@@ -89,7 +89,7 @@ def test_a_script_runs_under_the_same_check_and_record(folder: Path) -> None:
         "job_id": content["run"]["job_id"],
     }
     assert content["check"]["verdict"] == "fits"
-    expected = {"spec.json", "plan.json", "job.json", "versions.json", "logs", "checkpoints", "state.json"}
+    expected = {"spec.json", "plan.json", "job.json", "run.lock.yaml", "logs", "checkpoints", "state.json"}
     assert expected <= {path.name for path in run.iterdir()}
     outputs = [path.read_text() for path in run.glob("logs/ranks/*/attempt_0/*/stdout.log")]
     assert sorted(outputs) == ["rank 0 of 2 starts at 5\n", "rank 1 of 2 starts at 5\n"]

@@ -20,7 +20,7 @@ from launcher.catalog import Catalog
 from launcher.machine import Machine, facts
 from launcher.parse import to_dict
 from launcher.plan import translate
-from launcher.record import versions
+from launcher.provenance import versions
 from launcher.request import request
 from launcher.spec import RunSpec
 

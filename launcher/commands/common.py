@@ -27,6 +27,30 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
+def add_trust(parser: argparse.ArgumentParser) -> None:
+    """``--trust``: let a recipe or lock from elsewhere run code and leave the working folder."""
+    parser.add_argument("--trust", action="store_true", help="let a recipe or lock from elsewhere do what it lists")
+
+
+def require_trust(options: argparse.Namespace) -> None:
+    """Ask for ``--trust`` where the recipe of a command line is from elsewhere and would do what needs it.
+
+    Raises:
+        ConfigErrors: It was not given.
+    """
+    from launcher import recipes, trust
+    from launcher.catalog import Catalog
+
+    catalog = Catalog(folder=folder())
+    words = dict(text.partition("=")[::2] for text in options.overrides)
+    path = catalog.find_recipe(words["recipe"].strip("'\"")) if "recipe" in words else None
+    if path is None:
+        return
+    recipe = recipes.load(path)
+    settings = {key: value for key, value in {**recipe.sweep, **recipe.set}.items() if key not in words}
+    trust.require(path, list(trust.needs(settings)), folder=folder(), given=options.trust)
+
+
 def asked(options: argparse.Namespace) -> Request:
     """The request of a command line."""
     return request(options.overrides, script_args=options.script_args)

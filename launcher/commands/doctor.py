@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from launcher import machine, record
+from launcher import machine, provenance
 from launcher.commands.common import folder, print_json, say
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.request import request
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _machine(here: machine.Machine) -> dict[str, Any]:
-    versions = record.versions()
+    versions = provenance.versions()
     return {
         "python": versions["python"],
         "packages": versions["packages"],

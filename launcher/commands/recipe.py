@@ -1,47 +1,152 @@
-"""List recipes, or show one as the overrides that it stands for.
+"""Recipes and locks: runs as data that someone else can repeat.
 
-launch recipe list
-launch recipe show NAME
+launch recipe list                        every recipe with what it trains, on what, and the predicted peak
+launch recipe show NAME|PATH              a recipe as the overrides that it stands for
+launch recipe save NAME OVERRIDES...      write recipes/NAME.yaml; with --run RUN from a run's command line
+launch recipe lock RUN|OVERRIDES...       the lock of a run, with its first losses, or of a run that is not started
+launch recipe verify LOCK [KEY=VALUE...]  run the first steps here and compare the losses; 5 where they differ
+launch recipe diff A B                    what differs in meaning between two recipes, locks or runs
+launch recipe fetch SOURCE                https://...#sha256=HEX or git+https://REPOSITORY@REVISION#PATH into recipes/
 """
 
 from __future__ import annotations
 
 import argparse
+import re
+import sys
 import textwrap
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from launcher import machine, preflight, recipes
+from launcher import lock, machine, preflight, recipes, state
 from launcher.catalog import Catalog
-from launcher.commands.common import add_json, folder, print_json, width
-from launcher.errors import ConfigError, ConfigErrors
-from launcher.parse import closest
+from launcher.commands.common import add_json, add_trust, asked, assessed, folder, print_json, width
+from launcher.errors import ConfigError, ConfigErrors, SubmitError
+from launcher.plan import plan
 from launcher.recipes import Recipe
+from launcher.record import job_as_dict
 from launcher.request import request
 from launcher.spec import RunSpec
 from launcher.units import gib
 
+_FEWEST = {"list": 0, "show": 1, "save": 1, "lock": 1, "verify": 1, "diff": 2, "fetch": 1}
+_MOST = {"list": 0, "show": 1, "diff": 2, "fetch": 1}
+_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("action", choices=("list", "show"))
-    parser.add_argument("name", nargs="?", metavar="NAME")
+    parser.add_argument("action", choices=tuple(_FEWEST))
+    parser.add_argument("words", nargs="*", metavar="WORD")
+    parser.add_argument("--run", metavar="RUN", help="save: the run whose command line becomes the recipe")
+    parser.add_argument("--summary", metavar="TEXT", help="save: what the recipe is for, in one line")
+    parser.add_argument("--name", metavar="NAME", help="fetch: the name to keep it under")
+    parser.add_argument("--steps", type=int, default=lock.FIRST_LOSSES, metavar="N", help="verify: steps to compare")
+    add_trust(parser)
     add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print recipes."""
-    catalog = Catalog(folder=folder())
-    if options.action == "list":
-        return _list(catalog, as_json=options.json)
-    if options.name not in catalog.groups["recipe"]:
-        near = [f"launch recipe show {name}" for name in closest(str(options.name), catalog.groups["recipe"])]
-        raise ConfigErrors([ConfigError("NAME", options.name, "no such recipe", near or ["launch recipe list"])])
-    recipe = recipes.load(catalog.recipe(options.name))
+    """Hand over to the action."""
+    action, words = options.action, options.words
+    if not _FEWEST[action] <= len(words) <= _MOST.get(action, len(words)):
+        usage = next(line for line in (__doc__ or "").splitlines() if line.startswith(f"launch recipe {action}"))
+        raise ConfigErrors([
+            ConfigError("recipe", " ".join([action, *words]), f"it is used as: {usage.split('  ')[0]}")
+        ])
+    if action == "list":
+        return _list(Catalog(folder=folder()), as_json=options.json)
+    if action in ("verify", "diff"):
+        from launcher.commands import repeating
+
+        if action == "diff":
+            return repeating.difference(*words, as_json=options.json)
+        return repeating.verify(folder() / words[0], words[1:], options)
+    actions = {"show": _show, "save": _save, "lock": _lock, "fetch": _fetch}
+    return actions[action](words, options)
+
+
+def _show(words: Sequence[str], options: argparse.Namespace) -> int:
+    recipe = recipes.load(Catalog(folder=folder()).recipe(words[0]))
     if options.json:
         content = {"choose": dict(recipe.choose), "set": dict(recipe.set), "sweep": dict(recipe.sweep)}
         print_json({"schema": 1, "recipe": {"name": recipe.name, "summary": recipe.summary, **content}})
     else:
         print(f"# {recipe.summary}\n# source: {recipe.source}\nlaunch " + " \\\n  ".join(recipe.overrides()))
+    return 0
+
+
+def _save(words: Sequence[str], options: argparse.Namespace) -> int:
+    """Write a command line, or that of a run, as a recipe of the working folder."""
+    name, texts = words[0], list(words[1:])
+    if not _NAME.match(name):
+        raise ConfigErrors([ConfigError("NAME", name, "a recipe's name is letters, digits and _ . -", ["my_recipe"])])
+    if options.run is not None:
+        from launcher.commands.status import find
+
+        texts = [*(state.read_json(find([options.run])[0] / "plan.json") or {})["overrides"], *texts]
+    catalog = Catalog(folder=folder())
+    content = recipes.content_of(texts, catalog, summary=options.summary or f"saved from: launch {' '.join(texts)}")
+    path = folder() / "recipes" / f"{name}.yaml"
+    try:
+        path.parent.mkdir(exist_ok=True)
+        with path.open("x") as file:
+            file.write(recipes.as_text(name, content))
+    except FileExistsError:
+        raise SubmitError(f"{path} exists and is not overwritten") from None
+    except OSError as error:
+        raise SubmitError(f"{path} cannot be written: {error.strerror}") from None
+    return _said(path, f"launch recipe={name}", options)
+
+
+def _lock(words: Sequence[str], options: argparse.Namespace) -> int:
+    """Print a lock: that of a run with its losses, or one of a command line."""
+    if len(words) == 1 and "=" not in words[0]:
+        from launcher.commands.status import find
+
+        directory = find([words[0]])[0]
+        lock.add_losses(directory)
+        content = lock.read(directory).content
+    else:
+        options.overrides = list(words)
+        planned = plan(assessed(asked(options)), python=sys.executable)
+        content = lock.build(planned, job_as_dict(planned.job), words)
+    if options.json:
+        print_json({"schema": 1, "recipe": dict(content)})
+    else:
+        losses = content.get("losses") or []
+        print(lock.as_text({key: value for key, value in content.items() if key != "losses"}, losses), end="")
+    return 0
+
+
+def _fetch(words: Sequence[str], options: argparse.Namespace) -> int:
+    from launcher import fetch, safe_yaml, trust
+
+    source = words[0]
+    name = options.name or Path(source.partition("#sha256=")[0]).stem
+    if not _NAME.match(name):
+        raise ConfigErrors([
+            ConfigError("--name", name, "a recipe's name is letters, digits and _ . -", ["--name mine"])
+        ])
+    content = fetch.fetch(source)
+    data = safe_yaml.loads(content.decode(errors="replace"), source)
+    path = folder() / "recipes" / f"{name}.yaml"
+    use = f"launch recipe={name}"
+    if isinstance(data, dict) and "spec" in data:
+        path, use = folder() / f"{name}.yaml", f"launch run --from {name}.yaml"
+    else:
+        recipes.check(data, source)
+    fetch.save(content, path)
+    trust.note_foreign(path, source)
+    return _said(path, use, options)
+
+
+def _said(path: Path, use: str, options: argparse.Namespace) -> int:
+    if options.json:
+        print_json({"schema": 1, "recipe": {"path": str(path), "use": use}})
+    else:
+        print(f"{path}\n{use}")
     return 0
 
 

@@ -15,7 +15,18 @@ from pathlib import Path
 
 from launcher import machine, reasons, runs, state, torchrun
 from launcher.check_report import as_json, as_text
-from launcher.commands.common import add_native, add_overrides, asked, assessed, folder, print_json, say, width
+from launcher.commands.common import (
+    add_native,
+    add_overrides,
+    add_trust,
+    asked,
+    assessed,
+    folder,
+    print_json,
+    require_trust,
+    say,
+    width,
+)
 from launcher.errors import ConfigError, ConfigErrors, DoesNotFit, JobFailed
 from launcher.job import Job
 from launcher.plan import Plan, plan
@@ -30,20 +41,30 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_native(parser)
     parser.add_argument("--force", action="store_true", help="start what does not fit; the record says so")
     parser.add_argument("-m", "--multirun", action="store_true", help="a sweep: model=1b,7b, range(..), glob(..)")
+    parser.add_argument("--from", dest="lock", type=Path, metavar="LOCK", help="repeat a run from its run.lock.yaml")
+    add_trust(parser)
     parser.add_argument("--debug", action="store_true", help="one rank in the foreground, for pdb")
 
 
 def run(options: argparse.Namespace) -> int:
     """Start one run and, on this machine, see it through; with -m a sweep."""
     if options.multirun:
+        require_trust(options)
         from launcher.commands import sweeping
 
         return sweeping.start(options)
-    assessment = assessed(asked(options), native=options.native)
+    if options.lock is None:
+        require_trust(options)
+        found = asked(options)
+    else:
+        from launcher.commands.repeating import from_lock
+
+        found = from_lock(options.lock, options.overrides, trusted=options.trust)
+    assessment = assessed(found, native=options.native)
     _refuse(assessment, options)
     planned = plan(assessment, python=sys.executable)
     directory = directory_of(planned, folder=folder())
-    job = record(planned, directory, overrides=tuple(options.overrides), forced=options.force)
+    job = record(planned, directory, overrides=found.overrides, forced=options.force)
     if options.debug:
         return _debug(directory, job)
     status = _start(planned, directory, quiet=options.json)

@@ -1,0 +1,180 @@
+"""Repeat a run from its lock, compare what comes of it, and say what differs between two runs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from launcher import lock, machine, outcome, preflight, recipes, runs, state, trust
+from launcher.catalog import Catalog
+from launcher.command_line import read
+from launcher.commands.cancel import stop
+from launcher.commands.common import folder, print_json, say
+from launcher.errors import ConfigError, ConfigErrors, JobFailed
+from launcher.lock import Lock
+from launcher.plan import plan
+from launcher.record import record
+from launcher.request import Request, request
+from launcher.runnable import obstacles
+from launcher.spec import RunSpec
+from launcher.submit import submit
+from launcher.ways import changed
+
+_POLL_S = 0.1
+_SHOWN = 12
+
+
+def from_lock(path: Path, texts: Sequence[str], *, trusted: bool) -> Request:
+    """The request of ``launch run --from``: the lock's run, with keys set over it; what differs here is said.
+
+    Raises:
+        ConfigErrors: It is no lock, does what needs the user's word, or a key is wrong.
+    """
+    found = lock.read(path)
+    trust.require(found.path, trust.needs_of_spec(found.spec), folder=folder(), given=trusted)
+    spec = _respecified(found, texts)
+    for line in _otherwise(found, spec):
+        say(f"launch: {line}")
+    return Request(overrides=(f"--from={path}", *texts), spec=spec, errors=())
+
+
+def _respecified(found: Lock, texts: Sequence[str]) -> RunSpec:
+    overrides, errors = read(texts, Catalog(folder=folder()))
+    if errors:
+        raise ConfigErrors(errors)
+    return lock.respecified(found, overrides)
+
+
+def _otherwise(found: Lock, spec: RunSpec) -> list[str]:
+    """What the run, this machine and this folder have otherwise than the lock, a line each."""
+    differences = lock.spec_differences(found.spec, spec)
+    differences += lock.differences(lock.ingredients(found.content), lock.ingredients(lock.here(spec)))
+    lines = [f"{key} was {_short(then)}, here {_short(now)}" for key, then, now in differences]
+    return lines if len(lines) <= _SHOWN else [*lines[:_SHOWN], f"and {len(lines) - _SHOWN} more"]
+
+
+def _short(value: object) -> str:
+    text = "absent" if value is None else " ".join(str(value).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def verify(path: Path, texts: Sequence[str], options: argparse.Namespace) -> int:
+    """Run the first steps of a lock here and compare their losses; 0 when they are the same to the last bit, else 5."""
+    found = lock.read(path)
+    trust.require(found.path, trust.needs_of_spec(found.spec), folder=folder(), given=options.trust)
+    wanted = found.losses[: options.steps]
+    spec = changed(_respecified(found, texts), "tracking.kind", "none")
+    errors = [*preflight.errors(spec), *obstacles(spec, machine.facts()), *_not_verifiable(found, spec)]
+    if errors:
+        raise ConfigErrors(errors)
+    directory = folder() / "runs" / f"verify-{time.strftime('%Y%m%d-%H%M%S')}-{spec.hash[:6]}"
+    rows = _first_steps(spec, directory.absolute(), int(wanted[-1]["step"]))
+    lines = _otherwise(found, spec)
+    worst = [_difference(ours, theirs) for ours, theirs in zip(rows, wanted, strict=False)]
+    same = len(rows) >= len(wanted) and all(row["identical"] for row in worst)
+    if options.json:
+        content = {
+            "identical": same,
+            "steps": worst,
+            "ingredients": lines,
+            "directory": None if same else str(directory),
+        }
+        print_json({"schema": 1, "recipe": content})
+    else:
+        print(_verdict(worst, len(wanted), lines, same=same))
+    if same:
+        shutil.rmtree(directory)
+        return 0
+    say(f"launch: the run is kept in {directory}")
+    return JobFailed.exit_status
+
+
+def _not_verifiable(found: Lock, spec: RunSpec) -> list[ConfigError]:
+    errors = []
+    if not found.losses:
+        rule = "the lock holds no losses to compare with: its run had not ended when it was taken"
+        errors.append(ConfigError("LOCK", str(found.path), rule, ["launch recipe lock RUN"]))
+    if spec.cluster.kind != "local":
+        rule = "verify waits for the run and so runs on this machine"
+        errors.append(ConfigError("cluster.kind", spec.cluster.kind, rule, ["cluster.kind=local"]))
+    return errors
+
+
+def _first_steps(spec: RunSpec, directory: Path, last: int) -> list[dict[str, Any]]:
+    """Run until a step is in the metrics, then stop; the schedule is that of the whole run.
+
+    Raises:
+        JobFailed: The run failed before.
+    """
+    planned = plan(preflight.assess(spec), python=sys.executable)
+    record(planned, directory, overrides=("recipe", "verify"), forced=False)
+    submit(directory, spec)
+    asked = False
+    while (now := runs.read(directory)).state not in state.ENDED:
+        steps = outcome.steps(directory)
+        if not asked and steps and steps[-1]["step"] >= last:
+            asked = stop(directory, signal.SIGTERM)
+        time.sleep(_POLL_S)
+    rows = outcome.steps(directory)
+    if now.state in ("failed", "lost") and (not rows or rows[-1]["step"] < last):
+        raise JobFailed(f"{now.reason}; the run is kept in {directory}")
+    return rows
+
+
+def _difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
+    same = all(ours[key] == theirs[key] for key in ("step", "loss", "grad_norm"))
+    return {"step": ours["step"], "loss": ours["loss"], "locked_loss": theirs["loss"], "identical": same}
+
+
+def _verdict(rows: Sequence[Mapping[str, Any]], wanted: int, lines: Sequence[str], *, same: bool) -> str:
+    if same:
+        text = [f"the losses and gradient norms of the first {wanted} steps are identical to the last bit"]
+        return "\n".join([*text, *(f"though {line}" for line in lines)])
+    differing = [row for row in rows if not row["identical"]]
+    text = [f"{len(differing)} of the first {wanted} steps differ:"]
+    for row in differing[:_SHOWN]:
+        relative = row["loss"] / row["locked_loss"] - 1 if row["locked_loss"] else float("nan")
+        text.append(f"  step {row['step']}: loss {row['loss']!r}, locked {row['locked_loss']!r} ({relative:+.2e})")
+    why = [f"  {line}" for line in lines] or ["  nothing that a lock holds differs"]
+    return "\n".join([*text, "what differs from the lock:", *why])
+
+
+def difference(first: str, second: str, *, as_json: bool) -> int:
+    """What differs in meaning between two recipes, locks or runs."""
+    (spec_a, parts_a), (spec_b, parts_b) = (_described(name) for name in (first, second))
+    rows = lock.spec_differences(spec_a, spec_b)
+    if parts_a is not None and parts_b is not None:
+        rows += lock.differences(lock.ingredients(parts_a), lock.ingredients(parts_b))
+    if as_json:
+        print_json({"schema": 1, "recipe": [{"path": key, "first": a, "second": b} for key, a, b in rows]})
+    elif rows:
+        print("\n".join(f"{key}: {_short(a)} -> {_short(b)}" for key, a, b in rows))
+    else:
+        print("no difference in meaning")
+    return 0
+
+
+def _described(name: str) -> tuple[RunSpec, Mapping[str, Any] | None]:
+    """A specification, and what it was made of where that is known: of a run, a lock, or a recipe."""
+    for path in (folder() / "runs" / name, folder() / name):
+        if (path / lock.NAME).is_file() or (path.is_file() and _is_lock(path)):
+            found = lock.read(path)
+            return found.spec, found.content
+        if (path / "spec.json").is_file():
+            from launcher.parse import parse
+
+            return parse(json.loads((path / "spec.json").read_text())), None
+    catalog = Catalog(folder=folder())
+    recipes.load(catalog.recipe(name))
+    return request([f"recipe={name}"], catalog=catalog).require(), None
+
+
+def _is_lock(path: Path) -> bool:
+    return "\nspec:\n" in path.read_text(errors="replace")[: 1 << 20]

@@ -1,0 +1,209 @@
+"""``run.lock.yaml``: everything that made a run, so that someone else can repeat it and see whether it is the same.
+
+It is plain data like a recipe, and as untrusted when it comes from elsewhere: reading it runs nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher import machine, provenance, safe_yaml
+from launcher.command_line import Override
+from launcher.errors import ConfigError, ConfigErrors
+from launcher.parse import parse, to_dict
+from launcher.plan import Plan
+from launcher.spec import RunSpec
+
+NAME = "run.lock.yaml"
+SCHEMA = 1
+FIRST_LOSSES = 20
+"""Lines of ``metrics.jsonl`` that a lock keeps: enough to tell one run from another."""
+
+_LOSSES = "losses:"
+_NOT_THE_RUN = ("run.", "sweep.", "hardware.disk_bytes", "hardware.host_memory_bytes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lock:
+    """A lock that has been read.
+
+    Attributes:
+        path: Where it lies.
+        spec: The run.
+        content: All of it, as data.
+        losses: ``step``, ``loss`` and ``grad_norm`` of the first lines of metrics; none while the run has not ended.
+    """
+
+    path: Path
+    spec: RunSpec
+    content: Mapping[str, Any]
+    losses: tuple[Mapping[str, Any], ...]
+
+
+def build(plan: Plan, job: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """The lock of a planned run.
+
+    Args:
+        plan: The run with its prediction.
+        job: The translated job, as ``job.json`` holds it.
+        overrides: The command line, as typed.
+    """
+    spec, estimate = plan.spec, plan.assessment.estimate
+    requirements = [f"{name}=={version}" for name, version in provenance.installed().items()]
+    prediction: dict[str, Any] = {"verdict": plan.assessment.verdict.name}
+    if estimate is not None:
+        prediction |= {"static_bytes": estimate.static_bytes, "peak_allocated_bytes": estimate.peak.allocated_bytes}
+    return {
+        "schema": SCHEMA,
+        "overrides": list(overrides),
+        "spec_hash": spec.hash,
+        "seed": spec.train.seed,
+        **here(spec),
+        "requirements": requirements,
+        "prediction": prediction,
+        "job": dict(job),
+        "spec": to_dict(spec),
+    }
+
+
+def here(spec: RunSpec) -> dict[str, Any]:
+    """What a run would be made of now, on this machine and in this folder."""
+    return {
+        "versions": {**provenance.versions(), **provenance.software()},
+        "hardware": provenance.hardware(machine.facts()),
+        "environment": provenance.environment(),
+        "data": provenance.data(spec),
+    }
+
+
+def write(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a lock; the losses come later, when the run has some (:func:`add_losses`).
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    path.write_text(as_text(content))
+
+
+def as_text(content: Mapping[str, Any], losses: Sequence[Mapping[str, Any]] = ()) -> str:
+    """The lock as YAML, its losses last."""
+    import yaml
+
+    dumper: Any = type("Dumper", (getattr(yaml, "CSafeDumper", yaml.SafeDumper),), {})
+    dumper.add_representer(str, _represent_text)
+    dumper.ignore_aliases = lambda self, data: True
+    text: str = yaml.dump(dict(content), Dumper=dumper, sort_keys=False, width=1 << 16, allow_unicode=True)
+    lines = [f"- {json.dumps(dict(row))}\n" for row in losses]
+    return f"{text}{_LOSSES}\n{''.join(lines)}" if lines else f"{text}{_LOSSES} []\n"
+
+
+def _represent_text(dumper: Any, text: str) -> Any:
+    """Text of several lines as a block, so that a lock reads well and its differences too."""
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+def add_losses(run: Path) -> None:
+    """Put the first losses of a run into its lock; a lock that has them stays as it is."""
+    path = run / NAME
+    try:
+        text, lines = path.read_text(), (run / "metrics.jsonl").read_text().splitlines()
+    except OSError:
+        return
+    rows = [_row(line) for line in lines[: FIRST_LOSSES + 1] if '"loss"' in line][:FIRST_LOSSES]
+    head, mark, _ = text.rpartition(f"{_LOSSES} []\n")
+    if mark and rows:
+        partial = path.with_name(f".{path.name}.{os.getpid()}")
+        partial.write_text(f"{head}{_LOSSES}\n" + "".join(f"- {json.dumps(row)}\n" for row in rows))
+        partial.replace(path)
+
+
+def _row(line: str) -> dict[str, Any]:
+    content = json.loads(line)
+    return {key: content.get(key) for key in ("step", "loss", "grad_norm")}
+
+
+def read(path: Path) -> Lock:
+    """Read a lock, or that of a run directory.
+
+    Raises:
+        ConfigErrors: It is not a lock of this schema, or its run is not one that this version knows.
+    """
+    path = path / NAME if path.is_dir() else path
+    content = safe_yaml.load(path)
+    where = str(path)
+    if not isinstance(content, dict) or "spec" not in content:
+        raise ConfigErrors([ConfigError(where, None, "it is not a lock: it holds no spec", ["run.lock.yaml of a run"])])
+    if content.get("schema") != SCHEMA:
+        rule = f"this version reads locks of schema {SCHEMA}"
+        raise ConfigErrors([ConfigError(f"{where}: schema", content.get("schema"), rule)])
+    try:
+        spec = parse(content["spec"])
+    except ConfigErrors as error:
+        raise ConfigErrors(
+            ConfigError(f"{where}: {e.path}", e.found, e.rule, e.way_out) for e in error.errors
+        ) from None
+    losses = content.get("losses") or []
+    if not isinstance(losses, list) or not all(isinstance(row, dict) and "loss" in row for row in losses):
+        raise ConfigErrors([ConfigError(f"{where}: losses", None, "must be a list of step, loss and grad_norm")])
+    return Lock(path=path, spec=spec, content=content, losses=tuple(losses))
+
+
+def respecified(lock: Lock, overrides: Sequence[Override]) -> RunSpec:
+    """The run of a lock under a new name, with keys set over it.
+
+    Raises:
+        ConfigErrors: An option is chosen, or a value is not one of its key.
+    """
+    chosen = [override for override in overrides if override.group]
+    if chosen:
+        rule = "a lock holds a whole run: single keys can be set over it, no options chosen"
+        raise ConfigErrors(ConfigError(override.key, override.value, rule) for override in chosen)
+    content: Any = to_dict(lock.spec)
+    content["run"] = {"name": None, "directory": None}
+    for override in overrides:
+        plain, value = override.plain()
+        if not plain:
+            rule = "only a plain value can be set over a lock"
+            raise ConfigErrors([ConfigError(override.key, override.value, rule)])
+        *groups, key = override.key.split(".")
+        place = content
+        for group in groups:
+            place = place.setdefault(group, {})
+        place[key] = value
+    return parse(content)
+
+
+def ingredients(content: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run is made of apart from its specification, flat: ``versions.torch``, ``data.sha256``, ..."""
+    flat: dict[str, Any] = {}
+    for section in ("versions", "hardware", "environment", "data"):
+        flat |= dict(_flat(content.get(section), section))
+    return {key: value for key, value in flat.items() if not key.startswith(("data.list", "hardware.host_memory"))}
+
+
+def _flat(value: object, path: str) -> Iterator[tuple[str, object]]:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _flat(item, f"{path}.{key}")
+    else:
+        yield path, value
+
+
+def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Keys whose values differ, with both; a key that one side lacks counts as None."""
+    keys = dict.fromkeys((*ours, *theirs))
+    return [(key, ours.get(key), theirs.get(key)) for key in keys if ours.get(key) != theirs.get(key)]
+
+
+def spec_differences(ours: RunSpec, theirs: RunSpec) -> list[tuple[str, Any, Any]]:
+    """Settings in which two runs differ; their names and what was free on the machine do not count."""
+    flat = [
+        {key: value for section, content in to_dict(spec).items() for key, value in _flat(content, section)}
+        for spec in (ours, theirs)
+    ]
+    return [row for row in differences(*flat) if not row[0].startswith(_NOT_THE_RUN)]

@@ -1,0 +1,198 @@
+"""What made a run, apart from its configuration: software, code, machine, data. Read without importing a framework."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from launcher import __version__, machine
+from launcher.runnable import data_files
+from launcher.spec import RunSpec
+
+PACKAGES = (
+    "llm-launch",
+    "torch",
+    "deepspeed",
+    "megatron-core",
+    "transformers",
+    "peft",
+    "datasets",
+    "safetensors",
+    "numpy",
+    "hydra-core",
+    "omegaconf",
+    "submitit",
+)
+"""Those whose version can change what a run computes."""
+
+_ENVIRONMENT = re.compile(
+    r"^(CUDA|NCCL|GLOO|TORCH|TORCHINDUCTOR|PYTORCH|OMP|MKL|CUBLAS|DS|UCX|HF_DATASETS|TRITON)_[A-Z0-9_]+$|^LD_PRELOAD$"
+)
+_SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
+_DIFF_BYTES = 200_000
+_WHOLE_BYTES = 1 << 26
+_BLOCKS, _BLOCK_BYTES = 64, 1 << 16
+_FILES_LISTED = 200
+
+
+def versions() -> dict[str, Any]:
+    """Python, the packages that matter and the state of the working folder's git repository."""
+    found = installed()
+    return {
+        "launcher": __version__,
+        "python": sys.version.split()[0],
+        "packages": {name: found[name] for name in PACKAGES if name in found},
+        "git": git(Path.cwd()),
+    }
+
+
+@cache
+def installed() -> dict[str, str]:
+    """Name and version of every installed distribution, as pip freezes them.
+
+    Taken from the names of the ``.dist-info`` folders (the wheel specification), of which there are hundreds:
+    importlib.metadata would open each.
+    """
+    found: dict[str, str] = {}
+    for folder in dict.fromkeys(sys.path):
+        for path in sorted(Path(folder or ".").glob("*.dist-info")):
+            name, _, version = path.name.removesuffix(".dist-info").rpartition("-")
+            found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), version)
+    return dict(sorted(found.items()))
+
+
+def software() -> dict[str, str | None]:
+    """Versions below the packages: CUDA and NCCL that torch was built with, the GPU driver's; None where unknown."""
+    found = installed()
+    nccl = next((version for name, version in found.items() if name.startswith("nvidia-nccl")), None)
+    return {"cuda": _cuda(), "nccl": nccl, "driver": _driver()}
+
+
+def _cuda() -> str | None:
+    """The CUDA version in torch's own ``version.py``, read as text."""
+    spec = find_spec("torch")
+    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+        path = Path(folder) / "version.py"
+        match = re.search(r"^cuda[^=]*= *'([^']+)'", path.read_text(), re.MULTILINE) if path.is_file() else None
+        if match is not None:
+            return match[1]
+    return None
+
+
+def _driver() -> str | None:
+    """The version of the NVIDIA kernel module, as Linux shows it."""
+    try:
+        match = re.search(r"Kernel Module[^0-9]*([0-9.]+)", Path("/proc/driver/nvidia/version").read_text())
+    except OSError:
+        return None
+    return match[1] if match is not None else None
+
+
+@cache  # A sweep records many runs of one folder.
+def git(folder: Path) -> dict[str, Any] | None:
+    """Commit, whether the tree differs from it, and the difference; None outside a repository or without git."""
+    status = _git(folder, "status", "--porcelain=v2", "--branch", "--untracked-files=no")
+    if status is None:
+        return None
+    lines = status.splitlines()
+    commit = next((line.split()[-1] for line in lines if line.startswith("# branch.oid")), None)
+    dirty = any(not line.startswith("#") for line in lines)
+    return {"commit": commit, "dirty": dirty, "diff": _difference(folder) if dirty else None}
+
+
+def _difference(folder: Path) -> str:
+    """The difference to the commit; of a very long one its size and hash."""
+    text = _git(folder, "diff", "HEAD", "--no-color", "--no-ext-diff") or ""
+    if len(text) <= _DIFF_BYTES:
+        return text
+    return f"{len(text)} characters, sha256 {hashlib.sha256(text.encode()).hexdigest()}\n"
+
+
+def _git(folder: Path, *words: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", *words], cwd=folder, capture_output=True, text=True, errors="replace", timeout=10, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def environment() -> dict[str, str]:
+    """Variables of this shell that frameworks read, by an allow-list of prefixes; never one that names a secret."""
+    names = (name for name in sorted(os.environ) if _ENVIRONMENT.match(name) and not _SECRET.search(name))
+    return {name: os.environ[name] for name in names}
+
+
+def hardware(facts: machine.Machine) -> dict[str, Any]:
+    """This machine: its processor, GPUs and memory."""
+    gpus = [gpu.name for gpu in facts.gpus]
+    return {"processor": _processor(), "cpus": facts.cpus, "gpus": gpus, "host_memory_bytes": facts.host_memory_bytes}
+
+
+def _processor() -> str | None:
+    try:
+        match = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        return None
+    return match[1].strip() if match is not None else None
+
+
+def data(spec: RunSpec) -> dict[str, Any] | None:
+    """What a run reads: each file with its size and a hash, and the revision of a data set; None for synthetic data.
+
+    Files beyond 64 MiB in all are hashed in 64 blocks of 64 KiB each, evenly spread: a launch does not read terabytes.
+    """
+    if spec.data.source == "synthetic" or spec.data.path is None:
+        return None
+    paths = data_files(spec.data.path)
+    sizes = [path.stat().st_size for path in paths]
+    whole = sum(sizes) <= _WHOLE_BYTES
+    rows = [
+        {"path": str(path), "bytes": size, "sha256": _hash(path, size, whole)}
+        for path, size in zip(paths, sizes, strict=True)
+    ]
+    together = hashlib.sha256("".join(str(row["sha256"]) for row in rows).encode()).hexdigest()
+    return {
+        "source": spec.data.source,
+        "path": spec.data.path,
+        "revision": _revision(spec.data.path) if spec.data.source == "huggingface" and not paths else None,
+        "files": len(rows),
+        "bytes": sum(sizes),
+        "sha256": together if rows else None,
+        "hashed": "whole files" if whole else f"{_BLOCKS} blocks of {_BLOCK_BYTES} bytes of each file",
+        "list": rows if len(rows) <= _FILES_LISTED else [],
+    }
+
+
+def _hash(path: Path, size: int, whole: bool) -> str:
+    digest = hashlib.sha256(str(size).encode())
+    with path.open("rb") as file:
+        if whole or size <= _BLOCKS * _BLOCK_BYTES:
+            digest.update(file.read())
+        else:
+            for block in _blocks(size):
+                file.seek(block)
+                digest.update(file.read(_BLOCK_BYTES))
+    return digest.hexdigest()
+
+
+def _blocks(size: int) -> Iterator[int]:
+    """Where the blocks begin: the first at the start, the last at the end."""
+    for number in range(_BLOCKS):
+        yield number * (size - _BLOCK_BYTES) // (_BLOCKS - 1)
+
+
+def _revision(name: str) -> str | None:
+    """The commit of a hub data set in the local cache; None where it has not been fetched yet."""
+    home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
+    path = home / "hub" / f"datasets--{name.replace('/', '--')}" / "refs" / "main"
+    return path.read_text().strip() if path.is_file() else None

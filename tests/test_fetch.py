@@ -1,0 +1,109 @@
+"""Fetching a recipe: https with its hash, public addresses alone, bounded; git at a revision."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from launcher import fetch
+from launcher.cli import main
+from launcher.errors import ConfigErrors, LauncherError, SubmitError
+
+RECIPE = b"schema: 1\nsummary: from elsewhere\nchoose: {model: tiny, cluster: slurm}\nset: {cluster.setup: [ls]}\n"
+HASH = hashlib.sha256(RECIPE).hexdigest()
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def refusal(source: str) -> str:
+    with pytest.raises(LauncherError) as caught:
+        fetch.fetch(source)
+    if isinstance(caught.value, ConfigErrors):
+        return caught.value.errors[0].rule
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "rule"),
+    [
+        ("http://example.org/a.yaml", "a recipe is fetched by https"),
+        ("file:///etc/passwd", "a recipe is fetched by https"),
+        ("https://127.0.0.1/a.yaml", "which is not a public address"),
+        ("https://localhost/a.yaml", "which is not a public address"),
+        ("https://10.1.2.3/a.yaml", "which is not a public address"),
+        ("https://169.254.169.254/latest/meta-data", "which is not a public address"),
+        ("https://[::1]/a.yaml", "which is not a public address"),
+        ("git+https://127.0.0.1/a@main#b.yaml", "which is not a public address"),
+        ("git+ext::sh -c x@main#b.yaml", "git is asked by https, ssh or file alone"),
+        ("git+https://example.org/a@main", "a recipe in a repository is named"),
+        ("git+https://example.org/a@main#../b.yaml", "a recipe in a repository is named"),
+        ("git+https://example.org/a@--upload-pack=x#b.yaml", "a recipe in a repository is named"),
+    ],
+)
+def test_a_source_that_is_not_safe_is_refused(source: str, rule: str) -> None:
+    assert rule in refusal(source)
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, *answers: tuple[int, str | None, bytes]) -> list[str]:
+    asked: list[str] = []
+    left = list(answers)
+
+    def answer(host: str, port: int, target: str, deadline: float) -> tuple[int, str | None, bytes]:
+        asked.append(f"{host}{target}")
+        return left.pop(0)
+
+    monkeypatch.setattr(fetch, "_request", answer)
+    return asked
+
+
+def test_a_mocked_server_s_file_needs_its_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+    answering(monkeypatch, *[(200, None, RECIPE)] * 3)
+    assert "without a hash" in refusal("https://example.org/a.yaml")
+    assert f"this one has sha256={HASH}" in refusal("https://example.org/a.yaml#sha256=00")
+    assert fetch.fetch(f"https://example.org/a.yaml#sha256={HASH}") == RECIPE
+
+
+def test_a_mocked_server_s_redirects_lead_to_https_alone_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = answering(monkeypatch, (302, "/b.yaml?x=1", b""), (200, None, RECIPE))
+    assert fetch.fetch(f"https://example.org/a.yaml#sha256={HASH}") == RECIPE
+    assert asked == ["example.org/a.yaml", "example.org/b.yaml?x=1"]
+    answering(monkeypatch, (302, "http://example.org/b.yaml", b""))
+    assert refusal("https://example.org/a.yaml") == "a redirect must lead to https as well"
+    answering(monkeypatch, *[(302, "/a.yaml", b"")] * 9)
+    assert "more than 3 redirects" in refusal("https://example.org/a.yaml")
+    answering(monkeypatch, (404, None, b""))
+    assert "the server answers 404" in refusal("https://example.org/a.yaml")
+
+
+def test_a_recipe_of_a_repository_is_fetched_at_a_revision_and_is_not_the_users_own(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    repository = folder / "repository"
+    (repository / "x").mkdir(parents=True)
+    (repository / "x" / "shared.yaml").write_bytes(RECIPE)
+    identity = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+    for words in (("init", "-q", "-b", "main"), ("add", "."), (*identity, "commit", "-qm", "x"), ("tag", "v1")):
+        subprocess.run(["git", *words], cwd=repository, check=True, capture_output=True)
+    source = f"git+file://{repository}@v1#x/shared.yaml"
+    assert main(["recipe", "fetch", source]) == 0
+    assert capsys.readouterr().out.endswith("launch recipe=shared\n")
+    assert (folder / "recipes" / "shared.yaml").read_bytes() == RECIPE
+    assert main(["check", "recipe=shared"]) in (0, 3)
+    assert main(["run", "recipe=shared"]) == 2
+    assert "runs these shell lines on every node" in " ".join(capsys.readouterr().err.split())
+    assert main(["recipe", "fetch", source]) == 4
+    with pytest.raises(SubmitError):
+        fetch.fetch(f"git+file://{repository}@v2#x/shared.yaml")
+
+
+def test_a_recipe_of_the_network_is_fetched_before_it_is_used(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "recipe=https://example.org/a.yaml"]) == 2
+    assert "launch recipe fetch https://example.org/a.yaml" in capsys.readouterr().out
