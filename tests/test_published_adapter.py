@@ -59,6 +59,7 @@ LITGPT = {
     "n_gpus": "4",
     "notes": "full; yaml devices=1 (README); lora q/k/v/proj/mlp/head=/////; end",
 }
+QWEN = "HF Trainer (+PEFT/DeepSpeed), Qwen finetune.py"
 ADAPTED = LITGPT | {
     "lora_rank": "32",
     "notes": "lora; yaml devices=1 (README); lora q/k/v/proj/mlp/head=true/false/true/false/false/false; end",
@@ -180,6 +181,11 @@ def test_litgpt_under_ddp_has_buckets(tmp_path: Path) -> None:
         (LITGPT | {"notes": "full; yaml devices=n/a"}, "no recipe states the run's settings"),
         (LITGPT | {"quant": "nf4"}, "Fabric's bitsandbytes precision, whose saved tensors are not known"),
         ({"framework": "fsdp_qlora (FSDP1)", "offload": "params cpu"}, "parameters that FSDP1 offloads"),
+        ({"framework": QWEN}, "the Trainer under DeepSpeed"),
+        (
+            {"framework": QWEN, "n_gpus": "1", "lora_rank": "64", "notes": "LoRA(emb); printed 13.7G"},
+            "an embedding that is trained beside an adapter",
+        ),
         ({"framework": "Megatron-LM"}, "a Megatron whose switches are not stated"),
         ({"layers": "none"}, "does not parse: model.num_hidden_layers"),
     ],
@@ -198,6 +204,12 @@ def test_answer_ais_qlora_keeps_its_adapters_in_bf16(tmp_path: Path) -> None:
     assert at(found, "idle", "optimizer_states") == 4 * held.optimizer
     nf4 = 8 * (at(found, "idle", "parameters") - 2 * (held.parameters - held.quantised_parameters))
     assert nf4 / held.quantised_parameters == pytest.approx(4.127, abs=0.001)
+
+
+def test_qwens_script_adapts_every_linear_layer_of_a_block(tmp_path: Path) -> None:
+    found = rank(row(tmp_path, framework=QWEN, n_gpus="1", dp="1", act_ckpt="full", lora_rank="64"))
+    assert len(found.held.spec.adapter.targets) == 5
+    assert at(found, "loss", "logits") == 12 * 128256 * 8192
 
 
 def test_a_log_of_megatron_names_the_stage_that_it_measured(tmp_path: Path) -> None:

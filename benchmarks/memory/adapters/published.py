@@ -154,6 +154,26 @@ def _fsdp_qlora(line: Line) -> Expressed:
     return Expressed(backend=HfTrainer(version=(4, 38), fsdp=True, low_adapters=True), settings=settings)
 
 
+def _qwen(line: Line) -> Expressed:
+    """Qwen's ``finetune.py`` on one GPU: autocast over bf16 weights, ``peft`` with its script's dropout of 0.05.
+
+    Its scripts for whole, quantised and distributed runs call DeepSpeed.
+    """
+    if line["n_gpus"] != "1" or not line["lora_rank"] or line["quant"]:
+        raise LeftOutError("the Trainer under DeepSpeed")
+    if "LoRA(emb)" in line["notes"]:
+        raise LeftOutError("an embedding that is trained beside an adapter")
+    settings: dict[str, object] = {
+        "model.attention_bias": True,
+        "checkpointing": line["act_ckpt"],
+        "adapter": "lora",
+        "adapter.rank": line["lora_rank"],
+        "adapter.targets": "[q_proj,o_proj,gate_proj,up_proj,down_proj]",
+        "adapter.dropout": 0.05,
+    }
+    return Expressed(backend=HfTrainer(version=(4, 32), mixed=True), settings=settings)
+
+
 def _megatron(line: Line) -> Expressed:
     """BigScience's logs of Megatron-LM, the first stage or the worst; the other rows of that framework are not ours."""
     stage = re.search(r"peak on pp stage (\d+)", line["notes"])
@@ -183,4 +203,5 @@ _FRAMEWORKS: dict[str, Callable[[Line], Expressed]] = {
     "torchtitan": torchtitan.express,
     "LitGPT": litgpt.express,
     "fsdp_qlora": _fsdp_qlora,
+    "HF Trainer (+PEFT/DeepSpeed), Qwen": _qwen,
 }
