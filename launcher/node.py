@@ -23,6 +23,9 @@ _POLL_S = 0.1
 _REMIND_S = 2.0
 """Between two signals to ranks that may not have installed a handler yet."""
 
+_EARLY_S = 60
+"""Slurm may send the signal that comes before a time limit up to a minute early (sbatch(1), ``--signal``)."""
+
 _PEER_GRACE_S = 20.0
 """Seconds in which this node's ranks find out by themselves that another node's have failed."""
 
@@ -38,6 +41,7 @@ class Place:
         told_to_save: Set by the signal that comes before a time limit or a preemption.
         told_to_end: Set by SIGTERM, with which Slurm ends a job; what follows is Slurm's to say.
         requeue: Puts the job back into the queue.
+        seconds_left: How long the job may still run, if Slurm says so.
     """
 
     job_id: str
@@ -46,6 +50,7 @@ class Place:
     told_to_save: threading.Event
     told_to_end: threading.Event
     requeue: Callable[[], None] = field(repr=False)
+    seconds_left: Callable[[], float | None] = field(repr=False)
 
 
 def run(directory: Path, *, facts: Mapping[str, str] | None = None, place: Place | None = None) -> None:
@@ -193,7 +198,9 @@ def _told(directory: Path, outcome: dict[str, Any], place: Place) -> str | None:
     """The job was told to stop and has: by the early signal, else by Slurm itself, which then knows what follows."""
     step = f" after step {outcome['step']}" if "step" in outcome else ""
     if place.told_to_save.is_set():
-        return _put_back(directory, f"told to save by Slurm, a time limit or a preemption{step}", place)
+        left, margin = place.seconds_left(), int(_spec(directory)["cluster"]["save_margin_s"])
+        near = left is not None and left <= margin + _EARLY_S
+        return _put_back(directory, f"{'its time limit came near' if near else 'preempted'}{step}", place)
     _leave_to_slurm(directory, f"stopped by Slurm{step}", place)
     return None
 

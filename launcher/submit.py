@@ -69,6 +69,7 @@ class NodeTask:
             told_to_save=told[signal.SIGUSR2],
             told_to_end=told[signal.SIGTERM],
             requeue=lambda: _requeue(environment.job_id),
+            seconds_left=lambda: jobs.seconds_left(environment.job_id),
         )
         node.run(Path(directory), facts=facts, place=place)
 

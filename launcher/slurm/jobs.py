@@ -59,6 +59,19 @@ def commented() -> dict[str, str]:
     return {comment: job for job, _, comment in sorted(rows, key=lambda row: _number(row[0]))}
 
 
+def seconds_left(job: str) -> float | None:
+    """How long a job may still run; None where it has no limit, or Slurm does not say."""
+    try:
+        text = ask("squeue", "-h", "-j", job, "-o", "%L").strip()
+    except (SlurmRefused, SubmitError):
+        return None
+    found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text)
+    if found is None:  # UNLIMITED, NOT_SET, or INVALID for one that is over it.
+        return 0 if text == "INVALID" else None
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
 def _number(job: str) -> int:
     return int(re.match(r"\d+", job)[0])  # type: ignore[index]
 
