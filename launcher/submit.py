@@ -136,6 +136,7 @@ def _submit_array(recorded: Sequence[Path], cluster: ClusterSpec, parallelism: i
         precheck.check(cluster, _script(parameters, cluster, folder, sweep), patience_s=_PATIENCE_S)
         precheck.check_folder(sweep)
         for index, run in enumerate(recorded):
+            attempts.forget(run)
             intent = {"kind": "slurm", "job_id": None, "comment": str(folder)}
             state.write_atomically(run / state.SUBMISSION, intent | ({"index": index} if len(recorded) > 1 else {}))
         parameters["array_parallelism"] = parallelism or len(recorded)

@@ -71,6 +71,10 @@ def test_a_failing_job_says_why_in_one_line(cluster: Cluster) -> None:
         "ValueError: the learning rate is a fish (train.py:10 in fail) (exit status 1;"
     )
     assert restarts(cluster, run) == 0, "a mistake in the program is not tried again"
+    said = launch("logs", "fails", "--rank", "1", "--follow").out
+    assert said.startswith(f"fails is failed: {ending.reason}\n==> ")
+    assert said.index("stderr.log") < said.index("ValueError: the learning rate is a fish\n") < said.index("stdout.log")
+    assert launch("logs", "fails", "--rank", "7").status == 2
     wait("Slurm's own word for it", lambda: "FAILED" in cluster.ask("scontrol", "show", "job", str(ending.job_id)))
 
 
