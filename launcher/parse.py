@@ -61,15 +61,21 @@ def to_dict(spec: RunSpec) -> dict[str, object]:
 @cache
 def known_keys() -> frozenset[str]:
     """Every key that a configuration may set: ``model.family``, ..., ``script``."""
-    return frozenset(_keys(RunSpec, ""))
+    return frozenset(kinds())
 
 
-def _keys(cls: type, prefix: str) -> Iterator[str]:
+@cache
+def kinds() -> Mapping[str, Any]:
+    """The type of every key."""
+    return dict(_kinds(RunSpec, ""))
+
+
+def _kinds(cls: type, prefix: str) -> Iterator[tuple[str, Any]]:
     for key, kind in _schema(cls):
         if isinstance(kind, type) and is_dataclass(kind):
-            yield from _keys(kind, f"{prefix}{key}.")
+            yield from _kinds(kind, f"{prefix}{key}.")
         else:
-            yield prefix + key
+            yield prefix + key, Literal[registry.names(_MODULES[prefix + key])] if prefix + key in _MODULES else kind
 
 
 def closest(word: str, candidates: Iterator[str] | tuple[str, ...] | list[str]) -> list[str]:

@@ -6,17 +6,19 @@ import json
 import re
 from pathlib import Path
 
+import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher import preflight, recipes
-from launcher.catalog import shipped
+from launcher import preflight, recipes, safe_yaml
+from launcher.catalog import Catalog, shipped
 from launcher.cli import main
 from launcher.command_line import Override
 from launcher.plan import translate
+from launcher.recipe_schema import recipe_schema
 from launcher.recipes import literal
-from tests.helpers import ask, make_spec
+from tests.helpers import ask, assert_golden, make_spec
 
 
 @pytest.fixture
@@ -141,6 +143,18 @@ def test_the_list_says_what_each_recipe_trains_and_what_it_takes(capsys: pytest.
     assert row["predicted_bytes"] > 2**34
     assert main(["recipe", "list"]) == 0
     assert "llama3_70b_tp8_pp4_64x80g" in capsys.readouterr().out
+
+
+def test_the_schema_for_editors_is_what_the_types_say_and_knows_the_shipped_recipes() -> None:
+    schema = recipe_schema(Catalog(folder=Path("/")))
+    assert_golden("../../recipes/recipe.schema.json", json.dumps(schema, indent=1) + "\n")
+    judge = jsonschema.Draft202012Validator(schema)
+    judge.check_schema(schema)
+    for path in SHIPPED:
+        judge.validate(safe_yaml.load(path))
+    wrong = {"schema": 1, "summary": "x", "set": {"train.steps": 0, "train.stpes": 1, "zero.offload_optimizer": "gpu"}}
+    messages = " ".join(error.message for error in judge.iter_errors(wrong))
+    assert all(word in messages for word in ("minimum", "stpes", "gpu"))
 
 
 SCALARS = st.one_of(
