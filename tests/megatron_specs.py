@@ -57,10 +57,15 @@ BASES: tuple[tuple[str, ...], ...] = (
     ("parallel=tp", *_SMALL, *_GPU, *_GPT, "hardware=v100_32g", "precision=fp16"),
     ("parallel=tp_pp", *_SMALL, *_GPU, *_GPT),
     ("parallel=ep", *_SMALL, *_GPU, *_EXPERTS, "parallel.expert=4"),
-    ("parallel=ep", *_SMALL, *_GPU, *_LATENT, "parallel.expert=2"),
+    ("parallel=ep", *_SMALL, *_GPU, *_LATENT, "parallel.expert=2", "checkpointing=selective"),
     ("parallel=tp", *_SMALL, "hardware=cpu", "hardware.host_memory_bytes=68719476736", "cluster.gpus_per_node=4"),
     ("parallel=ep", *_SMALL, *_EXPERTS, "hardware=cpu", "cluster.gpus_per_node=4", "parallel.expert=2"),
-    ("parallel=tp", *_SMALL, *_GPU, "precision=fp8", "precision.recipe=delayed"),
+    ("parallel=tp", *_SMALL, *_GPU, "precision=fp8", "precision.recipe=delayed", "checkpointing=selective"),
+    ("parallel=ep", *_SMALL, *_GPU, *_EXPERTS, "hardware=v100_32g", "precision=fp16", "checkpointing=selective"),
+    ("parallel=ep", *_SMALL, *_EXPERTS, "hardware=cpu", "cluster.gpus_per_node=2", "checkpointing=selective"),
+    ("parallel=pp", *_SMALL, *_GPU, "parallel.virtual_pipeline=2", "checkpointing=full", "checkpointing.method=block"),
+    ("parallel=tp", *_SMALL, *_GPU, "zero.offload_optimizer=cpu", "precision.optimizer_states=bf16"),
+    ("parallel=ep", *_SMALL, *_GPU, *_LATENT, "parallel.expert=2", "precision=fp8", "precision.recipe=blockwise"),
 )
 
 VALUES: Mapping[str, Sequence[object]] = {
@@ -134,12 +139,15 @@ VALUES: Mapping[str, Sequence[object]] = {
 def drawn(count: int, seed: int = 1234) -> Iterator[RunSpec]:
     """So many runs; the same for the same seed.
 
-    Few settings are changed at a time, so that about half of the runs stay legal and the others break few rules.
+    Every value of every setting in turn on every base, and few others besides, so that many runs stay legal and the
+    others break few rules.
     """
     source = random.Random(seed)
     bases = [make_spec(*base) for base in BASES]
+    cases = [(path, value) for path, values in VALUES.items() for value in dict.fromkeys(values)]
     for index in range(count):
-        spec = bases[index % len(bases)]
-        for path in source.sample(sorted(VALUES), source.choice((1, 1, 2, 2, 3, 4))):
-            spec = ways.changed(spec, path, source.choice(VALUES[path]))
+        path, value = cases[index // len(bases) % len(cases)]
+        spec = ways.changed(bases[index % len(bases)], path, value)
+        for other in source.sample(sorted(VALUES), source.choice((0, 0, 1, 1, 2, 3))):
+            spec = ways.changed(spec, other, source.choice(VALUES[other]))
         yield spec

@@ -177,6 +177,25 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         optimizer.foreach=false
         train.compile=true
         train.loss=chunked
+        zero.offload_optimizer=cpu optimizer=sgd
+        checkpointing=selective checkpointing.modules=[moe_act]
+        precision=fp8 precision.recipe=delayed checkpointing=selective checkpointing.modules=[layernorm]
+        hardware=cpu parallel=cp
+        hardware=cpu zero=2
+        hardware=cpu zero.offload_optimizer=cpu
+        model.family=gpt
+        model.num_experts=4 model.num_experts_per_tok=2 model.moe_intermediate_size=256
+        model.kv_lora_rank=64 model.qk_nope_head_dim=32 model.qk_rope_head_dim=16 model.v_head_dim=32
+        model.family=deepseek
+        model.mlp_bias=true
+        model=gpt2 model.attention_bias=false parallel.tensor=4
+        model=gpt2 model.mlp_bias=false model.attention_bias=false parallel.tensor=4
+        model=deepseek_v3 parallel=ep model.attention_bias=true
+        model.hidden_act=relu
+        model.rope_theta=1234.5
+        train.timeout_s=90
+        backend.path=/opt/Megatron-LM
+        +backend.extra.seed=3
         """,
         *NODE,
         "parallel=tp",

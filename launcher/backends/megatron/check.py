@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from launcher import ways
-from launcher.backends.megatron import checkout, conversion, extra, models
+from launcher.backends.megatron import checkout, conversion, extra, models, network
 from launcher.backends.megatron.arguments import name
 from launcher.backends.megatron.dtypes import dtypes
 from launcher.backends.megatron.overheads import VOCABULARY_MULTIPLE
@@ -98,6 +98,10 @@ def _zero(spec: RunSpec) -> Iterator[ConfigError]:
     elif zero.offload_optimizer == "cpu" and zero.stage == 0:
         rule = "optimizer states are offloaded by the distributed optimizer, which is zero.stage=1"
         yield ConfigError("zero.offload_optimizer", "cpu", rule, ["zero.offload_optimizer=none", "zero.stage=1"])
+    elif zero.offload_optimizer == "cpu" and spec.optimizer.name != "adamw":
+        rule = "offload is the precision-aware optimizer's, which is Adam alone (core/optimizer/optimizer_config.py)"
+        way_out = ["optimizer.name=adamw", "zero.offload_optimizer=none"]
+        yield ConfigError("zero.offload_optimizer", "cpu", rule, way_out)
     if zero.stage >= 2 and spec.optimizer.name not in ("adamw", "sgd"):
         rule = f"Megatron-FSDP (zero.stage={zero.stage}) has the optimizers adamw and sgd alone"
         way_out = ["optimizer.name=adamw", "zero.stage=1"]
@@ -164,11 +168,27 @@ def _checkpointing(spec: RunSpec) -> Iterator[ConfigError]:
         known = [name for name in checkpointing.modules if name in _MODULES]
         way_out = [ways.override("checkpointing.modules", known or ["core_attn"])]
         yield ConfigError("checkpointing.modules", list(checkpointing.modules), rule, way_out)
+    yield from _recomputed(spec)
     if "mla_up_proj" in checkpointing.modules and not spec.model.kv_lora_rank:
         rest = [name for name in checkpointing.modules if name != "mla_up_proj"]
         rule = "mla_up_proj belongs to multi-head latent attention, and model.kv_lora_rank is 0"
         way_out = [ways.override("checkpointing.modules", rest)]
         yield ConfigError("checkpointing.modules", list(checkpointing.modules), rule, way_out)
+
+
+def _recomputed(spec: RunSpec) -> Iterator[ConfigError]:
+    """Modules that this run does not have, or whose scales it would lose (``core/transformer``)."""
+    modules, path = spec.checkpointing.modules, "checkpointing.modules"
+    if "moe_act" in modules and not (spec.model.num_experts and network.grouped_gemm(spec)):
+        rule = "moe_act is part of grouped experts, which need a model with experts and a GPU of capability 8.0"
+        way_out = [ways.override(path, [name for name in modules if name != "moe_act"])]
+        yield ConfigError(path, list(modules), rule, way_out)
+    scaled = [name for name in modules if name in ("moe_act", "layernorm")]
+    if spec.precision.compute == "fp8" and spec.precision.recipe == "delayed" and scaled:
+        rule = f"{' and '.join(scaled)} cannot be recomputed with delayed scaling"
+        rest = [name for name in modules if name not in scaled]
+        way_out = [ways.override(path, rest), "precision.recipe=tensorwise"]
+        yield ConfigError(path, list(modules), rule, way_out)
 
 
 def _training(spec: RunSpec) -> Iterator[ConfigError]:

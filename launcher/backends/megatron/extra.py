@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from launcher import ways
 from launcher.backends.megatron.arguments import name
 from launcher.errors import ConfigError
 from launcher.spec import RunSpec
@@ -106,7 +107,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
         setting = SETTINGS.get(name(key))
         if setting is not None:
             rule = f"it has a setting of its own, {setting}, which the memory estimate reads too"
-            yield ConfigError(f"backend.extra.{key}", _plain(value), rule, [f"launch show {setting.partition('.')[0]}"])
+            yield ConfigError(f"backend.extra.{key}", _plain(value), rule, [_by_setting(spec, setting, value)])
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
@@ -115,6 +116,15 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
         names = ", ".join(f"--{name(key)}" for key in spec.backend.extra)
         rule = f"handed to Megatron-LM as it is and not part of the memory estimate: {names}"
         yield ConfigError("backend.extra", {key: _plain(value) for key, value in spec.backend.extra.items()}, rule)
+
+
+def _by_setting(spec: RunSpec, setting: str, value: Any) -> str:
+    """The setting with the argument's number, or where its words are."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    present = ways.value_at(spec, setting)
+    if number and not isinstance(present, bool | str | tuple):
+        return ways.override(setting, value)
+    return f"launch show {setting.partition('.')[0]}"
 
 
 def _plain(value: Any) -> Any:

@@ -68,7 +68,7 @@ def _formats(spec: RunSpec) -> Arguments:
         "fp8-recipe": precision.recipe if compute == "fp8" else None,
         "grad-reduce-in-bf16": meaning.accumulate == "bf16",
         "use-precision-aware-optimizer": aware,
-        "main-params-dtype": meaning.master if aware else None,
+        "main-params-dtype": (meaning.master or "fp32") if aware else None,
         "exp-avg-dtype": states if aware else None,
         "exp-avg-sq-dtype": states if aware else None,
     }
