@@ -123,13 +123,22 @@ def _on_the_cpu(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor
 
 
 def _megatron() -> None:
-    """Three checks of Megatron's own that would stop it, and the warm-up of kernels that only a GPU has."""
+    """Checks of Megatron's own that would stop it, and the warm-up of kernels that only a GPU has.
+
+    The exchange of tokens among expert ranks takes its sizes from arrays, which Megatron makes of GPU tensors alone.
+    """
     from megatron.core.transformer import torch_norm
+    from megatron.core.transformer.moe import token_dispatcher
     from megatron.training import training
 
+    token_dispatcher.maybe_move_tensor_to_cpu = _on_the_host
     training.initialize_megatron = functools.partial(training.initialize_megatron, allow_no_cuda=True)
     training.set_jit_fusion_options = lambda **_: None
     torch_norm.WrappedTorchNorm.__new__ = staticmethod(_norm)
+
+
+def _on_the_host(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
+    return tensor.numpy() if as_numpy and torch.is_tensor(tensor) else tensor
 
 
 def _norm(cls: type, config: Any, hidden_size: int, eps: float = 1e-5, **_: object) -> torch.nn.Module:
