@@ -18,7 +18,7 @@ WORDS = (
     "parallel=tp",
     *SMALL,
     "data=text",
-    'data.path="{stdlib}/json"',
+    'data.path="{stdlib}/json/*.py"',
     "train.steps=60",
     "save.last=true",
     "save.export=safetensors",

@@ -43,8 +43,13 @@ def install() -> None:
 
 
 def _device() -> None:
-    """``current_device`` is where every module puts its tensors; the arguments' validator reads the capability."""
+    """``current_device`` is where every module puts its tensors; the arguments' validator reads the capability.
+
+    Random states are set up where ``device_count`` is not 0, from which torch may conclude that there is a GPU
+    (``PYTORCH_NVML_BASED_CUDA_CHECK``, which ``transformers`` sets), so ``is_available`` answers for itself.
+    """
     cuda: Any = torch.cuda
+    cuda.is_available = lambda: False
     cuda.current_device = lambda: torch.device("cpu")
     cuda.device_count = lambda: 1
     cuda.get_device_capability = lambda *_: (9, 0)
