@@ -19,7 +19,9 @@ _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<fun
 _RENDEZVOUS = re.compile(
     r"^torch\.distributed\.(DistStoreError|DistNetworkError|elastic\.rendezvous\.\S*Error): .*$", re.MULTILINE
 )
-_TIMED_OUT = re.compile(r"timed? ?out", re.IGNORECASE)
+_TIMED_OUT = re.compile(r"Timed out waiting \d+ ?ms|collective operation timeout")
+"""What gloo and NCCL say of a collective; a timeout of the program's own is an error like any other."""
+
 _LOST = re.compile(r"Connection (closed|reset|refused)|connection was (closed|reset)|Broken pipe|recvBytes failed")
 _TAIL = 65536
 _LONGEST = 300
@@ -47,7 +49,7 @@ def failure(directory: Path, returncode: int) -> Failure:
     errors = _errors(directory / "logs")
     own = [error for error in errors if not _LOST.search(error["message"])]
     for found in (
-        _timed_out(directory, own),
+        _timed_out(directory, errors),
         _written(own),
         _watchdog(directory),
         _signalled(directory, returncode),
@@ -84,12 +86,13 @@ def _written(errors: Sequence[dict[str, Any]]) -> Failure | None:
 
 def _timed_out(directory: Path, errors: Sequence[dict[str, Any]]) -> Failure | None:
     """A collective that not all ranks came to: those that waited wrote an error, those that did not come wrote none."""
-    waited = [error for error in errors if error["type"] and _TIMED_OUT.search(error["message"])]
-    if not waited or len(waited) < len(errors):
+    waited = [error for error in errors if _TIMED_OUT.search(error["message"])]
+    first = next((error for error in errors if not _LOST.search(error["message"])), None)
+    if first is None or first not in waited:
         return None
     job = state.read_json(directory / "job.json") or {}
     world = int(job.get("nodes", 0)) * int(job.get("gpus_per_node", 0))
-    absent = sorted(set(range(world)) - {int(error["rank"]) for error in waited})
+    absent = sorted(set(range(world)) - {int(error["rank"]) for error in errors})
     if not absent:
         return Failure(text=f"rank {waited[0]['rank']}: timeout in a collective that every rank came to", passing=True)
     names = ", ".join(map(str, absent[:8])) + (", ..." if len(absent) > 8 else "")

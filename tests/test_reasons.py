@@ -90,9 +90,16 @@ def test_the_kernels_kill_for_memory_is_told_from_any_other(tmp_path: Path) -> N
 
 def test_a_hung_collective_names_the_rank_that_did_not_arrive(tmp_path: Path) -> None:
     waited = {"type": "RuntimeError", "message": f"RuntimeError: {GLOO}", "traceback": TRACEBACK}
-    found = failure(recorded(tmp_path, {0: waited, 3: waited, 1: waited}), 1)
-    expected = "timeout in a collective: rank 2 did not arrive while 3 waited (train.timeout_s)"
+    lost = {"type": "RuntimeError", "message": "RuntimeError: Connection closed by peer [127.0.0.1]:1", "traceback": ""}
+    found = failure(recorded(tmp_path, {0: waited, 3: waited, 1: lost}), 1)
+    expected = "timeout in a collective: rank 2 did not arrive while 2 waited (train.timeout_s)"
     assert (found.text, found.passing) == (expected, True)
+
+
+def test_a_timeout_of_the_programs_own_is_no_hung_collective(tmp_path: Path) -> None:
+    error = {"type": "TimeoutError", "message": "TimeoutError: the server timed out", "traceback": TRACEBACK}
+    found = failure(recorded(tmp_path, {0: error}), 1)
+    assert (found.text, found.passing) == ("rank 0: TimeoutError: the server timed out (train.py:3 in main)", False)
 
 
 def test_nodes_that_do_not_find_each_other_are_tried_again(tmp_path: Path) -> None:
