@@ -195,7 +195,6 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         model.rope_theta=1234.5
         train.timeout_s=90
         backend.path=/opt/Megatron-LM
-        +backend.extra.seed=3
         """,
         *NODE,
         "parallel=tp",

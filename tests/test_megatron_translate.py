@@ -181,6 +181,24 @@ def test_megatron_s_own_modules_on_gpus_bring_no_kernels_of_others() -> None:
     assert not {"--moe-grouped-gemm", "--use-cpu-initialization"} & set(found)
 
 
+@pytest.mark.parametrize(
+    ("extra", "value", "setting", "way_out"),
+    [
+        ("seed", 3, "train.seed", "train.seed=3"),
+        ("rotary_base", 500, "model.rope_theta", "model.rope_theta=500"),
+        ("bf16", True, "precision.compute", "launch show precision"),
+    ],
+)
+def test_an_extra_argument_that_rivals_a_setting_is_refused(
+    extra: str, value: object, setting: str, way_out: str
+) -> None:
+    found = list(check(make_spec(*SEVEN, "parallel=tp", f"+backend.extra.{extra}={value}")))
+    assert [(error.path, error.found, error.way_out) for error in found] == [
+        (f"backend.extra.{extra}", value, (way_out,))
+    ]
+    assert found[0].rule == f"it has a setting of its own, {setting}, which the memory estimate reads too"
+
+
 CHECKOUT = (*SEVEN, "parallel=tp", "backend.path=/opt/Megatron-LM", "data=tokens", "data.path=/data/words")
 
 
