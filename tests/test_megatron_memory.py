@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from launcher.backends.megatron import extra
 from launcher.strategies import pipeline
 from launcher.terms import MemoryTerm, Moment
 from tests.helpers import make_spec
@@ -233,3 +234,10 @@ INTERLEAVED = ("parallel.pipeline=4", "parallel.virtual_pipeline=3", "train.glob
 def test_the_last_stage_warms_up_with_v_minus_1_rounds_of_chunks(extra: tuple[str, ...], chunks: int) -> None:
     rank = ranks_of(make_spec(*MODEL, *INTERLEAVED, *extra))[-1]
     assert rank.held.view.in_flight * 3 == chunks
+
+
+def test_only_arguments_that_the_estimate_does_not_read_are_called_uncounted() -> None:
+    spec = make_spec(*MODEL, LOCAL, "+backend.extra.rope-type=yarn")
+    (warning,) = extra.warnings(spec)
+    assert warning.rule == "handed to Megatron-LM as it is and not part of the memory estimate: --rope-type"
+    assert list(extra.warnings(make_spec(*MODEL, LOCAL))) == []

@@ -7,6 +7,7 @@ from typing import Any
 
 from launcher import ways
 from launcher.backends.megatron.arguments import name
+from launcher.backends.megatron.implementation import COUNTED
 from launcher.errors import ConfigError
 from launcher.spec import RunSpec
 
@@ -111,9 +112,10 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
-    """Everything that is handed through: nothing but Megatron-LM itself judges it."""
-    if spec.backend.extra:
-        names = ", ".join(f"--{name(key)}" for key in spec.backend.extra)
+    """What is handed through and not counted: nothing but Megatron-LM itself judges it."""
+    unread = [name(key) for key in spec.backend.extra if name(key) not in COUNTED]
+    if unread:
+        names = ", ".join(f"--{key}" for key in unread)
         rule = f"handed to Megatron-LM as it is and not part of the memory estimate: {names}"
         yield ConfigError("backend.extra", {key: _plain(value) for key, value in spec.backend.extra.items()}, rule)
 

@@ -5,13 +5,34 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from launcher.memory import device
+from launcher.backends.megatron.hardware import capability
 from launcher.spec import RunSpec
 
 type Attention = Literal["fused", "flash", "unfused"]
 
-_WITHOUT_KERNELS = ("v100",)
-"""``hardware.name`` begins with it below compute capability 8.0, where neither fused kernel of attention runs."""
+COUNTED = frozenset((
+    "account-for-embedding-in-pipeline-split",
+    "account-for-loss-in-pipeline-split",
+    "apply-query-key-layer-scaling",
+    "attention-softmax-in-fp32",
+    "defer-embedding-wgrad-compute",
+    "deterministic-mode",
+    "make-vocab-size-divisible-by",
+    "microbatch-group-size-per-virtual-pipeline-stage",
+    "moe-grouped-gemm",
+    "moe-permute-fusion",
+    "no-create-attention-mask-in-dataloader",
+    "no-gradient-accumulation-fusion",
+    "no-masked-softmax-fusion",
+    "overlap-moe-expert-parallel-comm",
+    "tp-comm-overlap",
+    "transformer-impl",
+    "wgrad-deferral-limit",
+))
+"""Arguments of ``backend.extra`` that the memory estimate reads, here, in the overheads and in the pipeline."""
+
+_KERNELS_FROM, _HOPPER, _GROUPED_FROM = 8, 9, 8
+"""Major compute capabilities: the first of the fused kernels of attention, Hopper's, the first of grouped products."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +68,7 @@ def implementation(spec: RunSpec) -> Implementation:
         transformer_engine=engine,
         attention=_attention(spec) if engine else "unfused",
         wide_softmax=not engine and _wide_softmax(spec),
-        grouped=engine and bool(spec.model.num_experts) and extra("moe-grouped-gemm", default=True) is not False,
+        grouped=engine and bool(spec.model.num_experts) and extra("moe-grouped-gemm", default=_grouped(spec)) is True,
         attention_mask=not extra("no-create-attention-mask-in-dataloader", default=cuda),
         fused_gradients=not extra("no-gradient-accumulation-fusion", default=not engine or spec.zero.stage >= 2),
         deterministic=bool(extra("deterministic-mode")),
@@ -61,14 +82,18 @@ def _attention(spec: RunSpec) -> Attention:
     Both kernels need compute capability 8.0. Where both run cuDNN's comes first from 9.0 on, flash-attn below. The
     backward pass of cuDNN's is deterministic on Hopper alone.
     """
-    if spec.model.attention == "eager" or spec.hardware.name.startswith(_WITHOUT_KERNELS):
+    major, _ = capability(spec.hardware)
+    if spec.model.attention == "eager" or major < _KERNELS_FROM:
         return "unfused"
     deterministic = spec.cluster.environment.get("NVTE_ALLOW_NONDETERMINISTIC_ALGO") == "0"
-    if spec.model.attention == "flash":
+    if spec.model.attention == "flash" or major < _HOPPER or (major > _HOPPER and deterministic):
         return "flash"
-    if device.is_hopper(spec):
-        return "fused"
-    return "fused" if device.is_blackwell(spec) and not deterministic else "flash"
+    return "fused"
+
+
+def _grouped(spec: RunSpec) -> bool:
+    """``validate_args``: grouped matrix products need compute capability 8."""
+    return capability(spec.hardware)[0] >= _GROUPED_FROM
 
 
 def _wide_softmax(spec: RunSpec) -> bool:

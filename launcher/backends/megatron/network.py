@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from launcher.backends.megatron.hardware import capability
 from launcher.backends.megatron.implementation import implementation
 from launcher.backends.megatron.overheads import VOCABULARY_MULTIPLE
 from launcher.spec import ModelSpec, RunSpec
@@ -14,8 +13,6 @@ type Arguments = dict[str, Value]
 _NORMS = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}
 _POSITIONS = {"rope": "rope", "learned": "learned_absolute", "none": "none"}
 _ATTENTION = {"flash": "flash", "sdpa": "auto", "eager": "unfused"}
-_GROUPED_FROM = 8
-"""``validate_args``: grouped matrix products need compute capability 8."""
 
 
 def arguments(spec: RunSpec) -> Arguments:
@@ -53,7 +50,7 @@ def arguments(spec: RunSpec) -> Arguments:
 
 def grouped_gemm(spec: RunSpec) -> bool:
     """Whether the experts of a rank are one grouped matrix product, which only Transformer Engine has."""
-    return implementation(spec).transformer_engine and capability(spec.hardware)[0] >= _GROUPED_FROM
+    return implementation(spec).grouped
 
 
 def _positions(model: ModelSpec) -> Arguments:
