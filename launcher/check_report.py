@@ -149,6 +149,8 @@ def _verdict(assessment: Assessment, estimate: MemoryEstimate) -> str:
         where += f" of pipeline stage {peak.stage}"
     used = gib(verdict.used_bytes or 0)
     band = f"{gib(peak.low_bytes + estimate.outside_bytes)} to {gib(peak.high_bytes + estimate.outside_bytes)}"
+    if estimate.band is not None and not estimate.band.own:
+        band += f", as wide as that of {estimate.band.whose}: too few runs of this kind were measured"
     pile = f"The largest pile is {largest.pile.replace('_', ' ')} with {gib(largest.bytes)}."
     if verdict.capacity_bytes is None:
         return (

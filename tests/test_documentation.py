@@ -6,6 +6,7 @@ import re
 import textwrap
 from pathlib import Path
 
+from benchmarks.memory import scoreboard
 from launcher import preflight
 from launcher.check_report import as_text, errors_as_text
 from launcher.documentation import precision_table
@@ -31,3 +32,10 @@ def test_the_readme_shows_what_its_commands_print() -> None:
         assert text.startswith(shown) or shown == errors_as_text(
             preflight.assess(found.spec, earlier=found.errors).errors
         )
+
+
+def test_the_readme_shows_the_scoreboard_of_the_docs() -> None:
+    shown = scoreboard.marked(README.read_text())
+    assert shown == scoreboard.marked(scoreboard.DOCUMENT.read_text())
+    assert shown.count("\n") > 3
+    assert scoreboard.replaced(README.read_text(), shown) == README.read_text()

@@ -9,7 +9,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.memory.scoring import Score, scores
+from benchmarks.memory import residuals, scoreboard
+from benchmarks.memory.scoring import Rows, Score, judged_rows, lines
 
 
 def main() -> int:
@@ -18,16 +19,23 @@ def main() -> int:
     parser.add_argument("--data", type=Path, required=True, help="a folder of measured runs")
     parser.add_argument("--json", action="store_true", help="one JSON document")
     parser.add_argument("--only", help="one file's name")
+    parser.add_argument("--write-band", action="store_true", help="write the error band's residuals into the package")
+    parser.add_argument("--publish", action="store_true", help="write docs/scoreboard.md and the README's table")
     arguments = parser.parse_args()
-    lines = list(_all(arguments.data, arguments.only))
+    files = list(_all(arguments.data, arguments.only))
+    found = [line for rows in files for line in lines(rows)]
     if arguments.json:
-        print(json.dumps([line.as_dict() for line in lines], indent=1))
+        print(json.dumps([line.as_dict() for line in found], indent=1))
     else:
-        print("\n".join(_table(lines)))
-    return 0 if lines else 1
+        print("\n".join(_table(found)))
+    if arguments.write_band:
+        residuals.write({rows.file: rows.items for rows in files})
+    if arguments.publish:
+        scoreboard.publish(files)
+    return 0 if found else 1
 
 
-def _all(folder: Path, only: str | None) -> Iterator[Score]:
+def _all(folder: Path, only: str | None) -> Iterator[Rows]:
     for path in sorted(folder.iterdir()):
         if path.suffix not in (".csv", ".jsonl") or (only is not None and path.name != only):
             continue
@@ -36,7 +44,7 @@ def _all(folder: Path, only: str | None) -> Iterator[Score]:
         except ModuleNotFoundError:
             print(f"{path.name}: no adapter", file=sys.stderr)
             continue
-        yield from scores(path.name, adapter.rows(path))
+        yield judged_rows(path.name, adapter.rows(path))
 
 
 def _table(lines: list[Score]) -> Iterator[str]:

@@ -94,11 +94,33 @@ def predicted(item: Judged, counter: Counter) -> int:
     return one[counter]
 
 
-def scores(file: str, rows: Iterable[Row]) -> Iterator[Score]:
-    """The lines of one file: by counter, rows with soft fields and likely OOMs apart."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """The rows of one file: those with an estimate, and how many are left out for which reason."""
+
+    file: str
+    items: tuple[Judged, ...]
+    left_out: dict[str, int]
+
+
+def judged_rows(file: str, rows: Iterable[Row]) -> Rows:
+    """Estimate every row of a file that has a specification."""
     everything = list(rows)
-    left_out = dict(Tally(row.left_out for row in everything if row.left_out is not None))
-    items = [judged(row) for row in everything if row.spec is not None]
+    return Rows(
+        file=file,
+        items=tuple(judged(row) for row in everything if row.spec is not None),
+        left_out=dict(Tally(row.left_out for row in everything if row.left_out is not None)),
+    )
+
+
+def scores(file: str, rows: Iterable[Row]) -> Iterator[Score]:
+    """The lines of one file's rows."""
+    return lines(judged_rows(file, rows))
+
+
+def lines(rows: Rows) -> Iterator[Score]:
+    """The lines of one file: by counter, rows with soft fields and likely OOMs apart."""
+    file, items, left_out = rows.file, rows.items, rows.left_out
     for soft in (False, True):
         part = [item for item in items if item.row.soft == soft]
         for counter in COUNTERS:

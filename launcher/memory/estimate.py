@@ -6,22 +6,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
+from types import ModuleType
 from typing import Protocol
 
 from launcher.blocks import Engine, Family
 from launcher.dtypes import Dtypes
 from launcher.held import Held, held, parameter_counts
 from launcher.memory import activations, device, host, logits, states
+from launcher.memory.band import Band, band
 from launcher.memory.result import MemoryEstimate, ParameterCount, Peak, PileBytes, RankPeak
 from launcher.rank import Strategy, views
 from launcher.spec import RunSpec
 from launcher.terms import MOMENTS, OUTSIDE_PILES, PHASES, PILES, MemoryTerm, Moment, Phase
-
-ALLOCATED_BAND = 0.03
-"""Half width of the band around ``allocated``: Megatron's recorded peaks were met within 2 % by the same formulas."""
-
-NEEDED_HIGHEST = {"default": 0.163, "expandable": 0.015}
-"""The most that a replayed trace needed above its allocated peak, by allocator (see ``device.ALLOCATORS``)."""
 
 
 class Backend(Protocol):
@@ -94,10 +90,14 @@ def estimate(
     piles = tuple(_piles(worst.at(moment), reserved - allocated, loss))
     total, active = parameter_counts(spec, family)
     device_bytes = sum(pile.bytes for pile in piles)
+    # A backend that stands in for the spec's own is an object; the launcher's are modules.
+    framework = spec.backend.name if isinstance(backend, ModuleType) else type(backend).__name__
+    error = band(framework, cuda=worst.held.cuda)
     return MemoryEstimate(
         parameters=ParameterCount(total=total, active=active, per_rank=worst.held.elements.parameters),
         static_bytes=worst.allocated("idle"),
-        peak=_peak(worst, device_bytes),
+        peak=_peak(worst, device_bytes, error),
+        band=error,
         phases=_phases(ranks),
         piles=piles,
         ranks=tuple(_rank_peak(rank) for rank in ranks),
@@ -139,19 +139,18 @@ def _terms(one: Held, backend: Backend) -> Iterator[MemoryTerm]:
     yield from backend.overheads(one)
 
 
-def _peak(worst: RankTerms, device_bytes: int) -> Peak:
+def _peak(worst: RankTerms, device_bytes: int, error: Band) -> Peak:
     spec = worst.held.spec
     allocated, moment = worst.peak
     loss = device.allocator(spec)
     needed = ceil(allocated * (1 + loss.needed))
-    highest = NEEDED_HIGHEST[spec.train.allocator] if spec.hardware.device == "cuda" else 0.0
     return Peak(
         allocated_bytes=allocated,
         needed_bytes=needed,
         reserved_bytes=ceil(allocated * (1 + loss.reserved)),
         device_bytes=device_bytes,
-        low_bytes=int(allocated * (1 - ALLOCATED_BAND)),
-        high_bytes=max(needed, ceil(allocated * (1 + ALLOCATED_BAND) * (1 + highest))),
+        low_bytes=min(allocated, int(needed * error.low)),
+        high_bytes=max(needed, ceil(needed * error.high)),
         phase=MOMENTS[moment],
         stage=worst.held.view.stage,
     )

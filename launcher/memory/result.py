@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 
+from launcher.memory.band import Band
 from launcher.terms import OUTSIDE_PILES, Phase, Pile
 
 
@@ -91,6 +92,7 @@ class MemoryEstimate:
         ranks: One rank of each pipeline stage.
         host: Host memory of a node.
         disk: Checkpoints on disk.
+        band: What the ends of the error band are taken from.
     """
 
     parameters: ParameterCount
@@ -101,6 +103,7 @@ class MemoryEstimate:
     ranks: tuple[RankPeak, ...]
     host: HostMemory
     disk: DiskSpace
+    band: Band | None = None
 
     @property
     def outside_bytes(self) -> int:

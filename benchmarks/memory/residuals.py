@@ -1,0 +1,71 @@
+"""What the error band is made of: quantiles of measured / predicted, for each framework, as a file of the package."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from types import ModuleType
+from typing import Any
+
+from benchmarks.memory.row import Counter
+from benchmarks.memory.scoring import Judged, predicted
+from benchmarks.reporting import RESULTS
+from launcher.memory.band import RESIDUALS
+from launcher.provenance import versions
+
+_PEAKS: tuple[Counter, ...] = ("allocated", "reserved", "device")
+"""The counters of a peak; of a row the first that was measured."""
+
+_WHAT = (
+    "measured / predicted peak of measured runs, by the framework that ran them: quantiles 0.1, 0.5 and 0.9 over all"
+    " rows of the files, soft ones included, each by the first of the counters allocated, reserved and device that it"
+    " has; own_runs: the least, median and largest of this repository's own runs on CPU ranks"
+)
+
+
+def write(files: Mapping[str, Iterable[Judged]]) -> None:
+    """Write ``residuals.json`` of the package from the rows of each file."""
+    ratios: dict[str, list[float]] = defaultdict(list)
+    sources: dict[str, set[str]] = defaultdict(set)
+    for file, items in files.items():
+        for item in items:
+            counter = next((name for name in _PEAKS if name in item.row.measured), None)
+            if counter is not None:
+                ratios[framework(item)].append(item.row.measured[counter] / predicted(item, counter))
+                sources[framework(item)].add(file)
+    content = {
+        "what": _WHAT,
+        "command": "python -m benchmarks.memory --data DIR --write-band",
+        "date": time.strftime("%Y-%m-%d"),
+        "commit": versions()["git"],
+        "measured": {
+            name: {**_quantiles(found, 0.1), "files": sorted(sources[name])} for name, found in sorted(ratios.items())
+        },
+        "own_runs": {name: _quantiles(found, 0.0) for name, found in sorted(_own_runs().items())},
+    }
+    RESIDUALS.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def framework(item: Judged) -> str:
+    """The backend's name, or what stands in for it: a framework that is only checked."""
+    backend, spec = item.row.backend, item.row.spec
+    if spec is None:
+        raise AssertionError("a row without a specification is left out")
+    return spec.backend.name if backend is None or isinstance(backend, ModuleType) else type(backend).__name__
+
+
+def _quantiles(found: list[float], share: float) -> dict[str, Any]:
+    ordered, last = sorted(found), len(found) - 1
+    low, middle, high = (ordered[round(at * last)] for at in (share, 0.5, 1 - share))
+    return {"rows": len(found), "low": round(low, 4), "median": round(middle, 4), "high": round(high, 4)}
+
+
+def _own_runs() -> dict[str, list[float]]:
+    """The peaks of ``benchmarks.own_runs``: of FSDP2 and DDP, and of DeepSpeed, whose presets begin with ``zero``."""
+    ratios: dict[str, list[float]] = defaultdict(list)
+    for run in json.loads((RESULTS / "own_runs.json").read_text())["figures"]["runs"]:
+        name = "deepspeed" if run["overrides"][0].startswith("parallel=zero") else "fsdp"
+        ratios[name].append(run["measured"]["peak_bytes"] / run["predicted"]["peak_bytes"])
+    return ratios

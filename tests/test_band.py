@@ -1,0 +1,62 @@
+"""The error band: from the residuals of measured runs, written by a tool, and said aloud where they are another's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.memory import residuals
+from benchmarks.memory.row import Row
+from benchmarks.memory.scoring import judged
+from launcher import preflight
+from launcher.check_report import as_text
+from launcher.memory import band as module
+from launcher.memory.band import LEAST_ROWS, RESIDUALS, band
+from tests.helpers import make_spec
+
+WORDS = ("model=1b", "hardware=h100_80g", "cluster.gpus_per_node=8")
+
+
+def test_the_committed_residuals_are_quantiles_in_order_with_their_origin() -> None:
+    content = json.loads(RESIDUALS.read_text())
+    assert {"what", "command", "date", "commit"} <= set(content)
+    rows = [*content["measured"].values(), *content["own_runs"].values()]
+    assert len(rows) > 3
+    assert all(0 < row["low"] <= row["median"] <= row["high"] for row in rows)
+
+
+def test_a_measured_framework_has_the_band_of_its_own_runs() -> None:
+    measured = json.loads(RESIDUALS.read_text())["measured"]["megatron"]
+    found = band("megatron", cuda=True)
+    assert (found.own, found.rows, found.low, found.high) == (True, measured["rows"], measured["low"], measured["high"])
+
+
+def test_one_that_is_not_measured_has_the_widest_and_the_answer_says_so() -> None:
+    found = band("deepspeed", cuda=True)
+    enough = [row for row in json.loads(RESIDUALS.read_text())["measured"].values() if row["rows"] >= LEAST_ROWS]
+    assert found.high - found.low == max(row["high"] - row["low"] for row in enough)
+    text = " ".join(as_text(preflight.assess(make_spec("parallel=zero1", *WORDS))).split())
+    assert f"as wide as that of {found.whose}: too few runs of this kind were measured" in text
+
+
+def test_on_the_cpu_it_is_that_of_the_workers_own_runs() -> None:
+    assert [band(name, cuda=False).own for name in ("fsdp", "deepspeed")] == [True, True]
+
+
+def test_the_residuals_are_measured_over_predicted_by_framework(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = make_spec("parallel=tp", *WORDS)
+    predicted = preflight.estimated(spec).peak.allocated_bytes
+    items = [
+        judged(Row(name=str(share), spec=spec, measured={"allocated": predicted * share // 100}))
+        for share in range(90, 111)
+    ]
+    target = tmp_path / "residuals.json"
+    monkeypatch.setattr(residuals, "RESIDUALS", target)
+    residuals.write({"runs.csv": items})
+    row = json.loads(target.read_text())["measured"]["megatron"]
+    assert row == {"rows": 21, "low": 0.92, "median": 1.0, "high": 1.08, "files": ["runs.csv"]}
+    assert module.RESIDUALS.parent == Path(module.__file__).parent
