@@ -67,11 +67,7 @@ def saved(
     names = frozenset(module(weight) for weight in found)
     reads = engine.fused_adapters or not adapter.dropout
     left = [row for row in (_after(rows, names) if first else rows) if _needed(row, names, reads=reads)]
-    own = [row for weight in found for row in _own(weight, adapter, engine)]
-    if spec.checkpointing.mode != "selective":
-        return (*left, *own)
-    left = [replace(row, kept=row.part == "core_attention" and row.kept) for row in left]
-    return (*left, *own, *_kept_products(block, adapter, engine))
+    return (*left, *(row for weight in found for row in _own(weight, adapter, engine)))
 
 
 def working(rows: Sequence[Saved], made: Sequence[Saved], block: Sequence[Weight], spec: RunSpec) -> tuple[Saved, ...]:
@@ -98,20 +94,6 @@ def around(rows: Sequence[Saved], spec: RunSpec) -> tuple[Saved, ...]:
         return tuple(rows)
     names = frozenset(() if spec.train.loss == "full" else ("lm_head",))
     return tuple(row for row in rows if not row.only_readers or names.intersection(row.readers))
-
-
-def _kept_products(block: Sequence[Weight], adapter: AdapterSpec, engine: Engine) -> Iterator[Saved]:
-    """The outputs of every second matrix product of a block; an adapter makes two more beside the linear's own.
-
-    They wait in the checkpoint's cache, which hands each over once: recomputation holds what backward needs alone.
-    """
-    sizes = list[int]()
-    for weight in block:
-        if len(weight.shape) == 2:
-            wrapped = module(weight) in adapter.targets
-            sizes += [weight.shape[0], *([adapter.rank, weight.shape[0]] if wrapped else [])]
-    for size in sizes[::2]:
-        yield Saved(name="kept product", bytes=engine.size * size, share="token", part="cache", kept=True)
 
 
 def _after(rows: Sequence[Saved], names: frozenset[str]) -> Sequence[Saved]:

@@ -56,6 +56,8 @@ class Saved:
             of one token sent to one expert.
         part: The module that it belongs to, for selective recomputation.
         kept: Whether per-operator selective checkpointing keeps it.
+        made_by: The linear layer whose output it is, where that matters.
+        passing: Whether it is alive at the fullest moment of a forward pass that saves nothing.
         readers: The modules whose weights' gradients are computed from it.
         only_readers: Whether nothing else needs it, so that it is not saved where those weights are frozen.
     """
@@ -65,6 +67,8 @@ class Saved:
     share: Share
     part: Part
     kept: bool = False
+    made_by: str = ""
+    passing: bool = True
     readers: tuple[str, ...] = ()
     only_readers: bool = False
 
@@ -104,6 +108,8 @@ class Engine:
         vocabulary_multiple: The vocabulary is padded to a multiple of it.
         shard_rows: Whether shards are cut by rows of each tensor (FSDP2), or from one flat buffer.
         gradients_stay: Whether gradient buffers live from the first step to the last.
+        grouped_experts: Whether routed experts run in grouped products, all at once, or in a loop.
+        steps_on_shards: Whether whole gradients give way to the optimizer's shard of them before the step.
         optimizer: How the step is computed: one kernel, or torch's lists or loop with their temporaries.
         vocabulary_parallel: Whether the loss works on the rank's own part of the vocabulary.
         fused_norm: Whether RMSNorm is one kernel, which saves its input as it is and the reciprocal deviation.
@@ -125,6 +131,8 @@ class Engine:
     vocabulary_multiple: int = 1
     shard_rows: bool = False
     gradients_stay: bool = False
+    grouped_experts: bool = False
+    steps_on_shards: bool = False
     optimizer: Literal["fused", "foreach", "loop"] = "fused"
     vocabulary_parallel: bool = False
     fused_norm: bool = False

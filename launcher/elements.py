@@ -10,6 +10,9 @@ from math import prod
 from launcher.blocks import Engine, Weight
 from launcher.rank import RankView, StateShares, rounded_up
 
+DRAWN_ELEMENTS = 2**20
+"""The worker draws values of a parameter in blocks of rows of about so many elements."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elements:
@@ -27,6 +30,8 @@ class Elements:
         factors: Row and column sums of the shards that the optimizer steps, for an optimizer that factors them.
         largest: Of the largest weight, before sharding.
         largest_trained: Of the largest weight that receives gradients.
+        last_trained: Of the last matrix that receives gradients, the first whose gradient exists.
+        drawn: Of the largest block of rows that the worker draws values for at once.
         largest_quantised: Of the largest weight that is held in 4 bits.
         largest_shard: Of the largest shard that the optimizer steps.
     """
@@ -42,6 +47,8 @@ class Elements:
     factors: int = 0
     largest: int = 0
     largest_trained: int = 0
+    last_trained: int = 0
+    drawn: int = 0
     largest_quantised: int = 0
     largest_shard: int = 0
 
@@ -63,6 +70,8 @@ class Elements:
             factors=self.factors + other.factors,
             largest=max(self.largest, other.largest),
             largest_trained=max(self.largest_trained, other.largest_trained),
+            last_trained=other.last_trained or self.last_trained,
+            drawn=max(self.drawn, other.drawn),
             largest_quantised=max(self.largest_quantised, other.largest_quantised),
             largest_shard=max(self.largest_shard, other.largest_shard),
         )
@@ -83,6 +92,8 @@ class Elements:
             factors=self.factors * count,
             largest=self.largest,
             largest_trained=self.largest_trained,
+            last_trained=self.last_trained,
+            drawn=self.drawn,
             largest_quantised=self.largest_quantised,
             largest_shard=self.largest_shard,
         )
@@ -157,6 +168,8 @@ def _elements(weight: Weight, cut: Cut) -> Elements:
         factors=_factors(copies, local, states.optimizer, cut) * trains,
         largest=prod(local),
         largest_trained=prod(local) * trains,
+        last_trained=prod(local) * (trains and len(local) > 1),
+        drawn=_drawn(weight.shape if not expert else (weight.copies, *weight.shape)),
         largest_quantised=prod(local) * weight.quantised,
         largest_shard=stepped // copies,
     )
@@ -173,6 +186,12 @@ def _factors(copies: int, local: tuple[int, ...], share: Fraction, cut: Cut) -> 
     if len(rows) == 1:
         return copies * rows[0]
     return copies * (prod(rows) // max(rows[-1], 1) + prod(rows) // max(rows[-2], 1))
+
+
+def _drawn(shape: tuple[int, ...]) -> int:
+    """Whole rows, as many as fit a block of ``DRAWN_ELEMENTS``, one at least (``launcher/worker/initial.py``)."""
+    width = prod(shape[1:])
+    return min(shape[0], max(1, DRAWN_ELEMENTS // max(1, width))) * width
 
 
 def _local_shape(weight: Weight, cut: Cut) -> tuple[int, ...]:

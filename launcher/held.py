@@ -11,7 +11,7 @@ from fractions import Fraction
 from functools import cached_property, lru_cache
 from math import ceil, lcm, prod
 
-from launcher import adapted
+from launcher import adapted, selective
 from launcher.blocks import Engine, Family, Saved, Share, Weight
 from launcher.dtypes import Dtypes
 from launcher.elements import Cut, Elements, cut_of, elements_of
@@ -173,6 +173,8 @@ def _kind(spec: RunSpec, family: Family, engine: Engine, alike: _Alike) -> Block
         block = _block(family, model, layer)
         saved = adapted.saved(made, block, spec, engine, first=layer == 0)
         working = adapted.working(working, made, block, spec)
+    if spec.checkpointing.mode == "selective":
+        saved = (*saved, *selective.products(_block(family, model, layer), spec, engine))
     return BlockKind(
         name=alike.name,
         count=alike.count,

@@ -31,6 +31,7 @@ type Moment = Literal[
     "block_backward",
     "next_block_backward",
     "second_layer_backward",
+    "first_layer_backward",
     "root_backward",
     "clip",
     "step",
@@ -54,6 +55,7 @@ MOMENTS: dict[Moment, Phase] = {
     "block_backward": "backward",
     "next_block_backward": "backward",
     "second_layer_backward": "backward",
+    "first_layer_backward": "backward",
     "root_backward": "backward",
     "clip": "optimizer",
     "step": "optimizer",
@@ -67,7 +69,8 @@ while the weights that made them are still gathered. ``loss``: the logits and th
 ``loss_backward``: the gradient of the logits, before any block's. ``block_backward``: the backward pass of the block
 that runs first, the stage's last, while all activations are still held. ``next_block_backward``: the one before it,
 while the gradients of the last are being reduced. ``second_layer_backward``: the
-stage's second block, the last one beside which another is gathered ahead.
+stage's second block, the last one beside which another is gathered ahead. ``first_layer_backward``: its first block,
+whose backward pass is the last, beside the gradients of all others.
 ``root_backward``: the end of the backward pass, when all gradients exist. ``idle``: between two steps.
 """
 

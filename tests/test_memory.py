@@ -225,6 +225,6 @@ def _kept(spec: RunSpec) -> int:
 
 
 def _states(spec: RunSpec) -> int:
-    """Parameters, gradients, master weights and optimizer states at the step, on the worst stage."""
-    assert "step" in MOMENTS
-    return max(sum(term.bytes for term in rank.at("step") if term.pile in STATES) for rank in ranks_of(spec))
+    """Parameters, gradients, master weights and optimizer states when all gradients exist, on the worst stage."""
+    assert "root_backward" in MOMENTS
+    return max(sum(term.bytes for term in rank.at("root_backward") if term.pile in STATES) for rank in ranks_of(spec))

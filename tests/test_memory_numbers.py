@@ -29,9 +29,9 @@ def ranks_of(spec: RunSpec) -> tuple[RankTerms, ...]:
 
 
 def states_per_parameter(*overrides: str) -> float:
-    """Bytes of model states of one rank at the step, over all parameters of the model."""
+    """Bytes of model states of one rank when all gradients exist, over all parameters of the model."""
     rank = ranks_of(make_spec("model=llama2_7b", *overrides))[0]
-    size = sum(term.bytes for term in rank.at("step") if term.pile in STATES)
+    size = sum(term.bytes for term in rank.at("root_backward") if term.pile in STATES)
     return size / 6_738_415_616
 
 
@@ -157,6 +157,7 @@ def _phase(rank: RankTerms, phase: Phase) -> int:
             "block_backward",
             "next_block_backward",
             "second_layer_backward",
+            "first_layer_backward",
             "root_backward",
         ),
         "optimizer": ("clip", "step"),

@@ -69,9 +69,9 @@ def attention(model: ModelSpec, engine: Engine) -> list[Saved]:
     if engine.scores or engine.repeats_keys:
         keys = queries
     rows += [
-        _saved("queries", size * queries, "tensor", "attention", kept=True),
+        _saved("queries", size * queries, "tensor", "attention"),
         _saved("keys", size * keys, "tensor", "attention"),
-        _saved("values", size * keys, "tensor", "attention", kept=True),
+        _saved("values", size * keys, "tensor", "attention"),
         *core(model, engine, model.num_attention_heads),
         _attention_output(size * queries, engine),
         *dropout(model, engine),
@@ -81,7 +81,7 @@ def attention(model: ModelSpec, engine: Engine) -> list[Saved]:
 
 def _attention_output(size: int, engine: Engine) -> Saved:
     """Attention itself keeps its output where it stores no scores; the output projection reads it in any case."""
-    row = _saved("attention output", size, "tensor", "core_attention", kept=True)
+    row = _saved("attention output", size, "tensor", "core_attention", kept=not engine.scores)
     return replace(row, readers=("o_proj", "c_proj"), only_readers=engine.scores)
 
 
@@ -111,18 +111,21 @@ def feed_forward(model: ModelSpec, engine: Engine, width: int) -> list[Saved]:
     size = engine.size
     if model.gated:
         rows = [
-            _saved("gate", size * width, "tensor", "mlp", kept=True),
-            _saved("up", size * width, "tensor", "mlp"),
+            # The gate is dropped once its activation exists.
+            replace(_saved("gate", size * width, "tensor", "mlp"), made_by="gate_proj", passing=False),
+            replace(_saved("up", size * width, "tensor", "mlp"), made_by="up_proj"),
             _saved("activation", size * width, "tensor", "activation"),
             _read("product", size * width, "tensor", "activation", _DOWN),
         ]
     else:
-        tensors = 4 if model.hidden_act == "gelu_new" else 1
+        python = model.hidden_act == "gelu_new"
         rows = [
-            _saved("up", tensors * size * width, "tensor", "mlp"),
+            replace(_saved("up", size * width, "tensor", "mlp"), made_by="c_fc"),
+            *([_saved("inside gelu_new", 3 * size * width, "tensor", "mlp")] if python else []),
             replace(
                 _saved("activation", size * width, "tensor", "activation"),
                 readers=_DOWN,
+                passing=not python,  # Four of gelu_new's tensors are alive at once.
                 only_readers=model.hidden_act in ("gelu", "gelu_new"),  # A ReLU's gradient is computed from its output.
             ),
         ]
@@ -130,17 +133,22 @@ def feed_forward(model: ModelSpec, engine: Engine, width: int) -> list[Saved]:
 
 
 def routed(model: ModelSpec, engine: Engine) -> list[Saved]:
-    """Routed experts, looped over one by one: indices, inputs, gate and up, activation, product, outputs.
+    """Routed experts: indices, inputs, gate and up, activation, product, outputs.
 
-    The outputs are kept before and after they are weighted. A choice keeps its expert's index, its place and token in
-    one tensor, and its weight twice; a token keeps the router's probabilities and their sum.
+    Grouped, the outputs are kept once, and autocast does not reach the products, which run in the weights' own format
+    (transformers ``integrations/moe.py``, ``grouped_mm_experts_forward``). In a loop the outputs are kept before and
+    after they are weighted. A choice keeps its expert's index, its place and token, and its weight; a token keeps the
+    router's probabilities and their sum.
     """
-    hidden, width, size = model.hidden_size, model.moe_intermediate_size, engine.size
+    hidden, width = model.hidden_size, model.moe_intermediate_size
+    grouped = engine.grouped_experts
+    size, outputs = (engine.residual_size, 1) if grouped else (engine.size, 2)
     upcast = hidden if model.kv_lora_rank else 0  # DeepSeek's router copies its input to fp32.
+    made = _saved("expert outputs", outputs * size * hidden + 4 * _INDEX, "routed", "moe")
     return [
         _saved("router", 4 * (model.num_experts + 1 + upcast), "token", "moe"),
         _read("expert inputs", size * hidden, "routed", "moe", ("experts",)),
-        _saved("expert outputs", 2 * size * hidden + 4 * _INDEX, "routed", "moe"),
+        replace(made, passing=False),
         _saved("expert activations", (3 if model.gated else 1) * size * width, "routed_tensor", "moe"),
         _read("expert products", size * width, "routed_tensor", "moe", ("experts",)),
     ]

@@ -41,7 +41,7 @@ def working(model: ModelSpec, layer: int, engine: Engine) -> list[Saved]:
     """The gradients inside the MLP, or inside the experts that a token meets: all at once, or one after the other."""
     if kind(model, layer) == "dense":
         return llama.mlp_gradients(model, engine, model.intermediate_size)
-    if engine.library == "transformers":
+    if engine.library == "transformers" and not engine.grouped_experts:
         one = ceil(Fraction(model.moe_intermediate_size * model.num_experts_per_tok, model.num_experts))
         return llama.mlp_gradients(model, engine, max(one, model.num_shared_experts * model.moe_intermediate_size))
     width = model.moe_intermediate_size * (model.num_experts_per_tok + model.num_shared_experts)

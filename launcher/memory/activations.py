@@ -13,7 +13,12 @@ from launcher.terms import MemoryTerm, Moment
 SOURCE = "arXiv:2205.05198, section 4, with the tensors that the modules save (launcher/families)"
 
 FULL: frozenset[Moment] = frozenset(("forward", "output", "loss", "loss_backward", "block_backward"))
-RECOMPUTING: frozenset[Moment] = frozenset(("block_backward", "next_block_backward", "second_layer_backward"))
+RECOMPUTING: frozenset[Moment] = frozenset((
+    "block_backward",
+    "next_block_backward",
+    "second_layer_backward",
+    "first_layer_backward",
+))
 
 _MODULES = {
     "core_attn": ("core_attention",),
@@ -30,14 +35,15 @@ _MODULES = {
 def saved(held: Held) -> Iterator[MemoryTerm]:
     """Activations of all layers and of all micro-batches in flight, less those that backward has freed.
 
-    ``in_flight x L x kept``; at the next block's backward one block less, at the second layer's only two.
+    ``in_flight x L x kept``; at the next block's backward one block less, two at the second layer's, one at the
+    first's.
     """
     sizes = [(kind.count, block_bytes(held, kind)) for kind in held.blocks]
     everything = sum(count * size for count, size in sizes)
     in_flight = rounded_up(everything, held.view.in_flight)
     others = max(0, in_flight - everything)
     last = sizes[-1][1] if sizes else 0
-    two = sum([size for count, size in sizes for _ in range(min(count, 2))][:2])
+    first = [size for count, size in sizes for _ in range(min(count, 2))][:2]
     per_token = everything / max(held.tokens * held.layers, 1)
     formula = (
         f"of {held.layers}: {per_token:,.0f} B a token and layer x {held.tokens:,} tokens"
@@ -49,7 +55,8 @@ def saved(held: Held) -> Iterator[MemoryTerm]:
 
     yield term(FULL, in_flight, "all layers")
     yield term(frozenset(("next_block_backward",)), others + everything - last, "all layers but one")
-    yield term(frozenset(("second_layer_backward",)), others + two, "the first layers")
+    yield term(frozenset(("second_layer_backward",)), others + sum(first), "the first layers")
+    yield term(frozenset(("first_layer_backward",)), others + sum(first[:1]), "the first layer")
     yield term(frozenset(("root_backward",)), others, "micro-batches still in flight")
 
 
@@ -99,23 +106,28 @@ def working(held: Held) -> Iterator[MemoryTerm]:
 def forward_working(held: Held) -> Iterator[MemoryTerm]:
     """Inside the last block: its input, both residual sums and the MLP's output; with recomputation its MLP as well.
 
-    A checkpointed block saves nothing in forward, but the tensors of its MLP still pass through memory; routed experts
-    run one after the other there, each on few tokens.
+    A checkpointed block saves nothing in forward, but the tensors of its MLP still pass through memory; a product that
+    selective checkpointing keeps is counted with what is kept, and experts in a loop run each on few tokens.
     """
     if not held.blocks or held.engine.library == "megatron":
         return
     kind, engine = held.blocks[-1], held.engine
-    row = Saved(
-        name="residuals", bytes=4 * engine.residual_size * held.spec.model.hidden_size, share="residual", part="input"
-    )
-    # The gate is dropped once its activation exists.
-    mlp = [item for item in kind.made if item.part in ("mlp", "activation", "moe") and item.name != "gate"]
-    passing = [item for item in mlp if not item.share.startswith("routed")]
-    full = held.spec.checkpointing.mode == "full"
+    model, recomputes = held.spec.model, held.spec.checkpointing.mode != "none"
+    # What a block saves is gone at once where it is checkpointed; GPT-2 keeps its embeddings as long as it runs.
+    rows = 2 if recomputes and model.position_embedding != "learned" else 4
+    row = Saved(name="residuals", bytes=rows * engine.residual_size * model.hidden_size, share="residual", part="input")
+    kept = {item.made_by for item in kind.saved if item.part == "cache"} - {""}
+    inside = [item for item in kind.made if item.part in ("mlp", "activation", "moe")]
+    loops = not engine.grouped_experts
+    passing = [
+        item
+        for item in inside
+        if item.passing and item.made_by not in kept and not (loops and item.share.startswith("routed"))
+    ]
     yield MemoryTerm(
         pile="temporary",
         moments=frozenset(("forward",)),
-        bytes=held.bytes_of([row, *(passing if full else ())]),
+        bytes=held.bytes_of([row, *(passing if recomputes else ())]),
         formula=f"tensors inside one block, {held.tokens:,} tokens",
         source="trace of the live tensors of a forward pass (launcher/families)",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
 
 from launcher.blocks import LogitsBytes
 from launcher.held import Held
@@ -30,8 +31,10 @@ def logits(held: Held) -> Iterator[MemoryTerm]:
     forward, backward = size + copy + 4, 12
     if held.engine.vocabulary_parallel:
         forward = backward = 16
+    # A vocabulary that is split is gathered, and put together in a third tensor (DTensor's redistribution).
+    made = size if held.view.tensor == 1 or held.engine.vocabulary_parallel else size * (2 + held.view.tensor)
     own = held.engine.logits or LogitsBytes(output=size, loss=forward, backward=backward, source=_TORCH)
-    yield _term(held, "output", own.output, tokens, own.source)
+    yield _term(held, "output", own.output if held.engine.logits else made, tokens, own.source)
     yield _term(held, "loss", own.loss, tokens, own.source)
     yield _term(held, "loss_backward", own.backward, tokens, own.source)
 
@@ -76,13 +79,13 @@ def _tokens(held: Held) -> int:
     return min(held.tokens, held.spec.train.loss_chunk)
 
 
-def _term(held: Held, moment: str, per_element: int, tokens: int, source: str) -> MemoryTerm:
+def _term(held: Held, moment: str, per_element: int | Fraction, tokens: int, source: str) -> MemoryTerm:
     share = held.view.tensor if held.engine.vocabulary_parallel else 1
     vocabulary = -(-held.vocabulary * share // 1)
     return MemoryTerm(
         pile="logits",
         moments=frozenset((moment,)),  # type: ignore[arg-type]
         bytes=int(per_element * vocabulary * tokens),
-        formula=f"{per_element} B x {int(vocabulary):,} vocabulary x {tokens:,} tokens",
+        formula=f"{float(per_element):g} B x {int(vocabulary):,} vocabulary x {tokens:,} tokens",
         source=source,
     )

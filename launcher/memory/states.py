@@ -13,7 +13,8 @@ _ADAM_STATES = {"adamw": 2, "sgd": 1, "lion": 1}
 _BLOCK_8BIT = 256  # bitsandbytes blockwise quantisation: one fp32 scale for 256 values, functional.py.
 
 AFTER_BACKWARD: frozenset[Moment] = frozenset(("root_backward", "clip", "step"))
-DURING_BACKWARD: frozenset[Moment] = frozenset(("next_block_backward", "second_layer_backward"))
+_STEPPING: frozenset[Moment] = frozenset(("clip", "step"))
+DURING_BACKWARD: frozenset[Moment] = frozenset(("next_block_backward", "second_layer_backward", "first_layer_backward"))
 TRAINING: frozenset[Moment] = ALWAYS - {"load"}
 WITHIN_MICRO_BATCH: frozenset[Moment] = frozenset(("forward", "output", "loss", "loss_backward", "block_backward"))
 
@@ -55,15 +56,29 @@ def dequantised(held: Held) -> Iterator[MemoryTerm]:
 
 
 def drawing(held: Held) -> Iterator[MemoryTerm]:
-    """While the model is loaded, one weight at a time whole and in fp32, from which each rank takes its shard."""
-    if held.engine.library == "transformers":
+    """While the model is loaded, one block of a weight's rows in fp32, from which each rank takes its part.
+
+    It is gone before master weights and gradient buffers are made, and is counted where it is more than those.
+    """
+    size = drawn_bytes(held)
+    if size:
         yield MemoryTerm(
             pile="temporary",
             moments=frozenset(("load",)),
-            bytes=4 * held.elements.largest,
-            formula=f"4 B x {count(held.elements.largest)} of the largest weight",
+            bytes=size,
+            formula=f"4 B x {count(held.elements.drawn)} of a block of rows, less what is made after it",
             source="launcher/worker/initial.py",
         )
+
+
+def drawn_bytes(held: Held) -> int:
+    """What :func:`drawing` adds to a load."""
+    if held.engine.library != "transformers":
+        return 0
+    later = held.dtypes.size("master") * held.elements.optimizer
+    if held.engine.gradients_stay:
+        later += held.dtypes.size("accumulate") * held.elements.gradients
+    return max(4 * held.elements.drawn - later, 0)
 
 
 def gradients(held: Held) -> Iterator[MemoryTerm]:
@@ -72,20 +87,25 @@ def gradients(held: Held) -> Iterator[MemoryTerm]:
     They live always (buffers), from one micro-batch to the next, or from the backward pass of a block to the step.
     """
     elements, size = held.elements.gradients, held.dtypes.size("accumulate")
+    after = AFTER_BACKWARD
+    if held.engine.steps_on_shards:
+        after = AFTER_BACKWARD - _STEPPING
+        yield _state(held, "gradients", held.elements.optimizer, size, _STEPPING)
     if held.engine.gradients_stay:
         yield _state(held, "gradients", elements, size, ALWAYS)
     elif held.spec.gradient_accumulation > 1:
-        moments = AFTER_BACKWARD | DURING_BACKWARD | WITHIN_MICRO_BATCH
+        moments = after | DURING_BACKWARD | WITHIN_MICRO_BATCH
         yield _state(held, "gradients", elements, size, moments)
         # What a block's reduction brings stands beside the sum of earlier micro-batches until it is added.
         yield _state(held, "gradients", held.largest_block.gradients, size, DURING_BACKWARD)
     else:
         block = held.largest_block.gradients
         done = max(0, held.all_blocks.gradients - 2 * block)
-        yield _state(held, "gradients", elements, size, AFTER_BACKWARD)
+        yield _state(held, "gradients", elements, size, after)
         yield _state(held, "gradients", done, size, frozenset(("second_layer_backward",)))
         if held.layers > 1:
             yield _state(held, "gradients", block, size, frozenset(("next_block_backward",)))
+            yield _state(held, "gradients", done + block, size, frozenset(("first_layer_backward",)))
 
 
 def master_weights(held: Held) -> Iterator[MemoryTerm]:

@@ -18,9 +18,10 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
+from launcher.elements import DRAWN_ELEMENTS
 from launcher.worker import network
 
-BLOCK_ELEMENTS = 2**20
+BLOCK_ELEMENTS = DRAWN_ELEMENTS
 """Elements of one block of rows: what a rank holds beside its shard while it draws values."""
 
 type Draw = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
@@ -78,12 +79,18 @@ def draw_into(part: Local, name: str, seed: int, draw: Draw) -> None:
     first, end = part.offset[0], part.offset[0] + part.tensor.shape[0]
     generator = torch.Generator(device=part.tensor.device)
     for block in range(first // rows, math.ceil(end / rows)):
-        start, stop = block * rows, min((block + 1) * rows, part.shape[0])
-        values = torch.empty((stop - start, *part.shape[1:]), dtype=torch.float32, device=part.tensor.device)
-        draw(values, generator.manual_seed(seed_of(seed, name, block)))
-        low, high = max(start, first), min(stop, end)
-        wanted = values[(slice(low - start, high - start), *part.region[1:])]
-        part.tensor[low - first : high - first].copy_(wanted)
+        generator.manual_seed(seed_of(seed, name, block))
+        _draw_rows(part, range(block * rows, min((block + 1) * rows, part.shape[0])), draw, generator)
+
+
+def _draw_rows(part: Local, rows: range, draw: Draw, generator: torch.Generator) -> None:
+    """Draw a block of rows and copy those of this rank; one block at a time is in memory."""
+    values = torch.empty((len(rows), *part.shape[1:]), dtype=torch.float32, device=part.tensor.device)
+    draw(values, generator)
+    first, end = part.offset[0], part.offset[0] + part.tensor.shape[0]
+    low, high = max(rows.start, first), min(rows.stop, end)
+    wanted = values[(slice(low - rows.start, high - rows.start), *part.region[1:])]
+    part.tensor[low - first : high - first].copy_(wanted)
 
 
 def seed_of(*content: object) -> int:

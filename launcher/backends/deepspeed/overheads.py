@@ -9,16 +9,18 @@ from launcher.backends.deepspeed.dtypes import dtypes
 from launcher.backends.deepspeed.optimizer import is_torch
 from launcher.blocks import Engine
 from launcher.held import Held
+from launcher.memory.activations import RECOMPUTING
+from launcher.memory.states import drawn_bytes
 from launcher.spec import RunSpec
 from launcher.terms import ALWAYS, MemoryTerm, Moment, Pile
 from launcher.units import DTYPE_BYTES, count
 
 _TRACE = "trace of the live tensors of DeepSpeed 0.19.8"
 _BACKWARD: frozenset[Moment] = frozenset((
-    "loss_backward",
     "block_backward",
     "next_block_backward",
     "second_layer_backward",
+    "first_layer_backward",
     "root_backward",
 ))
 _GATHERED: frozenset[Moment] = frozenset((
@@ -29,7 +31,9 @@ _GATHERED: frozenset[Moment] = frozenset((
     "block_backward",
     "next_block_backward",
     "second_layer_backward",
+    "first_layer_backward",
 ))
+_LATE = _BACKWARD - {"block_backward"}
 
 
 def engine(spec: RunSpec) -> Engine:
@@ -44,6 +48,8 @@ def engine(spec: RunSpec) -> Engine:
         scores=spec.model.attention == "eager",
         cpu=spec.hardware.device == "cpu",
         gradients_stay=spec.zero.stage == 3 or flat_fp32_gradients(spec),
+        grouped_experts=True,
+        steps_on_shards=spec.zero.stage == 1 and not flat_fp32_gradients(spec),
     )
 
 
@@ -58,6 +64,7 @@ def overheads(held: Held) -> Iterable[MemoryTerm]:
     """Everything that DeepSpeed adds at the run's stage."""
     stage = held.spec.zero.stage
     yield from flattening(held)
+    yield from unreduced(held)
     yield from step_copies(held)
     yield from first_step(held)
     yield from fp32_partition(held)
@@ -72,16 +79,44 @@ def overheads(held: Held) -> Iterable[MemoryTerm]:
 
 
 def flattening(held: Held) -> Iterator[MemoryTerm]:
-    """While it starts, a flat copy of the parameters beside the module's own; in stage 3 of one weight at a time.
+    """While it starts: a flat copy of the parameters in stages 1 and 2, or later zeros for gradients, ``4 P / N``.
 
-    DeepSpeed makes the copy on the host where the device lacks the room, so it never decides what fits.
+    In stage 3 a flat copy of one weight, or the fp32 copy of the shard from which the master copy is cloned. DeepSpeed
+    makes the first copy on the host where the device lacks the room, so it never decides what fits.
     """
-    elements, capacity = held.elements, held.spec.rank_memory_bytes
-    whole = elements.largest if held.spec.zero.stage == 3 else elements.trained
-    size = held.dtypes.size("parameters") * whole
-    if capacity is not None and 2 * size > capacity:
+    zero, size = held.spec.zero, held.dtypes.size("parameters")
+    if not zero.stage:
         return
-    yield _term("temporary", frozenset(("load",)), size, f"flat copy of {count(whole)} parameters")
+    shard = 4 * held.elements.optimizer if zero.offload_optimizer == "none" else 0
+    whole = held.elements.largest if zero.stage == 3 else held.elements.trained
+    flat, capacity = size * whole, held.spec.rank_memory_bytes
+    if capacity is not None and 2 * flat > capacity:
+        flat = 0
+    if zero.stage == 3:
+        gradients = held.dtypes.size("accumulate") * held.elements.gradients
+        later = shard - gradients - held.dtypes.size("gradients") * zero.reduce_bucket_size
+        copy = max(flat, later if held.dtypes.master else 0)
+    else:
+        copy = max(flat - shard, shard)
+    copy -= drawn_bytes(held)
+    yield _term("temporary", frozenset(("load",)), copy, f"flat copy of {count(whole)} parameters, or after it zeros")
+
+
+def unreduced(held: Held) -> Iterator[MemoryTerm]:
+    """Below stage 2, whole gradients: of the block's last weight, and of the output projection from the first on.
+
+    They stay until the end of the backward pass; from stage 2 on each is freed once it is in a bucket.
+    """
+    if held.engine.gradients_stay or held.spec.zero.stage >= 2:
+        return
+    size = held.engine.size
+    last = held.largest_block.last_trained
+    yield _term("temporary", RECOMPUTING, size * last, f"one weight's gradient of {count(last)}")
+    accumulating = held.spec.gradient_accumulation > 1
+    if held.root.trained and not accumulating:
+        tied = held.view.head and held.view.embedding and held.spec.model.tie_word_embeddings
+        elements = held.head.gradients + (held.embedding.largest if tied else 0)
+        yield _term("gradients", RECOMPUTING, size * elements, "gradient of the output projection")
 
 
 def bucket(held: Held) -> Iterator[MemoryTerm]:
@@ -94,8 +129,7 @@ def bucket(held: Held) -> Iterator[MemoryTerm]:
     copy = size * min(zero.reduce_bucket_size, held.elements.trained)
     text = f"{size} B x reduce_bucket_size {count(zero.reduce_bucket_size)}"
     yield _term("reduce_buffers", _BACKWARD, buckets, text)
-    late: frozenset[Moment] = frozenset(("next_block_backward", "second_layer_backward", "root_backward"))
-    yield _term("reduce_buffers", late, copy, "flattened copy of a bucket")
+    yield from _beside_backward(held, copy, "flattened copy of a bucket")
 
 
 def whole_reduction(held: Held) -> Iterator[MemoryTerm]:
@@ -114,27 +148,33 @@ def whole_reduction(held: Held) -> Iterator[MemoryTerm]:
 
 
 def step_copies(held: Held) -> Iterator[MemoryTerm]:
-    """The step: fp32 gradients of the rank's shard, and the square root and quotient of torch's AdamW on flat tensors.
+    """The step: gradients of the rank's shard in one flat tensor, and in fp32; what torch's AdamW adds to that.
 
-    A flat copy in the gradients' format is gone before torch's step begins. Stage 3 steps one sub-group at a time; fp32
-    gradients of stage 0 are stepped on as they are.
+    Below stage 3 torch's AdamW makes a square root and a quotient of flat tensors. Stage 3 steps one sub-group at a
+    time; gradients of stage 0 are stepped on as they are. Before it, the norm is computed of one gradient at a time in
+    fp64 (``complete_grad_norm_calculation_for_cpu_offload``, ``get_grad_norm_direct``).
     """
-    if held.spec.zero.offload_optimizer != "none":
+    zero, elements = held.spec.zero, held.elements.optimizer
+    if zero.offload_optimizer != "none":
         return
-    elements = held.elements.optimizer
-    if held.spec.zero.stage == 3:
-        elements = min(elements, held.spec.zero.sub_group_size)
-    if held.dtypes.accumulate != "fp32":
-        yield _term("temporary", frozenset(("step",)), 4 * elements, f"fp32 gradients of {count(elements)}")
-    if is_torch(held.spec) and held.spec.zero.stage == 0:
+    moment: frozenset[Moment] = frozenset(("step",))
+    if zero.stage == 3:
+        elements = min(elements, zero.sub_group_size)
+    size = held.dtypes.size("accumulate")
+    flat = size * elements if zero.stage and not flat_fp32_gradients(held.spec) else 0
+    if size < 4:
+        yield _term("temporary", moment, 4 * elements, f"fp32 gradients of {count(elements)}")
+    torch_states = 2 * 4 * elements if is_torch(held.spec) and not held.spec.optimizer.fused else 0
+    if is_torch(held.spec) and zero.stage == 0:
         largest = max(held.largest_block.largest_trained, held.root.largest_trained)
-        yield _term("temporary", frozenset(("step",)), 3 * 4 * largest, "square root and quotients of one parameter")
-    elif is_torch(held.spec) and not held.spec.optimizer.fused:
-        text = f"square root and quotient of {count(elements)}"
-        yield _term("temporary", frozenset(("step",)), 2 * 4 * elements, text)
-    elif held.dtypes.accumulate != "fp32" and held.spec.zero.stage in (1, 2):
-        flat = held.dtypes.size("accumulate") * elements
-        yield _term("temporary", frozenset(("step",)), flat, f"flat gradients of {count(elements)}")
+        yield _term("temporary", moment, 3 * 4 * largest, "square root and quotients of one parameter")
+        return
+    # A flat copy in another format is gone before the step of torch begins.
+    more = max(flat, torch_states) if size < 4 else flat + torch_states
+    yield _term("temporary", moment, more, f"flat gradients, square root and quotient of {count(elements)}")
+    if zero.stage and not flat_fp32_gradients(held.spec):
+        norm = held.elements.largest_shard if zero.stage == 3 else held.elements.largest_trained
+        yield _term("temporary", frozenset(("clip",)), 8 * norm, f"fp64 copy of a gradient of {count(norm)}")
 
 
 def stage3_bucket(held: Held) -> Iterator[MemoryTerm]:
@@ -143,8 +183,7 @@ def stage3_bucket(held: Held) -> Iterator[MemoryTerm]:
     text = f"{size} B x reduce_bucket_size {count(elements)}"
     yield _term("reduce_buffers", ALWAYS, size * elements, text)
     copy = size * min(elements, held.elements.trained)
-    late: frozenset[Moment] = frozenset(("next_block_backward", "second_layer_backward", "root_backward"))
-    yield _term("reduce_buffers", late, copy, "concatenated copy of a bucket")
+    yield from _beside_backward(held, copy, "concatenated copy of a bucket")
 
 
 def stage3_window(held: Held) -> Iterator[MemoryTerm]:
@@ -157,6 +196,9 @@ def stage3_window(held: Held) -> Iterator[MemoryTerm]:
     size = held.engine.size * window
     text = f"{held.engine.size} B x {count(window)} gathered parameters (stage3_max_reuse_distance and prefetch)"
     yield _term("gather_buffers", _GATHERED, size, text)
+    # What one all-gather brings stays until the last of its weights is used; the weights are copies of it.
+    ahead = held.engine.size * min(elements.whole, zero.prefetch_bucket_size)
+    yield _term("gather_buffers", frozenset(("forward",)), ahead, "output of the all-gather ahead")
 
 
 def secondary_partition(held: Held) -> Iterator[MemoryTerm]:
@@ -181,13 +223,21 @@ def fp32_partition(held: Held) -> Iterator[MemoryTerm]:
 def first_step(held: Held) -> Iterator[MemoryTerm]:
     """Stage 0 beside a master copy steps once while it starts, so that loading takes what a step takes.
 
-    ``FP16_UnfusedOptimizer.initialize_optimizer_states``: moments and fp32 gradients of all parameters.
+    ``FP16_UnfusedOptimizer.initialize_optimizer_states``: moments, fp32 gradients and the compute format's.
     """
     if held.spec.zero.stage == 0 and held.dtypes.master is not None:
         elements = held.elements.trained
         moment: frozenset[Moment] = frozenset(("load",))
         yield _term("optimizer_states", moment, 8 * elements, f"8 B x {count(elements)}")
-        yield _term("gradients", moment, 4 * elements, f"fp32 gradients of {count(elements)}")
+        size = held.dtypes.size("gradients") + 4
+        yield _term("gradients", moment, size * elements, f"gradients in both formats of {count(elements)}")
+
+
+def _beside_backward(held: Held, size: int, text: str) -> Iterator[MemoryTerm]:
+    """What lives while one gradient is reduced: half of the gradients inside the MLP exist by then."""
+    inside = max((held.bytes_of(kind.working) for kind in held.blocks), default=0) // 2
+    yield _term("reduce_buffers", _LATE - {"root_backward"}, size - inside, text)
+    yield _term("reduce_buffers", frozenset(("root_backward",)), size, text)
 
 
 def _term(pile: Pile, moments: frozenset[Moment], size: int, formula: str) -> MemoryTerm:

@@ -8,6 +8,8 @@ from typing import Literal
 from launcher.backends.fsdp.dtypes import dtypes
 from launcher.blocks import Engine
 from launcher.held import Held
+from launcher.memory.activations import RECOMPUTING
+from launcher.memory.states import WITHIN_MICRO_BATCH
 from launcher.spec import RunSpec
 from launcher.terms import ALWAYS, MemoryTerm, Moment, Pile
 from launcher.units import DTYPE_BYTES, count
@@ -29,6 +31,7 @@ def engine(spec: RunSpec) -> Engine:
         sequence_length=spec.sequence_length,
         scores=spec.model.attention == "eager",
         cpu=cpu,
+        grouped_experts=True,
         shard_rows=spec.parallel.shard,
         gradients_stay=is_ddp(spec) and spec.backend.bucket_view,
         optimizer=_step(spec),
@@ -67,21 +70,22 @@ def gathered(held: Held) -> Iterator[MemoryTerm]:
     ``size (root + 2 b)`` in forward (the all-gather's output is held one step by ``all_gather_state``) and in backward
     (the prefetched next block). The worker computes the loss inside the root module, which stays gathered from forward
     to backward, and the last block's all-gather output lasts as long. Without resharding after forward every
-    block stays.
+    block stays until its own backward pass, which gathers nothing.
     """
     root, block = held.gathered_bytes(held.root), held.gathered_bytes(held.largest_block)
+    every = held.gathered_bytes(held.all_blocks)
+    two = root + min(held.layers, 2) * block
     keeps = not reshards(held.spec)
-    blocks = held.gathered_bytes(held.all_blocks) if keeps else block
-    yield _gather(held, "forward", root + blocks + block)
-    yield _gather(held, "output", root + blocks + (block if keeps else 0))
-    yield _gather(held, "loss", root + blocks + (block if keeps else 0))
-    yield _gather(held, "loss_backward", root + blocks + (block if keeps else 0))
-    more = block if held.layers > 1 and not keeps else 0
-    yield _gather(held, "block_backward", root + blocks + more)
-    more = block if held.layers > 2 and not keeps else 0
-    yield _gather(held, "next_block_backward", root + blocks + more)
-    more = block if held.layers > 1 else 0
-    yield _gather(held, "second_layer_backward", root + block + more)
+    after = root + (every + block if keeps else block)
+    yield _gather(held, "forward", root + (every + block if keeps else 2 * block))
+    yield _gather(held, "output", after)
+    yield _gather(held, "loss", after)
+    yield _gather(held, "loss_backward", root + (every if keeps else block))
+    yield _gather(held, "block_backward", root + every if keeps else two)
+    third = 2 * block if held.layers > 2 else block
+    yield _gather(held, "next_block_backward", root + (max(every - block, 0) if keeps else third))
+    yield _gather(held, "second_layer_backward", two)
+    yield _gather(held, "first_layer_backward", root + block)
 
 
 def block_reduction(held: Held) -> Iterator[MemoryTerm]:
@@ -96,6 +100,7 @@ def block_reduction(held: Held) -> Iterator[MemoryTerm]:
     if held.layers > 1:
         yield _reduce("next_block_backward", size + head, f"reduce-scatter input of {count(elements)}")
         yield _reduce("second_layer_backward", size + head, f"reduce-scatter input of {count(elements)}")
+        yield _reduce("first_layer_backward", size + head, f"reduce-scatter input of {count(elements)}")
 
 
 def unreduced(held: Held) -> Iterator[MemoryTerm]:
@@ -132,15 +137,20 @@ def _root_shards(held: Held) -> int:
 def gradients_in_flight(held: Held) -> Iterator[MemoryTerm]:
     """Weight gradients of the block whose backward pass runs, before they are reduced or accumulated.
 
-    Early on one weight's gradient beside all of the block's activations, at the end all of the block's gradients and
-    only the first norm's activations: the greater of both, less what is counted anyway. DDP reduces each on its own,
-    under autocast through an fp32 copy.
+    Early on the last weight's gradient beside all of the block's activations, at the end all of the block's
+    gradients and only the first norm's activations: the greater of both, less what is counted anyway. DDP puts each
+    into its bucket on its own, under autocast through an fp32 copy, when half of the gradients inside the MLP exist;
+    that of a tied output projection waits for the embedding's.
     """
     size, block = held.engine.size, held.largest_block
-    early = size * block.largest_trained
-    moments: frozenset[Moment] = frozenset(("block_backward", "next_block_backward", "second_layer_backward"))
+    early = size * block.last_trained
+    moments = RECOMPUTING
     if not held.spec.parallel.shard:
         early += 4 * block.largest_trained if held.engine.autocast else 0
+        early -= max((held.bytes_of(kind.working) for kind in held.blocks), default=0) // 2
+        if held.root.trained and held.spec.model.tie_word_embeddings:
+            tied = held.dtypes.size("accumulate") * output_elements(held)
+            yield _term("temporary", moments, tied, "gradient of the tied output projection", _DDP_TRACE)
         yield _term("temporary", moments, early, f"one weight's gradient of {count(block.largest_trained)}", _DDP_TRACE)
         return
     kinds = held.blocks
@@ -161,36 +171,54 @@ def output_elements(held: Held) -> int:
 def weight_cache(held: Held) -> Iterator[MemoryTerm]:
     """Autocast's copy of every linear's weight in the compute format, saved for backward: ``size P`` of the matrices.
 
-    Checkpointed blocks cast again in backward, one block at a time. Embeddings are looked up in fp32. Of a frozen
-    weight autocast itself keeps no copy, so that a checkpointed block's are gone after its forward pass; weights in 4
-    bits are not cast.
+    Checkpointed blocks cast again in backward, one block at a time. Embeddings are looked up in fp32, and the grouped
+    products of routed experts run in fp32. Of a frozen weight autocast itself keeps no copy, so that a checkpointed
+    block's are gone after its forward pass; weights in 4 bits are not cast.
     """
     if not held.engine.autocast:
         return
-    size, block = held.engine.size, held.largest_block.whole - held.largest_block.quantised
-    blocks = held.all_blocks.whole - held.all_blocks.quantised
+    size, block = held.engine.size, held.largest_block.dense - held.largest_block.quantised
+    blocks = held.all_blocks.dense - held.all_blocks.quantised
     head = output_elements(held)
     full = held.spec.checkpointing.mode != "none"
     whole = size * (head + (block if full and not held.root.trained else blocks))
     yield _term(
         "gather_buffers", frozenset(("forward", "output", "loss")), whole, "autocast's copies of weights", _DDP_TRACE
     )
-    backward: frozenset[Moment] = frozenset(("loss_backward", "block_backward"))
-    kept = size * (head + (block if full else blocks))
-    yield _term("gather_buffers", backward, kept, "autocast's copies of weights", _DDP_TRACE)
+    text = "autocast's copies of weights"
+    yield _term(
+        "gather_buffers", frozenset(("loss_backward",)), size * (head + (0 if full else blocks)), text, _DDP_TRACE
+    )
+    yield _term(
+        "gather_buffers", frozenset(("block_backward",)), size * (head + (block if full else blocks)), text, _DDP_TRACE
+    )
     if held.layers > 1:
         left = size * (block if full else blocks - block)
         moment: frozenset[Moment] = frozenset(("next_block_backward",))
         yield _term("gather_buffers", moment, left, "autocast's copies of weights", _DDP_TRACE)
-    last: frozenset[Moment] = frozenset(("second_layer_backward",))
+    last: frozenset[Moment] = frozenset(("second_layer_backward", "first_layer_backward"))
     yield _term("gather_buffers", last, size * block, "autocast's copies of weights", _DDP_TRACE)
 
 
 def buckets(held: Held) -> Iterator[MemoryTerm]:
-    """DDP's buckets where gradients are not views of them: fp32, permanent, ``4 P`` beside the gradients."""
-    if is_ddp(held.spec) and not held.spec.backend.bucket_view:
-        size = held.dtypes.size("accumulate") * held.elements.trained
-        yield _term("reduce_buffers", ALWAYS, size, f"buckets of {count(held.elements.trained)}", _DDP_TRACE)
+    """DDP's buckets where gradients are not views of them: fp32, permanent, ``4 P`` beside the gradients.
+
+    Where they are views, gradients of earlier micro-batches are not (``zero_grad(set_to_none=True)`` ends the view, and
+    ``no_sync`` leaves them outside): they stand beside the buckets until the last backward pass copies each.
+    """
+    if not is_ddp(held.spec):
+        return
+    size, elements = held.dtypes.size("accumulate"), held.elements.trained
+    if not held.spec.backend.bucket_view:
+        yield _term("reduce_buffers", ALWAYS, size * elements, f"buckets of {count(elements)}", _DDP_TRACE)
+    elif held.spec.gradient_accumulation > 1:
+        text = f"gradients of earlier micro-batches, of {count(elements)}"
+        block, left = held.largest_block.trained, held.embedding.trained
+        yield _term("gradients", WITHIN_MICRO_BATCH, size * elements, text, _DDP_TRACE)
+        rest = max(held.all_blocks.trained - block, 0)
+        yield _term("gradients", frozenset(("next_block_backward",)), size * (rest + left), text, _DDP_TRACE)
+        late: frozenset[Moment] = frozenset(("second_layer_backward", "first_layer_backward"))
+        yield _term("gradients", late, size * (block + left), text, _DDP_TRACE)
 
 
 def reshards(spec: RunSpec) -> bool:

@@ -71,9 +71,15 @@ def deepspeed(context: Context) -> Iterator[None]:
     """Let DeepSpeed start on the fake device, with no check of what the other ranks have."""
     place = {"RANK": context.rank, "LOCAL_RANK": 0, "WORLD_SIZE": context.world, "LOCAL_SIZE": context.world}
     os.environ |= {"DS_ACCELERATOR": "cpu", **{name: str(number) for name, number in place.items()}}
+    from deepspeed.comm import comm
+    from deepspeed.utils import groups
+
     from launcher.worker import deepspeed_engine
 
     with contextlib.ExitStack() as stack:
+        # DeepSpeed keeps groups of the world that it started in, and each depth is traced in a world of its own.
+        stack.enter_context(replaced(comm, "cdb", None))
+        stack.callback(groups._release_process_group_references)
         stack.enter_context(replaced(deepspeed_engine, "LanguageModel", _Placed))
         for name in _AGREEMENTS:
             module = importlib.import_module(f"deepspeed.runtime.zero.{name}")

@@ -1,0 +1,40 @@
+"""What per-operator selective checkpointing keeps of a block (``launcher/worker/recompute.py``, after torchtitan)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from launcher import adapted
+from launcher.blocks import Engine, Saved, Share, Weight
+from launcher.spec import RunSpec
+
+
+def products(block: Sequence[Weight], spec: RunSpec, engine: Engine) -> Iterator[Saved]:
+    """The output of every second matrix product, counted in the order of the block's weights.
+
+    Not all of them are tensors that backward needs: the output of the MLP is one that recomputation alone reads. They
+    wait in the checkpoint's cache, which hands each over once, so that recomputation adds what backward needs alone.
+    An adapter makes two products more beside the one of the linear that it wraps.
+
+    Args:
+        block: Its weights, without adapters.
+        spec: The run.
+        engine: The engine.
+    """
+    if spec.checkpointing.mode != "selective" or engine.library != "transformers":
+        return
+    # The grouped products of routed experts are operations of another name, which are not kept.
+    linears = [weight for weight in block if len(weight.shape) == 2 and weight.split != "expert"]
+    yield from [product for weight in linears for product in _of(weight, spec, engine)][::2]
+
+
+def _of(weight: Weight, spec: RunSpec, engine: Engine) -> Iterator[Saved]:
+    """The output of a linear, split where its rows are, and those of its adapter's two products."""
+    share: Share = "tensor" if weight.split == "tensor" and weight.dimension == 0 else "token"
+    name, size = adapted.module(weight), engine.size
+    whole = Saved(name="kept product", bytes=size * weight.shape[0], share=share, part="cache", kept=True)
+    yield replace(whole, made_by=name)
+    if spec.adapter.name != "none" and name in spec.adapter.targets:
+        yield replace(whole, bytes=size * spec.adapter.rank, share="token")
+        yield whole
