@@ -110,3 +110,24 @@ def test_a_closed_pipe_is_no_error() -> None:
     command = f"{Path(sys.executable).with_name('launch')} show parallel | head -1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert done.stderr == ""
+
+
+def test_what_a_foreign_file_says_and_nobody_understands_is_a_warning_of_the_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "train.sh"
+    file.write_text("--num-layers 4 --hidden-size 256 --num-attention-heads 4 --seq-length 512 --no-such-argument 3\n")
+    words = ["model.vocab_size=1024", "hardware=h100_80g", "cluster.gpus_per_node=1"]
+    main(["check", "--json", "--megatron-args", str(file), *words])
+    warnings = json.loads(capsys.readouterr().out)["warnings"]
+    found = {warning["found"]: warning for warning in warnings if warning["path"] == str(file)}
+    assert any("no-such-argument" in item for item in found)
+    assert {warning["rule"] for warning in found.values()} == {"it is not understood, and not in the estimate"}
+
+
+def test_run_draws_what_it_refuses_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["model=7b", "parallel=ddp", "hardware=cpu", "hardware.host_memory_bytes=1000000000"]
+    assert main(["run", "--plot", "figure.html", *words]) == 3
+    assert "<svg" in (tmp_path / "figure.html").read_text()
+    assert main(["run", "-m", "--plot", "figure.html", *words]) == 2

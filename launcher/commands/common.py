@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from launcher import native as validators
-from launcher import preflight
-from launcher.errors import ConfigErrors
+from launcher import preflight, trace
+from launcher.errors import ConfigError, ConfigErrors
 from launcher.preflight import Assessment, Refinement
 from launcher.request import Request, request
 
@@ -54,6 +54,47 @@ def require_trust(options: argparse.Namespace) -> None:
 def asked(options: argparse.Namespace) -> Request:
     """The request of a command line."""
     return request(options.overrides, script_args=options.script_args)
+
+
+def add_engine(parser: argparse.ArgumentParser) -> None:
+    """``--engine`` and ``--plot``: where the memory comes from, and a figure of it."""
+    words = "where the memory comes from (trace: seconds)"
+    parser.add_argument("--engine", choices=("formula", "trace"), default="formula", help=words)
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the piles into FILE.png, .svg or .html")
+
+
+def require_one_run(options: argparse.Namespace, several: str | None) -> None:
+    """Refuse a figure that cannot be made, and a figure or a trace of ``several`` runs, before anything is printed.
+
+    Raises:
+        ConfigErrors: They were asked for.
+    """
+    if several is not None and options.engine == "trace":
+        rule = f"{several} takes the formulas: a trace takes seconds for each point"
+        raise ConfigErrors([ConfigError("--engine", "trace", rule, ["--engine formula"])])
+    if options.plot is None:
+        return
+    from launcher import plotting
+
+    if several is not None:
+        rule = f"a figure shows one run, and {several} are many: draw one of them by its overrides"
+        raise ConfigErrors([ConfigError("--plot", str(options.plot), rule)])
+    plotting.check_path(options.plot)
+
+
+def engine(options: argparse.Namespace) -> Refinement | None:
+    """The memory engine that was asked for, where it is not the formulas."""
+    return trace.traced if options.engine == "trace" else None
+
+
+def draw(options: argparse.Namespace, assessment: Assessment) -> None:
+    """Draw the figure, if one was asked for and there is an estimate."""
+    if options.plot is None or assessment.estimate is None:
+        return
+    from launcher import plotting
+
+    plotting.write(options.plot, assessment, preflight.broken_down(assessment.spec, assessment.estimate))
+    say(f"launch: the figure is in {options.plot}")
 
 
 def add_native(parser: argparse.ArgumentParser) -> None:

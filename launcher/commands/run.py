@@ -16,13 +16,17 @@ from pathlib import Path
 from launcher import machine, reasons, runs, state, torchrun
 from launcher.check_report import as_json, as_text
 from launcher.commands.common import (
+    add_engine,
     add_native,
     add_overrides,
     add_trust,
     asked,
     assessed,
+    draw,
+    engine,
     folder,
     print_json,
+    require_one_run,
     require_trust,
     say,
     width,
@@ -39,6 +43,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_overrides(parser)
     add_native(parser)
+    add_engine(parser)
     parser.add_argument("--force", action="store_true", help="start what does not fit; the record says so")
     parser.add_argument("-m", "--multirun", action="store_true", help="a sweep: model=1b,7b, range(..), glob(..)")
     parser.add_argument("--from", dest="lock", type=Path, metavar="LOCK", help="repeat a run from its run.lock.yaml")
@@ -48,6 +53,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Start one run and, on this machine, see it through; with -m a sweep."""
+    require_one_run(options, "-m" if options.multirun else None)
     if options.multirun:
         require_trust(options)
         from launcher.commands import sweeping
@@ -60,7 +66,8 @@ def run(options: argparse.Namespace) -> int:
         from launcher.commands.repeating import from_lock
 
         found = from_lock(options.lock, options.overrides, trusted=options.trust)
-    assessment = assessed(found, native=options.native)
+    assessment = assessed(found, engine(options), native=options.native)
+    draw(options, assessment)
     _refuse(assessment, options)
     planned = plan(assessment, python=sys.executable)
     directory = directory_of(planned, folder=folder())
