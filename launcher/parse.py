@@ -6,6 +6,7 @@ The types of the dataclasses in ``spec`` are the schema: this module reads them 
 from __future__ import annotations
 
 import math
+import re
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, fields, is_dataclass
@@ -18,6 +19,9 @@ from launcher.spec import Range, RunSpec
 
 MISSING = "???"
 """OmegaConf's mark for a mandatory value that nobody set."""
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+"""What no name, path or shell line holds: a line break would end a line of the batch script."""
 
 OPEN_NODES = ("backend.extra", "cluster.extra", "cluster.environment")
 """The nodes below which a user may invent keys."""
@@ -183,7 +187,7 @@ def _number(value: Any) -> tuple[bool, Any]:
 def _name(value: Any) -> tuple[bool, Any]:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return True, str(value)  # A name such as run.name=7 arrives as a number.
-    return type(value) is str, value
+    return type(value) is str and not _CONTROL.search(value), value
 
 
 def _list_of(reader: _Reader) -> _Reader:
@@ -233,7 +237,7 @@ def _describe(kind: Any) -> str:
         return f"a list, each {_describe(arguments[0])}"
     if origin is Mapping:
         return "a mapping of names to values"
-    words = {int: "an integer", float: "a number", str: "text", bool: "true or false", type(None): "null"}
+    words = {int: "an integer", float: "a number", str: "text of one line", bool: "true or false", type(None): "null"}
     return words[kind]
 
 
