@@ -96,5 +96,7 @@ def test_only_values_that_read_the_same_without_a_grammar_are_plain() -> None:
     assert plain("True") == (True, True)
     assert plain("null") == (True, None)
     assert plain("a/b.txt") == (True, "a/b.txt")
-    for grammar in ("[1,2]", "'x'", "${model.name}", "a b", "nan", "007", "1_000", "a=b", "x,y", "", "choice(1)"):
+    assert plain("[1,b]") == (True, [1, "b"])
+    assert plain("'x y'") == (True, "x y")
+    for grammar in ("[a,[b]]", "'${x}'", "${model.name}", "a b", "nan", "007", "1_000", "a=b", "x,y", "", "choice(1)"):
         assert plain(grammar) == (False, None), grammar
