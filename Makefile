@@ -6,6 +6,8 @@ PYTHON := $(shell for p in python3.12 python3.13 python3.14 python3 $$HOME/.pyen
 	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null && echo $$p && break; done)
 SOURCES := launcher tests benchmarks slurm
 export HYDRA_FULL_ERROR =
+# A file's tests share what they have trained, so a file stays on one worker; two are what two cores take.
+PYTEST_ARGS ?= -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test lint bench slurm-demo lock clean
 
