@@ -20,7 +20,7 @@ from launcher.spec import Range, RunSpec
 MISSING = "???"
 """OmegaConf's mark for a mandatory value that nobody set."""
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 """What no name, path or shell line holds: a line break would end a line of the batch script."""
 
 OPEN_NODES = ("backend.extra", "cluster.extra", "cluster.environment")
@@ -187,7 +187,7 @@ def _number(value: Any) -> tuple[bool, Any]:
 def _name(value: Any) -> tuple[bool, Any]:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return True, str(value)  # A name such as run.name=7 arrives as a number.
-    return type(value) is str and not _CONTROL.search(value), value
+    return type(value) is str and not CONTROL.search(value), value
 
 
 def _list_of(reader: _Reader) -> _Reader:

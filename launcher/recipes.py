@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,11 @@ from launcher import safe_yaml
 from launcher.catalog import Catalog
 from launcher.command_line import Override, read
 from launcher.errors import ConfigError, ConfigErrors
+from launcher.parse import CONTROL, known_keys
 
 SCHEMA = 1
 _KEYS = ("schema", "summary", "source", "choose", "set", "sweep")
+_KEY = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")
 _BARE = re.compile(r"^[A-Za-z0-9_/.:@+-]+$")
 
 
@@ -142,13 +144,37 @@ def _value_errors(where: str, content: Mapping[str, Mapping[str, object]]) -> li
     for section in ("choose", "set", "sweep"):
         for key, value in content.get(section, {}).items():
             path = f"{where}: {section}: {key}"
-            if "${" in f"{key} {value}":
+            if rule := _key_rule(section, key):
+                errors.append(ConfigError(path, value, rule))
+            elif "${" in f"{key} {value}":
                 errors.append(ConfigError(path, value, "a recipe looks nothing up: ${...} is not read in it"))
             elif section == "choose" and not isinstance(value, str | int):
                 errors.append(ConfigError(path, value, "must be the name of an option"))
             elif section == "sweep" and not (isinstance(value, list) and value):
                 errors.append(ConfigError(path, value, "must be a list of values", [f"{key}: [{value}]"]))
+    if any(map(CONTROL.search, _texts(content))):
+        errors.append(ConfigError(where, None, "each of its texts is one line, without control characters"))
     return errors
+
+
+def _key_rule(section: str, key: str) -> str | None:
+    """What is wrong with a key: one that could be read as another would do what nobody is asked about."""
+    if section == "choose" and (not key.isidentifier() or key in known_keys() or key == "recipe"):
+        return "choose takes the names of groups"
+    if not _KEY.match(key) or key == "recipe":
+        return "must be a group or a key, without + and ="
+    return None
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Every text in plain data, keys included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item)
+    elif isinstance(value, dict):
+        yield from _texts([*value, *value.values()])
 
 
 def literal(value: object) -> str:

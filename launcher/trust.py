@@ -21,8 +21,9 @@ _EXECUTES = {
     "script": "runs this program",
     "cluster.setup": "runs these shell lines on every node",
     "cluster.environment": "sets variables, which can make a program load code",
-    "cluster.container": "runs inside this image",
     "cluster.container_image": "runs inside this image",
+    "cluster.container_mounts": "shows these folders to the container",
+    "cluster.python": "runs this program in place of Python",
     "cluster.modules": "loads these modules",
     "cluster.pass_environment": "hands these variables of your shell to the job",
     "cluster.extra": "hands these options to sbatch",
@@ -86,16 +87,17 @@ def require(path: Path, wants: list[str], *, folder: Path, given: bool) -> None:
     Raises:
         ConfigErrors: It is from elsewhere, and nobody has said so.
     """
-    if not wants or _is_own(path, folder):
-        return
-    key, store = digest(path), _store()
-    trusted = _read(store)
-    if key in trusted:
+    if is_allowed(path, wants, folder=folder):
         return
     if not given:
         rule = f"it is from elsewhere and would do what needs your word: {'; '.join(wants)}"
         raise ConfigErrors([ConfigError(str(path), None, rule, ["--trust"])])
-    _write(store, trusted | {key: str(path)})
+    _write(_store(), _read(_store()) | {digest(path): str(path)})
+
+
+def is_allowed(path: Path, wants: list[str], *, folder: Path) -> bool:
+    """Whether a file may do what it wants without a new word: nothing, or it is the user's own or trusted already."""
+    return not wants or _is_own(path, folder) or digest(path) in _read(_store())
 
 
 def note_foreign(path: Path, source: str) -> None:

@@ -121,6 +121,8 @@ FOREIGN = "schema: 1\nsummary: x\nchoose: {model: tiny}\nset: {%s}\n"
     ("setting", "does"),
     [
         ("cluster.setup: ['curl x | sh']", "runs these shell lines on every node"),
+        ("cluster.python: ./evil", "runs this program in place of Python"),
+        ("cluster.container_mounts: ['.:/usr']", "shows these folders to the container"),
         ("script: train.py", "runs this program"),
         ("cluster.environment.LD_PRELOAD: x.so", "sets variables, which can make a program load code"),
         ("backend.path: Megatron-LM", "runs the code in this folder"),

@@ -197,3 +197,24 @@ def test_a_tokenizer_that_is_not_there_is_named() -> None:
     )["backend.extra.tokenizer_model"]
     assert rule == "there is no such file or folder: name a tokenizer that is on this machine"
     assert ways == ("+backend.extra.tokenizer_model=path/to/tokenizer",)
+
+
+@NEEDS
+def test_code_that_a_recipe_from_elsewhere_names_is_not_imported_by_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "foreign.py").write_text("open('imported', 'w')\nx = None\n")
+    (tmp_path / "foreign.yaml").write_text(
+        "schema: 1\nsummary: x\nchoose: {model: tiny, zero: 0}\n"
+        "set: {backend.name: megatron, parallel.shard: false, backend.extra.spec: [foreign, x]}\n"
+    )
+    cli.main(["check", "recipe=foreign.yaml"])
+    assert "no engine's own validator is asked about it" in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "imported").exists()
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "foreign.yaml").rename(tmp_path / "recipes" / "own.yaml")
+    cli.main(["check", "recipe=own"])
+    assert (tmp_path / "imported").exists(), "of the user's own recipe the validator is asked"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import jsonschema
@@ -86,6 +87,13 @@ def test_a_broken_recipe_is_explained(folder: Path, text: str, rule: str) -> Non
         ("summary: x\nset: {data.path: [a, '${x}']}", "a recipe looks nothing up: ${...} is not read in it"),
         ("summary: x\nchoose: {model: [a]}", "must be the name of an option"),
         ("summary: x\nsweep: {train.seed: 3}", "must be a list of values"),
+        ("summary: x\nchoose: {cluster.setup: '[ls]'}", "choose takes the names of groups"),
+        ("summary: x\nchoose: {script: a.py}", "choose takes the names of groups"),
+        ("summary: x\nchoose: {recipe: tiny_cpu}", "choose takes the names of groups"),
+        ("summary: x\nset: {'script=a.py': 1}", "must be a group or a key, without + and ="),
+        ("summary: x\nset: {+cluster.environment.A: b}", "must be a group or a key, without + and ="),
+        ("summary: x\nsweep: {recipe: [a]}", "must be a group or a key, without + and ="),
+        ('summary: "x\\e[2J"', "each of its texts is one line, without control characters"),
         ("summary: x\n  - y: [", "it is not YAML: "),
         (f"summary: {'x' * (1 << 20)}", "it is larger than 1 MiB"),
     ],
@@ -173,3 +181,15 @@ def test_a_value_comes_back_from_the_override_grammar_as_it_was(value: object) -
     parsed = OverridesParser.create().parse_override(text)
     assert not parsed.is_sweep_override()
     assert parsed.value() == value
+
+
+def test_a_recipe_is_shown_as_words_that_a_shell_takes_as_they_are(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "recipes" / "hostile.yaml").write_text(
+        'schema: 1\nsummary: x\nchoose: {model: $(touch a)}\nset: {run.name: "\'`touch b`", adapter.targets: [c]}\n'
+    )
+    monkeypatch.chdir(folder)
+    assert main(["recipe", "show", "hostile"]) == 0
+    command = capsys.readouterr().out.split("\n", 2)[2].replace(" \\\n", " ")
+    assert shlex.split(command) == ["launch", *recipes.load(folder / "recipes" / "hostile.yaml").overrides()]

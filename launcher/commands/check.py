@@ -20,6 +20,7 @@ from launcher.commands.common import (
     assessed,
     draw,
     engine,
+    may_run_code,
     print_json,
     require_one_run,
     width,
@@ -57,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
     if found.spec is None and options.json:
         print_json(invalid_as_json(found.errors, unknown))
         return _STATUS["invalid"]
-    assessment = assessed(found, engine(options), native=options.native)
+    assessment = assessed(found, engine(options), native=options.native and may_run_code(options))
     assessment = replace(assessment, warnings=(*unknown, *assessment.warnings))
     if options.json:
         print_json(as_json(assessment))

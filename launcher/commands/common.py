@@ -38,6 +38,28 @@ def require_trust(options: argparse.Namespace) -> None:
     Raises:
         ConfigErrors: It was not given.
     """
+    from launcher import trust
+
+    if (found := _recipe_and_wants(options)) is not None:
+        trust.require(*found, folder=folder(), given=options.trust)
+
+
+def may_run_code(options: argparse.Namespace) -> bool:
+    """Whether a program may be asked that runs code which settings name; where a recipe is not trusted, that is said.
+
+    Megatron-LM's validator imports the module of ``backend.extra.spec``.
+    """
+    from launcher import trust
+
+    found = _recipe_and_wants(options)
+    if found is None or trust.is_allowed(*found, folder=folder()):
+        return True
+    say("launch: the recipe is from elsewhere and not trusted, so that no engine's own validator is asked about it")
+    return False
+
+
+def _recipe_and_wants(options: argparse.Namespace) -> tuple[Path, list[str]] | None:
+    """The recipe of a command line, and what it would do that the user does not set; None without one."""
     from launcher import recipes, trust
     from launcher.catalog import Catalog
 
@@ -45,10 +67,10 @@ def require_trust(options: argparse.Namespace) -> None:
     words = dict(text.partition("=")[::2] for text in options.overrides)
     path = catalog.find_recipe(words["recipe"].strip("'\"")) if "recipe" in words else None
     if path is None:
-        return
+        return None
     recipe = recipes.load(path)
     settings = {key: value for key, value in {**recipe.sweep, **recipe.set}.items() if key not in words}
-    trust.require(path, list(trust.needs(settings)), folder=folder(), given=options.trust)
+    return path, list(trust.needs(settings))
 
 
 def asked(options: argparse.Namespace) -> Request:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -73,7 +74,10 @@ def _show(words: Sequence[str], options: argparse.Namespace) -> int:
         content = {"choose": dict(recipe.choose), "set": dict(recipe.set), "sweep": dict(recipe.sweep)}
         print_json({"schema": 1, "recipe": {"name": recipe.name, "summary": recipe.summary, **content}})
     else:
-        print(f"# {recipe.summary}\n# source: {recipe.source}\nlaunch " + " \\\n  ".join(recipe.overrides()))
+        print(
+            f"# {recipe.summary}\n# source: {recipe.source}\nlaunch "
+            + " \\\n  ".join(map(shlex.quote, recipe.overrides()))
+        )
     return 0
 
 
