@@ -6,6 +6,7 @@ public, at most a mebibyte, and within a time limit.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import http.client
 import ipaddress
@@ -29,6 +30,10 @@ _GIT = re.compile(
 )
 
 
+_OTHER_REPOSITORY = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR")
+"""Set inside a hook of git: they would make ours write into the user's repository."""
+
+
 def fetch(source: str) -> bytes:
     """The bytes of a recipe.
 
@@ -42,7 +47,7 @@ def fetch(source: str) -> bytes:
     if source.startswith("git+"):
         return _from_git(source)
     url, _, fragment = source.partition("#")
-    if urlsplit(url).scheme != "https":
+    if not url.startswith("https://"):
         rule = "a recipe is fetched by https://...#sha256=HEX or by git+https://REPOSITORY@REVISION#PATH"
         raise ConfigErrors([ConfigError("SOURCE", source, rule)])
     content = _get(url)
@@ -57,19 +62,34 @@ def fetch(source: str) -> bytes:
 def _get(url: str) -> bytes:
     deadline = time.monotonic() + TIMEOUT_S
     for _ in range(_REDIRECTS + 1):
-        parts = urlsplit(url)
-        if parts.scheme != "https" or not parts.hostname:
-            raise ConfigErrors([ConfigError("SOURCE", url, "a redirect must lead to https as well")])
+        host, port = _address(url)
         try:
-            status, location, content = _request(parts.hostname, parts.port or 443, _target(url), deadline)
+            status, location, content = _request(host, port, _target(url), deadline)
         except (OSError, http.client.HTTPException) as error:
             raise SubmitError(f"{url} cannot be fetched: {error}") from None
         if status == 200:
             return content
         if status not in (301, 302, 303, 307, 308) or not location:
             raise SubmitError(f"{url} cannot be fetched: the server answers {status}")
-        url = urljoin(url, location)
+        with contextlib.suppress(ValueError):  # What cannot be joined is refused as it is.
+            location = urljoin(url, location)
+        url = location
     raise SubmitError(f"{url} cannot be fetched: more than {_REDIRECTS} redirects")
+
+
+def _address(url: str) -> tuple[str, int]:
+    """Host and port of an address.
+
+    Raises:
+        ConfigErrors: It is not one of https.
+    """
+    try:
+        parts = urlsplit(url)
+        if parts.scheme == "https" and parts.hostname:
+            return parts.hostname, parts.port or 443
+    except ValueError:  # A port that is no number, or half an IPv6 address.
+        pass
+    raise ConfigErrors([ConfigError("SOURCE", url, "only https is followed, to a host, also by a redirect")])
 
 
 def _target(url: str) -> str:
@@ -84,7 +104,8 @@ def _request(host: str, port: int, target: str, deadline: float) -> tuple[int, s
         socket.create_connection((address, port), timeout=_left(deadline)) as plain,
         ssl.create_default_context().wrap_socket(plain, server_hostname=host) as secure,
     ):
-        secure.sendall(f"GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+        named = host if port == 443 else f"{host}:{port}"
+        secure.sendall(f"GET {target} HTTP/1.1\r\nHost: {named}\r\nConnection: close\r\n\r\n".encode())
         response = http.client.HTTPResponse(secure)
         response.begin()
         content = b""
@@ -128,10 +149,10 @@ def _from_git(source: str) -> bytes:
         rule = "a recipe in a repository is named git+https://REPOSITORY@REVISION#PATH"
         raise ConfigErrors([ConfigError("SOURCE", source, rule)])
     repository = match["repository"]
-    if urlsplit(repository).scheme not in ("https", "ssh", "file"):
+    if not repository.startswith(("https://", "ssh://", "file://")):
         raise ConfigErrors([ConfigError("SOURCE", source, "git is asked by https, ssh or file alone")])
-    if urlsplit(repository).scheme == "https":
-        public_address(urlsplit(repository).hostname or "", 443)
+    if repository.startswith("https://"):
+        public_address(*_address(repository))
     with tempfile.TemporaryDirectory() as folder:
         _git(folder, "init", "--quiet")
         _git(folder, "fetch", "--quiet", "--depth=1", "--no-tags", "--", repository, match["revision"])
@@ -153,7 +174,7 @@ def _git(folder: str, *words: str) -> bytes:
         done = subprocess.run(
             ["git", *settings, *words],
             cwd=folder,
-            env={**os.environ, **environment},
+            env={name: value for name, value in os.environ.items() if name not in _OTHER_REPOSITORY} | environment,
             capture_output=True,
             timeout=TIMEOUT_S * 3,
             check=False,

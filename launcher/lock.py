@@ -98,7 +98,7 @@ def as_text(content: Mapping[str, Any], losses: Sequence[Mapping[str, Any]] = ()
     dumper.add_representer(str, _represent_text)
     dumper.ignore_aliases = lambda self, data: True
     text: str = yaml.dump(dict(content), Dumper=dumper, sort_keys=False, width=1 << 16, allow_unicode=True)
-    lines = [f"- {json.dumps(dict(row))}\n" for row in losses]
+    lines = [_as_line(row) for row in losses]
     return f"{text}{_LOSSES}\n{''.join(lines)}" if lines else f"{text}{_LOSSES} []\n"
 
 
@@ -118,8 +118,13 @@ def add_losses(run: Path) -> None:
     head, mark, _ = text.rpartition(f"{_LOSSES} []\n")
     if mark and rows:
         partial = path.with_name(f".{path.name}.{os.getpid()}")
-        partial.write_text(f"{head}{_LOSSES}\n" + "".join(f"- {json.dumps(row)}\n" for row in rows))
+        partial.write_text(f"{head}{_LOSSES}\n" + "".join(map(_as_line, rows)))
         partial.replace(path)
+
+
+def _as_line(row: Mapping[str, Any]) -> str:
+    """A row as an item of YAML, which spells otherwise than JSON what is not finite: fp16 may begin so."""
+    return f"- {json.dumps(dict(row)).replace('NaN', '.nan').replace('Infinity', '.inf')}\n"
 
 
 def _row(line: str) -> dict[str, Any]:
@@ -148,9 +153,16 @@ def read(path: Path) -> Lock:
             ConfigError(f"{where}: {e.path}", e.found, e.rule, e.way_out) for e in error.errors
         ) from None
     losses = content.get("losses") or []
-    if not isinstance(losses, list) or not all(isinstance(row, dict) and "loss" in row for row in losses):
+    if not isinstance(losses, list) or not all(map(_is_row, losses)):
         raise ConfigErrors([ConfigError(f"{where}: losses", None, "must be a list of step, loss and grad_norm")])
     return Lock(path=path, spec=spec, content=content, losses=tuple(losses))
+
+
+def _is_row(row: object) -> bool:
+    """Whether an entry of the losses has a step, a loss and, where the engine has one, a norm."""
+    if not isinstance(row, dict) or type(row.get("step")) is not int or not isinstance(row.get("loss"), int | float):
+        return False
+    return "grad_norm" in row and isinstance(row["grad_norm"], int | float | None)
 
 
 def respecified(lock: Lock, overrides: Sequence[Override]) -> RunSpec:

@@ -205,7 +205,7 @@ def _mapping_of(reader: _Reader | None) -> _Reader:
         if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
             return False, None
         if reader is None:
-            return True, _plain(value)
+            return not any(map(CONTROL.search, texts(value))), _plain(value)
         items = {key: reader(item) for key, item in value.items()}
         return all(accepted for accepted, _ in items.values()), {key: result for key, (_, result) in items.items()}
 
@@ -214,6 +214,17 @@ def _mapping_of(reader: _Reader | None) -> _Reader:
 
 def _in_range(value: float, limits: Range) -> bool:
     return (limits.low is None or value >= limits.low) and (limits.high is None or value <= limits.high)
+
+
+def texts(value: object) -> Iterator[str]:
+    """Every text in plain data, keys included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from texts([*value, *value.values()])
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from texts(item)
 
 
 def _plain(value: object) -> object:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from launcher import safe_yaml
 from launcher.catalog import Catalog
 from launcher.command_line import Override, read
 from launcher.errors import ConfigError, ConfigErrors
-from launcher.parse import CONTROL, known_keys
+from launcher.parse import CONTROL, known_keys, texts
 
 SCHEMA = 1
 _KEYS = ("schema", "summary", "source", "choose", "set", "sweep")
@@ -152,7 +152,7 @@ def _value_errors(where: str, content: Mapping[str, Mapping[str, object]]) -> li
                 errors.append(ConfigError(path, value, "must be the name of an option"))
             elif section == "sweep" and not (isinstance(value, list) and value):
                 errors.append(ConfigError(path, value, "must be a list of values", [f"{key}: [{value}]"]))
-    if any(map(CONTROL.search, _texts(content))):
+    if any(map(CONTROL.search, texts(content))):
         errors.append(ConfigError(where, None, "each of its texts is one line, without control characters"))
     return errors
 
@@ -164,17 +164,6 @@ def _key_rule(section: str, key: str) -> str | None:
     if not _KEY.match(key) or key == "recipe":
         return "must be a group or a key, without + and ="
     return None
-
-
-def _texts(value: object) -> Iterator[str]:
-    """Every text in plain data, keys included."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, list):
-        for item in value:
-            yield from _texts(item)
-    elif isinstance(value, dict):
-        yield from _texts([*value, *value.values()])
 
 
 def literal(value: object) -> str:

@@ -38,6 +38,9 @@ def refusal(source: str) -> str:
         ("file:///etc/passwd", "a recipe is fetched by https"),
         ("https://127.0.0.1/a.yaml", "which is not a public address"),
         ("https://localhost/a.yaml", "which is not a public address"),
+        ("https://example.org:x/a.yaml", "only https is followed, to a host"),
+        ("https://[example/a.yaml", "only https is followed, to a host"),
+        ("git+https://[example/a@main#b.yaml", "only https is followed, to a host"),
         ("https://10.1.2.3/a.yaml", "which is not a public address"),
         ("https://169.254.169.254/latest/meta-data", "which is not a public address"),
         ("https://[::1]/a.yaml", "which is not a public address"),
@@ -76,7 +79,9 @@ def test_a_mocked_server_s_redirects_lead_to_https_alone_and_end(monkeypatch: py
     assert fetch.fetch(f"https://example.org/a.yaml#sha256={HASH}") == RECIPE
     assert asked == ["example.org/a.yaml", "example.org/b.yaml?x=1"]
     answering(monkeypatch, (302, "http://example.org/b.yaml", b""))
-    assert refusal("https://example.org/a.yaml") == "a redirect must lead to https as well"
+    assert refusal("https://example.org/a.yaml") == "only https is followed, to a host, also by a redirect"
+    answering(monkeypatch, (302, "https://[", b""))
+    assert "only https is followed" in refusal("https://example.org/a.yaml")
     answering(monkeypatch, *[(302, "/a.yaml", b"")] * 9)
     assert "more than 3 redirects" in refusal("https://example.org/a.yaml")
     answering(monkeypatch, (404, None, b""))
@@ -84,7 +89,7 @@ def test_a_mocked_server_s_redirects_lead_to_https_alone_and_end(monkeypatch: py
 
 
 def test_a_recipe_of_a_repository_is_fetched_at_a_revision_and_is_not_the_users_own(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repository = folder / "repository"
     (repository / "x").mkdir(parents=True)
@@ -93,6 +98,7 @@ def test_a_recipe_of_a_repository_is_fetched_at_a_revision_and_is_not_the_users_
     for words in (("init", "-q", "-b", "main"), ("add", "."), (*identity, "commit", "-qm", "x"), ("tag", "v1")):
         subprocess.run(["git", *words], cwd=repository, check=True, capture_output=True)
     source = f"git+file://{repository}@v1#x/shared.yaml"
+    monkeypatch.setenv("GIT_DIR", str(folder / "of a hook"))
     assert main(["recipe", "fetch", source]) == 0
     assert capsys.readouterr().out.endswith("launch recipe=shared\n")
     assert (folder / "recipes" / "shared.yaml").read_bytes() == RECIPE
@@ -100,6 +106,7 @@ def test_a_recipe_of_a_repository_is_fetched_at_a_revision_and_is_not_the_users_
     assert main(["run", "recipe=shared"]) == 2
     assert "runs these shell lines on every node" in " ".join(capsys.readouterr().err.split())
     assert main(["recipe", "fetch", source]) == 4
+    assert not (folder / "of a hook").exists()
     with pytest.raises(SubmitError):
         fetch.fetch(f"git+file://{repository}@v2#x/shared.yaml")
 

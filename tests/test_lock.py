@@ -13,6 +13,7 @@ import pytest
 from launcher import lock, preflight, provenance, trust
 from launcher.cli import main
 from launcher.errors import ConfigErrors
+from launcher.parse import to_dict
 from launcher.plan import Plan, plan
 from launcher.record import job_as_dict
 from tests.helpers import make_spec
@@ -86,12 +87,37 @@ def test_writing_a_lock_takes_under_three_tenths_of_a_second(tmp_path: Path) -> 
     assert time.process_time() - before < 0.3
 
 
+SPEC = json.dumps(to_dict(make_spec("model=tiny")))
+
+
+def test_a_loss_that_is_not_finite_comes_back_as_it_was(tmp_path: Path) -> None:
+    path = written(tmp_path / lock.NAME)
+    rows = [
+        {"step": 1, "loss": 2.5, "grad_norm": float("inf")},
+        {"step": 2, "loss": 1e-05, "grad_norm": None},
+        {"step": 3, "loss": float("nan"), "grad_norm": float("-inf")},
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    lock.add_losses(tmp_path)
+    assert repr([dict(row) for row in lock.read(path).losses]) == repr(rows)
+
+
+def test_verify_compares_one_step_at_least(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path / "a.yaml", "train.steps=4")
+    assert main(["recipe", "verify", str(path), "--steps", "0"]) == 2
+    message = said(capsys)
+    assert "--steps=0: at least one step is compared" in message
+    assert "the lock holds no losses to compare with" in message
+
+
 @pytest.mark.parametrize(
     ("text", "rule"),
     [
         ("a: 1", "it is not a lock: it holds no spec"),
         ("schema: 9\nspec: {}", "this version reads locks of schema 1"),
         ("schema: 1\nspec: {model: {}}", "must be set"),
+        (f"schema: 1\nspec: {SPEC}\nlosses: [{{loss: a}}]", "must be a list of step, loss and grad_norm"),
+        (f"schema: 1\nspec: {SPEC}\nlosses: [{{step: 1, loss: 2.0}}]", "must be a list of step, loss and grad_norm"),
         ("schema: 1\nspec: !!python/name:os.system x", "tags are not read: it is plain data"),
     ],
 )

@@ -96,3 +96,11 @@ def test_the_hash_names_what_the_run_is_and_not_where_it_goes() -> None:
     one = make_spec("model=tiny")
     assert one.hash == make_spec("model=tiny", "run.name=elsewhere").hash
     assert one.hash != make_spec("model=tiny", "train.seed=1").hash
+
+
+def test_nothing_below_an_open_node_breaks_a_line_of_the_batch_script() -> None:
+    config = to_dict(make_spec("model=tiny"))
+    config["cluster"]["extra"] = {"comment": "a\nb"}  # type: ignore[index]
+    with pytest.raises(ConfigErrors) as caught:
+        parse(config)
+    assert [error.path for error in caught.value.errors] == ["cluster.extra"]

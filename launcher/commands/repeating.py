@@ -23,6 +23,7 @@ from launcher.plan import plan
 from launcher.record import record
 from launcher.request import Request, request
 from launcher.runnable import obstacles
+from launcher.safe_yaml import MAXIMUM_BYTES
 from launcher.spec import RunSpec
 from launcher.submit import submit
 from launcher.ways import changed
@@ -71,7 +72,7 @@ def verify(path: Path, texts: Sequence[str], options: argparse.Namespace) -> int
     trust.require(found.path, trust.needs_of_spec(found.spec), folder=folder(), given=options.trust)
     wanted = found.losses[: options.steps]
     spec = changed(_respecified(found, texts), "tracking.kind", "none")
-    errors = [*preflight.errors(spec), *obstacles(spec, machine.facts()), *_not_verifiable(found, spec)]
+    errors = [*preflight.errors(spec), *obstacles(spec, machine.facts()), *_not_verifiable(found, spec, options.steps)]
     if errors:
         raise ConfigErrors(errors)
     directory = folder() / "runs" / f"verify-{time.strftime('%Y%m%d-%H%M%S')}-{spec.hash[:6]}"
@@ -96,8 +97,10 @@ def verify(path: Path, texts: Sequence[str], options: argparse.Namespace) -> int
     return JobFailed.exit_status
 
 
-def _not_verifiable(found: Lock, spec: RunSpec) -> list[ConfigError]:
+def _not_verifiable(found: Lock, spec: RunSpec, steps: int) -> list[ConfigError]:
     errors = []
+    if steps < 1:
+        errors.append(ConfigError("--steps", steps, "at least one step is compared", ["--steps 1"]))
     if not found.losses:
         rule = "the lock holds no losses to compare with: its run had not ended when it was taken"
         errors.append(ConfigError("LOCK", str(found.path), rule, ["launch recipe lock RUN"]))
@@ -116,21 +119,36 @@ def _first_steps(spec: RunSpec, directory: Path, last: int) -> list[dict[str, An
     planned = plan(preflight.assess(spec), python=sys.executable)
     record(planned, directory, overrides=("recipe", "verify"), forced=False)
     submit(directory, spec)
-    asked = False
-    while (now := runs.read(directory)).state not in state.ENDED:
-        steps = outcome.steps(directory)
-        if not asked and steps and steps[-1]["step"] >= last:
-            asked = stop(directory, signal.SIGTERM)
-        time.sleep(_POLL_S)
+    try:
+        now = _ended(directory, last)
+    except KeyboardInterrupt:  # The run does not see it.
+        stop(directory, signal.SIGTERM)
+        raise
     rows = outcome.steps(directory)
     if now.state in ("failed", "lost") and (not rows or rows[-1]["step"] < last):
         raise JobFailed(f"{now.reason}; the run is kept in {directory}")
     return rows
 
 
+def _ended(directory: Path, last: int) -> state.RunState:
+    """Wait for the end of a run, which is asked for as soon as the last step is there."""
+    asked = False
+    while (now := runs.read(directory)).state not in state.ENDED:
+        steps = outcome.steps(directory)
+        if not asked and steps and steps[-1]["step"] >= last:
+            asked = stop(directory, signal.SIGTERM)
+        time.sleep(_POLL_S)
+    return now
+
+
 def _difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
-    same = all(ours[key] == theirs[key] for key in ("step", "loss", "grad_norm"))
+    same = all(_equal(ours[key], theirs[key]) for key in ("step", "loss", "grad_norm"))
     return {"step": ours["step"], "loss": ours["loss"], "locked_loss": theirs["loss"], "identical": same}
+
+
+def _equal(ours: float | None, theirs: float | None) -> bool:
+    """Equality in which what is not a number equals itself."""
+    return ours == theirs or (ours != ours and theirs != theirs)
 
 
 def _verdict(rows: Sequence[Mapping[str, Any]], wanted: int, lines: Sequence[str], *, same: bool) -> str:
@@ -177,4 +195,5 @@ def _described(name: str) -> tuple[RunSpec, Mapping[str, Any] | None]:
 
 
 def _is_lock(path: Path) -> bool:
-    return "\nspec:\n" in path.read_text(errors="replace")[: 1 << 20]
+    with path.open("rb") as file:
+        return b"\nspec:\n" in file.read(MAXIMUM_BYTES)

@@ -10,8 +10,7 @@ from launcher.errors import ConfigError
 from launcher.spec import RunSpec
 
 _SECRET = re.compile(r"(^|_)(KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS?)($|_)", re.IGNORECASE)
-
-
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _WORDS = re.compile(r"(^|[_-])(KEY|TOKEN|SECRET|PASSWORD)=", re.IGNORECASE)
 
 
@@ -43,6 +42,10 @@ def _variables(spec: RunSpec) -> Iterator[ConfigError]:
         )
         way_out = [ways.override("cluster.pass_environment", [*spec.cluster.pass_environment, name])]
         yield ConfigError(f"cluster.environment.{name}", "(not shown)", rule, way_out)
+    for name in spec.cluster.environment:
+        if not _VARIABLE.fullmatch(name):
+            rule = "a variable's name is letters, digits and _, and begins with no digit"
+            yield ConfigError("cluster.environment", name, rule, ["cluster.environment={}"])
     both = sorted(set(spec.cluster.environment) & set(spec.cluster.pass_environment))
     if both:
         rest = [name for name in spec.cluster.pass_environment if name not in both]
