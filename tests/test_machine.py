@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from launcher import machine
+from launcher.capability import capability
 from launcher.machine import Gpu, Machine, dtypes, facts, host_memory, resolve
 from launcher.request import request
 from launcher.spec import RunSpec
-from tests.helpers import CPU_HOST
+from tests.helpers import CPU_HOST, make_spec
 
 H200 = Gpu(name="NVIDIA H200", memory_bytes=150_754_820_096, compute_capability=(9, 0))
 GPU_NODE = Machine(gpus=(H200,) * 4, host_memory_bytes=2**40, disk_free_bytes=2**41, cpus=64)
@@ -199,3 +200,20 @@ def test_the_limit_of_a_cgroup_counts_where_it_is_below_the_machines_memory(tmp_
     assert limited(tmp_path / "one", "4:memory:/slurm\n1:cpu:/\n", one) == 2097152
     assert limited(tmp_path / "free", "0::/\n", {"memory.max": "max\n"}) == total
     assert host_memory(tmp_path / "none", tmp_path / "none") == total
+
+
+@pytest.mark.parametrize(
+    ("name", "dtypes", "expected"),
+    [
+        ("gb200_nvl72", ("fp16", "bf16", "fp8"), (10, 0)),
+        ("v100_32g", ("fp16",), (7, 0)),
+        ("mine", ("fp16", "bf16", "fp8"), (9, 0)),
+        ("mine", ("fp16", "bf16"), (8, 0)),
+        ("mine", ("fp16",), (7, 0)),
+    ],
+)
+def test_the_name_of_a_gpu_tells_its_compute_capability_and_else_its_formats_the_first_that_has_them(
+    name: str, dtypes: tuple[str, ...], expected: tuple[int, int]
+) -> None:
+    hardware = make_spec("hardware=h100_80g", f"hardware.name={name}", f"hardware.dtypes=[{','.join(dtypes)}]").hardware
+    assert capability(hardware) == expected

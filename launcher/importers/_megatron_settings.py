@@ -131,7 +131,10 @@ def _vocabulary(reader: Reader) -> int | str:
 
 
 def _activation(reader: Reader, swiglu: bool) -> str:
-    """GELU that is fused with the bias is its tanh approximation (``core/fusions/fused_bias_gelu.py``)."""
+    """GELU that is fused with the bias is its tanh approximation (``core/fusions/fused_bias_gelu.py``).
+
+    So is that of ``--openai-gelu`` in the layers before Megatron-core (``legacy/model/transformer.py``).
+    """
     if swiglu:
         return "silu"
     fused = not (reader.switch("no-bias-gelu-fusion") or reader.switch("disable-bias-linear"))

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from launcher.capability import BLACKWELL, HOPPER, known
 from launcher.held import Held
 from launcher.spec import RunSpec
 from launcher.terms import ALWAYS, MemoryTerm
@@ -17,12 +18,6 @@ CUBLAS_WORKSPACE = {True: 32 * MIB, False: 2 * 4 * MIB + 8 * 16 * KIB}
 CUBLAS_HANDLES = 2
 """A handle is a thread's own, and autograd runs backward in a second thread: two workspaces. Recorded static bytes of
 Megatron-LM's functional tests differ by twice the difference of ``:4096:8`` and the default on A100."""
-
-HOPPER = ("h100", "h200", "gh200")
-"""``hardware.name`` begins with one of these on a GPU of compute capability 9.0."""
-
-BLACKWELL = ("b200", "gb200")
-"""``hardware.name`` begins with one of these on a GPU of compute capability 10.0."""
 
 CONTEXT_BYTES = 500 * MIB
 """Measured CUDA contexts: 287 MB lazily to 667 MB eagerly loaded (pytorch issue 86509), 426 MiB (unsloth-zoo 1053)."""
@@ -88,17 +83,7 @@ def cublas_workspace(spec: RunSpec) -> int:
     pairs = re.findall(r":(\d+):(\d+)", spec.cluster.environment.get("CUBLAS_WORKSPACE_CONFIG", ""))
     if pairs:
         return sum(int(size) * int(number) for size, number in pairs) * KIB
-    return CUBLAS_WORKSPACE[is_hopper(spec) or is_blackwell(spec)]
-
-
-def is_hopper(spec: RunSpec) -> bool:
-    """Whether the GPU has compute capability 9.0."""
-    return spec.hardware.name.startswith(HOPPER)
-
-
-def is_blackwell(spec: RunSpec) -> bool:
-    """Whether the GPU has compute capability 10.0."""
-    return spec.hardware.name.startswith(BLACKWELL)
+    return CUBLAS_WORKSPACE[known(spec.hardware) in (HOPPER, BLACKWELL)]
 
 
 def context(held: Held) -> Iterator[MemoryTerm]:

@@ -22,14 +22,6 @@ _FP32 = PrecisionSpec(
 """``precision=fp32`` with nothing refined."""
 
 
-def _set(spec: RunSpec, cost: str, settings: dict[str, object], shown: tuple[str, ...] | None = None) -> Change:
-    """Keys set to values; ``shown`` are other words for the same."""
-    overrides = shown or tuple(ways.override(path, value) for path, value in settings.items())
-    for path, value in settings.items():
-        spec = ways.changed(spec, path, value)
-    return Change(overrides, spec, cost)
-
-
 def fewer_checkpoints(spec: RunSpec) -> Iterator[Change]:
     """One checkpoint on disk in place of several."""
     if spec.save.every is not None and spec.save.keep > 1:

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import functools
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any
 
 import torch
 
+from launcher.backends.megatron.installed import INSTALL, SUPPORTED, found_version, is_supported
 from launcher.worker.errors import TrainingError
-
-VERSIONS = "0.19"
-"""The versions that are supported, by their first two numbers: ``pretrain`` takes other arguments in 0.17 and 0.18."""
-
-
-_WAY_OUT = 'pip install "llm-launch[megatron]"'
 
 
 def installed() -> None:
@@ -24,10 +18,10 @@ def installed() -> None:
     Raises:
         TrainingError: There is none, or one of another version.
     """
-    try:
-        suits(version("megatron-core"))
-    except PackageNotFoundError:
-        raise TrainingError(f"megatron-core is not installed for this Python: {_WAY_OUT}") from None
+    found = found_version()
+    if found is None:
+        raise TrainingError(f"megatron-core is not installed for this Python: {INSTALL}")
+    suits(found)
 
 
 def suits(found: str) -> None:
@@ -36,9 +30,9 @@ def suits(found: str) -> None:
     Raises:
         TrainingError: It is out of the supported range.
     """
-    if not found.startswith(f"{VERSIONS}."):
+    if not is_supported(found):
         raise TrainingError(
-            f"megatron-core {found} is installed, and this worker drives the training loop of {VERSIONS}: {_WAY_OUT}"
+            f"megatron-core {found} is installed, and this worker drives the training loop of {SUPPORTED}: {INSTALL}"
         )
 
 

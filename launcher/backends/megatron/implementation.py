@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from launcher.backends.megatron.hardware import capability
+from launcher.capability import HOPPER, capability
 from launcher.spec import RunSpec
 
 type Attention = Literal["fused", "flash", "unfused"]
@@ -31,8 +31,8 @@ COUNTED = frozenset((
 ))
 """Arguments of ``backend.extra`` that the memory estimate reads, here, in the overheads and in the pipeline."""
 
-_KERNELS_FROM, _HOPPER, _GROUPED_FROM = 8, 9, 8
-"""Major compute capabilities: the first of the fused kernels of attention, Hopper's, the first of grouped products."""
+_KERNELS_FROM, _GROUPED_FROM = (8, 0), (8, 0)
+"""The first compute capabilities of the fused kernels of attention, and of grouped products."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,18 +82,18 @@ def _attention(spec: RunSpec) -> Attention:
     Both kernels need compute capability 8.0. Where both run cuDNN's comes first from 9.0 on, flash-attn below. The
     backward pass of cuDNN's is deterministic on Hopper alone.
     """
-    major, _ = capability(spec.hardware)
-    if spec.model.attention == "eager" or major < _KERNELS_FROM:
+    found = capability(spec.hardware)
+    if spec.model.attention == "eager" or found < _KERNELS_FROM:
         return "unfused"
     deterministic = spec.cluster.environment.get("NVTE_ALLOW_NONDETERMINISTIC_ALGO") == "0"
-    if spec.model.attention == "flash" or major < _HOPPER or (major > _HOPPER and deterministic):
+    if spec.model.attention == "flash" or found < HOPPER or (found[0] > HOPPER[0] and deterministic):
         return "flash"
     return "fused"
 
 
 def _grouped(spec: RunSpec) -> bool:
     """``validate_args``: grouped matrix products need compute capability 8."""
-    return capability(spec.hardware)[0] >= _GROUPED_FROM
+    return capability(spec.hardware) >= _GROUPED_FROM
 
 
 def _wide_softmax(spec: RunSpec) -> bool:

@@ -13,7 +13,10 @@ from launcher.errors import ConfigError
 from launcher.spec import RunSpec
 
 SUPPORTED = "0.19"
-"""Versions whose arguments these are and whose ``pretrain`` the worker drives, by their first two numbers."""
+"""Versions whose arguments these are and whose ``pretrain`` the worker drives, by their first two numbers.
+
+``pretrain`` takes other arguments in 0.17 and 0.18.
+"""
 
 INSTALL = 'pip install "llm-launch[megatron]"'
 

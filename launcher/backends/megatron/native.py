@@ -14,8 +14,8 @@ from launcher import ways
 from launcher.backends.megatron import installed
 from launcher.backends.megatron.arguments import argument_list, name
 from launcher.backends.megatron.extra import SETTINGS
-from launcher.backends.megatron.hardware import capability
 from launcher.backends.megatron.translate import environment
+from launcher.capability import capability
 from launcher.errors import ConfigError
 from launcher.native import Judgement
 from launcher.spec import RunSpec

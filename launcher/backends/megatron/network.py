@@ -63,7 +63,7 @@ def _positions(model: ModelSpec) -> Arguments:
 def _activation(model: ModelSpec) -> Arguments:
     """The kernel that adds the bias of the first linear computes GELU by its tanh approximation, ``gelu_new``.
 
-    (``core/fusions/fused_bias_gelu.py``.) Without it ``F.gelu`` is exact. ``--openai-gelu`` is read by nothing.
+    (``core/fusions/fused_bias_gelu.py``.) Without it ``F.gelu`` is exact. Nothing reads ``--openai-gelu`` there.
     """
     if model.gated:
         return {"swiglu": True}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import ceil
 
-from launcher.backends.megatron.hardware import capability
 from launcher.backends.megatron.implementation import implementation
 from launcher.backends.megatron.term import AFTER_BACKWARD, term
+from launcher.capability import HOPPER, capability
 from launcher.held import Held
 from launcher.terms import ALWAYS, MemoryTerm
 from launcher.units import MIB, count
@@ -33,7 +33,7 @@ def workspaces(held: Held) -> Iterator[MemoryTerm]:
     """
     how = implementation(held.spec)
     if how.transformer_engine or (held.cuda and held.spec.model.num_experts):
-        new = capability(held.spec.hardware) >= (9, 0)
+        new = capability(held.spec.hardware) >= HOPPER
         number = OVERLAP_STREAMS if held.spec.backend.argument("tp-comm-overlap") else 1
         number += GROUPED_STREAMS if how.grouped else 0
         size = TRANSFORMER_ENGINE_WORKSPACE[new]

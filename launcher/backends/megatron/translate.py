@@ -7,8 +7,8 @@ from pathlib import PurePosixPath
 
 from launcher import torchrun
 from launcher.backends.megatron.arguments import argument_list
-from launcher.backends.megatron.hardware import capability
 from launcher.backends.megatron.layout import fsdp
+from launcher.capability import BLACKWELL, capability
 from launcher.job import RUN, Job
 from launcher.spec import RunSpec
 
@@ -17,7 +17,6 @@ SCRIPT = "pretrain_gpt.py"
 """The entry point of a Megatron-LM checkout, ``backend.path``; the wheel of megatron-core has none."""
 
 _CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
-_BLACKWELL = 10
 
 
 def translate(spec: RunSpec, python: str) -> Job:
@@ -53,7 +52,7 @@ def environment(spec: RunSpec) -> dict[str, str]:
     if spec.tracking.kind == "wandb" and spec.tracking.uri is not None:
         found["WANDB_BASE_URL"] = spec.tracking.uri
     split = spec.parallel.tensor > 1 or spec.parallel.context > 1
-    older = spec.hardware.device == "cpu" or capability(spec.hardware)[0] < _BLACKWELL
+    older = spec.hardware.device == "cpu" or capability(spec.hardware) < BLACKWELL
     if split and older and not fsdp(spec):
         found[_CONNECTIONS] = "1"
     return found
