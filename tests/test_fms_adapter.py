@@ -10,9 +10,7 @@ from benchmarks.memory.adapters import fms_acceleration
 from benchmarks.memory.frameworks.hf_trainer import HfTrainer, causal_loss
 from benchmarks.memory.row import Row
 from benchmarks.memory.scoring import scores
-from launcher import registry
-from launcher.memory.estimate import RankTerms, rank_terms
-from launcher.terms import Moment
+from tests.published_rows import at, rank, the_row
 
 RUN = {
     "id": "one",
@@ -54,24 +52,7 @@ TOKENS = 4 * 4096
 
 
 def row(folder: Path, **changes: str) -> Row:
-    line = RUN | changes
-    path = folder / "fms_acceleration.csv"
-    path.write_text("\n".join((",".join(line), ",".join(f'"{value}"' for value in line.values()))))
-    found = list(fms_acceleration.rows(path))
-    assert len(found) == 1
-    return found[0]
-
-
-def rank(found: Row) -> RankTerms:
-    assert found.spec is not None
-    assert found.backend is not None
-    strategies = [registry.load("strategies", name) for name in registry.names("strategies")]
-    family = registry.load("families", found.spec.model.family)
-    return rank_terms(found.spec, family=family, strategies=strategies, backend=found.backend)[0]
-
-
-def at(found: RankTerms, moment: Moment, *piles: str) -> int:
-    return sum(term.bytes for term in found.at(moment) if term.pile in piles)
+    return the_row(fms_acceleration.rows, folder / "fms_acceleration.csv", RUN | changes)
 
 
 def test_a_whole_model_in_bf16_takes_ten_bytes_a_parameter_in_the_step(tmp_path: Path) -> None:

@@ -8,9 +8,7 @@ import pytest
 
 from benchmarks.memory.adapters import published
 from benchmarks.memory.row import Row
-from launcher import registry
-from launcher.memory.estimate import RankTerms, rank_terms
-from launcher.terms import Moment
+from tests.published_rows import at, rank, the_row
 
 RUN = {
     "id": "one",
@@ -67,24 +65,7 @@ ADAPTED = LITGPT | {
 
 
 def row(folder: Path, **changes: str) -> Row:
-    line = RUN | changes
-    path = folder / "published.csv"
-    path.write_text("\n".join((",".join(line), ",".join(f'"{value}"' for value in line.values()))))
-    found = list(published.rows(path))
-    assert len(found) == 1
-    return found[0]
-
-
-def rank(found: Row) -> RankTerms:
-    assert found.spec is not None, found.left_out
-    assert found.backend is not None
-    strategies = [registry.load("strategies", name) for name in registry.names("strategies")]
-    family = registry.load("families", found.spec.model.family)
-    return rank_terms(found.spec, family=family, strategies=strategies, backend=found.backend)[0]
-
-
-def at(found: RankTerms, moment: Moment, *piles: str) -> int:
-    return sum(term.bytes for term in found.at(moment) if term.pile in piles)
+    return the_row(published.rows, folder / "published.csv", RUN | changes)
 
 
 def test_torchtitan_holds_a_shard_of_fp32_weights_and_moments_and_copies_keys_to_every_head(tmp_path: Path) -> None:

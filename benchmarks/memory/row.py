@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import csv
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
+from launcher.catalog import Catalog
 from launcher.memory.estimate import Backend
 from launcher.spec import RunSpec
 
@@ -41,3 +44,11 @@ class Row:
     first_step: bool = False
     soft: bool = False
     oom: Oom = "unknown"
+
+
+def rows_of_csv(path: Path, read: Callable[[dict[str, str], Catalog], Row]) -> Iterator[Row]:
+    """Each line of a file as ``read`` makes it a row."""
+    catalog = Catalog(folder=Path.cwd())
+    with path.open(newline="") as file:
+        for line in csv.DictReader(file):
+            yield read(line, catalog)

@@ -5,13 +5,12 @@ A soft row was printed after the first step, at whose end the states of Adam are
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.memory.frameworks.megatron_2021 import Megatron2021
-from benchmarks.memory.row import Counter, Row
+from benchmarks.memory.row import Counter, Row, rows_of_csv
 from launcher.catalog import Catalog
 from launcher.errors import ConfigErrors
 from launcher.request import request
@@ -26,10 +25,7 @@ _STAGE = re.compile(r"pp stage (\d+)")
 
 def rows(path: Path) -> Iterator[Row]:
     """Each stage of the file."""
-    catalog = Catalog(folder=Path.cwd())
-    with path.open(newline="") as file:
-        for line in csv.DictReader(file):
-            yield _row(line, catalog)
+    return rows_of_csv(path, _row)
 
 
 def _row(line: dict[str, str], catalog: Catalog) -> Row:

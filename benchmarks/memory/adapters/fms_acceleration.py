@@ -7,14 +7,13 @@ cross entropy and, beside quantised weights, adapters; ``liger`` is Liger's fuse
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from benchmarks.memory.frameworks.hf_trainer import HfTrainer
-from benchmarks.memory.row import Oom, Row
+from benchmarks.memory.row import Oom, Row, rows_of_csv
 from launcher.catalog import Catalog
 from launcher.errors import ConfigErrors
 from launcher.request import request
@@ -39,10 +38,7 @@ _COUNTERS = {"allocated": "allocated", "device": "device"}
 
 def rows(path: Path) -> Iterator[Row]:
     """Each run of the file."""
-    catalog = Catalog(folder=Path.cwd())
-    with path.open(newline="") as file:
-        for line in csv.DictReader(file):
-            yield _row(line, catalog)
+    return rows_of_csv(path, _row)
 
 
 def _row(line: dict[str, str], catalog: Catalog) -> Row:

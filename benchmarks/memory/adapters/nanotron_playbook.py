@@ -8,7 +8,6 @@ second of those runs say, which fall with the number of stages.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -17,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.memory.frameworks.nanotron.backend import Nanotron, usable_bytes
 from benchmarks.memory.frameworks.nanotron.training import reserved
-from benchmarks.memory.row import Row
+from benchmarks.memory.row import Row, rows_of_csv
 from launcher.catalog import Catalog
 from launcher.errors import ConfigErrors
 from launcher.request import request
@@ -44,10 +43,7 @@ def first_and_last(model: ModelSpec, stages: int) -> tuple[int, int]:
 
 def rows(path: Path) -> Iterator[Row]:
     """Each run of the file."""
-    catalog = Catalog(folder=Path.cwd())
-    with path.open(newline="") as file:
-        for line in csv.DictReader(file):
-            yield _row(line, catalog)
+    return rows_of_csv(path, _row)
 
 
 def _row(line: dict[str, str], catalog: Catalog) -> Row:

@@ -6,7 +6,6 @@ reason is named. What the notes tell is read only where it says how the run diff
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ from benchmarks.memory.frameworks import litgpt, torchtitan
 from benchmarks.memory.frameworks.expressed import Expressed, LeftOutError, Line
 from benchmarks.memory.frameworks.hf_trainer import HfTrainer
 from benchmarks.memory.frameworks.megatron_2021 import Megatron2021
-from benchmarks.memory.row import Counter, Oom, Row
+from benchmarks.memory.row import Counter, Oom, Row, rows_of_csv
 from launcher.catalog import Catalog
 from launcher.errors import ConfigErrors
 from launcher.request import request
@@ -60,10 +59,7 @@ _PUBLIC: dict[str, dict[str, object]] = {
 
 def rows(path: Path) -> Iterator[Row]:
     """Each run of the file."""
-    catalog = Catalog(folder=Path.cwd())
-    with path.open(newline="") as file:
-        for line in csv.DictReader(file):
-            yield _row(line, catalog)
+    return rows_of_csv(path, _row)
 
 
 def _row(line: Line, catalog: Catalog) -> Row:
