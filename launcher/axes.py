@@ -58,7 +58,7 @@ class Axes:
         Raises:
             ConfigErrors: An axis is an interval, or the points are too many to be meant.
         """
-        ways = ["sweep.sampler=tpe", "sweep.sampler=random"]
+        ways = ["sweep.sampler=tpe sweep.budget=20", "sweep.sampler=random sweep.budget=20"]
         errors = [
             ConfigError(axis.key, "interval", "a grid cannot list an interval: a sampler draws from it", ways)
             for axis in self.swept

@@ -6,10 +6,13 @@ import argparse
 import json
 import os
 import sys
+import textwrap
 from collections.abc import Sequence
+from typing import NoReturn
 
 from launcher import __version__, registry
-from launcher.errors import INTERRUPTED, ConfigErrors, LauncherError
+from launcher.errors import INTERRUPTED, ConfigError, ConfigErrors, LauncherError
+from launcher.parse import closest
 
 VERBS = {
     "run": "compose, check, record and start a run (the default verb)",
@@ -21,7 +24,7 @@ VERBS = {
     "resume": "go on with runs from their newest checkpoint",
     "doctor": "what this machine and its Slurm offer and lack, and a profile",
     "import": "a Megatron-LM, DeepSpeed or Hugging Face file as overrides",
-    "recipe": "list and show recipes",
+    "recipe": "list, show, save, lock, verify, compare and fetch recipes",
 }
 RESERVED = ("plan", "rehearse", "report")
 
@@ -64,11 +67,9 @@ def _dispatch(words: list[str]) -> int:
     else:
         verb = "run"
     module = registry.load("commands", verb if verb != "import" else "import_")
-    parser = argparse.ArgumentParser(
-        prog=f"launch {verb}", description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = _Parser(prog=f"launch {verb}", description=_description(module.__doc__ or ""))
     module.arguments(parser)
-    options = _parse(parser, words)
+    options = parser.parse_intermixed_args(words)
     options.script_args = script_args
     status: int = module.run(options)
     return status
@@ -82,11 +83,30 @@ def _split(words: list[str]) -> tuple[list[str], list[str]]:
     return words[:at], words[at + 1 :]
 
 
-def _parse(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Namespace:
-    """Parse options and overrides in any order; a word with a dash that no option has is named."""
-    if any(action.dest == "overrides" for action in parser._actions):
-        return parser.parse_intermixed_args(words)
-    return parser.parse_args(words)
+def _description(text: str) -> str:
+    """A verb's description in 80 columns; a paragraph of commands keeps its lines."""
+    paragraphs = text.strip().split("\n\n")
+    filled = (part if "launch " in part.lstrip()[:7] else textwrap.fill(part, 80) for part in paragraphs)
+    return "\n\n".join(filled)
+
+
+class _Parser(argparse.ArgumentParser):
+    """The options of a verb; a wrong one is explained like any other mistake, also as JSON."""
+
+    def __init__(self, prog: str, description: str) -> None:
+        super().__init__(
+            prog=prog,
+            description=description,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what argparse would print, with the option that was meant, where one is near."""
+        known = [option for action in self._actions for option in action.option_strings]
+        _, _, unknown = message.partition("unrecognized arguments: ")
+        near = [option for word in unknown.split() for option in closest(word, known)[:1]]
+        raise ConfigErrors([ConfigError(self.prog, None, message, near or [f"{self.prog} --help"])])
 
 
 def _report_errors(error: ConfigErrors, *, as_json: bool) -> int:

@@ -142,7 +142,8 @@ def _not_an_override(text: str, catalog: Catalog) -> ConfigError:
     if not homes:
         words = ["check", "show", "run", "status", "logs", "cancel", "resume", "import", "recipe", "doctor"]
         homes = [f"launch {word}" for word in closest(bare, words)]
-    return ConfigError(text, text, "an override is group=option or group.key=value", homes)
+        homes += [f"launch show {group}" for group in closest(bare, list(catalog.groups))]
+    return ConfigError(text, None, "an override is group=option or group.key=value", homes or ["launch --help"])
 
 
 def _near_keys(key: str, catalog: Catalog) -> list[str]:

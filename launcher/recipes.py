@@ -125,7 +125,7 @@ def _recipe(name: str, where: str, content: object) -> Recipe:
     for key in ("choose", "set", "sweep"):
         if not isinstance(content.get(key, {}), dict):
             errors.append(ConfigError(f"{where}: {key}", content[key], "must be a mapping"))
-    errors += errors or _value_errors(where, content)
+    errors = errors or _value_errors(where, content)
     if errors:
         raise ConfigErrors(errors)
     return Recipe(

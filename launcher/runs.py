@@ -92,6 +92,12 @@ def find(names: Sequence[str], folder: Path) -> list[Path]:
     return [run for name in names for run in _find(name, folder)]
 
 
+def name_of(run: Path, folder: Path) -> str:
+    """The shortest word that :func:`find` takes for this run and no other: its name below ``runs/``, else its path."""
+    root = folder / "runs"
+    return str(run.relative_to(root) if run.is_relative_to(root) else run)
+
+
 def _find(name: str, folder: Path) -> list[Path]:
     for path in (folder / "runs" / name, folder / name):
         if found := _runs(path.absolute()):

@@ -28,11 +28,14 @@ def test_help_shows_every_verb_group_and_option(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_verb_has_help(verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit) as ended:
         main([verb, "--help"])
     assert ended.value.code == 0
-    assert f"usage: launch {verb}" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"usage: launch {verb}" in said
+    assert max(len(line) for line in said.splitlines()) <= 80
 
 
 def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
@@ -131,3 +134,73 @@ def test_run_draws_what_it_refuses_too(tmp_path: Path, monkeypatch: pytest.Monke
     assert main(["run", "--plot", "figure.html", *words]) == 3
     assert "<svg" in (tmp_path / "figure.html").read_text()
     assert main(["run", "-m", "--plot", "figure.html", *words]) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("model=tiny --jsno", "launch run: unrecognized arguments: --jsno try --json"),
+        ("recipe lsit", "(choose from 'list', 'show', 'save', 'lock', 'verify', 'diff', 'fetch') try launch recipe"),
+        ("check --hf", "launch check: argument --hf: expected one argument try launch check --help"),
+        ("show paralel", "paralel: an override is group=option or group.key=value try launch show parallel"),
+        ("show frobnicate", "an override is group=option or group.key=value try launch --help"),
+        (
+            "recipe save mine",
+            "a recipe is made of overrides, or of the command line of a run try launch recipe save mine",
+        ),
+        ("status frobnicate", "and none that was recorded elsewhere try launch status"),
+    ],
+)
+def test_a_mistake_in_the_words_is_explained_on_stderr_and_as_json(
+    words: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("launcher.runs.remembered", list)
+    assert main([*words.split(), "--json"]) == 2
+    printed = capsys.readouterr()
+    assert said in " ".join(printed.err.split())
+    assert len(json.loads(printed.out)["errors"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("run --from runs/a -m model=tiny", "--from=runs/a: -m does not read it: it belongs to one run"),
+        ("run --debug -m model=tiny", "--debug: -m does not read it"),
+        ("check -m --hf config.json", "try launch import hf config.json --recipe mine.yaml"),
+        ("check --points p.jsonl --deepspeed ds.json", "--deepspeed=ds.json: --points does not read it"),
+        ("check --points p.jsonl model=7b", "each point of --points holds all of its overrides"),
+        ("check --points p.jsonl -m", "OVERRIDE=-m: each point of --points holds all of its overrides"),
+        (
+            "check -m model=tiny -- --epochs 2",
+            "script_args=[--epochs,2]: -m does not read it: it belongs to one run try script_args=[--epochs,2]",
+        ),
+        ("check --points p.jsonl", "the file holds no point"),
+    ],
+)
+def test_what_many_runs_would_drop_is_refused(
+    words: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("p.jsonl").touch()
+    assert main(words.split()) == 2
+    printed = capsys.readouterr()
+    assert said in " ".join(printed.err.split())
+    assert printed.out == ""
+
+
+def test_the_keys_of_a_group_are_json_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "parallel", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)["show"]
+    assert shown["group"] == "parallel"
+    assert "zero3" in shown["options"]
+    assert "tensor: 1 # tensor parallel ranks (TP)" in shown["keys"]
+
+
+def test_logs_where_nothing_ran_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("launcher.runs.remembered", list)
+    assert main(["logs"]) == 0
+    assert capsys.readouterr().err == "launch: no runs below runs/\n"

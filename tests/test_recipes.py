@@ -16,6 +16,7 @@ from launcher import preflight, recipes, safe_yaml
 from launcher.catalog import Catalog, shipped
 from launcher.cli import main
 from launcher.command_line import Override
+from launcher.errors import ConfigErrors
 from launcher.plan import translate
 from launcher.recipe_schema import recipe_schema
 from launcher.recipes import literal
@@ -193,3 +194,11 @@ def test_a_recipe_is_shown_as_words_that_a_shell_takes_as_they_are(
     assert main(["recipe", "show", "hostile"]) == 0
     command = capsys.readouterr().out.split("\n", 2)[2].replace(" \\\n", " ")
     assert shlex.split(command) == ["launch", *recipes.load(folder / "recipes" / "hostile.yaml").overrides()]
+
+
+def test_what_is_wrong_with_a_recipe_is_said_once(tmp_path: Path) -> None:
+    path = tmp_path / "r.yaml"
+    path.write_text("schema: 1\n")
+    with pytest.raises(ConfigErrors) as raised:
+        recipes.load(path)
+    assert [error.path for error in raised.value.errors] == [f"{path}: summary"]

@@ -201,3 +201,13 @@ def test_a_sampler_runs_its_budget_and_leaves_out_what_cannot_run(tmp_path: Path
     rows = sweep_table.rows(tmp_path / "runs" / "s")
     states = {row.point.overrides[0]: row.run and row.run.state for row in rows}
     assert states == {"optimizer.lr=0.1": "finished", "optimizer.lr=0.25": "finished", "optimizer.lr=-1": None}
+
+
+def test_check_says_that_a_sampler_draws_later_and_its_way_out_is_judged(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["check", "-m", "model=tiny", "sweep.sampler=tpe", "sweep.budget=2"]
+    assert main([*words, "optimizer.lr=interval(1e-4,1e-3)", "--json"]) == 2
+    printed = capsys.readouterr()
+    assert "check -m judges a grid, and tpe draws from this only when the sweep runs" in " ".join(printed.err.split())
+    way = json.loads(printed.out)["errors"][0]["way_out"][0]
+    assert main([*words, way, "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["points"]) == 2

@@ -25,7 +25,7 @@ from launcher.commands.common import (
     require_one_run,
     width,
 )
-from launcher.errors import ConfigError
+from launcher.errors import ConfigError, ConfigErrors
 
 _STATUS = {"fits": 0, "tight": 0, "does_not_fit": 3, "invalid": 2}
 
@@ -44,14 +44,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Check one run, or many."""
-    several = "-m" if options.multirun else "--points" if options.points is not None else None
+    several = "--points" if options.points is not None else "-m" if options.multirun else None
     require_one_run(options, several)
+    if options.points is not None:
+        _require_nothing_beside_points(options)
+        return _points(options.points)
     if options.multirun:
         from launcher.commands import sweeping
 
         return sweeping.check(options)
-    if options.points is not None:
-        return _points(options.points)
     texts, unknown = _imported(options)
     options.overrides = [*texts, *options.overrides]
     found = asked(options)
@@ -83,9 +84,24 @@ def _imported(options: argparse.Namespace) -> tuple[list[str], list[ConfigError]
     return texts, unknown
 
 
+def _require_nothing_beside_points(options: argparse.Namespace) -> None:
+    """Refuse words that no point would take over, which would else be dropped.
+
+    Raises:
+        ConfigErrors: There are some.
+    """
+    found = " ".join([*["-m"] * options.multirun, *options.overrides])
+    if found:
+        rule = "each point of --points holds all of its overrides: write it into their lines"
+        raise ConfigErrors([ConfigError("OVERRIDE", found, rule)])
+
+
 def _points(path: Path) -> int:
     statuses = set()
     for verdict, answer in points.answers(path):
         statuses.add(_STATUS[verdict])
         print(answer)
-    return min(statuses, key=(0, 3, 2).index, default=0)
+    if not statuses:
+        rule = 'the file holds no point: a line each of {"id": ..., "overrides": ["group=option", ...]}'
+        raise ConfigErrors([ConfigError("--points", str(path), rule)])
+    return min(statuses, key=(0, 3, 2).index)

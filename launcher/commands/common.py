@@ -15,6 +15,15 @@ from launcher.errors import ConfigError, ConfigErrors
 from launcher.preflight import Assessment, Refinement
 from launcher.request import Request, request
 
+_OF_ONE_RUN = {
+    "--from": (),
+    "--debug": (),
+    "--hf": ("launch import hf {} --recipe mine.yaml", "recipe=mine.yaml"),
+    "--deepspeed": ("launch import deepspeed {} --recipe mine.yaml", "recipe=mine.yaml"),
+    "--megatron-args": ("launch import megatron {} --recipe mine.yaml", "recipe=mine.yaml"),
+}
+"""Options that only a single run reads, and the ways to the same with several."""
+
 
 def add_overrides(parser: argparse.ArgumentParser) -> None:
     """The positional overrides and ``--json``."""
@@ -86,11 +95,13 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
 
 
 def require_one_run(options: argparse.Namespace, several: str | None) -> None:
-    """Refuse a figure that cannot be made, and a figure or a trace of ``several`` runs, before anything is printed.
+    """Refuse a figure that cannot be made, and of ``several`` runs what is of one, before anything is printed.
 
     Raises:
         ConfigErrors: They were asked for.
     """
+    if several is not None:
+        _require_nothing_of_one_run(options, several)
     if several is not None and options.engine == "trace":
         rule = f"{several} takes the formulas: a trace takes seconds for each point"
         raise ConfigErrors([ConfigError("--engine", "trace", rule, ["--engine formula"])])
@@ -102,6 +113,22 @@ def require_one_run(options: argparse.Namespace, several: str | None) -> None:
         rule = f"a figure shows one run, and {several} are many: draw one of them by its overrides"
         raise ConfigErrors([ConfigError("--plot", str(options.plot), rule)])
     plotting.check_path(options.plot)
+
+
+def _require_nothing_of_one_run(options: argparse.Namespace, several: str) -> None:
+    """Refuse the options and words that only a single run reads, which would else be dropped."""
+    rule = f"{several} does not read it: it belongs to one run"
+    errors = []
+    for flag, ways in _OF_ONE_RUN.items():
+        found = getattr(options, "lock" if flag == "--from" else flag.strip("-").replace("-", "_"), None)
+        if found:
+            path = None if found is True else str(found)
+            errors.append(ConfigError(flag, path, rule, [way.format(path) for way in ways]))
+    if options.script_args:
+        way = f"script_args=[{','.join(options.script_args)}]"
+        errors.append(ConfigError("script_args", list(options.script_args), rule, [way]))
+    if errors:
+        raise ConfigErrors(errors)
 
 
 def engine(options: argparse.Namespace) -> Refinement | None:

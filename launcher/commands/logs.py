@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from launcher import runs, state
+from launcher.commands.common import say
 from launcher.commands.status import find
 from launcher.errors import ConfigError, ConfigErrors
 
@@ -27,6 +28,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print the files of each run; with --follow what is added to them, too."""
     directories = find(options.runs)[-len(options.runs) or -1 :]
+    if not directories:
+        say("launch: no runs below runs/")
     for directory in directories:
         row = runs.read(directory)
         if row.reason is not None:

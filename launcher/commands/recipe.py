@@ -1,12 +1,17 @@
 """Recipes and locks: runs as data that someone else can repeat.
 
-launch recipe list                        every recipe with what it trains, on what, and the predicted peak
-launch recipe show NAME|PATH              a recipe as the overrides that it stands for
-launch recipe save NAME OVERRIDES...      write recipes/NAME.yaml; with --run RUN from a run's command line
-launch recipe lock RUN|OVERRIDES...       the lock of a run, with its first losses, or of a run that is not started
-launch recipe verify LOCK [KEY=VALUE...]  run the first steps here and compare the losses; 5 where they differ
-launch recipe diff A B                    what differs in meaning between two recipes, locks or runs
-launch recipe fetch SOURCE                https://...#sha256=HEX or git+https://REPOSITORY@REVISION#PATH into recipes/
+launch recipe list                        all, with model, GPUs, predicted peak
+launch recipe show NAME|PATH              the overrides that it stands for
+launch recipe save NAME OVERRIDES...      write recipes/NAME.yaml; by --run RUN
+                                          from a run's command line
+launch recipe lock RUN|OVERRIDES...       the lock of a run with its first
+                                          losses, or of one not yet started
+launch recipe verify LOCK [KEY=VALUE...]  run the first steps here and compare
+                                          losses; exit 5 where they differ
+launch recipe diff A B                    what differs in meaning between two
+                                          recipes, locks or runs
+launch recipe fetch SOURCE                into recipes/: https://...#sha256=HEX
+                                          git+https://HOST/REPO@REVISION#PATH
 """
 
 from __future__ import annotations
@@ -84,6 +89,10 @@ def _show(words: Sequence[str], options: argparse.Namespace) -> int:
 def _save(words: Sequence[str], options: argparse.Namespace) -> int:
     """Write a command line, or that of a run, as a recipe of the working folder."""
     name, texts = words[0], list(words[1:])
+    if not texts and options.run is None:
+        rule = "a recipe is made of overrides, or of the command line of a run"
+        ways = [f"launch recipe save {name} model=tiny", f"launch recipe save {name} --run RUN"]
+        raise ConfigErrors([ConfigError("OVERRIDES", None, rule, ways)])
     if not _NAME.match(name):
         raise ConfigErrors([ConfigError("NAME", name, "a recipe's name is letters, digits and _ . -", ["my_recipe"])])
     if options.run is not None:

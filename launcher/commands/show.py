@@ -30,7 +30,12 @@ def run(options: argparse.Namespace) -> int:
     """Print the job, or the keys of a group."""
     catalog = Catalog(folder=folder())
     if len(options.overrides) == 1 and options.overrides[0] in catalog.groups:
-        print(_group(catalog, options.overrides[0]))
+        group = options.overrides[0]
+        if options.json:
+            keys = {"group": group, "options": list(catalog.groups[group]), "keys": _keys(catalog, group)}
+            print_json({"schema": 1, "show": keys})
+        else:
+            print(f"{group}= {' '.join(catalog.groups[group])}\n\n{_keys(catalog, group)}".rstrip("\n"))
         return 0
     assessment = assessed(asked(options))
     planned = plan(assessment, python=sys.executable)
@@ -72,7 +77,7 @@ def _text(job: Job, sbatch: str | None) -> str:
     return "\n".join(parts)
 
 
-def _group(catalog: Catalog, group: str) -> str:
-    options = f"{group}= " + " ".join(catalog.groups[group])
+def _keys(catalog: Catalog, group: str) -> str:
+    """The keys of a group with defaults and meaning, as YAML; a recipe is a file of its own and has none."""
     base = catalog.conf[-1] / group / "_base.yaml"
-    return options + ("\n\n" + base.read_text().rstrip("\n") if base.is_file() else "")
+    return base.read_text().rstrip("\n") if base.is_file() else ""

@@ -54,9 +54,9 @@ def find(names: list[str]) -> list[Path]:
     try:
         return runs.find(names, folder())
     except FileNotFoundError as error:
-        known = [path.name for path in runs.find([], folder())][-3:]
+        known = [runs.name_of(path, folder()) for path in runs.find([], folder())[-3:]]
         rule = "no such run: no name below runs/, no path, no job id, and none that was recorded elsewhere"
-        raise ConfigErrors([ConfigError("RUN", str(error), rule, known)]) from None
+        raise ConfigErrors([ConfigError("RUN", str(error), rule, known or ["launch status"])]) from None
 
 
 def sweep_of(name: str) -> Path | None:

@@ -13,7 +13,8 @@ from launcher import machine, outcome, runs, samplers, state, sweep, sweep_table
 from launcher.catalog import Catalog
 from launcher.commands.common import folder, print_json, say, width
 from launcher.commands.following import follow
-from launcher.errors import INTERRUPTED, ConfigErrors, DoesNotFit
+from launcher.compose import Interval
+from launcher.errors import INTERRUPTED, ConfigError, ConfigErrors, DoesNotFit
 from launcher.parse import parse
 from launcher.plan import plan
 from launcher.record import record
@@ -27,8 +28,17 @@ _UNLUCKY = 200
 
 
 def check(options: argparse.Namespace) -> int:
-    """``launch check -m``: the verdict of every point of the grid, with nothing started."""
+    """``launch check -m``: the verdict of every point of the grid, with nothing started.
+
+    Raises:
+        ConfigErrors: There is no grid, because a sampler is to draw from an interval.
+    """
     asked = sweep.read(options.overrides, catalog=Catalog(folder=folder()), facts=machine.facts(), force=False)
+    sampler = asked.settings.sweep.sampler
+    drawn = [(axis.key, axis.values) for axis in asked.axes.swept if isinstance(axis.values, Interval)]
+    if sampler != "grid" and drawn:
+        rule = f"check -m judges a grid, and {sampler} draws from this only when the sweep runs: name values to judge"
+        raise ConfigErrors(ConfigError(key, "interval", rule, [f"{key}={ends.low},{ends.high}"]) for key, ends in drawn)
     points = [asked.point(number, overrides)[0] for number, overrides in enumerate(asked.axes.grid())]
     if options.json:
         print_json({"schema": 1, "points": [point.as_dict() for point in points]})
