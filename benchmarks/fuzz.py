@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import submitit  # noqa: F401  # Now, because its import closes log handlers, and absl's then closes a stream not in use.
 import yaml
 
 from launcher.catalog import Catalog, shipped
