@@ -89,6 +89,9 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         cluster=slurm hardware=h100_80g cluster.time_limit_min=2
         cluster=slurm hardware=h100_80g cluster.setup=['export_HF_TOKEN=hf_123']
         script_args=[--fast]
+        run.name=
+        run.name=a/../../b
+        run.name=/tmp/b
         """
     ),
     "dependencies": _cases(

@@ -111,6 +111,15 @@ def test_a_recipe_of_a_repository_is_fetched_at_a_revision_and_is_not_the_users_
         fetch.fetch(f"git+file://{repository}@v2#x/shared.yaml")
 
 
+def test_a_recipe_of_a_repository_is_kept_under_the_name_of_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(fetch, "fetch", lambda source: RECIPE)
+    assert main(["recipe", "fetch", "git+https://example.org/a@main#mine.yaml"]) == 0
+    assert capsys.readouterr().out.endswith("launch recipe=mine\n")
+
+
 def test_a_recipe_of_the_network_is_fetched_before_it_is_used(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "recipe=https://example.org/a.yaml"]) == 2
     assert "launch recipe fetch https://example.org/a.yaml" in capsys.readouterr().out

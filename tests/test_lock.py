@@ -237,3 +237,15 @@ def test_a_run_repeats_to_the_last_bit_and_verify_says_what_differs(tmp_path: Pa
     assert other.returncode == 5
     assert "2 of the first 2 steps differ" in other.stdout
     assert "train.seed was 1234, here 7" in other.stdout
+
+
+def test_a_run_is_repeated_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "runs" / "a").mkdir(parents=True)
+    written(tmp_path / "runs" / "a" / "run.lock.yaml")
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "--from", "a", "parallel=ddp"]) == 2
+    assert "a lock holds a whole run" in said(capsys)
+    assert main(["recipe", "verify", "a"]) == 2
+    assert "the lock holds no losses to compare with" in said(capsys)

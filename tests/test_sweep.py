@@ -187,6 +187,7 @@ def test_a_sweep_starts_what_may_run_and_resume_starts_what_has_not_finished(tmp
         ("002", None, None),
     ]
     assert "the learning rate" not in launch(tmp_path, "status", "s").stdout
+    assert "all runs of s are finished" in launch(tmp_path, "resume", "s").stderr
     again = launch(tmp_path, "-m", *words)
     assert again.returncode == 4
     assert "launch resume s" in again.stderr

@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
 
         if action == "diff":
             return repeating.difference(*words, as_json=options.json)
-        return repeating.verify(folder() / words[0], words[1:], options)
+        return repeating.verify(Path(words[0]), words[1:], options)
     actions = {"show": _show, "save": _save, "lock": _lock, "fetch": _fetch}
     return actions[action](words, options)
 
@@ -137,7 +137,7 @@ def _fetch(words: Sequence[str], options: argparse.Namespace) -> int:
     from launcher import fetch, safe_yaml, trust
 
     source = words[0]
-    name = options.name or Path(source.partition("#sha256=")[0]).stem
+    name = options.name or Path(source.partition("#sha256=")[0].rpartition("#")[2]).stem
     if not _NAME.match(name):
         raise ConfigErrors([
             ConfigError("--name", name, "a recipe's name is letters, digits and _ . -", ["--name mine"])

@@ -38,12 +38,18 @@ def from_lock(path: Path, texts: Sequence[str], *, trusted: bool) -> Request:
     Raises:
         ConfigErrors: It is no lock, does what needs the user's word, or a key is wrong.
     """
-    found = lock.read(path)
+    found = lock.read(_located(path))
     trust.require(found.path, trust.needs_of_spec(found.spec), folder=folder(), given=trusted)
     spec = _respecified(found, texts)
     for line in _otherwise(found, spec):
         say(f"launch: {line}")
     return Request(overrides=(f"--from={path}", *texts), spec=spec, errors=())
+
+
+def _located(path: Path) -> Path:
+    """A path as typed, or the directory of the run below ``runs/`` that has this name."""
+    named = folder() / "runs" / path
+    return named if not path.exists() and (named / lock.NAME).is_file() else path
 
 
 def _respecified(found: Lock, texts: Sequence[str]) -> RunSpec:
@@ -68,7 +74,7 @@ def _short(value: object) -> str:
 
 def verify(path: Path, texts: Sequence[str], options: argparse.Namespace) -> int:
     """Run the first steps of a lock here and compare their losses; 0 when they are the same to the last bit, else 5."""
-    found = lock.read(path)
+    found = lock.read(_located(path))
     trust.require(found.path, trust.needs_of_spec(found.spec), folder=folder(), given=options.trust)
     wanted = found.losses[: options.steps]
     spec = changed(_respecified(found, texts), "tracking.kind", "none")

@@ -30,6 +30,8 @@ def run(options: argparse.Namespace) -> int:
     for directory in sweeps:
         from launcher.commands import sweeping
 
+        if all(runs.read(run).state == "finished" for run in directories if run.parent == directory):
+            say(f"launch: all runs of {directory.name} are finished; only a sampler may add to them")
         status = max(status, sweeping.resume(directory, quiet=options.json))
     for directory in directories:
         if directory.parent not in sweeps:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import PurePath
 
 from launcher import ways
 from launcher.errors import ConfigError
@@ -15,9 +16,13 @@ _WORDS = re.compile(r"(^|[_-])(KEY|TOKEN|SECRET|PASSWORD)=", re.IGNORECASE)
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
-    """Variables given twice, secrets in what is recorded, a container without an image, a margin without time."""
+    """Variables given twice, recorded secrets, a container without an image, a stray name, a margin without time."""
     yield from _variables(spec)
     yield from _slurm(spec)
+    name = spec.run.name
+    if name is not None and (not name or PurePath(name).is_absolute() or {".", ".."} & set(name.split("/"))):
+        rule = "a name is a folder below runs/; run.directory puts a run anywhere else"
+        yield ConfigError("run.name", name, rule, ["run.name=null"])
 
 
 def _slurm(spec: RunSpec) -> Iterator[ConfigError]:
