@@ -97,11 +97,28 @@ def submit(directory: Path, spec: RunSpec) -> str:
         SubmitError: Slurm is missing, does not answer or refuses the job.
         ConfigErrors: Slurm has no such partition, account or node.
     """
+    with one_at_a_time(directory):
+        return _submit(directory, spec.cluster)
+
+
+def resubmit(directory: Path, spec: RunSpec) -> str:
+    """Start or queue a run again that has ended, or that nobody has submitted; of two launchers one does.
+
+    Raises:
+        SubmitError: It waits or runs, or as :func:`submit`.
+        ConfigErrors: As :func:`submit`.
+    """
+    with one_at_a_time(directory):
+        now = runs.read(directory).state
+        if now in ("queued", "running", "requeued"):
+            raise SubmitError(f"{directory.name} is {now}: cancel it first, or wait")
+        state.forget_ending(directory)
+        return _submit(directory, spec.cluster)
+
+
+def _submit(directory: Path, cluster: ClusterSpec) -> str:
     try:
-        if spec.cluster.kind == "slurm":
-            with _one_at_a_time(directory):
-                return _to_slurm(directory, spec.cluster)
-        return _start_here(directory, spec.cluster)
+        return _to_slurm(directory, cluster) if cluster.kind == "slurm" else _start_here(directory, cluster)
     except OSError as error:
         raise SubmitError(f"the run directory {directory} cannot be written: {error.strerror or error}") from None
 
@@ -232,10 +249,20 @@ def _local_parameters(cluster: ClusterSpec) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _one_at_a_time(directory: Path) -> Iterator[None]:
-    """Of two launchers that submit one run, the second waits, and finds it submitted."""
-    with (directory / "submission.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+def one_at_a_time(directory: Path, *, wait: bool = True) -> Iterator[None]:
+    """Of two launchers at one run or sweep, the second waits, and finds it submitted, or is refused.
+
+    Raises:
+        SubmitError: Another launcher is at it, or the directory cannot be written.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            lock = stack.enter_context((directory / "submission.lock").open("w"))
+            fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SubmitError(f"another launch starts runs of {directory.name} already") from None
+        except OSError as error:
+            raise SubmitError(f"{directory} cannot be written: {error.strerror or error}") from None
         yield
 
 

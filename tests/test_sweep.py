@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,14 +12,15 @@ from typing import Any
 
 import pytest
 
-from launcher import samplers, sweep, sweep_table
+from launcher import samplers, state, sweep, sweep_table
 from launcher.axes import Axes, Axis, read_axes
 from launcher.catalog import Catalog
 from launcher.cli import main
 from launcher.compose import Interval
-from launcher.errors import ConfigErrors
+from launcher.errors import ConfigErrors, SubmitError
 from launcher.samplers import Tried
-from tests.helpers import CPU_HOST
+from launcher.submit import one_at_a_time, resubmit
+from tests.helpers import CPU_HOST, make_spec
 
 SCRIPT = """
 import json, os
@@ -177,6 +179,9 @@ def test_a_sweep_starts_what_may_run_and_resume_starts_what_has_not_finished(tmp
     assert content["points"][2]["reason"].startswith("optimizer.lr=-1: ")
     job = json.loads((tmp_path / "runs" / "s" / "000" / "submission.json").read_text())["job_id"]
 
+    with one_at_a_time(tmp_path / "runs" / "s"):
+        refused = launch(tmp_path, "resume", "s")
+    assert (refused.returncode, refused.stderr.strip()) == (4, "launch: another launch starts runs of s already")
     resumed = launch(tmp_path, "resume", "s")
     assert resumed.returncode == 0, resumed.stderr
     assert json.loads((tmp_path / "runs" / "s" / "000" / "submission.json").read_text())["job_id"] == job
@@ -212,3 +217,11 @@ def test_check_says_that_a_sampler_draws_later_and_its_way_out_is_judged(capsys:
     way = json.loads(printed.out)["errors"][0]["way_out"][0]
     assert main([*words, way, "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["points"]) == 2
+
+
+def test_a_run_that_goes_on_is_not_submitted_twice(tmp_path: Path) -> None:
+    state.put(tmp_path, "running", keeper=os.getpid())
+    with pytest.raises(SubmitError) as caught:
+        resubmit(tmp_path, make_spec("model=tiny"))
+    assert str(caught.value) == f"{tmp_path.name} is running: cancel it first, or wait"
+    assert (tmp_path / "state.json").exists(), "what the other launcher has begun stays"

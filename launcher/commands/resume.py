@@ -6,12 +6,12 @@ import argparse
 import json
 from pathlib import Path
 
-from launcher import attempts, runs, state
+from launcher import attempts, runs
 from launcher.commands.common import add_json, print_json, say
 from launcher.commands.status import find, sweep_of
-from launcher.errors import ConfigError, ConfigErrors, SubmitError
+from launcher.errors import ConfigError, ConfigErrors
 from launcher.parse import parse
-from launcher.submit import submit
+from launcher.submit import resubmit
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,17 +42,13 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _resume(directory: Path, *, quiet: bool) -> int:
-    now = runs.read(directory)
-    if now.state in ("queued", "running", "requeued"):
-        raise SubmitError(f"{directory.name} is {now.state}: cancel it first, or wait")
-    if now.state == "finished":
+    if runs.read(directory).state == "finished":
         say(f"launch: {directory.name} is finished; nothing to resume")
         return 0
     spec = parse(json.loads((directory / "spec.json").read_text()))
     if spec.cluster.kind == "slurm":
         _warn_of_margin(directory, spec.cluster.save_margin_s)
-    state.forget_ending(directory)
-    job_id = submit(directory, spec)
+    job_id = resubmit(directory, spec)
     if spec.cluster.kind == "slurm":
         if not quiet:
             print(f"job {job_id}  {directory}")

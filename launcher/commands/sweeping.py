@@ -19,7 +19,7 @@ from launcher.parse import parse
 from launcher.plan import plan
 from launcher.record import record
 from launcher.samplers import Tried
-from launcher.submit import submit, submit_all
+from launcher.submit import one_at_a_time, submit, submit_all
 from launcher.sweep import Point, Sweep
 
 _TO_START = ("prepared", "failed", "cancelled", "lost")
@@ -140,7 +140,15 @@ def _tried(directory: Path, point: Point) -> Tried:
 
 
 def _started(asked: Sweep, directory: Path, points: Sequence[Point], *, quiet: bool) -> int:
-    """Start the recorded runs of points."""
+    """Start the recorded runs of points, unless another launcher has: one that is at the sweep now is not joined."""
+    if not points:
+        return 0
+    with one_at_a_time(directory, wait=False):
+        waiting = [point for point in points if runs.read(directory / point.id).state in _TO_START]
+        return _start_all(asked, directory, waiting, quiet=quiet)
+
+
+def _start_all(asked: Sweep, directory: Path, points: Sequence[Point], *, quiet: bool) -> int:
     places = [directory / point.id for point in points]
     for run in places:
         state.forget_ending(run)
