@@ -83,12 +83,13 @@ def test_points_are_answered_in_order_and_a_bad_one_is_an_answer(
         "not json",
         '{"id": 2, "overrides": ["model=tiny", "precison=fp8"]}',
         '{"id": 3, "overrides": ["model=175b", "hardware=rtx4090", "cluster.gpus_per_node=8"]}',
+        '{"id": 4, "overrides": "model=tiny"}',
     ]
     (tmp_path / "points.jsonl").write_text("\n".join(lines))
     assert main(["check", "--points", str(tmp_path / "points.jsonl")]) == 0
     answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [answer["id"] for answer in answers] == ["fits", None, 2, 3]
-    assert [answer["verdict"] for answer in answers] == ["fits", "invalid", "invalid", "does_not_fit"]
+    assert [answer["id"] for answer in answers] == ["fits", None, 2, 3, 4]
+    assert [answer["verdict"] for answer in answers] == ["fits", "invalid", "invalid", "does_not_fit", "invalid"]
     (tmp_path / "points.jsonl").write_text(lines[3])
     assert main(["check", "--points", str(tmp_path / "points.jsonl")]) == 3
     capsys.readouterr()

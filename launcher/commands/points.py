@@ -85,9 +85,17 @@ def _answer(line: str, number: int, facts: machine.Machine, catalog: Catalog) ->
     except (ValueError, TypeError, KeyError):
         rule = 'a point is {"id": ..., "overrides": ["group=option", ...]}'
         errors = [ConfigError(f"line {number}", line.strip(), rule)]
-        return "invalid", json.dumps({"id": None, **invalid_as_json(errors)})
+        return "invalid", json.dumps({"id": _identity(line), **invalid_as_json(errors)})
     try:
         document = as_json(assessed(request(overrides, facts=facts, catalog=catalog)))
     except ConfigErrors as error:
         document = invalid_as_json(error.errors)
     return document["verdict"], json.dumps({"id": identity, **document})
+
+
+def _identity(line: str) -> object:
+    """The id of a line that is not a whole point, if it has one: its answer is then still found."""
+    try:
+        return json.loads(line).get("id")
+    except (ValueError, AttributeError):
+        return None
