@@ -190,7 +190,8 @@ def test_without_accounting_the_controller_and_the_files_tell_the_state(cluster:
 
 
 def test_a_job_longer_than_its_time_limit_finishes_over_several_allocations(cluster: Cluster, long_job: Path) -> None:
-    assert ended(long_job, 400).state == "finished"
+    now = ended(long_job, 400)
+    assert now.state == "finished", now.reason
     found = lines(long_job)
     assert [line["step"] for line in found] == list(range(1, 1001)), "every step once, in order"
     assert len({line["attempt"] for line in found}) >= 2

@@ -42,7 +42,8 @@ def test_a_preempted_run_has_the_losses_of_an_undisturbed_one(cluster: Cluster) 
     preempt(cluster, disturbed)
     wait("the requeue", lambda: runs.read(disturbed).state == "requeued", 120)
     reason = str(runs.read(disturbed).reason)
-    assert reason.startswith("preempted after step ")
+    # Slurm may put the job back before its first node has said why it left.
+    assert reason.startswith(("preempted after step ", "stopped by Slurm")), reason
     saved = [json.loads((path / "state.json").read_text())["step"] for path in disturbed.glob("checkpoints/step-*")]
     assert ended(disturbed, 300).state == "finished"
     assert restarts(cluster, disturbed) == 1
