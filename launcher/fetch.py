@@ -17,7 +17,6 @@ import ssl
 import subprocess
 import tempfile
 import time
-from pathlib import Path
 from urllib.parse import urljoin, urlsplit
 
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
@@ -184,19 +183,3 @@ def _git(folder: str, *words: str) -> bytes:
     if done.returncode != 0:
         raise SubmitError(f"git {words[0]}: {done.stderr.decode(errors='replace').strip()}")
     return done.stdout
-
-
-def save(content: bytes, path: Path) -> None:
-    """Write what was fetched; an existing file stays.
-
-    Raises:
-        SubmitError: It exists, or cannot be written.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("xb") as file:
-            file.write(content)
-    except FileExistsError:
-        raise SubmitError(f"{path} exists and is not overwritten: choose another --name") from None
-    except OSError as error:
-        raise SubmitError(f"{path} cannot be written: {error.strerror}") from None

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -154,11 +154,12 @@ def data(spec: RunSpec) -> dict[str, Any] | None:
     if spec.data.source == "synthetic" or spec.data.path is None:
         return None
     paths = data_files(spec.data.path)
-    sizes = [path.stat().st_size for path in paths]
-    whole = sum(sizes) <= _WHOLE_BYTES
+    stats = [path.stat() for path in paths]
+    total = sum(found.st_size for found in stats)
+    whole = total <= _WHOLE_BYTES
     rows = [
-        {"path": str(path), "bytes": size, "sha256": _hash(path, size, whole)}
-        for path, size in zip(paths, sizes, strict=True)
+        {"path": str(path), "bytes": found.st_size, "sha256": _hash(path, found.st_size, found.st_mtime_ns, whole)}
+        for path, found in zip(paths, stats, strict=True)
     ]
     together = hashlib.sha256("".join(str(row["sha256"]) for row in rows).encode()).hexdigest()
     return {
@@ -166,14 +167,16 @@ def data(spec: RunSpec) -> dict[str, Any] | None:
         "path": spec.data.path,
         "revision": _revision(spec.data.path) if spec.data.source == "huggingface" and not paths else None,
         "files": len(rows),
-        "bytes": sum(sizes),
+        "bytes": total,
         "sha256": together if rows else None,
         "hashed": "whole files" if whole else f"{_BLOCKS} blocks of {_BLOCK_BYTES} bytes of each file",
         "list": rows if len(rows) <= _FILES_LISTED else [],
     }
 
 
-def _hash(path: Path, size: int, whole: bool) -> str:
+@lru_cache(maxsize=4096)  # The runs of a sweep read the same files.
+def _hash(path: Path, size: int, changed_ns: int, whole: bool) -> str:
+    """The hash of a file as it was last changed at that time."""
     digest = hashlib.sha256(str(size).encode())
     with path.open("rb") as file:
         if whole or size <= _BLOCKS * _BLOCK_BYTES:

@@ -17,20 +17,25 @@ from launcher.errors import SubmitError
 from launcher.job import Job
 from launcher.parse import to_dict
 from launcher.plan import Plan
+from launcher.spec import RunSpec
 
 ROOT = "runs"
 
 
 def directory_of(plan: Plan, *, folder: Path) -> Path:
-    """Where the run goes: ``run.directory``, or ``runs/<run.name>``, or a name made of time, model and preset.
+    """Where the run goes; without a name of its own, one made of time, model, preset and hash."""
+    spec = plan.spec
+    return place(spec, f"{spec.model.name}-{spec.parallel.name}-{spec.hash[:6]}", folder=folder)
+
+
+def place(spec: RunSpec, kind: str, *, folder: Path) -> Path:
+    """Where a run or a sweep goes: ``run.directory``, or ``runs/<run.name>``, or a name made of the time and ``kind``.
 
     ``runs/`` lies in ``cluster.shared_folder`` where that is set, else in the working folder.
     """
-    spec = plan.spec
     if spec.run.directory is not None:
         return (folder / spec.run.directory).absolute()
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    name = spec.run.name or f"{stamp}-{spec.model.name}-{spec.parallel.name}-{spec.hash[:6]}"
+    name = spec.run.name or f"{time.strftime('%Y%m%d-%H%M%S')}-{kind}"
     return (folder / (spec.cluster.shared_folder or "") / ROOT / name).absolute()
 
 
@@ -47,7 +52,7 @@ def record(plan: Plan, directory: Path, *, overrides: tuple[str, ...], forced: b
     partial = directory.with_name(f".{directory.name}.{os.getpid()}.partial")
     try:
         if directory.exists() and any(directory.iterdir()):
-            raise _taken(directory)
+            raise taken(directory)
         directory.parent.mkdir(parents=True, exist_ok=True)
         partial.mkdir()
         _write_all(partial, plan, job, overrides, forced)
@@ -55,14 +60,15 @@ def record(plan: Plan, directory: Path, *, overrides: tuple[str, ...], forced: b
         runs.remember(directory)
     except OSError as error:
         if error.errno == errno.ENOTEMPTY:  # Another launch was quicker by this much.
-            raise _taken(directory) from None
+            raise taken(directory) from None
         raise SubmitError(f"the run directory {directory} cannot be written: {error.strerror or error}") from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return job
 
 
-def _taken(directory: Path) -> SubmitError:
+def taken(directory: Path) -> SubmitError:
+    """The refusal of a directory that holds something already."""
     return SubmitError(
         f"{directory} exists and is never overwritten: choose another run.name or run.directory, "
         f"or go on with it by `launch resume {directory.name}`"

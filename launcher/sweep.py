@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,8 @@ from launcher.catalog import Catalog
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.machine import Machine
 from launcher.preflight import Assessment
+from launcher.recipes import literal
+from launcher.record import place, taken
 from launcher.request import request
 from launcher.runnable import obstacles
 from launcher.spec import RunSpec
@@ -83,7 +84,7 @@ class Sweep:
             directory: The sweep's folder, in which its run gets a folder of its own; None where none will be started.
         """
         name = f"{number:03d}"
-        placed = () if directory is None else (f"run.directory={_quoted(directory / name)}",)
+        placed = () if directory is None else (f"run.directory={literal(str(directory / name))}",)
         found = request([*self.axes.fixed, *overrides, *placed], facts=self.facts, catalog=self.catalog)
         if found.spec is None:
             return _invalid(name, overrides, found.errors), None
@@ -101,12 +102,6 @@ class Sweep:
             largest_pile=(assessment.estimate.largest_pile.pile, assessment.estimate.largest_pile.bytes),
         )
         return point, assessment
-
-
-def _quoted(path: Path) -> str:
-    from launcher.recipes import literal
-
-    return literal(str(path))
 
 
 def _invalid(name: str, overrides: Sequence[str], errors: Iterable[ConfigError]) -> Point:
@@ -149,16 +144,9 @@ def directory_of(settings: RunSpec, *, folder: Path) -> Path:
     Raises:
         SubmitError: It holds something already.
     """
-    if settings.run.directory is not None:
-        directory = (folder / settings.run.directory).absolute()
-    else:
-        name = settings.run.name or time.strftime("%Y%m%d-%H%M%S-sweep")
-        directory = (folder / (settings.cluster.shared_folder or "") / "runs" / name).absolute()
+    directory = place(settings, "sweep", folder=folder)
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise SubmitError(
-            f"{directory} exists and is never overwritten: choose another run.name or run.directory, "
-            f"or go on with it by `launch resume {directory.name}`"
-        )
+        raise taken(directory)
     return directory
 
 

@@ -13,7 +13,7 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
-from tests.training import lines, train_all
+from tests.training import GPT, MOE, lines, train_all
 
 TOLERANCE = 1e-4
 """Relative, over twenty steps."""
@@ -24,26 +24,11 @@ BF16_TOLERANCE = 5e-3
 SAVED = ("save.every=10", "save.last=true", "save.export=safetensors")
 EVALUATED = ("train.eval_every=10", "train.eval_steps=1")
 
-GPT = (
-    "model.family=gpt",
-    "model.hidden_act=gelu_new",
-    "model.normalization=layernorm",
-    "model.position_embedding=learned",
-    "model.attention_bias=true",
-    "model.mlp_bias=true",
-    "model.tie_word_embeddings=true",
-    "model.num_key_value_heads=4",
-)
-MOE = (
-    "model.family=moe",
-    "model.num_experts=4",
-    "model.num_experts_per_tok=2",
-    "model.moe_intermediate_size=48",
-)
+UNGROUPED_GPT = (*GPT, "model.num_key_value_heads=4")
 REFERENCE = {
     "single": ("parallel=ddp", "save.export=safetensors"),
     "evaluated": ("parallel=ddp", *EVALUATED),
-    "gpt": ("parallel=ddp", *GPT),
+    "gpt": ("parallel=ddp", *UNGROUPED_GPT),
     "moe": ("parallel=ddp", *MOE),
     "lora": ("parallel=ddp", "adapter=lora"),
 }
@@ -59,7 +44,7 @@ FP32 = {
     "zero3_chunked_loss": ("parallel=zero3", "train.loss=chunked", "train.loss_chunk=50"),
     "zero3_partitioned": ("parallel=zero3", "zero.param_persistence_threshold=0", "zero.prefetch_bucket_size=5000"),
     "zero3_hpz": ("parallel=zero3", "zero.hpz=2"),
-    "zero3_gpt": ("parallel=zero3", "zero.param_persistence_threshold=0", *GPT),
+    "zero3_gpt": ("parallel=zero3", "zero.param_persistence_threshold=0", *UNGROUPED_GPT),
     "zero3_moe": ("parallel=zero3", *MOE),
     "zero3_offloaded": ("parallel=zero3", "zero.offload_optimizer=cpu", "zero.offload_parameters=cpu"),
 }

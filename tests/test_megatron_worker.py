@@ -16,7 +16,7 @@ from launcher.worker import network
 from launcher.worker.data.corpus import Synthetic
 from launcher.worker.data.order import Order
 from tests.helpers import make_spec
-from tests.training import SMALL, lines, train_all
+from tests.training import GPT, MOE, SMALL, lines, train_all
 
 TOLERANCE = 2e-5
 """Relative, over ten steps."""
@@ -25,22 +25,7 @@ SIZES = ("model.num_hidden_layers=4", "model.vocab_size=512", "model.num_key_val
 """Sizes that divide among all layouts below; Megatron pads the vocabulary to 128 rows for each tensor parallel rank."""
 
 GROUPED = "model.num_key_value_heads=2"
-MOE = (
-    "model.family=moe",
-    "model.num_experts=4",
-    "model.num_experts_per_tok=2",
-    "model.moe_intermediate_size=48",
-    GROUPED,
-)
-GPT = (
-    "model.family=gpt",
-    "model.hidden_act=gelu_new",
-    "model.normalization=layernorm",
-    "model.position_embedding=learned",
-    "model.attention_bias=true",
-    "model.mlp_bias=true",
-    "model.tie_word_embeddings=true",
-)
+GROUPED_MOE = (*MOE, GROUPED)
 EVALUATED = ("train.eval_every=5", "train.eval_steps=2")
 MEGATRON = ("parallel=tp", "parallel.tensor=1", "parallel.sequence=false", "zero=0", "train.micro_batch_size=2")
 TENSOR = "parallel.tensor=2"
@@ -50,7 +35,7 @@ DISTRIBUTED = "zero=1"
 REFERENCE = {
     "single": ("parallel=ddp", "save.export=safetensors"),
     "evaluated": ("parallel=ddp", *EVALUATED),
-    "moe": ("parallel=ddp", *MOE, "save.export=safetensors"),
+    "moe": ("parallel=ddp", *GROUPED_MOE, "save.export=safetensors"),
     "gpt": ("parallel=ddp", *GPT),
 }
 FOUR = {
@@ -67,12 +52,12 @@ TWO = {
     "interleaved": (PIPELINE, "parallel.virtual_pipeline=2", "parallel.schedule=interleaved"),
     "data": (DISTRIBUTED, "checkpointing=full"),
     "gpt": (PIPELINE, *GPT),
-    "moe": ("parallel.expert=2", DISTRIBUTED, *MOE, "save.export=safetensors"),
+    "moe": ("parallel.expert=2", DISTRIBUTED, *GROUPED_MOE, "save.export=safetensors"),
     "resumed_data": (DISTRIBUTED,),
 }
 LOADED = {
     "llama": (TENSOR, "parallel.sequence=true"),
-    "moe": ("parallel.expert=2", *MOE),
+    "moe": ("parallel.expert=2", *GROUPED_MOE),
 }
 """Runs on two ranks from a folder that ``transformers`` has written; Mixtral's has its experts one by one."""
 

@@ -34,6 +34,25 @@ SMALL = (
 )
 """A model and a task that are learnt in seconds; overrides that a test gives come after these."""
 
+GPT = (
+    "model.family=gpt",
+    "model.hidden_act=gelu_new",
+    "model.normalization=layernorm",
+    "model.position_embedding=learned",
+    "model.attention_bias=true",
+    "model.mlp_bias=true",
+    "model.tie_word_embeddings=true",
+)
+"""GPT-2's kind of block, over the sizes of a Llama-style model."""
+
+MOE = (
+    "model.family=moe",
+    "model.num_experts=4",
+    "model.num_experts_per_tok=2",
+    "model.moe_intermediate_size=48",
+)
+"""Four experts in place of each MLP."""
+
 _TIMEOUT_S = 480
 
 

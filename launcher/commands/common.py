@@ -11,7 +11,7 @@ from typing import Any
 
 from launcher import native as validators
 from launcher import preflight, trace
-from launcher.errors import ConfigError, ConfigErrors
+from launcher.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.preflight import Assessment, Refinement
 from launcher.request import Request, request
 
@@ -168,6 +168,27 @@ def assessed(found: Request, refined: Refinement | None = None, *, native: bool 
         raise ConfigErrors(found.errors)
     validator = validators.judge if native else None
     return preflight.assess(found.spec, earlier=found.errors, refined=refined, native=validator)
+
+
+def write_new(path: Path, content: str | bytes, *, otherwise: str = "") -> None:
+    """Write a file that must not exist yet, with its folder.
+
+    Args:
+        path: The file.
+        content: Its text or bytes.
+        otherwise: What else the user can do where it exists, for the message.
+
+    Raises:
+        SubmitError: It exists, or cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("xb") as file:
+            file.write(content if isinstance(content, bytes) else content.encode())
+    except FileExistsError:
+        raise SubmitError(f"{path} exists and is not overwritten{otherwise}") from None
+    except OSError as error:
+        raise SubmitError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def print_json(document: dict[str, Any]) -> None:

@@ -27,8 +27,8 @@ from typing import Any
 
 from launcher import lock, machine, preflight, recipes, state
 from launcher.catalog import Catalog
-from launcher.commands.common import add_json, add_trust, asked, assessed, folder, print_json, width
-from launcher.errors import ConfigError, ConfigErrors, SubmitError
+from launcher.commands.common import add_json, add_trust, asked, assessed, folder, print_json, width, write_new
+from launcher.errors import ConfigError, ConfigErrors
 from launcher.plan import plan
 from launcher.recipes import Recipe
 from launcher.record import job_as_dict
@@ -102,14 +102,7 @@ def _save(words: Sequence[str], options: argparse.Namespace) -> int:
     catalog = Catalog(folder=folder())
     content = recipes.content_of(texts, catalog, summary=options.summary or f"saved from: launch {' '.join(texts)}")
     path = folder() / "recipes" / f"{name}.yaml"
-    try:
-        path.parent.mkdir(exist_ok=True)
-        with path.open("x") as file:
-            file.write(recipes.as_text(name, content))
-    except FileExistsError:
-        raise SubmitError(f"{path} exists and is not overwritten") from None
-    except OSError as error:
-        raise SubmitError(f"{path} cannot be written: {error.strerror}") from None
+    write_new(path, recipes.as_text(name, content))
     return _said(path, f"launch recipe={name}", options)
 
 
@@ -150,7 +143,7 @@ def _fetch(words: Sequence[str], options: argparse.Namespace) -> int:
         path, use = folder() / f"{name}.yaml", f"launch run --from {name}.yaml"
     else:
         recipes.check(data, source)
-    fetch.save(content, path)
+    write_new(path, content, otherwise=": choose another --name")
     trust.note_foreign(path, source)
     return _said(path, use, options)
 

@@ -74,8 +74,7 @@ def resume(directory: Path, *, quiet: bool) -> int:
 
 def _go(asked: Sweep, directory: Path, points: list[Point], *, quiet: bool) -> int:
     """Start what is recorded and has not ended well, then what a sampler adds; ``points`` grows with it."""
-    waiting = [point for point in points if point.kept and runs.read(directory / point.id).state in _TO_START]
-    status = _started(asked, directory, waiting, quiet=quiet)
+    status = _started(asked, directory, _waiting(directory, points), quiet=quiet)
     if asked.settings.sweep.sampler == "grid" or status == INTERRUPTED:
         return status
     here = asked.settings.cluster.kind == "local"
@@ -144,8 +143,14 @@ def _started(asked: Sweep, directory: Path, points: Sequence[Point], *, quiet: b
     if not points:
         return 0
     with one_at_a_time(directory, wait=False):
-        waiting = [point for point in points if runs.read(directory / point.id).state in _TO_START]
-        return _start_all(asked, directory, waiting, quiet=quiet)
+        return _start_all(asked, directory, _waiting(directory, points), quiet=quiet)
+
+
+def _waiting(directory: Path, points: Sequence[Point]) -> list[Point]:
+    """The kept points whose runs have not started, or ended without finishing; Slurm is asked once."""
+    kept = [point for point in points if point.kept]
+    states = runs.read_all([directory / point.id for point in kept])
+    return [point for point, now in zip(kept, states, strict=True) if now.state in _TO_START]
 
 
 def _start_all(asked: Sweep, directory: Path, points: Sequence[Point], *, quiet: bool) -> int:
