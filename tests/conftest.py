@@ -6,8 +6,8 @@ looks for new ones.
 
 from __future__ import annotations
 
-import fcntl
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,22 +26,14 @@ settings.register_profile("fixed", derandomize=True)
 settings.load_profile("default" if os.environ.get("LAUNCH_EXPLORE") else "fixed")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def slurm_cluster() -> Iterator[dev_cluster.Cluster]:
-    """A real Slurm with accounting, shared by all of pytest's workers; the last one that leaves stops it.
+    """A real Slurm with accounting, of one file's own: what one test does to a node must not end another file's job.
 
-    It ends by itself an hour after it began, should nobody be left to do so.
+    It ends by itself an hour after it began, should nobody be left to stop it.
     """
-    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))[:8]
-    folder = Path(tempfile.gettempdir()) / f"launch-slurm-{run}"
-    users = folder.with_name(f"{folder.name}.users")
-    with users.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_SH)
-        cluster = dev_cluster.start(folder, accounting=True)
-        yield cluster
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return
-        cluster.stop()
-        users.unlink(missing_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="launch-slurm-"))  # Short: the paths of its sockets are limited.
+    cluster = dev_cluster.start(folder / "c", accounting=True)
+    yield cluster
+    cluster.stop()
+    shutil.rmtree(folder)

@@ -98,6 +98,15 @@ def ended(run: Path, seconds: float = 180) -> RunState:
     return found[-1]
 
 
+def succeeds(run: Path, seconds: float = 180) -> None:
+    """Wait for the end of a run, which has to be a good one; else show what there is to see of it."""
+    ending = ended(run, seconds)
+    logs = (
+        f"==> {path}\n{path.read_text(errors='replace')[-2000:]}" for path in run.glob("logs/**/*.*") if path.is_file()
+    )
+    assert ending.state == "finished", "\n".join((str(ending), *logs))
+
+
 def lines(run: Path) -> list[dict[str, Any]]:
     """``metrics.jsonl``."""
     path = run / "metrics.jsonl"

@@ -14,7 +14,7 @@ import pytest
 
 from launcher import runs, state
 from slurm.dev_cluster import Cluster
-from tests.slurm_runs import SCRIPT, SLURM, at, ended, launch, lines, restarts, submit, wait
+from tests.slurm_runs import SCRIPT, SLURM, at, ended, launch, lines, restarts, submit, succeeds, wait
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def test_a_run_on_two_nodes_from_submission_to_its_end(
     os.chdir(tmp_path_factory.mktemp("elsewhere"))
     for name in ("two", str(run), row["job_id"]):
         assert launch("status", "--json", name).json["runs"][0]["directory"] == str(run), name
-    assert ended(run).state == "finished"
+    succeeds(run)
     outputs = sorted(path.read_text() for path in run.glob("logs/ranks/*/attempt_0/*/stdout.log"))
     assert [text[:12] for text in outputs] == [f"rank {rank} of 4 "[:12] for rank in range(4)]
     assert all(re.search(r"sees \d,\d\n", text) for text in outputs), "each node's share of the GPUs"
@@ -101,7 +101,7 @@ def test_a_run_is_cancelled_while_it_waits_and_while_it_trains_and_goes_on_later
     [saved] = [int(path.name[5:]) for path in training.glob("checkpoints/step-*")]
     assert 0 < saved < 80
     assert launch("resume", "training").status == 0
-    assert ended(training).state == "finished"
+    succeeds(training)
     assert [line["step"] for line in lines(training)] == list(range(1, 81)), "no step is lost and none is done twice"
 
 
@@ -111,7 +111,7 @@ def test_a_node_that_goes_down_costs_no_more_than_its_attempt(cluster: Cluster) 
     node = cluster.ask("squeue", "-h", "-j", str(runs.read(run).job_id), "-o", "%N")
     cluster.ask("scontrol", "update", f"node={node}", "state=down", "reason=test")  # It returns when it next reports.
     wait("the requeue", lambda: runs.read(run).state == "requeued")
-    assert ended(run).state == "finished"
+    succeeds(run)
     assert restarts(cluster, run) == 1
 
 
@@ -120,7 +120,7 @@ def test_a_controller_that_restarts_is_waited_for(cluster: Cluster) -> None:
     assert "Slurm does not answer" in str(runs.read(submitted(Path.cwd() / "runs" / "old")).reason)
     cluster.revive("slurmctld", "sh", "-c", "sleep 3; exec slurmctld -D")
     run = submit("patient", "cluster.gpus_per_node=1")
-    assert ended(run).state == "finished"
+    succeeds(run)
     wait(
         "all nodes", lambda: "node[1-4]" in cluster.ask("sinfo", "-h", "-p", "main", "-t", "idle,mix,alloc", "-o", "%N")
     )
@@ -158,7 +158,7 @@ def test_a_launcher_killed_around_its_submission_neither_loses_nor_doubles_the_r
         assert launch("status").out.endswith("recorded, but not submitted: `launch resume killed` submits it\n")
         assert launch("resume", "killed").status == 0
     assert runs.read(run).job_id is not None
-    assert ended(run).state == "finished"
+    succeeds(run)
     jobs = cluster.ask("squeue", "-h", "--states=all", "-o", "%i %k").splitlines()
     assert len([line for line in jobs if line.endswith(f" {run}/logs/submitit")]) == 1
 
@@ -170,7 +170,8 @@ def test_a_sweep_is_one_array_whose_points_end_like_runs(cluster: Cluster) -> No
     points = [Path(point["run"]["directory"]) for point in answer.json["points"]]
     [first, second] = [str(runs.read(point).job_id) for point in points]
     assert (first.endswith("_0"), second) == (True, first.replace("_0", "_1"))
-    assert [ended(point).state for point in points] == ["finished", "finished"]
+    for point in points:
+        succeeds(point)
 
 
 def test_without_accounting_the_controller_and_the_files_tell_the_state(cluster: Cluster, tmp_path: Path) -> None:
@@ -190,8 +191,7 @@ def test_without_accounting_the_controller_and_the_files_tell_the_state(cluster:
 
 
 def test_a_job_longer_than_its_time_limit_finishes_over_several_allocations(cluster: Cluster, long_job: Path) -> None:
-    now = ended(long_job, 400)
-    assert now.state == "finished", now.reason
+    succeeds(long_job, 400)
     found = lines(long_job)
     assert [line["step"] for line in found] == list(range(1, 1001)), "every step once, in order"
     assert len({line["attempt"] for line in found}) >= 2

@@ -253,13 +253,14 @@ def _version() -> tuple[int, int]:
 
 
 def _free_ports(count: int) -> int:
-    """The first of so many free ports in a row, below the range that the system gives to connections."""
-    for first in range(16800 + os.getpid() % 500 * 20, 32000, 20):
+    """The first of so many free ports in a row, below those that jobs take for their rendezvous (from 20000 on)."""
+    first_tried = os.getpid() % 450 * 20
+    for first in (11000 + (first_tried + step) % 9000 for step in range(0, 9000, 20)):
         with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
             for port in range(first, first + count):
                 stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
             return first
-    raise ClusterError(f"no {count} free ports in a row below 32000")
+    raise ClusterError(f"no {count} free ports in a row between 11000 and 20000")
 
 
 @contextlib.contextmanager
