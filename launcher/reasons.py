@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher import state
+from launcher.slurm.states import NO_STEP
 
 _REPORTED = re.compile(r"rank\s*:\s*(?P<rank>\d+) \(local_rank: (?P<local>\d+)\)|exitcode\s*:\s*(?P<code>-?\d+)")
 _ROOT = "Root Cause (first observed failure):"
@@ -60,6 +61,14 @@ def failure(directory: Path, returncode: int) -> Failure:
     if errors:
         return Failure(text=f"rank {errors[0]['rank']} lost its connection to another rank", passing=True)
     return _last_words(directory, returncode)
+
+
+def not_started(log: Path) -> str | None:
+    """Why Slurm did not start the job's program on its nodes, where that is the last that srun says in a log."""
+    for line in _end(log).splitlines()[-3:]:
+        if re.match(NO_STEP, line):
+            return f"Slurm could not start it on its nodes: {_one_line(line.removeprefix('srun: error: '))}"
+    return None
 
 
 def _errors(logs: Path) -> list[dict[str, Any]]:

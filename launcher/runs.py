@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import state
+from launcher import reasons, state
 from launcher.errors import SubmitError
 from launcher.slurm import jobs, states
 from launcher.slurm.jobs import Job
@@ -68,7 +68,7 @@ def adopted(run: Path, comments: Mapping[str, str] | None = None) -> str | None:
         return None
     if "index" in submission:
         job_id = f"{job_id.partition('_')[0]}_{submission['index']}"
-    state.write_atomically(run / state.SUBMISSION, {"kind": "slurm", "job_id": job_id})
+    state.write_atomically(run / state.SUBMISSION, {**submission, "job_id": job_id})
     return job_id
 
 
@@ -173,10 +173,18 @@ def _from_slurm(run: Path, content: dict[str, Any] | None, job: Job | None) -> t
     if job is None:
         return "lost", "Slurm no longer knows the job, and the run directory does not say how it ended"
     word, reason = states.translated(job, started=content is not None)
+    if job.state == "FAILED":
+        reason = reasons.not_started(_log(run)) or reason
     if word == "running" and content is not None and content["state"] == "requeued":
         word = "requeued"
     before = (content or {}).get("reason")
     return word, "; ".join(text for text in (before, reason) if text) or None
+
+
+def _log(run: Path) -> Path:
+    """What srun wrote of the run's job."""
+    submission = state.read_json(run / state.SUBMISSION) or {}
+    return Path(submission.get("comment", ""), f"{submission.get('job_id')}_0_log.err")
 
 
 def _row(run: Path, word: state.State, reason: str | None) -> RunState:

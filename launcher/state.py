@@ -18,7 +18,7 @@ SWEEP = "sweep.json"
 """Lies in the folder of a sweep, whose sub-folders are its runs."""
 
 SUBMISSION = "submission.json"
-"""``kind`` and ``job_id``; while the id is not known yet, null and the ``comment`` by which Slurm knows the job."""
+"""``kind``, ``job_id``, null while it is not known yet, and of Slurm's jobs the ``comment``, submitit's folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

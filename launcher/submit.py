@@ -152,14 +152,14 @@ def _submit_array(recorded: Sequence[Path], cluster: ClusterSpec, parallelism: i
         parameters = script.parameters(sweep.name, str(folder), str(sweep), cluster)
         precheck.check(cluster, _script(parameters, cluster, folder, sweep), patience_s=_PATIENCE_S)
         precheck.check_folder(sweep)
+        intent = {"kind": "slurm", "job_id": None, "comment": str(folder)}
         for index, run in enumerate(recorded):
             attempts.forget(run)
-            intent = {"kind": "slurm", "job_id": None, "comment": str(folder)}
             state.write_atomically(run / state.SUBMISSION, intent | ({"index": index} if len(recorded) > 1 else {}))
         parameters["array_parallelism"] = parallelism or len(recorded)
         ids = _submitted(folder, sweep, parameters, cluster, [str(run) for run in recorded])
         for run, job_id in zip(recorded, ids, strict=True):
-            state.write_atomically(run / state.SUBMISSION, {"kind": "slurm", "job_id": job_id})
+            state.write_atomically(run / state.SUBMISSION, {**intent, "job_id": job_id})
     except OSError as error:
         raise SubmitError(f"the sweep's folder {sweep} cannot be written: {error.strerror or error}") from None
     return ids[0].partition("_")[0]
@@ -189,7 +189,7 @@ def _to_slurm(directory: Path, cluster: ClusterSpec) -> str:
     intent = {"kind": "slurm", "job_id": None, "comment": str(folder)}
     state.write_atomically(directory / state.SUBMISSION, intent)
     [job_id] = _submitted(folder, directory, parameters, cluster, [str(directory)])
-    state.write_atomically(directory / state.SUBMISSION, {"kind": "slurm", "job_id": job_id})
+    state.write_atomically(directory / state.SUBMISSION, {**intent, "job_id": job_id})
     return job_id
 
 

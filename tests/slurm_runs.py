@@ -101,9 +101,9 @@ def ended(run: Path, seconds: float = 180) -> RunState:
 def succeeds(run: Path, seconds: float = 180) -> None:
     """Wait for the end of a run, which has to be a good one; else show what there is to see of it."""
     ending = ended(run, seconds)
-    logs = (
-        f"==> {path}\n{path.read_text(errors='replace')[-2000:]}" for path in run.glob("logs/**/*.*") if path.is_file()
-    )
+    paths = [*run.glob("logs/**/*.err"), *run.glob("logs/**/*.log")]
+    paths += Path(os.environ["SLURM_CONF"]).parent.parent.glob("log/slurm*.log")
+    logs = (f"==> {path}\n{path.read_text(errors='replace')[-2000:]}" for path in paths if path.is_file())
     assert ending.state == "finished", "\n".join((str(ending), *logs))
 
 

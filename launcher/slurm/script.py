@@ -6,6 +6,7 @@ import shlex
 import sys
 from typing import Any
 
+from launcher.slurm.states import NO_STEP
 from launcher.spec import ClusterSpec
 
 TASK = "task.pkl"
@@ -40,7 +41,8 @@ def parameters(name: str, folder: str, directory: str, cluster: ClusterSpec) -> 
         "time": cluster.time_limit_min,  # None leaves the line out; submitit would say five minutes.
         "wckey": None,  # Submitit's own is refused where workload keys are checked.
         "signal_delay_s": cluster.save_margin_s,
-        "setup": [*setup(cluster), _own_pickle(folder)],
+        "setup": [*setup(cluster), *_prepared(folder)],
+        "teardown": _put_back(cluster),
         "srun_args": _srun(directory, cluster),
         "additional_parameters": _additional(cluster),
         **{key: value for key, value in optional.items() if value is not None},
@@ -70,11 +72,29 @@ def _gpus(cluster: ClusterSpec) -> dict[str, Any]:
     return {"gpus_per_node": typed} if cluster.gpu_request == "gpus_per_node" else {"gres": f"gpu:{typed}"}
 
 
-def _own_pickle(folder: str) -> str:
+def _prepared(folder: str) -> list[str]:
     """Give the job its pickle, which submitit moves into place only once it has read the job's id."""
     job = "${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_}${SLURM_ARRAY_TASK_ID:-$SLURM_JOB_ID}"
     source = f"{shlex.quote(folder)}/${{SLURM_ARRAY_TASK_ID:-}}{TASK}"
-    return f"cp --no-clobber {source} {shlex.quote(folder)}/{job}_submitted.pkl"
+    return [
+        f"job={shlex.quote(folder)}/{job}",
+        f'cp --no-clobber {source} "$job"_submitted.pkl',
+        'said=$(wc -c < "$job"_0_log.err)',
+    ]
+
+
+def _put_back(cluster: ClusterSpec) -> list[str]:
+    """Requeue a job whose step Slurm could not start: no program of ours has run that would do it.
+
+    Seen when credentials expired on a busy node, and when a controller restarted while a job was completing.
+    """
+    return [
+        "status=$?",
+        f"if [ $status != 0 ] && [ ${{SLURM_RESTART_COUNT:-0}} -lt {cluster.requeues} ] &&",
+        f"""  tail -c +$((said + 1)) "$job"_0_log.err | grep -qE '{NO_STEP}'""",
+        "then scontrol requeue $SLURM_JOB_ID; fi",
+        "exit $status",
+    ]
 
 
 def _srun(directory: str, cluster: ClusterSpec) -> list[str]:

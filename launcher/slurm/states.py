@@ -32,7 +32,7 @@ _PENDING = {
     "PartitionTimeLimit": "its time limit is over the partition's, so it will never start",
     "PartitionNodeLimit": "it asks for more nodes than its partition gives, so it will never start",
     "ReqNodeNotAvail": "a node that it needs is not available",
-    "launch failed requeued held": "held, because Slurm could not start it on its nodes",
+    "launch failed requeued held": "held, because Slurm could not start it on its nodes: scontrol release lets it go",
 }
 """What ``squeue`` says of a job that waits, in words that say what to do; others are shown as they are."""
 
@@ -44,6 +44,9 @@ _ENDED = {
     "BOOT_FAIL": "a node did not boot",
     "COMPLETED": "the job ended without saying how",
 }
+NO_STEP = "srun: error: (Unable to create step|Application launch failed)"
+"""How srun says that Slurm has not started any program on the nodes."""
+
 _NO_OUTPUT = "0:53"
 """``slurmstepd`` could not open the job's output file (``ESLURMD_...``, shown as signal 53)."""
 

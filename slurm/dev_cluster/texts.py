@@ -59,7 +59,8 @@ DAEMONS = ("munged", "mariadbd", "slurmdbd", "slurmctld", "login")
 def slurm_conf(layout: Layout) -> str:
     """``slurm.conf``.
 
-    ``cred_expire`` is also how long a requeued job waits before it may start again: 120 s by default, 5 at least.
+    ``cred_expire`` is also how long a requeued job waits before it may start again: 120 s by default. An
+    attempt must have ended by then (``KillWait``), or the next one meets it on its node, and Slurm holds the job.
     ``NoInAddrAny`` binds to the address of the host's own name: every name is 127.0.0.1, and nodes differ by port.
     """
     user_signal = (
@@ -76,7 +77,7 @@ SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
 CredType=cred/munge
-AuthInfo=socket={layout.socket},cred_expire=5
+AuthInfo=socket={layout.socket},cred_expire=12
 CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
 MessageTimeout=5
 StateSaveLocation={layout.folder}/ctld
