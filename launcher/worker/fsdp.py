@@ -17,7 +17,18 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from launcher.backends.fsdp.dtypes import dtypes
-from launcher.worker import adapters, export, initial, loop, network, optimizers, recompute, sharding, weights
+from launcher.worker import (
+    adapters,
+    context_parallel,
+    export,
+    initial,
+    loop,
+    network,
+    optimizers,
+    recompute,
+    sharding,
+    weights,
+)
 from launcher.worker.engine import Context, PendingSave, StepResult
 from launcher.worker.entry import main
 from launcher.worker.language_model import LanguageModel
@@ -31,9 +42,11 @@ def build(context: Context) -> FsdpEngine:
 def cut(context: Context) -> LanguageModel:
     """The model on the meta device, adapted, recomputed and sharded as the run says; it takes no memory yet."""
     spec = context.spec
-    made = network.network(spec.model, sharding.TORCH_DTYPES[dtypes(spec).parameters])
+    ring = context_parallel.Ring(context) if spec.parallel.context > 1 else None
+    dtype = sharding.TORCH_DTYPES[dtypes(spec).parameters]
+    made = network.network(spec.model, dtype, attention=ring.attention if ring else None)
     adapters.inject(made, spec)
-    model = LanguageModel(made, spec.train)
+    model = LanguageModel(made, spec.train, share=ring.share if ring else None)
     blocks = network.blocks(made)
     recompute.apply(blocks, spec)
     if spec.train.compile:

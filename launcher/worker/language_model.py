@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +12,9 @@ from torch.utils.checkpoint import checkpoint
 
 from launcher.spec import TrainSpec
 
+type Share = Callable[..., Sequence[torch.Tensor]]
+"""This rank's tokens of each of its arguments, which are of shape (batch, sequence)."""
+
 
 class LanguageModel(nn.Module):
     """A causal language model with its loss.
@@ -19,19 +23,22 @@ class LanguageModel(nn.Module):
         network: The ``transformers`` network.
     """
 
-    def __init__(self, network: Any, train: TrainSpec) -> None:
+    def __init__(self, network: Any, train: TrainSpec, share: Share | None = None) -> None:
         super().__init__()
         self.network = network
+        self._share = share
         self._chunk = train.loss_chunk if train.loss == "chunked" else None
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """The mean cross entropy of each next token.
+        """The mean cross entropy of each next token; of this rank's tokens where ranks share a sequence.
 
         Args:
             tokens: Ids of shape (batch, sequence + 1).
         """
         inputs, labels = tokens[:, :-1], tokens[:, 1:]
         positions = torch.arange(inputs.shape[1], device=inputs.device).unsqueeze(0)
+        if self._share is not None:
+            inputs, labels, positions = self._share(inputs, labels, positions)
         hidden = self.network.base_model(input_ids=inputs, position_ids=positions, use_cache=False).last_hidden_state
         if self._chunk is None:
             return self._loss(hidden, labels) / labels.numel()

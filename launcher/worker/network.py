@@ -6,7 +6,7 @@ the parameters have been sharded.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -20,6 +20,9 @@ from launcher.spec import ModelSpec
 CAUSAL_SDPA = "causal_sdpa"
 """SDPA by its causal flag alone. Samples are packed and never padded, so no mask is needed, and ``transformers`` makes
 none for an attention function whose name it does not know; finding out that its own needs none waits for the GPU."""
+
+_DISTRIBUTED = "distributed"
+"""An attention function that ranks compute together; an engine brings it."""
 
 _ATTENTION = {"sdpa": CAUSAL_SDPA, "eager": "eager", "flash": "flash_attention_2"}
 
@@ -78,13 +81,20 @@ def _gpt2(model: ModelSpec) -> Any:
     )
 
 
-def network(model: ModelSpec, dtype: torch.dtype) -> Any:
-    """The network on the meta device, its parameters in ``dtype``."""
-    settings = config(model)
+def network(model: ModelSpec, dtype: torch.dtype, attention: Callable[..., Any] | None = None) -> Any:
+    """The network on the meta device, its parameters in ``dtype``.
+
+    Args:
+        model: Its sizes.
+        dtype: Of the parameters.
+        attention: In place of ``model.attention``, where ranks share a sequence.
+    """
+    settings, name = config(model), _ATTENTION[model.attention]
+    if attention is not None:
+        name = _DISTRIBUTED
+        ALL_ATTENTION_FUNCTIONS.register(name, attention)
     with torch.device("meta"):
-        made = transformers.AutoModelForCausalLM.from_config(
-            settings, dtype=dtype, attn_implementation=_ATTENTION[model.attention]
-        )
+        made = transformers.AutoModelForCausalLM.from_config(settings, dtype=dtype, attn_implementation=name)
     made.config.use_cache = False
     return made
 

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 from launcher import ways
 from launcher.backends import _models, _worker
+from launcher.backends.fsdp import context
 from launcher.backends.fsdp.dtypes import dtypes
 from launcher.errors import ConfigError
 from launcher.spec import RunSpec
 
-_AXES = {"pipeline": "pp", "context": "cp", "ulysses": "cp", "expert": "ep"}
+_AXES = {"pipeline": "pp", "ulysses": "fsdp_cp", "expert": "ep"}
 """The axes that this worker does not drive, and the preset that has each."""
 
 _LACKING = {"fp16": ("loss scale", "parallel=zero2"), "fp8": ("scaled matrix products", "parallel=tp")}
@@ -28,6 +29,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.script is not None:
         return
     yield from _axes(spec)
+    yield from context.check(spec)
     yield from _tensor(spec)
     yield from _sharding(spec)
     yield from _offload(spec)
@@ -55,7 +57,7 @@ def _axes(spec: RunSpec) -> Iterator[ConfigError]:
     for axis, preset in _AXES.items():
         degree = getattr(spec.parallel, axis)
         if degree > 1:
-            rule = "backend=fsdp has data, sharded data and tensor parallelism in this version"
+            rule = "backend=fsdp has data, sharded data, tensor and context parallelism in this version"
             yield ConfigError(f"parallel.{axis}", degree, rule, [f"parallel.{axis}=1", f"parallel={preset}"])
     if spec.parallel.expert_tensor is not None:
         rule = "backend=fsdp does not cut experts"
