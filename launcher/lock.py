@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from launcher.command_line import Override
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.parse import parse, to_dict
 from launcher.plan import Plan
-from launcher.spec import RunSpec
+from launcher.spec import DataSpec, RunSpec
 
 NAME = "run.lock.yaml"
 SCHEMA = 1
@@ -45,13 +47,16 @@ class Lock:
     losses: tuple[Mapping[str, Any], ...]
 
 
-def build(plan: Plan, job: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+def build(
+    plan: Plan, job: Mapping[str, Any], overrides: Sequence[str], made_of: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """The lock of a planned run.
 
     Args:
         plan: The run with its prediction.
         job: The translated job, as ``job.json`` holds it.
         overrides: The command line, as typed.
+        made_of: What :func:`here` has said already; None asks it.
     """
     spec, estimate = plan.spec, plan.assessment.estimate
     requirements = [f"{name}=={version}" for name, version in provenance.installed().items()]
@@ -63,7 +68,7 @@ def build(plan: Plan, job: Mapping[str, Any], overrides: Sequence[str]) -> dict[
         "overrides": list(overrides),
         "spec_hash": spec.hash,
         "seed": spec.train.seed,
-        **here(spec),
+        **(here(spec.data) if made_of is None else made_of),
         "requirements": requirements,
         "prediction": prediction,
         "job": dict(job),
@@ -71,13 +76,13 @@ def build(plan: Plan, job: Mapping[str, Any], overrides: Sequence[str]) -> dict[
     }
 
 
-def here(spec: RunSpec) -> dict[str, Any]:
-    """What a run would be made of now, on this machine and in this folder."""
+def here(data: DataSpec) -> dict[str, Any]:
+    """What a run on this data would be made of now, on this machine and in this folder."""
     return {
         "versions": {**provenance.versions(), **provenance.software()},
         "hardware": provenance.hardware(machine.facts()),
         "environment": provenance.environment(),
-        "data": provenance.data(spec),
+        "data": provenance.data(data),
     }
 
 
@@ -92,14 +97,29 @@ def write(path: Path, content: Mapping[str, Any]) -> None:
 
 def as_text(content: Mapping[str, Any], losses: Sequence[Mapping[str, Any]] = ()) -> str:
     """The lock as YAML, its losses last."""
+    text = "".join(_section(key, value) for key, value in content.items())
+    lines = [_as_line(row) for row in losses]
+    return f"{text}{_LOSSES}\n{''.join(lines)}" if lines else f"{text}{_LOSSES} []\n"
+
+
+def _section(key: str, value: object) -> str:
+    """One key of the lock; of the specification each group by itself, most of which a sweep's runs share."""
+    if key != "spec" or not isinstance(value, Mapping):
+        return _as_yaml(json.dumps({key: value}))
+    groups = "".join(_as_yaml(json.dumps({group: content})) for group, content in value.items())
+    return f"{key}:\n{textwrap.indent(groups, '  ')}"
+
+
+@lru_cache(maxsize=256)
+def _as_yaml(content: str) -> str:
+    """JSON as YAML, which takes 40 times as long to write."""
     import yaml
 
     dumper: Any = type("Dumper", (getattr(yaml, "CSafeDumper", yaml.SafeDumper),), {})
     dumper.add_representer(str, _represent_text)
     dumper.ignore_aliases = lambda self, data: True
-    text: str = yaml.dump(dict(content), Dumper=dumper, sort_keys=False, width=1 << 16, allow_unicode=True)
-    lines = [_as_line(row) for row in losses]
-    return f"{text}{_LOSSES}\n{''.join(lines)}" if lines else f"{text}{_LOSSES} []\n"
+    text: str = yaml.dump(json.loads(content), Dumper=dumper, sort_keys=False, width=1 << 16, allow_unicode=True)
+    return text
 
 
 def _represent_text(dumper: Any, text: str) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 
 from launcher import __version__, machine
 from launcher.runnable import data_files
-from launcher.spec import RunSpec
+from launcher.spec import DataSpec
 
 PACKAGES = (
     "llm-launch",
@@ -146,14 +146,14 @@ def _processor() -> str | None:
     return match[1].strip() if match is not None else None
 
 
-def data(spec: RunSpec) -> dict[str, Any] | None:
+def data(data: DataSpec) -> dict[str, Any] | None:
     """What a run reads: each file with its size and a hash, and the revision of a data set; None for synthetic data.
 
     Files beyond 64 MiB in all are hashed in 64 blocks of 64 KiB each, evenly spread: a launch does not read terabytes.
     """
-    if spec.data.source == "synthetic" or spec.data.path is None:
+    if data.source == "synthetic" or data.path is None:
         return None
-    paths = data_files(spec.data.path)
+    paths = data_files(data.path)
     stats = [path.stat() for path in paths]
     total = sum(found.st_size for found in stats)
     whole = total <= _WHOLE_BYTES
@@ -163,9 +163,9 @@ def data(spec: RunSpec) -> dict[str, Any] | None:
     ]
     together = hashlib.sha256("".join(str(row["sha256"]) for row in rows).encode()).hexdigest()
     return {
-        "source": spec.data.source,
-        "path": spec.data.path,
-        "revision": _revision(spec.data.path) if spec.data.source == "huggingface" and not paths else None,
+        "source": data.source,
+        "path": data.path,
+        "revision": _revision(data.path) if data.source == "huggingface" and not paths else None,
         "files": len(rows),
         "bytes": total,
         "sha256": together if rows else None,

@@ -39,7 +39,9 @@ def place(spec: RunSpec, kind: str, *, folder: Path) -> Path:
     return (folder / (spec.cluster.shared_folder or "") / ROOT / name).absolute()
 
 
-def record(plan: Plan, directory: Path, *, overrides: tuple[str, ...], forced: bool) -> Job:
+def record(
+    plan: Plan, directory: Path, *, overrides: tuple[str, ...], forced: bool, made_of: Mapping[str, Any] | None = None
+) -> Job:
     """Write a new run directory and return its job, with the directory put in.
 
     The files are written beside it and moved into place in one step, so that of two launches into one directory one
@@ -55,6 +57,7 @@ def record(plan: Plan, directory: Path, *, overrides: tuple[str, ...], forced: b
             raise taken(directory)
         directory.parent.mkdir(parents=True, exist_ok=True)
         partial.mkdir()
+        lock.write(partial / lock.NAME, lock.build(plan, job_as_dict(job), overrides, made_of))
         _write_all(partial, plan, job, overrides, forced)
         partial.rename(directory)
         runs.remember(directory)
@@ -81,7 +84,6 @@ def _write_all(folder: Path, plan: Plan, job: Job, overrides: tuple[str, ...], f
     _dump(folder / "spec.json", to_dict(plan.spec))
     _dump(folder / "plan.json", {**as_json(plan.assessment), "overrides": list(overrides), "forced": forced})
     _dump(folder / "job.json", job_as_dict(job))
-    lock.write(folder / lock.NAME, lock.build(plan, job_as_dict(job), overrides))
     for name, text in job.files.items():
         (folder / name).write_text(text)
 

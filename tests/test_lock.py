@@ -59,11 +59,11 @@ def test_a_changed_file_of_the_data_is_seen(tmp_path: Path) -> None:
     data = tmp_path / "text.txt"
     data.write_bytes(bytes(range(256)) * 2**19)
     spec = make_spec("model=tiny", "data=text", "data.path=text.txt")
-    before = provenance.data(spec)
+    before = provenance.data(spec.data)
     with data.open("r+b") as file:
         file.seek(-1, 2)
         file.write(b"x")
-    after = provenance.data(spec)
+    after = provenance.data(spec.data)
     assert before is not None
     assert after is not None
     assert "64 blocks" in after["hashed"]

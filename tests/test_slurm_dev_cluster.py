@@ -14,6 +14,7 @@ import pytest
 from slurm import dev_cluster
 from slurm.dev_cluster import cluster as cluster_module
 from slurm.dev_cluster import packages
+from slurm.dev_cluster.__main__ import main
 
 
 def children_of(folder: Path) -> list[int]:
@@ -92,6 +93,15 @@ def test_a_machine_without_apt_get_is_told_what_is_missing(monkeypatch: pytest.M
     expected = "slurmctld, slurmd, slurm-client, munge, util-linux are missing, and there is no apt-get"
     with pytest.raises(dev_cluster.ClusterError, match=expected):
         packages.install(accounting=False)
+
+
+def test_options_after_the_verb_are_not_left_aside(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["slurm.dev_cluster", "stop", "--folder=/nowhere"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "options stand before the verb: --folder=... stop" in capsys.readouterr().err
 
 
 def test_the_command_line_runs_one_command_beside_a_cluster(tmp_path: Path) -> None:

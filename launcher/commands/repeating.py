@@ -62,7 +62,7 @@ def _respecified(found: Lock, texts: Sequence[str]) -> RunSpec:
 def _otherwise(found: Lock, spec: RunSpec) -> list[str]:
     """What the run, this machine and this folder have otherwise than the lock, a line each."""
     differences = lock.spec_differences(found.spec, spec)
-    differences += lock.differences(lock.ingredients(found.content), lock.ingredients(lock.here(spec)))
+    differences += lock.differences(lock.ingredients(found.content), lock.ingredients(lock.here(spec.data)))
     lines = [f"{key} was {_short(then)}, here {_short(now)}" for key, then, now in differences]
     return lines if len(lines) <= _SHOWN else [*lines[:_SHOWN], f"and {len(lines) - _SHOWN} more"]
 

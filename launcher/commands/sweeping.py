@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from launcher import machine, outcome, runs, samplers, state, sweep, sweep_table
+from launcher import lock, machine, outcome, runs, samplers, state, sweep, sweep_table
 from launcher.catalog import Catalog
 from launcher.commands.common import folder, print_json, say, width
 from launcher.commands.following import follow
@@ -19,6 +20,7 @@ from launcher.parse import parse
 from launcher.plan import plan
 from launcher.record import record
 from launcher.samplers import Tried
+from launcher.spec import DataSpec
 from launcher.submit import one_at_a_time, submit, submit_all
 from launcher.sweep import Point, Sweep
 
@@ -87,19 +89,27 @@ def _go(asked: Sweep, directory: Path, points: list[Point], *, quiet: bool) -> i
 
 def _judged(asked: Sweep, directory: Path, proposals: Iterable[tuple[str, ...]]) -> list[Point]:
     """Judge points, record those that are kept, and then the sweep; nothing is written where none is."""
-    points = [_recorded(asked, directory, number, overrides) for number, overrides in enumerate(proposals)]
+    here = cache(lock.here)  # A grid is judged in one go: what its runs are made of is looked at once.
+    points = [_recorded(asked, directory, number, overrides, here) for number, overrides in enumerate(proposals)]
     if any(point.kept for point in points):
         sweep.write(directory, asked, points)
     return points
 
 
-def _recorded(asked: Sweep, directory: Path, number: int, overrides: Sequence[str]) -> Point:
+def _recorded(
+    asked: Sweep,
+    directory: Path,
+    number: int,
+    overrides: Sequence[str],
+    here: Callable[[DataSpec], Mapping[str, Any]] = lock.here,
+) -> Point:
     """Judge a point; one that is kept gets its run directory."""
     point, assessment = asked.point(number, overrides, directory)
     if point.kept and assessment is not None:
         planned = plan(assessment, python=sys.executable)
         words = (*asked.axes.fixed, *overrides)
-        record(planned, directory / point.id, overrides=words, forced=asked.force)
+        made_of = here(planned.spec.data)
+        record(planned, directory / point.id, overrides=words, forced=asked.force, made_of=made_of)
     return point
 
 
@@ -176,11 +186,12 @@ def _start_all(asked: Sweep, directory: Path, points: Sequence[Point], *, quiet:
 
 
 def _document(directory: Path, points: Sequence[Point]) -> dict[str, Any]:
+    kept = [directory / point.id for point in points if point.kept]
+    now = iter(runs.read_all(kept))
     rows = []
     for point in points:
         row = {"id": point.id, "overrides": list(point.overrides), "verdict": point.verdict}
-        run = runs.read(directory / point.id).as_dict() if point.kept else None
-        rows.append({**row, "reason": point.reason} if run is None else {**row, "run": run})
+        rows.append({**row, "run": next(now).as_dict()} if point.kept else {**row, "reason": point.reason})
     return {"schema": 1, "sweep": {"id": directory.name, "directory": str(directory)}, "points": rows}
 
 

@@ -28,6 +28,8 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--gpus", type=int, default=8, help="of each node")
     options = parser.parse_args()
+    if options.command and options.verb != "run":
+        parser.error(f"options stand before the verb: --folder=... {options.verb}")
     if options.verb == "stop":
         print("stopped" if cluster.stop(options.folder) else "none was running")
         return 0
