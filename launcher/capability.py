@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 
 from launcher.spec import HardwareSpec
 
@@ -27,7 +28,12 @@ _CAPABILITIES: Mapping[str, tuple[int, int]] = {
 
 def known(hardware: HardwareSpec) -> tuple[int, int] | None:
     """The compute capability of a GPU by its name; None for another name."""
-    return next((found for name, found in _CAPABILITIES.items() if hardware.name.startswith(name)), None)
+    return _by_name(hardware.name)
+
+
+@cache
+def _by_name(hardware: str) -> tuple[int, int] | None:
+    return next((found for name, found in _CAPABILITIES.items() if hardware.startswith(name)), None)
 
 
 def capability(hardware: HardwareSpec) -> tuple[int, int]:

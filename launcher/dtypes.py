@@ -58,4 +58,4 @@ def refined(meaning: Dtypes, precision: PrecisionSpec) -> Dtypes:
     }
     if precision.master is not None:
         changes["master"] = None if precision.master == "none" else precision.master
-    return replace(meaning, **changes)  # type: ignore[arg-type]
+    return replace(meaning, **changes) if changes else meaning  # type: ignore[arg-type]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
 from fractions import Fraction
 from math import prod
+from operator import attrgetter
 
 from launcher.blocks import Engine, Weight
 from launcher.rank import RankView, StateShares, rounded_up
@@ -58,45 +59,36 @@ class Elements:
         return self.dense + self.expert
 
     def __add__(self, other: Elements) -> Elements:
-        return Elements(
-            dense=self.dense + other.dense,
-            expert=self.expert + other.expert,
-            trained=self.trained + other.trained,
-            quantised=self.quantised + other.quantised,
-            parameters=self.parameters + other.parameters,
-            quantised_parameters=self.quantised_parameters + other.quantised_parameters,
-            gradients=self.gradients + other.gradients,
-            optimizer=self.optimizer + other.optimizer,
-            factors=self.factors + other.factors,
-            largest=max(self.largest, other.largest),
-            largest_trained=max(self.largest_trained, other.largest_trained),
-            last_trained=other.last_trained or self.last_trained,
-            drawn=max(self.drawn, other.drawn),
-            largest_quantised=max(self.largest_quantised, other.largest_quantised),
-            largest_shard=max(self.largest_shard, other.largest_shard),
-        )
+        return total((self, other))
 
     def times(self, count: int) -> Elements:
         """So many equal groups."""
         if not count:
             return Elements()
-        return Elements(
-            dense=self.dense * count,
-            expert=self.expert * count,
-            trained=self.trained * count,
-            quantised=self.quantised * count,
-            parameters=self.parameters * count,
-            quantised_parameters=self.quantised_parameters * count,
-            gradients=self.gradients * count,
-            optimizer=self.optimizer * count,
-            factors=self.factors * count,
-            largest=self.largest,
-            largest_trained=self.largest_trained,
-            last_trained=self.last_trained,
-            drawn=self.drawn,
-            largest_quantised=self.largest_quantised,
-            largest_shard=self.largest_shard,
-        )
+        sizes = zip(_OF_SEVERAL.items(), _read(self), strict=True)
+        return Elements(**{name: size * count if of is sum else size for (name, of), size in sizes})
+
+
+def total(parts: Iterable[Elements]) -> Elements:
+    """The elements of several groups together."""
+    columns = zip(*map(_read, parts), strict=True)
+    return Elements(**{name: of(column) for (name, of), column in zip(_OF_SEVERAL.items(), columns, strict=False)})
+
+
+def _last(numbers: Iterable[int]) -> int:
+    """The last that is not 0."""
+    return next(filter(None, reversed(tuple(numbers))), 0)
+
+
+_LARGEST = ("largest", "largest_trained", "drawn", "largest_quantised", "largest_shard")
+_OF_SEVERAL: dict[str, Callable[[Iterable[int]], int]] = {
+    **{field.name: sum for field in fields(Elements)},
+    **dict.fromkeys(_LARGEST, max),
+    "last_trained": _last,
+}
+"""How each count of several groups follows from those of each."""
+
+_read = attrgetter(*_OF_SEVERAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +129,7 @@ def cut_of(view: RankView, engine: Engine) -> Cut:
 
 def elements_of(weights: Sequence[Weight], cut: Cut) -> Elements:
     """The elements of some weights on one rank."""
-    return sum((_elements(weight, cut) for weight in weights), Elements())
+    return total(_elements(weight, cut) for weight in weights)
 
 
 def _elements(weight: Weight, cut: Cut) -> Elements:
@@ -151,10 +143,11 @@ def _elements(weight: Weight, cut: Cut) -> Elements:
     def shard(share: Fraction) -> int:
         if cut.rows:
             # FSDP2 cuts rows in chunks of equal size, the last ones smaller: the first rank's is rounded up.
-            return copies * rounded_up(local[0], share) * prod(local[1:])
-        return rounded_up(copies * prod(local), share)
+            return copies * rounded_up(local[0], share) * (one // max(local[0], 1))
+        return rounded_up(whole, share)
 
-    whole, trains = copies * prod(local), not weight.frozen
+    one, trains = prod(local), not weight.frozen
+    whole = copies * one
     parameters, stepped = shard(states.parameters), shard(states.optimizer) * trains
     return Elements(
         dense=0 if expert else whole,
@@ -166,11 +159,11 @@ def _elements(weight: Weight, cut: Cut) -> Elements:
         gradients=shard(states.gradients) * trains,
         optimizer=stepped,
         factors=_factors(copies, local, states.optimizer, cut) * trains,
-        largest=prod(local),
-        largest_trained=prod(local) * trains,
-        last_trained=prod(local) * (trains and len(local) > 1),
+        largest=one,
+        largest_trained=one * trains,
+        last_trained=one * (trains and len(local) > 1),
         drawn=_drawn(weight.shape if not expert else (weight.copies, *weight.shape)),
-        largest_quantised=prod(local) * weight.quantised,
+        largest_quantised=one * weight.quantised,
         largest_shard=stepped // copies,
     )
 

@@ -6,6 +6,7 @@ A fault of ours stays an ordinary exception: it ends as exit status 1 and a repo
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 
 INTERRUPTED = 130
 """The exit status of what Ctrl-C ended, as a shell counts it."""
@@ -29,13 +30,19 @@ class ConfigError(LauncherError):
             path: The setting, spelt as it is typed: ``parallel.tensor``.
             found: The offending value as plain data.
             rule: What must hold, in one sentence.
-            way_out: Overrides that can be pasted, each of which would satisfy the rule.
+            way_out: Overrides that can be pasted, each of which would satisfy the rule; an iterator is read once, when
+                they are asked for.
         """
         self.path = path
         self.found = found
         self.rule = rule
-        self.way_out = tuple(way_out)
+        self._way_out = way_out
         super().__init__(f"{path}={found!r}: {rule}")
+
+    @cached_property
+    def way_out(self) -> tuple[str, ...]:
+        """The overrides; the search for them is most of the work where only the error itself is of interest."""
+        return tuple(self._way_out)
 
     def as_dict(self) -> dict[str, object]:
         """The form in which ``check --json`` lists it."""

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
-from launcher.memory import MemoryEstimate
 from launcher.neighbours import NEIGHBOURS, Change, Neighbour
 from launcher.spec import RunSpec
 from launcher.verdict import Verdict
@@ -21,15 +20,8 @@ _PAIRS_SHOWN = 3
 _LONGEST_CHAIN = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
-    """A valid neighbour: its estimate and verdict."""
-
-    estimate: MemoryEstimate
-    verdict: Verdict
-
-
-type Judge = Callable[[RunSpec], Judged | None]
+type Judge = Callable[[RunSpec], Verdict | None]
+"""The verdict on a run; None where it is invalid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,14 +133,14 @@ class _Tree:
         if changes is None:
             return None
         spec = changes[-1].spec if changes else self._spec
-        judged = self._judge(spec)
-        if judged is None or judged.verdict.used_bytes is None:
+        verdict = self._judge(spec)
+        if verdict is None or verdict.used_bytes is None:
             return None
         return Fix(
             overrides=tuple({text.partition("=")[0]: text for change in changes for text in change.overrides}.values()),
             spec=spec,
-            peak_bytes=judged.verdict.used_bytes,
-            excess_bytes=judged.verdict.excess_bytes,
+            peak_bytes=verdict.used_bytes,
+            excess_bytes=verdict.excess_bytes,
             cost="; ".join(change.cost for change in changes),
         )
 

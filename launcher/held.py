@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property, lru_cache
-from math import ceil, lcm, prod
+from functools import lru_cache
+from math import ceil, lcm
 
 from launcher import adapted, selective
-from launcher.blocks import Engine, Family, Saved, Share, Weight
+from launcher.blocks import Engine, Family, Saved, Share
+from launcher.counted import Alike, Counted, block_weights, count_elements, kinds_of, padded
 from launcher.dtypes import Dtypes
-from launcher.elements import Cut, Elements, cut_of, elements_of
+from launcher.elements import Elements, cut_of
 from launcher.rank import RankView, rounded_up
-from launcher.spec import AdapterSpec, ModelSpec, RunSpec
+from launcher.spec import ModelSpec, RunSpec
 
 NF4_BITS = {False: 4 + Fraction(32, 64), True: 4 + Fraction(8, 64) + Fraction(32, 64 * 256)}
 """Bits of a parameter in 4-bit NormalFloat: an fp32 constant for 64 of them, or with double quantisation 8 bits for 64
@@ -57,8 +58,7 @@ class Held:
         engine: The implementation that runs.
         blocks: The kinds of blocks that it holds.
         around: What is kept after the last block, where the rank has the head.
-        embedding: Elements before the blocks.
-        head: Elements after the blocks, a tied output projection's copy on another stage included.
+        counted: The elements of all of it.
         tokens: Tokens of one micro-batch on this rank.
         vocabulary: The padded vocabulary, whole.
     """
@@ -69,37 +69,46 @@ class Held:
     engine: Engine
     blocks: tuple[BlockKind, ...]
     around: tuple[Saved, ...]
-    embedding: Elements
-    head: Elements
+    counted: Counted
     tokens: int
     vocabulary: int
 
-    @cached_property
+    @property
+    def embedding(self) -> Elements:
+        """What stands before the blocks."""
+        return self.counted.embedding
+
+    @property
+    def head(self) -> Elements:
+        """What stands after the blocks, a tied output projection's copy on another stage included."""
+        return self.counted.head
+
+    @property
     def root(self) -> Elements:
         """What stands around the blocks."""
-        return self.embedding + self.head
+        return self.counted.root
 
-    @cached_property
+    @property
     def all_blocks(self) -> Elements:
         """All blocks of the rank."""
-        return sum((kind.elements.times(kind.count) for kind in self.blocks), Elements())
+        return self.counted.all_blocks
 
-    @cached_property
+    @property
     def elements(self) -> Elements:
         """Everything that the rank holds."""
-        return self.all_blocks + self.root
+        return self.counted.everything
 
-    @cached_property
+    @property
     def largest_block(self) -> Elements:
         """The block with the most elements."""
-        return max((kind.elements for kind in self.blocks), key=lambda elements: elements.whole, default=Elements())
+        return self.counted.largest_block
 
-    @cached_property
+    @property
     def layers(self) -> int:
         """Blocks on this rank."""
-        return sum(kind.count for kind in self.blocks)
+        return self.counted.layers
 
-    @cached_property
+    @property
     def cuda(self) -> bool:
         """Whether the rank is a GPU."""
         return self.spec.hardware.device == "cuda"
@@ -150,7 +159,8 @@ def held(spec: RunSpec, view: RankView, family: Family, dtypes: Dtypes, engine: 
     """Count what a rank holds."""
     model, ends = spec.model, (view.embedding, view.head)
     vocabulary = padded(model.vocab_size, engine.vocabulary_multiple)
-    counted = _counted(family, model, spec.adapter, vocabulary, view.layers, ends, cut_of(view, engine))
+    kinds = kinds_of(family, model, view.layers, first_apart=spec.adapter.name != "none")
+    counted = count_elements(family, model, spec.adapter, vocabulary, kinds, ends, cut_of(view, engine))
     return Held(
         spec=spec,
         view=view,
@@ -158,23 +168,22 @@ def held(spec: RunSpec, view: RankView, family: Family, dtypes: Dtypes, engine: 
         engine=engine,
         blocks=tuple(_kind(spec, family, engine, alike) for alike in counted.blocks),
         around=adapted.around(family.around(model, engine), spec) if view.head else (),
-        embedding=counted.embedding,
-        head=counted.head,
+        counted=counted,
         tokens=spec.train.micro_batch_size * rounded_up(spec.sequence_length, view.tokens),
         vocabulary=vocabulary,
     )
 
 
-def _kind(spec: RunSpec, family: Family, engine: Engine, alike: _Alike) -> BlockKind:
+def _kind(spec: RunSpec, family: Family, engine: Engine, alike: Alike) -> BlockKind:
     model, layer = spec.model, alike.layer
     made, working, closing = _rows(family, model, layer, engine)
     saved = made
     if spec.adapter.name != "none":
-        block = _block(family, model, layer)
+        block = block_weights(family, model, layer)
         saved = adapted.saved(made, block, spec, engine, first=layer == 0)
         working = adapted.working(working, made, block, spec)
     if spec.checkpointing.mode == "selective":
-        saved = (*saved, *selective.products(_block(family, model, layer), spec, engine))
+        saved = (*saved, *selective.products(block_weights(family, model, layer), spec, engine))
     return BlockKind(
         name=alike.name,
         count=alike.count,
@@ -186,111 +195,10 @@ def _kind(spec: RunSpec, family: Family, engine: Engine, alike: _Alike) -> Block
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Alike:
-    """Equal blocks: the family's word, the first of their layers, how many they are and the elements of one."""
-
-    name: str
-    layer: int
-    count: int
-    elements: Elements
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Counted:
-    """The elements of one rank."""
-
-    blocks: tuple[_Alike, ...]
-    embedding: Elements
-    head: Elements
-
-
-@lru_cache(maxsize=4096)
-def _counted(
-    family: Family,
-    model: ModelSpec,
-    adapter: AdapterSpec,
-    vocabulary: int,
-    layers: tuple[int, ...],
-    ends: tuple[bool, bool],
-    cut: Cut,
-) -> _Counted:
-    """Equal blocks together, beside an adapter the model's first block apart; ``ends``: embedding and head."""
-    table, head = family.embedding(model, vocabulary), list(family.head(model, vocabulary))
-    if not ends[0] and model.tie_word_embeddings:
-        # A tied model in stages keeps a second copy of the token table where the loss is (Megatron-core, torch).
-        head.append(table[0])
-    return _Counted(
-        blocks=tuple(
-            _Alike(
-                name=name,
-                layer=layer,
-                count=count,
-                elements=_block_elements(family, model, adapter, layer, cut),
-            )
-            for name, layer, count in _kinds(family, model, layers, first_apart=adapter.name != "none")
-        ),
-        embedding=elements_of(adapted.frozen(table, adapter), cut) if ends[0] else Elements(),
-        head=elements_of(adapted.frozen(head, adapter), cut) if ends[1] else Elements(),
-    )
-
-
-def _kinds(
-    family: Family, model: ModelSpec, layers: Iterable[int], *, first_apart: bool
-) -> tuple[tuple[str, int, int], ...]:
-    """Of each kind of block its name, the first of its layers and how many there are."""
-    kinds = dict[tuple[str, bool], list[int]]()
-    for layer in layers:
-        kinds.setdefault((family.kind(model, layer), first_apart and layer == 0), []).append(layer)
-    return tuple((name, own[0], len(own)) for (name, _), own in kinds.items())
-
-
-@lru_cache(maxsize=4096)
-def _block_elements(family: Family, model: ModelSpec, adapter: AdapterSpec, layer: int, cut: Cut) -> Elements:
-    return elements_of(adapted.weights(_block(family, model, layer), adapter), cut)
-
-
-@lru_cache(maxsize=256)
-def _block(family: Family, model: ModelSpec, layer: int) -> tuple[Weight, ...]:
-    return tuple(family.block(model, layer))
-
-
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def _rows(
     family: Family, model: ModelSpec, layer: int, engine: Engine
 ) -> tuple[tuple[Saved, ...], tuple[Saved, ...], tuple[Saved, ...]]:
     """What a block makes, what its backward pass adds and what is left at its end."""
     saved, working = family.saved(model, layer, engine), family.working(model, layer, engine)
     return tuple(saved), tuple(working), tuple(family.closing(model, engine))
-
-
-def padded(vocabulary: int, multiple: int) -> int:
-    """The vocabulary, rounded up to a multiple."""
-    return -(-vocabulary // multiple) * multiple
-
-
-def parameter_counts(spec: RunSpec, family: Family) -> tuple[int, int]:
-    """Parameters of the model, and those that one token meets: all but the routed experts that it is not sent to.
-
-    An adapter's parameters count among the model's.
-    """
-    return _parameter_counts(family, spec.model, spec.adapter)
-
-
-@lru_cache(maxsize=256)
-def _parameter_counts(family: Family, model: ModelSpec, adapter: AdapterSpec) -> tuple[int, int]:
-    around = [*family.embedding(model, model.vocab_size), *family.head(model, model.vocab_size)]
-    total = active = sum(weight.elements for weight in around)
-    for _, layer, count in _kinds(family, model, range(model.num_hidden_layers), first_apart=False):
-        weights = adapted.weights(_block(family, model, layer), adapter)
-        idle = sum(_idle(weight, model.num_experts_per_tok) for weight in weights)
-        size = sum(weight.elements for weight in weights)
-        total += count * size
-        active += count * (size - idle)
-    return total, active
-
-
-def _idle(weight: Weight, choices: int) -> int:
-    if weight.split != "expert":
-        return 0
-    return (weight.copies - min(choices, weight.copies)) * prod(weight.shape)

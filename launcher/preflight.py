@@ -10,7 +10,7 @@ from typing import Any
 
 from launcher import fixes, memory, registry, verdict, ways
 from launcher.errors import ConfigError
-from launcher.fixes import Fix, Judged
+from launcher.fixes import Fix
 from launcher.memory import Breakdown, MemoryEstimate
 from launcher.native import Judgement
 from launcher.spec import RunSpec
@@ -136,12 +136,11 @@ def parts(spec: RunSpec) -> dict[str, Any]:
     }
 
 
-def _judged(spec: RunSpec) -> Judged | None:
-    """A neighbour of a run: None where it is invalid."""
+def _judged(spec: RunSpec) -> Verdict | None:
+    """The verdict on a neighbour of a run; None where it is invalid."""
     if next(broken_rules(spec), None) is not None:
         return None
-    estimate = estimated(spec)
-    return Judged(estimate=estimate, verdict=verdict.judge(spec, estimate))
+    return verdict.judge(spec, memory.needs(spec, **parts(spec)))
 
 
 def _found(modules: Iterable[ModuleType], spec: RunSpec) -> Iterator[ConfigError]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from launcher.spec import RunSpec
 
@@ -24,9 +24,11 @@ class StateShares:
     optimizer: Fraction = ONE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankView:
-    """One rank of one pipeline stage.
+_UNSHARDED = StateShares()
+
+
+class RankView(NamedTuple):
+    """One rank of one pipeline stage; a tuple, since the fold replaces a part of it in each of its steps.
 
     Attributes:
         stage: Its pipeline stage, from 0.
@@ -98,8 +100,8 @@ def whole(spec: RunSpec, stage: int = 0) -> RankView:
         tensor=ONE,
         experts=ONE,
         expert_tensor=ONE,
-        states=StateShares(),
-        expert_states=StateShares(),
+        states=_UNSHARDED,
+        expert_states=_UNSHARDED,
     )
 
 

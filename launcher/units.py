@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 KIB = 2**10
 MIB = 2**20
 GIB = 2**30
@@ -17,6 +19,7 @@ def gib(size: int) -> str:
     return f"{size / GIB:.2f} GiB"
 
 
+@lru_cache(maxsize=1024)
 def count(number: int) -> str:
     """A count as people say it: ``"6.74 B"`` for 6,738,415,616."""
     for limit, suffix in ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K")):

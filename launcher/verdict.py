@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from launcher.errors import ConfigError
-from launcher.memory import MemoryEstimate
+from launcher.memory import MemoryEstimate, Needs
 from launcher.spec import RunSpec
 from launcher.units import gib
 
@@ -64,27 +64,27 @@ class Verdict:
 INVALID = Verdict(name="invalid")
 
 
-def judge(spec: RunSpec, estimate: MemoryEstimate) -> Verdict:
-    """Compare an estimate with what there is.
+def judge(spec: RunSpec, needs: Needs) -> Verdict:
+    """Compare what a run needs with what there is.
 
     The device decides by the band around ``needed``, with context and communicators added at both ends: above the
     capacity as a whole it does not fit, across it it is tight. Host and disk have no band.
     """
-    outside, capacity = estimate.outside_bytes, spec.rank_memory_bytes
-    used = estimate.peak.needed_bytes + outside
-    shortages = tuple(_shortages(spec, estimate))
+    outside, capacity = needs.outside_bytes, spec.rank_memory_bytes
+    used = needs.peak.needed_bytes + outside
+    shortages = tuple(_shortages(spec, needs))
     if shortages:
         name: VerdictName = "does_not_fit"
     else:
-        name = "tight" if capacity is not None and capacity < estimate.peak.high_bytes + outside else "fits"
+        name = "tight" if capacity is not None and capacity < needs.peak.high_bytes + outside else "fits"
     return Verdict(name=name, used_bytes=used, capacity_bytes=capacity, shortages=shortages)
 
 
-def _shortages(spec: RunSpec, estimate: MemoryEstimate) -> Iterator[Shortage]:
-    peak, outside, capacity = estimate.peak, estimate.outside_bytes, spec.rank_memory_bytes
+def _shortages(spec: RunSpec, needs: Needs) -> Iterator[Shortage]:
+    peak, outside, capacity = needs.peak, needs.outside_bytes, spec.rank_memory_bytes
     if capacity is not None and peak.low_bytes + outside > capacity:
         yield Shortage(place="device", used_bytes=peak.needed_bytes + outside, capacity_bytes=capacity)
-    host, disk = estimate.host, estimate.disk
+    host, disk = needs.host, needs.disk
     # On the CPU the devices are the host: only what is offloaded beside them is another fact.
     inside = spec.cluster.gpus_per_node * peak.device_bytes if spec.hardware.device == "cpu" else 0
     if host.capacity_bytes is not None and host.bytes_per_node > max(host.capacity_bytes, inside):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from itertools import islice
 from operator import attrgetter
+from typing import Any
 
 from launcher.spec import RunSpec
 
@@ -15,11 +16,19 @@ _FIELD_OF_KEY = {"async": "asynchronous"}
 
 def changed(spec: RunSpec, path: str, value: object) -> RunSpec:
     """The same run with one key set: ``changed(spec, "parallel.tensor", 4)``."""
-    group, _, key = path.partition(".")
-    if not key:
-        return replace(spec, **{group: value})  # type: ignore[arg-type]
-    section = replace(getattr(spec, group), **{_FIELD_OF_KEY.get(key, key): value})
-    return replace(spec, **{group: section})
+    return changed_at(spec, {path: value})
+
+
+def changed_at(spec: RunSpec, settings: Mapping[str, object]) -> RunSpec:
+    """The same run with several keys set at once."""
+    groups: dict[str, Any] = {}
+    for path, value in settings.items():
+        group, _, key = path.partition(".")
+        groups.setdefault(group, {})[_FIELD_OF_KEY.get(key, key)] = value
+    sections = {
+        group: keys[""] if "" in keys else replace(getattr(spec, group), **keys) for group, keys in groups.items()
+    }
+    return replace(spec, **sections)
 
 
 def value_at(spec: RunSpec, path: str) -> object:
@@ -30,8 +39,17 @@ def value_at(spec: RunSpec, path: str) -> object:
 @cache
 def _getter(path: str) -> Callable[[RunSpec], object]:
     """Of one of the keys that rules and neighbours name."""
+    return attrgetter(_attribute(path))
+
+
+def reader(paths: Iterable[str]) -> Callable[[RunSpec], tuple[object, ...]]:
+    """What reads the values of several keys at once, two at least."""
+    return attrgetter(*map(_attribute, paths))
+
+
+def _attribute(path: str) -> str:
     group, dot, key = path.partition(".")
-    return attrgetter(group + dot + _FIELD_OF_KEY.get(key, key))
+    return group + dot + _FIELD_OF_KEY.get(key, key)
 
 
 def override(path: str, value: object) -> str:
@@ -65,7 +83,7 @@ def multiples_around(number: int, step: int, count: int = 2) -> list[int]:
 
 def nearest(
     spec: RunSpec, path: str, candidates: Iterable[int], legal: Callable[[RunSpec], bool], limit: int = 8
-) -> list[str]:
+) -> Iterator[str]:
     """Overrides of ``path`` with which ``legal`` holds, the nearest to the present value first.
 
     Args:
@@ -79,7 +97,7 @@ def nearest(
     here = value if isinstance(value, int) else 0
     ordered = sorted(set(candidates) - {here}, key=lambda candidate: (abs(candidate - here), candidate))
     found = (candidate for candidate in ordered if legal(changed(spec, path, candidate)))
-    return [override(path, candidate) for candidate in islice(found, limit)]
+    yield from (override(path, candidate) for candidate in islice(found, limit))
 
 
 def applied(spec: RunSpec, text: str) -> RunSpec | None:

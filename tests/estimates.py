@@ -25,6 +25,7 @@ def estimate_of(*, low: int, needed: int, high: int, static: int = 8 * GIB, stag
         parameters=ParameterCount(total=10**9, active=10**9, per_rank=10**9 // 8),
         static_bytes=static,
         peak=peak,
+        outside_bytes=CONTEXT,
         phases={"load": quarter, "forward": low, "backward": low, "optimizer": quarter, "checkpoint_save": quarter},
         piles=(
             PileBytes(pile="parameters", bytes=quarter, formula="4 P / N", source="by hand"),

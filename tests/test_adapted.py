@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from launcher import registry
-from launcher.held import NF4_BITS, Held, parameter_counts
+from launcher.counted import parameter_counts
+from launcher.held import NF4_BITS, Held
 from launcher.memory import MemoryEstimate, estimate
 from launcher.memory.estimate import RankTerms, rank_terms
 from launcher.spec import RunSpec

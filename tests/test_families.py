@@ -6,7 +6,7 @@ import pytest
 
 from launcher import registry
 from launcher.blocks import Engine
-from launcher.held import parameter_counts
+from launcher.counted import parameter_counts
 from launcher.spec import RunSpec
 from tests.family_modules import CASES, TOKENS, block_of, saved_by_autograd
 from tests.helpers import make_spec

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from launcher.memory.breakdown import Breakdown, Column, breakdown
-from launcher.memory.estimate import estimate, rank_terms
+from launcher.memory.estimate import estimate, needs, rank_terms
 from launcher.memory.result import (
     DiskSpace,
     HostMemory,
     MemoryEstimate,
+    Needs,
     ParameterCount,
     Peak,
     PileBytes,
@@ -20,11 +21,13 @@ __all__ = [
     "DiskSpace",
     "HostMemory",
     "MemoryEstimate",
+    "Needs",
     "ParameterCount",
     "Peak",
     "PileBytes",
     "RankPeak",
     "breakdown",
     "estimate",
+    "needs",
     "rank_terms",
 ]

@@ -136,9 +136,10 @@ def forward_working(held: Held) -> Iterator[MemoryTerm]:
 def block_bytes(held: Held, kind: BlockKind) -> int:
     """What one block keeps of one micro-batch, averaged over the blocks where only some are checkpointed."""
     spec = held.spec.checkpointing
-    whole, kept = held.bytes_of(kind.saved), kept_bytes(held, kind)
+    whole = held.bytes_of(kind.saved)
     if spec.mode == "none":
         return whole
+    kept = kept_bytes(held, kind)
     if spec.mode == "selective":
         return kept
     if spec.method == "block":

@@ -36,6 +36,7 @@ class Band:
     own: bool
 
 
+@cache
 def band(framework: str, *, cuda: bool) -> Band:
     """The band of a framework: of its measured runs, or else the widest that was measured of any.
 

@@ -10,11 +10,12 @@ from types import ModuleType
 from typing import Protocol
 
 from launcher.blocks import Engine, Family
+from launcher.counted import parameter_counts
 from launcher.dtypes import Dtypes
-from launcher.held import Held, held, parameter_counts
+from launcher.held import Held, held
 from launcher.memory import activations, device, host, logits, states
 from launcher.memory.band import Band, band
-from launcher.memory.result import MemoryEstimate, ParameterCount, Peak, PileBytes, RankPeak
+from launcher.memory.result import MemoryEstimate, Needs, ParameterCount, Peak, PileBytes, RankPeak
 from launcher.rank import Strategy, views
 from launcher.spec import RunSpec
 from launcher.terms import MOMENTS, OUTSIDE_PILES, PHASES, PILES, MemoryTerm, Moment, Phase
@@ -47,13 +48,21 @@ class RankTerms:
         """Bytes from torch's allocator at one moment."""
         return self._allocated[moment]
 
+    @property
+    def outside_bytes(self) -> int:
+        """Bytes outside of torch's allocator, at the peak."""
+        return sum(term.bytes for term in self.at(self.peak[1]) if term.pile in OUTSIDE_PILES)
+
     @cached_property
     def _allocated(self) -> dict[Moment, int]:
-        sums: dict[Moment, int] = dict.fromkeys(MOMENTS, 0)
+        together = dict[frozenset[Moment], int]()
         for term in self.terms:
             if term.pile not in OUTSIDE_PILES:
-                for moment in term.moments:
-                    sums[moment] += term.bytes
+                together[term.moments] = together.get(term.moments, 0) + term.bytes
+        sums: dict[Moment, int] = dict.fromkeys(MOMENTS, 0)
+        for moments, size in together.items():
+            for moment in moments:
+                sums[moment] += size
         return sums
 
     def at(self, moment: Moment) -> list[MemoryTerm]:
@@ -63,8 +72,8 @@ class RankTerms:
     @cached_property
     def peak(self) -> tuple[int, Moment]:
         """The allocated peak and its moment; of equal ones the first."""
-        best = max(MOMENTS, key=self.allocated)
-        return self.allocated(best), best
+        best = max(self._allocated, key=self._allocated.__getitem__)
+        return self._allocated[best], best
 
 
 def estimate(
@@ -83,27 +92,48 @@ def estimate(
         backend: The package of ``launcher.backends`` that ``backend.name`` names.
     """
     ranks = rank_terms(spec, family=family, strategies=strategies, backend=backend)
-    worst = max(ranks, key=lambda rank: rank.peak[0])
-    allocated, moment = worst.peak
-    loss = device.allocator(spec)
-    reserved = ceil(allocated * (1 + loss.reserved))
-    piles = tuple(_piles(worst.at(moment), reserved - allocated, loss))
+    worst, error, loss = _worst(ranks), _band(spec, backend), device.allocator(spec)
+    needed, (allocated, moment) = _needs(ranks, family, error), worst.peak
     total, active = parameter_counts(spec, family)
-    device_bytes = sum(pile.bytes for pile in piles)
-    # A backend that stands in for the spec's own is an object; the launcher's are modules.
-    framework = spec.backend.name if isinstance(backend, ModuleType) else type(backend).__name__
-    error = band(framework, cuda=worst.held.cuda)
     return MemoryEstimate(
         parameters=ParameterCount(total=total, active=active, per_rank=worst.held.elements.parameters),
         static_bytes=worst.allocated("idle"),
-        peak=_peak(worst, device_bytes, error),
+        peak=needed.peak,
+        outside_bytes=needed.outside_bytes,
         band=error,
         phases=_phases(ranks),
-        piles=piles,
+        piles=tuple(_piles(worst.at(moment), needed.peak.reserved_bytes - allocated, loss)),
         ranks=tuple(_rank_peak(rank) for rank in ranks),
-        host=host.host_memory(tuple(rank.held for rank in ranks), device_bytes),
-        disk=host.checkpoint(worst.held, total),
+        host=needed.host,
+        disk=needed.disk,
     )
+
+
+def needs(spec: RunSpec, *, family: Family, strategies: Iterable[Strategy], backend: Backend) -> Needs:
+    """The part of the estimate that a verdict rests on, in two thirds of its time; the arguments are the same."""
+    ranks = rank_terms(spec, family=family, strategies=strategies, backend=backend)
+    return _needs(ranks, family, _band(spec, backend))
+
+
+def _needs(ranks: Sequence[RankTerms], family: Family, error: Band) -> Needs:
+    worst = _worst(ranks)
+    peak = _peak(worst, error)
+    return Needs(
+        peak=peak,
+        outside_bytes=worst.outside_bytes,
+        host=host.host_memory(tuple(rank.held for rank in ranks), peak.device_bytes),
+        disk=host.checkpoint(worst.held, parameter_counts(worst.held.spec, family)[0]),
+    )
+
+
+def _worst(ranks: Sequence[RankTerms]) -> RankTerms:
+    return max(ranks, key=lambda rank: rank.peak[0])
+
+
+def _band(spec: RunSpec, backend: Backend) -> Band:
+    """Of the framework; a backend that stands in for the spec's own is an object, the launcher's are modules."""
+    framework = spec.backend.name if isinstance(backend, ModuleType) else type(backend).__name__
+    return band(framework, cuda=spec.hardware.device == "cuda")
 
 
 def rank_terms(
@@ -139,16 +169,16 @@ def _terms(one: Held, backend: Backend) -> Iterator[MemoryTerm]:
     yield from backend.overheads(one)
 
 
-def _peak(worst: RankTerms, device_bytes: int, error: Band) -> Peak:
+def _peak(worst: RankTerms, error: Band) -> Peak:
     spec = worst.held.spec
     allocated, moment = worst.peak
     loss = device.allocator(spec)
-    needed = ceil(allocated * (1 + loss.needed))
+    needed, reserved = ceil(allocated * (1 + loss.needed)), ceil(allocated * (1 + loss.reserved))
     return Peak(
         allocated_bytes=allocated,
         needed_bytes=needed,
-        reserved_bytes=ceil(allocated * (1 + loss.reserved)),
-        device_bytes=device_bytes,
+        reserved_bytes=reserved,
+        device_bytes=reserved + worst.outside_bytes,
         low_bytes=min(allocated, int(needed * error.low)),
         high_bytes=max(needed, ceil(needed * error.high)),
         phase=MOMENTS[moment],

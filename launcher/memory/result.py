@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 
 from launcher.memory.band import Band
-from launcher.terms import OUTSIDE_PILES, Phase, Pile
+from launcher.terms import Phase, Pile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,35 +80,41 @@ class DiskSpace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryEstimate:
+class Needs:
+    """What a run needs of its device, host and disk.
+
+    Attributes:
+        peak: The peak of the worst rank.
+        outside_bytes: Context and communicators: what its device holds outside of torch's allocator.
+        host: Host memory of a node.
+        disk: Checkpoints on disk.
+    """
+
+    peak: Peak
+    outside_bytes: int
+    host: HostMemory
+    disk: DiskSpace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryEstimate(Needs):
     """The answer of the memory model for one run.
 
     Attributes:
         parameters: Parameter counts.
         static_bytes: Allocated between two steps on the worst rank.
-        peak: The peak of the worst rank.
         phases: The allocated peak of each phase, of the rank that is worst in it.
         piles: What the peak of the worst rank consists of; they sum to ``peak.device_bytes``.
         ranks: One rank of each pipeline stage.
-        host: Host memory of a node.
-        disk: Checkpoints on disk.
         band: What the ends of the error band are taken from.
     """
 
     parameters: ParameterCount
     static_bytes: int
-    peak: Peak
     phases: dict[Phase, int] = field(hash=False)
     piles: tuple[PileBytes, ...]
     ranks: tuple[RankPeak, ...]
-    host: HostMemory
-    disk: DiskSpace
     band: Band | None = None
-
-    @property
-    def outside_bytes(self) -> int:
-        """Context and communicators: what the device holds for the process outside of torch's allocator."""
-        return sum(pile.bytes for pile in self.piles if pile.pile in OUTSIDE_PILES)
 
     @property
     def largest_pile(self) -> PileBytes:

@@ -24,6 +24,4 @@ type Neighbour = Callable[[RunSpec], Iterator[Change]]
 def set_to(spec: RunSpec, cost: str, settings: dict[str, object], shown: tuple[str, ...] | None = None) -> Change:
     """Keys set to values; ``shown`` are other words for the same."""
     overrides = shown or tuple(ways.override(path, value) for path, value in settings.items())
-    for path, value in settings.items():
-        spec = ways.changed(spec, path, value)
-    return Change(overrides, spec, cost)
+    return Change(overrides, ways.changed_at(spec, settings), cost)

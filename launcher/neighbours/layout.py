@@ -49,7 +49,7 @@ def _is_preset(spec: RunSpec, name: str, *, shard: bool, stage: int) -> bool:
 
 def sharding(spec: RunSpec) -> Iterator[Change]:
     """Model states sharded over the data ranks: the next stages of ZeRO, or FSDP in place of DDP."""
-    if spec.world.shard == 1:
+    if spec.shard_degree == 1:
         return
     if spec.backend.name == "fsdp":
         yield from _fsdp(spec)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
 from launcher import ways
 from launcher.errors import ConfigError
@@ -32,10 +33,10 @@ def _not_whole(spec: RunSpec) -> ConfigError:
         "train.global_batch_size",
         total,
         f"must be a multiple of micro-batch {micro} x data degree {data} = {step}",
-        [
-            *ways.nearest(spec, "train.global_batch_size", ways.multiples_around(total, step), _whole, limit=2),
-            *ways.nearest(spec, "train.micro_batch_size", ways.divisors(total), _whole, limit=2),
-        ],
+        chain(
+            ways.nearest(spec, "train.global_batch_size", ways.multiples_around(total, step), _whole, limit=2),
+            ways.nearest(spec, "train.micro_batch_size", ways.divisors(total), _whole, limit=2),
+        ),
     )
 
 

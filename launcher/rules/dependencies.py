@@ -213,10 +213,13 @@ WARNED: tuple[Dependent, ...] = (
     ),
 )
 
+_REFUSED_VALUES = ways.reader(row.path for row in REFUSED)
+_WARNED_VALUES = ways.reader(row.path for row in WARNED)
+
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
     """Keys set beside nothing that reads them."""
-    yield from _idle(spec, REFUSED)
+    yield from _idle(spec, REFUSED, _REFUSED_VALUES)
     if spec.script_args and spec.script is None:
         rule = "arguments after -- belong to a script"
         yield ConfigError("script_args", list(spec.script_args), rule, ["script=path/to/train.py", "script_args=[]"])
@@ -224,12 +227,13 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
     """Keys that are idle beside the present choices."""
-    yield from _idle(spec, WARNED)
+    yield from _idle(spec, WARNED, _WARNED_VALUES)
 
 
-def _idle(spec: RunSpec, rows: tuple[Dependent, ...]) -> Iterator[ConfigError]:
-    for row in rows:
-        value = ways.value_at(spec, row.path)
+def _idle(
+    spec: RunSpec, rows: tuple[Dependent, ...], read: Callable[[RunSpec], tuple[object, ...]]
+) -> Iterator[ConfigError]:
+    for row, value in zip(rows, read(spec), strict=True):
         if value != row.neutral and not row.active(spec):
             found = list(value) if isinstance(value, tuple) else value
             back = [] if isinstance(value, dict) else [ways.override(row.path, row.neutral)]  # Mappings only grow.

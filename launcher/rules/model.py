@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
 from launcher import ways
 from launcher.errors import ConfigError
@@ -30,7 +31,7 @@ def _heads(spec: RunSpec) -> Iterator[ConfigError]:
         path = "model.num_attention_heads"
         legal = ways.nearest(spec, path, ways.divisors(hidden), lambda run: not list(_heads(run)), limit=2)
         head_dim = ways.override("model.head_dim", max(1, hidden // heads))
-        yield ConfigError(path, heads, rule, [*legal, head_dim])
+        yield ConfigError(path, heads, rule, chain(legal, (head_dim,)))
     if key_value is not None and heads % key_value:
         path = "model.num_key_value_heads"
         rule = f"must divide the {heads} attention heads: every group of them shares one key and value head"

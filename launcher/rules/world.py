@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
 from launcher import ways
 from launcher.errors import ConfigError
@@ -38,24 +39,18 @@ def _indivisible(spec: RunSpec) -> ConfigError:
         f"parallel.{largest}",
         getattr(spec.parallel, largest),
         f"the ranks of one model copy ({product}{equals}) must divide the {ranks(spec)}",
-        [*_smaller_degrees(spec, used), *_larger_worlds(spec)],
+        chain(_smaller_degrees(spec, used), _larger_worlds(spec)),
     )
 
 
-def _smaller_degrees(spec: RunSpec, used: list[str]) -> list[str]:
-    largest_first = sorted(used, key=lambda name: -int(getattr(spec.parallel, name)))
-    return [
-        way
-        for name in largest_first
-        for way in ways.nearest(spec, f"parallel.{name}", ways.divisors(spec.gpus), _divides, limit=3)
-    ]
+def _smaller_degrees(spec: RunSpec, used: list[str]) -> Iterator[str]:
+    for name in sorted(used, key=lambda name: -int(getattr(spec.parallel, name))):
+        yield from ways.nearest(spec, f"parallel.{name}", ways.divisors(spec.gpus), _divides, limit=3)
 
 
-def _larger_worlds(spec: RunSpec) -> list[str]:
+def _larger_worlds(spec: RunSpec) -> Iterator[str]:
     per_node, nodes = spec.cluster.gpus_per_node, spec.cluster.nodes
     larger_nodes = range(per_node + 1, _LARGEST_NODE + 1)
     more_nodes = range(nodes + 1, nodes + spec.model_parallel + 1)
-    return [
-        *ways.nearest(spec, "cluster.gpus_per_node", larger_nodes, _divides, limit=1),
-        *ways.nearest(spec, "cluster.nodes", more_nodes, _divides, limit=1),
-    ]
+    yield from ways.nearest(spec, "cluster.gpus_per_node", larger_nodes, _divides, limit=1)
+    yield from ways.nearest(spec, "cluster.nodes", more_nodes, _divides, limit=1)

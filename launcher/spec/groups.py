@@ -89,6 +89,8 @@ class BackendSpec:
 
     def argument(self, name: str, default: Any = None) -> Any:
         """The engine's own argument from ``extra``, spelt there with dashes or underscores, or the default."""
+        if not self.extra:
+            return default
         spelt = {key.lstrip("-").replace("_", "-"): value for key, value in self.extra.items()}
         return spelt.get(name, default)
 

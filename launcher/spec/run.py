@@ -41,11 +41,6 @@ class World:
     replicate: int
     gradient_accumulation: int
 
-    @property
-    def shard(self) -> int:
-        """Ranks over which FSDP or ZeRO shards: data, context and Ulysses ranks of one HSDP replica."""
-        return self.data * self.context * self.ulysses // self.replicate
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec:
@@ -84,6 +79,11 @@ class RunSpec:
     def data_degree(self) -> int:
         """Ranks that see different samples; at least 1, also where the degrees do not divide the world."""
         return max(1, self.gpus // self.model_parallel)
+
+    @property
+    def shard_degree(self) -> int:
+        """Ranks over which FSDP or ZeRO shards: data, context and Ulysses ranks of one HSDP replica."""
+        return self.data_degree * self.parallel.context * self.parallel.ulysses // self.parallel.replicate
 
     @property
     def sequence_length(self) -> int:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from fractions import Fraction
+from itertools import chain
 
 from launcher import ways
 from launcher.errors import ConfigError
@@ -16,7 +16,7 @@ def apply(view: RankView, spec: RunSpec) -> RankView:
     """The rank's share of the tokens of a sequence."""
     if spec.parallel.context == 1:
         return view
-    return replace(view, tokens=view.tokens * Fraction(1, spec.parallel.context))
+    return view._replace(tokens=view.tokens * Fraction(1, spec.parallel.context))
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
@@ -31,7 +31,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     rule = f"must be a multiple of 2 x context {degree} = {2 * degree}: every rank takes a chunk from each end"
     legal = ways.nearest(spec, "train.sequence_length", ways.multiples_around(length, 2 * degree), _divides, limit=2)
     smaller = ways.nearest(spec, "parallel.context", range(1, degree), _divides, limit=3)
-    yield ConfigError("train.sequence_length", length, rule, [*legal, *smaller])
+    yield ConfigError("train.sequence_length", length, rule, chain(legal, smaller))
 
 
 def _divides(spec: RunSpec) -> bool:

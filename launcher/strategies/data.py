@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from fractions import Fraction
 
 from launcher import ways
@@ -16,7 +15,7 @@ def apply(view: RankView, spec: RunSpec) -> RankView:
     """The rank's share of the global batch."""
     if spec.data_degree == 1:
         return view
-    return replace(view, batch=view.batch * Fraction(1, spec.data_degree))
+    return view._replace(batch=view.batch * Fraction(1, spec.data_degree))
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from fractions import Fraction
+from itertools import chain
 
 from launcher import ways
 from launcher.errors import ConfigError
@@ -16,7 +16,7 @@ def apply(view: RankView, spec: RunSpec) -> RankView:
     """The rank's share of the routed experts."""
     if spec.parallel.expert == 1:
         return view
-    return replace(view, experts=view.experts * Fraction(1, spec.parallel.expert))
+    return view._replace(experts=view.experts * Fraction(1, spec.parallel.expert))
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
@@ -38,10 +38,10 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
             f"expert {degree} x expert_tensor {inside} x pipeline {stages} = {degree * inside * stages} ranks"
             f" hold one copy of the experts; it must divide the world of {spec.gpus}"
         )
-        legal = [
-            *ways.nearest(spec, "parallel.expert", ways.divisors(experts), _divides_world),
-            *ways.nearest(spec, "parallel.expert_tensor", range(1, inside), _divides_world, limit=2),
-        ]
+        legal = chain(
+            ways.nearest(spec, "parallel.expert", ways.divisors(experts), _divides_world),
+            ways.nearest(spec, "parallel.expert_tensor", range(1, inside), _divides_world, limit=2),
+        )
         yield ConfigError("parallel.expert", degree, rule, legal)
 
 

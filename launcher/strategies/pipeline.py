@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from fractions import Fraction
+from itertools import chain
 
 from launcher import ways
 from launcher.errors import ConfigError
@@ -22,8 +22,7 @@ def apply(view: RankView, spec: RunSpec) -> RankView:
     if mirrored:
         # DualPipe keeps two copies of the model: each rank runs a stage and the mirrored one (arXiv:2412.19437).
         layers += stage_layers(spec, last - view.stage)
-    return replace(
-        view,
+    return view._replace(
         layers=layers,
         embedding=view.stage == 0 or (mirrored and view.stage == last),
         head=view.stage == last or (mirrored and view.stage == 0),
@@ -146,12 +145,12 @@ def _uneven(spec: RunSpec) -> ConfigError:
     if first is None and last is None:
         rule = f"pipeline stages must divide the {layers} layers, or the first and last stage have sizes of their own"
         ends = range(1, layers)
-        legal += ways.nearest(spec, "parallel.first_stage_layers", ends, _shares_out, limit=1)
-        return ConfigError("parallel.pipeline", stages, rule, legal)
+        own = ways.nearest(spec, "parallel.first_stage_layers", ends, _shares_out, limit=1)
+        return ConfigError("parallel.pipeline", stages, rule, chain(legal, own))
     path = "parallel.first_stage_layers" if first is not None else "parallel.last_stage_layers"
     rule = f"what the first and last stage leave of the {layers} layers must be shared equally by the other stages"
     sizes = ways.nearest(spec, path, range(1, layers), _shares_out, limit=2)
-    return ConfigError(path, first if first is not None else last, rule, [*sizes, *legal])
+    return ConfigError(path, first if first is not None else last, rule, chain(sizes, legal))
 
 
 def _uneven_chunks(spec: RunSpec) -> ConfigError:
@@ -167,7 +166,7 @@ def _schedule(spec: RunSpec) -> Iterator[ConfigError]:
         per_stage = spec.model.num_hidden_layers // spec.parallel.pipeline
         legal = ways.nearest(spec, "parallel.virtual_pipeline", ways.divisors(per_stage), _whole_chunks, limit=2)
         rule = "the interleaved schedule needs several model chunks on each stage (parallel.virtual_pipeline)"
-        yield ConfigError("parallel.schedule", schedule, rule, [*legal, "parallel.schedule=1f1b"])
+        yield ConfigError("parallel.schedule", schedule, rule, chain(legal, ("parallel.schedule=1f1b",)))
     if schedule not in ("1f1b", "interleaved") and chunks > 1:
         rule = f"several model chunks on a stage are the interleaved schedule, not {schedule}"
         way_out = ["parallel.schedule=interleaved", "parallel.virtual_pipeline=1"]
@@ -190,7 +189,7 @@ def _broken_rounds(spec: RunSpec) -> ConfigError:
     round_trip = spec.train.micro_batch_size * spec.data_degree * stages
     candidates = ways.multiples_around(spec.global_batch_size, round_trip)
     legal = ways.nearest(spec, "train.global_batch_size", candidates, _full_rounds, limit=2)
-    way_out = [*legal, "parallel.virtual_pipeline=1"]
+    way_out = chain(legal, ("parallel.virtual_pipeline=1",))
     return ConfigError("train.global_batch_size", spec.global_batch_size, rule, way_out)
 
 

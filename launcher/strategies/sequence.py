@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from fractions import Fraction
+from itertools import chain
 
 from launcher import ways
 from launcher.errors import ConfigError
@@ -16,7 +16,7 @@ def apply(view: RankView, spec: RunSpec) -> RankView:
     """The rank's share of the tokens outside of attention and MLP."""
     if not spec.parallel.sequence:
         return view
-    return replace(view, residual=view.residual * Fraction(1, spec.parallel.tensor))
+    return view._replace(residual=view.residual * Fraction(1, spec.parallel.tensor))
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
@@ -32,7 +32,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
         rule = f"with parallel.sequence=true it must be a multiple of {cut}, the ranks that share a sequence"
         candidates = ways.multiples_around(length, cut)
         legal = ways.nearest(spec, "train.sequence_length", candidates, _divides, limit=2)
-        yield ConfigError("train.sequence_length", length, rule, [*legal, "parallel.sequence=false"])
+        yield ConfigError("train.sequence_length", length, rule, chain(legal, ("parallel.sequence=false",)))
 
 
 def _divides(spec: RunSpec) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from fractions import Fraction
 
 from launcher import ways
@@ -23,9 +22,8 @@ def apply(view: RankView, spec: RunSpec) -> RankView:
         return view
     inside = spec.parallel.pipeline * spec.parallel.expert * (spec.parallel.expert_tensor or spec.parallel.tensor)
     expert_copies = max(1, spec.gpus // inside // spec.parallel.replicate)
-    return replace(
-        view,
-        states=_narrowed(view.states, stage, max(1, spec.world.shard)),
+    return view._replace(
+        states=_narrowed(view.states, stage, max(1, spec.shard_degree)),
         expert_states=_narrowed(view.expert_states, stage, expert_copies),
     )
 
@@ -56,7 +54,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
     """Sharding over one rank."""
     meant = spec.parallel.shard or spec.zero.stage > (1 if spec.backend.name == "megatron" else 0)
-    if meant and spec.world.shard == 1:
+    if meant and spec.shard_degree == 1:
         rule = f"one rank would hold all shards of the world of {spec.gpus}: nothing is saved by it"
         more = ways.override("cluster.gpus_per_node", 2 * spec.cluster.gpus_per_node)
         yield ConfigError("zero.stage", spec.zero.stage, rule, [more])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from fractions import Fraction
 
 from launcher import ways
@@ -16,8 +15,7 @@ def apply(view: RankView, spec: RunSpec) -> RankView:
     """The rank's share of every split weight; inside an expert that of ``parallel.expert_tensor``."""
     if spec.parallel.tensor == 1 and spec.parallel.expert_tensor in (None, 1):
         return view
-    return replace(
-        view,
+    return view._replace(
         tensor=view.tensor * Fraction(1, spec.parallel.tensor),
         expert_tensor=view.expert_tensor * Fraction(1, spec.parallel.expert_tensor or spec.parallel.tensor),
     )

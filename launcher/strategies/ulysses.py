@@ -6,8 +6,8 @@ Inside attention a rank holds all tokens of its share of the heads: as many byte
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from fractions import Fraction
+from itertools import chain
 
 from launcher import ways
 from launcher.errors import ConfigError
@@ -19,7 +19,7 @@ def apply(view: RankView, spec: RunSpec) -> RankView:
     """The rank's share of the tokens of a sequence."""
     if spec.parallel.ulysses == 1:
         return view
-    return replace(view, tokens=view.tokens * Fraction(1, spec.parallel.ulysses))
+    return view._replace(tokens=view.tokens * Fraction(1, spec.parallel.ulysses))
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
@@ -36,7 +36,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
         rule = f"must be a multiple of {cut}, the ranks that share a sequence"
         legal = ways.nearest(spec, "train.sequence_length", ways.multiples_around(length, cut), _equal_parts, limit=2)
         smaller = ways.nearest(spec, "parallel.ulysses", range(1, degree), _equal_parts, limit=2)
-        yield ConfigError("train.sequence_length", length, rule, [*legal, *smaller])
+        yield ConfigError("train.sequence_length", length, rule, chain(legal, smaller))
 
 
 def _whole_heads(spec: RunSpec) -> bool:

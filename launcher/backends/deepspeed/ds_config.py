@@ -106,7 +106,7 @@ def _buffer_size(spec: RunSpec) -> int:
         model.query_size,
         2 * model.num_experts * model.moe_intermediate_size,
     )
-    share = -(-largest // spec.world.shard)
+    share = -(-largest // spec.shard_degree)
     return -(-share // _BUFFER_STEP) * _BUFFER_STEP
 
 

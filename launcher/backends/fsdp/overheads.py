@@ -40,7 +40,7 @@ def engine(spec: RunSpec) -> Engine:
 
 def is_ddp(spec: RunSpec) -> bool:
     """Whether DistributedDataParallel wraps the model: several ranks, none of which holds shards."""
-    return not spec.parallel.shard and spec.world.shard * spec.world.replicate > 1
+    return not spec.parallel.shard and spec.shard_degree * spec.parallel.replicate > 1
 
 
 def _step(spec: RunSpec) -> Literal["fused", "foreach", "loop"]:

@@ -7,7 +7,7 @@ from math import ceil
 
 from launcher.backends.megatron import permanent
 from launcher.backends.megatron.dtypes import dtypes
-from launcher.backends.megatron.implementation import implementation
+from launcher.backends.megatron.implementation import Implementation, implementation
 from launcher.backends.megatron.term import AFTER_BACKWARD, term
 from launcher.blocks import Engine
 from launcher.held import Held
@@ -50,35 +50,36 @@ def _vocabulary_multiple(spec: RunSpec) -> int:
 
 def overheads(held: Held) -> Iterable[MemoryTerm]:
     """Everything that Megatron adds."""
-    yield from permanent.workspaces(held)
-    yield from permanent.global_buffer(held)
-    yield from permanent.unused_gradients(held)
+    how = implementation(held.spec)
+    yield from permanent.workspaces(held, how)
+    yield from permanent.global_buffer(held, how)
+    yield from permanent.unused_gradients(held, how)
     yield from permanent.last_inputs(held)
-    yield from gathered_sequence(held)
-    yield from attention_mask(held)
+    yield from gathered_sequence(held, how)
+    yield from attention_mask(held, how)
     yield from embedding_dropout(held)
-    yield from deferred_gradients(held)
+    yield from deferred_gradients(held, how)
     yield from cast_gradients(held)
 
 
-def gathered_sequence(held: Held) -> Iterator[MemoryTerm]:
+def gathered_sequence(held: Held, how: Implementation) -> Iterator[MemoryTerm]:
     """Sequence parallelism gathers the whole sequence before a linear, and again for its weight's gradient: ``size h``.
 
     arXiv:2205.05198, section 4.2.2: the gathered input is not saved. Megatron-core's own linears gather into the
     permanent buffer.
     """
-    if held.spec.parallel.sequence and held.spec.parallel.tensor > 1 and implementation(held.spec).transformer_engine:
+    if held.spec.parallel.sequence and held.spec.parallel.tensor > 1 and how.transformer_engine:
         size = permanent.whole_sequence(held)
         text = f"{held.engine.size} B x {held.spec.model.hidden_size:,} hidden x {held.tokens:,} tokens"
         yield term("gather_buffers", _BLOCK, size, text, "arXiv:2205.05198, section 4.2.2")
 
 
-def attention_mask(held: Held) -> Iterator[MemoryTerm]:
+def attention_mask(held: Held, how: Implementation) -> Iterator[MemoryTerm]:
     """The mask of a micro-batch, a byte for each pair of positions, ``b s^2``, and the part of a context-parallel rank.
 
     ``create_attention_mask_in_dataloader`` of Megatron-core's GPT data set; only the first and the last stage get it.
     """
-    if (held.view.embedding or held.view.head) and implementation(held.spec).attention_mask:
+    if (held.view.embedding or held.view.head) and how.attention_mask:
         length, context = held.spec.sequence_length, held.spec.parallel.context
         size = held.spec.train.micro_batch_size * length * length
         size += size // context if context > 1 else 0
@@ -93,15 +94,14 @@ def embedding_dropout(held: Held) -> Iterator[MemoryTerm]:
         yield term("activations", _HELD, size, "mask of the embedding's dropout", "arXiv:2205.05198, section 4.3")
 
 
-def deferred_gradients(held: Held) -> Iterator[MemoryTerm]:
+def deferred_gradients(held: Held, how: Implementation) -> Iterator[MemoryTerm]:
     """Input and output gradient of the output projection, of micro-batches whose weight gradient is computed later."""
-    number = implementation(held.spec).deferred
-    if held.view.head and number:
+    if held.view.head and how.deferred:
         size = held.engine.size
         logits = size * ceil(held.vocabulary * held.view.tensor) * held.tokens
         inputs = ceil(size * held.spec.model.hidden_size * held.tokens * held.view.residual)
-        text = f"{number} micro-batches of gradients of the logits and inputs of the output projection"
-        yield term("logits", _HELD, number * (logits + inputs), text, "Megatron-core tensor_parallel/layers.py")
+        text = f"{how.deferred} micro-batches of gradients of the logits and inputs of the output projection"
+        yield term("logits", _HELD, how.deferred * (logits + inputs), text, "Megatron-core tensor_parallel/layers.py")
 
 
 def cast_gradients(held: Held) -> Iterator[MemoryTerm]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import ceil
 
-from launcher.backends.megatron.implementation import implementation
+from launcher.backends.megatron.implementation import Implementation
 from launcher.backends.megatron.term import AFTER_BACKWARD, term
 from launcher.capability import HOPPER, capability
 from launcher.held import Held
@@ -24,14 +24,13 @@ OVERLAP_STREAMS = 3
 _TRAINING = ALWAYS - {"load"}
 
 
-def workspaces(held: Held) -> Iterator[MemoryTerm]:
+def workspaces(held: Held, how: Implementation) -> Iterator[MemoryTerm]:
     """Transformer Engine's workspaces inside torch's allocator: one, and four more where experts are grouped.
 
     Three in place of one where tensor parallel communication overlaps with products (``initialize_ub``).
 
     Megatron-core's own layers meet it in the router of experts alone (``transformer/moe/moe_utils.py``).
     """
-    how = implementation(held.spec)
     if how.transformer_engine or (held.cuda and held.spec.model.num_experts):
         new = capability(held.spec.hardware) >= HOPPER
         number = OVERLAP_STREAMS if held.spec.backend.argument("tp-comm-overlap") else 1
@@ -41,13 +40,13 @@ def workspaces(held: Held) -> Iterator[MemoryTerm]:
         yield term("workspace", ALWAYS, number * size, text, "transformer_engine/pytorch/module/base.py")
 
 
-def global_buffer(held: Held) -> Iterator[MemoryTerm]:
+def global_buffer(held: Held, how: Implementation) -> Iterator[MemoryTerm]:
     """Megatron-core's buffer ``mpu``, as large as its largest use: ``max(size h tok, size a/t s^2 b)``.
 
     Its own linears gather the sequence into it (``tensor_parallel/layers.py``; the output projection is one of them in
     any case), and its own attention starts its scores from it (``transformer/dot_product_attention.py``).
     """
-    how, spec, size = implementation(held.spec), held.spec, 0
+    spec, size = held.spec, 0
     if spec.parallel.sequence and spec.parallel.tensor > 1 and (held.view.head or not how.transformer_engine):
         size = whole_sequence(held)
     if not how.transformer_engine and not spec.model.kv_lora_rank:
@@ -57,13 +56,12 @@ def global_buffer(held: Held) -> Iterator[MemoryTerm]:
         yield term("gather_buffers", _TRAINING, size, "Megatron-core's global buffer", "Megatron-core core/utils.py")
 
 
-def unused_gradients(held: Held) -> Iterator[MemoryTerm]:
+def unused_gradients(held: Held, how: Implementation) -> Iterator[MemoryTerm]:
     """A gradient that nobody reads, for each shape of a weight: ``size`` bytes an element.
 
     Where products accumulate into ``main_grad`` themselves, autograd still wants a gradient; Transformer Engine keeps
     one of each shape (``module/base.py``, ``get_dummy_wgrad``).
     """
-    how = implementation(held.spec)
     if how.transformer_engine and how.fused_gradients:
         experts = max(1, ceil(held.spec.model.num_experts * held.view.experts))
         block = held.largest_block

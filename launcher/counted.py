@@ -1,0 +1,150 @@
+"""The elements of one rank, of its blocks by kind and of what stands around them; kept, since many runs share them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from math import prod
+
+from launcher import adapted
+from launcher.blocks import Family, Weight
+from launcher.elements import Cut, Elements, elements_of, total
+from launcher.spec import AdapterSpec, ModelSpec, RunSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alike:
+    """Equal blocks: the family's word, one of their layers, how many they are and the elements of one."""
+
+    name: str
+    layer: int
+    count: int
+    elements: Elements
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counted:
+    """The elements of one rank."""
+
+    blocks: tuple[Alike, ...]
+    embedding: Elements
+    head: Elements
+
+    @cached_property
+    def root(self) -> Elements:
+        """What stands around the blocks."""
+        return self.embedding + self.head
+
+    @cached_property
+    def all_blocks(self) -> Elements:
+        """All blocks of the rank."""
+        return total(alike.elements.times(alike.count) for alike in self.blocks)
+
+    @cached_property
+    def everything(self) -> Elements:
+        """Blocks and root."""
+        return self.all_blocks + self.root
+
+    @cached_property
+    def largest_block(self) -> Elements:
+        """The block with the most elements."""
+        return max((alike.elements for alike in self.blocks), key=lambda elements: elements.whole, default=Elements())
+
+    @cached_property
+    def layers(self) -> int:
+        """Blocks on this rank."""
+        return sum(alike.count for alike in self.blocks)
+
+
+@lru_cache(maxsize=4096)
+def count_elements(
+    family: Family,
+    model: ModelSpec,
+    adapter: AdapterSpec,
+    vocabulary: int,
+    kinds: tuple[tuple[str, int, int], ...],
+    ends: tuple[bool, bool],
+    cut: Cut,
+) -> Counted:
+    """What one rank holds; ``kinds`` as :func:`kinds_of` gives them, ``ends``: whether embedding and head."""
+    table, head = family.embedding(model, vocabulary), list(family.head(model, vocabulary))
+    if not ends[0] and model.tie_word_embeddings:
+        # A tied model in stages keeps a second copy of the token table where the loss is (Megatron-core, torch).
+        head.append(table[0])
+    return Counted(
+        blocks=tuple(
+            Alike(
+                name=name,
+                layer=layer,
+                count=count,
+                elements=_block_elements(family, model, adapter, layer, cut),
+            )
+            for name, layer, count in kinds
+        ),
+        embedding=elements_of(adapted.frozen(table, adapter), cut) if ends[0] else Elements(),
+        head=elements_of(adapted.frozen(head, adapter), cut) if ends[1] else Elements(),
+    )
+
+
+@lru_cache(maxsize=4096)
+def kinds_of(
+    family: Family, model: ModelSpec, layers: tuple[int, ...], *, first_apart: bool
+) -> tuple[tuple[str, int, int], ...]:
+    """Of each kind of block its name, one of its layers, the same on every rank, and how many there are.
+
+    Beside an adapter the model's first block is a kind of its own.
+    """
+    last, names = _last_of_kind(family, model)
+    found = Counter((names[layer], first_apart and layer == 0) for layer in layers)
+    return tuple((name, 0 if apart else last[name], count) for (name, apart), count in found.items())
+
+
+@lru_cache(maxsize=256)
+def _last_of_kind(family: Family, model: ModelSpec) -> tuple[dict[str, int], tuple[str, ...]]:
+    """The last layer of each kind, and the kind of each layer."""
+    names = tuple(family.kind(model, layer) for layer in range(model.num_hidden_layers))
+    return {name: layer for layer, name in enumerate(names)}, names
+
+
+@lru_cache(maxsize=4096)
+def _block_elements(family: Family, model: ModelSpec, adapter: AdapterSpec, layer: int, cut: Cut) -> Elements:
+    return elements_of(adapted.weights(block_weights(family, model, layer), adapter), cut)
+
+
+@lru_cache(maxsize=256)
+def block_weights(family: Family, model: ModelSpec, layer: int) -> tuple[Weight, ...]:
+    """The weights of one block."""
+    return tuple(family.block(model, layer))
+
+
+def padded(vocabulary: int, multiple: int) -> int:
+    """The vocabulary, rounded up to a multiple."""
+    return -(-vocabulary // multiple) * multiple
+
+
+def parameter_counts(spec: RunSpec, family: Family) -> tuple[int, int]:
+    """Parameters of the model, and those that one token meets: all but the routed experts that it is not sent to.
+
+    An adapter's parameters count among the model's.
+    """
+    return _parameter_counts(family, spec.model, spec.adapter)
+
+
+@lru_cache(maxsize=256)
+def _parameter_counts(family: Family, model: ModelSpec, adapter: AdapterSpec) -> tuple[int, int]:
+    around = [*family.embedding(model, model.vocab_size), *family.head(model, model.vocab_size)]
+    total = active = sum(weight.elements for weight in around)
+    for _, layer, count in kinds_of(family, model, tuple(range(model.num_hidden_layers)), first_apart=False):
+        weights = adapted.weights(block_weights(family, model, layer), adapter)
+        idle = sum(_idle(weight, model.num_experts_per_tok) for weight in weights)
+        size = sum(weight.elements for weight in weights)
+        total += count * size
+        active += count * (size - idle)
+    return total, active
+
+
+def _idle(weight: Weight, choices: int) -> int:
+    if weight.split != "expert":
+        return 0
+    return (weight.copies - min(choices, weight.copies)) * prod(weight.shape)
