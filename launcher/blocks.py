@@ -111,6 +111,7 @@ class Engine:
         grouped_experts: Whether routed experts run in grouped products, all at once, or in a loop.
         steps_on_shards: Whether whole gradients give way to the optimizer's shard of them before the step.
         optimizer: How the step is computed: one kernel, or torch's lists or loop with their temporaries.
+        whole_embedding: Whether every tensor parallel rank holds the whole token embedding, and a tied projection.
         vocabulary_parallel: Whether the loss works on the rank's own part of the vocabulary.
         fused_norm: Whether RMSNorm is one kernel, which saves its input as it is and the reciprocal deviation.
         repeats_keys: Whether keys and values are copied to every query head before attention.
@@ -134,6 +135,7 @@ class Engine:
     grouped_experts: bool = False
     steps_on_shards: bool = False
     optimizer: Literal["fused", "foreach", "loop"] = "fused"
+    whole_embedding: bool = False
     vocabulary_parallel: bool = False
     fused_norm: bool = False
     repeats_keys: bool = False

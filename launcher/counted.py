@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import prod
 
@@ -69,6 +69,7 @@ def count_elements(
 ) -> Counted:
     """What one rank holds; ``kinds`` as :func:`kinds_of` gives them, ``ends``: whether embedding and head."""
     table, head = family.embedding(model, vocabulary), list(family.head(model, vocabulary))
+    of_table = replace(cut, tensor=cut.embedding)
     if not ends[0] and model.tie_word_embeddings:
         # A tied model in stages keeps a second copy of the token table where the loss is (Megatron-core, torch).
         head.append(table[0])
@@ -82,7 +83,7 @@ def count_elements(
             )
             for name, layer, count in kinds
         ),
-        embedding=elements_of(adapted.frozen(table, adapter), cut) if ends[0] else Elements(),
+        embedding=elements_of(adapted.frozen(table, adapter), of_table) if ends[0] else Elements(),
         head=elements_of(adapted.frozen(head, adapter), cut) if ends[1] else Elements(),
     )
 

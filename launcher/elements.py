@@ -9,7 +9,7 @@ from math import prod
 from operator import attrgetter
 
 from launcher.blocks import Engine, Weight
-from launcher.rank import RankView, StateShares, rounded_up
+from launcher.rank import ONE, RankView, StateShares, rounded_up
 
 DRAWN_ELEMENTS = 2**20
 """The worker draws values of a parameter in blocks of rows of about so many elements."""
@@ -97,6 +97,7 @@ class Cut:
 
     Attributes:
         tensor: Its share of every split weight.
+        embedding: Its share of the token embedding.
         experts: Its share of the routed experts of a layer.
         expert_tensor: Its share of each of those experts.
         states: What it keeps of its dense parameters, their gradients and optimizer states.
@@ -106,6 +107,7 @@ class Cut:
     """
 
     tensor: Fraction
+    embedding: Fraction
     experts: Fraction
     expert_tensor: Fraction
     states: StateShares
@@ -118,6 +120,7 @@ def cut_of(view: RankView, engine: Engine) -> Cut:
     """The cut of one rank."""
     return Cut(
         tensor=view.tensor,
+        embedding=ONE if engine.whole_embedding else view.tensor,
         experts=view.experts,
         expert_tensor=view.expert_tensor,
         states=view.states,

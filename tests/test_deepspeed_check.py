@@ -16,6 +16,11 @@ def found(*overrides: str) -> dict[str, tuple[str, tuple[str, ...]]]:
 
 
 @pytest.mark.parametrize("stage", range(4))
+def test_every_zero_stage_takes_tensor_parallel_ranks(stage: int) -> None:
+    assert found(f"parallel=zero{stage}", "parallel.tensor=4") == {}
+
+
+@pytest.mark.parametrize("stage", range(4))
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
 def test_every_zero_stage_is_accepted(stage: int, precision: str) -> None:
     assert found(f"parallel=zero{stage}", f"precision={precision}") == {}
@@ -25,27 +30,59 @@ def test_every_zero_stage_is_accepted(stage: int, precision: str) -> None:
     ("overrides", "path", "rule", "way_out"),
     [
         (
-            ("parallel=zero2", "parallel.tensor=2"),
+            ("parallel=zero1", "model=mixtral_8x7b", "parallel.tensor=2"),
             "parallel.tensor",
-            "backend=deepspeed has data parallelism and ZeRO in this version",
+            "AutoTP cuts linear layers, and of the family moe it would have to cut the experts, whose weights are held "
+            "together in one tensor of three dimensions",
             ("parallel.tensor=1", "parallel=tp"),
+        ),
+        (
+            ("parallel=zero1", "model=gpt2", "parallel.tensor=2"),
+            "parallel.tensor",
+            "AutoTP cuts linear layers, and of the family gpt it would have to cut GPT-2's transposed weights "
+            "(Conv1D), which hold queries, keys and values in one",
+            ("parallel.tensor=1", "parallel=tp"),
+        ),
+        (
+            ("parallel=zero1", "model=llama3_8b", "model.num_key_value_heads=4", "parallel.tensor=8"),
+            "parallel.tensor",
+            "must divide the 4 key and value heads: AutoTP gives further ranks no attention",
+            ("parallel.tensor=4", "parallel.tensor=2"),
+        ),
+        (
+            ("parallel=zero1", "parallel.tensor=2", "parallel.sequence=true"),
+            "parallel.sequence",
+            "AutoTP keeps norms and residuals whole on every tensor parallel rank",
+            ("parallel.sequence=false", "parallel=tp"),
+        ),
+        (
+            ("parallel=zero1", "parallel.tensor=2", "adapter=lora"),
+            "adapter.name",
+            "an adapter's matrices lie inside the linear layers that AutoTP replaces",
+            ("adapter=none", "parallel.tensor=1"),
+        ),
+        (
+            ("parallel=zero3", "parallel.tensor=2", "zero.hpz=2"),
+            "zero.hpz",
+            "DeepSpeed makes the groups of the second partition of neighbours, and these share tensors",
+            ("zero.hpz=1", "parallel.tensor=1"),
         ),
         (
             ("parallel=zero3", "parallel.pipeline=2"),
             "parallel.pipeline",
-            "backend=deepspeed has data parallelism and ZeRO in this version",
+            "backend=deepspeed has data and tensor parallelism and ZeRO in this version",
             ("parallel.pipeline=1", "parallel=pp"),
         ),
         (
             ("parallel=zero1", "parallel.ulysses=2"),
             "parallel.ulysses",
-            "backend=deepspeed has data parallelism and ZeRO in this version",
+            "backend=deepspeed has data and tensor parallelism and ZeRO in this version",
             ("parallel.ulysses=1", "parallel=cp"),
         ),
         (
             ("parallel=zero1", "parallel.replicate=2"),
             "parallel.replicate",
-            "backend=deepspeed has data parallelism and ZeRO in this version",
+            "backend=deepspeed has data and tensor parallelism and ZeRO in this version",
             ("parallel.replicate=1", "parallel=hsdp"),
         ),
         (

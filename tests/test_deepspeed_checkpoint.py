@@ -9,12 +9,22 @@ import pytest
 from launcher.worker.deepspeed_checkpoint import readable
 from launcher.worker.errors import CheckpointError
 
-SAVED = {"stage": 2, "ranks": 2, "precision": "bf16", "nvme": False, "adapter": "none", "optimizer": "adamw"}
+SAVED = {
+    "stage": 2,
+    "ranks": 2,
+    "tensor": 1,
+    "precision": "bf16",
+    "nvme": False,
+    "adapter": "none",
+    "optimizer": "adamw",
+}
 OTHERWISE = ", or export there (save.export=safetensors) and start here with model.weights"
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"ranks": 4}, {"stage": 1}, {"stage": 1, "ranks": 1}], ids=["same", "ranks", "stage", "both"]
+    "changes",
+    [{}, {"ranks": 4}, {"stage": 1}, {"stage": 1, "ranks": 1}, {"tensor": 2}],
+    ids=["same", "ranks", "stage", "both", "tensor"],
 )
 def test_other_ranks_and_the_neighbouring_stage_can_go_on(changes: dict[str, Any]) -> None:
     readable(SAVED, SAVED | changes, Path("step"))
@@ -51,6 +61,18 @@ def test_other_ranks_and_the_neighbouring_stage_can_go_on(changes: dict[str, Any
             {"stage": 3, "nvme": True},
             "step cannot be resumed: DeepSpeed 0.19.8 restores neither weights nor optimizer states where something is "
             "offloaded to NVMe; train without NVMe",
+        ),
+        (
+            {"stage": 0},
+            {"stage": 0, "tensor": 2},
+            "step was written by 2 ranks with ZeRO 0 and parallel.tensor=1, and this run has 2 and parallel.tensor=2: "
+            "DeepSpeed changes tensor parallel parts with ZeRO 1 and 2 alone; run on 2 ranks with parallel.tensor=1",
+        ),
+        (
+            {"stage": 3, "ranks": 4, "tensor": 2},
+            {"stage": 3, "ranks": 2, "tensor": 2},
+            "step was written by 4 ranks with ZeRO 3 and parallel.tensor=2, and this run has 2 and parallel.tensor=2: "
+            "DeepSpeed changes tensor parallel parts with ZeRO 1 and 2 alone; run on 4 ranks with parallel.tensor=2",
         ),
         (
             {"adapter": "lora"},

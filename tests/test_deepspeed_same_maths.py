@@ -1,4 +1,7 @@
-"""ZeRO 0 to 3 lose what one process without DeepSpeed does (fp32, CPU, no compiler), and keep it over a resumption."""
+"""ZeRO 0 to 3, alone and beside tensor parallel ranks, lose what one process does (fp32, CPU), also over a resumption.
+
+No compiler is there.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +28,15 @@ SAVED = ("save.every=10", "save.last=true", "save.export=safetensors")
 EVALUATED = ("train.eval_every=10", "train.eval_steps=1")
 
 UNGROUPED_GPT = (*GPT, "model.num_key_value_heads=4")
+HEADS = ("model.qk_norm=true", "model.tie_word_embeddings=true")
+TENSOR = ("parallel.tensor=2", "train.micro_batch_size=8")
 REFERENCE = {
     "single": ("parallel=ddp", "save.export=safetensors"),
     "evaluated": ("parallel=ddp", *EVALUATED),
     "gpt": ("parallel=ddp", *UNGROUPED_GPT),
     "moe": ("parallel=ddp", *MOE),
     "lora": ("parallel=ddp", "adapter=lora"),
+    "heads": ("parallel=ddp", *HEADS),
 }
 
 FP32 = {
@@ -47,6 +53,18 @@ FP32 = {
     "zero3_gpt": ("parallel=zero3", "zero.param_persistence_threshold=0", *UNGROUPED_GPT),
     "zero3_moe": ("parallel=zero3", *MOE),
     "zero3_offloaded": ("parallel=zero3", "zero.offload_optimizer=cpu", "zero.offload_parameters=cpu"),
+}
+PARTS = {
+    "zero0_evaluated": ("parallel=zero0", *TENSOR, *EVALUATED),
+    "zero1_tensor": ("parallel=zero1", *TENSOR, *SAVED),
+    "zero2_heads": ("parallel=zero2", *TENSOR, *HEADS, "checkpointing=full"),
+    "zero3_tensor": ("parallel=zero3", *TENSOR, "zero.param_persistence_threshold=0", *SAVED),
+}
+"""Runs on two ranks that share the layers' weights."""
+
+ON_FOUR_RANKS = {
+    "zero1_tensor": ("parallel=zero1", "parallel.tensor=2"),
+    "zero3_tensor": ("parallel=zero3", "parallel.tensor=2", "zero.param_persistence_threshold=0"),
 }
 LORA = {stage: (f"parallel=zero{stage}", "adapter=lora", *SAVED) for stage in (2, 3)}
 BF16 = {
@@ -83,6 +101,11 @@ def fp32(folder: Path) -> dict[str, list[float]]:
 
 
 @pytest.fixture(scope="module")
+def parts(folder: Path) -> dict[str, list[float]]:
+    return train_all(folder / "parts", PARTS, ranks=2)
+
+
+@pytest.fixture(scope="module")
 def lora(folder: Path) -> dict[str, list[float]]:
     return train_all(folder / "lora", {f"zero{stage}": overrides for stage, overrides in LORA.items()}, ranks=2)
 
@@ -112,11 +135,12 @@ def test_every_stage_reports_the_norm_before_clipping(name: str, folder: Path) -
     assert found == pytest.approx(norms, rel=1e-3)
 
 
-@pytest.mark.usefixtures("fp32", "reference")
-def test_the_held_out_loss_is_that_of_one_process(folder: Path) -> None:
+@pytest.mark.parametrize("name", ["fp32/zero3_evaluated", "parts/zero0_evaluated"])
+@pytest.mark.usefixtures("fp32", "parts", "reference")
+def test_the_held_out_loss_is_that_of_one_process(name: str, folder: Path) -> None:
     found, expected = (
         [line["eval_loss"] for line in lines(run) if "eval_loss" in line]
-        for run in (folder / "fp32" / "zero3_evaluated", folder / "reference" / "evaluated")
+        for run in (folder / name, folder / "reference" / "evaluated")
     )
     assert len(expected) == 2
     assert found == pytest.approx(expected, rel=TOLERANCE)
@@ -131,17 +155,52 @@ def test_the_memory_of_every_phase_is_measured(folder: Path) -> None:
         assert rank["static_bytes"]
 
 
-@pytest.mark.parametrize("name", ["zero2", "zero3"])
-@pytest.mark.usefixtures("fp32", "reference")
+@pytest.mark.parametrize("name", PARTS)
+def test_ranks_that_share_layers_lose_and_report_what_one_process_does(
+    name: str, reference: dict[str, list[float]], parts: dict[str, list[float]], folder: Path
+) -> None:
+    run = name.partition("_")[2] if name.partition("_")[2] in reference else "single"
+    assert parts[name] == pytest.approx(reference[run], rel=TOLERANCE)
+    norms, expected = (
+        [line["grad_norm"] for line in lines(place) if "loss" in line]
+        for place in (folder / "parts" / name, folder / "reference" / run)
+    )
+    assert norms == pytest.approx(expected, rel=1e-3)
+
+
+def test_four_ranks_on_two_axes_lose_what_one_process_does(folder: Path, reference: dict[str, list[float]]) -> None:
+    found = train_all(folder / "four", ON_FOUR_RANKS, ranks=4)
+    for name in ON_FOUR_RANKS:
+        assert found[name] == pytest.approx(reference["single"], rel=TOLERANCE), name
+
+
+@pytest.mark.usefixtures("parts")
+def test_parts_are_resumed_and_tensor_parallel_ones_also_by_data_ranks(
+    folder: Path, parts: dict[str, list[float]]
+) -> None:
+    runs = {
+        "zero1_tensor": ("zero1_tensor", ("parallel=zero1", *TENSOR)),
+        "zero2_from_tensor": ("zero1_tensor", ("parallel=zero2",)),
+        "zero3_tensor": ("zero3_tensor", ("parallel=zero3", *TENSOR)),
+    }
+    for name, (source, _) in runs.items():
+        _resumable(folder / "parts" / source, folder / "again" / name)
+    found = train_all(folder / "again", {name: overrides for name, (_, overrides) in runs.items()}, ranks=2)
+    for name, (source, _) in runs.items():
+        assert found[name] == pytest.approx(parts[source][10:], rel=TOLERANCE), name
+
+
+@pytest.mark.parametrize("name", ["fp32/zero2", "fp32/zero3", "parts/zero1_tensor", "parts/zero3_tensor"])
+@pytest.mark.usefixtures("fp32", "parts", "reference")
 def test_the_export_is_the_model_that_one_process_trains(name: str, folder: Path) -> None:
     tokens = torch.arange(64).reshape(2, 32)
     losses = []
-    for run in (folder / "fp32" / name, folder / "reference" / "single"):
+    for run in (folder / name, folder / "reference" / "single"):
         model = transformers.AutoModelForCausalLM.from_pretrained(run / "export", dtype=torch.float32)
         with torch.no_grad():
             losses.append(float(model(input_ids=tokens, labels=tokens).loss))
     assert losses[0] == pytest.approx(losses[1], rel=TOLERANCE)
-    shards = sorted((folder / "fp32" / name / "export").glob("*.safetensors"))
+    shards = sorted((folder / name / "export").glob("*.safetensors"))
     assert len(shards) == 2, "each rank writes its share"
 
 

@@ -30,6 +30,7 @@ PRESETS: dict[str, tuple[str, ...]] = {
     "zero3_bf16_states": (*EIGHT, "parallel=zero3", "precision.master=bf16", "precision.optimizer_states=bf16"),
     "zero3_cpu": ("model=tiny", "parallel=zero3", "optimizer.clip=0.5"),
     "zero2_sgd": (*EIGHT, "parallel=zero2", "optimizer=sgd"),
+    "zero1_tensor": (*EIGHT, "parallel=zero1", "parallel.tensor=4", "model.qk_norm=true"),
     "zero3_extra": (*EIGHT, "parallel=zero3", "+backend.extra.zero_optimization.zero_quantized_weights=true"),
 }
 
@@ -53,10 +54,10 @@ import json, sys
 from deepspeed.runtime.config import DeepSpeedConfig
 for path in sys.argv[1:]:
     content = json.load(open(path))
-    ranks = content["train_batch_size"] // content["train_micro_batch_size_per_gpu"]
-    ranks //= content["gradient_accumulation_steps"]
-    alone = {**content, "train_batch_size": content["train_batch_size"] // ranks}
-    config = DeepSpeedConfig(alone)
+    one = content["train_micro_batch_size_per_gpu"] * content["gradient_accumulation_steps"]
+    config = DeepSpeedConfig({**content, "train_batch_size": one})
+    specs = config.tensor_parallel_config.get_partition_config_object()
+    assert (specs is None) == ("tensor_parallel" not in content), path
     assert int(config.zero_optimization_stage) == content["zero_optimization"]["stage"], path
     assert config.gradient_accumulation_steps == content["gradient_accumulation_steps"], path
     known = set(type(config.zero_config).model_fields) | {
@@ -90,6 +91,19 @@ def test_the_batch_sizes_of_the_file_are_those_of_the_run() -> None:
     sizes = [config[key] for key in ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps")]
     assert sizes == [2, 2]
     assert config["train_batch_size"] == 2 * 2 * world
+
+
+def test_tensor_parallel_ranks_leave_the_batch_of_all_ranks_to_deepspeed() -> None:
+    """DeepSpeed 0.19.8 would count each of them as a data rank of its own."""
+    config = ds_config.build(make_spec(*PRESETS["zero1_tensor"]))
+    assert "train_batch_size" not in config
+    assert (config["train_micro_batch_size_per_gpu"], config["gradient_accumulation_steps"]) == (1, 16)
+
+
+def test_a_tied_output_projection_stays_whole_on_tensor_parallel_ranks() -> None:
+    tied = make_spec(*EIGHT, "parallel=zero1", "parallel.tensor=2", "model.tie_word_embeddings=true")
+    specs = ds_config.build(tied)["tensor_parallel"]["partition_config"]["layer_specs"]
+    assert [spec["partition_type"] for spec in specs] == ["column", "row"]
 
 
 def test_the_job_is_started_by_torchrun_and_not_by_the_deepspeed_command() -> None:

@@ -44,11 +44,7 @@ def _forget_groups() -> None:
         return
     comm, groups = (importlib.import_module(f"deepspeed.{name}") for name in ("comm.comm", "utils.groups"))
     setattr(comm, "cdb", None)  # noqa: B010
-    for name, value in vars(groups).items():
-        if isinstance(value, torch.distributed.ProcessGroup):
-            setattr(groups, name, None)
-        elif name.isupper() and isinstance(value, dict):
-            value.clear()
+    groups._release_process_group_references()
 
 
 if __name__ == "__main__":

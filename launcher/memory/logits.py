@@ -31,8 +31,10 @@ def logits(held: Held) -> Iterator[MemoryTerm]:
     forward, backward = size + copy + 4, 12
     if held.engine.vocabulary_parallel:
         forward = backward = 16
-    # A vocabulary that is split is gathered, and put together in a third tensor (DTensor's redistribution).
-    made = size if held.view.tensor == 1 or held.engine.vocabulary_parallel else size * (2 + held.view.tensor)
+    # A vocabulary that is split is gathered, and put together in a third tensor (DTensor's redistribution, AutoTP's
+    # ``GatherFromTensorParallelRegion``).
+    whole = held.view.tensor == 1 or (held.engine.whole_embedding and held.spec.model.tie_word_embeddings)
+    made = size if whole or held.engine.vocabulary_parallel else size * (2 + held.view.tensor)
     own = held.engine.logits or LogitsBytes(output=size, loss=forward, backward=backward, source=_TORCH)
     yield _term(held, "output", own.output if held.engine.logits else made, tokens, own.source)
     yield _term(held, "loss", own.loss, tokens, own.source)

@@ -53,7 +53,7 @@ def load(context: Context, engine: Any, directory: Path) -> None:
     there, here = json.loads((directory / FACTS).read_text()), _facts(context)
     readable(there, here, directory)
     folder, tag = directory, TAG
-    if here["stage"] > 0 and (there["ranks"], there["stage"]) != (here["ranks"], here["stage"]):
+    if here["stage"] > 0 and _changed(there, here):
         universal = _universal(context, directory)
         folder, tag = universal.parent, universal.name
         engine._config.load_universal_checkpoint = True
@@ -86,11 +86,17 @@ def _facts(context: Context) -> dict[str, Any]:
     return {
         "stage": spec.zero.stage,
         "ranks": context.world,
+        "tensor": spec.parallel.tensor,
         "precision": spec.precision.compute,
         "nvme": "nvme" in (spec.zero.offload_optimizer, spec.zero.offload_parameters),
         "adapter": spec.adapter.name,
         "optimizer": spec.optimizer.name,
     }
+
+
+def _changed(there: dict[str, Any], here: dict[str, Any]) -> bool:
+    """Whether the ranks that resume hold other parts than those that saved; early checkpoints knew data ranks alone."""
+    return any(there.get(key, 1) != here[key] for key in ("stage", "ranks", "tensor"))
 
 
 def readable(there: dict[str, Any], here: dict[str, Any], directory: Path) -> None:
@@ -123,12 +129,28 @@ def readable(there: dict[str, Any], here: dict[str, Any], directory: Path) -> No
             f"{directory} was written with ZeRO {there['stage']} and this run has ZeRO {here['stage']}: "
             f"DeepSpeed converts between ZeRO 1 and 2 alone; set zero={there['stage']}, {otherwise}"
         )
-    changed = (there["ranks"], there["stage"]) != (here["ranks"], here["stage"])
-    if changed and here["stage"] > 0 and (here["optimizer"] != "adamw" or here["adapter"] != "none"):
+    if here["stage"] in (0, 3):
+        _same_layout(there, here, directory, otherwise)
+    if here["stage"] > 0 and _changed(there, here) and (here["optimizer"] != "adamw" or here["adapter"] != "none"):
         reason = "an adapter" if here["adapter"] != "none" else here["optimizer"]
         raise CheckpointError(
             f"{directory} was written by {there['ranks']} ranks with ZeRO {there['stage']}, and DeepSpeed cannot "
             f"convert the states of {reason}: run on {there['ranks']} ranks with zero={there['stage']}, {otherwise}"
+        )
+
+
+def _same_layout(there: dict[str, Any], here: dict[str, Any], directory: Path, otherwise: str) -> None:
+    """Without ZeRO there is no conversion; with ZeRO 3, that of DeepSpeed 0.19.8 takes parts of a tensor for wholes.
+
+    (``ds_to_universal``: "Rank 0 supplied a shard of 64 elements, but the map describes 0".)
+    """
+    before, now = there.get("tensor", 1), here["tensor"]
+    moved = before != now or (now > 1 and here["stage"] == 3 and there["ranks"] != here["ranks"])
+    if moved:
+        raise CheckpointError(
+            f"{directory} was written by {there['ranks']} ranks with ZeRO {here['stage']} and parallel.tensor={before},"
+            f" and this run has {here['ranks']} and parallel.tensor={now}: DeepSpeed changes tensor parallel parts"
+            f" with ZeRO 1 and 2 alone; run on {there['ranks']} ranks with parallel.tensor={before}, {otherwise}"
         )
 
 

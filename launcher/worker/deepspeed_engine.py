@@ -16,6 +16,7 @@ from launcher.worker import (
     deepspeed_checkpoint,
     deepspeed_model,
     deepspeed_start,
+    deepspeed_tensor,
     export,
     initial,
     network,
@@ -23,7 +24,6 @@ from launcher.worker import (
     recompute,
 )
 from launcher.worker.engine import Context, PendingSave, StepResult
-from launcher.worker.language_model import LanguageModel
 
 
 def build(context: Context) -> DeepSpeedTraining:
@@ -35,9 +35,8 @@ def build(context: Context) -> DeepSpeedTraining:
     spec = context.spec
     config: dict[str, Any] = json.loads((context.directory / "ds_config.json").read_text())
     deepspeed_start.prepare(context.device, config)
-    made, groups = deepspeed_model.build(context, config)
-    recompute.apply(network.blocks(made), spec)
-    model = LanguageModel(made, spec.train)
+    model, groups = deepspeed_model.build(context, config)
+    recompute.apply(network.blocks(model.network), spec)
     with deepspeed_start.explained():
         engine, *_ = deepspeed.initialize(model=model, model_parameters=groups, config=config)
     if spec.zero.stage == 0:
@@ -94,7 +93,8 @@ class DeepSpeedTraining:
 
     def export(self, directory: Path) -> None:
         """Write safetensors, one parameter gathered at a time."""
-        export.write(self._engine.module.network, self._context, directory, whole=deepspeed_model.gathered)
+        made = self._engine.module.network
+        export.write(made, self._context, directory, deepspeed_model.gathered, deepspeed_tensor.elements)
 
     def tensors(self) -> Iterable[torch.Tensor]:
         """Every tensor of the process: DeepSpeed keeps its partitions and buffers in dozens of places."""
@@ -109,8 +109,7 @@ class DeepSpeedTraining:
         """Without ZeRO in fp32, DeepSpeed clips in its step and forgets the norm; gradients are averaged by then."""
         if self._spec.zero.stage > 0 or self._spec.precision.compute != "fp32":
             return None
-        gradients = [parameter.grad for parameter in self._engine.module.parameters() if parameter.grad is not None]
-        return torch.nn.utils.get_total_norm(gradients)
+        return deepspeed_start.total_norm(self._engine)
 
     def _norm_after_step(self) -> torch.Tensor:
         return torch.as_tensor(self._engine.get_global_grad_norm(), dtype=torch.float32).detach()

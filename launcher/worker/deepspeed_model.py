@@ -13,16 +13,18 @@ from typing import Any
 
 import deepspeed
 import torch
+from deepspeed.utils import groups
 from torch import nn
 
-from launcher.worker import adapters, initial, network, optimizers, weights
+from launcher.worker import adapters, deepspeed_tensor, initial, network, optimizers, weights
 from launcher.worker.engine import Context
+from launcher.worker.language_model import LanguageModel
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
-def build(context: Context, config: dict[str, Any]) -> tuple[Any, list[dict[str, Any]]]:
-    """The network with its values, and its parameters in groups for the optimizer.
+def build(context: Context, config: dict[str, Any]) -> tuple[LanguageModel, list[dict[str, Any]]]:
+    """The model with its values, and its parameters in groups for the optimizer.
 
     Args:
         context: The rank.
@@ -31,36 +33,41 @@ def build(context: Context, config: dict[str, Any]) -> tuple[Any, list[dict[str,
     spec = context.spec
     made = network.network(spec.model, _DTYPES[spec.precision.compute])
     adapters.inject(made, spec)
-    groups = optimizers.parameter_groups(made, spec.optimizer.weight_decay)
+    cutter = deepspeed_tensor.cut(made, config["tensor_parallel"]) if spec.parallel.tensor > 1 else None
+    stepped = optimizers.parameter_groups(made, spec.optimizer.weight_decay)
     partition = _partitioner(config) if spec.zero.stage == 3 else None
     real = _with_memory(made, context.device, partition)
-    for group in groups:
+    for group in stepped:
         group["params"] = [real[id(parameter)] for parameter in group["params"]]
     if spec.model.weights is None:
         initial.fill(made, spec.train.seed, access=opened)
     else:
         weights.load(made, Path(spec.model.weights), spec.train.seed, access=opened)
-    return made, groups
+    model = LanguageModel(made, spec.train)
+    if cutter is not None:
+        deepspeed_tensor.finish(model, cutter)
+    return model, stepped
 
 
 @contextlib.contextmanager
-def opened(parameter: torch.Tensor) -> Iterator[torch.Tensor | None]:
-    """A parameter to be filled in full, also where ZeRO 3 has partitioned it: there rank 0 alone gets it.
+def opened(parameter: torch.Tensor) -> Iterator[initial.Local | None]:
+    """A rank's tensor parallel part of a parameter, to be filled; of what ZeRO 3 has cut, the first data rank fills it.
 
-    On leaving, rank 0's values are what all ranks have.
+    On leaving, its values are what all data ranks have.
     """
     if not hasattr(parameter, "ds_id"):
-        yield parameter
+        yield deepspeed_tensor.part(parameter, parameter)
         return
     with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):
-        yield parameter if deepspeed.comm.get_rank() == 0 else None
+        first = deepspeed.comm.get_rank(vars(parameter)["ds_process_group"]) == 0
+        yield deepspeed_tensor.part(parameter, parameter) if first else None
 
 
 @contextlib.contextmanager
 def gathered(parameter: torch.Tensor) -> Iterator[torch.Tensor]:
     """A parameter to be read in full, on all ranks."""
-    with deepspeed.zero.GatheredParameters([parameter]):
-        yield parameter
+    with deepspeed.zero.GatheredParameters([parameter], enabled=hasattr(parameter, "ds_id")):
+        yield deepspeed_tensor.whole(parameter, parameter)
 
 
 def _with_memory(
@@ -72,6 +79,7 @@ def _with_memory(
         for name, parameter in module.named_parameters(recurse=False):
             if id(parameter) not in real:
                 fresh = nn.Parameter(torch.empty_like(parameter, device=device), parameter.requires_grad)
+                vars(fresh).update(vars(parameter))  # What AutoTP has noted of its cut.
                 real[id(parameter)] = fresh
                 if partition is not None:
                     partition(fresh)
@@ -86,7 +94,8 @@ def _partitioner(config: dict[str, Any]) -> Callable[[nn.Parameter], None]:
 
     One ``Init`` serves all of them, since with NVMe offload it owns the buffers that they are swapped through.
     """
-    made = deepspeed.zero.Init(config_dict_or_path=config)
+    among = groups.get_data_parallel_group() if "tensor_parallel" in config else None
+    made = deepspeed.zero.Init(config_dict_or_path=config, data_parallel_group=among)
 
     def partition(parameter: nn.Parameter) -> None:
         made._convert_to_zero_parameters([parameter])

@@ -9,6 +9,7 @@ from typing import Any
 import deepspeed.ops
 import torch
 from deepspeed.ops.op_builder import AsyncIOBuilder
+from deepspeed.runtime.utils import is_model_parallel_parameter
 
 from launcher.worker.errors import TrainingError
 
@@ -73,3 +74,23 @@ def undo_first_step(engine: Any) -> None:
     for master, held in pairs:
         master.copy_(held)
     wrapper.optimizer.state.clear()
+
+
+def total_norm(engine: Any) -> torch.Tensor:
+    """The norm of all averaged gradients without ZeRO, each counted once among the model parallel ranks.
+
+    As ``clip_grad_norm_`` of DeepSpeed's ``runtime/utils.py`` counts them, which then keeps the norm to itself.
+    """
+    mpu = engine.mpu
+    everything = mpu is None or mpu.get_model_parallel_rank() == 0
+    gradients = [
+        parameter.grad
+        for parameter in engine.module.parameters()
+        if parameter.grad is not None and (everything or is_model_parallel_parameter(parameter))
+    ]
+    norm = torch.nn.utils.get_total_norm(gradients)
+    if mpu is None:
+        return norm
+    squared = norm.square()
+    torch.distributed.all_reduce(squared, group=mpu.get_model_parallel_group())
+    return squared.sqrt()

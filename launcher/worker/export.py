@@ -26,7 +26,13 @@ def whole_tensor(parameter: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 @torch.no_grad()
-def write(made: Any, context: Context, directory: Path, whole: Whole = whole_tensor) -> None:
+def write(
+    made: Any,
+    context: Context,
+    directory: Path,
+    whole: Whole = whole_tensor,
+    elements: Callable[[torch.Tensor], int] = torch.numel,
+) -> None:
     """Write a network, or only its adapter, into an existing directory; called by all ranks together.
 
     No rank ever holds more than its share of the files and one whole tensor.
@@ -36,6 +42,7 @@ def write(made: Any, context: Context, directory: Path, whole: Whole = whole_ten
         context: The rank.
         directory: Where the files go.
         whole: How the engine gathers a parameter.
+        elements: Of the whole parameter.
     """
     if context.spec.adapter.name != "none":
         wanted = {name: value for name, value in made.named_parameters() if ".lora_" in name}
@@ -45,7 +52,7 @@ def write(made: Any, context: Context, directory: Path, whole: Whole = whole_ten
         return
     wanted = dict(made.named_parameters())
     count = min(context.world, len(wanted))
-    sizes = {name: _elements(value) for name, value in wanted.items()}
+    sizes = {name: elements(value) for name, value in wanted.items()}
     owners = shares(sizes, count)
     total = sum(sizes[name] * value.element_size() for name, value in wanted.items())
     finish(made, gather(wanted, owners, context.rank, whole), owners, total, context.rank, directory)
@@ -94,11 +101,6 @@ def gather(
             if owners[name] == rank:
                 mine[name] = tensor.detach().to("cpu", copy=True).contiguous()
     return mine
-
-
-def _elements(parameter: torch.Tensor) -> int:
-    """Of the whole parameter; ZeRO 3 leaves an empty tensor in its place and notes its size."""
-    return int(getattr(parameter, "ds_numel", parameter.numel()))
 
 
 def _file(rank: int, count: int) -> str:

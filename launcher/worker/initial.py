@@ -27,9 +27,6 @@ BLOCK_ELEMENTS = DRAWN_ELEMENTS
 type Draw = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
 """Fills a block of rows, of shape (rows, *rest)."""
 
-type Access = Callable[[torch.Tensor], contextlib.AbstractContextManager[torch.Tensor | None]]
-"""Opens a parameter that an engine keeps in a form of its own while it is filled; None where another rank fills it."""
-
 
 @dataclass(frozen=True, slots=True)
 class Local:
@@ -45,8 +42,14 @@ class Local:
         return tuple(slice(start, start + size) for start, size in zip(self.offset, self.tensor.shape, strict=True))
 
 
-def local(parameter: torch.Tensor) -> Local:
+type Access = Callable[[torch.Tensor], contextlib.AbstractContextManager[torch.Tensor | Local | None]]
+"""Opens a parameter that an engine keeps in a form of its own while it is filled; None where another rank fills it."""
+
+
+def local(parameter: torch.Tensor | Local) -> Local:
     """A rank's part of a parameter that may be sharded."""
+    if isinstance(parameter, Local):
+        return parameter
     if not isinstance(parameter, DTensor):
         return Local(parameter, tuple(parameter.shape), (0,) * parameter.dim())
     _, offset = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from launcher.backends.deepspeed import optimizer
+from launcher.backends.deepspeed import optimizer, tensor
 from launcher.backends.deepspeed.dtypes import dtypes
 from launcher.spec import Offload, RunSpec
 
@@ -38,6 +38,10 @@ def build(spec: RunSpec) -> dict[str, Any]:
     }
     if "nvme" in (spec.zero.offload_optimizer, spec.zero.offload_parameters):
         config["aio"] = _asynchronous_io()
+    if spec.parallel.tensor > 1:
+        config["tensor_parallel"] = tensor.block(spec)
+        # DeepSpeed 0.19.8 would hold it against all ranks, as if each saw samples of its own (runtime/config.py).
+        del config["train_batch_size"]
     return merged(config, spec.backend.extra)
 
 

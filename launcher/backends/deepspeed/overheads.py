@@ -49,6 +49,7 @@ def engine(spec: RunSpec) -> Engine:
         cpu=spec.hardware.device == "cpu",
         gradients_stay=spec.zero.stage == 3 or flat_fp32_gradients(spec),
         grouped_experts=True,
+        whole_embedding=True,
         steps_on_shards=spec.zero.stage == 1 and not flat_fp32_gradients(spec),
     )
 

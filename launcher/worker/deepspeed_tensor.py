@@ -1,0 +1,87 @@
+"""Tensor parallelism by DeepSpeed's AutoTP, cut on the meta device, so that no rank ever holds a whole weight."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from deepspeed.checkpoint.constants import DS_AUTOTP_UC_META, UNIVERSAL_CHECKPOINT_INFO
+from deepspeed.module_inject import set_autotp_mode
+from deepspeed.module_inject.auto_tp import AutoTP
+from deepspeed.module_inject.layers import collect_autotp_universal_checkpoint_info
+from deepspeed.runtime.tensor_parallel.config import TPTrainingConfig
+from deepspeed.utils import groups
+from torch import nn
+
+from launcher.worker import initial
+
+
+def cut(made: Any, settings: Mapping[str, Any]) -> AutoTP:
+    """Replace the layers that the plan names by their tensor parallel ones, as ``_apply_autotp_partitioning`` does.
+
+    (DeepSpeed ``runtime/engine.py``, which would cut whole weights that every rank has in memory.)
+
+    Args:
+        made: The network on the meta device.
+        settings: The block ``tensor_parallel`` of ``ds_config.json``.
+    """
+    degree = settings["autotp_size"]
+    set_autotp_mode(training=True)
+    groups._init_tp_mesh_device(tensor_model_parallel_size=degree)
+    cutter = AutoTP(
+        module=made,
+        all_reduce_linears=(),
+        prefix="",
+        state_dict=None,
+        linear_layer_setting=(nn.Linear, nn.Embedding),
+        orig_layer_impl=None,
+        partition_config=TPTrainingConfig(**settings).get_partition_config_object(),
+        model_config=made.config,
+        training_mode=True,
+    )
+    cutter.set_tensor_parallel_config(degree, groups.get_tensor_model_parallel_group())
+    cutter.update_linear_policies()
+    cutter._replace_module(made)
+    return cutter
+
+
+def finish(model: Any, cutter: AutoTP) -> None:
+    """Add what belongs to real parameters, and tell DeepSpeed that the model is cut."""
+    cutter.register_replicated_grad_hooks(model)
+    setattr(model, UNIVERSAL_CHECKPOINT_INFO, collect_autotp_universal_checkpoint_info(model))
+    model.ds_autotp_parsed = True
+
+
+def part(parameter: torch.Tensor, tensor: torch.Tensor) -> initial.Local:
+    """Where a rank's tensor lies in the whole parameter."""
+    layout = _layout(parameter)
+    if layout is None:
+        return initial.Local(tensor, tuple(tensor.shape), (0,) * tensor.dim())
+    offset = [0] * tensor.dim()
+    offset[layout["partition_dim"]] = sum(layout["partition_sizes"][: groups.get_tensor_model_parallel_rank()])
+    return initial.Local(tensor, layout["logical_shape"], tuple(offset))
+
+
+def whole(parameter: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """The parameter put together from the tensor parallel ranks; called by all of them together."""
+    layout = _layout(parameter)
+    if layout is None:
+        return tensor
+    layer: Any = parameter.gather_params.__self__  # type: ignore[attr-defined]  # AutoTP's layer, which hangs it there.
+    together: torch.Tensor = layer._all_gather_shards(tensor, layout["partition_sizes"], layout["partition_dim"])
+    return together
+
+
+def elements(parameter: torch.Tensor) -> int:
+    """Of the whole parameter; ZeRO 3 leaves an empty tensor in its place and notes its size."""
+    layout = _layout(parameter)
+    if layout is not None:
+        return torch.Size(layout["logical_shape"]).numel()
+    return int(getattr(parameter, "ds_numel", parameter.numel()))
+
+
+def _layout(parameter: torch.Tensor) -> dict[str, Any] | None:
+    """How AutoTP has cut a parameter, where it has."""
+    found: dict[str, Any] | None = getattr(parameter, DS_AUTOTP_UC_META, None)
+    return None if found is None or found["replicated"] else found
