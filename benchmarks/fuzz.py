@@ -1,6 +1,6 @@
 """Hostile and hapless input: generated command lines and mutated recipes through ``check`` and ``show``.
 
-    python -m benchmarks.fuzz --cases 20000 [--seed N]
+    python -m benchmarks.fuzz [--cases 20000] [--first N] [--seed N] [--minutes M] [--keep]
 
 Every answer must be an exit status of CONTRACT.md within 2 s, with no traceback, no file written, and no value of the
 input in generated shell text unless it is quoted. ``tests/test_fuzz.py`` runs the first few hundred.
@@ -11,6 +11,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import itertools
+import math
 import os
 import random
 import shlex
@@ -26,6 +28,7 @@ from typing import Any
 import submitit  # noqa: F401  # Now, because its import closes log handlers, and absl's then closes a stream not in use.
 import yaml
 
+from benchmarks.reporting import keep
 from launcher.catalog import Catalog, shipped
 from launcher.cli import main as launch
 from launcher.parse import kinds
@@ -70,6 +73,9 @@ class Fault:
 
     case: Case
     what: str
+
+    def __str__(self) -> str:
+        return f"launch {shlex.join(self.case.words)}\n{self.case.recipe or ''}\n{self.what}\n"
 
 
 def cases(seed: int) -> Iterator[Case]:
@@ -168,30 +174,45 @@ def _unquoted(text: str) -> str | None:
     return None
 
 
-def faults(count: int, seed: int) -> list[Fault]:
-    """Run so many cases; every fault that they show."""
-    found = []
+def ran(count: int, seed: int, *, first: int = 0, deadline: float = math.inf) -> tuple[int, list[Fault]]:
+    """Run so many cases from the ``first`` on, or until a time: how many were run, and every fault that they show."""
+    done, found = 0, []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for case, _ in zip(cases(seed), range(count), strict=False):
+        for case in itertools.islice(cases(seed), first, first + count):
+            if time.monotonic() > deadline:
+                break
             what = fault(case, folder)
+            done += 1
             if what is not None:
                 found.append(Fault(case, what))
-    return found
+                print(found[-1], flush=True)
+    return done, found
 
 
 def main() -> int:
     """Run and report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=20_000)
+    parser.add_argument("--first", type=int, default=0, help="leave out so many cases")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=math.inf, help="end after so long, whatever is left")
+    parser.add_argument("--keep", action="store_true", help="write benchmarks/results/fuzz.json")
     options = parser.parse_args()
     os.environ.setdefault("XDG_CACHE_HOME", tempfile.mkdtemp())
     begin = time.monotonic()
-    found = faults(options.cases, options.seed)
-    for one in found:
-        print(f"launch {shlex.join(one.case.words)}\n{one.case.recipe or ''}\n{one.what}\n")
-    print(f"{options.cases} cases, {len(found)} faults, {time.monotonic() - begin:.0f} s")
+    done, found = ran(options.cases, options.seed, first=options.first, deadline=begin + 60 * options.minutes)
+    seconds = round(time.monotonic() - begin)
+    if options.keep:
+        figures = {
+            "seed": options.seed,
+            "first": options.first,
+            "cases": done,
+            "faults": len(found),
+            "seconds": seconds,
+        }
+        keep("fuzz", f"python -m benchmarks.fuzz --cases {done} --seed {options.seed} --keep", figures)
+    print(f"{done} cases, {len(found)} faults, {seconds} s")
     return 1 if found else 0
 
 

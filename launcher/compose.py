@@ -10,16 +10,13 @@ that all ways give the same.
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from launcher import __version__
+from launcher import __version__, kept
 from launcher.catalog import PRESETS, PRIMARY, Catalog
 from launcher.command_line import Override
 from launcher.errors import ComposeError, ConfigError
@@ -108,34 +105,12 @@ def _part(name: str, choices: tuple[tuple[str, str], ...], catalog: Catalog) -> 
 @lru_cache(maxsize=512)
 def _composed(name: str, choices: tuple[tuple[str, str], ...], folder: Path, digest: str) -> Config:
     """One composition, from the user's cache folder if it is there; ``digest`` stands for the files' content."""
-    content = json.dumps([__version__, name, choices, digest])
-    cached = _cache_folder() / f"{hashlib.sha256(content.encode()).hexdigest()}.json"
-    try:
-        config: Config = json.loads(cached.read_text())
-    except (OSError, ValueError):
-        overrides = [Override("", *item, group=True).hydra for item in choices]
-        config = _hydra(overrides, Catalog(folder=folder), name)
-        _keep(cached, config)
+
+    def found() -> Config:
+        return _hydra([Override("", *item, group=True).hydra for item in choices], Catalog(folder=folder), name)
+
+    config: Config = kept.answer("compose", [__version__, name, choices, digest], found)
     return config
-
-
-def _cache_folder() -> Path:
-    from platformdirs import user_cache_path  # Late, because a planning import stays under 0.1 s.
-
-    return user_cache_path("launch") / "compose"
-
-
-def _keep(path: Path, config: Config) -> None:
-    """Write the cache file under its name at once; a cache that cannot be written is only slower."""
-    import tempfile  # Late, like platformdirs: most commands find the cache file.
-
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
-            json.dump(config, file)
-        os.replace(file.name, path)
-    except OSError:
-        return
 
 
 def _hydra(overrides: list[str], catalog: Catalog, name: str = PRIMARY) -> Config:

@@ -12,17 +12,24 @@ import http.client
 import ipaddress
 import os
 import re
+import resource
+import signal
 import socket
 import ssl
 import subprocess
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
 from urllib.parse import urljoin, urlsplit
 
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.safe_yaml import MAXIMUM_BYTES
 
-TIMEOUT_S = 20.0
+TIMEOUT_S, GIT_TIMEOUT_S = 20.0, 60.0
+PACK_BYTES = 64 << 20
+"""Of a repository at one revision, compressed: recipes are text, and a hostile server could send for ever."""
+
 _REDIRECTS = 3
 _GIT = re.compile(
     r"^git\+(?P<repository>[^@#]+(?:@[^@#/]+[:/][^@#]*)?)@(?P<revision>[A-Za-z0-9._/-]+)#(?P<path>[^#]+)$"
@@ -101,29 +108,52 @@ def _request(host: str, port: int, target: str, deadline: float) -> tuple[int, s
     address = public_address(host, port)
     with (
         socket.create_connection((address, port), timeout=_left(deadline)) as plain,
-        ssl.create_default_context().wrap_socket(plain, server_hostname=host) as secure,
+        _ended_at(deadline, plain),
+        _secured(plain, host) as connection,
     ):
         named = host if port == 443 else f"{host}:{port}"
-        secure.sendall(f"GET {target} HTTP/1.1\r\nHost: {named}\r\nConnection: close\r\n\r\n".encode())
-        response = http.client.HTTPResponse(secure)
+        connection.sendall(f"GET {target} HTTP/1.1\r\nHost: {named}\r\nConnection: close\r\n\r\n".encode())
+        response = http.client.HTTPResponse(connection)
         response.begin()
-        content = b""
-        while len(content) <= MAXIMUM_BYTES and (block := _read(secure, response, deadline)):
-            content += block
+        content = response.read(MAXIMUM_BYTES + 1)
     if len(content) > MAXIMUM_BYTES:
         raise ConfigErrors([ConfigError("SOURCE", target, "it is larger than 1 MiB")])
     return response.status, response.getheader("Location"), content
 
 
-def _read(connection: socket.socket, response: http.client.HTTPResponse, deadline: float) -> bytes:
-    connection.settimeout(_left(deadline))
-    return response.read1(1 << 16)
+def _secured(plain: socket.socket, host: str) -> socket.socket:
+    return ssl.create_default_context().wrap_socket(plain, server_hostname=host)
 
 
-def _left(deadline: float) -> float:
+@contextlib.contextmanager
+def _ended_at(deadline: float, connection: socket.socket) -> Iterator[None]:
+    """End a connection at a time, whatever it is waiting for: a server may send a byte now and then for ever.
+
+    Raises:
+        TimeoutError: It was ended, which looks to its reader as if the server had done so.
+    """
+    same = connection.dup()  # TLS takes the socket itself over.
+    timer = threading.Timer(_left(deadline), _end, [same])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        same.close()
+        _left(deadline)
+
+
+def _end(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+def _left(deadline: float, limit: float = TIMEOUT_S) -> float:
     left = deadline - time.monotonic()
     if left <= 0:
-        raise TimeoutError(f"it takes longer than {TIMEOUT_S:.0f} s")
+        raise TimeoutError(f"it takes longer than {limit:.0f} s")
     return left
 
 
@@ -152,34 +182,56 @@ def _from_git(source: str) -> bytes:
         raise ConfigErrors([ConfigError("SOURCE", source, "git is asked by https, ssh or file alone")])
     if repository.startswith("https://"):
         public_address(*_address(repository))
+    deadline, file = time.monotonic() + GIT_TIMEOUT_S, f"FETCH_HEAD:{match['path']}"
     with tempfile.TemporaryDirectory() as folder:
-        _git(folder, "init", "--quiet")
-        _git(folder, "fetch", "--quiet", "--depth=1", "--no-tags", "--", repository, match["revision"])
-        size = int(_git(folder, "cat-file", "-s", f"FETCH_HEAD:{match['path']}"))
+        _git(folder, deadline, "init", "--quiet")
+        _git(folder, deadline, "fetch", "--quiet", "--depth=1", "--no-tags", "--", repository, match["revision"])
+        size = int(_git(folder, deadline, "cat-file", "-s", file))
         if size > MAXIMUM_BYTES:
             raise ConfigErrors([ConfigError("SOURCE", source, "it is larger than 1 MiB")])
-        return _git(folder, "cat-file", "blob", f"FETCH_HEAD:{match['path']}")
+        return _git(folder, deadline, "cat-file", "blob", file)
 
 
-def _git(folder: str, *words: str) -> bytes:
-    """Run git with no prompt, no hooks and no redirect to another place.
+_SETTINGS = {
+    "core.hooksPath": "/dev/null",
+    "http.followRedirects": "false",
+    "protocol.ext.allow": "never",
+    "fetch.unpackLimit": "1",  # What comes stays in one file, whose size is then that of all of it.
+    "core.bigFileThreshold": "1m",  # Larger files pass through git's memory in parts.
+}
+
+
+def _bounded() -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (PACK_BYTES, PACK_BYTES))
+
+
+def _git(folder: str, deadline: float, *words: str) -> bytes:
+    """Run git with no prompt, no hooks, no redirect to another place, and no file larger than :data:`PACK_BYTES`.
 
     Raises:
-        SubmitError: It fails, or takes too long.
+        SubmitError: It fails, takes too long, or brings too much.
     """
-    settings = ("-c", "core.hooksPath=/dev/null", "-c", "http.followRedirects=false", "-c", "protocol.ext.allow=never")
+    settings = [word for name, value in _SETTINGS.items() for word in ("-c", f"{name}={value}")]
     environment = {"GIT_TERMINAL_PROMPT": "0", "GIT_SSH_COMMAND": "ssh -oBatchMode=yes"}
     try:
-        done = subprocess.run(
+        with subprocess.Popen(
             ["git", *settings, *words],
             cwd=folder,
             env={name: value for name, value in os.environ.items() if name not in _OTHER_REPOSITORY} | environment,
-            capture_output=True,
-            timeout=TIMEOUT_S * 3,
-            check=False,
-        )
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            preexec_fn=_bounded,
+        ) as process:
+            try:
+                out, err = process.communicate(timeout=_left(deadline, GIT_TIMEOUT_S))
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)  # Its helpers hold the connection.
+                _left(deadline, GIT_TIMEOUT_S)
+                raise
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SubmitError(f"git {words[0]}: {error}") from None
-    if done.returncode != 0:
-        raise SubmitError(f"git {words[0]}: {done.stderr.decode(errors='replace').strip()}")
-    return done.stdout
+    if process.returncode != 0:
+        text, limit = err.decode(errors="replace").strip(), f"at most {PACK_BYTES >> 10:,} KiB are taken of a revision"
+        raise SubmitError(f"git {words[0]}: {text}{f'; {limit}' if 'index-pack' in text else ''}")
+    return out

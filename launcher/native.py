@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import subprocess
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher import registry
+from launcher import kept, registry
 from launcher.errors import ConfigError
 from launcher.spec import RunSpec
 
@@ -45,14 +44,10 @@ def asked(module: str, question: dict[str, Any], version: str) -> dict[str, Any]
     Raises:
         RuntimeError: There is no answer, with the last line that the program said.
     """
-    content = json.dumps([module, version, question], sort_keys=True)
-    kept = _folder() / f"{hashlib.sha256(content.encode()).hexdigest()}.json"
-    try:
-        answer: dict[str, Any] | None = json.loads(kept.read_text())
-    except (OSError, ValueError):
-        answer = answers(module, [question])[0]
-        _keep(kept, answer)
-    return answer
+    found: dict[str, Any] | None = kept.answer(
+        "native", [module, version, question], lambda: answers(module, [question])[0]
+    )
+    return found
 
 
 def answers(module: str, questions: list[dict[str, Any]], timeout_s: int = TIMEOUT_S) -> list[dict[str, Any] | None]:
@@ -79,20 +74,3 @@ def answers(module: str, questions: list[dict[str, Any]], timeout_s: int = TIMEO
     except ValueError:
         raise RuntimeError((done.stderr.strip().splitlines() or ["no message"])[-1]) from None
     return found
-
-
-def _folder() -> Path:
-    from platformdirs import user_cache_path  # Late, because a planning import stays under 0.1 s.
-
-    return user_cache_path("launch") / "native"
-
-
-def _keep(path: Path, answer: dict[str, Any] | None) -> None:
-    """Write the answer under its name at once; a cache that cannot be written is only slower."""
-    partial = path.with_suffix(f".{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps(answer))
-        partial.replace(path)
-    except OSError:
-        return

@@ -24,6 +24,7 @@ PACKAGES = (
     "megatron-core",
     "transformers",
     "peft",
+    "bitsandbytes",
     "datasets",
     "safetensors",
     "numpy",

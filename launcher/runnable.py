@@ -20,6 +20,8 @@ STDLIB = "{stdlib}"
 _LOOKED_AT = 1 << 16
 _NEEDS = {"fsdp": ("torch", "transformers"), "deepspeed": ("torch", "transformers", "deepspeed")}
 
+_ADAPTERS = {"lora": ("peft",), "qlora": ("peft", "bitsandbytes")}
+
 
 def obstacles(spec: RunSpec, machine: Machine) -> list[ConfigError]:
     """Why this machine cannot start the run, all reasons at once. A Slurm job runs elsewhere and has none here."""
@@ -55,7 +57,8 @@ def _hardware(spec: RunSpec, machine: Machine) -> Iterator[ConfigError]:
 
 
 def _packages(spec: RunSpec) -> Iterator[ConfigError]:
-    missing = [name for name in _NEEDS.get(spec.backend.name, ()) if find_spec(name) is None]
+    needed = [*_NEEDS.get(spec.backend.name, ()), *_ADAPTERS.get(spec.adapter.name, ())]
+    missing = [name for name in needed if find_spec(name) is None]
     if missing:
         rule = f"needs {', '.join(missing)}, not installed for this Python"
         way = f'pip install "llm-launch[{spec.backend.name}]"'

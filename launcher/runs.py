@@ -15,6 +15,9 @@ from launcher.state import RunState
 
 _NOT_SUBMITTED = "recorded, but not submitted: `launch resume {}` submits it"
 
+_LIST_BYTES = 1 << 18
+"""Thousands of runs; a longer list loses those that are gone."""
+
 
 def read(run: Path) -> RunState:
     """The state of one run."""
@@ -116,27 +119,42 @@ def _runs(path: Path) -> list[Path]:
 
 
 def remember(run: Path) -> None:
-    """Note where a run lies, for :func:`find` from other folders. A list that cannot be kept is no reason to fail."""
+    """Note where a run or sweep of this user lies: for :func:`find` from other folders, and to know it as their own.
+
+    A list that cannot be kept is no reason to fail.
+    """
     with contextlib.suppress(OSError):
         path = _list()
         path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_file() and path.stat().st_size > _LIST_BYTES:
+            lines = (line for line in _noted() if Path(line).is_dir())
+            state.write_text_atomically(path, "".join(f"{line}\n" for line in lines))
         with path.open("a") as file:
             file.write(f"{run}\n")  # One short write in append mode: launchers do not mix their lines.
 
 
 def remembered() -> list[Path]:
     """Runs that were noted and still exist, oldest first."""
+    return [path for path in map(Path, _noted()) if (path / "spec.json").is_file()]
+
+
+def is_own(run: Path) -> bool:
+    """Whether a run or sweep was recorded, or trusted, by this user, wherever its folder is seen from."""
+    place = run.resolve()
+    return any(Path(line).resolve() in (place, place.parent) for line in _noted())
+
+
+def _noted() -> list[str]:
     try:
-        lines = _list().read_text().splitlines()
+        return list(dict.fromkeys(_list().read_text().splitlines()))
     except OSError:
         return []
-    return [path for path in map(Path, dict.fromkeys(lines)) if (path / "spec.json").is_file()]
 
 
 def _list() -> Path:
-    from platformdirs import user_cache_path  # Late, because a planning import stays under 0.1 s.
+    from platformdirs import user_state_path  # Late, because a planning import stays under 0.1 s.
 
-    return user_cache_path("launch") / "runs.txt"
+    return user_state_path("launch") / "runs.txt"
 
 
 def _kind(run: Path) -> str | None:

@@ -39,8 +39,13 @@ class RunState:
 
 def write_atomically(path: Path, content: dict[str, Any]) -> None:
     """Write JSON under a temporary name and move it into place: a reader sees the old file or the new one."""
+    write_text_atomically(path, json.dumps(content) + "\n")
+
+
+def write_text_atomically(path: Path, text: str) -> None:
+    """The same of any text."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(content) + "\n")
+    temporary.write_text(text)
     temporary.replace(path)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher import preflight, state
+from launcher import preflight, runs, state
 from launcher.axes import Axes, read_axes
 from launcher.catalog import Catalog
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
@@ -165,6 +165,8 @@ def write(directory: Path, sweep: Sweep, points: Sequence[Point]) -> None:
     }
     try:
         directory.mkdir(parents=True, exist_ok=True)
+        if not (directory / state.SWEEP).exists():
+            runs.remember(directory)
         state.write_atomically(directory / state.SWEEP, content)
     except OSError as error:
         raise SubmitError(f"the sweep's folder {directory} cannot be written: {error.strerror or error}") from None

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from itertools import islice
+from math import isqrt
 from operator import attrgetter
 from typing import Any
 
@@ -69,9 +70,13 @@ def _typed(value: object) -> str:
     return str(value)
 
 
+_TRIED = 1 << 16
+"""The largest divisor that is looked for by itself: any number may be asked about, and the answer is due at once."""
+
+
 def divisors(number: int) -> list[int]:
-    """All divisors in ascending order."""
-    small = [candidate for candidate in range(1, int(number**0.5) + 1) if number % candidate == 0]
+    """All divisors in ascending order; of a number beyond 2^32 those with a small one beside them."""
+    small = [candidate for candidate in range(1, min(isqrt(number), _TRIED) + 1) if number % candidate == 0]
     return sorted({*small, *(number // candidate for candidate in small)})
 
 

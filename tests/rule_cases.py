@@ -79,7 +79,6 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         hardware=v100_32g
         adapter=lora adapter.targets=[]
         hardware=h100_80g cluster.gpus_per_node=8 parallel=fsdp_tp adapter=lora
-        adapter=qlora
         optimizer.min_lr=0.1
         optimizer.fused=true optimizer.foreach=true
         train.allocator=expandable

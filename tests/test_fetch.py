@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import itertools
+import random
+import socket
 import subprocess
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -55,6 +61,25 @@ def test_a_source_that_is_not_safe_is_refused(source: str, rule: str) -> None:
     assert rule in refusal(source)
 
 
+def dripping(server: socket.socket, text: bytes) -> None:
+    """Answer one connection with a byte now and then, until the other side has had enough."""
+    connection, _ = server.accept()
+    with connection, contextlib.suppress(OSError):
+        for byte in itertools.cycle(text):
+            connection.sendall(bytes([byte]))
+            time.sleep(0.05)
+
+
+@pytest.mark.parametrize("text", [b"HTTP/1.1 200 OK\r\n" + b"A" * 60_000, b"no protocol at all\r\n"])
+def test_a_server_that_never_ends_its_answer_is_left_in_time(monkeypatch: pytest.MonkeyPatch, text: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=dripping, args=(server, text), daemon=True).start()
+        monkeypatch.setattr(fetch, "TIMEOUT_S", 1.0)
+        monkeypatch.setattr(fetch, "public_address", lambda host, port: "127.0.0.1")
+        monkeypatch.setattr(fetch, "_secured", lambda plain, host: contextlib.nullcontext(plain))
+        assert "cannot be fetched: " in refusal(f"https://example.org:{server.getsockname()[1]}/a.yaml#sha256=00")
+
+
 def answering(monkeypatch: pytest.MonkeyPatch, *answers: tuple[int, str | None, bytes]) -> list[str]:
     asked: list[str] = []
     left = list(answers)
@@ -94,6 +119,7 @@ def test_a_recipe_of_a_repository_is_fetched_at_a_revision_and_is_not_the_users_
     repository = folder / "repository"
     (repository / "x").mkdir(parents=True)
     (repository / "x" / "shared.yaml").write_bytes(RECIPE)
+    (repository / "noise").write_bytes(random.Random(0).randbytes(1 << 16))
     identity = ("-c", "user.name=a", "-c", "user.email=a@example.org")
     for words in (("init", "-q", "-b", "main"), ("add", "."), (*identity, "commit", "-qm", "x"), ("tag", "v1")):
         subprocess.run(["git", *words], cwd=repository, check=True, capture_output=True)
@@ -109,6 +135,10 @@ def test_a_recipe_of_a_repository_is_fetched_at_a_revision_and_is_not_the_users_
     assert not (folder / "of a hook").exists()
     with pytest.raises(SubmitError):
         fetch.fetch(f"git+file://{repository}@v2#x/shared.yaml")
+    monkeypatch.setattr(fetch, "PACK_BYTES", 1 << 15)
+    assert refusal(source).endswith("; at most 32 KiB are taken of a revision")
+    monkeypatch.setattr(fetch, "GIT_TIMEOUT_S", 0.0)
+    assert refusal(source) == "git init: it takes longer than 0 s"
 
 
 def test_a_recipe_of_a_repository_is_kept_under_the_name_of_its_file(

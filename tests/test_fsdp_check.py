@@ -263,10 +263,22 @@ def test_what_the_worker_does_is_accepted(overrides: tuple[str, ...]) -> None:
             ("train.loss=chunked", "train.loss=full"),
         ),
         (
-            ("adapter=qlora",),
+            ("adapter=qlora", "model=mixtral_8x7b", "adapter.targets=[q_proj]"),
             "adapter.name",
-            "this version judges the memory of 4-bit weights and cannot train beside them yet",
-            ("adapter=lora",),
+            "bitsandbytes packs linears, and transformers' moe models have weights of another kind",
+            ("adapter=lora", "model=llama2_7b"),
+        ),
+        (
+            ("adapter=qlora", "train.compile=true"),
+            "train.compile",
+            "this version compiles no blocks with 4-bit weights",
+            ("train.compile=false", "adapter=lora"),
+        ),
+        (
+            ("adapter=qlora", "zero.offload_parameters=cpu"),
+            "zero.offload_parameters",
+            "this version keeps 4-bit weights on the device",
+            ("zero.offload_parameters=none", "adapter=lora"),
         ),
         (
             ("model=deepseek_v3",),

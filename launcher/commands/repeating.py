@@ -20,6 +20,7 @@ from launcher.commands.common import folder, print_json, say
 from launcher.errors import ConfigError, ConfigErrors, JobFailed
 from launcher.lock import Lock
 from launcher.plan import plan
+from launcher.recipes import literal
 from launcher.record import record
 from launcher.request import Request, request
 from launcher.runnable import obstacles
@@ -68,7 +69,7 @@ def _otherwise(found: Lock, spec: RunSpec) -> list[str]:
 
 
 def _short(value: object) -> str:
-    text = "absent" if value is None else " ".join(str(value).split())
+    text = "absent" if value is None else " ".join((value if isinstance(value, str) else literal(value)).split())
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

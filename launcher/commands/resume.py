@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
-from launcher import attempts, runs
-from launcher.commands.common import add_json, print_json, say
+from launcher import attempts, runs, state, trust
+from launcher.commands.common import add_json, add_trust, print_json, say
 from launcher.commands.status import find, sweep_of
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.parse import parse
@@ -17,6 +19,7 @@ from launcher.submit import resubmit
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("runs", nargs="*", metavar="RUN", help="a run's name or directory")
+    add_trust(parser)
     add_json(parser)
 
 
@@ -27,6 +30,7 @@ def run(options: argparse.Namespace) -> int:
     status = 0
     directories = find(options.runs)
     sweeps = [found for name in options.runs if (found := sweep_of(name)) is not None]
+    _require_own([*sweeps, *(run for run in directories if run.parent not in sweeps)], trusted=options.trust)
     for directory in sweeps:
         from launcher.commands import sweeping
 
@@ -39,6 +43,28 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json({"schema": 1, "runs": [row.as_dict() for row in runs.read_all(directories)]})
     return status
+
+
+def _require_own(directories: Sequence[Path], *, trusted: bool) -> None:
+    """Ask for ``--trust`` where a run or sweep was not recorded by this user: its ``job.json`` is run as it is.
+
+    Raises:
+        ConfigErrors: It was not given.
+    """
+    foreign = [directory for directory in directories if not runs.is_own(directory)]
+    if foreign and not trusted:
+        raise ConfigErrors(map(_foreign, foreign))
+    for directory in foreign:
+        runs.remember(directory)
+
+
+def _foreign(directory: Path) -> ConfigError:
+    job = state.read_json(directory / "job.json")
+    wants = ["composes and runs its points"] if job is None else [f"runs {shlex.join(job['argv'])}"]
+    if job is not None:
+        wants += trust.needs_of_spec(parse(json.loads((directory / "spec.json").read_text())))
+    rule = f"it is no run that you have recorded, or it was moved, and going on with it {'; '.join(wants)}"
+    return ConfigError(str(directory), None, rule, ["--trust"])
 
 
 def _resume(directory: Path, *, quiet: bool) -> int:

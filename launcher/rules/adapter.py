@@ -13,7 +13,7 @@ _MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "dow
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
-    """An adapter of nothing, or of a base that is cut up; quantised weights without a GPU."""
+    """An adapter of nothing, or of a base that is cut up."""
     adapter = spec.adapter
     if adapter.name == "none":
         return
@@ -25,9 +25,6 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
         if degree > 1:
             rule = f"adapter={adapter.name} wraps whole linear layers with peft; {axis} parallel ranks hold parts"
             yield ConfigError(f"parallel.{axis}", degree, rule, [f"parallel.{axis}=1", "adapter=none"])
-    if adapter.name == "qlora" and spec.hardware.device == "cpu":
-        rule = "qlora's 4-bit weights (bitsandbytes) need a GPU, and this run is on CPU ranks"
-        yield ConfigError("adapter.name", "qlora", rule, ["adapter=lora", "hardware=h100_80g"])
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:

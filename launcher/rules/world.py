@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
+from math import gcd
 
 from launcher import ways
 from launcher.errors import ConfigError
@@ -51,6 +52,6 @@ def _smaller_degrees(spec: RunSpec, used: list[str]) -> Iterator[str]:
 def _larger_worlds(spec: RunSpec) -> Iterator[str]:
     per_node, nodes = spec.cluster.gpus_per_node, spec.cluster.nodes
     larger_nodes = range(per_node + 1, _LARGEST_NODE + 1)
-    more_nodes = range(nodes + 1, nodes + spec.model_parallel + 1)
+    step = spec.model_parallel // gcd(spec.model_parallel, per_node)
     yield from ways.nearest(spec, "cluster.gpus_per_node", larger_nodes, _divides, limit=1)
-    yield from ways.nearest(spec, "cluster.nodes", more_nodes, _divides, limit=1)
+    yield from ways.nearest(spec, "cluster.nodes", [(nodes // step + 1) * step], _divides, limit=1)

@@ -1,7 +1,9 @@
-"""LoRA by ``peft``: low-rank matrices beside frozen linear layers (arXiv:2106.09685)."""
+"""LoRA by ``peft``: low-rank matrices beside frozen linear layers (arXiv:2106.09685), which QLoRA quantises."""
 
 from __future__ import annotations
 
+import contextlib
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from launcher.spec import RunSpec
+from launcher.worker import initial
 from launcher.worker.errors import TrainingError
 
 _NAME = "default"
@@ -30,6 +33,25 @@ def settings(spec: RunSpec) -> Any:
     )
 
 
+def quantise(network: Any, spec: RunSpec, compute: torch.dtype) -> None:
+    """Make the linears of the blocks of a network on the meta device those of QLoRA; before :func:`inject`."""
+    if spec.adapter.name == "qlora":
+        _quantised().quantise(network, spec.adapter, compute)
+
+
+def access(network: Any, spec: RunSpec, device: torch.device) -> initial.Access:
+    """How the parameters of a network are opened to be filled (``initial.fill``)."""
+    return _quantised().access(network, device) if spec.adapter.name == "qlora" else contextlib.nullcontext
+
+
+def _quantised() -> Any:
+    """Imported by those who need it: bitsandbytes takes seconds."""
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # On the CPU it recommends kernels for inference.
+    from launcher.worker import quantised
+
+    return quantised
+
+
 def inject(network: Any, spec: RunSpec) -> None:
     """Add the adapter to a network on the meta device and freeze all else.
 
@@ -47,8 +69,11 @@ def inject(network: Any, spec: RunSpec) -> None:
             f"adapter.targets={unknown}: this model has no such modules; it has {', '.join(sorted(known))}"
         )
     peft.inject_adapter_in_model(settings(spec), network, adapter_name=_NAME, low_cpu_mem_usage=True)
+    unquantised = network.get_input_embeddings().weight.dtype
     for name, parameter in network.named_parameters():
         parameter.requires_grad_(".lora_" in name)
+        if parameter.requires_grad:  # ``peft`` takes the format from the linear, where QLoRA has bytes.
+            parameter.data = parameter.data.to(unquantised)
 
 
 def export(tensors: dict[str, torch.Tensor], spec: RunSpec, directory: Path) -> None:

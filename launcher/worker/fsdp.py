@@ -43,8 +43,9 @@ def cut(context: Context) -> LanguageModel:
     """The model on the meta device, adapted, recomputed and sharded as the run says; it takes no memory yet."""
     spec = context.spec
     ring = context_parallel.Ring(context) if spec.parallel.context > 1 else None
-    dtype = sharding.TORCH_DTYPES[dtypes(spec).parameters]
-    made = network.network(spec.model, dtype, attention=ring.attention if ring else None)
+    parameters, compute = (sharding.TORCH_DTYPES[name] for name in (dtypes(spec).parameters, dtypes(spec).compute))
+    made = network.network(spec.model, parameters, attention=ring.attention if ring else None)
+    adapters.quantise(made, spec, compute)
     adapters.inject(made, spec)
     model = LanguageModel(made, spec.train, share=ring.share if ring else None)
     blocks = network.blocks(made)
@@ -63,10 +64,11 @@ def filled(context: Context, model: LanguageModel) -> FsdpEngine:
     offloaded = spec.zero.offload_parameters == "cpu"
     model.to_empty(device="cpu" if offloaded else context.device)
     network.retie(model.network)
+    access = adapters.access(model.network, spec, context.device)
     if spec.model.weights is None:
-        initial.fill(model.network, spec.train.seed)
+        initial.fill(model.network, spec.train.seed, access)
     else:
-        weights.load(model.network, Path(spec.model.weights), spec.train.seed)
+        weights.load(model.network, Path(spec.model.weights), spec.train.seed, access)
     alone = context.world == 1 or spec.parallel.shard
     return FsdpEngine(context, model, model if alone else sharding.replicate(model, context))
 

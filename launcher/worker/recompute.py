@@ -13,7 +13,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from launcher.spec import RunSpec
 
 _aten = torch.ops.aten
-_PRODUCTS = frozenset((_aten.mm.default, _aten.addmm.default))
+_PRODUCTS = frozenset(("aten::mm", "aten::addmm", "bitsandbytes::gemm_4bit"))
 _KEPT = frozenset((
     _aten._scaled_dot_product_flash_attention.default,
     _aten._scaled_dot_product_efficient_attention.default,
@@ -50,7 +50,7 @@ def _policy() -> Callable[..., CheckpointPolicy]:
 
     def decide(context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
         keep = operation in _KEPT
-        if operation in _PRODUCTS:
+        if operation.name() in _PRODUCTS:
             counts[context.is_recompute] += 1
             keep = counts[context.is_recompute] % 2 == 1
         return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE

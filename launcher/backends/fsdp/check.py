@@ -36,7 +36,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     yield from _engine(spec)
     yield from _precision(spec)
     yield from _optimizer(spec)
-    yield from _training(spec)
+    yield from _quantised(spec)
     yield from _worker.check(spec)
     yield from _models.check(spec)
 
@@ -162,7 +162,15 @@ def _optimizer(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError("optimizer.name", name, rule, [f"optimizer={other}" for other in _OPTIMIZERS])
 
 
-def _training(spec: RunSpec) -> Iterator[ConfigError]:
-    if spec.adapter.name == "qlora":
-        rule = "this version judges the memory of 4-bit weights and cannot train beside them yet"
-        yield ConfigError("adapter.name", "qlora", rule, ["adapter=lora"])
+def _quantised(spec: RunSpec) -> Iterator[ConfigError]:
+    if spec.adapter.name != "qlora":
+        return
+    if spec.model.family != "llama":
+        rule = f"bitsandbytes packs linears, and transformers' {spec.model.family} models have weights of another kind"
+        yield ConfigError("adapter.name", "qlora", rule, ["adapter=lora", "model=llama2_7b"])
+    if spec.train.compile:
+        rule = "this version compiles no blocks with 4-bit weights"
+        yield ConfigError("train.compile", True, rule, ["train.compile=false", "adapter=lora"])
+    if spec.zero.offload_parameters == "cpu":
+        rule = "this version keeps 4-bit weights on the device"
+        yield ConfigError("zero.offload_parameters", "cpu", rule, ["zero.offload_parameters=none", "adapter=lora"])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from math import ceil
 from typing import Literal
 
 from launcher.backends.fsdp.dtypes import dtypes
 from launcher.blocks import Engine
-from launcher.held import Held
+from launcher.held import NF4_BITS, Held
 from launcher.memory.activations import RECOMPUTING
 from launcher.memory.states import WITHIN_MICRO_BATCH
 from launcher.spec import RunSpec
@@ -54,6 +55,7 @@ def _step(spec: RunSpec) -> Literal["fused", "foreach", "loop"]:
 def overheads(held: Held) -> Iterable[MemoryTerm]:
     """Everything of FSDP2, or of DDP and autocast."""
     if held.spec.parallel.shard:
+        yield from constants(held)
         yield from gathered(held)
         yield from block_reduction(held)
         yield from root_reduction(held)
@@ -62,6 +64,15 @@ def overheads(held: Held) -> Iterable[MemoryTerm]:
         yield from weight_cache(held)
         yield from buckets(held)
     yield from gradients_in_flight(held)
+
+
+def constants(held: Held) -> Iterator[MemoryTerm]:
+    """What 4-bit weights' constants, of which every rank has all, take more than the shard that is counted of them."""
+    bits = NF4_BITS[held.spec.adapter.double_quant] - 4
+    shared = held.elements.quantised - held.elements.quantised_parameters
+    if shared:
+        text = f"{float(bits):.3f} bits x {count(shared)} of other ranks' weights in 4 bits"
+        yield _term("parameters", ALWAYS, ceil(bits * shared / 8), text, "launcher/worker/quantised.py")
 
 
 def gathered(held: Held) -> Iterator[MemoryTerm]:

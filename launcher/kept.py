@@ -1,0 +1,60 @@
+"""What is kept between commands in the user's cache folder: answers that were dear, by the hash of their question."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from launcher import state
+
+MOST = 1000
+"""Answers of a kind, of some kilobytes each; a new one beyond makes the older half go."""
+
+
+def answer(kind: str, question: object, find: Callable[[], Any]) -> Any:
+    """The answer to a question, kept where it was asked before; a folder that cannot be written is only slower.
+
+    Args:
+        kind: A folder of its own.
+        question: All that the answer depends on, as JSON.
+        find: Finds the answer, as JSON; what it raises is not kept.
+    """
+    digest = hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()
+    path = folder() / kind / f"{digest}.json"
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):
+        found = find()
+    with contextlib.suppress(OSError):
+        _keep(path, json.dumps(found))
+    return found
+
+
+def folder() -> Path:
+    """The user's cache folder of this program."""
+    from platformdirs import user_cache_path  # Late, because a planning import stays under 0.1 s.
+
+    return user_cache_path("launch")
+
+
+def _keep(path: Path, text: str) -> None:
+    """Write a file under its name at once, and make room for it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    state.write_text_atomically(path, text)
+    with os.scandir(path.parent) as entries:
+        kept = [entry.path for entry in entries]
+    if len(kept) > MOST:
+        for old in sorted(map(Path, kept), key=_written)[: len(kept) - MOST // 2]:
+            old.unlink(missing_ok=True)
+
+
+def _written(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:  # Another launcher was quicker to remove it.
+        return 0.0
