@@ -22,7 +22,7 @@ from launcher.worker import initial, network
 _KIND = "nf4"
 
 
-class Linear(Linear4bit):
+class Linear(Linear4bit):  # type: ignore[misc]  # Frameworks are not type-checked.
     """A frozen linear in 4 bits, on the meta device; under autocast it computes in autocast's format, as others do.
 
     Args:
