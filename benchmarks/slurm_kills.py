@@ -15,6 +15,7 @@ import random
 import signal
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,55 +26,72 @@ from slurm.dev_cluster import Cluster
 
 STEPS, EVERY, KILLS_A_JOB = 200, 20, 5
 WORDS = (
-    *("model=tiny", "parallel=fsdp", "precision=fp32", "data=synthetic", "train.sequence_length=32"),
-    *("cluster=slurm", "hardware.device=cpu", "cluster.nodes=2", "cluster.gpus_per_node=1"),
+    *("model=tiny", "model.num_hidden_layers=2", "model.hidden_size=64", "model.intermediate_size=96"),
+    *("model.num_attention_heads=4", "model.num_key_value_heads=2"),
+    *("parallel=fsdp", "precision=fp32", "data=synthetic", "train.sequence_length=32", "train.global_batch_size=8"),
+    "train.micro_batch_size=4",
+    *("cluster=slurm", "hardware.device=cpu", "cluster.nodes=2", "cluster.gpus_per_node=1", "cluster.exclusive=true"),
     *(f"train.steps={STEPS}", f"save.every={EVERY}"),
 )
 KINDS = ("rank", "torchrun", "slurmd", "signal")
+AT_ONCE = 2
+"""Jobs, each with nodes of its own; most of their time they wait for Slurm to put them back."""
+
 _PATIENCE_S = 600
+_LOOK_S = 2.0
+"""Between two questions to Slurm."""
 
 
 def main() -> None:
     """Disturb jobs until all kills are spent, and keep the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--minutes", type=float, default=120, help="kill no more after so long (default %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    chance = random.Random(options.seed)
-    with tempfile.TemporaryDirectory(prefix="launch-kills-") as name:
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="launch-kills-") as name, contextlib.chdir(name):
         cluster = dev_cluster.start(Path(name) / "c", lifetime_s=6 * 3600)
         try:
             os.environ.update(cluster.environment)
-            os.chdir(name)
             whole = _finished(_submitted("whole"))
-            jobs = [_disturbed(cluster, number, chance) for number in range(-(-options.kills // KILLS_A_JOB))]
+            with ThreadPoolExecutor(AT_ONCE) as pool:
+                numbers = range(-(-options.kills // KILLS_A_JOB))
+                until = began + 60 * options.minutes
+                found = pool.map(lambda number: _disturbed(cluster, number, options.seed, until), numbers)
+                jobs = [job for job in found if job["kills"]]
         finally:
             cluster.stop()
     kills = [kill for job in jobs for kill in job["kills"]]
     lost = [kill["steps_lost"] for kill in kills]
     keep(
         "slurm_kills",
-        f"python -m benchmarks.slurm_kills --kills {options.kills} --seed {options.seed}",
+        f"python -m benchmarks.slurm_kills --kills {options.kills} --minutes {options.minutes:g} --seed {options.seed}",
         {
             "steps": STEPS,
             "checkpoint_every": EVERY,
             "jobs": len(jobs),
             "jobs_finished": sum(job["state"] == "finished" for job in jobs),
             "jobs_with_the_undisturbed_losses": sum(job["losses"] == whole["losses"] for job in jobs),
-            "kills": {kind: sum(kill["kind"] == kind for kill in kills) for kind in KINDS},
+            "kills": len(kills),
+            "kills_by_kind": {kind: sum(kill["kind"] == kind for kill in kills) for kind in KINDS},
             "steps_lost_worst": max(lost, default=None),
-            "steps_lost_mean": sum(lost) / len(lost) if lost else None,
+            "steps_lost_mean": round(sum(lost) / len(lost), 2) if lost else None,
+            "minutes": round((time.monotonic() - began) / 60, 1),
         },
     )
 
 
-def _disturbed(cluster: Cluster, number: int, chance: random.Random) -> dict[str, Any]:
-    """One job with its kills, each at a random step after it has gone on from the last."""
+def _disturbed(cluster: Cluster, number: int, seed: int, until: float) -> dict[str, Any]:
+    """One job with its kills, each at a random step after it has gone on from the last; none is begun too late."""
+    if time.monotonic() > until:
+        return {"kills": []}
+    chance = random.Random(f"{seed} {number}")
     run, kills = _submitted(f"disturbed{number}"), list[dict[str, Any]]()
     for each in range(KILLS_A_JOB):
         low = each * STEPS // KILLS_A_JOB
         _wait(run, low + chance.randrange(1, STEPS // KILLS_A_JOB))
-        if runs.read(run).state in state.ENDED:
+        if runs.read(run).state in state.ENDED or time.monotonic() > until:
             break
         kind, before, attempt = chance.choice(KINDS), state.last_step(run) or 0, _attempt(run)
         _kill(cluster, run, kind, chance)
@@ -86,7 +104,8 @@ def _kill(cluster: Cluster, run: Path, kind: str, chance: random.Random) -> None
     if kind == "signal":
         cluster.ask("scancel", "--signal=USR2", str(runs.read(run).job_id))
     elif kind == "slurmd":
-        node = chance.choice(["node1", "node2"])
+        nodes = cluster.ask("squeue", "-h", "-j", str(runs.read(run).job_id), "-o", "%N")
+        node = chance.choice(cluster.ask("scontrol", "show", "hostnames", nodes).split())
         cluster.kill(node, "slurmd")
         time.sleep(1)
         cluster.revive(node, "slurmd", "-D", "-N", node)
@@ -113,8 +132,8 @@ def _processes(run: Path, mark: str) -> list[int]:
 def _lost(run: Path, before: int, attempt: int) -> int:
     """Steps done again: those after the checkpoint that the next attempt starts from."""
     deadline = time.monotonic() + _PATIENCE_S
-    while _attempt(run) == attempt and runs.read(run).state not in state.ENDED and time.monotonic() < deadline:
-        time.sleep(0.1)
+    while _attempt(run) == attempt and time.monotonic() < deadline:
+        time.sleep(0.05)
     saved = [int(path.name[5:]) for path in (run / "checkpoints").glob("step-*") if path.suffix != ".partial"]
     return max(0, before - max(saved, default=0))
 
@@ -130,18 +149,24 @@ def _submitted(name: str) -> Path:
 
 
 def _wait(run: Path, step: int) -> None:
-    deadline = time.monotonic() + _PATIENCE_S
-    while (state.last_step(run) or 0) < step and runs.read(run).state not in state.ENDED:
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"{run.name} did not come to step {step} in {_PATIENCE_S} s")
-        time.sleep(0.05)
+    """Wait until a run has come to a step, or has ended."""
+    looked = began = time.monotonic()
+    while (state.last_step(run) or 0) < step:
+        now = time.monotonic()
+        if now > began + _PATIENCE_S:
+            raise RuntimeError(f"{run.name} did not come to step {step} in {_PATIENCE_S} s: {runs.read(run)}")
+        if now > looked + _LOOK_S:
+            looked = now
+            if runs.read(run).state in state.ENDED:
+                return
+        time.sleep(0.01)
 
 
 def _finished(run: Path) -> dict[str, Any]:
     _wait(run, STEPS)
     deadline = time.monotonic() + _PATIENCE_S
     while (ending := runs.read(run)).state not in state.ENDED and time.monotonic() < deadline:
-        time.sleep(0.2)
+        time.sleep(_LOOK_S)
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return {"state": ending.state, "losses": [line["loss"] for line in lines]}
 

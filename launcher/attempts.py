@@ -20,26 +20,36 @@ class Attempts:
         count: Attempts so far, this one included.
         fruitless: How many of those before this one, in a row, left no new checkpoint.
         checkpoint: When the newest checkpoint was written at the start of this attempt, in nanoseconds; 0: none.
+        allocation: Slurm's job id and how often it has started the job again, ``7_2``.
     """
 
     count: int
     fruitless: int
     checkpoint: int
+    allocation: str = ""
 
     def fruitless_now(self, directory: Path) -> int:
         """Fruitless attempts in a row, should this one end now."""
         return 0 if _newest(directory) != self.checkpoint else self.fruitless + 1
 
 
-def begin(directory: Path) -> Attempts:
+def begin(directory: Path, allocation: str) -> Attempts:
     """Count one more attempt."""
     before, newest = state.read_json(directory / FILE), _newest(directory)
-    attempts = Attempts(count=1, fruitless=0, checkpoint=newest)
+    attempts = Attempts(count=1, fruitless=0, checkpoint=newest, allocation=allocation)
     if before is not None:
         fruitless = Attempts(**before).fruitless_now(directory)
-        attempts = Attempts(count=before["count"] + 1, fruitless=fruitless, checkpoint=newest)
+        count = before["count"] + 1
+        attempts = Attempts(count=count, fruitless=fruitless, checkpoint=newest, allocation=allocation)
     state.write_atomically(directory / FILE, asdict(attempts))
     return attempts
+
+
+def superseded(directory: Path, allocation: str) -> bool:
+    """Whether the job has begun again elsewhere: a node whose slurmd is dead counts as lost, but its ranks live on."""
+    newest = (state.read_json(directory / FILE) or {}).get("allocation", "")
+    (job, _, times), (ours, _, mine) = newest.rpartition("_"), allocation.rpartition("_")
+    return job == ours and int(times or 0) > int(mine or 0)
 
 
 def forget(directory: Path) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from launcher import __version__, registry
-from launcher.errors import INTERRUPTED, ConfigError, ConfigErrors, LauncherError
+from launcher.errors import INTERRUPTED, ConfigError, ConfigErrors, LauncherError, SubmitError
 from launcher.parse import closest
 
 VERBS = {
@@ -39,6 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ConfigErrors as error:
         return _report_errors(error, as_json="--json" in words)
     except LauncherError as error:
+        if "--json" in words and isinstance(error, SubmitError):  # The others come after the document that says why.
+            print(json.dumps({"schema": 1, "error": str(error)}))
         print(f"launch: {error}", file=sys.stderr)
         return error.exit_status
     except KeyboardInterrupt:

@@ -51,7 +51,7 @@ def compose(overrides: Sequence[Override], catalog: Catalog) -> Config:
     sweeping = [override for override in overrides if override.sweeps]
     if sweeping:
         rule = "several values are a sweep, and this starts one run"
-        raise ComposeError(ConfigError(o.key, o.value, rule, _first_value(o)) for o in sweeping)
+        raise ComposeError(ConfigError(o.key, o.value, rule, _one_or_all(o)) for o in sweeping)
     values = [override for override in overrides if not override.group]
     plain = {override.text: override.plain() for override in values}
     base = _base(_choices(overrides), catalog) if all(ok for ok, _ in plain.values()) else None
@@ -73,9 +73,9 @@ def _last_choices(overrides: Sequence[Override]) -> list[str]:
     return chosen + [override.hydra for override in overrides if not override.group]
 
 
-def _first_value(override: Override) -> list[str]:
+def _one_or_all(override: Override) -> list[str]:
     value = override.value.partition(",")[0]
-    return [f"{override.key}={value}"] if value.isalnum() else []
+    return [*([f"{override.key}={value}"] if value.isalnum() else []), f"-m {override.text}"]
 
 
 def _put(config: Config, keys: list[str], value: object) -> None:

@@ -26,8 +26,11 @@ _REMIND_S = 2.0
 _EARLY_S = 60
 """Slurm may send the signal that comes before a time limit up to a minute early (sbatch(1), ``--signal``)."""
 
-_PEER_GRACE_S = 20.0
-"""Seconds in which this node's ranks find out by themselves that another node's have failed."""
+_GRACE_S = 20.0
+"""Seconds in which ranks find out by themselves that another has failed; one that hangs, or is stopped, does not."""
+
+_LOOK_S = 2.0
+"""Between two looks at whether the job has begun again elsewhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,23 +78,23 @@ def run(directory: Path, *, facts: Mapping[str, str] | None = None, place: Place
 
 
 def _first_node(directory: Path, job: dict[str, Any], facts: Mapping[str, str], place: Place | None) -> str | None:
-    if place is not None and (reason := _stuck(directory, _limit(directory))) is not None:
+    if place is not None and (reason := _stuck(directory, _limit(directory), place)) is not None:
         state.put(directory, "failed", reason=reason, job_id=place.job_id)
         return reason
     with _started(directory, job, facts, place) as process:
         extra = {"keeper": os.getpid(), "process_group": process.pid} if place is None else {"job_id": place.job_id}
         state.put(directory, "running", **extra)
-        _wait(process, directory, place)
+        superseded = _wait(process, directory, place)
     _end_leftovers(process.pid, directory)
-    return _conclude(directory, process.returncode, place)
+    return None if superseded else _conclude(directory, process.returncode, place)
 
 
 def _other_node(directory: Path, job: dict[str, Any], facts: Mapping[str, str], place: Place) -> None:
     """The first node judges the job: this one says that its ranks have failed, and leaves it at that."""
     with _started(directory, job, facts, place) as process:
-        _wait(process, directory, place)
+        superseded = _wait(process, directory, place)
     _end_leftovers(process.pid, directory)
-    if process.returncode:
+    if process.returncode and not superseded:
         name = f"node{place.number}.{place.attempt}.failed"
         state.write_atomically(directory / "logs" / name, {"returncode": process.returncode})
 
@@ -122,9 +125,13 @@ def _ignore_user_signal() -> None:
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
 
 
-def _wait(process: subprocess.Popen[bytes], directory: Path, place: Place | None) -> None:
-    """Wait for the agent; meanwhile pass on the request to save, and end it when another node's part has failed."""
-    reminded, peer_failed = 0.0, None
+def _wait(process: subprocess.Popen[bytes], directory: Path, place: Place | None) -> bool:
+    """Wait for the agent; meanwhile pass on the request to save, and end it when others have failed or replaced it.
+
+    Returns:
+        Whether the job has begun again elsewhere, so that its state is no longer ours to write.
+    """
+    reminded, looked, failed = 0.0, 0.0, None
     while process.poll() is None:  # Not wait(): a signal handler that polls would deadlock on its lock.
         time.sleep(_POLL_S)
         if place is None:
@@ -134,10 +141,17 @@ def _wait(process: subprocess.Popen[bytes], directory: Path, place: Place | None
         if asked and now - reminded > _REMIND_S:
             reminded = now
             _ask_to_save(process, own=_spec(directory).get("script") is None)
-        if place.number == 0 and peer_failed is None and _peer_failed(directory, place):
-            peer_failed = now
-        if peer_failed is not None and now - peer_failed > _PEER_GRACE_S:
+        if place.number == 0 and failed is None and _failed(directory, place):
+            failed = now
+        if failed is not None and now - failed > _GRACE_S:
             process.kill()
+        if now - looked > _LOOK_S:
+            looked = now
+            if attempts.superseded(directory, place.attempt):
+                process.kill()
+                process.wait()
+                return True
+    return False
 
 
 def _ask_to_save(process: subprocess.Popen[bytes], *, own: bool) -> None:
@@ -150,8 +164,10 @@ def _ask_to_save(process: subprocess.Popen[bytes], *, own: bool) -> None:
             os.kill(int(pid), signal.SIGUSR2)
 
 
-def _peer_failed(directory: Path, place: Place) -> bool:
-    return any((directory / "logs").glob(f"node*.{place.attempt}.failed"))
+def _failed(directory: Path, place: Place) -> bool:
+    """Whether another node's part has failed, or a rank has written its error."""
+    logs = directory / "logs"
+    return any(logs.glob(f"node*.{place.attempt}.failed")) or any(logs.glob("error.rank*.json"))
 
 
 def _spec(directory: Path) -> dict[str, Any]:
@@ -162,10 +178,10 @@ def _limit(directory: Path) -> int:
     return int(_spec(directory)["cluster"]["requeues"])
 
 
-def _stuck(directory: Path, limit: int) -> str | None:
+def _stuck(directory: Path, limit: int, place: Place) -> str | None:
     """Why a job that Slurm has started again should not run once more."""
     before = state.read_json(directory / "state.json") or {}
-    tried = attempts.begin(directory)
+    tried = attempts.begin(directory, place.attempt)
     if tried.fruitless <= limit:
         return None
     last = f": {before['reason']}" if before.get("reason") else ""

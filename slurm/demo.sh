@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What `make slurm-demo` shows, beside a development cluster: a run on two nodes, put back into the queue and resumed.
+# What `make slurm-demo` shows, beside a development cluster: a run on two nodes, put back into the queue and resumed,
+# and a sweep.
 set -euo pipefail
 launch=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)/.venv/bin/launch
 folder=$(mktemp -d /tmp/launch-slurm-demo-XXXX)
@@ -20,8 +21,9 @@ follow() { # until the run is in one of the states $2
 }
 
 do_it sinfo
-run=(model=tiny parallel=fsdp precision=fp32 data=synthetic train.steps=200 train.sequence_length=64
-  cluster=slurm hardware.device=cpu cluster.nodes=2 cluster.gpus_per_node=2 run.name=demo)
+small=(model=tiny parallel=fsdp precision=fp32 data=synthetic train.sequence_length=64
+  cluster=slurm hardware.device=cpu)
+run=("${small[@]}" train.steps=100 cluster.nodes=2 cluster.gpus_per_node=2 run.name=demo)
 do_it "$launch" show "${run[@]}"
 do_it "$launch" "${run[@]}"
 follow demo running
@@ -32,5 +34,10 @@ follow demo "finished failed"
 say "first and last line of metrics.jsonl, and the steps that were saved"
 sed -n '1p;$p' runs/demo/metrics.jsonl
 ls runs/demo/checkpoints
+
+do_it "$launch" -m "${small[@]}" train.steps=20 optimizer.lr=1e-3,3e-3 cluster.gpus_per_node=1 run.name=rates
+while "$launch" status --json rates | grep -qE '"(queued|running|requeued)"'; do sleep 1; done
+do_it "$launch" status rates
+
 echo "all of it: $folder"
-grep -q '"state": "finished"' runs/demo/state.json
+[ "$(cat runs/demo/state.json runs/rates/*/state.json | grep -c '"state": "finished"')" = 3 ]

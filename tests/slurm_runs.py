@@ -23,7 +23,10 @@ import argparse, json, os, signal, sys, time
 parser = argparse.ArgumentParser()
 parser.add_argument("--do", default="end")
 parser.add_argument("--steps", type=int, default=0)
+parser.add_argument("--again", type=int, help="steps of a later attempt")
 options = parser.parse_args()
+if options.again and os.environ.get("SLURM_RESTART_COUNT"):
+    options.steps = options.again
 rank, run = int(os.environ["RANK"]), os.environ["LAUNCH_RUN"]
 print("rank", rank, "of", os.environ["WORLD_SIZE"], "sees", os.environ.get("CUDA_VISIBLE_DEVICES"), flush=True)
 def fail():
@@ -117,6 +120,16 @@ def restarts(cluster: Cluster, run: Path) -> int:
     """How often Slurm has started the run's job again."""
     text = cluster.ask("scontrol", "-o", "show", "job", str(runs.read(run).job_id))
     return int(text.partition("Restarts=")[2].split()[0])
+
+
+def processes(run: Path) -> list[int]:
+    """What runs of a run's job, on any node."""
+    mark, found = f"LAUNCH_RUN={run}".encode(), []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if mark in path.read_bytes().split(b"\0"):
+                found.append(int(path.parent.name))
+    return sorted(found)
 
 
 @contextlib.contextmanager

@@ -84,7 +84,7 @@ def test_several_values_are_refused_where_one_run_starts() -> None:
     assert [(error.path, error.rule) for error in request.errors] == [
         ("train.steps", "several values are a sweep, and this starts one run")
     ]
-    assert request.errors[0].way_out == ("train.steps=1",)
+    assert request.errors[0].way_out == ("train.steps=1", "-m train.steps=1,2")
 
 
 def test_only_values_that_read_the_same_without_a_grammar_are_plain() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher import node, runs, state
+from launcher import attempts, node, runs, state
 from launcher.errors import JobFailed
 
 
@@ -96,6 +96,33 @@ def test_no_process_of_the_job_outlives_it(tmp_path: Path, own_session: bool) ->
     while state.alive(pid) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not state.alive(pid)
+
+
+def test_an_attempt_that_another_node_has_replaced_ends_and_says_nothing(tmp_path: Path) -> None:
+    run = recorded(
+        tmp_path / "a", f"import os, time; open('{tmp_path}/pid', 'w').write(str(os.getpid())); time.sleep(60)"
+    )
+    (run / "spec.json").write_text('{"cluster": {"requeues": 3}}')
+    place = node.Place(
+        job_id="7",
+        number=0,
+        attempt="7_0",
+        told_to_save=threading.Event(),
+        told_to_end=threading.Event(),
+        requeue=lambda: None,
+        seconds_left=lambda: None,
+    )
+    keeper = threading.Thread(target=node.run, args=(run,), kwargs={"place": place})
+    keeper.start()
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "pid").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    attempts.begin(run, "7_1")
+    state.put(run, "running", reason="of the second attempt")
+    keeper.join(30)
+    assert not keeper.is_alive()
+    assert not state.alive(int((tmp_path / "pid").read_text()))
+    assert (state.read_json(run / "state.json") or {})["reason"] == "of the second attempt"
 
 
 def test_a_run_whose_keeper_is_gone_is_lost(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from launcher import runs, state
 from slurm.dev_cluster import Cluster
-from tests.slurm_runs import SCRIPT, SLURM, at, ended, launch, lines, restarts, submit, succeeds, wait
+from tests.slurm_runs import SCRIPT, SLURM, at, ended, launch, lines, processes, restarts, submit, succeeds, wait
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +113,24 @@ def test_a_node_that_goes_down_costs_no_more_than_its_attempt(cluster: Cluster) 
     wait("the requeue", lambda: runs.read(run).state == "requeued")
     succeeds(run)
     assert restarts(cluster, run) == 1
+
+
+def test_a_node_whose_slurmd_is_dead_goes_on_until_the_job_begins_elsewhere(cluster: Cluster) -> None:
+    run = submit("orphan", "cluster.gpus_per_node=1", "--", "--steps", "3000", "--again", "10")
+    wait("steps", lambda: lines(run))
+    node = cluster.ask("squeue", "-h", "-j", str(runs.read(run).job_id), "-o", "%N")
+    first = processes(run)
+    cluster.kill(node, "slurmd")
+    before = len(lines(run))
+    wait("steps without slurmd", lambda: len(lines(run)) > before + 5)
+    succeeds(run)
+    assert restarts(cluster, run) == 1
+    wait("the end of the first attempt", lambda: not set(first) & set(processes(run)))
+    assert runs.read(run).state == "finished", "which it leaves as it is"
+    cluster.revive(node, "slurmd", "-D", "-N", node)
+    wait(
+        "the node", lambda: node in cluster.ask("sinfo", "-h", "-N", "-p", "main", "-t", "idle,mix", "-o", "%N").split()
+    )
 
 
 def test_a_controller_that_restarts_is_waited_for(cluster: Cluster) -> None:

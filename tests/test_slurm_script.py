@@ -134,9 +134,13 @@ def test_a_machine_without_slurm_is_told_so(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "train.py").write_text(SCRIPT)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", "/nowhere")
-    answer = launch(*SLURM, "script=train.py", "run.name=a")
+    answer = launch("--json", *SLURM, "script=train.py", "run.name=a")
     assert answer.status == 4
     assert "scontrol is not found: this machine has no Slurm; submit from a login node" in answer.err
+    assert answer.json["error"].startswith("scontrol is not found: ")
+    sweep = launch("-m", *SLURM, "script=train.py", "run.name=b")
+    assert sweep.status == 4
+    assert sweep.err.startswith("launch: nothing is swept, so this is a sweep of one point: name several values, as in")
 
 
 def test_a_controller_that_is_down_is_told_from_a_refusal(

@@ -27,7 +27,7 @@ def run(options: argparse.Namespace) -> int:
     directories = find(options.runs)
     for directory in directories:
         if not stop(directory):
-            say(f"launch: {directory.name} is not running")
+            say(f"launch: {runs.name_of(directory, Path.cwd())} is not running")
     if options.json:
         print_json({"schema": 1, "runs": [row.as_dict() for row in runs.read_all(directories)]})
     return 0
@@ -65,7 +65,7 @@ def _stop_job(directory: Path, now: state.RunState) -> None:
     try:
         if trains and not asked:
             ask("scancel", "--signal=USR2", now.job_id)
-            say(f"launch: {directory.name} saves a checkpoint and ends; cancel it again to end it at once")
+            say(f"launch: {now.id} saves a checkpoint and ends; cancel it again to end it at once")
             return
         ask("scancel", now.job_id)
     except SlurmRefused as error:

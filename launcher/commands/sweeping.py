@@ -54,6 +54,8 @@ def start(options: argparse.Namespace) -> int:
     asked = sweep.read(options.overrides, catalog=Catalog(folder=folder()), facts=machine.facts(), force=options.force)
     if asked.settings.sweep.sampler != "grid":
         samplers.require()
+    elif not asked.axes.swept:
+        say("launch: nothing is swept, so this is a sweep of one point: name several values, as in train.seed=1,2")
     directory = sweep.directory_of(asked.settings, folder=folder())
     points: list[Point] = []
     if asked.settings.sweep.sampler == "grid":

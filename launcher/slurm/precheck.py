@@ -57,16 +57,18 @@ def check(cluster: ClusterSpec, text: str, *, patience_s: float) -> None:
 
 def _test_only(cluster: ClusterSpec, script: str, patience_s: float) -> None:
     """Let sbatch judge; a controller that has just started knows its nodes only once they have answered."""
-    deadline = time.monotonic() + patience_s
+    deadline, all_known = time.monotonic() + patience_s, False
     while True:
         try:
             ask("sbatch", "--test-only", script, patience_s=patience_s)
             return
         except SlurmRefused as error:
-            early = _UNAVAILABLE in str(error) and ask("sinfo", "-h", "-t", "unk", "-o", "%N").strip()
-            if not early or time.monotonic() >= deadline:
+            if _UNAVAILABLE not in str(error) or all_known or time.monotonic() >= deadline:
                 raise _refused(cluster, str(error)) from None
-        time.sleep(_BETWEEN_S)
+            # The last may have answered since; then sbatch judges once more.
+            all_known = not ask("sinfo", "-h", "-t", "unk", "-o", "%N").strip()
+        if not all_known:
+            time.sleep(_BETWEEN_S)
 
 
 def check_folder(directory: Path) -> None:
