@@ -74,13 +74,13 @@ def deepspeed(context: Context) -> Iterator[None]:
     from deepspeed.comm import comm
     from deepspeed.utils import groups
 
-    from launcher.worker import deepspeed_engine
+    from launcher.worker import deepspeed_model
 
     with contextlib.ExitStack() as stack:
         # DeepSpeed keeps groups of the world that it started in, and each depth is traced in a world of its own.
         stack.enter_context(replaced(comm, "cdb", None))
         stack.callback(groups._release_process_group_references)
-        stack.enter_context(replaced(deepspeed_engine, "LanguageModel", _Placed))
+        stack.enter_context(replaced(deepspeed_model, "LanguageModel", _Placed))
         for name in _AGREEMENTS:
             module = importlib.import_module(f"deepspeed.runtime.zero.{name}")
             stack.enter_context(replaced(module, "assert_ints_same_as_other_ranks", lambda *_, **__: None))
