@@ -90,13 +90,26 @@ def test_the_piles_of_a_traced_estimate_sum_to_the_device() -> None:
     assert {"parameters", "optimizer_states", "activations", "logits"} <= {pile.pile for pile in estimate.piles}
 
 
-def test_what_cannot_be_traced_is_refused_with_its_reason() -> None:
-    spec = make_spec("model=tiny", "parallel=fsdp", "zero.offload_parameters=cpu", "zero.offload_optimizer=cpu", *_GPU)
+@pytest.mark.parametrize(
+    ("words", "rule"),
+    [
+        (
+            ("parallel=fsdp", "zero.offload_parameters=cpu", "zero.offload_optimizer=cpu"),
+            "offload moves tensors between two memories that one fake device cannot tell apart",
+        ),
+        (
+            ("parallel=zero1", "parallel.tensor=2"),
+            "the groups of ranks that AutoTP makes are not followed under fake tensors",
+        ),
+    ],
+)
+def test_what_cannot_be_traced_is_refused_with_its_reason(words: tuple[str, ...], rule: str) -> None:
+    spec = make_spec("model=tiny", *words, *_GPU)
     with pytest.raises(ConfigErrors) as raised:
         document(spec)
     (error,) = raised.value.errors
     assert (error.path, error.found, list(error.way_out)) == ("--engine", "trace", ["--engine formula"])
-    assert error.rule == "offload moves tensors between two memories that one fake device cannot tell apart"
+    assert error.rule == rule
 
 
 def test_an_interpreter_without_torch_is_told_what_to_install() -> None:

@@ -79,7 +79,7 @@ def _with_memory(
         for name, parameter in module.named_parameters(recurse=False):
             if id(parameter) not in real:
                 fresh = nn.Parameter(torch.empty_like(parameter, device=device), parameter.requires_grad)
-                vars(fresh).update(vars(parameter))  # What AutoTP has noted of its cut.
+                deepspeed_tensor.hand_on(parameter, fresh)
                 real[id(parameter)] = fresh
                 if partition is not None:
                     partition(fresh)

@@ -9,12 +9,19 @@ import torch
 from deepspeed.checkpoint.constants import DS_AUTOTP_UC_META, UNIVERSAL_CHECKPOINT_INFO
 from deepspeed.module_inject import set_autotp_mode
 from deepspeed.module_inject.auto_tp import AutoTP
-from deepspeed.module_inject.layers import collect_autotp_universal_checkpoint_info
+from deepspeed.module_inject.layers import (
+    DS_IS_REPLACED_MODULE,
+    DS_TENSOR_MODEL_PARALLEL,
+    collect_autotp_universal_checkpoint_info,
+)
 from deepspeed.runtime.tensor_parallel.config import TPTrainingConfig
 from deepspeed.utils import groups
 from torch import nn
 
 from launcher.worker import initial
+
+_NOTES = (DS_AUTOTP_UC_META, DS_IS_REPLACED_MODULE, DS_TENSOR_MODEL_PARALLEL, "gather_params", "_tp_partition")
+"""Attributes of a parameter, ``TensorParallel_Layer.config_tp_params`` (module_inject/layers.py)."""
 
 
 def cut(made: Any, settings: Mapping[str, Any]) -> AutoTP:
@@ -44,6 +51,13 @@ def cut(made: Any, settings: Mapping[str, Any]) -> AutoTP:
     cutter.update_linear_policies()
     cutter._replace_module(made)
     return cutter
+
+
+def hand_on(parameter: torch.Tensor, fresh: torch.Tensor) -> None:
+    """Note on the parameter that takes another's place what AutoTP has noted there of its cut."""
+    for name in _NOTES:
+        if hasattr(parameter, name):
+            setattr(fresh, name, getattr(parameter, name))
 
 
 def finish(model: Any, cutter: AutoTP) -> None:

@@ -28,6 +28,8 @@ def refuse(spec: RunSpec) -> None:
         "offload moves tensors between two memories that one fake device cannot tell apart": spec.zero.offload_optimizer
         != "none"
         or spec.zero.offload_parameters != "none",
+        "the groups of ranks that AutoTP makes are not followed under fake tensors": spec.backend.name == "deepspeed"
+        and spec.parallel.tensor > 1,
         "train.compile=true replaces the operations that are followed": spec.train.compile,
     }
     found = [reason for reason, applies in reasons.items() if applies]
