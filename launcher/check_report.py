@@ -9,6 +9,7 @@ from typing import Any
 from launcher.errors import ConfigError
 from launcher.fixes import Fix
 from launcher.memory import MemoryEstimate
+from launcher.memory.band import Band
 from launcher.preflight import Assessment
 from launcher.rules.world import ranks
 from launcher.spec import RunSpec
@@ -150,7 +151,7 @@ def _verdict(assessment: Assessment, estimate: MemoryEstimate) -> str:
     used = gib(verdict.used_bytes or 0)
     band = f"{gib(peak.low_bytes + estimate.outside_bytes)} to {gib(peak.high_bytes + estimate.outside_bytes)}"
     if estimate.band is not None and not estimate.band.own:
-        band += f", as wide as that of {estimate.band.whose}: too few runs of this kind were measured"
+        band += _borrowed(estimate.band)
     pile = f"The largest pile is {largest.pile.replace('_', ' ')} with {gib(largest.bytes)}."
     if verdict.capacity_bytes is None:
         return (
@@ -168,6 +169,13 @@ def _verdict(assessment: Assessment, estimate: MemoryEstimate) -> str:
         f"{word}{tight}. The worst rank needs {used} (band {band}) of {gib(verdict.capacity_bytes)}"
         f" {where}{left}.{short} {pile}"
     )
+
+
+def _borrowed(band: Band) -> str:
+    """Whose runs a band is of, where it is not of the framework's own."""
+    if band.engine is not None:
+        return f", that of {band.rows} runs of {band.whose}, which is {band.engine} too"
+    return f", as wide as that of {band.whose}: too few runs of this kind were measured"
 
 
 _PLACES = {"host": "A node's host memory does not suffice:", "disk": "The checkpoints do not fit on the disk:"}

@@ -41,6 +41,15 @@ def test_one_that_is_not_measured_has_the_widest_and_the_answer_says_so() -> Non
     assert f"as wide as that of {found.whose}: too few runs of this kind were measured" in text
 
 
+def test_fsdp2_has_that_of_torchtitan_which_is_fsdp2_too_and_ddp_has_not() -> None:
+    measured = json.loads(RESIDUALS.read_text())["measured"]["Torchtitan"]
+    found = band("fsdp", cuda=True, engine="FSDP2")
+    assert (found.own, found.low, found.high) == (False, measured["low"], measured["high"])
+    text = " ".join(as_text(preflight.assess(make_spec("parallel=fsdp", *WORDS))).split())
+    assert f", that of {measured['rows']} runs of Torchtitan, which is FSDP2 too)" in text
+    assert "too few runs of this kind were measured" in as_text(preflight.assess(make_spec("parallel=ddp", *WORDS)))
+
+
 def test_on_the_cpu_it_is_that_of_the_workers_own_runs() -> None:
     assert [band(name, cuda=False).own for name in ("fsdp", "deepspeed")] == [True, True]
 
@@ -58,5 +67,5 @@ def test_the_residuals_are_measured_over_predicted_by_framework(
     monkeypatch.setattr(residuals, "RESIDUALS", target)
     residuals.write({"runs.csv": items})
     row = json.loads(target.read_text())["measured"]["megatron"]
-    assert row == {"rows": 21, "low": 0.92, "median": 1.0, "high": 1.08, "files": ["runs.csv"]}
+    assert row == {"rows": 21, "low": 0.92, "median": 1.0, "high": 1.08, "files": ["runs.csv"], "engine": None}
     assert module.RESIDUALS.parent == Path(module.__file__).parent

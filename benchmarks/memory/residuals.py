@@ -21,7 +21,8 @@ _PEAKS: tuple[Counter, ...] = ("allocated", "reserved", "device")
 _WHAT = (
     "measured / predicted peak of measured runs, by the framework that ran them: quantiles 0.1, 0.5 and 0.9 over all"
     " rows of the files, soft ones included, each by the first of the counters allocated, reserved and device that it"
-    " has; own_runs: the least, median and largest of this repository's own runs on CPU ranks"
+    " has; engine: what a worker of ours without enough rows of its own runs on as well; own_runs: the least, median"
+    " and largest of this repository's own runs on CPU ranks"
 )
 
 
@@ -29,19 +30,23 @@ def write(files: Mapping[str, Iterable[Judged]]) -> None:
     """Write ``residuals.json`` of the package from the rows of each file."""
     ratios: dict[str, list[float]] = defaultdict(list)
     sources: dict[str, set[str]] = defaultdict(set)
+    engines: dict[str, str | None] = {}
     for file, items in files.items():
         for item in items:
             counter = next((name for name in _PEAKS if name in item.row.measured), None)
             if counter is not None:
-                ratios[framework(item)].append(item.row.measured[counter] / predicted(item, counter))
-                sources[framework(item)].add(file)
+                name = framework(item)
+                ratios[name].append(item.row.measured[counter] / predicted(item, counter))
+                sources[name].add(file)
+                engines[name] = getattr(item.row.backend, "runs_on", None)
     content = {
         "what": _WHAT,
         "command": "python -m benchmarks.memory --data DIR --write-band",
         "date": time.strftime("%Y-%m-%d"),
         "commit": versions()["git"],
         "measured": {
-            name: {**_quantiles(found, 0.1), "files": sorted(sources[name])} for name, found in sorted(ratios.items())
+            name: {**_quantiles(found, 0.1), "files": sorted(sources[name]), "engine": engines[name]}
+            for name, found in sorted(ratios.items())
         },
         "own_runs": {name: _quantiles(found, 0.0) for name, found in sorted(_own_runs().items())},
     }

@@ -27,6 +27,7 @@ class Band:
         rows: The runs that they are of.
         whose: The framework whose runs they are.
         own: Whether that is the framework that is judged.
+        engine: Else the engine that both run on, if they share one.
     """
 
     low: float
@@ -34,11 +35,12 @@ class Band:
     rows: int
     whose: str
     own: bool
+    engine: str | None = None
 
 
 @cache
-def band(framework: str, *, cuda: bool) -> Band:
-    """The band of a framework: of its measured runs, or else the widest that was measured of any.
+def band(framework: str, *, cuda: bool, engine: str | None = None) -> Band:
+    """The band of a framework: of its measured runs, of another's on the same engine, or the widest of any.
 
     On the CPU, where no allocator keeps a cache, it is that of the workers' own runs.
     """
@@ -46,7 +48,10 @@ def band(framework: str, *, cuda: bool) -> Band:
     own = found["measured" if cuda else "own_runs"].get(framework)
     if own is not None and (not cuda or own["rows"] >= LEAST_ROWS):
         return _read(framework, own, own=True)
-    return _widest(found["measured"])
+    enough = {name: row for name, row in found["measured"].items() if row["rows"] >= LEAST_ROWS}
+    related = {name: row for name, row in enough.items() if engine is not None and row.get("engine") == engine}
+    whose, row = max((related or enough).items(), key=lambda item: float(item[1]["high"] - item[1]["low"]))
+    return _read(whose, row, own=False, engine=row["engine"] if related else None)
 
 
 @cache
@@ -55,11 +60,5 @@ def _residuals() -> dict[str, Any]:
     return content
 
 
-def _widest(measured: dict[str, Any]) -> Band:
-    enough = {name: row for name, row in measured.items() if row["rows"] >= LEAST_ROWS}
-    widest = max(enough, key=lambda name: float(enough[name]["high"] - enough[name]["low"]))
-    return _read(widest, enough[widest], own=False)
-
-
-def _read(whose: str, row: dict[str, Any], *, own: bool) -> Band:
-    return Band(low=row["low"], high=row["high"], rows=row["rows"], whose=whose, own=own)
+def _read(whose: str, row: dict[str, Any], *, own: bool, engine: str | None = None) -> Band:
+    return Band(low=row["low"], high=row["high"], rows=row["rows"], whose=whose, own=own, engine=engine)

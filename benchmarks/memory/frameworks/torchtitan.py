@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from benchmarks.memory.frameworks.expressed import Expressed, LeftOutError, Line
 from launcher.backends.fsdp import dtypes, overheads
@@ -25,7 +26,10 @@ class Torchtitan:
     Attributes:
         compiled_loss: Whether the cross entropy is compiled: no fp32 copy of the logits is left of it.
         repeats_keys: Whether attention copies keys and values to every query head.
+        runs_on: The engine that a worker of ours runs on as well, whose error band its rows serve.
     """
+
+    runs_on: ClassVar[str] = "FSDP2"
 
     compiled_loss: bool
     repeats_keys: bool
