@@ -42,6 +42,11 @@ def test_every_preset_is_accepted(preset: str, precision: str, model: str) -> No
         ("parallel=ddp", "parallel.context=4"),
         ("parallel=fsdp_cp", "precision=fp32", "hardware=cpu"),
         ("parallel=pp", "backend=fsdp", "script=train.py"),
+        ("parallel=fsdp_pp", "train.global_batch_size=8"),
+        ("parallel=fsdp_pp", "train.global_batch_size=4", "parallel.schedule=gpipe"),
+        ("parallel=fsdp_pp", "train.global_batch_size=8", "parallel.virtual_pipeline=2"),
+        ("parallel=fsdp_tp", "parallel.pipeline=2", "train.global_batch_size=8", "model.tie_word_embeddings=true"),
+        ("parallel=ddp", "parallel.pipeline=2", "train.global_batch_size=8", "model=mixtral_8x7b"),
     ],
     ids=" ".join,
 )
@@ -52,12 +57,6 @@ def test_what_the_worker_does_is_accepted(overrides: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("overrides", "path", "rule", "way_out"),
     [
-        (
-            ("parallel.pipeline=2",),
-            "parallel.pipeline",
-            "backend=fsdp has data, sharded data, tensor and context parallelism in this version",
-            ("parallel.pipeline=1", "parallel=pp"),
-        ),
         (
             ("parallel=fsdp_cp", "model.attention=eager"),
             "model.attention",
@@ -89,15 +88,33 @@ def test_what_the_worker_does_is_accepted(overrides: tuple[str, ...]) -> None:
             ("train.compile=false", "parallel.context=1"),
         ),
         (
+            ("parallel=fsdp_pp", "parallel.schedule=zero_bubble"),
+            "parallel.schedule",
+            "backend=fsdp runs the schedules 1f1b, gpipe, interleaved of torch.distributed.pipelining",
+            ("parallel.schedule=1f1b", "parallel.schedule=gpipe", "parallel=pp"),
+        ),
+        (
+            ("parallel=fsdp_pp", "adapter=qlora"),
+            "adapter.name",
+            "this version cuts no model with 4-bit weights into stages",
+            ("adapter=lora", "parallel.pipeline=1"),
+        ),
+        (
+            ("parallel=fsdp_pp", "parallel.pipeline=4", "train.global_batch_size=6"),
+            "train.global_batch_size",
+            "torch's 1F1B needs a micro-batch for each of the 4 stages, and an optimizer step has 3",
+            ("train.global_batch_size=8", "parallel.schedule=gpipe"),
+        ),
+        (
             ("parallel.ulysses=2",),
             "parallel.ulysses",
-            "backend=fsdp has data, sharded data, tensor and context parallelism in this version",
+            "backend=fsdp has data, sharded data, tensor, pipeline and context parallelism in this version",
             ("parallel.ulysses=1", "parallel=fsdp_cp"),
         ),
         (
             ("model=mixtral_8x7b", "parallel.expert=2"),
             "parallel.expert",
-            "backend=fsdp has data, sharded data, tensor and context parallelism in this version",
+            "backend=fsdp has data, sharded data, tensor, pipeline and context parallelism in this version",
             ("parallel.expert=1", "parallel=ep"),
         ),
         (

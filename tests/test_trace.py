@@ -101,6 +101,10 @@ def test_the_piles_of_a_traced_estimate_sum_to_the_device() -> None:
             ("parallel=zero1", "parallel.tensor=2"),
             "the groups of ranks that AutoTP makes are not followed under fake tensors",
         ),
+        (
+            ("parallel=fsdp_pp",),
+            "a pipeline stage waits for what the others send, and under fake tensors nobody does",
+        ),
     ],
 )
 def test_what_cannot_be_traced_is_refused_with_its_reason(words: tuple[str, ...], rule: str) -> None:

@@ -93,7 +93,7 @@ class DeepSpeedTraining:
 
     def export(self, directory: Path) -> None:
         """Write safetensors, one parameter gathered at a time."""
-        made = self._engine.module.network
+        made = [self._engine.module.network]
         export.write(made, self._context, directory, deepspeed_model.gathered, deepspeed_tensor.elements)
 
     def tensors(self) -> Iterable[torch.Tensor]:

@@ -39,8 +39,9 @@ class Context:
 
     @property
     def data_rank(self) -> int:
-        """Ranks with the same number see the same samples: model parallel ranks are neighbours."""
-        return self.rank // self.spec.model_parallel
+        """Ranks with the same number see the same samples: model parallel ranks are neighbours, stages far apart."""
+        stages = self.spec.parallel.pipeline
+        return self.rank % (self.world // stages) // (self.spec.model_parallel // stages)
 
     @property
     def data_ranks(self) -> int:

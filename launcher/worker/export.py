@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections import ChainMap
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from safetensors.torch import save_file
 from torch.distributed.tensor import DTensor
 
@@ -27,35 +29,64 @@ def whole_tensor(parameter: torch.Tensor) -> Iterator[torch.Tensor]:
 
 @torch.no_grad()
 def write(
-    made: Any,
+    parts: Sequence[Any],
     context: Context,
     directory: Path,
     whole: Whole = whole_tensor,
     elements: Callable[[torch.Tensor], int] = torch.numel,
+    *,
+    stages: dist.ProcessGroup | None = None,
 ) -> None:
-    """Write a network, or only its adapter, into an existing directory; called by all ranks together.
+    """Write a model, or only its adapter, into an existing directory; called by all ranks together.
 
     No rank ever holds more than its share of the files and one whole tensor.
 
     Args:
-        made: The network, its parameters possibly sharded.
+        parts: The networks of this rank, their parameters possibly sharded.
         context: The rank.
         directory: Where the files go.
         whole: How the engine gathers a parameter.
         elements: Of the whole parameter.
+        stages: Ranks with the other pipeline stages' networks.
     """
+    wanted = {name: value for made in parts for name, value in made.named_parameters()}
     if context.spec.adapter.name != "none":
-        wanted = {name: value for name, value in made.named_parameters() if ".lora_" in name}
-        tensors = gather(wanted, dict.fromkeys(wanted, 0), context.rank, whole)
+        wanted = {name: value for name, value in wanted.items() if ".lora_" in name}
+        first = context.rank // _together(context) * _together(context)
+        tensors = gather(wanted, dict.fromkeys(wanted, first), context.rank, whole)
+        everything = {name: value for some in _everywhere(tensors, stages) for name, value in some.items()}
         if context.rank == 0:
-            adapters.export(tensors, context.spec, directory)
+            adapters.export(everything, context.spec, directory)
         return
-    wanted = dict(made.named_parameters())
-    count = min(context.world, len(wanted))
-    sizes = {name: elements(value) for name, value in wanted.items()}
-    owners = shares(sizes, count)
-    total = sum(sizes[name] * value.element_size() for name, value in wanted.items())
-    finish(made, gather(wanted, owners, context.rank, whole), owners, total, context.rank, directory)
+    sizes = {name: (elements(value), value.element_size()) for name, value in wanted.items()}
+    everywhere = _everywhere(sizes, stages)
+    total = sum(count * size for count, size in ChainMap(*map(dict, everywhere)).values())
+    owners = _owners(everywhere, _together(context))
+    finish(parts[0], gather(wanted, owners, context.rank, whole), owners, total, context.rank, directory)
+
+
+def _together(context: Context) -> int:
+    """Ranks that share the tensors of one pipeline stage; they are neighbours."""
+    return context.world // context.spec.parallel.pipeline
+
+
+def _everywhere[T](mine: T, stages: dist.ProcessGroup | None) -> list[T]:
+    """What each stage has, the first stage first."""
+    if stages is None:
+        return [mine]
+    found: list[Any] = [None] * dist.get_world_size(stages)
+    dist.all_gather_object(found, mine, group=stages)
+    return found
+
+
+def _owners(everywhere: Sequence[Mapping[str, tuple[int, int]]], together: int) -> dict[str, int]:
+    """The rank that writes each tensor: one that has it, and of a tied table's two copies the first."""
+    owners: dict[str, int] = {}
+    for stage, sizes in enumerate(everywhere):
+        own = {name: count for name, (count, _) in sizes.items() if name not in owners}
+        chosen = shares(own, min(together, len(own)))
+        owners |= {name: stage * together + rank for name, rank in chosen.items()}
+    return owners
 
 
 def finish(
@@ -71,11 +102,12 @@ def finish(
         rank: This rank.
         directory: Where the files go.
     """
-    count = max(owners.values()) + 1
+    writers = sorted(set(owners.values()))
+    files = {writer: _file(number, len(writers)) for number, writer in enumerate(writers)}
     if tensors:
-        save_file(tensors, directory / _file(rank, count), metadata={"format": "pt"})
+        save_file(tensors, directory / files[rank], metadata={"format": "pt"})
     if rank == 0:
-        index = {"metadata": {"total_size": total}, "weight_map": {name: _file(owners[name], count) for name in owners}}
+        index = {"metadata": {"total_size": total}, "weight_map": {name: files[owners[name]] for name in owners}}
         (directory / "model.safetensors.index.json").write_text(json.dumps(index, indent=1) + "\n")
         made.config.architectures = [type(made).__name__.removeprefix("FSDP")]
         made.config.save_pretrained(directory)
@@ -103,5 +135,5 @@ def gather(
     return mine
 
 
-def _file(rank: int, count: int) -> str:
-    return f"model-{rank + 1:05d}-of-{count:05d}.safetensors"
+def _file(number: int, count: int) -> str:
+    return f"model-{number + 1:05d}-of-{count:05d}.safetensors"

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+import functools
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
@@ -25,6 +29,7 @@ from launcher.worker import (
     loop,
     network,
     optimizers,
+    pipeline,
     recompute,
     sharding,
     weights,
@@ -34,53 +39,147 @@ from launcher.worker.entry import main
 from launcher.worker.language_model import LanguageModel
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """What a rank runs, on the meta device: one model or, of a pipeline, its chunks; and how the ranks are laid out."""
+
+    models: tuple[LanguageModel, ...]
+    ranks: DeviceMesh | None
+
+
 def build(context: Context) -> FsdpEngine:
     """Make the model on the meta device, cut it, give every rank its part of the values, and add the optimizer."""
     return filled(context, cut(context))
 
 
-def cut(context: Context) -> LanguageModel:
+def cut(context: Context) -> Cut:
     """The model on the meta device, adapted, recomputed and sharded as the run says; it takes no memory yet."""
     spec = context.spec
     ring = context_parallel.Ring(context) if spec.parallel.context > 1 else None
-    parameters, compute = (sharding.TORCH_DTYPES[name] for name in (dtypes(spec).parameters, dtypes(spec).compute))
-    made = network.network(spec.model, parameters, attention=ring.attention if ring else None)
-    adapters.quantise(made, spec, compute)
-    adapters.inject(made, spec)
-    model = LanguageModel(made, spec.train, share=ring.share if ring else None)
-    blocks = network.blocks(made)
+    ranks = sharding.mesh(context) if spec.parallel.shard or spec.parallel.pipeline > 1 else None
+    networks = list(pipeline.networks(context, attention=ring.attention if ring else None))
+    for made in networks:
+        adapters.quantise(made, spec, sharding.TORCH_DTYPES[dtypes(spec).compute])
+        adapters.inject(made, spec)
+    blocks = nn.ModuleList(block for made in networks for block in network.blocks(made))
     recompute.apply(blocks, spec)
     if spec.train.compile:
         for block in blocks:
             block.forward = torch.compile(block.forward)
-    if spec.parallel.shard:
-        sharding.shard(model, context)
-    return model
+    models = tuple(LanguageModel(made, spec.train, share=ring.share if ring else None) for made in networks)
+    if spec.parallel.shard and ranks is not None:
+        for model in models:
+            sharding.shard(model, context, ranks)
+    return Cut(models=models, ranks=ranks)
 
 
-def filled(context: Context, model: LanguageModel) -> FsdpEngine:
-    """The engine of a model from :func:`cut`, with its memory and its values."""
+def filled(context: Context, parts: Cut) -> FsdpEngine:
+    """The engine of what :func:`cut` made, with its memory and its values."""
     spec = context.spec
     offloaded = spec.zero.offload_parameters == "cpu"
-    model.to_empty(device="cpu" if offloaded else context.device)
-    network.retie(model.network)
-    access = adapters.access(model.network, spec, context.device)
-    if spec.model.weights is None:
-        initial.fill(model.network, spec.train.seed, access)
-    else:
-        weights.load(model.network, Path(spec.model.weights), spec.train.seed, access)
-    alone = context.world == 1 or spec.parallel.shard
-    return FsdpEngine(context, model, model if alone else sharding.replicate(model, context))
+    for model in parts.models:
+        model.to_empty(device="cpu" if offloaded else context.device)
+        network.retie(model.network)
+        access = adapters.access(model.network, spec, context.device)
+        if spec.model.weights is None:
+            initial.fill(model.network, spec.train.seed, access)
+        else:
+            weights.load(model.network, Path(spec.model.weights), spec.train.seed, access)
+    return FsdpEngine(context, parts)
+
+
+class Passes(Protocol):
+    """Forward and backward passes over a rank's micro-batches."""
+
+    @property
+    def group(self) -> dist.ProcessGroup | None:
+        """The ranks of the other stages that work on the same samples."""
+
+    @property
+    def copies(self) -> Collection[torch.Tensor]:
+        """Parameters of this rank that another stage holds as well."""
+
+    def train(self, micro_batches: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Leave the gradients of the mean loss, and return it; zero on a rank that computes no loss."""
+
+    def evaluate(self, batches: Iterable[torch.Tensor]) -> torch.Tensor:
+        """The mean loss of batches that nothing is learnt from; zero on a rank that computes no loss."""
+
+
+class Whole:
+    """The passes of a rank that has all layers: micro-batch by micro-batch."""
+
+    group = None
+    copies = ()
+
+    def __init__(self, context: Context, wrapped: nn.Module) -> None:
+        self._context, self._spec, self._wrapped = context, context.spec, wrapped
+
+    def train(self, micro_batches: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Forward and backward of every micro-batch."""
+        memory, total = self._context.memory, torch.zeros((), device=self._context.device)
+        for index, tokens in enumerate(micro_batches):
+            with self._synchronising(last=index == len(micro_batches) - 1):
+                memory.enter("forward")
+                with autocast(self._context):
+                    loss = self._wrapped(tokens) / len(micro_batches)
+                memory.enter("backward")
+                loss.backward()
+            total += loss.detach()
+        return total
+
+    def evaluate(self, batches: Iterable[torch.Tensor]) -> torch.Tensor:
+        """The mean over the batches."""
+        total, count = torch.zeros((), device=self._context.device), 0
+        for tokens in batches:
+            with autocast(self._context):
+                total += self._wrapped(tokens)
+            count += 1
+        return total / count
+
+    @contextlib.contextmanager
+    def _synchronising(self, *, last: bool) -> Iterator[None]:
+        """Whether this micro-batch's backward pass also reduces gradients over the ranks."""
+        if isinstance(self._wrapped, DistributedDataParallel):
+            with contextlib.nullcontext() if last else self._wrapped.no_sync():
+                yield
+            return
+        if isinstance(self._wrapped, FSDPModule):
+            self._wrapped.set_requires_gradient_sync(last or self._spec.backend.micro_step_sync)
+        yield
+
+
+def autocast(context: Context) -> contextlib.AbstractContextManager[object]:
+    """Where the parameters are wider than the format of the computation and FSDP2 does not cast them."""
+    formats = dtypes(context.spec)
+    if not formats.autocast:
+        return contextlib.nullcontext()
+    return torch.autocast(context.device.type, sharding.TORCH_DTYPES[formats.compute])
+
+
+def passes(context: Context, parts: Cut) -> Passes:
+    """How the rank runs its part of the model, with DDP around it where nothing is sharded."""
+    ranks, stages = parts.ranks, context.spec.parallel.pipeline
+    modules: list[nn.Module] = list(parts.models)
+    if stages > 1:
+        modules = [pipeline.Step(model, functools.partial(autocast, context)) for model in modules]
+    if context.world > stages and not context.spec.parallel.shard:
+        modules = [sharding.replicate(module, context, ranks) for module in modules]
+    if ranks is not None and stages > 1:
+        return pipeline.Pipeline(context, parts.models, modules, ranks)
+    return Whole(context, modules[0])
 
 
 class FsdpEngine:
     """A model under FSDP2 or DDP in training."""
 
-    def __init__(self, context: Context, model: LanguageModel, wrapped: nn.Module) -> None:
+    def __init__(self, context: Context, parts: Cut) -> None:
         self._context, self._spec = context, context.spec
-        self._model, self._wrapped = model, wrapped
-        self._optimizer = optimizers.optimizer(self._spec, model)
-        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._passes = passes(context, parts)
+        self._networks = [model.network for model in parts.models]
+        self._model: nn.Module = parts.models[0] if self._passes.group is None else nn.ModuleList(parts.models)
+        self._optimizer = optimizers.optimizer(self._spec, self._model)
+        self._parameters = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
         self._writers: dist.ProcessGroup | None = None
 
     def train_step(self, step: int, micro_batches: Sequence[torch.Tensor]) -> StepResult:
@@ -88,39 +187,34 @@ class FsdpEngine:
         spec, memory = self._spec, self._context.memory
         if spec.model.dropout or spec.adapter.dropout:  # So that a resumed run draws what this one would have.
             torch.manual_seed(initial.seed_of(spec.train.seed, "dropout", step, self._context.rank))
-        self._wrapped.train()
-        total = torch.zeros((), device=self._context.device)
-        for index, tokens in enumerate(micro_batches):
-            with self._synchronising(last=index == len(micro_batches) - 1):
-                memory.enter("forward")
-                with self._autocast():
-                    loss = self._wrapped(tokens) / len(micro_batches)
-                memory.enter("backward")
-                loss.backward()
-            total += loss.detach()
+        self._model.train()
+        total = self._passes.train(micro_batches)
         summed = dist.all_reduce(total, async_op=True)  # Beside the optimizer, which does not need it.
         memory.enter("optimizer")
         rate = optimizers.learning_rate(spec.optimizer, step, spec.train.steps)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
-        norm = optimizers.clip(self._parameters, spec.optimizer.clip)
+        norm = optimizers.clip(
+            self._parameters, spec.optimizer.clip, stages=self._passes.group, copies=self._passes.copies
+        )
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         if summed is not None:
             summed.wait()
-        return StepResult(loss=total / self._context.world, grad_norm=norm, learning_rate=rate)
+        return StepResult(loss=total / self._losses, grad_norm=norm, learning_rate=rate)
 
     @torch.no_grad()
     def evaluate(self, batches: Iterable[torch.Tensor]) -> torch.Tensor:
         """The mean loss over the batches of all ranks."""
-        self._wrapped.eval()
-        total, count = torch.zeros((), device=self._context.device), 0
-        for tokens in batches:
-            with self._autocast():
-                total += self._wrapped(tokens)
-            count += 1
+        self._model.eval()
+        total = self._passes.evaluate(batches)
         dist.all_reduce(total)
-        return total / (count * self._context.world)
+        return total / self._losses
+
+    @property
+    def _losses(self) -> int:
+        """Ranks that compute a loss: those of the last stage."""
+        return self._context.world // self._spec.parallel.pipeline
 
     def save(self, directory: Path) -> PendingSave | None:
         """Write sharded model and optimizer states by ``torch.distributed.checkpoint``."""
@@ -140,17 +234,20 @@ class FsdpEngine:
         """Read the states into this run's own sharding."""
         state = self._state()
         state_dict_loader.load(state, checkpoint_id=directory)
+        model, optimizer = get_state_dict(self._model, self._optimizer, options=self._options())
         set_state_dict(
             self._model,
             self._optimizer,
-            model_state_dict=state["model"],
-            optim_state_dict=state["optimizer"],
+            model_state_dict={name: state["model"][_in_model(name)] for name in model},
+            optim_state_dict={
+                name: state["optimizer"].get(_in_model(name), value) for name, value in optimizer.items()
+            },
             options=self._options(),
         )
 
     def export(self, directory: Path) -> None:
         """Write the weights, or the adapter alone, for ``transformers`` and ``peft``."""
-        export.write(self._model.network, self._context, directory)
+        export.write(self._networks, self._context, directory, stages=self._passes.group)
 
     def tensors(self) -> Iterator[torch.Tensor]:
         """Parameters, gradients, buffers and optimizer states, as this rank holds them."""
@@ -163,30 +260,20 @@ class FsdpEngine:
             yield from (value for value in state.values() if isinstance(value, torch.Tensor))
 
     def _state(self) -> dict[str, Any]:
+        """Tensors by their names in the whole model; what the optimizer is set to follows from the run."""
         model, optimizer = get_state_dict(self._model, self._optimizer, options=self._options())
-        return {"model": model, "optimizer": optimizer}
+        states = {_in_model(name): value for name, value in optimizer.items() if name.startswith("state.")}
+        return {"model": {_in_model(name): value for name, value in model.items()}, "optimizer": states}
 
     def _options(self) -> StateDictOptions:
         """A frozen base is not saved: it follows from ``model.weights`` or the seed."""
         frozen = self._spec.adapter.name != "none"
-        return StateDictOptions(ignore_frozen_params=frozen, strict=not frozen)
+        return StateDictOptions(ignore_frozen_params=frozen, strict=not frozen, flatten_optimizer_state_dict=True)
 
-    @contextlib.contextmanager
-    def _synchronising(self, *, last: bool) -> Iterator[None]:
-        """Whether this micro-batch's backward pass also reduces gradients over the ranks."""
-        if isinstance(self._wrapped, DistributedDataParallel):
-            with contextlib.nullcontext() if last else self._wrapped.no_sync():
-                yield
-            return
-        if isinstance(self._wrapped, FSDPModule):
-            self._wrapped.set_requires_gradient_sync(last or self._spec.backend.micro_step_sync)
-        yield
 
-    def _autocast(self) -> contextlib.AbstractContextManager[object]:
-        formats = dtypes(self._spec)
-        if not formats.autocast:
-            return contextlib.nullcontext()
-        return torch.autocast(self._context.device.type, sharding.TORCH_DTYPES[formats.compute])
+def _in_model(name: str) -> str:
+    """A name in the list of a rank's model chunks as it is in the whole model."""
+    return re.sub(r"(^|\.)\d+\.network\.", r"\1network.", name, count=1)
 
 
 if __name__ == "__main__":

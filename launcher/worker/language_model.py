@@ -11,6 +11,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from launcher.spec import TrainSpec
+from launcher.worker.network import Absent
 
 type Share = Callable[..., Sequence[torch.Tensor]]
 """This rank's tokens of each of its arguments, which are of shape (batch, sequence)."""
@@ -29,17 +30,32 @@ class LanguageModel(nn.Module):
         self._share = share
         self._chunk = train.loss_chunk if train.loss == "chunked" else None
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """The mean cross entropy of each next token; of this rank's tokens where ranks share a sequence.
+    def forward(self, tokens: torch.Tensor, entering: torch.Tensor | None = None) -> torch.Tensor:
+        """The mean cross entropy of each next token, or, without the output head, the states for the next stage.
+
+        Where ranks share a sequence, it is that of this rank's tokens.
 
         Args:
             tokens: Ids of shape (batch, sequence + 1).
+            entering: States from the stage before, where the network begins with them.
         """
-        inputs, labels = tokens[:, :-1], tokens[:, 1:]
-        positions = torch.arange(inputs.shape[1], device=inputs.device).unsqueeze(0)
-        if self._share is not None:
-            inputs, labels, positions = self._share(inputs, labels, positions)
-        hidden = self.network.base_model(input_ids=inputs, position_ids=positions, use_cache=False).last_hidden_state
+        states = self.states(tokens, entering)
+        return states if isinstance(self.network.get_output_embeddings(), Absent) else self.loss(states, tokens)
+
+    def _own(self, *rows: torch.Tensor) -> Sequence[torch.Tensor]:
+        return rows if self._share is None else self._share(*rows)
+
+    def states(self, tokens: torch.Tensor, entering: torch.Tensor | None = None) -> torch.Tensor:
+        """What the network makes of the tokens, or of the states from the stage before."""
+        inputs = tokens[:, :-1]
+        inputs, positions = self._own(inputs, torch.arange(inputs.shape[1], device=inputs.device).unsqueeze(0))
+        first = {"input_ids": inputs} if entering is None else {"inputs_embeds": entering}
+        made: torch.Tensor = self.network.base_model(**first, position_ids=positions, use_cache=False).last_hidden_state
+        return made
+
+    def loss(self, hidden: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """The mean cross entropy, given the states behind the last norm."""
+        (labels,) = self._own(tokens[:, 1:])
         if self._chunk is None:
             return self._loss(hidden, labels) / labels.numel()
         total = hidden.new_zeros((), dtype=torch.float32)

@@ -6,7 +6,7 @@ the parameters have been sharded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import torch
@@ -99,17 +99,58 @@ def network(model: ModelSpec, dtype: torch.dtype, attention: Callable[..., Any] 
     return made
 
 
-def blocks(made: Any) -> nn.ModuleList:
-    """The transformer blocks, in order."""
+class Absent(nn.Module):
+    """In the place of a part that another pipeline stage has: it hands on what it is given."""
+
+    def forward(self, hidden: torch.Tensor, *_: object, **__: object) -> torch.Tensor:
+        """The first argument."""
+        return hidden
+
+
+class Nothing(nn.Module):
+    """In the place of learnt positions that another pipeline stage adds."""
+
+    def forward(self, positions: torch.Tensor) -> torch.Tensor:
+        """A zero."""
+        return positions.new_zeros(())
+
+
+def cut(made: Any, layers: Collection[int], *, first: bool, last: bool) -> None:
+    """Leave of a network on the meta device what one model chunk runs; its parameters keep their names.
+
+    Args:
+        made: The network.
+        layers: Indices of the blocks that stay.
+        first: Whether tokens come in, and not the states that another chunk made.
+        last: Whether the chunk has the last norm and the output head; a tied head keeps its own token table.
+    """
     base = made.base_model
-    found: nn.ModuleList = base.h if hasattr(base, "h") else base.layers
-    return found
+    table, norm, every = ("wte", "ln_f", base.h) if hasattr(base, "h") else ("embed_tokens", "norm", base.layers)
+    for index in range(len(every)):
+        if index not in layers:
+            every[index] = Absent()
+    if not first:
+        if hasattr(base, "wpe"):
+            base.wpe, base.drop = Nothing(), Absent()
+        if not (last and made.config.tie_word_embeddings):
+            setattr(base, table, Absent())
+    if not last:
+        setattr(base, norm, Absent())
+        made.lm_head = Absent()
+
+
+def blocks(made: Any) -> nn.ModuleList:
+    """The transformer blocks that this rank has, in order."""
+    base = made.base_model
+    every: nn.ModuleList = base.h if hasattr(base, "h") else base.layers
+    return nn.ModuleList(block for block in every if not isinstance(block, Absent))
 
 
 def retie(made: Any) -> None:
     """Make the output head share the input embedding's parameter again, after parameters were replaced."""
-    if made.config.tie_word_embeddings:
-        made.get_output_embeddings().weight = made.get_input_embeddings().weight
+    head = made.get_output_embeddings()
+    if made.config.tie_word_embeddings and not isinstance(head, Absent):
+        head.weight = made.get_input_embeddings().weight
 
 
 def buffers(made: nn.Module) -> Iterator[tuple[nn.Module, str, torch.Tensor]]:

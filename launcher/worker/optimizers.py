@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
@@ -63,12 +64,30 @@ def optimizer(spec: RunSpec, model: nn.Module) -> torch.optim.Optimizer:
     )
 
 
-def clip(parameters: Iterable[torch.Tensor], largest: float) -> torch.Tensor:
-    """Scale all gradients to a norm of at most ``largest`` (0: leave them) and return the norm before."""
+def clip(
+    parameters: Iterable[torch.Tensor],
+    largest: float,
+    *,
+    stages: dist.ProcessGroup | None = None,
+    copies: Collection[torch.Tensor] = (),
+) -> torch.Tensor:
+    """Scale all gradients to a norm of at most ``largest`` (0: leave them) and return the norm before.
+
+    Args:
+        parameters: Of this rank.
+        largest: The norm of the model's gradients that is let through.
+        stages: Ranks that hold the model's other parts.
+        copies: Parameters that count on another stage.
+    """
     found = [parameter for parameter in parameters if parameter.grad is not None]
-    norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in found if parameter.grad is not None])
+    counted = [each.grad for each in found if each.grad is not None and each not in copies]
+    norm = torch.nn.utils.get_total_norm(counted)
     if isinstance(norm, DTensor):
         norm = norm.full_tensor()
+    if stages is not None:
+        squared = norm.square()
+        dist.all_reduce(squared, group=stages)
+        norm = squared.sqrt()
     if largest > 0:
         torch.nn.utils.clip_grads_with_norm_(found, largest, norm)
     return norm

@@ -21,20 +21,21 @@ TORCH_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def mesh(context: Context) -> DeviceMesh:
-    """The ranks by what they share, tensor parallel neighbours innermost; axes of one rank are left out."""
+    """The ranks by what they share: stages outermost, tensor parallel ranks neighbours; an axis of one is left out."""
     parallel = context.spec.parallel
     axes = {
+        "pipeline": parallel.pipeline,
         "replicate": parallel.replicate,
-        "shard": context.world // (parallel.replicate * parallel.tensor),
+        "shard": context.world // (parallel.pipeline * parallel.replicate * parallel.tensor),
         "tensor": parallel.tensor,
     }
     used = {name: size for name, size in axes.items() if size > 1 or name == "shard"}
     return init_device_mesh(context.device.type, tuple(used.values()), mesh_dim_names=tuple(used))
 
 
-def shard(model: LanguageModel, context: Context) -> None:
+def shard(model: LanguageModel, context: Context, ranks: DeviceMesh) -> None:
     """Cut and shard a model on the meta device in place."""
-    spec, ranks = context.spec, mesh(context)
+    spec = context.spec
     names = ranks.mesh_dim_names or ()
     if spec.parallel.tensor > 1:
         tensor_parallel.apply(model.network, ranks["tensor"], sequence=spec.parallel.sequence)
@@ -62,7 +63,7 @@ def _offload(context: Context) -> OffloadPolicy:
     return CPUOffloadPolicy(pin_memory=context.device.type == "cuda")
 
 
-def replicate(model: nn.Module, context: Context) -> DistributedDataParallel:
+def replicate(model: nn.Module, context: Context, ranks: DeviceMesh | None) -> DistributedDataParallel:
     """A model on its device in DDP; all ranks have drawn the same values, so nothing is sent at the start."""
     backend = context.spec.backend
     wrapped = DistributedDataParallel(
@@ -72,6 +73,7 @@ def replicate(model: nn.Module, context: Context) -> DistributedDataParallel:
         bucket_cap_mb=backend.bucket_cap_mb,
         forward_sync_buffers=False,
         init_sync=False,
+        process_group=None if ranks is None else ranks.get_group("shard"),
     )
     if dtypes(context.spec).reduce == "bf16":
         wrapped.register_comm_hook(None, bf16_compress_hook)

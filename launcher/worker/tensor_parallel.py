@@ -51,17 +51,14 @@ def apply(made: Any, mesh: DeviceMesh, *, sequence: bool) -> None:
     residual = Shard(1) if sequence else Replicate()
     for block in network.blocks(made):
         parallelize_module(block, mesh, _block_plan(block, residual))
-    base = made.base_model
-    parallelize_module(
-        base,
-        mesh,
-        {
-            "embed_tokens": RowwiseParallel(input_layouts=Replicate(), output_layouts=residual),
-            "norm": _norm(residual),
-        },
-    )
-    head = ColwiseParallel(input_layouts=residual, output_layouts=Replicate())
-    parallelize_module(made, mesh, {"lm_head": head})
+    around: dict[nn.Module, ParallelStyle] = {
+        made.base_model.embed_tokens: RowwiseParallel(input_layouts=Replicate(), output_layouts=residual),
+        made.base_model.norm: _norm(residual),
+        made.lm_head: ColwiseParallel(input_layouts=residual, output_layouts=Replicate()),
+    }
+    for module, style in around.items():
+        if not isinstance(module, network.Absent):
+            parallelize_module(module, mesh, style)
     network.retie(made)
 
 

@@ -11,7 +11,10 @@ from launcher.backends.fsdp.dtypes import dtypes
 from launcher.errors import ConfigError
 from launcher.spec import RunSpec
 
-_AXES = {"pipeline": "pp", "ulysses": "fsdp_cp", "expert": "ep"}
+_SCHEDULES = ("1f1b", "gpipe", "interleaved")
+"""Of ``torch.distributed.pipelining``, those whose activations in flight ``launcher.strategies.pipeline`` knows."""
+
+_AXES = {"ulysses": "fsdp_cp", "expert": "ep"}
 """The axes that this worker does not drive, and the preset that has each."""
 
 _LACKING = {"fp16": ("loss scale", "parallel=zero2"), "fp8": ("scaled matrix products", "parallel=tp")}
@@ -31,6 +34,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     yield from _axes(spec)
     yield from context.check(spec)
     yield from _tensor(spec)
+    yield from _pipeline(spec)
     yield from _sharding(spec)
     yield from _offload(spec)
     yield from _engine(spec)
@@ -57,7 +61,7 @@ def _axes(spec: RunSpec) -> Iterator[ConfigError]:
     for axis, preset in _AXES.items():
         degree = getattr(spec.parallel, axis)
         if degree > 1:
-            rule = "backend=fsdp has data, sharded data, tensor and context parallelism in this version"
+            rule = "backend=fsdp has data, sharded data, tensor, pipeline and context parallelism in this version"
             yield ConfigError(f"parallel.{axis}", degree, rule, [f"parallel.{axis}=1", f"parallel={preset}"])
     if spec.parallel.expert_tensor is not None:
         rule = "backend=fsdp does not cut experts"
@@ -84,6 +88,25 @@ def _tensor(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.parallel.sequence and spec.train.loss == "chunked":
         rule = "the chunked loss cuts the sequence, which parallel.sequence has split over the ranks already"
         yield ConfigError("train.loss", "chunked", rule, ["train.loss=full", "parallel.sequence=false"])
+
+
+def _pipeline(spec: RunSpec) -> Iterator[ConfigError]:
+    """Schedules that torch lacks or refuses."""
+    stages, schedule, count = spec.parallel.pipeline, spec.parallel.schedule, spec.gradient_accumulation
+    if stages == 1:
+        return
+    if schedule not in _SCHEDULES:
+        rule = f"backend=fsdp runs the schedules {', '.join(_SCHEDULES)} of torch.distributed.pipelining"
+        way_out = [f"parallel.schedule={other}" for other in _SCHEDULES[:2]]
+        yield ConfigError("parallel.schedule", schedule, rule, [*way_out, "parallel=pp"])
+    elif schedule == "1f1b" and count < stages:
+        rule = f"torch's 1F1B needs a micro-batch for each of the {stages} stages, and an optimizer step has {count}"
+        enough = stages * spec.train.micro_batch_size * spec.data_degree
+        way_out = [f"train.global_batch_size={enough}", "parallel.schedule=gpipe"]
+        yield ConfigError("train.global_batch_size", spec.global_batch_size, rule, way_out)
+    if spec.adapter.name == "qlora":
+        rule = "this version cuts no model with 4-bit weights into stages"
+        yield ConfigError("adapter.name", "qlora", rule, ["adapter=lora", "parallel.pipeline=1"])
 
 
 def _sharding(spec: RunSpec) -> Iterator[ConfigError]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from math import ceil
 from typing import Literal
 
+from launcher.backends.fsdp import stages
 from launcher.backends.fsdp.dtypes import dtypes
 from launcher.blocks import Engine
 from launcher.held import NF4_BITS, Held
@@ -64,6 +65,7 @@ def overheads(held: Held) -> Iterable[MemoryTerm]:
         yield from weight_cache(held)
         yield from buckets(held)
     yield from gradients_in_flight(held)
+    yield from stages.overheads(held, ddp=is_ddp(held.spec))
 
 
 def constants(held: Held) -> Iterator[MemoryTerm]:

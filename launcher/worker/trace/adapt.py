@@ -30,6 +30,8 @@ def refuse(spec: RunSpec) -> None:
         or spec.zero.offload_parameters != "none",
         "the groups of ranks that AutoTP makes are not followed under fake tensors": spec.backend.name == "deepspeed"
         and spec.parallel.tensor > 1,
+        "a pipeline stage waits for what the others send, and under fake tensors nobody does": spec.parallel.pipeline
+        > 1,
         "train.compile=true replaces the operations that are followed": spec.train.compile,
     }
     found = [reason for reason, applies in reasons.items() if applies]

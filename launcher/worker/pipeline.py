@@ -1,0 +1,184 @@
+"""Pipeline stages by ``torch.distributed.pipelining``: which chunks of the model a rank runs, and their schedule."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
+from torch.distributed.tensor import DTensor
+
+from launcher.backends.fsdp.dtypes import dtypes
+from launcher.spec import RunSpec
+from launcher.strategies.pipeline import chunk_sizes
+from launcher.worker import network, sharding
+from launcher.worker.engine import Context
+from launcher.worker.language_model import LanguageModel
+
+_SCHEDULES: dict[str, Any] = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
+
+
+def networks(context: Context, attention: Any) -> Iterator[Any]:
+    """The network of each model chunk of this rank on the meta device; the whole one where there are no stages.
+
+    Args:
+        context: The rank.
+        attention: As in ``network.network``.
+    """
+    spec = context.spec
+    sizes = chunk_sizes(spec)
+    for chunk in _chunks(context):
+        made = network.network(spec.model, sharding.TORCH_DTYPES[dtypes(spec).parameters], attention=attention)
+        start = sum(sizes[:chunk])
+        layers = range(start, start + sizes[chunk])
+        network.cut(made, layers, first=chunk == 0, last=chunk == len(sizes) - 1)
+        yield made
+
+
+def _chunks(context: Context) -> range:
+    """Stages are far apart among the ranks, and with interleaving every ``pipeline``-th chunk is on one rank."""
+    parallel = context.spec.parallel
+    stage = context.rank // (context.world // parallel.pipeline)
+    return range(stage, parallel.pipeline * parallel.virtual_pipeline, parallel.pipeline)
+
+
+class Pipeline:
+    """The forward and backward passes of one rank, in the order of the schedule.
+
+    Attributes:
+        group: The ranks of the other stages that work on the same samples.
+        copies: Parameters of this rank that another stage holds as well, whose norm counts there.
+    """
+
+    def __init__(
+        self, context: Context, models: Sequence[LanguageModel], wrapped: Sequence[nn.Module], ranks: DeviceMesh
+    ) -> None:
+        spec = context.spec
+        self._device, self._wrapped = context.device, wrapped
+        self.group = ranks.get_group("pipeline")
+        stages = [
+            _Stage(context, module, model, index, self.group)
+            for module, model, index in zip(wrapped, models, _chunks(context), strict=True)
+        ]
+        self._schedule = _schedule(spec, stages)
+        self._micro_batches = spec.gradient_accumulation
+        self._ends, self._tables = _tied(spec, models, ranks)
+        self.copies = frozenset(self._tables if dist.get_rank(self.group) else ())
+        # GPT-2's base model ends in a view, which nobody writes into.
+        warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor")
+
+    def train(self, micro_batches: Sequence[torch.Tensor]) -> torch.Tensor:
+        """All passes of a step; the mean loss, or zero on ranks of the other stages than the last."""
+        loss = self._run(self._schedule.step, micro_batches)
+        for table in self._tables:
+            if table.grad is not None:
+                part = table.grad.to_local() if isinstance(table.grad, DTensor) else table.grad
+                dist.all_reduce(part, group=self._ends)
+        return loss
+
+    def evaluate(self, batches: Iterable[torch.Tensor]) -> torch.Tensor:
+        """The mean loss of batches that nothing is learnt from, or zero as for :meth:`train`."""
+        losses = [self._run(self._schedule.eval, some) for some in itertools.batched(batches, self._micro_batches)]
+        return torch.stack(losses).mean()
+
+    def _run(self, passes: Callable[..., object], micro_batches: Sequence[torch.Tensor]) -> torch.Tensor:
+        losses: list[torch.Tensor] = []
+        inputs = [{"tokens": tokens} for tokens in micro_batches]
+        passes(kwarg_mbs=inputs, target_mbs=list(micro_batches), losses=losses, return_outputs=False)
+        return torch.stack(losses).detach().sum() if losses else torch.zeros((), device=self._device)
+
+
+def _schedule(spec: RunSpec, stages: Sequence[PipelineStage]) -> Any:
+    count = spec.gradient_accumulation
+    settings: dict[str, Any] = {
+        "n_microbatches": count,
+        "loss_fn": lambda loss, _: loss / count,
+        "scale_grads": False,
+    }
+    if spec.parallel.virtual_pipeline > 1:
+        return ScheduleInterleaved1F1B(list(stages), **settings)
+    return _SCHEDULES[spec.parallel.schedule](stages[0], **settings)
+
+
+def _tied(
+    spec: RunSpec, models: Sequence[LanguageModel], ranks: DeviceMesh
+) -> tuple[dist.ProcessGroup | None, list[torch.Tensor]]:
+    """First and last stage of this rank's pipeline, and the token table that both hold where it is tied."""
+    if not spec.model.tie_word_embeddings:
+        return None, []
+    columns = ranks.mesh.flatten(1).t().tolist()
+    ends, _ = dist.new_subgroups_by_enumeration([[column[0], column[-1]] for column in columns])
+    found = (model.network.get_input_embeddings() for model in models)
+    assert not isinstance(ends, int)
+    return ends, [table.weight for table in found if hasattr(table, "weight") and table.weight.requires_grad]
+
+
+class _Stage(PipelineStage):
+    """A stage that tells the memory tracker of its phases and FSDP2 of its last backward pass."""
+
+    def __init__(
+        self, context: Context, module: nn.Module, model: LanguageModel, index: int, group: dist.ProcessGroup
+    ) -> None:
+        spec, self._memory = context.spec, context.memory
+        parallel = spec.parallel
+        passed = (_passed(spec),)
+        super().__init__(
+            module,
+            index,
+            parallel.pipeline * parallel.virtual_pipeline,
+            context.device,
+            input_args=passed if index else (),
+            output_args=passed,
+            group=group,
+        )
+        self._sharded = model if isinstance(model, FSDPModule) else None
+        self._each = spec.backend.micro_step_sync
+
+    def forward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
+        """As torch's."""
+        self._memory.enter("forward")
+        return super().forward_one_chunk(*args, **kwargs)
+
+    def backward_one_chunk(
+        self, bwd_chunk_id: int, loss: Any = None, full_backward: bool = True, last_backward: bool = False
+    ) -> None:
+        """As torch's."""
+        self._memory.enter("backward")
+        if self._sharded is not None:
+            self._sharded.set_requires_gradient_sync(last_backward or self._each)
+        super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
+
+
+def _passed(spec: RunSpec) -> torch.Tensor:
+    """What goes from stage to stage for a micro-batch: the residual stream, on the meta device."""
+    formats, parallel = dtypes(spec), spec.parallel
+    length = spec.sequence_length // (parallel.tensor if parallel.sequence else 1)
+    dtype = sharding.TORCH_DTYPES[formats.parameters if formats.autocast else formats.compute]
+    shape = (spec.train.micro_batch_size, length, spec.model.hidden_size)
+    return torch.empty(shape, dtype=dtype, device="meta", requires_grad=True)
+
+
+class Step(nn.Module):
+    """A model chunk as torch's stages call it: states from the stage before by position, tokens by name.
+
+    It also hides FSDP2 from them, which would otherwise keep every block gathered and every gradient unreduced from
+    the first to the last micro-batch of a step.
+    """
+
+    def __init__(self, chunk: nn.Module, autocast: Callable[[], contextlib.AbstractContextManager[object]]) -> None:
+        super().__init__()
+        self.chunk, self._autocast = chunk, autocast
+
+    def forward(self, *entering: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """States for the next stage, or the mean loss."""
+        with self._autocast():
+            made: torch.Tensor = self.chunk(tokens, *entering)
+        return made
