@@ -13,6 +13,7 @@ from launcher.spec import ModelSpec
 
 _INDEX = 8  # A token index or an expert choice is an int64.
 _DOWN = ("down_proj", "c_proj")  # The last linear of an MLP, in Llama and in GPT-2.
+_PROJECTION = ("o_proj", "c_proj")  # What reads the output of attention, in Llama and in GPT-2.
 _STATISTIC = 4  # A mean, a reciprocal deviation or a log-sum-exp is an fp32 number.
 
 
@@ -76,13 +77,15 @@ def attention(model: ModelSpec, engine: Engine) -> list[Saved]:
         _attention_output(size * queries, engine),
         *dropout(model, engine),
     ]
+    if engine.attention_copy:
+        rows.append(_read("output for its projection", size * queries, "tensor", "core_attention", _PROJECTION))
     return rows
 
 
 def _attention_output(size: int, engine: Engine) -> Saved:
     """Attention itself keeps its output where it stores no scores; the output projection reads it in any case."""
     row = _saved("attention output", size, "tensor", "core_attention", kept=not engine.scores)
-    return replace(row, readers=("o_proj", "c_proj"), only_readers=engine.scores)
+    return replace(row, readers=_PROJECTION, only_readers=engine.scores)
 
 
 def core(model: ModelSpec, engine: Engine, heads: int) -> list[Saved]:

@@ -21,7 +21,10 @@ _DDP_TRACE = "trace of the live tensors of DistributedDataParallel, torch 2.15"
 
 
 def engine(spec: RunSpec) -> Engine:
-    """Hugging Face modules; FSDP2 casts whole shards to the compute format, DDP runs under autocast."""
+    """Hugging Face modules; FSDP2 casts whole shards to the compute format, DDP runs under autocast.
+
+    Ring attention joins its results with heads before tokens, and the output projection reads a copy the other way.
+    """
     meaning = dtypes(spec)
     size = DTYPE_BYTES["bf16" if meaning.compute == "fp8" else meaning.compute]
     cpu = spec.hardware.device == "cpu"
@@ -32,6 +35,7 @@ def engine(spec: RunSpec) -> Engine:
         autocast=meaning.autocast,
         sequence_length=spec.sequence_length,
         scores=spec.model.attention == "eager",
+        attention_copy=spec.parallel.context > 1,
         cpu=cpu,
         grouped_experts=True,
         shard_rows=spec.parallel.shard,
