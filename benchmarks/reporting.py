@@ -30,11 +30,14 @@ def machine() -> dict[str, Any]:
 def keep(name: str, command: str, figures: dict[str, Any]) -> None:
     """Write ``benchmarks/results/<name>.json`` and print the figures."""
     RESULTS.mkdir(exist_ok=True)
+    software = versions()
+    if software["git"]:
+        software["git"] = {key: software["git"][key] for key in ("commit", "dirty")}
     content = {
         "command": command,
         "date": time.strftime("%Y-%m-%d"),
         "machine": machine(),
-        "versions": versions(),
+        "versions": software,
         "figures": figures,
     }
     (RESULTS / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")

@@ -21,9 +21,9 @@ follow() { # until the run is in one of the states $2
 }
 
 do_it sinfo
-small=(model=tiny parallel=fsdp precision=fp32 data=synthetic train.sequence_length=64
-  cluster=slurm hardware.device=cpu)
-run=("${small[@]}" train.steps=100 cluster.nodes=2 cluster.gpus_per_node=2 run.name=demo)
+small=(model=tiny model.num_hidden_layers=2 model.vocab_size=512 parallel=fsdp precision=fp32 data=synthetic
+  train.sequence_length=64 cluster=slurm hardware.device=cpu)
+run=("${small[@]}" train.steps=40 cluster.nodes=2 cluster.gpus_per_node=2 run.name=demo)
 do_it "$launch" show "${run[@]}"
 do_it "$launch" "${run[@]}"
 follow demo running
@@ -35,7 +35,7 @@ say "first and last line of metrics.jsonl, and the steps that were saved"
 sed -n '1p;$p' runs/demo/metrics.jsonl
 ls runs/demo/checkpoints
 
-do_it "$launch" -m "${small[@]}" train.steps=20 optimizer.lr=1e-3,3e-3 cluster.gpus_per_node=1 run.name=rates
+do_it "$launch" -m "${small[@]}" train.steps=10 optimizer.lr=1e-3,3e-3 cluster.gpus_per_node=1 run.name=rates
 while "$launch" status --json rates | grep -qE '"(queued|running|requeued)"'; do sleep 1; done
 do_it "$launch" status rates
 
