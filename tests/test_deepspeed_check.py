@@ -15,6 +15,13 @@ def found(*overrides: str) -> dict[str, tuple[str, tuple[str, ...]]]:
     return {error.path: (error.rule, error.way_out) for error in check(make_spec(*GPU, *overrides))}
 
 
+@pytest.mark.parametrize(
+    "words", [("parallel=zero1",), ("parallel=zero0", "precision=fp32"), ("parallel=zero1", "precision=fp32")]
+)
+def test_pipeline_stages_go_with_zero_1_and_in_fp32_without_zero(words: tuple[str, ...]) -> None:
+    assert found(*words, "parallel.pipeline=4", "train.global_batch_size=32") == {}
+
+
 @pytest.mark.parametrize("stage", range(4))
 def test_every_zero_stage_takes_tensor_parallel_ranks(stage: int) -> None:
     assert found(f"parallel=zero{stage}", "parallel.tensor=4") == {}
@@ -68,21 +75,59 @@ def test_every_zero_stage_is_accepted(stage: int, precision: str) -> None:
             ("zero.hpz=1", "parallel.tensor=1"),
         ),
         (
-            ("parallel=zero3", "parallel.pipeline=2"),
-            "parallel.pipeline",
-            "backend=deepspeed has data and tensor parallelism and ZeRO in this version",
-            ("parallel.pipeline=1", "parallel=pp"),
+            ("parallel=zero1", "parallel.pipeline=2", "parallel.tensor=2"),
+            "parallel.tensor",
+            "DeepSpeed's PipelineModule does not do it: its grid of ranks has no axis for AutoTP's",
+            ("parallel.tensor=1", "parallel.pipeline=1"),
+        ),
+        (
+            ("parallel=zero1", "parallel.pipeline=2", "parallel.virtual_pipeline=2"),
+            "parallel.virtual_pipeline",
+            "DeepSpeed's PipelineModule does not do it: a stage is one run of layers",
+            ("parallel.virtual_pipeline=1", "parallel.pipeline=1"),
+        ),
+        (
+            ("parallel=zero1", "parallel.pipeline=2", "parallel.schedule=gpipe"),
+            "parallel.schedule",
+            "DeepSpeed's PipelineModule does not do it: it has one schedule, 1F1B (runtime/pipe/schedule.py)",
+            ("parallel.schedule=1f1b", "parallel.pipeline=1"),
+        ),
+        (
+            ("parallel=zero1", "parallel.pipeline=2", "zero.overlap_comm=true"),
+            "zero.overlap_comm",
+            "DeepSpeed's PipelineModule does not do it: it reduces gradients once, after the last backward pass",
+            ("zero.overlap_comm=null", "parallel.pipeline=1"),
+        ),
+        (
+            ("parallel=zero1", "parallel.pipeline=2", "zero.offload_optimizer=cpu"),
+            "zero.offload_optimizer",
+            "DeepSpeed's PipelineModule does not do it: offloaded optimizer states beside stages are not tested in this"
+            " version",
+            ("zero.offload_optimizer=none", "parallel.pipeline=1"),
+        ),
+        (
+            ("parallel=zero1", "parallel.pipeline=2", "adapter=lora"),
+            "adapter.name",
+            "DeepSpeed's PipelineModule does not do it: an adapter's frozen layers beside stages are not tested in this"
+            " version",
+            ("adapter.name=none", "parallel.pipeline=1"),
+        ),
+        (
+            ("parallel=zero0", "parallel.pipeline=2"),
+            "zero.stage",
+            "without ZeRO, PipelineModule steps in bf16 by BF16_Optimizer, whose memory and maths are not tested here",
+            ("zero=1", "precision=fp32"),
         ),
         (
             ("parallel=zero1", "parallel.ulysses=2"),
             "parallel.ulysses",
-            "backend=deepspeed has data and tensor parallelism and ZeRO in this version",
+            "backend=deepspeed has data, tensor and pipeline parallelism and ZeRO in this version",
             ("parallel.ulysses=1", "parallel=cp"),
         ),
         (
             ("parallel=zero1", "parallel.replicate=2"),
             "parallel.replicate",
-            "backend=deepspeed has data and tensor parallelism and ZeRO in this version",
+            "backend=deepspeed has data, tensor and pipeline parallelism and ZeRO in this version",
             ("parallel.replicate=1", "parallel=hsdp"),
         ),
         (

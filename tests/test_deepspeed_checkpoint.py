@@ -13,6 +13,7 @@ SAVED = {
     "stage": 2,
     "ranks": 2,
     "tensor": 1,
+    "pipeline": 1,
     "precision": "bf16",
     "nvme": False,
     "adapter": "none",
@@ -73,6 +74,12 @@ def test_other_ranks_and_the_neighbouring_stage_can_go_on(changes: dict[str, Any
             {"stage": 3, "ranks": 2, "tensor": 2},
             "step was written by 4 ranks with ZeRO 3 and parallel.tensor=2, and this run has 2 and parallel.tensor=2: "
             "DeepSpeed changes tensor parallel parts with ZeRO 1 and 2 alone; run on 4 ranks with parallel.tensor=2",
+        ),
+        (
+            {"pipeline": 2},
+            {"ranks": 1},
+            "step was written by 2 ranks with parallel.pipeline=2, and this run has 1 with 1: DeepSpeed cannot cut the "
+            "stages anew; run on 2 ranks with parallel.pipeline=2",
         ),
         (
             {"adapter": "lora"},

@@ -1,4 +1,4 @@
-"""ZeRO 0 to 3, alone and beside tensor parallel ranks, lose what one process does (fp32, CPU), also over a resumption.
+"""ZeRO, also beside tensor parallel ranks and stages, loses what one process does (fp32, CPU), also over a resumption.
 
 No compiler is there.
 """
@@ -29,6 +29,7 @@ EVALUATED = ("train.eval_every=10", "train.eval_steps=1")
 
 UNGROUPED_GPT = (*GPT, "model.num_key_value_heads=4")
 HEADS = ("model.qk_norm=true", "model.tie_word_embeddings=true")
+STAGES = ("parallel.pipeline=2", "train.micro_batch_size=2")
 TENSOR = ("parallel.tensor=2", "train.micro_batch_size=8")
 REFERENCE = {
     "single": ("parallel=ddp", "save.export=safetensors"),
@@ -59,17 +60,24 @@ PARTS = {
     "zero1_tensor": ("parallel=zero1", *TENSOR, *SAVED),
     "zero2_heads": ("parallel=zero2", *TENSOR, *HEADS, "checkpointing=full"),
     "zero3_tensor": ("parallel=zero3", *TENSOR, "zero.param_persistence_threshold=0", *SAVED),
+    "zero0_stages": ("parallel=zero0", *STAGES, "checkpointing=full"),
+    "zero1_stages": ("parallel=zero1", *STAGES, *SAVED),
+    "zero1_evaluated": ("parallel=zero1", *STAGES, *EVALUATED),
+    "zero1_gpt": ("parallel=zero1", *STAGES, *UNGROUPED_GPT),
+    "zero1_moe": ("parallel=zero1", *STAGES, *MOE, "train.loss=chunked", "train.loss_chunk=50"),
 }
-"""Runs on two ranks that share the layers' weights."""
+"""Runs on two ranks that share the layers' weights, or the layers."""
 
 ON_FOUR_RANKS = {
     "zero1_tensor": ("parallel=zero1", "parallel.tensor=2"),
     "zero3_tensor": ("parallel=zero3", "parallel.tensor=2", "zero.param_persistence_threshold=0"),
+    "zero1_stages": ("parallel=zero1", "parallel.pipeline=2", "train.micro_batch_size=1", "checkpointing=full"),
 }
 LORA = {stage: (f"parallel=zero{stage}", "adapter=lora", *SAVED) for stage in (2, 3)}
 BF16 = {
     "zero0": ("parallel=zero0", "precision=bf16"),
     "zero1_fp32_accumulation": ("parallel=zero1", "precision=bf16", "precision.accumulate=fp32"),
+    "zero1_stages": ("parallel=zero1", "precision=bf16", *STAGES),
     "zero2": ("parallel=zero2", "precision=bf16"),
     "zero3": ("parallel=zero3", "precision=bf16"),
 }
@@ -135,7 +143,7 @@ def test_every_stage_reports_the_norm_before_clipping(name: str, folder: Path) -
     assert found == pytest.approx(norms, rel=1e-3)
 
 
-@pytest.mark.parametrize("name", ["fp32/zero3_evaluated", "parts/zero0_evaluated"])
+@pytest.mark.parametrize("name", ["fp32/zero3_evaluated", "parts/zero0_evaluated", "parts/zero1_evaluated"])
 @pytest.mark.usefixtures("fp32", "parts", "reference")
 def test_the_held_out_loss_is_that_of_one_process(name: str, folder: Path) -> None:
     found, expected = (
@@ -182,6 +190,7 @@ def test_parts_are_resumed_and_tensor_parallel_ones_also_by_data_ranks(
         "zero1_tensor": ("zero1_tensor", ("parallel=zero1", *TENSOR)),
         "zero2_from_tensor": ("zero1_tensor", ("parallel=zero2",)),
         "zero3_tensor": ("zero3_tensor", ("parallel=zero3", *TENSOR)),
+        "zero1_stages": ("zero1_stages", ("parallel=zero1", *STAGES)),
     }
     for name, (source, _) in runs.items():
         _resumable(folder / "parts" / source, folder / "again" / name)
@@ -190,7 +199,9 @@ def test_parts_are_resumed_and_tensor_parallel_ones_also_by_data_ranks(
         assert found[name] == pytest.approx(parts[source][10:], rel=TOLERANCE), name
 
 
-@pytest.mark.parametrize("name", ["fp32/zero2", "fp32/zero3", "parts/zero1_tensor", "parts/zero3_tensor"])
+@pytest.mark.parametrize(
+    "name", ["fp32/zero2", "fp32/zero3", "parts/zero1_tensor", "parts/zero3_tensor", "parts/zero1_stages"]
+)
 @pytest.mark.usefixtures("fp32", "parts", "reference")
 def test_the_export_is_the_model_that_one_process_trains(name: str, folder: Path) -> None:
     tokens = torch.arange(64).reshape(2, 32)

@@ -31,6 +31,7 @@ PRESETS: dict[str, tuple[str, ...]] = {
     "zero3_cpu": ("model=tiny", "parallel=zero3", "optimizer.clip=0.5"),
     "zero2_sgd": (*EIGHT, "parallel=zero2", "optimizer=sgd"),
     "zero1_tensor": (*EIGHT, "parallel=zero1", "parallel.tensor=4", "model.qk_norm=true"),
+    "zero1_pipeline": (*EIGHT, "parallel=zero1", "parallel.pipeline=4"),
     "zero3_extra": (*EIGHT, "parallel=zero3", "+backend.extra.zero_optimization.zero_quantized_weights=true"),
 }
 

@@ -87,6 +87,7 @@ def _facts(context: Context) -> dict[str, Any]:
         "stage": spec.zero.stage,
         "ranks": context.world,
         "tensor": spec.parallel.tensor,
+        "pipeline": spec.parallel.pipeline,
         "precision": spec.precision.compute,
         "nvme": "nvme" in (spec.zero.offload_optimizer, spec.zero.offload_parameters),
         "adapter": spec.adapter.name,
@@ -96,7 +97,7 @@ def _facts(context: Context) -> dict[str, Any]:
 
 def _changed(there: dict[str, Any], here: dict[str, Any]) -> bool:
     """Whether the ranks that resume hold other parts than those that saved; early checkpoints knew data ranks alone."""
-    return any(there.get(key, 1) != here[key] for key in ("stage", "ranks", "tensor"))
+    return any(there.get(key, 1) != here[key] for key in ("stage", "ranks", "tensor", "pipeline"))
 
 
 def readable(there: dict[str, Any], here: dict[str, Any], directory: Path) -> None:
@@ -129,6 +130,7 @@ def readable(there: dict[str, Any], here: dict[str, Any], directory: Path) -> No
             f"{directory} was written with ZeRO {there['stage']} and this run has ZeRO {here['stage']}: "
             f"DeepSpeed converts between ZeRO 1 and 2 alone; set zero={there['stage']}, {otherwise}"
         )
+    _same_stages(there, here, directory, otherwise)
     if here["stage"] in (0, 3):
         _same_layout(there, here, directory, otherwise)
     if here["stage"] > 0 and _changed(there, here) and (here["optimizer"] != "adamw" or here["adapter"] != "none"):
@@ -136,6 +138,17 @@ def readable(there: dict[str, Any], here: dict[str, Any], directory: Path) -> No
         raise CheckpointError(
             f"{directory} was written by {there['ranks']} ranks with ZeRO {there['stage']}, and DeepSpeed cannot "
             f"convert the states of {reason}: run on {there['ranks']} ranks with zero={there['stage']}, {otherwise}"
+        )
+
+
+def _same_stages(there: dict[str, Any], here: dict[str, Any], directory: Path, otherwise: str) -> None:
+    """A stage is one layer to DeepSpeed, and its conversion moves whole layers."""
+    before, now = there.get("pipeline", 1), here["pipeline"]
+    if before != now or (now > 1 and there["ranks"] != here["ranks"]):
+        raise CheckpointError(
+            f"{directory} was written by {there['ranks']} ranks with parallel.pipeline={before}, and this run has "
+            f"{here['ranks']} with {now}: DeepSpeed cannot cut the stages anew; run on {there['ranks']} ranks with "
+            f"parallel.pipeline={before}, {otherwise}"
         )
 
 

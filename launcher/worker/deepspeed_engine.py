@@ -1,20 +1,22 @@
-"""A model in training with DeepSpeed: ZeRO 0 to 3."""
+"""A model in training with DeepSpeed: ZeRO 0 to 3, tensor parallel parts, pipeline stages."""
 
 from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import deepspeed
 import torch
 import torch.distributed as dist
+from deepspeed.runtime.pipe import schedule
 
 from launcher.worker import (
     deepspeed_checkpoint,
     deepspeed_model,
+    deepspeed_stages,
     deepspeed_start,
     deepspeed_tensor,
     export,
@@ -37,11 +39,12 @@ def build(context: Context) -> DeepSpeedTraining:
     deepspeed_start.prepare(context.device, config)
     model, groups = deepspeed_model.build(context, config)
     recompute.apply(network.blocks(model.network), spec)
+    whole = deepspeed_stages.Stages(model, context) if spec.parallel.pipeline > 1 else model
     with deepspeed_start.explained():
-        engine, *_ = deepspeed.initialize(model=model, model_parameters=groups, config=config)
+        engine, *_ = deepspeed.initialize(model=whole, model_parameters=groups, config=config)
     if spec.zero.stage == 0:
         deepspeed_start.undo_first_step(engine)
-    return DeepSpeedTraining(context, engine)
+    return (PipelineTraining if spec.parallel.pipeline > 1 else DeepSpeedTraining)(context, engine)
 
 
 class DeepSpeedTraining:
@@ -52,11 +55,7 @@ class DeepSpeedTraining:
 
     def train_step(self, step: int, micro_batches: Sequence[torch.Tensor]) -> StepResult:
         """One optimizer step; DeepSpeed counts the micro-batches and steps after the last."""
-        if self._spec.model.dropout or self._spec.adapter.dropout:  # A resumed run then draws what this one would have.
-            torch.manual_seed(initial.seed_of(self._spec.train.seed, "dropout", step, self._context.rank))
-        rate = optimizers.learning_rate(self._spec.optimizer, step, self._spec.train.steps)
-        for group in self._engine.optimizer.param_groups:
-            group["lr"] = rate
+        rate = self._begin(step)
         memory, losses, norm = self._context.memory, [], None
         for number, tokens in enumerate(micro_batches, start=1):
             memory.enter("forward")
@@ -73,6 +72,15 @@ class DeepSpeedTraining:
             grad_norm=self._norm_after_step() if norm is None else norm,
             learning_rate=rate,
         )
+
+    def _begin(self, step: int) -> float:
+        """Seeds and learning rate of a step."""
+        if self._spec.model.dropout or self._spec.adapter.dropout:  # A resumed run then draws what this one would have.
+            torch.manual_seed(initial.seed_of(self._spec.train.seed, "dropout", step, self._context.rank))
+        rate = optimizers.learning_rate(self._spec.optimizer, step, self._spec.train.steps)
+        for group in self._engine.optimizer.param_groups:
+            group["lr"] = rate
+        return rate
 
     def evaluate(self, batches: Iterable[torch.Tensor]) -> torch.Tensor:
         """The mean loss over all ranks' batches."""
@@ -113,3 +121,53 @@ class DeepSpeedTraining:
 
     def _norm_after_step(self) -> torch.Tensor:
         return torch.as_tensor(self._engine.get_global_grad_norm(), dtype=torch.float32).detach()
+
+
+class PipelineTraining(DeepSpeedTraining):
+    """One rank's stage in training; DeepSpeed walks through a whole step by itself."""
+
+    def __init__(self, context: Context, engine: Any) -> None:
+        super().__init__(context, engine)
+        self._norm: torch.Tensor | None = None
+        own = engine._INSTRUCTION_MAP
+        engine._INSTRUCTION_MAP = {
+            **own,
+            schedule.ForwardPass: self._entering("forward", own[schedule.ForwardPass]),
+            schedule.BackwardPass: self._entering("backward", own[schedule.BackwardPass]),
+            schedule.OptimizerStep: self._entering("optimizer", own[schedule.OptimizerStep]),
+        }
+
+    def train_step(self, step: int, micro_batches: Sequence[torch.Tensor]) -> StepResult:
+        """All passes of all micro-batches, and the step."""
+        rate = self._begin(step)
+        loss = self._engine.train_batch(data_iter=_pairs(micro_batches))
+        norm = self._norm_after_step() if self._norm is None else self._norm
+        return StepResult(loss=loss.detach(), grad_norm=norm, learning_rate=rate)
+
+    def evaluate(self, batches: Iterable[torch.Tensor]) -> torch.Tensor:
+        """The mean loss over all ranks' batches."""
+        some = list(batches)
+        loss: torch.Tensor = self._engine.eval_batch(_pairs(some), num_micro_batches=len(some))
+        return loss
+
+    def export(self, directory: Path) -> None:
+        """Write safetensors, each stage its own."""
+        stages = self._engine.grid.get_pipe_parallel_group()
+        made = self._engine.module.model.network
+        export.write([made], self._context, directory, whole=deepspeed_model.gathered, stages=stages)
+
+    def _entering(self, phase: Any, instruction: Callable[..., None]) -> Callable[..., None]:
+        """An instruction of the schedule that tells the memory tracker of its phase."""
+
+        def entered(engine: Any, **arguments: Any) -> None:
+            self._context.memory.enter(phase)
+            if phase == "optimizer":
+                self._norm = self._norm_before_step()
+            instruction(engine, **arguments)
+
+        return entered
+
+
+def _pairs(batches: Sequence[torch.Tensor]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """What the first stage reads, and what the last."""
+    return ((tokens, tokens) for tokens in batches)

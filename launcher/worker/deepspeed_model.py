@@ -16,7 +16,7 @@ import torch
 from deepspeed.utils import groups
 from torch import nn
 
-from launcher.worker import adapters, deepspeed_tensor, initial, network, optimizers, weights
+from launcher.worker import adapters, deepspeed_stages, deepspeed_tensor, initial, network, optimizers, weights
 from launcher.worker.engine import Context
 from launcher.worker.language_model import LanguageModel
 
@@ -32,6 +32,8 @@ def build(context: Context, config: dict[str, Any]) -> tuple[LanguageModel, list
     """
     spec = context.spec
     made = network.network(spec.model, _DTYPES[spec.precision.compute])
+    if spec.parallel.pipeline > 1:
+        deepspeed_stages.cut(made, context)
     adapters.inject(made, spec)
     cutter = deepspeed_tensor.cut(made, config["tensor_parallel"]) if spec.parallel.tensor > 1 else None
     stepped = optimizers.parameter_groups(made, spec.optimizer.weight_decay)

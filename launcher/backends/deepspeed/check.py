@@ -6,12 +6,11 @@ from collections.abc import Iterator
 
 from launcher import ways
 from launcher.backends import _models, _worker
-from launcher.backends.deepspeed import extra, optimizer, precision, tensor
+from launcher.backends.deepspeed import extra, optimizer, pipeline, precision, tensor
 from launcher.errors import ConfigError
 from launcher.spec import RunSpec
 
 _AXES = {
-    "pipeline": "pp",
     "context": "cp",
     "ulysses": "cp",
     "expert": "ep",
@@ -33,6 +32,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     """Everything that the translation or the worker would otherwise drop, or that DeepSpeed refuses or gets wrong."""
     yield from _axes(spec)
     yield from tensor.check(spec)
+    yield from pipeline.check(spec)
     yield from _stages(spec)
     yield from _offload(spec)
     yield from precision.check(spec)
@@ -68,7 +68,7 @@ def _axes(spec: RunSpec) -> Iterator[ConfigError]:
     for axis, preset in _AXES.items():
         degree = getattr(spec.parallel, axis)
         if degree > 1:
-            rule = "backend=deepspeed has data and tensor parallelism and ZeRO in this version"
+            rule = "backend=deepspeed has data, tensor and pipeline parallelism and ZeRO in this version"
             yield ConfigError(f"parallel.{axis}", degree, rule, [f"parallel.{axis}=1", f"parallel={preset}"])
 
 

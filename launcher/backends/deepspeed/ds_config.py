@@ -42,6 +42,9 @@ def build(spec: RunSpec) -> dict[str, Any]:
         config["tensor_parallel"] = tensor.block(spec)
         # DeepSpeed 0.19.8 would hold it against all ranks, as if each saw samples of its own (runtime/config.py).
         del config["train_batch_size"]
+    if spec.parallel.pipeline > 1:
+        # The worker wraps the layers that are recomputed by itself, as beside every other engine.
+        config["pipeline"] = {"activation_checkpoint_interval": 0, "use_reentrant": False}
     return merged(config, spec.backend.extra)
 
 

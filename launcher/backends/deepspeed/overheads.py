@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from math import ceil
 
+from launcher.backends.deepspeed import pipeline
 from launcher.backends.deepspeed.dtypes import dtypes
 from launcher.backends.deepspeed.optimizer import is_torch
 from launcher.blocks import Engine
@@ -69,10 +70,12 @@ def overheads(held: Held) -> Iterable[MemoryTerm]:
     yield from step_copies(held)
     yield from first_step(held)
     yield from fp32_partition(held)
+    yield from pipeline.buffers(held)
     if stage == 0 or flat_fp32_gradients(held.spec):
         yield from whole_reduction(held)
     elif stage in (1, 2):
         yield from bucket(held)
+        yield from pipeline.buckets(held)
     else:
         yield from stage3_bucket(held)
         yield from stage3_window(held)
