@@ -67,6 +67,7 @@ _FSDP = (
     *(f"llama/fsdp/{cell}/4/zero=2" for cell in ("bf16/none", "fp32/none", "bf16/full")),
     *(f"llama/ddp/{cell}/4/train.global_batch_size=24" for cell in ("bf16/none", "bf16/full")),
     "llama/fsdp/bf16/none/4/train.global_batch_size=24",
+    "llama/fsdp/bf16/full/4/train.loss=chunked",
 )
 """Family / framework / precision / checkpointing / ranks / more overrides."""
 

@@ -44,18 +44,21 @@ def logits(held: Held) -> Iterator[MemoryTerm]:
 def _chunked_gradients(held: Held) -> Iterator[MemoryTerm]:
     """Chunked loss: the sum of the output projection's gradients of earlier chunks beside a chunk's logits.
 
-    ``size V h``; or later the chunk's own gradient beside both, with only the gradient left of the logits.
+    ``size V h``; or later the chunk's own gradient beside both, with only the gradient left of the logits. The only
+    chunk has none before it.
     """
     elements, size = held.head.largest_trained, held.engine.size
     if held.spec.model.tie_word_embeddings:
         elements = max(elements, held.embedding.largest_trained)
     if held.spec.train.loss == "full" or not elements:
         return
-    one = size * elements
+    one, tokens = size * elements, _tokens(held)
+    earlier = one if held.tokens > tokens else 0
+    later = earlier + one - (12 - size) * held.vocabulary * tokens
     yield MemoryTerm(
         pile="temporary",
         moments=frozenset(("loss_backward",)),
-        bytes=max(one, 2 * one - (12 - size) * held.vocabulary * _tokens(held)),
+        bytes=max(earlier, later, 0),
         formula=f"gradient of the output projection, {size} B x {count(elements)}",
         source="torch/utils/checkpoint.py and AccumulateGrad, one chunk after the other",
     )
