@@ -70,12 +70,13 @@ def _typed(value: object) -> str:
     return str(value)
 
 
-_TRIED = 1 << 16
-"""The largest divisor that is looked for by itself: any number may be asked about, and the answer is due at once."""
+_TRIED = 1 << 13
+"""The largest divisor that is looked for by itself, and how far from a number: any may be asked about, and the answer
+is due at once."""
 
 
 def divisors(number: int) -> list[int]:
-    """All divisors in ascending order; of a number beyond 2^32 those with a small one beside them."""
+    """All divisors in ascending order; of a number beyond 2^26 those with a small one beside them."""
     small = [candidate for candidate in range(1, min(isqrt(number), _TRIED) + 1) if number % candidate == 0]
     return sorted({*small, *(number // candidate for candidate in small)})
 
@@ -100,6 +101,8 @@ def nearest(
     """
     value = value_at(spec, path)
     here = value if isinstance(value, int) else 0
+    if isinstance(candidates, range):
+        candidates = range(max(candidates.start, here - _TRIED), min(candidates.stop, here + _TRIED))
     ordered = sorted(set(candidates) - {here}, key=lambda candidate: (abs(candidate - here), candidate))
     found = (candidate for candidate in ordered if legal(changed(spec, path, candidate)))
     yield from (override(path, candidate) for candidate in islice(found, limit))

@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks import fuzz
 from benchmarks.fuzz import Case
+from launcher.parse import kinds
 from launcher.recipes import literal
 
 
@@ -30,6 +31,15 @@ def test_no_value_acts_in_generated_shell_text(tmp_path: Path, value: str) -> No
     keys = ("run.name", "cluster.account", "cluster.partition", "data.path", "cluster.constraint", "save.load")
     for key in keys:
         words = ("show", "model=tiny", "cluster=slurm", "data=text", f"{key}={literal(value)}")
+        assert fuzz.fault(Case(words, None), tmp_path) is None, key
+
+
+@pytest.mark.parametrize("value", [10**9 + 7, 10**39 + 7])
+def test_any_key_may_have_an_enormous_number_and_is_answered_at_once(tmp_path: Path, value: int) -> None:
+    numbers = [key for key, kind in sorted(kinds().items()) if "int" in str(kind)]
+    assert len(numbers) > 30
+    for key in numbers:
+        words = ("check", "model=7b", "hardware=h100_80g", "parallel=3d", f"{key}={value}", "--no-native")
         assert fuzz.fault(Case(words, None), tmp_path) is None, key
 
 

@@ -6,7 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from launcher.spec.values import Count, Device, Dtype, Natural, NonNegative, Offload, Positive, Probability, Range
+from launcher.spec.values import (
+    Count,
+    Device,
+    Dtype,
+    Layers,
+    Natural,
+    NonNegative,
+    Offload,
+    Positive,
+    Probability,
+    Range,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,7 +26,7 @@ class ModelSpec:
 
     name: str
     family: str
-    num_hidden_layers: Count
+    num_hidden_layers: Layers
     hidden_size: Count
     intermediate_size: Count
     num_attention_heads: Count

@@ -15,6 +15,7 @@ class Range:
 
 
 type Count = Annotated[int, Range(low=1)]
+type Layers = Annotated[int, Range(low=1, high=10_000)]  # They are counted one by one.
 type Natural = Annotated[int, Range(low=0)]
 type Positive = Annotated[float, Range(low=1e-30)]
 type NonNegative = Annotated[float, Range(low=0)]

@@ -155,7 +155,8 @@ def _uneven(spec: RunSpec) -> ConfigError:
 
 def _uneven_chunks(spec: RunSpec) -> ConfigError:
     chunks, path = spec.parallel.virtual_pipeline, "parallel.virtual_pipeline"
-    per_stage = sorted({len(stage_layers(spec, stage)) for stage in range(spec.parallel.pipeline)})
+    whole = ways.changed(spec, path, 1)
+    per_stage = sorted({len(stage_layers(whole, stage)) for stage in range(spec.parallel.pipeline)})
     rule = f"model chunks must divide the {' and '.join(map(str, per_stage))} layers of a stage"
     return ConfigError(path, chunks, rule, ways.nearest(spec, path, ways.divisors(max(per_stage)), _whole_chunks))
 
