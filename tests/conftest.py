@@ -1,4 +1,4 @@
-"""Shared set-up: no test reads or writes the user's cache, and none waits for the network.
+"""Shared set-up: no test reads or writes the user's cache or state, and none waits for the network.
 
 Properties are tried on the same examples every time, so that a change is judged by itself; ``LAUNCH_EXPLORE=1 pytest``
 looks for new ones.
@@ -19,6 +19,7 @@ from slurm import dev_cluster
 
 _CACHE = tempfile.mkdtemp(prefix="launch-cache-")
 os.environ["XDG_CACHE_HOME"] = _CACHE
+os.environ["XDG_STATE_HOME"] = f"{_CACHE}/state"
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 

@@ -286,6 +286,12 @@ def test_what_the_worker_does_is_accepted(overrides: tuple[str, ...]) -> None:
             ("adapter=lora", "model=llama2_7b"),
         ),
         (
+            ("adapter=qlora", "hardware.device=cpu", "model.intermediate_size=688"),
+            "model.intermediate_size",
+            "on the CPU bitsandbytes unpacks rows of whole blocks of 64 values, and these have 688",
+            ("model.intermediate_size=640", "model.intermediate_size=704"),
+        ),
+        (
             ("adapter=qlora", "train.compile=true"),
             "train.compile",
             "this version compiles no blocks with 4-bit weights",

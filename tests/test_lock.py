@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 import time
@@ -12,10 +13,12 @@ import pytest
 
 from launcher import lock, preflight, provenance, trust
 from launcher.cli import main
+from launcher.commands import repeating
 from launcher.errors import ConfigErrors
 from launcher.parse import to_dict
 from launcher.plan import Plan, plan
 from launcher.record import job_as_dict
+from launcher.spec import RunSpec
 from tests.helpers import make_spec
 
 
@@ -210,6 +213,9 @@ def test_a_recipe_is_saved_from_a_command_line_and_means_the_same(
     assert main(["recipe", "diff", "mine", "tiny_cpu", "--json"]) == 0
     rows = {row["path"]: (row["first"], row["second"]) for row in json.loads(capsys.readouterr().out)["recipe"]}
     assert rows["optimizer.lr"] == (1e-4, 1e-3)
+    assert main(["recipe", "diff", "mine", "tiny_cpu"]) == 0
+    targets = "adapter.targets: [q_proj] -> [q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj]"
+    assert targets in capsys.readouterr().out
     assert main(["recipe", "save", "mine", *words]) == 4
     assert main(["recipe", "save", "../mine", *words]) == 2
 
@@ -222,9 +228,12 @@ def test_a_recipe_action_with_too_few_or_many_words_says_how_it_is_used(
     assert f"it is used as: launch recipe {words[0]}" in " ".join(capsys.readouterr().err.split())
 
 
-def test_a_run_repeats_to_the_last_bit_and_verify_says_what_differs(tmp_path: Path) -> None:
-    words = ("model=tiny", "cluster.gpus_per_node=1", "train.steps=4", "data=text", "run.name=a")
-    done = launch(tmp_path, *words)
+def test_a_run_repeats_to_the_last_bit_and_verify_says_what_differs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "text.txt").write_text("to be or not to be " * 2000)
+    sizes = ("model.num_hidden_layers=1", "train.sequence_length=64", "train.steps=4", "cluster.gpus_per_node=1")
+    done = launch(tmp_path, "model=tiny", *sizes, "data=text", "data.path=text.txt", "run.name=a")
     assert done.returncode == 0, done.stderr
     path = tmp_path / "runs" / "a" / lock.NAME
     losses = lock.read(path).losses
@@ -233,10 +242,16 @@ def test_a_run_repeats_to_the_last_bit_and_verify_says_what_differs(tmp_path: Pa
     assert same.returncode == 0, same.stderr
     assert json.loads(same.stdout)["recipe"]["identical"] is True
     assert [entry.name for entry in (tmp_path / "runs").iterdir()] == ["a"]
-    other = launch(tmp_path, "recipe", "verify", "runs/a", "train.seed=7", "--steps", "2")
-    assert other.returncode == 5
-    assert "2 of the first 2 steps differ" in other.stdout
-    assert "train.seed was 1234, here 7" in other.stdout
+
+    def off_by_a_bit(spec: RunSpec, directory: Path, last: int) -> list[dict[str, object]]:
+        assert (spec.train.seed, last) == (7, 2)
+        return [dict(losses[0]), {**losses[1], "loss": math.nextafter(losses[1]["loss"], 9)}]
+
+    monkeypatch.setattr(repeating, "_first_steps", off_by_a_bit)
+    assert main(["recipe", "verify", "runs/a", "train.seed=7", "--steps", "2"]) == 5
+    said = capsys.readouterr().out
+    assert "1 of the first 2 steps differ" in said
+    assert "train.seed was 1234, here 7" in said
 
 
 def test_a_run_is_repeated_by_its_name(

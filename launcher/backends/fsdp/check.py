@@ -23,6 +23,9 @@ _DDP_ALONE: dict[str, object] = {"backend.bucket_view": True, "backend.bucket_ca
 _SHARDED_ALONE: dict[str, object] = {"backend.reshard_after_forward": None, "backend.micro_step_sync": True}
 """Settings of one of the two engines, with the values at which they ask for nothing (conf/backend/_base.yaml)."""
 
+_NF4_BLOCK = 64
+"""Values with a constant of their own (QLoRA, arXiv:2305.14314, section 3)."""
+
 _SECOND_MOMENT: dict[str, object] = {"optimizer.beta2": 0.95, "optimizer.epsilon": 1e-8}
 """What only Adam reads, with the defaults of conf/optimizer/_base.yaml."""
 
@@ -194,6 +197,25 @@ def _quantised(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.train.compile:
         rule = "this version compiles no blocks with 4-bit weights"
         yield ConfigError("train.compile", True, rule, ["train.compile=false", "adapter=lora"])
+    if spec.hardware.device == "cpu":
+        yield from _unpacked_on_the_cpu(spec)
     if spec.zero.offload_parameters == "cpu":
         rule = "this version keeps 4-bit weights on the device"
         yield ConfigError("zero.offload_parameters", "cpu", rule, ["zero.offload_parameters=none", "adapter=lora"])
+
+
+def _unpacked_on_the_cpu(spec: RunSpec) -> Iterator[ConfigError]:
+    """What bitsandbytes 0.50.2 silently computes wrongly: in rows of other lengths it mistakes the constants."""
+    model = spec.model
+    rows = {
+        "model.hidden_size": model.hidden_size,
+        "model.intermediate_size": model.intermediate_size,
+        "model.head_dim": model.num_attention_heads * model.head_size,
+    }
+    for path, length in rows.items():
+        if length % _NF4_BLOCK:
+            rule = (
+                f"on the CPU bitsandbytes unpacks rows of whole blocks of {_NF4_BLOCK} values, and these have {length}"
+            )
+            legal = [multiple for multiple in ways.multiples_around(length, _NF4_BLOCK, 1) if path != "model.head_dim"]
+            yield ConfigError(path, ways.value_at(spec, path), rule, [ways.override(path, each) for each in legal])
