@@ -61,7 +61,12 @@ def test_a_run_of_someone_else_is_resumed_only_with_trust(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     resumed: list[Path] = []
-    monkeypatch.setattr("launcher.commands.resume._resume", lambda run, quiet: len(resumed.append(run) or ()))
+
+    def resume(run: Path, *, quiet: bool) -> int:
+        resumed.append(run)
+        return 0
+
+    monkeypatch.setattr("launcher.commands.resume._resume", resume)
     run = recorded(tmp_path / "runs" / "theirs", "cluster=slurm", "hardware=h100_80g", "cluster.setup=[ls]")
     assert main(["resume", "theirs"]) == 2
     said = " ".join(capsys.readouterr().err.split())
