@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from launcher.parse import parse
+from launcher.preflight import estimated
 from tests.test_worker_checkpoints import exported, held_out_loss
 from tests.training import GPT, MOE, lines, train_all
 
@@ -140,3 +143,22 @@ def test_an_adapter_of_stages_is_exported_whole(folder: Path, two: Mapping[str, 
     with safe_open(folder / "two" / "lora-1f1b" / "export" / "adapter_model.safetensors", framework="pt") as content:
         found = {name.partition(".layers.")[2].partition(".")[0] for name in content.keys()}  # noqa: SIM118
     assert found == {"0", "1", "2", "3"}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "name"),
+    [("two", name) for name in TWO_RANKS if "offloaded" not in name] + [("four", name) for name in FOUR_RANKS],
+)
+def test_each_stage_takes_about_what_is_predicted(
+    ranks: str, name: str, two: Mapping[str, list[float]], four: Mapping[str, list[float]], folder: Path
+) -> None:
+    directory = folder / ranks / name
+    spec = parse(json.loads((directory / "spec.json").read_text()))
+    measured = json.loads((directory / "memory.json").read_text())["ranks"]
+    together = spec.gpus // spec.parallel.pipeline
+    predicted = estimated(spec).ranks
+    assert len(predicted) == spec.parallel.pipeline
+    for stage in predicted:
+        own = measured[stage.stage * together : (stage.stage + 1) * together]
+        assert stage.static_bytes == pytest.approx(max(rank["static_bytes"] for rank in own), rel=0.01)
+        assert 0.94 < stage.allocated_bytes / max(rank["peak_allocated_bytes"] for rank in own) < 1.25
