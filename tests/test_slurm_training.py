@@ -90,8 +90,11 @@ def test_two_jobs_on_one_node_do_not_meet(cluster: Cluster) -> None:
     assert len(losses(both[0])) == 5
 
 
-def test_deepspeed_trains_on_two_nodes(cluster: Cluster) -> None:
-    run = submit("zero3", *SMALL, *WORLD, "train.steps=5", "parallel=zero3")
+@pytest.mark.parametrize(
+    "engine", [("parallel=zero3",), ("parallel=tp", "parallel.tensor=2")], ids=["zero3", "megatron"]
+)
+def test_the_other_engines_train_on_two_nodes(cluster: Cluster, engine: tuple[str, ...]) -> None:
+    run = submit("other", *SMALL, *WORLD, "train.steps=5", *engine)
     succeeds(run, 400)
     found: list[dict[str, Any]] = lines(run)
     assert [line["step"] for line in found] == [1, 2, 3, 4, 5]
