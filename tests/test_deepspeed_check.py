@@ -29,8 +29,9 @@ def test_every_zero_stage_takes_tensor_parallel_ranks(stage: int) -> None:
 
 @pytest.mark.parametrize("stage", range(4))
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
-def test_every_zero_stage_is_accepted(stage: int, precision: str) -> None:
-    assert found(f"parallel=zero{stage}", f"precision={precision}") == {}
+@pytest.mark.parametrize("ulysses", [1, 4])
+def test_every_zero_stage_is_accepted(stage: int, precision: str, ulysses: int) -> None:
+    assert found(f"parallel=zero{stage}", f"precision={precision}", f"parallel.ulysses={ulysses}") == {}
 
 
 @pytest.mark.parametrize(
@@ -119,15 +120,27 @@ def test_every_zero_stage_is_accepted(stage: int, precision: str) -> None:
             ("zero=1", "precision=fp32"),
         ),
         (
-            ("parallel=zero1", "parallel.ulysses=2"),
-            "parallel.ulysses",
-            "backend=deepspeed has data, tensor and pipeline parallelism and ZeRO in this version",
-            ("parallel.ulysses=1", "parallel=cp"),
+            ("parallel=ulysses", "model.attention=flash"),
+            "model.attention",
+            "between the exchanges of Ulysses runs torch's attention; another would see the tokens of one rank alone",
+            ("model.attention=sdpa", "parallel.ulysses=1"),
+        ),
+        (
+            ("parallel=ulysses", "zero.hpz=2"),
+            "zero.hpz",
+            "DeepSpeed's groups for it know nothing of ranks that share a sequence",
+            ("zero.hpz=1", "parallel.ulysses=1"),
+        ),
+        (
+            ("parallel=ulysses", "parallel.tensor=2"),
+            "parallel.tensor",
+            "DeepSpeed's groups for it know nothing of ranks that share a sequence",
+            ("parallel.tensor=1", "parallel.ulysses=1"),
         ),
         (
             ("parallel=zero1", "parallel.replicate=2"),
             "parallel.replicate",
-            "backend=deepspeed has data, tensor and pipeline parallelism and ZeRO in this version",
+            "backend=deepspeed has data, tensor, pipeline and Ulysses parallelism and ZeRO in this version",
             ("parallel.replicate=1", "parallel=hsdp"),
         ),
         (

@@ -68,10 +68,27 @@ PARTS = {
 }
 """Runs on two ranks that share the layers' weights, or the layers."""
 
+SHARED = ("parallel=ulysses", "train.micro_batch_size=4")
+ULYSSES = {
+    "single_zero0": ("parallel=zero0", "parallel.ulysses=2", "train.micro_batch_size=8"),
+    "single_zero1": ("parallel=zero1", "parallel.ulysses=2", "train.micro_batch_size=4", "checkpointing=selective"),
+    "evaluated_zero2": (
+        *("parallel=zero2", "parallel.ulysses=2", "zero.reduce_bucket_size=20000", "zero.overlap_comm=true"),
+        *EVALUATED,
+    ),
+    "single_zero3": (*SHARED, "zero.param_persistence_threshold=0", "checkpointing=full", *SAVED),
+    "gpt_zero3": (*SHARED, *UNGROUPED_GPT),
+    "lora_zero3": (*SHARED, "adapter=lora"),
+    "single_alone": ("parallel=zero3", "save.load={folder}/single_zero3/checkpoints/step-00000010"),
+}
+"""Two ranks share each sequence; by the run of one process that they are held against."""
+
 ON_FOUR_RANKS = {
     "zero1_tensor": ("parallel=zero1", "parallel.tensor=2"),
     "zero3_tensor": ("parallel=zero3", "parallel.tensor=2", "zero.param_persistence_threshold=0"),
     "zero1_stages": ("parallel=zero1", "parallel.pipeline=2", "train.micro_batch_size=1", "checkpointing=full"),
+    "zero1_pairs": ("parallel=zero1", "parallel.ulysses=2", "train.micro_batch_size=4"),
+    "zero3_together": (*SHARED, "parallel.ulysses=4"),
 }
 LORA = {stage: (f"parallel=zero{stage}", "adapter=lora", *SAVED) for stage in (2, 3)}
 BF16 = {
@@ -119,6 +136,12 @@ def lora(folder: Path) -> dict[str, list[float]]:
 
 
 @pytest.fixture(scope="module")
+def shared(folder: Path) -> None:
+    runs = {name: [text.format(folder=folder / "shared") for text in each] for name, each in ULYSSES.items()}
+    train_all(folder / "shared", runs, ranks=2)
+
+
+@pytest.fixture(scope="module")
 def bf16(folder: Path) -> dict[str, list[float]]:
     return train_all(folder / "bf16", BF16, ranks=2)
 
@@ -130,6 +153,25 @@ def test_every_stage_loses_what_one_process_does(
     expected = reference.get(name.partition("_")[2], reference["single"])
     assert expected[-1] < 0.8 * expected[0], "nothing was learnt, so equal losses would say little"
     assert fp32[name] == pytest.approx(expected, rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("name", ULYSSES)
+@pytest.mark.usefixtures("reference", "shared")
+def test_ranks_of_a_sequence_lose_what_one_process_does(name: str, folder: Path) -> None:
+    _alike(folder / "shared" / name, folder / "reference" / name.partition("_")[0])
+
+
+def _alike(found: Path, expected: Path) -> None:
+    """AdamW would hide gradients that are too large by a factor: their norms show it."""
+    mine, theirs = _numbers(found), _numbers(expected)
+    assert len(mine) in (10, 20), "half a run is one that was resumed"
+    for step, other in zip(mine, theirs[-len(mine) :], strict=True):
+        assert step == pytest.approx(other, rel=TOLERANCE)
+
+
+def _numbers(directory: Path) -> list[tuple[float, ...]]:
+    """Of each step the loss, the norm of the gradients and, where there is one, the loss on held-out samples."""
+    return [tuple(line[key] for key in ("loss", "grad_norm", "eval_loss") if key in line) for line in lines(directory)]
 
 
 @pytest.mark.parametrize(
@@ -180,6 +222,8 @@ def test_four_ranks_on_two_axes_lose_what_one_process_does(folder: Path, referen
     found = train_all(folder / "four", ON_FOUR_RANKS, ranks=4)
     for name in ON_FOUR_RANKS:
         assert found[name] == pytest.approx(reference["single"], rel=TOLERANCE), name
+    for name in ("zero1_pairs", "zero3_together"):  # Four ranks share two key and value heads, which are repeated.
+        _alike(folder / "four" / name, folder / "reference" / "single")
 
 
 @pytest.mark.usefixtures("parts")

@@ -32,6 +32,7 @@ PRESETS: dict[str, tuple[str, ...]] = {
     "zero2_sgd": (*EIGHT, "parallel=zero2", "optimizer=sgd"),
     "zero1_tensor": (*EIGHT, "parallel=zero1", "parallel.tensor=4", "model.qk_norm=true"),
     "zero1_pipeline": (*EIGHT, "parallel=zero1", "parallel.pipeline=4"),
+    "zero3_ulysses": (*EIGHT, "parallel=ulysses"),
     "zero3_extra": (*EIGHT, "parallel=zero3", "+backend.extra.zero_optimization.zero_quantized_weights=true"),
 }
 

@@ -109,7 +109,7 @@ def test_what_the_worker_does_is_accepted(overrides: tuple[str, ...]) -> None:
             ("parallel.ulysses=2",),
             "parallel.ulysses",
             "backend=fsdp has data, sharded data, tensor, pipeline and context parallelism in this version",
-            ("parallel.ulysses=1", "parallel=fsdp_cp"),
+            ("parallel.ulysses=1", "parallel=ulysses"),
         ),
         (
             ("model=mixtral_8x7b", "parallel.expert=2"),

@@ -22,7 +22,7 @@ STATES: tuple[Pile, ...] = ("parameters", "gradients", "master_weights", "optimi
 GPU = ("hardware.device=cuda", "hardware.memory_bytes=85899345920", "cluster.gpus_per_node=8", "cluster.nodes=2")
 SHORT = ("train.sequence_length=512",)
 MODELS = ("tiny", "7b", "gpt2", "mixtral_8x7b", "deepseek_v3")
-PRESETS = ("ddp", "fsdp", "hsdp", "fsdp_cp", "zero0", "zero1", "zero2", "zero3", "tp", "pp", "3d", "cp")
+PRESETS = ("ddp", "fsdp", "hsdp", "fsdp_cp", "ulysses", "zero0", "zero1", "zero2", "zero3", "tp", "pp", "3d", "cp")
 BASES = {
     (model, preset): make_spec(f"model={model}", f"parallel={preset}", *GPU, *SHORT)
     for model in MODELS

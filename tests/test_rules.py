@@ -88,7 +88,23 @@ def test_no_finding_is_listed_twice() -> None:
 
 @pytest.mark.parametrize(
     "preset",
-    ["ddp", "fsdp", "hsdp", "fsdp_tp", "fsdp_cp", "zero0", "zero1", "zero2", "zero3", "tp", "pp", "tp_pp", "3d", "cp"],
+    [
+        "ddp",
+        "fsdp",
+        "hsdp",
+        "fsdp_tp",
+        "fsdp_cp",
+        "ulysses",
+        "zero0",
+        "zero1",
+        "zero2",
+        "zero3",
+        "tp",
+        "pp",
+        "tp_pp",
+        "3d",
+        "cp",
+    ],
 )
 def test_every_preset_is_valid_on_two_nodes(preset: str) -> None:
     spec = make_spec(*NODE, "cluster.nodes=2", "model=7b", f"parallel={preset}")

@@ -24,6 +24,7 @@ from launcher.worker import (
     network,
     optimizers,
     recompute,
+    ulysses,
 )
 from launcher.worker.engine import Context, PendingSave, StepResult
 
@@ -37,11 +38,13 @@ def build(context: Context) -> DeepSpeedTraining:
     spec = context.spec
     config: dict[str, Any] = json.loads((context.directory / "ds_config.json").read_text())
     deepspeed_start.prepare(context.device, config)
-    model, groups = deepspeed_model.build(context, config)
+    shared = ulysses.Ulysses(context) if spec.parallel.ulysses > 1 else None
+    model, groups = deepspeed_model.build(context, config, shared)
     recompute.apply(network.blocks(model.network), spec)
     whole = deepspeed_stages.Stages(model, context) if spec.parallel.pipeline > 1 else model
+    mpu = shared.mpu if shared else None
     with deepspeed_start.explained():
-        engine, *_ = deepspeed.initialize(model=whole, model_parameters=groups, config=config)
+        engine, *_ = deepspeed.initialize(model=whole, model_parameters=groups, config=config, mpu=mpu)
     if spec.zero.stage == 0:
         deepspeed_start.undo_first_step(engine)
     return (PipelineTraining if spec.parallel.pipeline > 1 else DeepSpeedTraining)(context, engine)
@@ -61,7 +64,7 @@ class DeepSpeedTraining:
             memory.enter("forward")
             loss = self._engine(tokens)
             memory.enter("backward")
-            self._engine.backward(loss)
+            self._engine.backward(loss / ulysses.excess(self._spec))
             losses.append(loss.detach())
             if number == len(micro_batches):
                 memory.enter("optimizer")

@@ -19,19 +19,23 @@ from torch import nn
 from launcher.worker import adapters, deepspeed_stages, deepspeed_tensor, initial, network, optimizers, weights
 from launcher.worker.engine import Context
 from launcher.worker.language_model import LanguageModel
+from launcher.worker.ulysses import Ulysses
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
-def build(context: Context, config: dict[str, Any]) -> tuple[LanguageModel, list[dict[str, Any]]]:
+def build(
+    context: Context, config: dict[str, Any], shared: Ulysses | None = None
+) -> tuple[LanguageModel, list[dict[str, Any]]]:
     """The model with its values, and its parameters in groups for the optimizer.
 
     Args:
         context: The rank.
         config: The content of ``ds_config.json``.
+        shared: The ranks that share sequences with this one.
     """
     spec = context.spec
-    made = network.network(spec.model, _DTYPES[spec.precision.compute])
+    made = network.network(spec.model, _DTYPES[spec.precision.compute], attention=shared.attention if shared else None)
     if spec.parallel.pipeline > 1:
         deepspeed_stages.cut(made, context)
     adapters.inject(made, spec)
@@ -45,7 +49,7 @@ def build(context: Context, config: dict[str, Any]) -> tuple[LanguageModel, list
         initial.fill(made, spec.train.seed, access=opened)
     else:
         weights.load(made, Path(spec.model.weights), spec.train.seed, access=opened)
-    model = LanguageModel(made, spec.train)
+    model = LanguageModel(made, spec.train, share=shared.share if shared else None)
     if cutter is not None:
         deepspeed_tensor.finish(model, cutter)
     return model, stepped

@@ -6,13 +6,12 @@ from collections.abc import Iterator
 
 from launcher import ways
 from launcher.backends import _models, _worker
-from launcher.backends.deepspeed import extra, optimizer, pipeline, precision, tensor
+from launcher.backends.deepspeed import extra, optimizer, pipeline, precision, tensor, ulysses
 from launcher.errors import ConfigError
 from launcher.spec import RunSpec
 
 _AXES = {
     "context": "cp",
-    "ulysses": "cp",
     "expert": "ep",
     "replicate": "hsdp",
 }
@@ -33,6 +32,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     yield from _axes(spec)
     yield from tensor.check(spec)
     yield from pipeline.check(spec)
+    yield from ulysses.check(spec)
     yield from _stages(spec)
     yield from _offload(spec)
     yield from precision.check(spec)
@@ -68,7 +68,7 @@ def _axes(spec: RunSpec) -> Iterator[ConfigError]:
     for axis, preset in _AXES.items():
         degree = getattr(spec.parallel, axis)
         if degree > 1:
-            rule = "backend=deepspeed has data, tensor and pipeline parallelism and ZeRO in this version"
+            rule = "backend=deepspeed has data, tensor, pipeline and Ulysses parallelism and ZeRO in this version"
             yield ConfigError(f"parallel.{axis}", degree, rule, [f"parallel.{axis}=1", f"parallel={preset}"])
 
 

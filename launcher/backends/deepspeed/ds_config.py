@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from launcher.backends.deepspeed import optimizer, tensor
+from launcher.backends.deepspeed import optimizer, tensor, ulysses
 from launcher.backends.deepspeed.dtypes import dtypes
 from launcher.spec import Offload, RunSpec
 
@@ -45,6 +45,8 @@ def build(spec: RunSpec) -> dict[str, Any]:
     if spec.parallel.pipeline > 1:
         # The worker wraps the layers that are recomputed by itself, as beside every other engine.
         config["pipeline"] = {"activation_checkpoint_interval": 0, "use_reentrant": False}
+    if spec.parallel.ulysses > 1:
+        config |= ulysses.block(spec)
     return merged(config, spec.backend.extra)
 
 

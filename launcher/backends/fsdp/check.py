@@ -14,7 +14,7 @@ from launcher.spec import RunSpec
 _SCHEDULES = ("1f1b", "gpipe", "interleaved")
 """Of ``torch.distributed.pipelining``, those whose activations in flight ``launcher.strategies.pipeline`` knows."""
 
-_AXES = {"ulysses": "fsdp_cp", "expert": "ep"}
+_AXES = {"ulysses": "ulysses", "expert": "ep"}
 """The axes that this worker does not drive, and the preset that has each."""
 
 _LACKING = {"fp16": ("loss scale", "parallel=zero2"), "fp8": ("scaled matrix products", "parallel=tp")}

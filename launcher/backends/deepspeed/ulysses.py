@@ -1,0 +1,33 @@
+"""What Ulysses (``parallel.ulysses``) cannot do in the DeepSpeed worker, each with the way out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from launcher import ways
+from launcher.backends.deepspeed.dtypes import dtypes
+from launcher.errors import ConfigError
+from launcher.spec import RunSpec
+
+
+def check(spec: RunSpec) -> Iterator[ConfigError]:
+    """Another attention than the one that is given whole sequences, and groups of ranks that cross its own."""
+    if spec.parallel.ulysses == 1:
+        return
+    if spec.model.attention != "sdpa" and spec.script is None:
+        rule = "between the exchanges of Ulysses runs torch's attention; another would see the tokens of one rank alone"
+        way_out = ["model.attention=sdpa", "parallel.ulysses=1"]
+        yield ConfigError("model.attention", spec.model.attention, rule, way_out)
+    for path in ("parallel.tensor", "parallel.pipeline", "zero.hpz"):
+        if (degree := ways.value_at(spec, path)) != 1:
+            rule = "DeepSpeed's groups for it know nothing of ranks that share a sequence"
+            yield ConfigError(path, degree, rule, [ways.override(path, 1), "parallel.ulysses=1"])
+
+
+def block(spec: RunSpec) -> dict[str, Any]:
+    """Keys of ds_config.json; between ranks that share a sequence the format of gradients is fp32 by default."""
+    return {
+        "sequence_parallel_size": spec.parallel.ulysses,
+        "seq_parallel_communication_data_type": dtypes(spec).reduce,
+    }

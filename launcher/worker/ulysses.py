@@ -1,0 +1,84 @@
+"""DeepSpeed-Ulysses (arXiv:2309.14509): a rank has some tokens of every sequence, and inside attention some heads.
+
+``DistributedAttention`` of DeepSpeed exchanges one for the other before and after torch's attention.
+"""
+
+from __future__ import annotations
+
+from math import lcm
+from typing import Any
+
+import torch
+from deepspeed.runtime.sequence_parallel import parallel_state_sp
+from deepspeed.sequence.layer import DistributedAttention
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+from launcher.spec import RunSpec
+from launcher.worker.engine import Context
+
+_BATCH, _TOKENS, _HEADS = 0, 1, 2
+"""Dimensions of what is exchanged: (batch, tokens, heads, head size)."""
+
+
+class Ulysses:
+    """The ranks that share a sequence, as one of them sees them.
+
+    Attributes:
+        mpu: What tells DeepSpeed of these ranks.
+    """
+
+    def __init__(self, context: Context) -> None:
+        """Called by all ranks together, once DeepSpeed has started."""
+        self.mpu: Any = parallel_state_sp
+        parallel_state_sp.initialize_sequence_parallel(context.spec.parallel.ulysses)
+        group = parallel_state_sp.get_sequence_parallel_group()
+        self._degree, self._place = torch.distributed.get_world_size(group), torch.distributed.get_rank(group)
+        self._exchanging: Any = DistributedAttention(_local, group, scatter_idx=_HEADS, gather_idx=_TOKENS)
+
+    def share(self, *rows: torch.Tensor) -> list[torch.Tensor]:
+        """This rank's tokens of rows of shape (batch, sequence)."""
+        return [each.chunk(self._degree, dim=1)[self._place] for each in rows]
+
+    def attention(
+        self,
+        module: torch.nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: object,
+        dropout: float = 0.0,
+        scaling: float | None = None,
+        **_: Any,
+    ) -> tuple[torch.Tensor, None]:
+        """Causal attention of all tokens, as ``transformers`` calls it with those of this rank.
+
+        Key and value heads are repeated until the ranks divide them.
+        """
+        heads = key.shape[1]
+        copies = lcm(heads, self._degree) // heads
+        if copies > 1:
+            key, value = (part.repeat_interleave(copies, dim=1) for part in (key, value))
+        parts = (part.transpose(1, 2) for part in (query, key, value))
+        found: torch.Tensor = self._exchanging(
+            *parts, batch_dim_idx=_BATCH, module=module, dropout=dropout, scaling=scaling
+        )
+        return found, None
+
+
+def _local(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, module: torch.nn.Module, **options: Any
+) -> torch.Tensor:
+    """All tokens of this rank's heads."""
+    parts = (part.transpose(1, 2) for part in (query, key, value))
+    found: torch.Tensor = sdpa_attention_forward(module, *parts, attention_mask=None, **options)[0]
+    return found
+
+
+def excess(spec: RunSpec) -> int:
+    """By how much gradients of the mean loss are too large once DeepSpeed 0.19.8 has reduced them.
+
+    Stages 0 to 2 sum over the ranks of a sequence and average over the others (``sequence_parallel_size`` in
+    ``runtime/engine.py`` and ``runtime/zero/stage_1_and_2.py``), stage 3 averages over all
+    (``reduce_scatter_coalesced``).
+    """
+    return spec.parallel.ulysses if spec.zero.stage < 3 else 1
