@@ -211,7 +211,7 @@ def reason(error: BaseException) -> str:
     """What went wrong, without the stacks of every rank that torch's exception prints."""
     if isinstance(error, CheckpointException):
         error = next((inner[0] for inner in error.failures.values()), error)
-    if _SHORT_WRITE in str(error):
+    if _SHORT_WRITE in str(error) or (isinstance(error, OSError) and error.errno == errno.EFBIG):
         return "a file took less than was written to it: the disk is full, or a quota or a limit is reached"
     return f"{type(error).__name__}: {error}"
 
