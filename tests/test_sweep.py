@@ -110,6 +110,14 @@ def checked(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, list[
     return status, content["points"]
 
 
+def test_one_run_of_a_recipe_that_sweeps_says_what_it_leaves_aside(capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = "recipe=llama2_7b_sequence_lengths_8x80g"
+    said = "launch: this is one run, without the recipe's sweep of checkpointing, train.sequence_length: -m runs that\n"
+    for words, expected in ((), said), (("checkpointing=none", "train.sequence_length=4096"), ""):
+        assert main(["check", recipe, *words]) == 0
+        assert capsys.readouterr().err == expected
+
+
 def test_every_point_is_composed_on_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("model=7b", "hardware=h100_80g", "cluster.gpus_per_node=8", "parallel=fsdp,tp", "parallel.tensor=2")
     status, points = checked(capsys, *words)

@@ -70,21 +70,37 @@ def may_run_code(options: argparse.Namespace) -> bool:
 def _recipe_and_wants(options: argparse.Namespace) -> tuple[Path, list[str]] | None:
     """The recipe of a command line, and what it would do that the user does not set; None without one."""
     from launcher import recipes, trust
-    from launcher.catalog import Catalog
 
-    catalog = Catalog(folder=folder())
-    words = dict(text.partition("=")[::2] for text in options.overrides)
-    path = catalog.find_recipe(words["recipe"].strip("'\"")) if "recipe" in words else None
+    path = _recipe_path(options)
     if path is None:
         return None
-    recipe = recipes.load(path)
+    recipe, words = recipes.load(path), _words(options)
     settings = {key: value for key, value in {**recipe.sweep, **recipe.set}.items() if key not in words}
     return path, list(trust.needs(settings))
 
 
+def _recipe_path(options: argparse.Namespace) -> Path | None:
+    from launcher.catalog import Catalog
+
+    name = _words(options).get("recipe")
+    return None if name is None else Catalog(folder=folder()).find_recipe(name.strip("'\""))
+
+
+def _words(options: argparse.Namespace) -> dict[str, str]:
+    return dict(text.partition("=")[::2] for text in options.overrides)
+
+
 def asked(options: argparse.Namespace) -> Request:
-    """The request of a command line."""
-    return request(options.overrides, script_args=options.script_args)
+    """The request of a command line for one run; what its recipe sweeps is left aside, which is said."""
+    found = request(options.overrides, script_args=options.script_args)
+    path = _recipe_path(options)
+    if path is not None and not found.errors:
+        from launcher import recipes
+
+        left = [key for key in recipes.load(path).sweep if key not in _words(options)]
+        if left:
+            say(f"launch: this is one run, without the recipe's sweep of {', '.join(left)}: -m runs that")
+    return found
 
 
 def add_engine(parser: argparse.ArgumentParser) -> None:
