@@ -2,7 +2,7 @@
 
 Neighbours are tried one at a time, then in pairs, then as a chain that takes the strongest one again and again. Found
 fixes are those of the first of these stages that finds any, cheapest first: the table in ``neighbours`` is in the
-order of cost.
+order of cost. Where single changes that suffice all mean another training, pairs that do not come before them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
-from launcher.neighbours import NEIGHBOURS, Change, Neighbour
+from launcher.neighbours import ANOTHER_TRAINING, NEIGHBOURS, Change, Neighbour
 from launcher.spec import RunSpec
 from launcher.verdict import Verdict
 
@@ -67,11 +67,15 @@ def search(spec: RunSpec, judge: Judge) -> Search:
     if start is None:
         raise AssertionError("only a valid run is searched")
     singles = {neighbour: _strongest(tree, (), neighbour) for neighbour in NEIGHBOURS}
-    if fits := [_relaxed(tree, try_) for try_ in singles.values() if try_ and not try_.fix.excess_bytes]:
-        return Search(found=tuple(fits[:_SHOWN]))
+    alone = {n: _relaxed(tree, try_) for n, try_ in singles.items() if try_ and not try_.fix.excess_bytes}
+    if alone.keys() - ANOTHER_TRAINING:
+        return Search(found=tuple(alone.values())[:_SHOWN])
     useful = {n: try_ for n, try_ in singles.items() if try_ is None or _is_useful(tree, try_, start)}
+    if alone:
+        useful = {n: try_ for n, try_ in useful.items() if n not in ANOTHER_TRAINING}
     pairs = list(_until(_pairs(tree, useful), _PAIRS_SHOWN))
-    if fits := [_relaxed(tree, pair) for pair in pairs if not pair.fix.excess_bytes]:
+    fits = [*(_relaxed(tree, pair) for pair in pairs if not pair.fix.excess_bytes), *alone.values()]
+    if fits:
         return Search(found=tuple({fix.overrides: fix for fix in fits}.values()))
     chain = _chain(tree, useful, _closest([*singles.values(), *pairs]))
     if chain is None:

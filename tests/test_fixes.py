@@ -137,3 +137,4 @@ def test_more_gpus_and_sharding_are_found_together_where_one_gpu_cannot_shard() 
     assert assessment.verdict.name == "does_not_fit"
     overrides = [set(fix.overrides) for fix in assessment.fixes]
     assert {"cluster.gpus_per_node=8", "parallel=fsdp"} in overrides
+    assert overrides[-1] == {"adapter=qlora"}, "another training, although a single change"

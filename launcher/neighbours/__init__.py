@@ -10,7 +10,7 @@ from __future__ import annotations
 from launcher.neighbours import layout, settings
 from launcher.neighbours.change import Change, Neighbour
 
-__all__ = ["NEIGHBOURS", "Change", "Neighbour"]
+__all__ = ["ANOTHER_TRAINING", "NEIGHBOURS", "Change", "Neighbour"]
 
 NEIGHBOURS: tuple[Neighbour, ...] = (
     settings.fewer_checkpoints,
@@ -36,3 +36,6 @@ NEIGHBOURS: tuple[Neighbour, ...] = (
     settings.low_rank_adapter,
     settings.shorter_sequences,
 )
+
+ANOTHER_TRAINING = frozenset({settings.low_rank_adapter, settings.shorter_sequences})
+"""Those that change what is learnt: alone they are not answer enough where two others together suffice."""

@@ -5,9 +5,9 @@ allocates are seen when an operation first touches them. Not seen: workspaces in
 and the allocator's own overhead.
 
 Of equal runs of FSDP2 over gloo some hold one block's all-gather too many at the peak: its output (2 B an element in
-bf16), or output and input (the rank's shard). Of the model ``tiny`` these are the 1,451,008 and 2,176,512 bytes by which
-peaks of 36,049,720 bytes were exceeded. The likely reason, which was not watched itself: gloo's thread lets go of a
-collective's tensors after whoever waited for it has gone on, as it needs the interpreter's lock for that.
+bf16), or output and input (the rank's shard). Of the model ``tiny`` these are the 1,451,008 and 2,176,512 bytes by
+which peaks of 36,049,720 bytes were exceeded. The likely reason, which was not watched itself: gloo's thread lets go
+of a collective's tensors after whoever waited for it has gone on, as it needs the interpreter's lock for that.
 """
 
 from __future__ import annotations
