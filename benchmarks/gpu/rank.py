@@ -7,10 +7,12 @@ losses mean nothing; memory does not depend on values.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +24,11 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from launcher.parse import parse
 from launcher.spec import RunSpec
-from launcher.worker import memory
+from launcher.worker import memory, sharding
 from launcher.worker.engine import Context, Engine
 from launcher.worker.files import write_json
 from launcher.worker.loop import MEASURED_STEPS
+from launcher.worker.trace.shims import replaced
 
 STEPS = MEASURED_STEPS + 1
 
@@ -58,9 +61,8 @@ def measure(spec: RunSpec, directory: Path) -> dict[str, Any]:
     tracker = memory.tracker(device)
     context = Context(spec=spec, directory=directory, rank=0, world=spec.gpus, device=device, memory=tracker)
     torch.manual_seed(spec.train.seed)
-    with tracker.measuring("load"):
+    with tracker.measuring("load"), _let_ddp_reduce(spec.gpus):
         engine: Engine = importlib.import_module(f"launcher.worker.{spec.backend.name}").build(context)
-    _let_ddp_reduce(engine, spec.gpus)
     for step in range(1, STEPS + 1):
         if step <= MEASURED_STEPS:
             with tracker.measuring("forward"):
@@ -86,12 +88,19 @@ def _join(world: int, device: torch.device) -> None:
         dist.init_process_group(backend, store=store, rank=0, world_size=1, device_id=device if cuda else None)
 
 
-def _let_ddp_reduce(engine: Engine, world: int) -> None:
+@contextlib.contextmanager
+def _let_ddp_reduce(world: int) -> Iterator[None]:
     """DDP takes the reduced bucket from the work's future, in which the fake process group has none."""
-    wrapped = getattr(engine, "_wrapped", None)
-    if world > 1 and isinstance(wrapped, DistributedDataParallel):
+    replicate = sharding.replicate
+
+    def replicated(*args: Any) -> DistributedDataParallel:
+        wrapped = replicate(*args)
         # A lambda, since DDP compares a function's annotations with the classes themselves.
         wrapped.register_comm_hook(None, lambda _, bucket: _finished(bucket.buffer()))
+        return wrapped
+
+    with replaced(sharding, "replicate", replicated) if world > 1 else contextlib.nullcontext():
+        yield
 
 
 def _finished(value: torch.Tensor) -> torch.futures.Future[torch.Tensor]:

@@ -68,8 +68,8 @@ def inject(network: Any, spec: RunSpec) -> None:
         raise TrainingError(
             f"adapter.targets={unknown}: this model has no such modules; it has {', '.join(sorted(known))}"
         )
+    unquantised = next(parameter.dtype for parameter in network.parameters() if parameter.is_floating_point())
     peft.inject_adapter_in_model(settings(spec), network, adapter_name=_NAME, low_cpu_mem_usage=True)
-    unquantised = network.get_input_embeddings().weight.dtype
     for name, parameter in network.named_parameters():
         parameter.requires_grad_(".lora_" in name)
         if parameter.requires_grad:  # ``peft`` takes the format from the linear, where QLoRA has bytes.
