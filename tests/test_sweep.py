@@ -51,7 +51,7 @@ def errors(*words: str) -> tuple[str, ...]:
         ("model=1b,7b", ("1b", "7b")),
         ("zero=1,3", ("1", "3")),
         ("parallel=glob(fsdp*)", ("fsdp", "fsdp_cp", "fsdp_pp", "fsdp_tp")),
-        ("parallel=glob(*, exclude=[zero*,*d*,t*])", ("cp", "ep", "pp")),
+        ("parallel=glob(*, exclude=[zero*,*d*,t*,u*])", ("cp", "ep", "pp")),
         ("train.seed=range(1,4)", ("1", "2", "3")),
         ("train.seed=choice(3,5)", ("3", "5")),
         ("train.seed=sort(3,1)", ("1", "3")),
