@@ -20,7 +20,9 @@ _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<fun
 _RENDEZVOUS = re.compile(
     r"^torch\.distributed\.(DistStoreError|DistNetworkError|elastic\.rendezvous\.\S*Error): .*$", re.MULTILINE
 )
-_TIMED_OUT = re.compile(r"Timed out waiting \d+ ?ms|collective operation timeout")
+_TIMED_OUT = re.compile(
+    r"Timed out waiting \d+ ?ms|Application timeout caused pair closure|collective operation timeout"
+)
 """What gloo and NCCL say of a collective; a timeout of the program's own is an error like any other."""
 
 _LOST = re.compile(r"Connection (closed|reset|refused)|connection was (closed|reset)|Broken pipe|recvBytes failed")

@@ -39,7 +39,7 @@ def killed(code: int) -> str:
 
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "/a/train.py", line 3, in main\n    x()\nValueError: no'
-GLOO = "Timed out waiting 15000ms for recv operation to complete"
+GLOO = ("Timed out waiting 15000ms for recv operation to complete", "Application timeout caused pair closure")
 NCCL = (
     "[rank1]:[E] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=12, OpType=ALLREDUCE, "
     "NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600012 milliseconds before timing out."
@@ -88,8 +88,9 @@ def test_the_kernels_kill_for_memory_is_told_from_any_other(tmp_path: Path) -> N
     assert (found.text.partition(":")[0], found.passing) == ("torchrun was ended by SIGKILL", True)
 
 
-def test_a_hung_collective_names_the_rank_that_did_not_arrive(tmp_path: Path) -> None:
-    waited = {"type": "RuntimeError", "message": f"RuntimeError: {GLOO}", "traceback": TRACEBACK}
+@pytest.mark.parametrize("gloo", GLOO)
+def test_a_hung_collective_names_the_rank_that_did_not_arrive(tmp_path: Path, gloo: str) -> None:
+    waited = {"type": "RuntimeError", "message": f"RuntimeError: {gloo}", "traceback": TRACEBACK}
     lost = {"type": "RuntimeError", "message": "RuntimeError: Connection closed by peer [127.0.0.1]:1", "traceback": ""}
     found = failure(recorded(tmp_path, {0: waited, 3: waited, 1: lost}), 1)
     expected = "timeout in a collective: rank 2 did not arrive while 2 waited (train.timeout_s)"
