@@ -28,7 +28,7 @@ from launcher.worker import memory, sharding
 from launcher.worker.engine import Context, Engine
 from launcher.worker.files import write_json
 from launcher.worker.loop import MEASURED_STEPS
-from launcher.worker.trace.shims import replaced
+from launcher.worker.trace.shims import reduced_in_place, replaced
 
 STEPS = MEASURED_STEPS + 1
 
@@ -95,18 +95,11 @@ def _let_ddp_reduce(world: int) -> Iterator[None]:
 
     def replicated(*args: Any) -> DistributedDataParallel:
         wrapped = replicate(*args)
-        # A lambda, since DDP compares a function's annotations with the classes themselves.
-        wrapped.register_comm_hook(None, lambda _, bucket: _finished(bucket.buffer()))
+        wrapped.register_comm_hook(None, reduced_in_place)
         return wrapped
 
     with replaced(sharding, "replicate", replicated) if world > 1 else contextlib.nullcontext():
         yield
-
-
-def _finished(value: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
-    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-    future.set_result(value)
-    return future
 
 
 def _micro_batches(spec: RunSpec, device: torch.device) -> list[torch.Tensor]:

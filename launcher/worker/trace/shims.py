@@ -110,7 +110,7 @@ def _replicating(replicate: Callable[..., DistributedDataParallel]) -> Callable[
     def replicated(*args: Any) -> DistributedDataParallel:
         wrapped = replicate(*args)
         if not wrapped._comm_hooks:
-            wrapped.register_comm_hook(None, _reduced_in_place)
+            wrapped.register_comm_hook(None, reduced_in_place)
         kept: Any = _KeepsBuckets(wrapped.reducer)
         wrapped.reducer = kept
         return wrapped
@@ -118,11 +118,12 @@ def _replicating(replicate: Callable[..., DistributedDataParallel]) -> Callable[
     return replicated
 
 
-def _reduced_in_place(_: object, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+def reduced_in_place(_: object, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+    """A hook for DDP, which takes the reduced bucket from a future that is empty in the fake process group."""
     return _finished(bucket.buffer())
 
 
-_reduced_in_place.__annotations__ = {"bucket": GradBucket}  # DDP compares the annotation with the class itself.
+reduced_in_place.__annotations__ = {"bucket": GradBucket}  # DDP compares the annotation with the class itself.
 
 
 def _finished(value: Any) -> torch.futures.Future[Any]:
