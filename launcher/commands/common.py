@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from launcher import native as validators
-from launcher import preflight, trace
+from launcher import preflight, recipes, trace
+from launcher.catalog import Catalog
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.preflight import Assessment, Refinement
+from launcher.recipes import Recipe
 from launcher.request import Request, request
 
 _OF_ONE_RUN = {
@@ -69,21 +71,21 @@ def may_run_code(options: argparse.Namespace) -> bool:
 
 def _recipe_and_wants(options: argparse.Namespace) -> tuple[Path, list[str]] | None:
     """The recipe of a command line, and what it would do that the user does not set; None without one."""
-    from launcher import recipes, trust
+    from launcher import trust
 
-    path = _recipe_path(options)
-    if path is None:
+    found = _recipe(options)
+    if found is None:
         return None
-    recipe, words = recipes.load(path), _words(options)
+    (path, recipe), words = found, _words(options)
     settings = {key: value for key, value in {**recipe.sweep, **recipe.set}.items() if key not in words}
     return path, list(trust.needs(settings))
 
 
-def _recipe_path(options: argparse.Namespace) -> Path | None:
-    from launcher.catalog import Catalog
-
+def _recipe(options: argparse.Namespace) -> tuple[Path, Recipe] | None:
+    """The recipe that a command line names, and its file."""
     name = _words(options).get("recipe")
-    return None if name is None else Catalog(folder=folder()).find_recipe(name.strip("'\""))
+    path = None if name is None else Catalog(folder=folder()).find_recipe(name.strip("'\""))
+    return None if path is None else (path, recipes.load(path))
 
 
 def _words(options: argparse.Namespace) -> dict[str, str]:
@@ -93,11 +95,10 @@ def _words(options: argparse.Namespace) -> dict[str, str]:
 def asked(options: argparse.Namespace) -> Request:
     """The request of a command line for one run; what its recipe sweeps is left aside, which is said."""
     found = request(options.overrides, script_args=options.script_args)
-    path = _recipe_path(options)
-    if path is not None and not found.errors:
-        from launcher import recipes
-
-        left = [key for key in recipes.load(path).sweep if key not in _words(options)]
+    named = None if found.errors else _recipe(options)
+    if named is not None:
+        words = _words(options)
+        left = [key for key in named[1].sweep if key not in words]
         if left:
             say(f"launch: this is one run, without the recipe's sweep of {', '.join(left)}: -m runs that")
     return found
