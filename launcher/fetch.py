@@ -113,9 +113,9 @@ def _request(host: str, port: int, target: str, deadline: float) -> tuple[int, s
     ):
         named = host if port == 443 else f"{host}:{port}"
         connection.sendall(f"GET {target} HTTP/1.1\r\nHost: {named}\r\nConnection: close\r\n\r\n".encode())
-        response = http.client.HTTPResponse(connection)
-        response.begin()
-        content = response.read(MAXIMUM_BYTES + 1)
+        with contextlib.closing(http.client.HTTPResponse(connection)) as response:  # It holds the connection open.
+            response.begin()
+            content = response.read(MAXIMUM_BYTES + 1)
     if len(content) > MAXIMUM_BYTES:
         raise ConfigErrors([ConfigError("SOURCE", target, "it is larger than 1 MiB")])
     return response.status, response.getheader("Location"), content

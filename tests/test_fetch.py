@@ -70,14 +70,25 @@ def dripping(server: socket.socket, text: bytes) -> None:
             time.sleep(0.05)
 
 
-@pytest.mark.parametrize("text", [b"HTTP/1.1 200 OK\r\n" + b"A" * 60_000, b"no protocol at all\r\n"])
-def test_a_server_that_never_ends_its_answer_is_left_in_time(monkeypatch: pytest.MonkeyPatch, text: bytes) -> None:
+@pytest.mark.parametrize(
+    "text", [b"HTTP/1.1 200 OK\r\n" + b"A" * 60_000, b"no protocol at all\r\n", b"HTTP/1.1 nonsense\r\n"]
+)
+def test_a_server_that_never_ends_its_answer_is_left_in_time_and_closed(
+    monkeypatch: pytest.MonkeyPatch, text: bytes
+) -> None:
+    opened: list[socket.socket] = []
+
+    def plain_text(plain: socket.socket, host: str) -> contextlib.nullcontext[socket.socket]:
+        opened.append(plain)
+        return contextlib.nullcontext(plain)
+
     with socket.create_server(("127.0.0.1", 0)) as server:
         threading.Thread(target=dripping, args=(server, text), daemon=True).start()
         monkeypatch.setattr(fetch, "TIMEOUT_S", 1.0)
         monkeypatch.setattr(fetch, "public_address", lambda host, port: "127.0.0.1")
-        monkeypatch.setattr(fetch, "_secured", lambda plain, host: contextlib.nullcontext(plain))
+        monkeypatch.setattr(fetch, "_secured", plain_text)
         assert "cannot be fetched: " in refusal(f"https://example.org:{server.getsockname()[1]}/a.yaml#sha256=00")
+        assert [each.fileno() for each in opened] == [-1]
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, *answers: tuple[int, str | None, bytes]) -> list[str]:
