@@ -1,7 +1,7 @@
 """Run several recorded runs one after the other in the same ranks, which saves a start-up for each.
 
-Started by torchrun: ``train_many.py launcher.worker.fsdp DIRECTORY:PORT...``. Each run meets at a port of its own: in
-torchrun's store, which lives through all of them, gloo would find the addresses of the run before and wait for ever.
+Each run meets at a port of its own: in one store for all of them, gloo would find the addresses of the run before and
+wait for ever.
 """
 
 from __future__ import annotations
@@ -12,19 +12,25 @@ import os
 import sys
 from pathlib import Path
 
-import torch
-
 from launcher import plan
 from launcher.parse import parse
-from launcher.worker import loop
 
 
-def main() -> None:
+def main(worker: str, *places: str) -> None:
+    """Train what lies in directories, in one rank.
+
+    Args:
+        worker: The module of their backend's worker.
+        places: ``DIRECTORY:PORT`` of each run.
+    """
+    import torch  # As launcher.worker: only ranks import it.
+
+    from launcher.worker import loop
+
     torch.set_num_threads(1)
-    engine = importlib.import_module(sys.argv[1])
-    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"
-    for argument in sys.argv[2:]:
-        name, _, os.environ["MASTER_PORT"] = argument.rpartition(":")
+    engine = importlib.import_module(worker)
+    for place in places:
+        name, _, os.environ["MASTER_PORT"] = place.rpartition(":")
         directory = Path(name)
         _forget_groups()
         spec = parse(json.loads((directory / "spec.json").read_text()))
@@ -45,7 +51,3 @@ def _forget_groups() -> None:
     comm, groups = (importlib.import_module(f"deepspeed.{name}") for name in ("comm.comm", "utils.groups"))
     setattr(comm, "cdb", None)  # noqa: B010
     groups._release_process_group_references()
-
-
-if __name__ == "__main__":
-    main()

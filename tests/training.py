@@ -1,4 +1,4 @@
-"""Real training in tests: a recorded run started by torchrun, with no launcher in between."""
+"""Real training in tests: recorded runs in ranks of their own, with no launcher in between."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import socket
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,8 @@ from typing import Any
 from launcher import plan
 from launcher.parse import to_dict
 from launcher.spec import RunSpec
+from tests import ranks as ranks_of_a_job
+from tests import train_many
 from tests.helpers import make_spec
 
 SMALL = (
@@ -53,8 +54,6 @@ MOE = (
 )
 """Four experts in place of each MLP."""
 
-_TIMEOUT_S = 480
-
 
 def prepare(directory: Path, *overrides: str, ranks: int) -> RunSpec:
     """Write ``spec.json`` and the job's files into a new run directory, as the launcher's record does."""
@@ -69,11 +68,8 @@ def prepare(directory: Path, *overrides: str, ranks: int) -> RunSpec:
 
 def argv(directory: Path, spec: RunSpec, ranks: int) -> list[str]:
     """The torchrun command of a recorded run."""
-    return [*_torchrun(ranks), "-m", "--", f"launcher.worker.{spec.backend.name}", "--run", str(directory)]
-
-
-def _torchrun(ranks: int) -> list[str]:
-    return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nnodes=1", f"--nproc-per-node={ranks}"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    return [*torchrun, "-m", "--", f"launcher.worker.{spec.backend.name}", "--run", str(directory)]
 
 
 def environment() -> dict[str, str]:
@@ -81,34 +77,6 @@ def environment() -> dict[str, str]:
     wanted = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "DS_ACCELERATOR": "cpu", "LAUNCH_CACHE": ""}
     root = str(Path(__file__).parent.parent)
     return {**os.environ, **wanted, "PYTHONPATH": root}
-
-
-def start(
-    directory: Path, *overrides: str, ranks: int = 2, extra: Mapping[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    """Run to the end, whatever that is."""
-    spec = prepare(directory, *overrides, ranks=ranks)
-    return subprocess.run(
-        argv(directory, spec, ranks),
-        env={**environment(), **(extra or {})},
-        capture_output=True,
-        text=True,
-        timeout=_TIMEOUT_S,
-        check=False,
-    )
-
-
-def train(directory: Path, *overrides: str, ranks: int = 2) -> list[float]:
-    """Train to the end and return the losses, step by step.
-
-    Args:
-        directory: The run directory; one that holds a checkpoint is resumed.
-        overrides: After those of :data:`SMALL`.
-        ranks: CPU processes.
-    """
-    done = start(directory, *overrides, ranks=ranks)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return losses(directory)
 
 
 def train_all(folder: Path, runs: Mapping[str, Sequence[str]], *, ranks: int) -> dict[str, list[float]]:
@@ -123,16 +91,8 @@ def train_all(folder: Path, runs: Mapping[str, Sequence[str]], *, ranks: int) ->
     backends = {spec.backend.name for spec in specs.values()}
     assert len(backends) == 1, f"one backend at a time, not {backends}"
     places = [f"{folder / name}:{port}" for name, port in zip(runs, _free_ports(len(runs)), strict=True)]
-    program = [str(Path(__file__).with_name("train_many.py")), f"launcher.worker.{backends.pop()}"]
-    done = subprocess.run(
-        [*_torchrun(ranks), "--", *program, *places],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=_TIMEOUT_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    arguments = [f"launcher.worker.{backends.pop()}", *places]
+    ranks_of_a_job.run(train_many.main, arguments, count=ranks, environment=environment(), log=folder / "ranks.log")
     return {name: losses(folder / name) for name in runs}
 
 
