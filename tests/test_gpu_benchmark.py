@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from benchmarks.gpu.__main__ import NO_GPU, document, main, measured
+from benchmarks.gpu.__main__ import NO_GPU, document, main, measured, prepared
 from benchmarks.gpu.matrix import Point, points, predicted, ratios
 from benchmarks.gpu.rank import STEPS
+from benchmarks.gpu.rank import main as measure
 from benchmarks.reporting import RESULTS
 from launcher import preflight
 from launcher.catalog import Catalog
 from launcher.machine import Gpu, Machine, facts
 from launcher.request import request
 from launcher.worker.loop import MEASURED_STEPS
+from tests import ranks
 from tests.helpers import CPU_HOST
 
 GPU_HOST = Machine(
@@ -63,28 +66,36 @@ def test_ratios_are_of_the_counters_that_were_measured() -> None:
     assert ratios(said, seen) == {"static_bytes": 0.9, "load": 1.25}
 
 
-@pytest.mark.parametrize(
-    ("preset", "world"), [("ddp", 1), ("ddp", 4), ("fsdp", 4), ("zero3", 4)], ids=lambda value: str(value)
-)
-def test_rank_0_of_a_world_without_peers_holds_what_is_predicted(preset: str, world: int) -> None:
-    point = Point(name=preset, world=world, overrides=(*TINY, f"parallel={preset}"))
-    (row,) = measured([point], CPU_HOST)
-    assert row["error"] is None
-    assert row["measured"]["phases"].keys() == row["predicted"]["phases"].keys()
-    assert row["measured"]["device_bytes"] is None
-    assert row["ratio"]["static_bytes"] == pytest.approx(1, abs=0.02)
-    assert row["ratio"]["peak_allocated_bytes"] == pytest.approx(1, abs=0.02)
+def is_as_predicted(said: dict[str, Any], seen: dict[str, Any]) -> None:
+    assert seen["phases"].keys() == said["phases"].keys()
+    assert seen["device_bytes"] is None
+    found = ratios(said, seen)
+    assert found["static_bytes"] == pytest.approx(1, abs=0.02)
+    assert found["peak_allocated_bytes"] == pytest.approx(1, abs=0.02)
 
 
-def test_a_run_that_cannot_be_measured_is_a_row_with_its_reason(tmp_path: Path) -> None:
+@pytest.mark.parametrize("preset", ["ddp", "fsdp", "zero3"])
+def test_rank_0_of_a_world_without_peers_holds_what_is_predicted(preset: str, tmp_path: Path) -> None:
+    words = Point(name=preset, world=4, overrides=(*TINY, f"parallel={preset}")).words
+    spec = request(words, facts=CPU_HOST, catalog=Catalog(folder=Path.cwd())).require()
+    variables = prepared(spec, tmp_path)
+    ranks.run(measure, [str(tmp_path)], count=1, environment=variables, log=tmp_path / "log")
+    measured = json.loads((tmp_path / "measured.json").read_text())
+    is_as_predicted(predicted(preflight.estimated(spec), 4), measured)
+
+
+def test_a_run_is_measured_or_its_row_says_why_not(tmp_path: Path) -> None:
+    alone = Point(name="alone", world=1, overrides=(*TINY, "parallel=ddp"))
     wrong = Point(
         name="wrong", world=1, overrides=("model=tiny", "parallel=ddp", "data=synthetic", "parallel.tensor=3")
     )
     missing = Point(name="missing", world=1, overrides=("model=tiny", "parallel=ddp", f"model.weights={tmp_path}/none"))
-    rows = measured([wrong, missing], CPU_HOST)
-    assert [row["measured"] for row in rows] == [None, None]
-    assert "parallel.tensor" in rows[0]["error"]
-    assert rows[1]["error"]
+    rows = measured([alone, wrong, missing], CPU_HOST)
+    assert rows[0]["error"] is None
+    is_as_predicted(rows[0]["predicted"], rows[0]["measured"])
+    assert [row["measured"] for row in rows[1:]] == [None, None]
+    assert "parallel.tensor" in rows[1]["error"]
+    assert rows[2]["error"]
 
 
 def test_the_file_says_where_and_with_what_it_was_measured() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,9 @@ import pytest
 
 from launcher import cli
 from launcher.errors import ConfigErrors
+from launcher.parse import parse
 from launcher.preflight import estimated
+from launcher.spec import RunSpec
 from launcher.trace import document, merged, traced
 from tests import training
 from tests.helpers import make_spec
@@ -27,42 +28,48 @@ _GPU = ("hardware=h100_80g", "cluster.gpus_per_node=8")
 _MEBI = 2**20
 
 
-def _trained(folder: Path, *overrides: str, ranks: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a real run measured on rank 0, and the trace of the same run."""
-    spec = training.prepare(folder, *overrides, "train.steps=2", ranks=ranks)
-    done = subprocess.run(
-        training.argv(folder, spec, ranks), env=training.environment(), capture_output=True, text=True, timeout=240
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    measured: dict[str, Any] = json.loads((folder / "memory.json").read_text())["ranks"][0]
-    return measured, document(spec)
+REAL: dict[int, dict[str, tuple[str, ...]]] = {
+    1: {"fsdp": ("parallel=fsdp",), "ddp": ("parallel=ddp",)},
+    2: {
+        "fsdp-bf16-full": ("parallel=fsdp", "precision=bf16", "checkpointing=full"),
+        "ddp": ("parallel=ddp",),
+        "ddp-accumulating": ("parallel=ddp", "train.global_batch_size=24"),
+    },
+}
+"""Runs by their number of ranks and a name."""
 
 
-@pytest.mark.parametrize(
-    ("overrides", "ranks"),
-    [
-        (("parallel=fsdp",), 1),
-        (("parallel=fsdp", "precision=bf16", "checkpointing=full"), 2),
-        (("parallel=ddp",), 1),
-        (("parallel=ddp",), 2),
-        (("parallel=ddp", "train.global_batch_size=24"), 2),
-    ],
-    ids=["fsdp-1", "fsdp-bf16-full-2", "ddp-1", "ddp-2", "ddp-accumulating-2"],
-)
-def test_the_trace_holds_what_the_real_worker_holds(tmp_path: Path, overrides: tuple[str, ...], ranks: int) -> None:
-    measured, trace = _trained(tmp_path, *overrides, ranks=ranks)
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    folders = {ranks: tmp_path_factory.mktemp(f"of_{ranks}") for ranks in REAL}
+    for ranks, runs in REAL.items():
+        wanted = {name: (*overrides, "train.steps=2") for name, overrides in runs.items()}
+        training.train_all(folders[ranks], wanted, ranks=ranks)
+    return folders
+
+
+def _traced(spec: RunSpec) -> dict[str, Any]:
+    layers = spec.model.num_hidden_layers
+    depth = Depth(layers, record(adapted(spec, layers), 0))
+    return report(Traced((depth,), layers), expandable=False, cuda=spec.hardware.device == "cuda")
+
+
+@pytest.mark.parametrize(("ranks", "name"), [(ranks, name) for ranks, runs in REAL.items() for name in runs])
+def test_the_trace_holds_what_the_real_worker_holds(trained: dict[int, Path], ranks: int, name: str) -> None:
+    folder = trained[ranks] / name
+    measured = json.loads((folder / "memory.json").read_text())["ranks"][0]
+    trace = _traced(parse(json.loads((folder / "spec.json").read_text())))
     found = {"static": (trace["static_bytes"], measured["static_bytes"])}
     found |= {name: (trace["phases"][name], measured["phases"][name]) for name in ("forward", "backward", "optimizer")}
-    assert found
     for name, (from_trace, from_run) in found.items():
         assert from_trace == pytest.approx(from_run, rel=0.01), f"{name}: {found}"
 
 
 def test_two_depths_give_what_the_full_depth_gives() -> None:
-    spec = make_spec("model=tiny", "parallel=fsdp", *_GPU)
-    recorded = {layers: Depth(layers, record(adapted(spec, layers), 0)) for layers in (4, 6, 10)}
+    spec = make_spec("model=tiny", "model.num_hidden_layers=10", "parallel=fsdp", *_GPU)
+    recorded = {layers: Depth(layers, record(adapted(spec, layers), 0)) for layers in (4, 6)}
     extrapolated = report(Traced((recorded[4], recorded[6]), 10), expandable=False, cuda=True)
-    whole = report(Traced((recorded[10],), 10), expandable=False, cuda=True)
+    whole = _traced(spec)
     assert len(extrapolated["phases"]) == 4
     for name in ("static_bytes", "phases", "phase", "allocated_bytes", "piles", "saved_bytes"):
         assert extrapolated[name] == whole[name], name

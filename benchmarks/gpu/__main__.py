@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -93,12 +93,8 @@ def run(spec: RunSpec, directory: Path) -> dict[str, Any]:
     Returns:
         What the process measured, or its last words as ``error``.
     """
-    job = translate(spec, python=sys.executable).at(str(directory))
-    (directory / "spec.json").write_text(json.dumps(to_dict(spec)))
-    for name, text in job.files.items():
-        (directory / name).write_text(text)
+    environment = prepared(spec, directory)
     command = [sys.executable, "-m", "benchmarks.gpu.rank", str(directory)]
-    environment: Mapping[str, str] = {**os.environ, **job.environment}
     try:
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S,
@@ -111,6 +107,15 @@ def run(spec: RunSpec, directory: Path) -> dict[str, Any]:
         return {"error": (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]}
     content: dict[str, Any] = json.loads(answer.read_text())
     return content
+
+
+def prepared(spec: RunSpec, directory: Path) -> dict[str, str]:
+    """Write what the process reads; its environment."""
+    job = translate(spec, python=sys.executable).at(str(directory))
+    (directory / "spec.json").write_text(json.dumps(to_dict(spec)))
+    for name, text in job.files.items():
+        (directory / name).write_text(text)
+    return {**os.environ, **job.environment}
 
 
 if __name__ == "__main__":

@@ -33,9 +33,9 @@ from launcher.worker.trace.shims import reduced_in_place, replaced
 STEPS = MEASURED_STEPS + 1
 
 
-def main() -> None:
+def main(name: str) -> None:
     """Measure the run of a directory; out of memory is an answer."""
-    directory = Path(sys.argv[1])
+    directory = Path(name)
     spec = parse(json.loads((directory / "spec.json").read_text()))
     try:
         measured = measure(spec, directory)
@@ -117,4 +117,4 @@ def _card(device: torch.device) -> int | None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])
