@@ -30,7 +30,7 @@ def read_all(directories: Sequence[Path]) -> list[RunState]:
     ids: dict[Path, str | None] = {}
     known: Mapping[str, Job] = {}
     silent: str | None = None
-    open_runs = [run for run, content in contents.items() if not _has_ended(content) and _kind(run) == "slurm"]
+    open_runs = [run for run, content in contents.items() if not _has_ended(content) and kind(run) == "slurm"]
     try:
         comments = jobs.commented() if any(_is_unnoted(run) for run in open_runs) else {}
         ids = {run: adopted(run, comments) for run in open_runs}
@@ -144,6 +144,11 @@ def is_own(run: Path) -> bool:
     return any(Path(line).resolve() in (place, place.parent) for line in _noted())
 
 
+def kind(run: Path) -> str | None:
+    """Where the run was submitted: ``local`` or ``slurm``; None where it was not."""
+    return (state.read_json(run / state.SUBMISSION) or {}).get("kind")
+
+
 def _noted() -> list[str]:
     try:
         return list(dict.fromkeys(_list().read_text().splitlines()))
@@ -155,10 +160,6 @@ def _list() -> Path:
     from platformdirs import user_state_path  # Late, because a planning import stays under 0.1 s.
 
     return user_state_path("launch") / "runs.txt"
-
-
-def _kind(run: Path) -> str | None:
-    return (state.read_json(run / state.SUBMISSION) or {}).get("kind")
 
 
 def _is_unnoted(run: Path) -> bool:

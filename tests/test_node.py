@@ -146,7 +146,7 @@ def test_a_running_job_can_be_asked_to_stop(tmp_path: Path) -> None:
     keeper.join(10)
     assert not keeper.is_alive()
     assert runs.read(run).state == "cancelled"
-    assert not stop(run), "what has ended is not stopped again"
+    assert not stop(run, signal.SIGTERM), "what has ended is not stopped again"
 
 
 def test_the_step_is_that_of_the_last_whole_line(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from launcher import runs, state
+from launcher.slurm import jobs
 from slurm.dev_cluster import Cluster
 from tests.slurm_runs import SCRIPT, SLURM, at, ended, launch, lines, processes, restarts, submit, succeeds, wait
 
@@ -203,6 +204,33 @@ def test_a_sweep_is_one_array_whose_points_end_like_runs(cluster: Cluster) -> No
     assert (first.endswith("_0"), second) == (True, first.replace("_0", "_1"))
     for point in points:
         succeeds(point)
+
+
+def test_a_sweep_is_cancelled_in_as_few_words_to_slurm_as_a_run(cluster: Cluster, tmp_path: Path) -> None:
+    words = ("script=train.py", "script_args=[--steps,1000]", "run.name=s", "cluster.gpus_per_node=1")
+    assert launch("-m", *SLURM, *words, "train.seed=1,2,3", "sweep.parallelism=1").status == 0
+    first, *others = sorted((tmp_path / "runs" / "s").glob("0*"))
+    wait("steps", lambda: lines(first))
+    real = {name: cluster.ask("sh", "-c", f"command -v {name}") for name in ("squeue", "sacct", "scontrol", "scancel")}
+    (tmp_path / "bin").mkdir()
+    for name, path in real.items():
+        (tmp_path / "bin" / name).write_text(f'#!/bin/sh\necho {name} "$@" >> {tmp_path}/said\nexec {path} "$@"\n')
+        (tmp_path / "bin" / name).chmod(0o755)
+    os.environ["PATH"] = f"{tmp_path}/bin:{os.environ['PATH']}"
+    job = str(runs.read(first).job_id).removesuffix("_0")
+    refused = jobs.tell([f"{job}_0", "1000000000"], "CONT")
+    assert refused == {"1000000000": "scancel: error: Kill job error on job id 1000000000: Invalid job id specified"}
+    (tmp_path / "said").unlink()
+    assert launch("cancel", "s").err == "launch: s/000 saves a checkpoint and ends; cancel it again to end it at once\n"
+    *asked, saves, ends = (tmp_path / "said").read_text().splitlines()
+    assert [words.partition(" ")[0] for words in asked] == ["squeue", "squeue"]
+    assert (saves, ends) == (f"scancel --signal=USR2 {job}_0.0", f"scancel {job}_1 {job}_2")
+    assert ended(first).state == "cancelled"
+    assert list(first.glob("checkpoints/step-*"))
+    assert [runs.read(run).reason for run in others] == ["cancelled before it had started"] * 2
+    (tmp_path / "said").unlink()
+    assert launch("cancel", "s").err == "".join(f"launch: s/00{number} is not running\n" for number in range(3))
+    assert not (tmp_path / "said").exists(), "files tell the end"
 
 
 def test_without_accounting_the_controller_and_the_files_tell_the_state(cluster: Cluster, tmp_path: Path) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 
 from launcher import runs, state
 from launcher.commands.common import add_json, print_json, say
 from launcher.commands.status import find
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
-from launcher.slurm.client import SlurmRefused, ask
+from launcher.slurm import jobs
+from launcher.state import RunState
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,26 +27,34 @@ def run(options: argparse.Namespace) -> int:
     if not options.runs:
         raise ConfigErrors([ConfigError("RUN", None, "name the runs to cancel", ["launch status"])])
     directories = find(options.runs)
-    for directory in directories:
-        if not stop(directory):
+    for directory, stopped in zip(directories, _stop_all(directories, signal.SIGTERM), strict=True):
+        if not stopped:
             say(f"launch: {runs.name_of(directory, Path.cwd())} is not running")
     if options.json:
         print_json({"schema": 1, "runs": [row.as_dict() for row in runs.read_all(directories)]})
     return 0
 
 
-def stop(directory: Path, how: signal.Signals = signal.SIGTERM) -> bool:
+def stop(directory: Path, how: signal.Signals) -> bool:
     """Send a run's processes the signal to save and end; False where it is not running.
 
     Raises:
         SubmitError: Slurm does not answer, or refuses.
     """
-    now = runs.read(directory)
-    if now.state in (*state.ENDED, "prepared"):
-        return False
-    if (state.read_json(directory / state.SUBMISSION) or {}).get("kind") == "slurm":
-        _stop_job(directory, now)
-        return True
+    return _stop_all([directory], how)[0]
+
+
+def _stop_all(directories: Sequence[Path], how: signal.Signals) -> list[bool]:
+    """The same of many runs, for all of which Slurm is asked once and told once."""
+    rows = runs.read_all(directories)
+    live = dict.fromkeys(row for row in rows if row.state not in (*state.ENDED, "prepared"))
+    on_slurm = [row for row in live if runs.kind(Path(row.directory)) == "slurm"]
+    _stop_jobs(on_slurm)
+    stopped = {row for row in live.keys() - on_slurm if _stop_here(Path(row.directory), how)}.union(on_slurm)
+    return [row in stopped for row in rows]
+
+
+def _stop_here(directory: Path, how: signal.Signals) -> bool:
     (directory / state.CANCEL_REQUEST).touch()
     content = state.read_json(directory / "state.json") or {}
     if "process_group" not in content:
@@ -56,18 +66,21 @@ def stop(directory: Path, how: signal.Signals = signal.SIGTERM) -> bool:
     return True
 
 
-def _stop_job(directory: Path, now: state.RunState) -> None:
-    """Let a job that trains save and end by itself; end one that waits, starts or was asked before."""
-    assert now.job_id is not None, "what is no longer prepared has a job"
-    asked = (directory / state.CANCEL_REQUEST).exists()
-    trains = now.state == "running" and (directory / "state.json").exists()
-    (directory / state.CANCEL_REQUEST).touch()
-    try:
-        if trains and not asked:
-            ask("scancel", "--signal=USR2", now.job_id)
-            say(f"launch: {now.id} saves a checkpoint and ends; cancel it again to end it at once")
-            return
-        ask("scancel", now.job_id)
-    except SlurmRefused as error:
-        raise SubmitError(f"scancel {now.job_id}: {error}") from None
-    state.put(directory, "cancelled", reason="cancelled" if trains else "cancelled before it had started")
+def _stop_jobs(rows: Sequence[RunState]) -> None:
+    """Let jobs that train save and end by themselves; end those that wait, start or were asked before."""
+    train = {row for row in rows if row.state == "running" and Path(row.directory, "state.json").exists()}
+    save = {row for row in train if not Path(row.directory, state.CANCEL_REQUEST).exists()}
+    for row in rows:
+        Path(row.directory, state.CANCEL_REQUEST).touch()
+    refused = jobs.tell((str(row.job_id) for row in rows if row in save), "USR2")
+    refused |= jobs.end(str(row.job_id) for row in rows if row not in save)
+    for row in rows:
+        if row.job_id in refused:
+            continue
+        if row in save:
+            say(f"launch: {row.id} saves a checkpoint and ends; cancel it again to end it at once")
+        else:
+            reason = "cancelled" if row in train else "cancelled before it had started"
+            state.put(Path(row.directory), "cancelled", reason=reason)
+    if refused:
+        raise SubmitError("; ".join(dict.fromkeys(refused.values())))

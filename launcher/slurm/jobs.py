@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from launcher.errors import SubmitError
@@ -57,6 +58,45 @@ def commented() -> dict[str, str]:
     """
     rows = [line.partition("|") for line in ask("squeue", "-h", "-a", "--states=all", "-o", "%i|%k").splitlines()]
     return {comment: job for job, _, comment in sorted(rows, key=lambda row: _number(row[0]))}
+
+
+def end(ids: Iterable[str]) -> dict[str, str]:
+    """End jobs; what Slurm said of each that it refused to.
+
+    Raises:
+        SubmitError: Slurm does not answer.
+    """
+    return _cancelled(list(ids))
+
+
+def tell(ids: Iterable[str], signal: str) -> dict[str, str]:
+    """Send what srun runs of jobs a signal; what Slurm said of each that it refused.
+
+    It names the steps: of a task of an array of which two more wait, Slurm 22.05 says "try again later" although the
+    signal was sent, and ``scancel`` tries again until the task has ended.
+
+    Raises:
+        SubmitError: Slurm does not answer.
+    """
+    wanted = list(ids)
+    steps = {job: job for job in wanted}
+    for some in itertools.batched(wanted, _MOST_AT_ONCE):
+        for step in ask("squeue", "-h", "-a", "-s", f"--jobs={','.join(some)}", "-o", "%i").split():
+            job, _, number = step.partition(".")
+            if number.isdigit():  # Neither the batch script nor what Slurm calls extern.
+                steps[job] = step
+    return _cancelled(list(steps.values()), f"--signal={signal}")
+
+
+def _cancelled(names: Sequence[str], *options: str) -> dict[str, str]:
+    refused: dict[str, str] = {}
+    for some in itertools.batched(names, _MOST_AT_ONCE):
+        try:
+            ask("scancel", *options, *some)
+        except SlurmRefused as error:  # It has gone on with the others, and says which.
+            named = [name for name in some if re.search(rf"\b{name}\b", str(error))]
+            refused |= {name.partition(".")[0]: str(error) for name in named or some}
+    return refused
 
 
 def seconds_left(job: str) -> float | None:
