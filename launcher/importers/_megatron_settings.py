@@ -250,6 +250,8 @@ def precision(reader: Reader) -> tuple[str, dict[str, Any]]:
     if fp8:
         recipe = reader.word("fp8-recipe", "delayed")
         settings["recipe"] = recipe
+        if half == "fp32":
+            reader.not_understood.append("--fp8-format without --bf16: parameters count as bf16")
     narrow = reader.switch("grad-reduce-in-bf16")
     aware = reader.switch("use-precision-aware-optimizer")
     if narrow or (aware and reader.word("main-grads-dtype", "fp32") == "bf16"):
@@ -258,7 +260,24 @@ def precision(reader: Reader) -> tuple[str, dict[str, Any]]:
         reader.not_understood.append("--accumulate-allreduce-grads-in-fp32 beside --fp16: gradients count as fp16")
     if aware:
         settings |= _narrow_states(reader)
-    return "fp8" if fp8 else half, settings
+    return "fp8" if fp8 else half, settings | _fsdp_formats(reader, half)
+
+
+def _fsdp_formats(reader: Reader, half: str) -> dict[str, Any]:
+    """Megatron-FSDP sums gradients in the parameters' format unless it is told otherwise."""
+    main = reader.word("megatron-fsdp-main-params-dtype", "fp32")
+    summed, sent = (reader.word(f"megatron-fsdp-{of}-dtype", "auto") for of in ("main-grads", "grad-comm"))
+    strategy = reader.word("data-parallel-sharding-strategy", "optim_grads_params")
+    if not reader.switch("use-megatron-fsdp") or not strategy.startswith("optim_grads"):
+        return {}
+    if sent not in ("auto", summed):
+        reader.not_understood.append(shown("--megatron-fsdp-grad-comm-dtype", sent))
+    if half != "fp32" and main not in ("fp32", "fp16"):
+        reader.not_understood.append(shown("--megatron-fsdp-main-params-dtype", main))
+    settings: dict[str, Any] = dict.fromkeys(
+        ("gradients", "accumulate", "reduce"), half if summed == "auto" else summed
+    )
+    return settings | ({"master": main} if main == "fp16" else {})
 
 
 def _narrow_states(reader: Reader) -> dict[str, Any]:

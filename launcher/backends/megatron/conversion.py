@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from launcher.backends import _models
-from launcher.backends.megatron.layout import fsdp
+from launcher.backends.megatron.implementation import fsdp
 from launcher.errors import ConfigError
 from launcher.spec import RunSpec
 

@@ -17,6 +17,7 @@ COUNTED = frozenset((
     "attention-softmax-in-fp32",
     "defer-embedding-wgrad-compute",
     "deterministic-mode",
+    "init-model-with-meta-device",
     "make-vocab-size-divisible-by",
     "microbatch-group-size-per-virtual-pipeline-stage",
     "moe-grouped-gemm",
@@ -70,10 +71,15 @@ def implementation(spec: RunSpec) -> Implementation:
         wide_softmax=not engine and _wide_softmax(spec),
         grouped=engine and bool(spec.model.num_experts) and extra("moe-grouped-gemm", default=_grouped(spec)) is True,
         attention_mask=not extra("no-create-attention-mask-in-dataloader", default=cuda),
-        fused_gradients=not extra("no-gradient-accumulation-fusion", default=not engine or spec.zero.stage >= 2),
+        fused_gradients=not extra("no-gradient-accumulation-fusion", default=not engine or fsdp(spec)),
         deterministic=bool(extra("deterministic-mode")),
         deferred=_deferred(spec),
     )
+
+
+def fsdp(spec: RunSpec) -> bool:
+    """Whether Megatron-FSDP shards; ``zero.stage=1`` is the distributed optimizer."""
+    return spec.zero.stage >= 2
 
 
 def _attention(spec: RunSpec) -> Attention:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from launcher.backends.megatron.dtypes import dtypes
+from launcher.backends.megatron.implementation import fsdp
 from launcher.backends.megatron.network import Arguments
 from launcher.spec import RunSpec
 from launcher.strategies.pipeline import chunk_sizes
@@ -15,11 +16,6 @@ _FP8_FORMATS = {"delayed": "hybrid", "tensorwise": "hybrid", "blockwise": "e4m3"
 def arguments(spec: RunSpec) -> Arguments:
     """Everything that says where the model lies and in which formats."""
     return {**_degrees(spec), **_sharding(spec), **_formats(spec), **_recomputation(spec)}
-
-
-def fsdp(spec: RunSpec) -> bool:
-    """Whether Megatron-FSDP shards; ``zero.stage=1`` is the distributed optimizer."""
-    return spec.zero.stage >= 2
 
 
 def _degrees(spec: RunSpec) -> Arguments:
@@ -51,8 +47,23 @@ def _sharding(spec: RunSpec) -> Arguments:
         "use-megatron-fsdp": fsdp(spec),
         "data-parallel-sharding-strategy": _STRATEGIES.get(zero.stage),
         "no-gradient-accumulation-fusion": fsdp(spec),
+        **(_fsdp_formats(spec) if fsdp(spec) else {}),
         "optimizer-cpu-offload": zero.offload_optimizer == "cpu",
         "overlap-cpu-optimizer-d2h-h2d": zero.offload_optimizer == "cpu",
+    }
+
+
+def _fsdp_formats(spec: RunSpec) -> Arguments:
+    """Megatron-FSDP's own buffers: left to themselves, gradients would be summed in the parameters' format.
+
+    ``auto`` makes the parameters their own main copy, and reduces gradients as they are summed
+    (``_resolve_group_grad_dtype`` of ``param_and_grad_buffer.py``).
+    """
+    meaning = dtypes(spec)
+    return {
+        "megatron-fsdp-main-params-dtype": meaning.master or "auto",
+        "megatron-fsdp-main-grads-dtype": meaning.accumulate,
+        "megatron-fsdp-grad-comm-dtype": "auto",
     }
 
 

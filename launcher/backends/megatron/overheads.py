@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from math import ceil
 
-from launcher.backends.megatron import permanent
+from launcher.backends.megatron import permanent, sharded
 from launcher.backends.megatron.dtypes import dtypes
 from launcher.backends.megatron.implementation import Implementation, implementation
 from launcher.backends.megatron.term import AFTER_BACKWARD, term
@@ -60,6 +60,7 @@ def overheads(held: Held) -> Iterable[MemoryTerm]:
     yield from embedding_dropout(held)
     yield from deferred_gradients(held, how)
     yield from cast_gradients(held)
+    yield from sharded.overheads(held)
 
 
 def gathered_sequence(held: Held, how: Implementation) -> Iterator[MemoryTerm]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.backends.megatron.layout import fsdp
+from launcher.backends.megatron.implementation import fsdp
 from launcher.backends.megatron.network import Arguments
 from launcher.job import RUN
 from launcher.spec import RunSpec

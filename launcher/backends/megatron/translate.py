@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 from launcher import torchrun
 from launcher.backends.megatron.arguments import argument_list
-from launcher.backends.megatron.layout import fsdp
+from launcher.backends.megatron.implementation import fsdp
 from launcher.capability import BLACKWELL, capability
 from launcher.job import RUN, Job
 from launcher.spec import RunSpec
