@@ -100,18 +100,13 @@ def read_axes(texts: Sequence[str], catalog: Catalog) -> Axes:
 
 def _of_the_recipe(overrides: Sequence[Override], catalog: Catalog) -> list[Override]:
     """What the named recipe sweeps, less what the user sets or whose group the user chooses."""
-    named = [override.value for override in overrides if override.group and override.key == "recipe"]
-    if not named:
+    named = recipes.named(overrides, catalog)
+    if named is None:
         return []
-    own = {override.key for override in overrides}
-    sweep = recipes.load(catalog.recipe(named[-1])).sweep
-    texts = [
-        f"{key}=choice({','.join(map(recipes.literal, values))})"
-        for key, values in sweep.items()
-        if key not in own and key.partition(".")[0] not in own
-    ]
+    _, recipe = named
+    texts = [f"{key}=choice({','.join(map(recipes.literal, values))})" for key, values in recipe.sweep.items()]
     found, errors = read(texts, catalog)
     if errors:
-        where = f"recipe={named[-1]}"
+        where = f"recipe={recipe.name}"
         raise ConfigErrors(ConfigError(f"{where}: {e.path}", e.found, e.rule, e.way_out) for e in errors)
     return found

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -45,26 +46,57 @@ def expand(overrides: Sequence[Override], catalog: Catalog) -> list[Override]:
     Raises:
         ConfigErrors: The recipe is broken, or it names what does not exist.
     """
-    named = [override for override in overrides if override.group and override.key == "recipe"]
-    own = [override for override in overrides if override not in named]
-    if not named:
+    found = named(overrides, catalog)
+    own = [override for override in overrides if not (override.group and override.key == "recipe")]
+    if found is None:
         return own
-    recipe = load(catalog.recipe(named[-1].value))
-    chosen = {override.key for override in own if override.group}
-    texts = [text for text in recipe.overrides() if re.split(r"[.=]", text, maxsplit=1)[0] not in chosen]
-    before, errors = read(texts, catalog)
+    _, recipe = found
+    before, errors = read(recipe.overrides(), catalog)
     if errors:
         where = f"recipe={recipe.name}"
         raise ConfigErrors(ConfigError(f"{where}: {e.path}", e.found, e.rule, e.way_out) for e in errors)
     return [*before, *own]
 
 
+def named(overrides: Sequence[Override], catalog: Catalog) -> tuple[Path, Recipe] | None:
+    """The file of the recipe that a command line names, and the recipe less what the other words take out of it.
+
+    A group that they choose takes out all of that group, a key that they set its value or sweep; a mapping stays, since
+    the words only add to it.
+
+    Raises:
+        ConfigErrors: There is no such recipe, or it is broken.
+    """
+    names = [override.value for override in overrides if override.group and override.key == "recipe"]
+    if not names:
+        return None
+    path = catalog.recipe(names[-1])
+    recipe = load(path)
+    chosen = {override.key for override in overrides if override.group}
+    keys = {override.key for override in overrides}
+
+    def left(section: Mapping[str, Any]) -> dict[str, Any]:
+        there = {key: value for key, value in section.items() if key.partition(".")[0] not in chosen}
+        return {key: value for key, value in there.items() if key not in keys or isinstance(value, dict)}
+
+    return path, replace(recipe, choose=left(recipe.choose), set=left(recipe.set), sweep=left(recipe.sweep))
+
+
 def load(path: Path) -> Recipe:
-    """Read a recipe file. It is data: reading it runs nothing and follows nothing.
+    """Read a recipe file, once as long as it stays as it is. It is data: reading it runs nothing and follows nothing.
 
     Raises:
         ConfigErrors: The file cannot be read, is too large, or is not a recipe.
     """
+    try:
+        stat = path.stat()
+    except OSError:
+        return _loaded(path)  # Which says why it cannot be read.
+    return _loaded(path, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+
+
+@lru_cache(maxsize=64)
+def _loaded(path: Path, *state: int) -> Recipe:
     return _recipe(path.stem, str(path), safe_yaml.load(path))
 
 

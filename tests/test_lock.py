@@ -201,6 +201,23 @@ def test_what_the_user_sets_over_a_foreign_recipe_needs_no_trust(
     assert "no file matches" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("recipe", "word", "asked"),
+    [
+        ("set: {cluster.environment: {LD_PRELOAD: x.so}}", "cluster.environment={A: b}", True),
+        ("set: {cluster.setup: []}\nsweep: {cluster.setup: [[ls], [id]]}", "train.seed=1", True),
+        ("set: {cluster.setup: [ls]}", "cluster=slurm", False),
+    ],
+    ids=["a mapping is added to", "what it sweeps counts, too", "a chosen group drops what the recipe set in it"],
+)
+def test_a_foreign_recipe_needs_trust_for_what_is_left_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], recipe: str, word: str, asked: bool
+) -> None:
+    (tmp_path / "foreign.yaml").write_text(f"schema: 1\nsummary: x\nchoose: {{model: tiny}}\n{recipe}\n")
+    assert main(["run", "recipe=foreign.yaml", word, "train.steps=0"]) == 2
+    assert ("would do what needs your word" in " ".join(capsys.readouterr().err.split())) is asked
+
+
 def test_a_recipe_is_saved_from_a_command_line_and_means_the_same(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -56,6 +56,24 @@ def test_choosing_a_group_drops_what_the_recipe_set_inside_it(folder: Path) -> N
     assert (spec.optimizer.name, spec.optimizer.lr) == ("adamw", make_spec("model=tiny").optimizer.lr)
 
 
+def test_a_recipe_is_read_once_as_long_as_it_stays_as_it_is(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Path] = []
+    real = safe_yaml.load
+
+    def load(path: Path) -> object:
+        seen.append(path)
+        return real(path)
+
+    monkeypatch.setattr("launcher.safe_yaml.load", load)
+    monkeypatch.chdir(folder)
+    for words in ("check", "recipe=mine"), ("check", "-m", "recipe=mine", "train.seed=1,2,3"):
+        assert main(words) == 0
+    path = folder / "recipes" / "mine.yaml"
+    assert seen == [path]
+    path.write_text(path.read_text().replace("train.micro_batch_size: 3", "train.micro_batch_size: 12"))
+    assert make_spec("recipe=mine", folder=folder).train.micro_batch_size == 12
+
+
 @pytest.mark.parametrize(
     ("text", "rule"),
     [

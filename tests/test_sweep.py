@@ -113,7 +113,8 @@ def checked(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, list[
 def test_one_run_of_a_recipe_that_sweeps_says_what_it_leaves_aside(capsys: pytest.CaptureFixture[str]) -> None:
     recipe = "recipe=llama2_7b_sequence_lengths_8x80g"
     said = "launch: this is one run, without the recipe's sweep of checkpointing, train.sequence_length: -m runs that\n"
-    for words, expected in ((), said), (("checkpointing=none", "train.sequence_length=4096"), ""):
+    both, one = ("checkpointing=none", "train.sequence_length=4096"), ("checkpointing=none", "train=default")
+    for words, expected in ((), said), (both, ""), (one, ""):
         assert main(["check", recipe, *words]) == 0
         assert capsys.readouterr().err == expected
 

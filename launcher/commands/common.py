@@ -12,6 +12,7 @@ from typing import Any
 from launcher import native as validators
 from launcher import preflight, recipes, trace
 from launcher.catalog import Catalog
+from launcher.command_line import read
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.preflight import Assessment, Refinement
 from launcher.recipes import Recipe
@@ -70,37 +71,28 @@ def may_run_code(options: argparse.Namespace) -> bool:
 
 
 def _recipe_and_wants(options: argparse.Namespace) -> tuple[Path, list[str]] | None:
-    """The recipe of a command line, and what it would do that the user does not set; None without one."""
+    """The file of a command line's recipe, and what it would do that the user does not set; None without one."""
     from launcher import trust
 
     found = _recipe(options)
     if found is None:
         return None
-    (path, recipe), words = found, _words(options)
-    settings = {key: value for key, value in {**recipe.sweep, **recipe.set}.items() if key not in words}
-    return path, list(trust.needs(settings))
+    path, recipe = found
+    return path, [*trust.needs(recipe.set), *trust.needs(recipe.sweep)]
 
 
 def _recipe(options: argparse.Namespace) -> tuple[Path, Recipe] | None:
-    """The recipe that a command line names, and its file."""
-    name = _words(options).get("recipe")
-    path = None if name is None else Catalog(folder=folder()).find_recipe(name.strip("'\""))
-    return None if path is None else (path, recipes.load(path))
-
-
-def _words(options: argparse.Namespace) -> dict[str, str]:
-    return dict(text.partition("=")[::2] for text in options.overrides)
+    """What a command line takes from the recipe that it names, and the recipe's file."""
+    catalog = Catalog(folder=folder())
+    return recipes.named(read(options.overrides, catalog)[0], catalog)
 
 
 def asked(options: argparse.Namespace) -> Request:
     """The request of a command line for one run; what its recipe sweeps is left aside, which is said."""
     found = request(options.overrides, script_args=options.script_args)
     named = None if found.errors else _recipe(options)
-    if named is not None:
-        words = _words(options)
-        left = [key for key in named[1].sweep if key not in words]
-        if left:
-            say(f"launch: this is one run, without the recipe's sweep of {', '.join(left)}: -m runs that")
+    if named is not None and named[1].sweep:
+        say(f"launch: this is one run, without the recipe's sweep of {', '.join(named[1].sweep)}: -m runs that")
     return found
 
 
