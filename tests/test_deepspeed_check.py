@@ -381,6 +381,18 @@ def test_a_mix_of_number_formats_that_deepspeed_lacks_is_refused(
             "the training program must play along with it, and the launcher's own worker does not",
             ("script=path/to/train.py",),
         ),
+        (
+            "+backend.extra.tensor_parallel.tp_overlap_comm=true",
+            "backend.extra.tensor_parallel.tp_overlap_comm",
+            "DeepSpeed reads it only where tensors are cut, and this run cuts none",
+            ("parallel.tensor=2", "parallel.tensor=4"),
+        ),
+        (
+            "+backend.extra.tensor_parallel.autotp_size=2",
+            "backend.extra.tensor_parallel.autotp_size",
+            "it has a setting of its own, parallel.tensor, which the memory estimate reads too",
+            ("parallel.tensor=2",),
+        ),
     ],
 )
 def test_an_extra_key_that_is_unknown_or_has_a_setting_is_refused(
@@ -402,6 +414,10 @@ def test_fp16_on_cpu_ranks_is_refused_since_few_processors_compute_in_it() -> No
 
 def test_a_script_of_the_user_s_own_may_play_along_with_any_block() -> None:
     assert found("parallel=zero3", "+backend.extra.hybrid_engine.enabled=true", "script=train.py") == {}
+
+
+def test_a_key_of_tensor_parallelism_goes_through_where_tensors_are_cut() -> None:
+    assert found("parallel=zero1", "parallel.tensor=2", "+backend.extra.tensor_parallel.tp_overlap_comm=true") == {}
 
 
 def test_every_setting_that_an_extra_key_points_to_exists() -> None:

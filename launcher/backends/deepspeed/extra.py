@@ -96,6 +96,11 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
         if setting is not None:
             rule = f"it has a setting of its own, {setting}, which the memory estimate reads too"
             yield ConfigError(f"backend.extra.{path}", value, rule, _same_by_setting(spec, path, setting, value))
+        elif path.partition(".")[0] == "tensor_parallel" and spec.parallel.tensor == 1:
+            rule = "DeepSpeed reads it only where tensors are cut, and this run cuts none"
+            degrees = ways.divisors(spec.model.key_value_heads)
+            cut = ways.nearest(spec, "parallel.tensor", degrees, lambda run: run.parallel.tensor > 1, limit=2)
+            yield ConfigError(f"backend.extra.{path}", value, rule, cut)
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
