@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher import state
 from launcher.catalog import Catalog
 from launcher.cli import RESERVED, VERBS, main
 
@@ -205,3 +206,32 @@ def test_logs_where_nothing_ran_says_so(
     monkeypatch.setattr("launcher.runs.remembered", list)
     assert main(["logs"]) == 0
     assert capsys.readouterr().err == "launch: no runs below runs/\n"
+
+
+def test_logs_of_a_sweep_are_those_of_all_its_runs_and_json_is_one_document(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sweep = tmp_path / "runs" / "s"
+    for name in ("000", "001"):
+        (sweep / name / "logs").mkdir(parents=True)
+        (sweep / name / "spec.json").write_text("{}")
+        (sweep / name / "logs" / "node.err").write_text(f"first\nlast of {name}\n")
+        state.put(sweep / name, "failed", reason="it is a fish")
+    (sweep / state.SWEEP).write_text("{}")
+    assert main(["logs", "s", "--lines", "1", "--json"]) == 0
+    documents = json.loads(capsys.readouterr().out)["logs"]
+    assert [row["id"] for row in documents] == ["s/000", "s/001"]
+    assert documents[0] == {
+        "id": "s/000",
+        "directory": str(sweep / "000"),
+        "state": "failed",
+        "reason": "it is a fish",
+        "files": [{"path": str(sweep / "000" / "logs" / "node.err"), "lines": ["last of 000"]}],
+    }
+    assert main(["logs", "s", "--lines", "1"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"s/000 is failed: it is a fish\n==> {sweep}/000/logs/node.err <==\nlast of 000\ns/001 is ")
+    assert main(["logs", "s", "--follow", "--json"]) == 2
+    [error] = json.loads(capsys.readouterr().out)["errors"]
+    assert error["rule"] == "it prints what is added as it comes, and --json is one document"

@@ -7,11 +7,13 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from launcher import runs, state
-from launcher.commands.common import say
+from launcher.commands.common import add_json, print_json, say
 from launcher.commands.status import find
 from launcher.errors import ConfigError, ConfigErrors
+from launcher.state import RunState
 
 _POLL_S = 0.3
 _ASK_S = 15
@@ -23,17 +25,25 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lines", type=int, default=20, metavar="N", help="last lines of each file (default 20)")
     parser.add_argument("--rank", type=int, metavar="R", help="only this rank")
     parser.add_argument("--follow", action="store_true", help="go on until the run has ended")
+    add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the files of each run; with --follow what is added to them, too."""
-    directories = find(options.runs)[-len(options.runs) or -1 :]
-    if not directories:
+    if options.json and options.follow:
+        rule = "it prints what is added as it comes, and --json is one document"
+        raise ConfigErrors([ConfigError("--follow", None, rule, ["launch logs --json"])])
+    directories = find(options.runs)
+    rows = runs.read_all(directories if options.runs else directories[-1:])
+    if options.json:
+        print_json({"schema": 1, "logs": [_document(row, options) for row in rows]})
+        return 0
+    if not rows:
         say("launch: no runs below runs/")
-    for directory in directories:
-        row = runs.read(directory)
+    for row in rows:
+        directory = Path(row.directory)
         if row.reason is not None:
-            print(f"{directory.name} is {row.state}: {row.reason}")
+            print(f"{row.id} is {row.state}: {row.reason}")
         offsets = {}
         for path in _files(directory, options.rank):
             offsets[path] = path.stat().st_size
@@ -41,6 +51,14 @@ def run(options: argparse.Namespace) -> int:
         if options.follow:
             _follow(directory, options.rank, offsets)
     return 0
+
+
+def _document(row: RunState, options: argparse.Namespace) -> dict[str, Any]:
+    files = [
+        {"path": str(path), "lines": [line.rstrip("\n") for line in _tail(path, options.lines)]}
+        for path in _files(Path(row.directory), options.rank)
+    ]
+    return {"id": row.id, "directory": row.directory, "state": row.state, "reason": row.reason, "files": files}
 
 
 def _files(directory: Path, rank: int | None) -> list[Path]:
