@@ -33,7 +33,7 @@ def run(
         AssertionError: A rank failed, or a rank is not done in time; the others are ended.
     """
     places = [{**environment, **_place(rank, count)} for rank in range(count)]
-    ranks = [_FORKED.Process(target=_rank, args=(program, arguments, place, log), daemon=True) for place in places]
+    ranks = [_FORKED.Process(target=_rank, args=(program, arguments, place, log)) for place in places]
     for rank in ranks:
         rank.start()
     working = [rank.sentinel for rank in ranks]
