@@ -109,11 +109,14 @@ def nearest(
 
 
 def applied(spec: RunSpec, text: str) -> RunSpec | None:
-    """The run after one override ``group.key=value`` with a plain value; None for anything else."""
-    path, _, value = text.partition("=")
-    if "." not in path or value[:1] in ("[", "{", "'", '"'):
-        return None
-    return changed(spec, path, _read(value))
+    """The run after overrides ``group.key=value`` with plain values; None where one of the words is anything else."""
+    settings: dict[str, object] = {}
+    for word in text.split():
+        path, _, value = word.partition("=")
+        if path.count(".") != 1 or path.startswith("+") or value[:1] in ("[", "{", "'", '"'):
+            return None
+        settings[path] = _read(value)
+    return changed_at(spec, settings)
 
 
 def _read(text: str) -> bool | int | float | str | None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from launcher import preflight
 from launcher.backends.megatron import extra
+from launcher.memory import activations
 from launcher.strategies import pipeline
 from launcher.terms import MemoryTerm, Moment
 from tests.helpers import make_spec
@@ -234,6 +236,61 @@ INTERLEAVED = ("parallel.pipeline=4", "parallel.virtual_pipeline=3", "train.glob
 def test_the_last_stage_warms_up_with_v_minus_1_rounds_of_chunks(extra: tuple[str, ...], chunks: int) -> None:
     rank = ranks_of(make_spec(*MODEL, *INTERLEAVED, *extra))[-1]
     assert rank.held.view.in_flight * 3 == chunks
+
+
+ROUND = "+backend.extra.microbatch-group-size-per-virtual-pipeline-stage"
+
+
+@pytest.mark.parametrize(
+    ("size", "batch", "legal"),
+    [(6, 40, True), (6, 32, False), (6, 48, True), (3, 48, False), (16, 32, False), (4, 32, True), (4, 40, False)],
+)
+def test_rounds_have_the_pipelines_length_at_least_and_so_has_the_last(size: int, batch: int, legal: bool) -> None:
+    """``forward_backward_pipelining_with_interleaving`` of Megatron-core refuses others at the first step."""
+    stages = ("parallel.pipeline=4", "parallel.virtual_pipeline=3", "train.micro_batch_size=2")
+    found = list(pipeline.check(make_spec(*MODEL, *stages, f"train.global_batch_size={batch}", f"{ROUND}={size}")))
+    assert bool(found) is not legal, found
+
+
+def test_a_round_of_another_length_is_named_where_it_does_not_come_out_even() -> None:
+    stages = ("parallel.pipeline=4", "parallel.virtual_pipeline=3", "train.micro_batch_size=2")
+    (error,) = pipeline.check(make_spec(*MODEL, *stages, "train.global_batch_size=32", f"{ROUND}=6"))
+    assert error.rule == (
+        "the interleaved schedule needs rounds of 6 micro-batches"
+        " (--microbatch-group-size-per-virtual-pipeline-stage), of pipeline 4 at least and so the last one,"
+        " and an optimizer step has 8"
+    )
+    assert error.way_out == ("train.global_batch_size=24", "train.global_batch_size=48", "parallel.virtual_pipeline=1")
+
+
+@pytest.mark.parametrize(
+    ("method", "layers", "inputs", "whole"),
+    [("block", 1, 3, 9), ("block", 2, 6, 6), ("block", 4, 12, 0), ("uniform", 1, 12, 0), ("uniform", 3, 6, 0)],
+)
+def test_each_model_chunk_counts_its_recomputed_layers_anew(method: str, layers: int, inputs: int, whole: int) -> None:
+    """Three chunks of four layers each, with one input a checkpointed layer or group (``core/recompute.py``)."""
+    stages = ("parallel.pipeline=2", "parallel.virtual_pipeline=3", "model.num_hidden_layers=24")
+    full = ("checkpointing=full", f"checkpointing.method={method}", f"checkpointing.layers={layers}")
+    held = ranks_of(make_spec(*MODEL, *stages, *full))[0].held
+    (kind,) = held.blocks
+    one = 2 * 512 * held.tokens
+    expected = inputs * one + whole * held.bytes_of(kind.saved)
+    assert abs(kind.count * activations.block_bytes(held, kind) - expected) < kind.count
+
+
+@pytest.mark.parametrize("value", ["abc", "2.5", "true", "-1"])
+@pytest.mark.parametrize(
+    "argument",
+    ["make-vocab-size-divisible-by", "microbatch-group-size-per-virtual-pipeline-stage", "wgrad-deferral-limit"],
+)
+def test_a_word_is_refused_where_the_estimate_reads_a_number(argument: str, value: str) -> None:
+    key = f"backend.extra.{argument}"
+    deferred = "+backend.extra.defer-embedding-wgrad-compute=true"
+    stages = ("parallel.pipeline=4", "parallel.virtual_pipeline=3", "train.global_batch_size=64")
+    longer = "model.max_position_embeddings=1024"
+    (error,) = preflight.errors(make_spec(*MODEL, longer, *stages, deferred, f"+{key}={value}"))
+    assert (error.path, error.way_out) == (key, (f"+{key}=null",))
+    assert error.rule == f"it is a whole number of at least {0 if 'limit' in argument else 1}"
 
 
 def test_only_arguments_that_the_estimate_does_not_read_are_called_uncounted() -> None:

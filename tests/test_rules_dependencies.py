@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from launcher import ways
+from launcher import preflight, ways
 from launcher.catalog import shipped
 from launcher.rules.dependencies import REFUSED, WARNED, Dependent
 from tests.helpers import make_spec
@@ -52,3 +52,22 @@ def test_ways_round_trip_every_kind_of_value() -> None:
         assert changed is not None
         assert ways.value_at(changed, path) == value
         assert make_spec(text) == changed
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["parallel=fsdp", "adapter.targets=[a,b]", "+backend.extra.wandb=1", "data=tokens data.path=x", "launch show data"],
+)
+def test_a_way_out_that_is_no_plain_setting_cannot_be_applied(text: str) -> None:
+    assert ways.applied(make_spec(), text) is None
+
+
+def test_a_way_out_of_several_settings_is_applied_as_a_whole() -> None:
+    changed = ways.applied(make_spec(), "train.steps=7 parallel.sequence=true")
+    assert changed == make_spec("train.steps=7", "parallel.sequence=true")
+
+
+def test_a_misspelt_key_of_an_engine_is_answered_with_the_nearest() -> None:
+    spec = make_spec("parallel=zero1", "+backend.extra.wall_clock_breakdwn=true")
+    (error,) = [error for error in preflight.errors(spec) if error.path.startswith("backend.extra")]
+    assert error.way_out == ("+backend.extra.wall_clock_breakdown=true",)

@@ -77,7 +77,7 @@ def recomputed(held: Held) -> Iterator[MemoryTerm]:
     spec = held.spec.checkpointing
     if spec.mode == "none" or not held.blocks:
         return
-    group = (spec.layers or 1) if spec.mode == "full" and spec.method == "uniform" else 1
+    group = min(spec.layers or 1, _chunk(held)) if spec.mode == "full" and spec.method == "uniform" else 1
     kind = max(held.blocks, key=lambda kind: held.bytes_of(kind.saved))
     whole = held.bytes_of(item for item in kind.saved if item.part != "cache")
     one = min(group, kind.count) * whole - (kept_bytes(held, kind) if spec.mode == "selective" else 0)
@@ -142,10 +142,20 @@ def block_bytes(held: Held, kind: BlockKind) -> int:
     kept = kept_bytes(held, kind)
     if spec.mode == "selective":
         return kept
+    chunk = _chunk(held)
     if spec.method == "block":
-        checkpointed = min(spec.layers or held.layers, held.layers)
-        return ceil((checkpointed * kept + (held.layers - checkpointed) * whole) / max(held.layers, 1))
-    return ceil(kept / (spec.layers or 1))
+        checkpointed = min(spec.layers or chunk, chunk)
+        return ceil((checkpointed * kept + (chunk - checkpointed) * whole) / chunk)
+    return ceil(kept * -(-chunk // (spec.layers or 1)) / chunk)
+
+
+def _chunk(held: Held) -> int:
+    """Layers among which those that are checkpointed are counted: Megatron-core begins anew in each model chunk.
+
+    ``core/recompute.py``, ``num_layers_per_pipeline_rank``.
+    """
+    chunks = held.spec.parallel.virtual_pipeline if held.engine.library == "megatron" else 1
+    return max(1, -(-held.layers // chunks))
 
 
 def kept_bytes(held: Held, kind: BlockKind) -> int:

@@ -105,6 +105,11 @@ class BackendSpec:
         spelt = {key.lstrip("-").replace("_", "-"): value for key, value in self.extra.items()}
         return spelt.get(name, default)
 
+    def count(self, name: str) -> int | None:
+        """The engine's own argument where it is a whole number above 0; what else it is its backend judges."""
+        value = self.argument(name)
+        return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelSpec:

@@ -11,6 +11,9 @@ from launcher.errors import ConfigError
 from launcher.rank import RankView
 from launcher.spec import RunSpec
 
+_ROUND = "microbatch-group-size-per-virtual-pipeline-stage"
+"""Megatron-LM's argument for the micro-batches of a round, the pipeline's length where it is not given."""
+
 
 def apply(view: RankView, spec: RunSpec) -> RankView:
     """The rank's layers, whether it is the first or the last stage, and the micro-batches that it holds at once."""
@@ -85,7 +88,7 @@ def in_flight(spec: RunSpec, stage: int) -> Fraction:
     if parallel.schedule == "dualpipe":
         return min(Fraction(micro_batches), Fraction(stages + 1, 2))
     if chunks > 1:
-        group = spec.backend.argument("microbatch-group-size-per-virtual-pipeline-stage") or stages
+        group = _round(spec)
         ahead = 1 if spec.backend.argument("overlap-moe-expert-parallel-comm") else 0
         warm_up = 2 * (stages - stage - 1) + (chunks - 1) * group + ahead
         return _chunks_in_flight(spec, stage, min(warm_up + 1, micro_batches * chunks), group)
@@ -176,18 +179,27 @@ def _schedule(spec: RunSpec) -> Iterator[ConfigError]:
         yield _broken_rounds(spec)
 
 
+def _round(spec: RunSpec) -> int:
+    """Micro-batches that a model chunk takes one after the other."""
+    return spec.backend.count(_ROUND) or spec.parallel.pipeline
+
+
 def _full_rounds(spec: RunSpec) -> bool:
-    return spec.gradient_accumulation % spec.parallel.pipeline == 0
+    """Rounds of the pipeline's length at least, the last one too (Megatron-core ``pipeline_parallel/schedules.py``)."""
+    stages, count, size = spec.parallel.pipeline, spec.gradient_accumulation, _round(spec)
+    return stages <= size <= count and (count % size == 0 or count % size >= stages)
 
 
 def _broken_rounds(spec: RunSpec) -> ConfigError:
     """Interleaving sends micro-batches in groups of the pipeline's length (arXiv:2104.04473, section 2.2)."""
-    stages, count = spec.parallel.pipeline, spec.gradient_accumulation
-    rule = (
-        f"the interleaved schedule needs a multiple of pipeline {stages} micro-batches,"
-        f" and an optimizer step has {count}"
+    stages, count, size = spec.parallel.pipeline, spec.gradient_accumulation, _round(spec)
+    needed = (
+        f"a multiple of pipeline {stages} micro-batches"
+        if size == stages
+        else f"rounds of {size} micro-batches (--{_ROUND}), of pipeline {stages} at least and so the last one"
     )
-    round_trip = spec.train.micro_batch_size * spec.data_degree * stages
+    rule = f"the interleaved schedule needs {needed}, and an optimizer step has {count}"
+    round_trip = spec.train.micro_batch_size * spec.data_degree * size
     candidates = ways.multiples_around(spec.global_batch_size, round_trip)
     legal = ways.nearest(spec, "train.global_batch_size", candidates, _full_rounds, limit=2)
     way_out = chain(legal, ("parallel.virtual_pipeline=1",))

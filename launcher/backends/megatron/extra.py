@@ -104,14 +104,29 @@ SETTINGS: Mapping[str, str] = {
 }
 """Arguments that have a setting of their own, which the memory estimate and the record of the run read as well."""
 
+_NUMBERS = {
+    "make-vocab-size-divisible-by": 1,
+    "microbatch-group-size-per-virtual-pipeline-stage": 1,
+    "wgrad-deferral-limit": 0,
+}
+"""Arguments whose numbers the memory estimate reads, with the least that each may be."""
+
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
-    """Arguments that a setting gives already."""
+    """Arguments that a setting gives already, and words where the estimate reads a number."""
     for key, value in spec.backend.extra.items():
+        least = _NUMBERS.get(name(key))
+        if least is not None and value not in (None, False) and not _is_count(value, least):
+            rule = f"it is a whole number of at least {least}"
+            yield ConfigError(f"backend.extra.{key}", _plain(value), rule, [f"+backend.extra.{key}=null"])
         setting = SETTINGS.get(name(key))
         if setting is not None:
             rule = f"it has a setting of its own, {setting}, which the memory estimate reads too"
             yield ConfigError(f"backend.extra.{key}", _plain(value), rule, [_by_setting(spec, setting, value)])
+
+
+def _is_count(value: Any, least: int) -> bool:
+    return isinstance(value, int) and value is not True and value >= least
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:

@@ -114,4 +114,4 @@ def _deferred(spec: RunSpec) -> int:
     extra, others = spec.backend.argument, spec.gradient_accumulation - 1
     if not extra("defer-embedding-wgrad-compute") or spec.parallel.pipeline == 1:
         return 0
-    return min(int(extra("wgrad-deferral-limit", default=0)) or others, others)
+    return min(spec.backend.count("wgrad-deferral-limit") or others, others)

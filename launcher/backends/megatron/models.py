@@ -47,7 +47,7 @@ def _biases(spec: RunSpec) -> Iterator[ConfigError]:
         if model.attention_bias != model.mlp_bias:
             key = "model.mlp_bias" if model.attention_bias else "model.attention_bias"
             rule = "Megatron-LM's linear layers have biases all together, the output projection of attention included"
-            yield ConfigError(key, False, rule, ["model.attention_bias=true model.mlp_bias=true", f"{key}=true"])
+            yield ConfigError(key, False, rule, [f"{key}=true"])
         return
     if model.mlp_bias:
         rule = f"Megatron-LM would add one to attention's output projection, which the family {model.family} has not"

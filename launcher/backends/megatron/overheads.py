@@ -45,7 +45,7 @@ def engine(spec: RunSpec) -> Engine:
 
 
 def _vocabulary_multiple(spec: RunSpec) -> int:
-    return int(spec.backend.argument("make-vocab-size-divisible-by") or VOCABULARY_MULTIPLE)
+    return spec.backend.count("make-vocab-size-divisible-by") or VOCABULARY_MULTIPLE
 
 
 def overheads(held: Held) -> Iterable[MemoryTerm]:
