@@ -99,13 +99,16 @@ def read_axes(texts: Sequence[str], catalog: Catalog) -> Axes:
 
 
 def _of_the_recipe(overrides: Sequence[Override], catalog: Catalog) -> list[Override]:
-    """What the named recipe sweeps, less what the user sets or whose group the user chooses."""
+    """What the named recipe sweeps, less what the user sets or whose group the user chooses.
+
+    What it sets in a group that it sweeps comes again as words, since choosing an option would drop it.
+    """
     named = recipes.named(overrides, catalog)
     if named is None:
         return []
     _, recipe = named
-    texts = [f"{key}=choice({','.join(map(recipes.literal, values))})" for key, values in recipe.sweep.items()]
-    found, errors = read(texts, catalog)
+    again = [word for word in recipe.settings() if word.partition(".")[0] in recipe.sweep]
+    found, errors = read([*again, *recipe.sweeps()], catalog)
     if errors:
         where = f"recipe={recipe.name}"
         raise ConfigErrors(ConfigError(f"{where}: {e.path}", e.found, e.rule, e.way_out) for e in errors)

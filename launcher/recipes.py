@@ -34,8 +34,15 @@ class Recipe:
 
     def overrides(self) -> list[str]:
         """The recipe as typed overrides, choices first."""
-        chosen = [f"{group}={option}" for group, option in self.choose.items()]
-        return chosen + [f"{key}={literal(value)}" for key, value in self.set.items()]
+        return [*(f"{group}={option}" for group, option in self.choose.items()), *self.settings()]
+
+    def settings(self) -> list[str]:
+        """The keys that it sets, as typed."""
+        return [f"{key}={literal(value)}" for key, value in self.set.items()]
+
+    def sweeps(self) -> list[str]:
+        """What it sweeps, as typed behind ``-m``."""
+        return [f"{key}=choice({','.join(map(literal, values))})" for key, values in self.sweep.items()]
 
 
 def expand(overrides: Sequence[Override], catalog: Catalog) -> list[Override]:

@@ -214,6 +214,18 @@ def test_a_recipe_is_shown_as_words_that_a_shell_takes_as_they_are(
     assert shlex.split(command) == ["launch", *recipes.load(folder / "recipes" / "hostile.yaml").overrides()]
 
 
+def test_a_recipe_that_sweeps_is_shown_as_the_command_of_that_sweep(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "llama2_7b_sequence_lengths_8x80g"
+    assert main(["recipe", "show", name]) == 0
+    words = shlex.split(capsys.readouterr().out.split("\n", 2)[2].replace(" \\\n", " "))[1:]
+    assert words[0] == "-m"
+    points = []
+    for command in (words, ["-m", f"recipe={name}"]):
+        assert main(["check", "--json", *command]) == 0
+        points.append(json.loads(capsys.readouterr().out)["points"])
+    assert points[0] == points[1]
+
+
 def test_what_is_wrong_with_a_recipe_is_said_once(tmp_path: Path) -> None:
     path = tmp_path / "r.yaml"
     path.write_text("schema: 1\n")

@@ -84,6 +84,18 @@ def test_a_recipe_brings_its_axes_and_the_command_line_wins(tmp_path: Path) -> N
     assert (found.fixed, found.swept) == (("recipe=mine", "train.seed=7", "optimizer=sgd"), ())
 
 
+def test_a_recipe_that_sweeps_a_group_keeps_what_it_sets_in_it(tmp_path: Path) -> None:
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "mine.yaml").write_text(
+        "schema: 1\nsummary: a test\nset: {optimizer.warmup_steps: 5}\nsweep: {optimizer: [sgd, adamw]}\n"
+    )
+    for words, expected in ((), 5), (("optimizer.warmup_steps=7",), 7):
+        found = axes("recipe=mine", *words, folder=tmp_path)
+        optimizer = make_spec(*found.fixed, *found.first(), folder=tmp_path).optimizer
+        assert (optimizer.name, optimizer.warmup_steps) == ("sgd", expected)
+    assert make_spec("recipe=mine", "optimizer=sgd", folder=tmp_path).optimizer.warmup_steps == 0
+
+
 @pytest.mark.parametrize(
     ("words", "rule"),
     [

@@ -1,6 +1,6 @@
 """Recipes and locks: runs as data that someone else can repeat.
 
-launch recipe list                        all, with model, GPUs, predicted peak
+launch recipe list                        all, with GPUs, strategy, memory peak
 launch recipe show NAME|PATH              the overrides that it stands for
 launch recipe save NAME OVERRIDES...      write recipes/NAME.yaml; by --run RUN
                                           from a run's command line
@@ -48,7 +48,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run", metavar="RUN", help="save: the run whose command line becomes the recipe")
     parser.add_argument("--summary", metavar="TEXT", help="save: what the recipe is for, in one line")
     parser.add_argument("--name", metavar="NAME", help="fetch: the name to keep it under")
-    parser.add_argument("--steps", type=int, default=lock.FIRST_LOSSES, metavar="N", help="verify: steps to compare")
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=lock.FIRST_LOSSES,
+        metavar="N",
+        help=f"verify: steps to compare ({lock.FIRST_LOSSES})",
+    )
     add_trust(parser)
     add_json(parser)
 
@@ -79,10 +85,8 @@ def _show(words: Sequence[str], options: argparse.Namespace) -> int:
         content = {"choose": dict(recipe.choose), "set": dict(recipe.set), "sweep": dict(recipe.sweep)}
         print_json({"schema": 1, "recipe": {"name": recipe.name, "summary": recipe.summary, **content}})
     else:
-        print(
-            f"# {recipe.summary}\n# source: {recipe.source}\nlaunch "
-            + " \\\n  ".join(map(shlex.quote, recipe.overrides()))
-        )
+        words = [*["-m"] * bool(recipe.sweep), *recipe.overrides(), *recipe.sweeps()]
+        print(f"# {recipe.summary}\n# source: {recipe.source}\nlaunch " + " \\\n  ".join(map(shlex.quote, words)))
     return 0
 
 
