@@ -24,7 +24,7 @@ VERBS = {
     "resume": "go on with runs from their newest checkpoint",
     "doctor": "what this machine and its Slurm offer and lack, and a profile",
     "import": "a Megatron-LM, DeepSpeed or Hugging Face file as overrides",
-    "recipe": "list, show, save, lock, verify, compare and fetch recipes",
+    "recipe": "list, show, save, lock, verify, diff and fetch recipes",
 }
 RESERVED = ("plan", "rehearse", "report")
 

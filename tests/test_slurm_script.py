@@ -154,6 +154,10 @@ def test_a_controller_that_is_down_is_told_from_a_refusal(
     assert answer.status == 4
     assert "Slurm does not answer: " in answer.err
     assert "Unable to contact slurm controller" in answer.err
+    found = launch("doctor")
+    assert (found.status, found.out.partition(" 3.")[0]) == (4, "this machine: Python")
+    assert "\n- Slurm does not answer: " in found.out
+    assert "no profile to keep: Slurm does not answer: " in launch("doctor", "--write", "ours").err
 
 
 def test_the_doctor_asks_a_node_and_keeps_a_profile_that_works(cluster: Cluster) -> None:

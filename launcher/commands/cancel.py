@@ -1,4 +1,4 @@
-"""Stop runs. Each saves a checkpoint first and can be resumed; a second cancel of a Slurm run ends it at once."""
+"""Stop runs. One that trains saves a checkpoint first and can be resumed; a second cancel on Slurm ends it at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from launcher.state import RunState
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("runs", nargs="*", metavar="RUN", help="a run's name, directory or job id")
+    parser.add_argument(
+        "runs", nargs="*", metavar="RUN", help="a run's or sweep's name or directory, or a run's job id"
+    )
     add_json(parser)
 
 

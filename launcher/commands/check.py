@@ -1,7 +1,7 @@
 """Judge a run without starting it: validity, memory by pile and phase, verdict, fixes.
 
 Needs no GPU, no torch, no Slurm and no network. Exit status: 0 it fits, 2 the configuration is wrong, 3 it does not
-fit. With --points: 0 when at least one point is valid and fits, else 3 (all unfit) or 2 (all invalid).
+fit. With -m or --points: 0 when at least one point is valid and fits, else 3 (all unfit) or 2 (all invalid).
 """
 
 from __future__ import annotations
@@ -35,10 +35,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_overrides(parser)
     parser.add_argument("-m", "--multirun", action="store_true", help="judge every point of a sweep")
     add_native(parser)
-    parser.add_argument("--points", type=Path, metavar="FILE.jsonl", help='one {"id", "overrides"} a line')
+    parser.add_argument(
+        "--points", type=Path, metavar="FILE.jsonl", help='judge many runs: a line each of {"id", "overrides"}'
+    )
     parser.add_argument("--hf", type=Path, metavar="FILE", help="take the model from a Hugging Face config.json")
     parser.add_argument("--deepspeed", type=Path, metavar="FILE", help="take the settings of a ds_config.json")
-    parser.add_argument("--megatron-args", type=Path, metavar="FILE", help="take a Megatron-LM argument list")
+    parser.add_argument(
+        "--megatron-args", type=Path, metavar="FILE", help="take the settings of a Megatron-LM argument list"
+    )
     add_engine(parser)
 
 

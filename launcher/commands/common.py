@@ -40,8 +40,8 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 
 def add_trust(parser: argparse.ArgumentParser) -> None:
-    """``--trust``: let a recipe or lock from elsewhere run code and leave the working folder."""
-    parser.add_argument("--trust", action="store_true", help="let a recipe or lock from elsewhere do what it lists")
+    """``--trust``: let a recipe, lock or run from elsewhere run code and leave the working folder."""
+    parser.add_argument("--trust", action="store_true", help="let what is from elsewhere do what needs your word")
 
 
 def require_trust(options: argparse.Namespace) -> None:
@@ -98,7 +98,7 @@ def asked(options: argparse.Namespace) -> Request:
 
 def add_engine(parser: argparse.ArgumentParser) -> None:
     """``--engine`` and ``--plot``: where the memory comes from, and a figure of it."""
-    words = "where the memory comes from (trace: seconds)"
+    words = "predict memory by formulas, or trace the worker under fake tensors (seconds; needs torch)"
     parser.add_argument("--engine", choices=("formula", "trace"), default="formula", help=words)
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the piles into FILE.png, .svg or .html")
 

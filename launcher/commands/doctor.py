@@ -25,28 +25,37 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="how to get a node: cluster.partition=gpu")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument("--wait", type=float, default=60, metavar="S", help="for a node (default 60); 0: ask none")
+    parser.add_argument(
+        "--wait", type=float, default=60, metavar="S", help="seconds for a node to answer (60); 0 asks none"
+    )
     parser.add_argument("--write", metavar="NAME", help="keep the profile as conf/cluster/NAME.yaml")
 
 
 def run(options: argparse.Namespace) -> int:
     """Look, say, and keep the profile where that is asked for."""
-    here = machine.facts()
-    document: dict[str, Any] = {"machine": _machine(here), "slurm": None, "profile": None, "lacks": []}
-    if client.installed():
-        cluster = request(["cluster=slurm", *options.overrides]).require().cluster
-        found = survey.survey(cluster, folder() / (cluster.shared_folder or ""), wait_s=options.wait)
-        document |= {"slurm": _slurm(found), "profile": survey.profile(found, cluster)}
-        document["lacks"] = list(survey.lacks(found))
-    else:
-        document["lacks"] = ["this machine has no Slurm: runs start here (cluster=local)"]
+    document, status = {"machine": _machine(machine.facts()), **_cluster(options)}, 0
+    if document["slurm"] is None and client.installed():
+        status = SubmitError.exit_status
     if options.write is not None:
-        document["written"] = str(_written(options.write, document["profile"]))
+        document["written"] = str(_written(options.write, document))
     if options.json:
         print_json({"schema": 1, "doctor": document})
     else:
         print(_text(document))
-    return 0
+    return status
+
+
+def _cluster(options: argparse.Namespace) -> dict[str, Any]:
+    """What Slurm and a node of it say; why there is nothing to say among what is lacking."""
+    nothing = {"slurm": None, "profile": None}
+    if not client.installed():
+        return {**nothing, "lacks": ["this machine has no Slurm: runs start here (cluster=local)"]}
+    cluster = request(["cluster=slurm", *options.overrides]).require().cluster
+    try:
+        found = survey.survey(cluster, folder() / (cluster.shared_folder or ""), wait_s=options.wait)
+    except SubmitError as error:
+        return {**nothing, "lacks": [str(error)]}
+    return {"slurm": _slurm(found), "profile": survey.profile(found, cluster), "lacks": list(survey.lacks(found))}
 
 
 def _machine(here: machine.Machine) -> dict[str, Any]:
@@ -79,10 +88,10 @@ def _slurm(found: Survey) -> dict[str, Any]:
     return {"version": found.config.get("SLURM_VERSION"), "partitions": rows, "node": found.node}
 
 
-def _written(name: str, profile: dict[str, Any] | None) -> Path:
-    path = folder() / "conf" / "cluster" / f"{name}.yaml"
+def _written(name: str, document: dict[str, Any]) -> Path:
+    path, profile = folder() / "conf" / "cluster" / f"{name}.yaml", document["profile"]
     if profile is None:
-        raise SubmitError("there is no profile to keep: this machine has no Slurm")
+        raise SubmitError(f"there is no profile to keep: {document['lacks'][0]}")
     if path.exists():
         rule = f"{path} exists and is not overwritten"
         raise ConfigErrors([ConfigError("--write", name, rule, [f"--write {name}_2"])])

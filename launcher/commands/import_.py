@@ -1,4 +1,4 @@
-"""Turn an existing configuration into overrides, and into a recipe with --json or --recipe FILE.
+"""Turn an existing configuration into overrides, and into a recipe with --json or --recipe OUT.yaml.
 
   launch import hf config.json
   launch import deepspeed ds_config.json

@@ -21,7 +21,7 @@ _ASK_S = 15
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("runs", nargs="*", metavar="RUN", help="a run's name, directory or job id; the newest if none")
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="as of status; the newest run if none")
     parser.add_argument("--lines", type=int, default=20, metavar="N", help="last lines of each file (default 20)")
     parser.add_argument("--rank", type=int, metavar="R", help="only this rank")
     parser.add_argument("--follow", action="store_true", help="go on until the run has ended")

@@ -9,11 +9,12 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+import textwrap
 from typing import Any
 
 from launcher.catalog import Catalog
 from launcher.check_report import world_as_json
-from launcher.commands.common import add_overrides, asked, assessed, folder, print_json, say
+from launcher.commands.common import add_overrides, asked, assessed, folder, print_json, say, width
 from launcher.errors import DoesNotFit
 from launcher.job import RUN, Job
 from launcher.plan import Plan, plan
@@ -35,7 +36,8 @@ def run(options: argparse.Namespace) -> int:
             keys = {"group": group, "options": list(catalog.groups[group]), "keys": _keys(catalog, group)}
             print_json({"schema": 1, "show": keys})
         else:
-            print(f"{group}= {' '.join(catalog.groups[group])}\n\n{_keys(catalog, group)}".rstrip("\n"))
+            options_of = textwrap.fill(f"{group}= {' '.join(catalog.groups[group])}", width(), subsequent_indent="  ")
+            print(f"{options_of}\n\n{_keys(catalog, group)}".rstrip("\n"))
         return 0
     assessment = assessed(asked(options))
     planned = plan(assessment, python=sys.executable)

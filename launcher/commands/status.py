@@ -15,7 +15,9 @@ from launcher.errors import ConfigError, ConfigErrors
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("runs", nargs="*", metavar="RUN", help="a run's name or directory")
+    parser.add_argument(
+        "runs", nargs="*", metavar="RUN", help="a run's or sweep's name or directory, or a run's job id"
+    )
     add_json(parser)
 
 
