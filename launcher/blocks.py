@@ -117,6 +117,7 @@ class Engine:
         repeats_keys: Whether keys and values are copied to every query head before attention.
         fused_adapters: Whether an adapter's matrices and their linear layer are one operation (Unsloth's kernels).
         logits: What the full loss holds; None is torch's cross entropy on an fp32 copy.
+        master_size: Bytes of an element of the master copy, where only what the parameters lack of it is kept.
     """
 
     library: Literal["transformers", "megatron"]
@@ -141,6 +142,7 @@ class Engine:
     repeats_keys: bool = False
     fused_adapters: bool = False
     logits: LogitsBytes | None = None
+    master_size: int | None = None
 
     @property
     def mask_size(self) -> int:

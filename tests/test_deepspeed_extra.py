@@ -79,6 +79,20 @@ from tests.helpers import make_spec
             "it has a setting of its own, parallel.tensor, which the memory estimate reads too",
             ("parallel.tensor=2",),
         ),
+        (
+            "+backend.extra.bf16=false",
+            "backend.extra.bf16",
+            "it is a block, of which settings give a part (bf16.bf16_master_weights_and_grads):"
+            " hand over single keys of it",
+            ("launch show precision",),
+        ),
+        (
+            "+backend.extra.zero_optimization.offload_param=null",
+            "backend.extra.zero_optimization.offload_param",
+            "it is a block, of which settings give a part (zero_optimization.offload_param.device):"
+            " hand over single keys of it",
+            ("launch show zero",),
+        ),
     ],
 )
 def test_an_extra_key_that_is_unknown_or_has_a_setting_is_refused(

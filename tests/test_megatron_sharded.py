@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from launcher.backends.megatron.arguments import arguments
+from launcher.backends.megatron.check import check
 from launcher.importers.megatron import read
 from launcher.terms import Moment
 from tests.helpers import make_spec
@@ -126,3 +127,41 @@ def test_the_whole_model_is_built_before_it_is_cut_unless_on_the_meta_device() -
 def test_a_single_rank_cuts_and_gathers_nothing() -> None:
     terms = ranks_of(make_spec(*EIGHT_B, "zero=3", "cluster.gpus_per_node=1"))[0].terms
     assert not [term for term in terms if "Megatron-FSDP" in term.source]
+
+
+NARROW = tuple(f"precision.{key}=bf16" for key in ("gradients", "accumulate", "reduce"))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "master", "cast"),
+    [
+        (("zero=1",), 4, 0),
+        (("zero=1", *NARROW), 4, 4),
+        (("zero=1", "precision.optimizer_states=bf16"), 2, 0),
+        (("zero=1", "precision.optimizer_states=bf16", *NARROW), 2, 0),
+        (("zero=1", "precision.master=fp16"), 2, 0),
+        (("zero=1", "precision=fp8", "precision.recipe=delayed", "precision.optimizer_states=bf16"), 2, 0),
+        (("zero=1", "precision=fp8", "precision.recipe=blockwise", "precision.optimizer_states=bf16"), 4, 0),
+        (("zero=3", "precision.optimizer_states=bf16", *NARROW), 4, 0),
+        (("zero=3", *NARROW), 4, 4),
+    ],
+)
+def test_the_precision_aware_optimizer_keeps_half_of_the_master_copy_and_casts_no_gradients(
+    overrides: tuple[str, ...], master: int, cast: int
+) -> None:
+    rank = ranks_of(make_spec(*EIGHT_B, "precision=bf16", *overrides))[0]
+    held_bytes = sum(term.bytes for term in rank.at("step") if term.pile == "master_weights")
+    casts = sum(term.bytes for term in rank.at("step") if "gradients of this rank" in term.formula)
+    elements = rank.held.elements.optimizer
+    assert (held_bytes, casts) == (master * elements, cast * elements)
+
+
+def test_instances_of_the_distributed_optimizer_must_divide_the_copies_of_the_experts() -> None:
+    run = ("model=mixtral_8x7b", "parallel=ep", "parallel.expert=8", "hardware=h100_80g", "cluster.nodes=2")
+    (error,) = check(make_spec(*run, "cluster.gpus_per_node=8", "parallel.replicate=4"))
+    assert (error.path, error.found) == ("parallel.replicate", 4)
+    assert error.rule == (
+        "replicas are instances of the distributed optimizer, which must divide the 2 copies of the experts"
+    )
+    assert error.way_out == ("parallel.replicate=2", "parallel.replicate=1")
+    assert not list(check(make_spec(*run, "cluster.gpus_per_node=8", "parallel.replicate=2")))

@@ -110,7 +110,7 @@ def gradients(held: Held) -> Iterator[MemoryTerm]:
 
 def master_weights(held: Held) -> Iterator[MemoryTerm]:
     """A wider copy of the parameters for the optimizer: ``size x P / N``, none where the parameters are that copy."""
-    size = held.dtypes.size("master")
+    size = held.engine.master_size or held.dtypes.size("master")
     if size and held.spec.zero.offload_optimizer == "none":
         yield _state(held, "master_weights", held.elements.optimizer, size, ALWAYS)
 

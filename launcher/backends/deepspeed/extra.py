@@ -92,6 +92,11 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
             rule = "the training program must play along with it, and the launcher's own worker does not"
             yield ConfigError(f"backend.extra.{key}", value, rule, ["script=path/to/train.py"])
     for path, value in _leaves(spec.backend.extra):
+        inside = sorted(key for key in SETTINGS if key.startswith(f"{path}."))
+        if inside and value != {}:
+            rule = f"it is a block, of which settings give a part ({inside[0]}): hand over single keys of it"
+            way_out = [f"launch show {SETTINGS[inside[0]].partition('.')[0]}"]
+            yield ConfigError(f"backend.extra.{path}", value, rule, way_out)
         setting = next((SETTINGS[head] for head in _heads(path) if head in SETTINGS), None)
         if setting is not None:
             rule = f"it has a setting of its own, {setting}, which the memory estimate reads too"

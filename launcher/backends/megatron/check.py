@@ -57,6 +57,20 @@ def _degrees(spec: RunSpec) -> Iterator[ConfigError]:
     if parallel.replicate > 1 and spec.zero.stage >= 2:
         rule = "replicas are instances of the distributed optimizer, which is zero.stage=1"
         yield ConfigError("parallel.replicate", parallel.replicate, rule, ["parallel.replicate=1", "zero.stage=1"])
+    yield from _instances(spec)
+
+
+def _instances(spec: RunSpec) -> Iterator[ConfigError]:
+    """Experts have fewer data ranks than the rest (``initialize_model_parallel`` of ``core/parallel_state.py``)."""
+    parallel, path = spec.parallel, "parallel.replicate"
+    inside = parallel.pipeline * parallel.expert * (parallel.expert_tensor or parallel.tensor)
+    copies = spec.gpus // inside
+    if spec.model.num_experts and copies and copies % parallel.replicate:
+        rule = (
+            f"replicas are instances of the distributed optimizer, which must divide the {copies} copies of the experts"
+        )
+        legal = ways.nearest(spec, path, ways.divisors(copies), lambda _: True)
+        yield ConfigError(path, parallel.replicate, rule, legal)
 
 
 def _model(spec: RunSpec) -> Iterator[ConfigError]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from launcher.backends.megatron.dtypes import dtypes
 from launcher.capability import HOPPER, capability
 from launcher.spec import RunSpec
 
@@ -80,6 +81,23 @@ def implementation(spec: RunSpec) -> Implementation:
 def fsdp(spec: RunSpec) -> bool:
     """Whether Megatron-FSDP shards; ``zero.stage=1`` is the distributed optimizer."""
     return spec.zero.stage >= 2
+
+
+def precision_aware(spec: RunSpec) -> bool:
+    """Whether the precision-aware optimizer steps: states are narrower than fp32, or offloaded."""
+    meaning = dtypes(spec)
+    return meaning.optimizer_states != "fp32" or meaning.master == "fp16" or spec.zero.offload_optimizer == "cpu"
+
+
+def reads_gradients_as_they_are(spec: RunSpec) -> bool:
+    """Whether the optimizer's kernel takes gradients of any format, and keeps the master copy itself.
+
+    ``use_precision_aware_optimizer_no_fp8_or_ds_fp8`` of ``optimizer/optimizer_config.py``; Megatron-FSDP's gradients
+    are so with every recipe.
+    """
+    recipe = spec.precision.compute != "fp8" or spec.precision.recipe == "delayed"
+    wide = dtypes(spec).master == "fp32" and spec.zero.offload_optimizer == "none"
+    return precision_aware(spec) and (recipe or not wide or fsdp(spec))
 
 
 def _attention(spec: RunSpec) -> Attention:

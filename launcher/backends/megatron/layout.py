@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from launcher.backends.megatron.dtypes import dtypes
-from launcher.backends.megatron.implementation import fsdp
+from launcher.backends.megatron.implementation import fsdp, precision_aware
 from launcher.backends.megatron.network import Arguments
 from launcher.spec import RunSpec
 from launcher.strategies.pipeline import chunk_sizes
@@ -71,7 +71,7 @@ def _formats(spec: RunSpec) -> Arguments:
     """The word's own flags, and the precision-aware optimizer where states are narrower or offloaded."""
     precision, meaning = spec.precision, dtypes(spec)
     compute, states = precision.compute, meaning.optimizer_states
-    aware = states != "fp32" or meaning.master == "fp16" or spec.zero.offload_optimizer == "cpu"
+    aware = precision_aware(spec)
     return {
         "fp16": compute == "fp16",
         "bf16": compute in ("bf16", "fp8"),

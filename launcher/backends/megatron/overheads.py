@@ -7,7 +7,12 @@ from math import ceil
 
 from launcher.backends.megatron import permanent, sharded
 from launcher.backends.megatron.dtypes import dtypes
-from launcher.backends.megatron.implementation import Implementation, implementation
+from launcher.backends.megatron.implementation import (
+    Implementation,
+    fsdp,
+    implementation,
+    reads_gradients_as_they_are,
+)
 from launcher.backends.megatron.term import AFTER_BACKWARD, term
 from launcher.blocks import Engine
 from launcher.held import Held
@@ -41,7 +46,19 @@ def engine(spec: RunSpec) -> Engine:
         vocabulary_multiple=_vocabulary_multiple(spec) * spec.parallel.tensor,
         gradients_stay=True,
         vocabulary_parallel=True,
+        master_size=_master_size(spec),
     )
+
+
+def _master_size(spec: RunSpec) -> int | None:
+    """Of an fp32 master copy beside bf16 parameters the precision-aware optimizer keeps the 16 bits that they lack.
+
+    ``store_param_remainders`` (``optimizer/distrib_optimizer.py``, Transformer Engine 2.1 on). Megatron-FSDP has a
+    buffer for all of it.
+    """
+    meaning = dtypes(spec)
+    halves = (meaning.parameters, meaning.master) == ("bf16", "fp32")
+    return 2 if halves and reads_gradients_as_they_are(spec) and not fsdp(spec) else None
 
 
 def _vocabulary_multiple(spec: RunSpec) -> int:
@@ -108,8 +125,11 @@ def deferred_gradients(held: Held, how: Implementation) -> Iterator[MemoryTerm]:
 def cast_gradients(held: Held) -> Iterator[MemoryTerm]:
     """Gradients narrower than fp32 are cast for the step: ``4 B x P / d``, kept until the next step begins.
 
-    Megatron-core ``optimizer/optimizer.py`` and ``distrib_optimizer.py``, ``_copy_model_grads_to_main_grads``.
+    Megatron-core ``optimizer/optimizer.py`` and ``distrib_optimizer.py``, ``_copy_model_grads_to_main_grads``. The
+    precision-aware optimizer reads them as they are.
     """
+    if reads_gradients_as_they_are(held.spec):
+        return
     if held.dtypes.size("accumulate") < 4 and held.dtypes.master is not None:
         elements = held.elements.optimizer
         text = f"4 B x {count(elements)} gradients of this rank"
