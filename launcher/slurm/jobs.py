@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 from collections.abc import Iterable, Sequence
@@ -81,10 +82,11 @@ def tell(ids: Iterable[str], signal: str) -> dict[str, str]:
     wanted = list(ids)
     steps = {job: job for job in wanted}
     for some in itertools.batched(wanted, _MOST_AT_ONCE):
-        for step in ask("squeue", "-h", "-a", "-s", f"--jobs={','.join(some)}", "-o", "%i").split():
-            job, _, number = step.partition(".")
-            if number.isdigit():  # Neither the batch script nor what Slurm calls extern.
-                steps[job] = step
+        with contextlib.suppress(SlurmRefused):  # All of them are forgotten: scancel says so of each.
+            for step in ask("squeue", "-h", "-a", "-s", f"--jobs={','.join(some)}", "-o", "%i").split():
+                job, _, number = step.partition(".")
+                if number.isdigit():  # Neither the batch script nor what Slurm calls extern.
+                    steps[job] = step
     return _cancelled(list(steps.values()), f"--signal={signal}")
 
 
