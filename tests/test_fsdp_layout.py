@@ -51,7 +51,7 @@ def test_every_preset_is_accepted(preset: str, precision: str, model: str) -> No
             ("parallel=fsdp_pp", "parallel.schedule=zero_bubble"),
             "parallel.schedule",
             "backend=fsdp runs the schedules 1f1b, gpipe, interleaved of torch.distributed.pipelining",
-            ("parallel.schedule=1f1b", "parallel.schedule=gpipe", "parallel=pp"),
+            ("parallel.schedule=1f1b", "parallel.schedule=gpipe"),
         ),
         (
             ("parallel=fsdp_pp", "adapter=qlora"),

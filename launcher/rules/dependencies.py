@@ -76,9 +76,11 @@ _MLA = {
 _FSDP = {
     "parallel.shard": False,
     "backend.reshard_after_forward": None,
+    "backend.micro_step_sync": True,
+}
+_DDP = {
     "backend.bucket_view": True,
     "backend.bucket_cap_mb": 25.0,
-    "backend.micro_step_sync": True,
 }
 _DEEPSPEED = {
     "zero.reduce_bucket_size": 500_000_000,
@@ -121,8 +123,9 @@ REFUSED: tuple[Dependent, ...] = (
     ),
     *_rows(_MOE, lambda spec: spec.model.num_experts > 0, "model.num_experts=8", "where the model has experts"),
     *_rows(_MLA, lambda spec: spec.model.kv_lora_rank > 0, "model.kv_lora_rank=512", "by multi-head latent attention"),
-    *_rows(_FSDP, _engine("fsdp"), "backend=fsdp", "by backend=fsdp"),
-    *_rows(_DEEPSPEED, _engine("deepspeed"), "backend=deepspeed", "by backend=deepspeed"),
+    *_rows(_FSDP, _engine("fsdp"), "parallel=fsdp", "by backend=fsdp"),
+    *_rows(_DDP, _engine("fsdp"), "parallel=ddp", "by backend=fsdp"),
+    *_rows(_DEEPSPEED, _engine("deepspeed"), "parallel=zero3", "by backend=deepspeed"),
     Dependent("backend.path", None, _engine("megatron"), "backend=megatron", "by backend=megatron"),
     Dependent(
         "zero.nvme_path", None, _offloads_to_nvme, "zero.offload_optimizer=nvme", "where something is offloaded to NVMe"

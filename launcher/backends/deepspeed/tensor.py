@@ -48,7 +48,8 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError(path, degree, rule, back)
     elif model.key_value_heads % degree:
         rule = f"must divide the {model.key_value_heads} key and value heads: AutoTP gives further ranks no attention"
-        legal = ways.nearest(spec, path, ways.divisors(model.key_value_heads), lambda _: True, limit=2)
+        heads = ways.divisors(model.key_value_heads)
+        legal = ways.nearest(spec, path, heads, lambda run: run.gpus % run.model_parallel == 0, limit=2)
         yield ConfigError(path, degree, rule, legal)
     if spec.parallel.sequence:
         rule = "AutoTP keeps norms and residuals whole on every tensor parallel rank"

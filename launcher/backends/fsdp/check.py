@@ -86,7 +86,8 @@ def _tensor(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError(path, degree, rule, [*back, "parallel=tp"])
     elif model.key_value_heads % degree:
         rule = f"must divide the {model.key_value_heads} key and value heads: transformers does not repeat them"
-        legal = ways.nearest(spec, path, ways.divisors(model.key_value_heads), lambda _: True, limit=2)
+        heads = ways.divisors(model.key_value_heads)
+        legal = ways.nearest(spec, path, heads, lambda run: run.gpus % run.model_parallel == 0, limit=2)
         yield ConfigError(path, degree, rule, legal)
     if spec.parallel.sequence and spec.train.loss == "chunked":
         rule = "the chunked loss cuts the sequence, which parallel.sequence has split over the ranks already"
@@ -101,7 +102,7 @@ def _pipeline(spec: RunSpec) -> Iterator[ConfigError]:
     if schedule not in _SCHEDULES:
         rule = f"backend=fsdp runs the schedules {', '.join(_SCHEDULES)} of torch.distributed.pipelining"
         way_out = [f"parallel.schedule={other}" for other in _SCHEDULES[:2]]
-        yield ConfigError("parallel.schedule", schedule, rule, [*way_out, "parallel=pp"])
+        yield ConfigError("parallel.schedule", schedule, rule, way_out)
     elif schedule == "1f1b" and count < stages:
         rule = f"torch's 1F1B needs a micro-batch for each of the {stages} stages, and an optimizer step has {count}"
         enough = stages * spec.train.micro_batch_size * spec.data_degree

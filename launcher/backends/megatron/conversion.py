@@ -27,4 +27,5 @@ def _neither(spec: RunSpec, path: str, value: str, without: str) -> Iterator[Con
         yield ConfigError(path, value, rule, [without, "backend.path=null"])
     elif not _models.computed(spec):
         rule = "no class of transformers computes this model, so it has no form there"
-        yield ConfigError(path, value, rule, [without, "model=llama3_8b", "model=mixtral_8x7b"])
+        computed = "model=mixtral_8x7b" if spec.model.num_experts else "model=llama3_8b"
+        yield ConfigError(path, value, rule, [without, computed])
