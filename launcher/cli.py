@@ -105,17 +105,17 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise what argparse would print, with the option that was meant, where one is near."""
-        known = [option for action in self._actions for option in action.option_strings]
+        known = {option.strip("-"): option for action in self._actions for option in action.option_strings}
         _, _, unknown = message.partition("unrecognized arguments: ")
-        near = [option for word in unknown.split() for option in closest(word, known)[:1]]
+        near = [known[name] for word in unknown.split() for name in closest(word.strip("-"), list(known))[:1]]
         raise ConfigErrors([ConfigError(self.prog, None, message, near or [f"{self.prog} --help"])])
 
 
 def _report_errors(error: ConfigErrors, *, as_json: bool) -> int:
-    from launcher.check_report import errors_as_text
+    from launcher.check_report import errors_as_text, invalid_as_json
 
     if as_json:
-        print(json.dumps({"schema": 1, "verdict": "invalid", "errors": [e.as_dict() for e in error.errors]}))
+        print(json.dumps(invalid_as_json(error.errors)))
     print(errors_as_text(error.errors), file=sys.stderr)
     return error.exit_status
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import get_args
 
 from launcher.catalog import Catalog
 from launcher.errors import ConfigError
-from launcher.parse import OPEN_NODES, closest, known_keys
+from launcher.parse import OPEN_NODES, closest, kinds, known_keys
 
 _SWEEP = re.compile(r"^(range|interval|choice|glob|sort|shuffle|tag)\(|^[^\[{'\"(]*,")
 _WORD = re.compile(r"^[A-Za-z_/.~][A-Za-z0-9_/.:@+-]*$")
@@ -19,6 +20,7 @@ _INTEGER = re.compile(r"^-?(0|[1-9][0-9]*)$")
 _FLOAT = re.compile(r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$")
 _LIST = re.compile(r"^\[[^\[\]{}()'\"\\$:=]*\]$")
 _QUOTED = re.compile(r"^'[^'\\$]*'$")
+_NEXT_WORD = re.compile(r"^[^'\"\[{]*\s([a-z_.]+)=")
 _SPECIAL = {"true": True, "false": False, "null": None}
 _NOT_PLAIN = frozenset({"nan", "inf", "true", "false", "null"})
 
@@ -91,9 +93,13 @@ def read(texts: Iterable[str], catalog: Catalog) -> tuple[list[Override], list[C
 def _read_one(text: str, catalog: Catalog) -> Override | ConfigError:
     key, equals, value = text.partition("=")
     if key.startswith("~") or "@" in key:
-        return ConfigError(key, value, "keys cannot be deleted or moved to another package")
+        return ConfigError(key, value or None, "keys cannot be deleted or moved to another package")
     if not equals:
         return _not_an_override(text, catalog)
+    if not key:
+        return ConfigError(text, None, "a group or key stands in front of =, and no space", ["launch --help"])
+    if (further := _NEXT_WORD.match(value)) and further[1] in (*catalog.groups, *known_keys()):
+        return ConfigError(key, value, "one word holds one override: take the quotes away that join them", [text])
     bare = key.lstrip("+")
     if key != bare and not _is_open(bare):
         rule = f"`+` creates a key only below {', '.join(OPEN_NODES)}"
@@ -116,13 +122,14 @@ def _choice(text: str, group: str, value: str, catalog: Catalog) -> Override | C
         return override
     if group == "recipe" and ("/" in value or value.endswith((".yaml", ".yml"))):
         return _recipe_elsewhere(override, catalog)
-    near = closest(value.lower(), options) or list(options)
+    near = closest(value.lower(), options)
     keys = [key for key in known_keys() if key.startswith(f"{group}.")]
     rule = f"{group} has no option of this name; it has {', '.join(options)}"
     if f"{group}.name" in keys and group == "run":
         near = [f"run.name={value}"]
         return ConfigError(group, value, rule, near)
-    return ConfigError(group, value, rule, [f"{group}={option}" for option in near[:3]])
+    others = "launch recipe list" if group == "recipe" else f"launch show {group}"
+    return ConfigError(group, value, rule, [f"{group}={option}" for option in near] or [others])
 
 
 def _recipe_elsewhere(override: Override, catalog: Catalog) -> Override | ConfigError:
@@ -152,6 +159,12 @@ def _near_keys(key: str, catalog: Catalog) -> list[str]:
     tail = key.rpartition(".")[2]
     same_tail = sorted(name for name in known_keys() if name.rpartition(".")[2] == tail)
     return list(dict.fromkeys([*same_tail[:3], *closest(key, names)]))[:3]
+
+
+def takes_text(key: str) -> bool:
+    """Whether a key, as far as its type is known, may hold any text."""
+    kind = kinds().get(key, str)
+    return kind is str or str in get_args(kind)
 
 
 def _is_open(key: str) -> bool:

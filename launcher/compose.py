@@ -10,6 +10,7 @@ that all ways give the same.
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,7 +19,7 @@ from typing import Any
 
 from launcher import __version__, kept
 from launcher.catalog import PRESETS, PRIMARY, Catalog
-from launcher.command_line import Override
+from launcher.command_line import Override, takes_text
 from launcher.errors import ComposeError, ConfigError
 
 type Config = dict[str, Any]
@@ -166,7 +167,9 @@ def _unreadable(parser: Any, text: str, exception: type[Exception]) -> ConfigErr
     except exception as error:
         key, _, value = text.lstrip("+").partition("=")
         reason = str(error).splitlines()[0]
-        return ConfigError(key, value, f"the value cannot be read: {reason}", [f"'{key}=\"{value}\"'"])
+        quoted = value.strip("'\"").replace('"', '\\"')
+        ways = [shlex.quote(f'{key}="{quoted}"')] if takes_text(key) else []
+        return ConfigError(key, value, f"the value cannot be read: {reason}", ways)
     return None
 
 

@@ -12,6 +12,11 @@ INTERRUPTED = 130
 """The exit status of what Ctrl-C ended, as a shell counts it."""
 
 
+def unreadable(error: OSError | UnicodeDecodeError) -> str:
+    """Why a file cannot be read, without the number of the system's error and the path, which the user has typed."""
+    return "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror or str(error)
+
+
 class LauncherError(Exception):
     """The root: a message for the user and the exit status of CONTRACT.md that goes with it."""
 

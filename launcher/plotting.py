@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher import plot_page
+from launcher import extras, plot_page
 from launcher.check_report import heading
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.memory import Breakdown, Column, MemoryEstimate, Peak
@@ -61,8 +61,8 @@ def check_path(path: Path) -> None:
         rule = f"the name of a figure ends in {', '.join(SUFFIXES)}"
         raise ConfigErrors([ConfigError("--plot", str(path), rule, [f"--plot {path.with_suffix('.png')}"])])
     if find_spec("matplotlib") is None:
-        rule = 'a figure needs matplotlib, which is not installed for this Python: pip install "llm-launch[plot]"'
-        raise ConfigErrors([ConfigError("--plot", str(path), rule)])
+        rule = "a figure needs matplotlib, which is not installed for this Python"
+        raise ConfigErrors([ConfigError("--plot", str(path), rule, [extras.install("plot")])])
 
 
 def write(path: Path, assessment: Assessment, columns: Breakdown) -> None:

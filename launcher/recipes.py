@@ -151,7 +151,8 @@ def as_text(name: str, content: Mapping[str, Any]) -> str:
 def _recipe(name: str, where: str, content: object) -> Recipe:
     if not isinstance(content, dict):
         rule = f"a recipe is a mapping of {', '.join(_KEYS)}"
-        raise ConfigErrors([ConfigError(where, type(content).__name__, rule)])
+        found = "nothing" if content is None else str(content)[:40]
+        raise ConfigErrors([ConfigError(where, found, rule, ["launch recipe save mine model=tiny"])])
     errors = [
         ConfigError(f"{where}: {key}", content[key], f"a recipe holds {', '.join(_KEYS)} and nothing else")
         for key in content

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher import lock, runs
+from launcher import lock, runs, state
 from launcher.check_report import as_json
 from launcher.errors import SubmitError
 from launcher.job import Job
@@ -64,7 +64,8 @@ def record(
     except OSError as error:
         if error.errno == errno.ENOTEMPTY:  # Another launch was quicker by this much.
             raise taken(directory) from None
-        raise SubmitError(f"the run directory {directory} cannot be written: {error.strerror or error}") from None
+        text = f"the run directory {directory} cannot be written: {error.strerror or error}"
+        raise SubmitError(f"{text}; run.directory=... puts it elsewhere") from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return job
@@ -72,10 +73,10 @@ def record(
 
 def taken(directory: Path) -> SubmitError:
     """The refusal of a directory that holds something already."""
-    return SubmitError(
-        f"{directory} exists and is never overwritten: choose another run.name or run.directory, "
-        f"or go on with it by `launch resume {directory.name}`"
-    )
+    text = f"{directory} exists and is never overwritten: choose another run.name or run.directory"
+    if any((directory / name).is_file() for name in ("spec.json", state.SWEEP)):
+        text += f", or go on with it by `launch resume {runs.name_of(directory, Path.cwd())}`"
+    return SubmitError(text)
 
 
 def _write_all(folder: Path, plan: Plan, job: Job, overrides: tuple[str, ...], forced: bool) -> None:

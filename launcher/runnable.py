@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from launcher import registry
+from launcher import extras, registry
 from launcher.errors import ConfigError
 from launcher.machine import Machine
 from launcher.spec import RunSpec
@@ -61,8 +61,16 @@ def _packages(spec: RunSpec) -> Iterator[ConfigError]:
     missing = [name for name in needed if find_spec(name) is None]
     if missing:
         rule = f"needs {', '.join(missing)}, not installed for this Python"
-        way = f'pip install "llm-launch[{spec.backend.name}]"'
-        yield ConfigError("backend.name", spec.backend.name, rule, [way])
+        yield ConfigError("backend.name", spec.backend.name, rule, [extras.install(spec.backend.name)])
+    if spec.script is not None:
+        return
+    kind, source = spec.tracking.kind, spec.data.source
+    if kind != "none" and find_spec(kind) is None:  # Each kind is the name of its package.
+        rule = "its package is not installed for this Python"
+        yield ConfigError("tracking.kind", kind, rule, [extras.install("tracking"), "tracking=none"])
+    if source == "huggingface" and find_spec("datasets") is None:
+        rule = "needs datasets, not installed for this Python"
+        yield ConfigError("data.source", source, rule, [extras.install("fsdp"), "data=synthetic"])
 
 
 def _data(spec: RunSpec) -> Iterator[ConfigError]:
@@ -75,11 +83,18 @@ def _data(spec: RunSpec) -> Iterator[ConfigError]:
     files = data_files(spec.data.path)
     if not files:
         yield ConfigError("data.path", spec.data.path, "no file matches", ["data=text", "data=synthetic"])
-    elif not any(path.stat().st_size for path in files):
+    elif not _size(files):
         yield ConfigError("data.path", spec.data.path, "every file that matches is empty", ["data=text"])
     elif spec.data.source == "text" and (binary := next(filter(_is_binary, files), None)) is not None:
         rule = f"{binary} is not UTF-8 text: name text files, or token ids as data=tokens"
         yield ConfigError("data.path", spec.data.path, rule, ["data=text", f"data=tokens data.path={binary}"])
+    elif spec.data.source == "text" and spec.data.tokenizer == "bytes" and _size(files) <= spec.sequence_length:
+        rule = f"{_size(files)} bytes are too few: a sample is {spec.sequence_length} tokens and one more, a byte each"
+        yield ConfigError("data.path", spec.data.path, rule, ["data=text"])
+
+
+def _size(files: list[Path]) -> int:
+    return sum(path.stat().st_size for path in files)
 
 
 def _is_binary(path: Path) -> bool:

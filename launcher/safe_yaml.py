@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher.errors import ConfigError, ConfigErrors
+from launcher.errors import ConfigError, ConfigErrors, unreadable
 
 if TYPE_CHECKING:
     from yaml.events import Event
@@ -35,7 +35,7 @@ def load(path: Path) -> object:
             raise _error(where, path.stat().st_size, "it is larger than 1 MiB")
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise _error(where, None, f"it cannot be read: {error}") from None
+        raise _error(where, None, f"it cannot be read: {unreadable(error)}") from None
     return loads(text, where)
 
 
@@ -51,7 +51,12 @@ def loads(text: str, where: str) -> object:
             _refuse(event, depth, where)
         return _plain(yaml.load(text, Loader=loader), where, where)
     except (yaml.YAMLError, ValueError) as error:
-        raise _error(where, None, f"it is not YAML: {' '.join(str(error).split())}") from None
+        raise _error(where, None, f"it is not YAML: {said(error)}") from None
+
+
+def said(error: Exception) -> str:
+    """What YAML's reader says, in one line and without its name for a text that it was handed."""
+    return " ".join(str(error).split()).replace(' in "<unicode string>"', "")
 
 
 def _loader() -> Any:

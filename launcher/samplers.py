@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from launcher import extras
 from launcher.axes import Axes, Axis
 from launcher.errors import ConfigError, ConfigErrors
 
@@ -38,8 +39,9 @@ def require() -> None:
     try:
         import optuna  # noqa: F401
     except ImportError:
-        rule = 'a sampler needs optuna: pip install "llm-launch[sweep]"'
-        raise ConfigErrors([ConfigError("sweep.sampler", None, rule, ["sweep.sampler=grid"])]) from None
+        rule = "a sampler needs optuna, which is not installed for this Python"
+        ways = [extras.install("sweep"), "sweep.sampler=grid"]
+        raise ConfigErrors([ConfigError("sweep.sampler", None, rule, ways)]) from None
 
 
 def propose(axes: Axes, sampler: str, seed: int, tried: Sequence[Tried]) -> tuple[str, ...]:

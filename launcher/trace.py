@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+from launcher import extras
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.memory import MemoryEstimate
 from launcher.memory.result import Peak, PileBytes, RankPeak
@@ -21,6 +22,7 @@ from launcher.terms import OUTSIDE_PILES, PHASES, Phase, Pile
 
 _TIMEOUT_S = 600
 _SOURCE = "trace of the worker under fake tensors; replay through a model of CUDACachingAllocator"
+_NO_TORCH = "the trace needs torch, which is not installed for this Python"
 _CACHE_PILES = ("workspace",)
 """Taken from torch's allocator by libraries, where fake tensors do not see it; the formula's are added."""
 
@@ -63,7 +65,8 @@ def document(spec: RunSpec, *, python: str = sys.executable, rank: int = 0) -> d
         content: dict[str, Any] = json.loads(target.read_text()) if target.exists() else {}
     if done.returncode != 0:
         rule = content.get("error") or _reason(done.stderr)
-        raise ConfigErrors([ConfigError("--engine", "trace", rule, ["--engine formula"])])
+        ways = [extras.install("fsdp")] if rule == _NO_TORCH else []
+        raise ConfigErrors([ConfigError("--engine", "trace", rule, [*ways, "--engine formula"])])
     return content
 
 
@@ -76,7 +79,7 @@ def _environment() -> dict[str, str]:
 def _reason(errors: str) -> str:
     """The error of a process that wrote no report; libraries may speak after it as they end."""
     if "No module named 'torch'" in errors:
-        return 'the trace needs the frameworks: pip install "llm-launch[fsdp]"'
+        return _NO_TORCH
     lines = [line.strip() for line in errors.splitlines() if re.match(r"[\w.]*(Error|Exception)\b", line)]
     return f"the trace failed: {lines[-1] if lines else 'no message'}"
 

@@ -210,7 +210,7 @@ def test_a_file_that_is_not_json_is_an_error_with_its_path() -> None:
     assert error["path"] == "models/config.json"
     assert error["rule"] == "a config.json is JSON, and this is not: Expecting value: line 1 column 1 (char 0)"
     [error] = _message("[1, 2]")
-    assert (error["found"], error["rule"]) == ("list", "a config.json is one JSON object: {...}")
+    assert (error["found"], error["rule"]) == ("[1, 2]", "a config.json is one JSON object: {...}")
 
 
 def test_an_unknown_model_type_is_an_error_with_those_that_are_known() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +114,7 @@ def test_without_a_supported_megatron_our_rules_answer_alone_and_say_so(
     about = [warning for warning in found.warnings if warning.path == "backend.name"]
     assert len(about) == 1
     assert about[0].rule.startswith(rule)
-    assert about[0].way_out == ('pip install "llm-launch[megatron]"',)
+    assert about[0].way_out == (f"{sys.executable} -m pip install 'llm-launch[megatron]'",)
 
 
 def test_a_validator_that_fails_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +163,7 @@ def test_a_missing_megatron_or_one_of_another_version_stops_a_run(
     monkeypatch.setattr(installed, "found_version", lambda: version)
     found = obstacles(*CPU)["backend.name"]
     assert found[0] == rule
-    assert found[1][0] == 'pip install "llm-launch[megatron]"'
+    assert found[1][0] == f"{sys.executable} -m pip install 'llm-launch[megatron]'"
 
 
 def test_a_gpu_run_needs_transformer_engine_or_megatron_s_own_modules(monkeypatch: pytest.MonkeyPatch) -> None:

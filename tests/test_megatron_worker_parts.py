@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,7 @@ def test_another_version_is_refused_with_the_way_out(version: str) -> None:
         suits(version)
     assert str(caught.value) == (
         f"megatron-core {version} is installed, and this worker drives the training loop of 0.19: "
-        'pip install "llm-launch[megatron]"'
+        f"{sys.executable} -m pip install 'llm-launch[megatron]'"
     )
 
 

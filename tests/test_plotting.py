@@ -190,7 +190,7 @@ def test_a_missing_matplotlib_names_the_extra(
     assert main(["check", "model=tiny", "--plot", "run.png"]) == 2
     assert capsys.readouterr().err == (
         "error: --plot=run.png: a figure needs matplotlib, which is not installed for\n"
-        '  this Python: pip install "llm-launch[plot]"\n'
+        f"  this Python\n  try  {sys.executable} -m pip install 'llm-launch[plot]'\n"
     )
 
 

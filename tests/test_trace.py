@@ -127,7 +127,9 @@ def test_an_interpreter_without_torch_is_told_what_to_install() -> None:
     spec = make_spec("model=tiny", "parallel=fsdp", *_GPU)
     with pytest.raises(ConfigErrors) as raised:
         document(spec, python=_without_packages())
-    assert raised.value.errors[0].rule == 'the trace needs the frameworks: pip install "llm-launch[fsdp]"'
+    (error,) = raised.value.errors
+    assert error.rule == "the trace needs torch, which is not installed for this Python"
+    assert error.way_out == (f"{sys.executable} -m pip install 'llm-launch[fsdp]'", "--engine formula")
 
 
 def _without_packages() -> str:

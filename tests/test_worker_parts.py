@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -148,7 +149,8 @@ def test_a_missing_tracker_names_the_extra(tmp_path: Path) -> None:
     with pytest.raises(TrainingError) as caught:
         metrics.Metrics(context(tmp_path, "tracking=mlflow"), resumed_at=0)
     assert str(caught.value) == (
-        "tracking=mlflow needs a package that is not installed: pip install 'llm-launch[tracking]', or tracking=none"
+        "tracking=mlflow needs a package that is not installed: "
+        f"{sys.executable} -m pip install 'llm-launch[tracking]', or tracking=none"
     )
 
 

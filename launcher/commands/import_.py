@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher import registry
-from launcher.commands.common import add_json, print_json, say
-from launcher.errors import ConfigError, ConfigErrors, SubmitError
+from launcher.commands.common import add_json, print_json, say, write_new
+from launcher.errors import ConfigError, ConfigErrors, unreadable
 
 if TYPE_CHECKING:
     from launcher.importers import Imported
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("kind", choices=registry.names("importers"), help="what the file is")
-    parser.add_argument("file", type=Path, metavar="FILE")
+    parser.add_argument("file", type=Path, metavar="FILE", help="megatron: a shell script, YAML or JSON")
     parser.add_argument("--recipe", type=Path, metavar="OUT.yaml", help="also write a recipe")
     add_json(parser)
 
@@ -59,7 +59,7 @@ def read(kind: str, path: Path) -> Imported:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigErrors([ConfigError(str(path), None, f"the file cannot be read: {error}")]) from None
+        raise ConfigErrors([ConfigError(str(path), None, f"the file cannot be read: {unreadable(error)}")]) from None
     imported: Imported = registry.load("importers", kind).read(text, str(path))
     return imported
 
@@ -73,9 +73,4 @@ def report_not_understood(imported: Imported) -> None:
 def _write_recipe(path: Path, imported: Imported) -> None:
     import yaml
 
-    if path.exists():
-        raise SubmitError(f"{path} exists and is not overwritten")
-    try:
-        path.write_text(yaml.safe_dump(imported.recipe, sort_keys=False))
-    except OSError as error:
-        raise SubmitError(f"{path} cannot be written: {error.strerror}") from None
+    write_new(path, yaml.safe_dump(imported.recipe, sort_keys=False), otherwise=": choose another --recipe")

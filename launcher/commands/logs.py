@@ -33,6 +33,8 @@ def run(options: argparse.Namespace) -> int:
     if options.json and options.follow:
         rule = "it prints what is added as it comes, and --json is one document"
         raise ConfigErrors([ConfigError("--follow", None, rule, ["launch logs --json"])])
+    if options.lines < 1:
+        raise ConfigErrors([ConfigError("--lines", options.lines, "at least one line is shown", ["--lines 1"])])
     directories = find(options.runs)
     rows = runs.read_all(directories if options.runs else directories[-1:])
     if options.json:
@@ -48,6 +50,9 @@ def run(options: argparse.Namespace) -> int:
         for path in _files(directory, options.rank):
             offsets[path] = path.stat().st_size
             _show(path, "".join(_tail(path, options.lines)))
+        if not offsets and not options.follow:
+            who = "" if options.rank is None else f" by rank {options.rank}"
+            say(f"launch: {row.id} is {row.state}, and nothing was printed{who}")
         if options.follow:
             _follow(directory, options.rank, offsets)
     return 0
@@ -110,4 +115,4 @@ def _show(path: Path, text: str) -> None:
 
 def _tail(path: Path, lines: int) -> deque[str]:
     with path.open(errors="replace") as file:
-        return deque(file, maxlen=max(1, lines))
+        return deque(file, maxlen=lines)

@@ -13,7 +13,7 @@ from launcher import machine
 from launcher.catalog import Catalog
 from launcher.check_report import as_json, invalid_as_json
 from launcher.commands.common import assessed, folder
-from launcher.errors import ConfigError, ConfigErrors
+from launcher.errors import ConfigError, ConfigErrors, unreadable
 from launcher.request import request
 from launcher.verdict import VerdictName
 
@@ -50,7 +50,8 @@ def _lines(path: Path) -> Iterator[_Line]:
         with path.open(encoding="utf-8") as lines:
             yield from ((number, line) for number, line in enumerate(lines, 1) if line.strip())
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigErrors([ConfigError("--points", str(path), f"the file cannot be read: {error}")]) from None
+        rule = f"the file cannot be read: {unreadable(error)}"
+        raise ConfigErrors([ConfigError("--points", str(path), rule)]) from None
 
 
 def _shared_out(batches: Iterable[tuple[_Line, ...]], facts: machine.Machine, catalog: Catalog) -> Iterator[Answer]:

@@ -43,8 +43,8 @@ _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("action", choices=tuple(_FEWEST))
-    parser.add_argument("words", nargs="*", metavar="WORD")
+    parser.add_argument("action", choices=tuple(_FEWEST), help="what to do, as above")
+    parser.add_argument("words", nargs="*", metavar="WORD", help="what the action takes, as above")
     parser.add_argument("--run", metavar="RUN", help="save: the run whose command line becomes the recipe")
     parser.add_argument("--summary", metavar="TEXT", help="save: what the recipe is for, in one line")
     parser.add_argument("--name", metavar="NAME", help="fetch: the name to keep it under")
@@ -106,7 +106,7 @@ def _save(words: Sequence[str], options: argparse.Namespace) -> int:
     catalog = Catalog(folder=folder())
     content = recipes.content_of(texts, catalog, summary=options.summary or f"saved from: launch {' '.join(texts)}")
     path = folder() / "recipes" / f"{name}.yaml"
-    write_new(path, recipes.as_text(name, content))
+    write_new(path, recipes.as_text(name, content), otherwise=": choose another name")
     return _said(path, f"launch recipe={name}", options)
 
 

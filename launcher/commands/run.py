@@ -46,7 +46,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_engine(parser)
     parser.add_argument("--force", action="store_true", help="start what does not fit; the record says so")
     parser.add_argument("-m", "--multirun", action="store_true", help="a sweep: model=1b,7b, range(..), glob(..)")
-    parser.add_argument("--from", dest="lock", type=Path, metavar="LOCK", help="repeat a run from its run.lock.yaml")
+    parser.add_argument(
+        "--from", dest="lock", type=Path, metavar="LOCK", help="repeat a run: its lock, directory or name"
+    )
     add_trust(parser)
     parser.add_argument("--debug", action="store_true", help="one rank in the foreground, for pdb")
 

@@ -79,6 +79,5 @@ def json_mapping(text: str, path: str, what: str) -> dict[str, Any]:
     except ValueError as error:
         raise ConfigErrors([ConfigError(path, text[:40], f"{what} is JSON, and this is not: {error}")]) from None
     if not isinstance(content, dict):
-        found = type(content).__name__
-        raise ConfigErrors([ConfigError(path, found, f"{what} is one JSON object: {{...}}")])
+        raise ConfigErrors([ConfigError(path, text[:40], f"{what} is one JSON object: {{...}}")])
     return content

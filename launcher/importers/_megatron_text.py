@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from launcher import safe_yaml
 from launcher.errors import ConfigError, ConfigErrors
 
 _PUNCTUATION = "();&|<>\n"
@@ -71,7 +72,7 @@ def _load_yaml(text: str, path: str) -> object:
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
-        rule = f"this is not YAML: {' '.join(str(error).split())}"
+        rule = f"this is not YAML: {safe_yaml.said(error)}"
         raise ConfigErrors([ConfigError(path, text[:40], rule)]) from None
 
 
@@ -80,7 +81,7 @@ def _from_data(content: object, path: str) -> Arguments:
         return _gather([str(item) for item in content])[0]
     if not isinstance(content, Mapping):
         rule = "an argument list is a mapping of arguments to values, or a list of words"
-        raise ConfigErrors([ConfigError(path, type(content).__name__, rule)])
+        raise ConfigErrors([ConfigError(path, "nothing" if content is None else str(content)[:40], rule)])
     nested = next((content[key] for key in _NESTS if isinstance(content.get(key), Mapping)), content)
     return {
         _name(str(key)): Argument(str(key).lstrip("-"), _typed(value))

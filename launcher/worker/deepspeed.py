@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
+from launcher import extras
 from launcher.worker import loop
 from launcher.worker.engine import Context, Engine
 from launcher.worker.entry import main
@@ -17,7 +18,7 @@ def build(context: Context) -> Engine:
         TrainingError: DeepSpeed is not installed, or one of its operators cannot be compiled here.
     """
     if find_spec("deepspeed") is None:
-        raise TrainingError('DeepSpeed is not installed for this Python: pip install "llm-launch[deepspeed]"')
+        raise TrainingError(f"DeepSpeed is not installed for this Python: {extras.install('deepspeed')}")
     from launcher.worker import deepspeed_engine
 
     return deepspeed_engine.build(context)

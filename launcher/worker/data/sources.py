@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch.distributed as dist
 
+from launcher import extras
 from launcher.runnable import data_files
 from launcher.worker import files
 from launcher.worker.data.corpus import Corpus, Synthetic, TokenFiles
@@ -128,7 +129,7 @@ def _data_set(path: str, split: str) -> Any:
     try:
         import datasets
     except ImportError:
-        raise DataError("data=huggingface needs the package datasets: pip install 'llm-launch[fsdp]'") from None
+        raise DataError(f"data=huggingface needs the package datasets: {extras.install('fsdp')}") from None
     datasets.disable_progress_bars()
     try:
         if not _is_saved(Path(path)):
