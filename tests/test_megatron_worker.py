@@ -54,6 +54,7 @@ TWO = {
     "gpt": (PIPELINE, *GPT),
     "moe": ("parallel.expert=2", DISTRIBUTED, *GROUPED_MOE, "save.export=safetensors"),
     "resumed_data": (DISTRIBUTED,),
+    "saving_beside": (TENSOR, "save.every=4", "save.last=true", "save.async=true"),
 }
 LOADED = {
     "llama": (TENSOR, "parallel.sequence=true"),
@@ -146,6 +147,13 @@ def test_the_newest_checkpoints_are_kept_and_the_outcome_is_written(folder: Path
     outcome = json.loads((run / "logs" / "outcome.json").read_text())
     assert (outcome["state"], outcome["step"]) == ("finished", 10)
     assert not list((folder / "four" / "tensor_data" / "checkpoints").glob("iter_*")), "save.last=false saves nothing"
+
+
+@pytest.mark.usefixtures("two")
+def test_a_checkpoint_is_written_beside_training(folder: Path) -> None:
+    run = folder / "two" / "saving_beside" / "checkpoints"
+    assert sorted(path.name for path in run.glob("iter_*")) == ["iter_0000008", "iter_0000010"]
+    assert (run / "latest_checkpointed_iteration.txt").read_text() == "10"
 
 
 @pytest.mark.usefixtures("four", "two", "reference")

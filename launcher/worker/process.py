@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import multiprocessing
 import os
 import shutil
 import signal
@@ -138,8 +139,12 @@ def leave() -> None:
     """End the process with status 0 and without its destructors.
 
     All that matters is on disk by now, and gloo's threads are at times destroyed before they are joined, which aborts
-    the process ("terminate called without an active exception") and would make a finished run look failed.
+    the process ("terminate called without an active exception") and would make a finished run look failed. Helpers that
+    a framework keeps until the end (Megatron-core's writers, ``core/dist_checkpointing/strategies/async_utils.py`` and
+    ``filesystem_async.py``) are ended here, as Python's exit would: they would wait for work for ever.
     """
+    for child in multiprocessing.active_children():
+        child.terminate()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)

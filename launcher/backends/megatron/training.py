@@ -81,7 +81,9 @@ def _data(spec: RunSpec) -> Arguments:
 def _checkpoints(spec: RunSpec) -> Arguments:
     """A run starts from its own newest checkpoint; the worker looks there before it takes ``save.load``.
 
-    The worker also saves when it is asked to stop, and leaves out the last step's where ``save.last`` is false.
+    The worker also saves when it is asked to stop, and leaves out the last step's where ``save.last`` is false. An
+    asynchronous writer that persists is a new Python process, for a GPU's context does not survive a fork; without a
+    GPU it fails (``torch.cuda.device_count`` is 0 there), and a fork of the rank writes.
     """
     save = spec.save
     saves = save.last or save.every is not None or spec.backend.path is None
@@ -95,7 +97,7 @@ def _checkpoints(spec: RunSpec) -> Arguments:
         "dist-ckpt-optim-fully-reshardable": reshardable,
         "async-save": save.asynchronous,
         "async-strategy": "mcore" if save.asynchronous else None,
-        "use-persistent-ckpt-worker": save.asynchronous,
+        "use-persistent-ckpt-worker": save.asynchronous and spec.hardware.device == "cuda",
     }
 
 
