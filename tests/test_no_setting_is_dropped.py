@@ -48,7 +48,7 @@ PRESETS = {
 }
 """Runs of each backend in which a setting may mean something; one in which it does suffices."""
 
-CONTEXT = {row.path: (row.needs,) for row in (*REFUSED, *WARNED)} | {
+CONTEXT = {row.path: (row.needs,) for row in (*REFUSED, *WARNED) if not row.needs.startswith("parallel=")} | {
     "backend.path": (),
     "data.path": (),
     "data.tokenizer": (),
@@ -61,6 +61,7 @@ CONTEXT = {row.path: (row.needs,) for row in (*REFUSED, *WARNED)} | {
     "cluster.container_image": ("cluster=slurm", "cluster.container=apptainer", "cluster.container_image=a.sif"),
     "cluster.container_mounts": ("cluster=slurm", "cluster.container=apptainer", "cluster.container_image=a.sif"),
 }
+"""What a setting needs beside it; a preset of ``parallel`` would be the run of another backend."""
 
 OTHER: dict[str, tuple[object, ...]] = {
     "model.name": ("other",),
