@@ -6,6 +6,7 @@ looks for new ones.
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import tempfile
@@ -18,6 +19,7 @@ from hypothesis import settings
 from slurm import dev_cluster
 
 _CACHE = tempfile.mkdtemp(prefix="launch-cache-")
+atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
 os.environ["XDG_CACHE_HOME"] = _CACHE
 os.environ["XDG_STATE_HOME"] = f"{_CACHE}/state"
 os.environ["HF_HUB_OFFLINE"] = "1"
