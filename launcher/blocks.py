@@ -58,6 +58,7 @@ class Saved:
         kept: Whether per-operator selective checkpointing keeps it.
         made_by: The linear layer whose output it is, where that matters.
         passing: Whether it is alive at the fullest moment of a forward pass that saves nothing.
+        last: Whether the block's last operation made it.
         readers: The modules whose weights' gradients are computed from it.
         only_readers: Whether nothing else needs it, so that it is not saved where those weights are frozen.
     """
@@ -69,6 +70,7 @@ class Saved:
     kept: bool = False
     made_by: str = ""
     passing: bool = True
+    last: bool = False
     readers: tuple[str, ...] = ()
     only_readers: bool = False
 
@@ -114,7 +116,7 @@ class Engine:
         whole_embedding: Whether every tensor parallel rank holds the whole token embedding, and a tied projection.
         vocabulary_parallel: Whether the loss works on the rank's own part of the vocabulary.
         fused_norm: Whether RMSNorm is one kernel, which saves its input as it is and the reciprocal deviation.
-        repeats_keys: Whether keys and values are copied to every query head before attention.
+        key_heads: Heads that keys and values are copied to before attention; None are the model's own.
         fused_adapters: Whether an adapter's matrices and their linear layer are one operation (Unsloth's kernels).
         logits: What the full loss holds; None is torch's cross entropy on an fp32 copy.
         master_size: Bytes of an element of the master copy, where only what the parameters lack of it is kept.
@@ -139,7 +141,7 @@ class Engine:
     whole_embedding: bool = False
     vocabulary_parallel: bool = False
     fused_norm: bool = False
-    repeats_keys: bool = False
+    key_heads: int | None = None
     fused_adapters: bool = False
     logits: LogitsBytes | None = None
     master_size: int | None = None

@@ -26,7 +26,10 @@ def products(block: Sequence[Weight], spec: RunSpec, engine: Engine) -> Iterator
         return
     # The grouped products of routed experts are operations of another name, which are not kept.
     linears = [weight for weight in block if len(weight.shape) == 2 and weight.split != "expert"]
-    yield from [product for weight in linears for product in _of(weight, spec, engine)][::2]
+    made = [product for weight in linears for product in _of(weight, spec, engine)]
+    if made and adapted.module(linears[-1]) == adapted.module(block[-1]):
+        made[-1] = replace(made[-1], last=True)
+    yield from made[::2]
 
 
 def _of(weight: Weight, spec: RunSpec, engine: Engine) -> Iterator[Saved]:

@@ -48,7 +48,16 @@ _FRAMEWORKS = {
     "zero1": ("parallel=zero1", "zero.reduce_bucket_size=1000000"),
     "zero2": ("parallel=zero2", "zero.reduce_bucket_size=1000000"),
     "zero3": ("parallel=zero3", "zero.reduce_bucket_size=1000000"),
+    "ulysses": ("parallel=ulysses", "zero.reduce_bucket_size=1000000"),
 }
+_LONG = "/".join((
+    "train.sequence_length=4096",
+    "model.max_position_embeddings=4096",
+    "train.micro_batch_size=1",
+    "model.vocab_size=1024",
+))
+"""So many tokens and so few logits that what attention holds decides."""
+
 _BOUND = 0.02
 _MODES = ("none", "selective", "full")
 
@@ -61,6 +70,8 @@ _FSDP = (
     *(f"moe/ddp/{cell}/4" for cell in ("bf16/none", "fp32/none", "fp32/full")),
     *(f"llama/tp/{cell}/4" for cell in ("bf16/none", "fp32/none", "fp32/selective", "bf16/full")),
     *(f"llama/cp/bf16/{mode}/4" for mode in ("none", "full")),
+    *(f"llama/cp/bf16/{mode}/4/parallel.context=4/model.num_key_value_heads=8/{_LONG}" for mode in _MODES),
+    f"llama/fsdp/bf16/selective/4/{_LONG}",
     "llama/hsdp/bf16/none/4",
     "llama/tp+sp/bf16/none/4",
     "llama/fsdp/bf16/none/64",
@@ -74,8 +85,11 @@ _FSDP = (
 _DEEPSPEED = (
     *(f"llama/zero0/{cell}/4" for cell in ("bf16/none", "fp32/full")),
     *(f"llama/zero1/{cell}/4" for cell in ("bf16/none", "fp32/none", "bf16/full", "fp32/full")),
-    *(f"llama/zero2/{cell}/4" for cell in ("bf16/none", "fp32/none", "bf16/selective")),
+    *(f"llama/zero2/{cell}/4" for cell in ("bf16/none", "fp32/none", "bf16/selective", "fp32/full")),
     *(f"llama/zero3/{cell}/4" for cell in ("bf16/none", "fp32/none", "bf16/selective", "fp32/full")),
+    f"llama/ulysses/fp32/full/4/zero=1/{_LONG}",
+    f"llama/ulysses/bf16/none/4/zero=2/parallel.ulysses=4/model.num_key_value_heads=2/{_LONG}",
+    f"llama/ulysses/bf16/selective/4/zero=3/{_LONG}",
 )
 """One process traces them all, each in a world of its own."""
 

@@ -67,8 +67,10 @@ def attention(model: ModelSpec, engine: Engine) -> list[Saved]:
         # The rotary embedding copies the output of a head's norm, so that is not kept.
         rows.append(_saved("head norms", 4 * (queries + keys) + _STATISTIC * heads, "tensor", "attention"))
         rows.append(_scaled(size * (queries + keys), "tensor", "attention"))
-    if engine.scores or engine.repeats_keys:
+    if engine.scores:
         keys = queries
+    elif engine.key_heads:
+        keys = keys // model.key_value_heads * engine.key_heads
     rows += [
         _saved("queries", size * queries, "tensor", "attention"),
         _saved("keys", size * keys, "tensor", "attention"),

@@ -73,14 +73,17 @@ def around(held: Held) -> Iterator[MemoryTerm]:
 
 
 def recomputed(held: Held) -> Iterator[MemoryTerm]:
-    """What the backward pass of one group of checkpointed blocks brings back: ``saved - kept`` of each."""
+    """What the backward pass of one group of checkpointed blocks brings back: ``saved`` of each, less what is there.
+
+    The group's input is there where the first norm saves it as it is, and with selective checkpointing what that keeps.
+    """
     spec = held.spec.checkpointing
     if spec.mode == "none" or not held.blocks:
         return
     group = min(spec.layers or 1, _chunk(held)) if spec.mode == "full" and spec.method == "uniform" else 1
     kind = max(held.blocks, key=lambda kind: held.bytes_of(kind.saved))
     whole = held.bytes_of(item for item in kind.saved if item.part != "cache")
-    one = min(group, kind.count) * whole - (kept_bytes(held, kind) if spec.mode == "selective" else 0)
+    one = min(group, kind.count) * whole - _there(held, kind)
     yield MemoryTerm(
         pile="activations",
         moments=RECOMPUTING,
@@ -88,6 +91,26 @@ def recomputed(held: Held) -> Iterator[MemoryTerm]:
         formula=f"recomputed block: {whole / max(held.tokens, 1):,.0f} B a token x {held.tokens:,} tokens",
         source=SOURCE,
     )
+
+
+def _there(held: Held, kind: BlockKind) -> int:
+    """What of a recomputed block's saved tensors is counted among those that it kept.
+
+    The product that its last operation made is not: recomputation stops before it (``early_stop`` of
+    ``torch/utils/checkpoint.py``), and it stays in the cache.
+    """
+    selective, engine = held.spec.checkpointing.mode == "selective", held.engine
+    if engine.library == "megatron":
+        return kept_bytes(held, kind) if selective else 0
+    rows = [item for item in kind.saved if item.kept and not item.last] if selective else []
+    if held.spec.model.normalization == "layernorm" or engine.fused_norm or engine.residual_size == 4:
+        rows.append(_input(held))
+    return held.bytes_of(rows)
+
+
+def _input(held: Held) -> Saved:
+    size = held.engine.residual_size * held.spec.model.hidden_size
+    return Saved(name="block input", bytes=size, share="residual", part="input")
 
 
 def working(held: Held) -> Iterator[MemoryTerm]:
@@ -160,8 +183,7 @@ def _chunk(held: Held) -> int:
 
 def kept_bytes(held: Held, kind: BlockKind) -> int:
     """What one checkpointed block keeps: its input, and with selective checkpointing what that does not drop."""
-    spec, model, engine = held.spec.checkpointing, held.spec.model, held.engine
-    row = Saved(name="block input", bytes=engine.residual_size * model.hidden_size, share="residual", part="input")
+    spec, engine, row = held.spec.checkpointing, held.engine, _input(held)
     if spec.mode == "full":
         return held.bytes_of([row])
     if engine.library == "transformers":

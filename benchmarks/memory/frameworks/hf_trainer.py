@@ -78,7 +78,7 @@ class HfTrainer:
             scores=spec.model.attention == "eager",
             optimizer="foreach",
             fused_norm=self.fast_kernels,
-            repeats_keys=self.repeats_keys,
+            key_heads=spec.model.num_attention_heads if self.repeats_keys else None,
             fused_adapters=self.fused_adapters,
             logits=causal_loss(self.version, fast=self.fast_kernels),
         )
@@ -125,8 +125,8 @@ def adapters(held: Held) -> Iterator[MemoryTerm]:
 
 
 def recomputed_output(held: Held) -> Iterator[MemoryTerm]:
-    """The output of the block that is recomputed; a fused norm counts its input already, which the checkpoint holds."""
-    if held.spec.checkpointing.mode == "full" and not held.engine.fused_norm:
+    """The output of the block that is recomputed."""
+    if held.spec.checkpointing.mode == "full":
         size = 2 * held.spec.model.hidden_size * held.tokens
         yield _term("activations", _BACKWARD, size, "output of the recomputed block", _CHECKPOINT)
 

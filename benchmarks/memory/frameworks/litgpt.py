@@ -57,7 +57,7 @@ class LitGpt:
             residual_size=2,
             sequence_length=spec.sequence_length,
             optimizer="foreach",
-            repeats_keys=True,
+            key_heads=spec.model.num_attention_heads,
             logits=WHOLE if spec.adapter.name == "none" else CHUNKED,
         )
 

@@ -42,7 +42,7 @@ class Torchtitan:
         """Modules much like those of ``transformers``; the loss outside of the model, on shards of the vocabulary."""
         return replace(
             fsdp_engine(spec),
-            repeats_keys=self.repeats_keys,
+            key_heads=spec.model.num_attention_heads if self.repeats_keys else None,
             vocabulary_parallel=spec.parallel.tensor > 1,
             logits=_COMPILED if self.compiled_loss else None,
         )

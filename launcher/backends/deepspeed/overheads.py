@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from math import ceil
 
-from launcher.backends.deepspeed import pipeline
+from launcher.backends.deepspeed import pipeline, ulysses
 from launcher.backends.deepspeed.dtypes import dtypes
 from launcher.backends.deepspeed.optimizer import is_torch
 from launcher.blocks import Engine
@@ -38,7 +38,11 @@ _LATE = _BACKWARD - {"block_backward"}
 
 
 def engine(spec: RunSpec) -> Engine:
-    """Hugging Face modules cast as a whole to the compute format; flat buffers cut evenly."""
+    """Hugging Face modules cast as a whole to the compute format; flat buffers cut evenly.
+
+    Ulysses keeps attention's output with all tokens of some heads, for attention, and with all heads of some tokens,
+    for the output projection.
+    """
     meaning = dtypes(spec)
     size = DTYPE_BYTES["bf16" if meaning.compute == "fp8" else meaning.compute]
     return Engine(
@@ -48,6 +52,8 @@ def engine(spec: RunSpec) -> Engine:
         sequence_length=spec.sequence_length,
         scores=spec.model.attention == "eager",
         cpu=spec.hardware.device == "cpu",
+        attention_copy=spec.parallel.ulysses > 1,
+        key_heads=ulysses.key_heads(spec),
         gradients_stay=spec.zero.stage == 3 or flat_fp32_gradients(spec),
         grouped_experts=True,
         whole_embedding=True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import lcm
 from typing import Any
 
 from launcher import ways
@@ -23,6 +24,17 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
         if (degree := ways.value_at(spec, path)) != 1:
             rule = "DeepSpeed's groups for it know nothing of ranks that share a sequence"
             yield ConfigError(path, degree, rule, [ways.override(path, 1), "parallel.ulysses=1"])
+
+
+def key_heads(spec: RunSpec) -> int | None:
+    """Heads of keys and values that are exchanged and saved: copied until the ranks divide them.
+
+    ``lcm(heads, p)`` (``launcher/worker/ulysses.py``); of what is saved, all tokens of a ``p``-th of them are as many
+    bytes as all of them of the rank's own tokens. Left out, because the MLP's tensors pass through memory at another
+    time and are more: the buffers of an exchange (``deepspeed/sequence/layer.py``, ``single_all_to_all``).
+    """
+    degree = spec.parallel.ulysses
+    return lcm(spec.model.key_value_heads, degree) if degree > 1 else None
 
 
 def block(spec: RunSpec) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from math import ceil
 from typing import Literal
 
-from launcher.backends.fsdp import stages
+from launcher.backends.fsdp import ring, stages
 from launcher.backends.fsdp.dtypes import dtypes
 from launcher.blocks import Engine
 from launcher.held import NF4_BITS, Held
@@ -68,7 +68,9 @@ def overheads(held: Held) -> Iterable[MemoryTerm]:
     else:
         yield from weight_cache(held)
         yield from buckets(held)
-    yield from gradients_in_flight(held)
+    in_flight = [*gradients_in_flight(held)]
+    yield from in_flight
+    yield from ring.overheads(held, gradients=sum(term.bytes for term in in_flight))
     yield from stages.overheads(held, ddp=is_ddp(held.spec))
 
 
