@@ -25,6 +25,7 @@ SIZES = ("model.num_hidden_layers=4", "model.vocab_size=512", "model.num_key_val
 """Sizes that divide among all layouts below; Megatron pads the vocabulary to 128 rows for each tensor parallel rank."""
 
 GROUPED = "model.num_key_value_heads=2"
+ONE_GROUP = "model.num_key_value_heads=1"
 GROUPED_MOE = (*MOE, GROUPED)
 EVALUATED = ("train.eval_every=5", "train.eval_steps=2")
 MEGATRON = ("parallel=tp", "parallel.tensor=1", "parallel.sequence=false", "zero=0", "train.micro_batch_size=2")
@@ -37,6 +38,7 @@ REFERENCE = {
     "evaluated": ("parallel=ddp", *EVALUATED),
     "moe": ("parallel=ddp", *GROUPED_MOE, "save.export=safetensors"),
     "gpt": ("parallel=ddp", *GPT),
+    "fewer_groups_than_ranks": ("parallel=ddp", ONE_GROUP),
 }
 FOUR = {
     "tensor_pipeline": (TENSOR, PIPELINE, DISTRIBUTED, "save.every=5", "save.last=true", "save.export=safetensors"),
@@ -55,6 +57,7 @@ TWO = {
     "moe": ("parallel.expert=2", DISTRIBUTED, *GROUPED_MOE, "save.export=safetensors"),
     "resumed_data": (DISTRIBUTED,),
     "saving_beside": (TENSOR, "save.every=4", "save.last=true", "save.async=true"),
+    "fewer_groups_than_ranks": (TENSOR, ONE_GROUP),
 }
 LOADED = {
     "llama": (TENSOR, "parallel.sequence=true"),

@@ -164,6 +164,9 @@ class _Layout:
     def _attention_input(self, block: str, kind: str, parameter: torch.Tensor) -> Iterator[Piece]:
         """Query, key and value: Megatron has them group by group, each group with its query heads first."""
         model, gpt = self._model, self._model.family == "gpt"
+        if model.key_value_heads % self._tensor.parts:
+            yield from self._part_of_a_group(block, kind, parameter)
+            return
         groups = self._tensor.of(model.key_value_heads)
         heads, size = model.num_attention_heads // model.key_value_heads, model.head_size
         view = parameter.data.view(groups.stop - groups.start, heads + 2, size, *parameter.shape[1:])
@@ -175,6 +178,22 @@ class _Layout:
             first += count
             if gpt:  # One matrix holds all three.
                 offset += model.key_value_heads * count * size
+
+    def _part_of_a_group(self, block: str, kind: str, parameter: torch.Tensor) -> Iterator[Piece]:
+        """More ranks than groups cut each group's rows evenly, heads or not; attention puts them together again."""
+        size, count = self._model.head_size, parameter.shape[0]
+        heads = self._model.num_attention_heads // self._model.key_value_heads
+        group, first = divmod(self._tensor.part * count, (heads + 2) * size)
+        for letter, start, length in (
+            ("q", 0, heads * size),
+            ("k", heads * size, size),
+            ("v", (heads + 1) * size, size),
+        ):
+            low, high = max(start, first), min(start + length, first + count)
+            if low < high:
+                begin = group * length + low - start
+                view = parameter.data[low - first : high - first]
+                yield self._projection(f"{block}.self_attn.{letter}_proj", slice(begin, begin + high - low), view, kind)
 
     def _projection(self, name: str, rows: slice, view: torch.Tensor, kind: str) -> Piece:
         """Output features of a matrix or bias: rows, or in GPT-2 (``Conv1D``) columns."""
