@@ -119,6 +119,20 @@ def _folders(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError("data.tokenizer", tokenizer, rule, ["data.tokenizer=bytes"])
 
 
+def unseen(spec: RunSpec) -> Iterator[ConfigError]:
+    """What the run names and this machine has not: a warning, since the nodes of a queue may have disks of their own.
+
+    Only names are looked up, no pattern is followed and nothing is read: a check answers at once, whatever it is given.
+    """
+    named = {"script": spec.script, "model.weights": spec.model.weights, "save.load": spec.save.load}
+    if spec.data.source in ("text", "tokens") and (spec.script, spec.backend.path) == (None, None):
+        named["data.path"] = spec.data.path
+    for path, value in named.items():
+        if value is not None and STDLIB not in value and not glob.has_magic(value) and not Path(value).exists():
+            rule = "there is no such file or folder on this machine; the nodes of the job must have it"
+            yield ConfigError(path, value, rule, ["data=synthetic" if path == "data.path" else f"{path}=null"])
+
+
 def data_files(pattern: str) -> list[Path]:
     """The files of ``data.path``: a file, a folder's files, or a glob, in alphabetical order."""
     pattern = pattern.replace(STDLIB, sysconfig.get_path("stdlib"))

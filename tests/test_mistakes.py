@@ -159,6 +159,18 @@ def test_what_a_run_lacks_is_said_before_it_starts(
     assert (error.path, error.rule, error.way_out) == (path, rule, ways)
 
 
+def test_what_a_job_elsewhere_will_read_is_looked_for_before_the_queue(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("data=text", "data.path=nowhere", "model.weights=7b", "save.load=text.txt")
+    main(["check", "--json", "model=tiny", "cluster=slurm", *words])
+    warnings = json.loads(capsys.readouterr().out)["warnings"]
+    found = {each["path"]: each for each in warnings if "on this machine" in each["rule"]}
+    assert found.keys() == {"data.path", "model.weights"}
+    rule = "there is no such file or folder on this machine; the nodes of the job must have it"
+    expected = {"path": "data.path", "found": "nowhere", "rule": rule, "way_out": ["data=synthetic"]}
+    assert found["data.path"] == expected
+    assert not list(runnable.unseen(make_spec("model=tiny", "data=text", "data.path=**/*.txt")))
+
+
 def test_a_missing_sampler_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(ConfigErrors) as caught:

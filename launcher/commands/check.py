@@ -26,6 +26,7 @@ from launcher.commands.common import (
     width,
 )
 from launcher.errors import ConfigError, ConfigErrors
+from launcher.runnable import unseen
 
 _STATUS = {"fits": 0, "tight": 0, "does_not_fit": 3, "invalid": 2}
 
@@ -64,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
         print_json(invalid_as_json(found.errors, unknown))
         return _STATUS["invalid"]
     assessment = assessed(found, engine(options), native=options.native and may_run_code(options))
-    assessment = replace(assessment, warnings=(*unknown, *assessment.warnings))
+    assessment = replace(assessment, warnings=(*unknown, *assessment.warnings, *unseen(assessment.spec)))
     if options.json:
         print_json(as_json(assessment))
     else:

@@ -36,7 +36,7 @@ from launcher.job import Job
 from launcher.plan import Plan, plan
 from launcher.preflight import Assessment
 from launcher.record import directory_of, record
-from launcher.runnable import obstacles
+from launcher.runnable import obstacles, unseen
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -104,7 +104,7 @@ def _refuse(assessment: Assessment, options: argparse.Namespace) -> None:
         if options.json:
             print_json({"schema": 1, "run": None, "check": as_json(assessment)})
         raise DoesNotFit("not started, because it does not fit; --force starts it all the same")
-    for warning in assessment.warnings:
+    for warning in (*assessment.warnings, *unseen(assessment.spec)):
         say(f"warning: {warning.path}={warning.found}: {warning.rule}")
     if assessment.verdict.name != "fits":
         say(f"launch: the memory verdict is {assessment.verdict.name.replace('_', ' ')}")
