@@ -51,6 +51,7 @@ DELIBERATE: tuple[tuple[str, str, str], ...] = (
     ("model.rope_theta", "whole number", "another base would be used than was asked for"),
     ("train.timeout_s", "whole minutes", "another time would be waited than was asked for"),
     ("precision.accumulate", "", "memory is counted for one gradient buffer in one format"),
+    ("precision.master", "keeps fp32 or fp16", "Megatron-FSDP: no estimate for a step on bf16"),
     ("precision.recipe", "needs a scaling recipe", "Megatron-LM would take delayed scaling"),
     ("precision.compute", "computes in", "the target has no such matrix units"),
     ("model.attention", "flash-attn", "the flash-attn package has no such kernel"),
