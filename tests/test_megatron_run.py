@@ -19,7 +19,7 @@ WORDS = (
     *SMALL,
     "data=text",
     'data.path="{stdlib}/json/*.py"',
-    "train.steps=60",
+    "train.steps=30",
     "save.last=true",
     "save.export=safetensors",
     "hardware=cpu",
@@ -51,13 +51,13 @@ def test_a_megatron_run_is_stopped_and_goes_on_where_it_was(tmp_path: Path) -> N
     _, said = process.communicate(timeout=240)
     assert process.returncode == 130, said
     stopped = int((run / "checkpoints" / "latest_checkpointed_iteration.txt").read_text())
-    assert 3 <= stopped < 60
+    assert 3 <= stopped < 30
     assert f"goes on from step {stopped}" in said
     assert runs.read(run).state == "cancelled"
 
     resumed = launch(tmp_path, "resume", "a")
     assert resumed.returncode == 0, resumed.stderr
-    assert [line["step"] for line in lines(run)] == list(range(1, 61))
+    assert [line["step"] for line in lines(run)] == list(range(1, 31))
     assert "between steps" in resumed.stdout, "memory predicted against measured"
     assert launch(tmp_path, "status").stdout.splitlines()[1].split()[:2] == ["a", "finished"]
     assert "iteration" in launch(tmp_path, "logs", "a").stdout
