@@ -81,20 +81,17 @@ def _data(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.data.source not in ("text", "tokens") or spec.data.path is None:
         return
     files = data_files(spec.data.path)
+    size = sum(path.stat().st_size for path in files)
     if not files:
         yield ConfigError("data.path", spec.data.path, "no file matches", ["data=text", "data=synthetic"])
-    elif not _size(files):
+    elif not size:
         yield ConfigError("data.path", spec.data.path, "every file that matches is empty", ["data=text"])
     elif spec.data.source == "text" and (binary := next(filter(_is_binary, files), None)) is not None:
         rule = f"{binary} is not UTF-8 text: name text files, or token ids as data=tokens"
         yield ConfigError("data.path", spec.data.path, rule, ["data=text", f"data=tokens data.path={binary}"])
-    elif spec.data.source == "text" and spec.data.tokenizer == "bytes" and _size(files) <= spec.sequence_length:
-        rule = f"{_size(files)} bytes are too few: a sample is {spec.sequence_length} tokens and one more, a byte each"
+    elif spec.data.source == "text" and spec.data.tokenizer == "bytes" and size <= spec.sequence_length:
+        rule = f"{size} bytes are too few: a sample is {spec.sequence_length} tokens and one more, a byte each"
         yield ConfigError("data.path", spec.data.path, rule, ["data=text"])
-
-
-def _size(files: list[Path]) -> int:
-    return sum(path.stat().st_size for path in files)
 
 
 def _is_binary(path: Path) -> bool:

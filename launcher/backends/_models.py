@@ -115,3 +115,9 @@ def _targets(spec: RunSpec) -> Iterator[ConfigError]:
         rule = f"the linear layers of this model are {', '.join(known)}; {', '.join(unknown)} are not among them"
         way_out = [ways.override("adapter.targets", known)]
         yield ConfigError("adapter.targets", list(spec.adapter.targets), rule, way_out)
+
+
+def tensor_degrees(spec: RunSpec) -> Iterator[str]:
+    """Ways out to tensor parallel degrees that divide the world and the key and value heads, which are not copied."""
+    degrees = ways.divisors(spec.model.key_value_heads)
+    return ways.nearest(spec, "parallel.tensor", degrees, lambda run: run.gpus % run.model_parallel == 0, limit=2)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from launcher import runs, state
-from launcher.commands.common import add_json, print_json, say
+from launcher.commands.common import add_json, add_runs, print_json, say
 from launcher.commands.status import find
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.slurm import jobs
@@ -18,9 +18,7 @@ from launcher.state import RunState
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument(
-        "runs", nargs="*", metavar="RUN", help="a run's or sweep's name or directory, or a run's job id"
-    )
+    add_runs(parser)
     add_json(parser)
 
 

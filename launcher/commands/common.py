@@ -34,6 +34,12 @@ def add_overrides(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
+def add_runs(parser: argparse.ArgumentParser) -> None:
+    """The positional runs."""
+    words = "a run's or sweep's name or directory, or a run's job id"
+    parser.add_argument("runs", nargs="*", metavar="RUN", help=words)
+
+
 def add_json(parser: argparse.ArgumentParser) -> None:
     """``--json``: one JSON document on stdout and nothing else there."""
     parser.add_argument("--json", action="store_true", help="print one JSON document")

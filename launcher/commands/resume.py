@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from launcher import attempts, runs, state, trust
-from launcher.commands.common import add_json, add_trust, print_json, say
+from launcher.commands.common import add_json, add_runs, add_trust, print_json, say
 from launcher.commands.status import find, sweep_of
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.parse import parse
@@ -18,9 +18,7 @@ from launcher.submit import resubmit
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument(
-        "runs", nargs="*", metavar="RUN", help="a run's or sweep's name or directory, or a run's job id"
-    )
+    add_runs(parser)
     add_trust(parser)
     add_json(parser)
 

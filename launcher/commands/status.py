@@ -9,15 +9,13 @@ import argparse
 from pathlib import Path
 
 from launcher import runs, state
-from launcher.commands.common import add_json, folder, print_json, width
+from launcher.commands.common import add_json, add_runs, folder, print_json, width
 from launcher.errors import ConfigError, ConfigErrors
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument(
-        "runs", nargs="*", metavar="RUN", help="a run's or sweep's name or directory, or a run's job id"
-    )
+    add_runs(parser)
     add_json(parser)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from launcher import ways
+from launcher.backends import _models
 from launcher.errors import ConfigError
 from launcher.spec import RunSpec
 
@@ -48,9 +48,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError(path, degree, rule, back)
     elif model.key_value_heads % degree:
         rule = f"must divide the {model.key_value_heads} key and value heads: AutoTP gives further ranks no attention"
-        heads = ways.divisors(model.key_value_heads)
-        legal = ways.nearest(spec, path, heads, lambda run: run.gpus % run.model_parallel == 0, limit=2)
-        yield ConfigError(path, degree, rule, legal)
+        yield ConfigError(path, degree, rule, _models.tensor_degrees(spec))
     if spec.parallel.sequence:
         rule = "AutoTP keeps norms and residuals whole on every tensor parallel rank"
         yield ConfigError("parallel.sequence", True, rule, ["parallel.sequence=false", "parallel=tp"])

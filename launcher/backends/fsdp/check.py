@@ -86,9 +86,7 @@ def _tensor(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError(path, degree, rule, [*back, "parallel=tp"])
     elif model.key_value_heads % degree:
         rule = f"must divide the {model.key_value_heads} key and value heads: transformers does not repeat them"
-        heads = ways.divisors(model.key_value_heads)
-        legal = ways.nearest(spec, path, heads, lambda run: run.gpus % run.model_parallel == 0, limit=2)
-        yield ConfigError(path, degree, rule, legal)
+        yield ConfigError(path, degree, rule, _models.tensor_degrees(spec))
     if spec.parallel.sequence and spec.train.loss == "chunked":
         rule = "the chunked loss cuts the sequence, which parallel.sequence has split over the ranks already"
         yield ConfigError("train.loss", "chunked", rule, ["train.loss=full", "parallel.sequence=false"])
