@@ -5,12 +5,15 @@ What torchrun does is the matter of the tests of whole runs.
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 from collections.abc import Callable, Mapping, Sequence
-from multiprocessing import connection
+from multiprocessing import connection, forkserver
 from pathlib import Path
+from unittest import mock
 
+_UNTOUCHED = dict(os.environ)
 _FORKED = multiprocessing.get_context("forkserver")
 _FORKED.set_forkserver_preload(["launcher.worker.fsdp"])
 
@@ -32,6 +35,7 @@ def run(
     Raises:
         AssertionError: A rank failed, or a rank is not done in time; the others are ended.
     """
+    _start()
     places = [{**environment, **_place(rank, count)} for rank in range(count)]
     ranks = [_FORKED.Process(target=_rank, args=(program, arguments, place, log)) for place in places]
     for rank in ranks:
@@ -47,6 +51,16 @@ def run(
         for rank in ranks:
             rank.kill()
             rank.join()
+
+
+@functools.cache
+def _start() -> None:
+    """Start the process that ranks are forked from, without what the test that comes first has set.
+
+    Modules read variables as they are imported (TorchInductor its compiler), and every later rank would inherit it.
+    """
+    with mock.patch.dict(os.environ, _UNTOUCHED, clear=True):
+        forkserver.ensure_running()
 
 
 def _place(rank: int, count: int) -> dict[str, str]:
