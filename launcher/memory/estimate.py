@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
@@ -10,14 +10,14 @@ from types import ModuleType
 from typing import Protocol
 
 from launcher.blocks import Engine, Family
-from launcher.counted import parameter_counts
+from launcher.counted import kinds_of, parameter_counts
 from launcher.dtypes import Dtypes
 from launcher.held import Held, held
 from launcher.memory import activations, device, host, logits, states
 from launcher.memory.band import Band, band
 from launcher.memory.result import MemoryEstimate, Needs, ParameterCount, Peak, PileBytes, RankPeak
-from launcher.rank import Strategy, views
-from launcher.spec import RunSpec
+from launcher.rank import RankView, Strategy, views
+from launcher.spec import ModelSpec, RunSpec
 from launcher.terms import MOMENTS, OUTSIDE_PILES, PHASES, PILES, MemoryTerm, Moment, Phase
 
 
@@ -110,9 +110,24 @@ def estimate(
 
 
 def needs(spec: RunSpec, *, family: Family, strategies: Iterable[Strategy], backend: Backend) -> Needs:
-    """The part of the estimate that a verdict rests on, in two thirds of its time; the arguments are the same."""
-    ranks = rank_terms(spec, family=family, strategies=strategies, backend=backend)
-    return _needs(ranks, family, _band(spec, backend))
+    """The part of the estimate that a verdict rests on, in half of its time; the arguments are the same."""
+    fullest = _fullest(views(spec, strategies), family, spec.model)
+    return _needs(_terms_of(fullest, spec, family, backend), family, _band(spec, backend))
+
+
+def _fullest(stages: Sequence[RankView], family: Family, model: ModelSpec) -> tuple[RankView, ...]:
+    """Of the inner stages with the same kinds of layers, that with the most micro-batches in flight, the first of such.
+
+    An inner stage's place counts for nothing else: no term looks at more of it than whether it is the first.
+    """
+    found: dict[Hashable, RankView] = {}
+    for view in stages:
+        outer = view.stage == 0 or view.embedding or view.head
+        kinds = kinds_of(family, model, view.layers, first_apart=True)
+        key = view.stage if outer else frozenset((name, count) for name, _, count in kinds)
+        if key not in found or found[key].in_flight < view.in_flight:
+            found[key] = view
+    return tuple(found.values())
 
 
 def _needs(ranks: Sequence[RankTerms], family: Family, error: Band) -> Needs:
@@ -145,8 +160,12 @@ def rank_terms(
     backend: Backend,
 ) -> tuple[RankTerms, ...]:
     """All terms of one rank of each pipeline stage."""
+    return _terms_of(views(spec, strategies), spec, family, backend)
+
+
+def _terms_of(stages: Iterable[RankView], spec: RunSpec, family: Family, backend: Backend) -> tuple[RankTerms, ...]:
     dtypes, engine = backend.dtypes(spec), backend.engine(spec)
-    helds = [held(spec, view, family, dtypes, engine) for view in views(spec, strategies)]
+    helds = [held(spec, view, family, dtypes, engine) for view in stages]
     return tuple(RankTerms(held=one, terms=tuple(_terms(one, backend))) for one in helds)
 
 

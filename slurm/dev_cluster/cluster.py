@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -26,6 +27,7 @@ LIFETIME_S = 3600.0
 """Seconds after which a cluster that nobody stops ends by itself."""
 
 _START_S = 180
+_STARTS = Path(tempfile.gettempdir()) / "slurm-dev-cluster-start"
 _SUBFOLDERS = ("etc", "run", "log", "ctld", "spool", "munge", "dev", "db")
 _NULL = os.makedev(1, 3)
 _LONGEST_SOCKET = 107
@@ -127,11 +129,11 @@ def start(
         packages.install(accounting=accounting)
         shutil.rmtree(folder, ignore_errors=True)
         layout = Layout(folder=folder, accounting=accounting, nodes=nodes, gpus=gpus)
-        layout = replace(
-            layout, port=_free_ports(11 + nodes), first_job_id=1000 + secrets.randbelow(60_000_000), version=_version()
-        )
-        _write(layout)
-        _start_keeper(layout, lifetime_s)
+        layout = replace(layout, first_job_id=1000 + secrets.randbelow(60_000_000), version=_version())
+        with _locked(_STARTS):  # Ports that were found free are taken before another cluster looks.
+            layout = replace(layout, port=_free_ports(11 + nodes))
+            _write(layout)
+            _start_keeper(layout, lifetime_s)
         return Cluster(layout=layout)
 
 
@@ -254,7 +256,7 @@ def _version() -> tuple[int, int]:
 
 def _free_ports(count: int) -> int:
     """The first of so many free ports in a row, below those that jobs take for their rendezvous (from 20000 on)."""
-    first_tried = os.getpid() % 450 * 20
+    first_tried = secrets.randbelow(450) * 20
     for first in (11000 + (first_tried + step) % 9000 for step in range(0, 9000, 20)):
         with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
             for port in range(first, first + count):
@@ -264,8 +266,8 @@ def _free_ports(count: int) -> int:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """One start or stop at a time: pytest's workers share a cluster."""
-    with folder.with_name(f"{folder.name}.lock").open("w") as lock:
+def _locked(path: Path) -> Iterator[None]:
+    """One at a time: starts and stops of a cluster that pytest's workers share, and starts on one machine."""
+    with path.with_name(f"{path.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

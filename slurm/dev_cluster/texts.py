@@ -175,8 +175,11 @@ GRANT ALL ON slurm_acct_db.* TO 'slurm'@'127.0.0.1';
 
 
 def mariadb_sh(layout: Layout) -> str:
-    """Make a database in the tmpfs at ``db/`` and serve it; nothing of it has to survive."""
-    options = f"--no-defaults --user=root --datadir={layout.folder}/db/data"
+    """Make a database in the tmpfs at ``db/`` and serve it; nothing of it has to survive.
+
+    So do its temporary tables: they are named by process id, which is the same in two clusters, and would meet in /tmp.
+    """
+    options = f"--no-defaults --user=root --datadir={layout.folder}/db/data --tmpdir={layout.folder}/db"
     quick = "--innodb-log-file-size=8M --innodb-flush-method=nosync"
     return f"""\
 mariadb-install-db {options} --auth-root-authentication-method=normal --skip-test-db {quick}
