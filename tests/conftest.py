@@ -17,6 +17,7 @@ import pytest
 from hypothesis import settings
 
 from slurm import dev_cluster
+from tests import slurm_runs
 
 _CACHE = tempfile.mkdtemp(prefix="launch-cache-")
 atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
@@ -40,3 +41,13 @@ def slurm_cluster() -> Iterator[dev_cluster.Cluster]:
     yield cluster
     cluster.stop()
     shutil.rmtree(folder)
+
+
+@pytest.fixture
+def training_cluster(
+    slurm_cluster: dev_cluster.Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[dev_cluster.Cluster]:
+    """The cluster for a test that trains, at work in a folder of its own."""
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    with slurm_runs.at(tmp_path, slurm_cluster):
+        yield slurm_cluster

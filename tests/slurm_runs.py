@@ -18,6 +18,8 @@ from slurm.dev_cluster import Cluster
 
 SLURM = ("cluster=slurm", "hardware.device=cpu", "model=tiny", "precision=fp32")
 
+WORLD = ("cluster.nodes=2", "cluster.gpus_per_node=2", "train.micro_batch_size=2")
+
 SCRIPT = """
 import argparse, json, os, signal, sys, time
 parser = argparse.ArgumentParser()
@@ -114,6 +116,11 @@ def lines(run: Path) -> list[dict[str, Any]]:
     """``metrics.jsonl``."""
     path = run / "metrics.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def losses(run: Path) -> list[tuple[int, float]]:
+    """Of every step."""
+    return [(line["step"], line["loss"]) for line in lines(run)]
 
 
 def restarts(cluster: Cluster, run: Path) -> int:

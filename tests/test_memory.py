@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as draw
 
 from launcher import registry
-from launcher.memory import MemoryEstimate, estimate
+from launcher.memory import MemoryEstimate, estimate, needs
 from launcher.memory.estimate import RankTerms, rank_terms
 from launcher.spec import RunSpec
 from launcher.terms import MOMENTS, PHASES, Pile
@@ -103,6 +103,25 @@ def test_the_peak_is_that_of_its_phase_and_its_stage(spec: RunSpec) -> None:
     worst = max(answer.ranks, key=lambda rank: rank.allocated_bytes)
     assert (worst.stage, worst.allocated_bytes) == (answer.peak.stage, answer.peak.allocated_bytes)
     assert answer.static_bytes <= answer.peak.allocated_bytes
+
+
+@given(
+    spec=specs(),
+    stages=draw.sampled_from((2, 4, 8)),
+    schedule=draw.sampled_from(("1f1b", "gpipe", "interleaved", "zero_bubble", "dualpipe")),
+    first=draw.sampled_from((None, 3)),
+    backend=draw.sampled_from(("megatron", "deepspeed", "fsdp")),
+)
+@settings(deadline=None, max_examples=50)
+def test_what_a_verdict_rests_on_is_that_of_the_estimate(
+    spec: RunSpec, stages: int, schedule: str, first: int | None, backend: str
+) -> None:
+    chunks = 2 if schedule == "interleaved" else 1
+    layout = {"schedule": schedule, "virtual_pipeline": chunks, "first_stage_layers": first}
+    spec = changed(changed(spec, "parallel", pipeline=stages, **layout), "backend", name=backend)
+    whole, part = estimated(spec), needs(spec, **_modules(spec))
+    found = (part.peak, part.outside_bytes, part.host, part.disk)
+    assert found == (whole.peak, whole.outside_bytes, whole.host, whole.disk)
 
 
 @given(spec=specs())
