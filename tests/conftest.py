@@ -44,10 +44,11 @@ def slurm_cluster() -> Iterator[dev_cluster.Cluster]:
 
 
 @pytest.fixture
-def training_cluster(
+def cluster(
     slurm_cluster: dev_cluster.Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[dev_cluster.Cluster]:
-    """The cluster for a test that trains, at work in a folder of its own."""
+    """The cluster, at work in a folder of its own with a script that needs no torch."""
+    (tmp_path / "train.py").write_text(slurm_runs.SCRIPT)
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
     with slurm_runs.at(tmp_path, slurm_cluster):
         yield slurm_cluster

@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher import cli, runs
+from launcher import cli, runs, state
 from launcher.state import RunState
 from slurm.dev_cluster import Cluster
 
 SLURM = ("cluster=slurm", "hardware.device=cpu", "model=tiny", "precision=fp32")
-
-WORLD = ("cluster.nodes=2", "cluster.gpus_per_node=2", "train.micro_batch_size=2")
 
 SCRIPT = """
 import argparse, json, os, signal, sys, time
@@ -81,6 +79,14 @@ def submit(name: str, *words: str) -> Path:
     answer = launch(*SLURM, *own, f"run.name={name}", *words)
     assert answer.status == 0, answer.err
     return Path.cwd() / "runs" / name
+
+
+def submitted(run: Path) -> Path:
+    """A run directory with a job that nobody but Slurm could tell about."""
+    run.mkdir(parents=True)
+    (run / "spec.json").write_text("{}")
+    state.write_atomically(run / state.SUBMISSION, {"kind": "slurm", "job_id": "1"})
+    return run
 
 
 def wait(what: str, condition: Callable[[], object], seconds: float = 120) -> None:

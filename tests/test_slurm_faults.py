@@ -12,7 +12,7 @@ from tests.slurm_runs import ended, lines, processes, submit, wait
 from tests.training import SMALL
 
 
-def test_a_rank_that_hangs_is_named_and_does_not_hold_the_job(training_cluster: Cluster) -> None:
+def test_a_rank_that_hangs_is_named_and_does_not_hold_the_job(cluster: Cluster) -> None:
     words = (*SMALL, "cluster.gpus_per_node=2", "train.micro_batch_size=2", "train.steps=100000", "parallel=fsdp")
     run = submit("hangs", *words, "train.timeout_s=20", "cluster.requeues=0")
     wait("steps", lambda: lines(run), 240)
@@ -24,7 +24,7 @@ def test_a_rank_that_hangs_is_named_and_does_not_hold_the_job(training_cluster: 
     assert not processes(run), "not even the one that was stopped"
 
 
-def test_a_full_disk_is_said_and_leaves_the_last_checkpoint(training_cluster: Cluster) -> None:
+def test_a_full_disk_is_said_and_leaves_the_last_checkpoint(cluster: Cluster) -> None:
     run = Path.cwd() / "runs" / "full"
     small = f"cluster.setup=['mount -t tmpfs -o size=2m tmpfs {run}/checkpoints']"
     words = ("cluster.gpus_per_node=1", "train.micro_batch_size=4", "parallel=fsdp", "save.every=5", "save.keep=3")
@@ -32,6 +32,6 @@ def test_a_full_disk_is_said_and_leaves_the_last_checkpoint(training_cluster: Cl
     ending = ended(run, 240)
     assert ending.state == "failed"
     assert "no space left on the disk; step-00000005 is intact" in str(ending.reason)
-    [inside] = training_cluster.processes("node4", "slurmd")
+    [inside] = cluster.processes("node4", "slurmd")
     saved = Path(f"/proc/{inside}/root{run}/checkpoints/step-00000005/state.json")
     assert json.loads(saved.read_text())["step"] == 5

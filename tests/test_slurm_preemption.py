@@ -7,22 +7,23 @@ from pathlib import Path
 
 from launcher import runs
 from slurm.dev_cluster import Cluster
-from tests.slurm_runs import WORLD, lines, losses, restarts, submit, succeeds, wait
+from tests.slurm_runs import lines, losses, restarts, submit, succeeds, wait
 from tests.training import SMALL
 
 
-def test_a_preempted_run_has_the_losses_of_an_undisturbed_one(training_cluster: Cluster) -> None:
-    words = (*SMALL, *WORLD, "train.steps=150", "data.workers=1", "cluster.partition=low")
+def test_a_preempted_run_has_the_losses_of_an_undisturbed_one(cluster: Cluster) -> None:
+    world = ("cluster.nodes=2", "cluster.gpus_per_node=1", "train.micro_batch_size=4")
+    words = (*SMALL, *world, "train.steps=150", "data.workers=1", "cluster.partition=low")
     disturbed = submit("disturbed", *words, "parallel=fsdp")
     wait("steps", lambda: len(lines(disturbed)) > 3, 240)
-    preempt(training_cluster, disturbed)
+    preempt(cluster, disturbed)
     wait("the requeue", lambda: runs.read(disturbed).state == "requeued", 120)
     reason = str(runs.read(disturbed).reason)
     # Slurm may put the job back before its first node has said why it left.
     assert reason.startswith(("preempted after step ", "stopped by Slurm")), reason
     saved = [json.loads((path / "state.json").read_text())["step"] for path in disturbed.glob("checkpoints/step-*")]
     succeeds(disturbed, 300)
-    assert restarts(training_cluster, disturbed) == 1
+    assert restarts(cluster, disturbed) == 1
     assert 0 < saved[0] < 150
     whole = submit("whole", *words, "parallel=fsdp")
     succeeds(whole, 300)

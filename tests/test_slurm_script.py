@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from launcher.slurm import partitions
 from launcher.submit import sbatch_text
 from slurm.dev_cluster import Cluster
 from tests.helpers import assert_golden, make_spec
-from tests.slurm_runs import SCRIPT, SLURM, at, launch
+from tests.slurm_runs import SCRIPT, SLURM, launch
 
 PROFILES = {
     "plain": (),
@@ -84,13 +83,6 @@ def test_time_limits_are_read_as_slurm_prints_them(text: str, minutes: int | Non
 )
 def test_gpus_are_read_as_sinfo_prints_them(gres: str, gpus: tuple[tuple[str, int], ...]) -> None:
     assert partitions.gpus(gres) == gpus
-
-
-@pytest.fixture
-def cluster(slurm_cluster: Cluster, tmp_path: Path) -> Iterator[Cluster]:
-    (tmp_path / "train.py").write_text(SCRIPT)
-    with at(tmp_path, slurm_cluster):
-        yield slurm_cluster
 
 
 REFUSED = [

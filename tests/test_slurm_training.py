@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from slurm.dev_cluster import Cluster
-from tests.slurm_runs import WORLD, lines, losses, submit, succeeds
+from tests.slurm_runs import lines, losses, submit, succeeds
 from tests.training import SMALL
 
 
-def test_two_jobs_on_one_node_do_not_meet(training_cluster: Cluster) -> None:
+def test_two_jobs_on_one_node_do_not_meet(cluster: Cluster) -> None:
     words = (*SMALL, "cluster.gpus_per_node=1", "train.micro_batch_size=4", "parallel=fsdp", "train.steps=5")
     both = [submit(name, *words, "cluster.extra.nodelist=node3") for name in ("one", "other")]
     for run in both:
@@ -23,8 +23,9 @@ def test_two_jobs_on_one_node_do_not_meet(training_cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     "engine", [("parallel=zero3",), ("parallel=tp", "parallel.tensor=2")], ids=["zero3", "megatron"]
 )
-def test_the_other_engines_train_on_two_nodes(training_cluster: Cluster, engine: tuple[str, ...]) -> None:
-    run = submit("other", *SMALL, *WORLD, "train.steps=5", *engine)
+def test_the_other_engines_train_on_two_nodes(cluster: Cluster, engine: tuple[str, ...]) -> None:
+    world = ("cluster.nodes=2", "cluster.gpus_per_node=2", "train.micro_batch_size=2")
+    run = submit("other", *SMALL, *world, "train.steps=5", *engine)
     succeeds(run, 400)
     found: list[dict[str, Any]] = lines(run)
     assert [line["step"] for line in found] == [1, 2, 3, 4, 5]
