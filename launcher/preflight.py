@@ -18,6 +18,8 @@ from launcher.verdict import Verdict
 
 _WAYS_SHOWN = 4
 
+type Rule = Callable[[RunSpec], Iterable[ConfigError]]
+
 type Refinement = Callable[[RunSpec, MemoryEstimate], MemoryEstimate]
 
 
@@ -113,8 +115,7 @@ def broken_rules(spec: RunSpec) -> Iterator[ConfigError]:
 
 def warnings(spec: RunSpec) -> tuple[ConfigError, ...]:
     """What runs but bites, as far as the configuration alone shows it."""
-    modules = (*_general(), *_special(spec))
-    return _distinct(warning for module in modules for warning in _call(module, "warnings", spec))
+    return _distinct(_found((*_general(), *_special(spec)), spec, "warnings"))
 
 
 def estimated(spec: RunSpec) -> MemoryEstimate:
@@ -143,9 +144,15 @@ def _judged(spec: RunSpec) -> Verdict | None:
     return verdict.judge(spec, memory.needs(spec, **parts(spec)))
 
 
-def _found(modules: Iterable[ModuleType], spec: RunSpec) -> Iterator[ConfigError]:
-    for module in modules:
-        yield from _call(module, "check", spec)
+def _found(modules: tuple[ModuleType, ...], spec: RunSpec, name: str = "check") -> Iterator[ConfigError]:
+    for function in _functions(modules, name):
+        yield from function(spec)
+
+
+@cache
+def _functions(modules: tuple[ModuleType, ...], name: str) -> tuple[Rule, ...]:
+    """The functions of this name of those modules that have one."""
+    return tuple(getattr(module, name) for module in modules if hasattr(module, name))
 
 
 @cache
@@ -159,12 +166,6 @@ def _special(spec: RunSpec) -> tuple[ModuleType, ...]:
 
 def _all(package: str) -> tuple[ModuleType, ...]:
     return tuple(registry.load(package, name) for name in registry.names(package))
-
-
-def _call(module: ModuleType, name: str, spec: RunSpec) -> Iterator[ConfigError]:
-    function = getattr(module, name, None)
-    if function is not None:
-        yield from function(spec)
 
 
 def _distinct(found: Iterable[ConfigError]) -> tuple[ConfigError, ...]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 type Pile = Literal[
     "parameters",
@@ -77,9 +76,8 @@ whose backward pass is the last, beside the gradients of all others.
 ALWAYS: frozenset[Moment] = frozenset(MOMENTS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryTerm:
-    """Bytes of one pile on one rank.
+class MemoryTerm(NamedTuple):
+    """Bytes of one pile on one rank; a tuple, since an estimate makes dozens of them.
 
     Attributes:
         pile: The pile that CONTRACT.md's report adds it to.
