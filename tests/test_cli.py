@@ -12,6 +12,7 @@ import pytest
 from launcher import state
 from launcher.catalog import Catalog
 from launcher.cli import RESERVED, VERBS, main
+from launcher.commands.common import pasteable
 
 HEAVY = ("torch", "deepspeed", "megatron", "transformers", "submitit")
 
@@ -128,6 +129,29 @@ def test_what_a_foreign_file_says_and_nobody_understands_is_a_warning_of_the_ans
     found = {warning["found"]: warning for warning in warnings if warning["path"] == str(file)}
     assert any("no-such-argument" in item for item in found)
     assert {warning["rule"] for warning in found.values()} == {"it is not understood, and not in the estimate"}
+
+
+def test_what_a_foreign_file_leaves_open_is_no_warning_once_it_is_set(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "train.sh"
+    sizes = "--num-layers 4 --hidden-size 256 --num-attention-heads 4 --seq-length 512"
+    file.write_text(f"{sizes} --tokenizer-type Llama2Tokenizer\n")
+    words = ["hardware=h100_80g", "cluster.gpus_per_node=1", "model.vocab_size=1024"]
+    found = []
+    for given in (words[:2], words):
+        main(["check", "--json", "--megatron-args", str(file), *given])
+        warnings = json.loads(capsys.readouterr().out)["warnings"]
+        found.append([warning["found"] for warning in warnings if warning["path"] == str(file)])
+    assert found == [["the vocabulary of --tokenizer-type Llama2Tokenizer: set model.vocab_size"], []]
+
+
+def test_words_that_are_shown_come_out_of_a_shell_as_they_were() -> None:
+    words = ["model.source='a list of arguments'", "a=$HOME's", "b=[1, 2]", "c", 'd=it\'s "so"\\!']
+    shown = pasteable(words)
+    assert shown.startswith("\"model.source='a list of arguments'\" \\\n  ")
+    done = subprocess.run(["bash", "-c", f"printf '%s\\n' {shown}"], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == words
 
 
 def test_run_draws_what_it_refuses_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,11 +5,13 @@ from typing import Any
 
 import pytest
 
+from launcher import preflight
 from launcher.backends.deepspeed import extra
 from launcher.errors import ConfigErrors
 from launcher.importers.deepspeed import read
 from launcher.recipes import Recipe
 from tests.helpers import make_spec
+from tests.rule_cases import NODE
 
 ZERO3_OFFLOAD: dict[str, Any] = {
     "bf16": {"enabled": True},
@@ -47,7 +49,7 @@ def test_a_zero_3_offload_config_gives_its_settings() -> None:
     assert (spec.backend.name, spec.zero.stage, spec.precision.compute) == ("deepspeed", 3, "bf16")
     assert (spec.zero.offload_optimizer, spec.zero.offload_parameters) == ("cpu", "nvme")
     assert (spec.zero.nvme_path, spec.zero.max_live_parameters) == ("/scratch", 2_000_000_000)
-    assert spec.zero.gather_16bit_weights_on_save
+    assert spec.save.export == "safetensors"
     assert (spec.train.micro_batch_size, spec.train.global_batch_size) == (2, 64)
     assert (spec.optimizer.name, spec.optimizer.lr, spec.optimizer.beta2) == ("adamw", 2e-5, 0.999)
     assert (spec.optimizer.schedule, spec.optimizer.warmup_steps, spec.optimizer.clip) == ("constant", 100, 1.0)
@@ -85,11 +87,21 @@ def test_values_that_another_program_fills_in_are_named() -> None:
     found = read(json.dumps(config), "ds_config.json")
     assert found.overrides == ("parallel=zero2",)
     assert found.not_understood == (
-        "bf16.enabled=auto: the program that reads the file decides it",
-        "train_batch_size=auto: the program that reads the file decides it",
-        "gradient_clipping=auto: the program that reads the file decides it",
-        "zero_optimization.reduce_bucket_size=auto: the program that reads the file decides it",
+        "auto, which the program that reads the file decides; defaults stand for: "
+        "bf16.enabled, train_batch_size, gradient_clipping, zero_optimization.reduce_bucket_size",
     )
+
+
+def test_the_zero_3_file_of_the_hugging_face_documentation_is_a_valid_run() -> None:
+    numbers = {"optimizer", "scheduler", "gradient_accumulation_steps", "train_batch_size", "gradient_clipping"}
+    config = {key: value for key, value in ZERO3_OFFLOAD.items() if key not in numbers}
+    config["zero_optimization"] = ZERO3_OFFLOAD["zero_optimization"] | {
+        "offload_param": {"device": "cpu", "pin_memory": True},
+        "reduce_bucket_size": "auto",
+        "stage3_prefetch_bucket_size": "auto",
+    }
+    found = read(json.dumps(config), "ds_config.json")
+    assert preflight.errors(make_spec("model=7b", *NODE, *found.overrides)) == ()
 
 
 def test_accumulation_without_a_global_batch_says_what_to_set() -> None:

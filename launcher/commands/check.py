@@ -7,6 +7,7 @@ fit. With -m or --points: 0 when at least one point is valid and fits, else 3 (a
 from __future__ import annotations
 
 import argparse
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -75,9 +76,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _imported(options: argparse.Namespace) -> tuple[list[str], list[ConfigError]]:
-    """What foreign files say as overrides, and a warning of each thing that is not understood."""
+    """What foreign files say as overrides, and a warning of what is not understood and asks for no key that is set."""
     from launcher.commands.import_ import read
 
+    given = {text.partition("=")[0] for text in options.overrides}
     texts: list[str] = []
     unknown: list[ConfigError] = []
     for kind, path in (("hf", options.hf), ("deepspeed", options.deepspeed), ("megatron", options.megatron_args)):
@@ -85,8 +87,14 @@ def _imported(options: argparse.Namespace) -> tuple[list[str], list[ConfigError]
             imported = read(kind, path)
             texts += imported.overrides
             rule = "it is not understood, and not in the estimate"
-            unknown += [ConfigError(str(path), item, rule) for item in imported.not_understood]
+            items = (item for item in imported.not_understood if not _asks_for(item) & given)
+            unknown += [ConfigError(str(path), item, rule) for item in items]
     return texts, unknown
+
+
+def _asks_for(item: str) -> set[str]:
+    """The key that something which is not understood asks for: ``...: set model.vocab_size``."""
+    return set(re.findall(r": set ([\w.]+)", item))
 
 
 def _require_nothing_beside_points(options: argparse.Namespace) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
+import shlex
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +217,13 @@ def print_json(document: dict[str, Any]) -> None:
 def say(text: str) -> None:
     """A message for a person: on stderr, so that stdout stays what was asked for."""
     print(text, file=sys.stderr)
+
+
+def pasteable(words: Iterable[str]) -> str:
+    """Words for a shell, one a line; in double quotes where a word holds single ones, as texts of overrides do."""
+    plain = re.compile(r'[^"$`!\\]*')
+    quoted = (f'"{word}"' if "'" in word and plain.fullmatch(word) else shlex.quote(word) for word in words)
+    return " \\\n  ".join(quoted)
 
 
 def width() -> int:

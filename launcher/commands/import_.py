@@ -10,12 +10,12 @@ Arguments that change memory and are not understood are named on stderr.
 from __future__ import annotations
 
 import argparse
-import shlex
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher import registry
-from launcher.commands.common import add_json, print_json, say, write_new
+from launcher.commands.common import add_json, pasteable, print_json, say, width, write_new
 from launcher.errors import ConfigError, ConfigErrors, unreadable
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
             },
         })
     else:
-        print(" \\\n  ".join(shlex.quote(text) for text in imported.overrides))
+        print(pasteable(imported.overrides))
     return 0
 
 
@@ -67,7 +67,8 @@ def read(kind: str, path: Path) -> Imported:
 def report_not_understood(imported: Imported) -> None:
     """Name what has no counterpart here."""
     for item in imported.not_understood:
-        say(f"not understood, and not in the estimate: {item}")
+        text = f"not understood, and not in the estimate: {item}"
+        say(textwrap.fill(text, width(), subsequent_indent="  ", break_on_hyphens=False, break_long_words=False))
 
 
 def _write_recipe(path: Path, imported: Imported) -> None:

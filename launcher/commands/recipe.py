@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import shlex
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -27,7 +26,17 @@ from typing import Any
 
 from launcher import lock, machine, preflight, recipes, state
 from launcher.catalog import Catalog
-from launcher.commands.common import add_json, add_trust, asked, assessed, folder, print_json, width, write_new
+from launcher.commands.common import (
+    add_json,
+    add_trust,
+    asked,
+    assessed,
+    folder,
+    pasteable,
+    print_json,
+    width,
+    write_new,
+)
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.plan import plan
 from launcher.recipes import Recipe
@@ -86,7 +95,7 @@ def _show(words: Sequence[str], options: argparse.Namespace) -> int:
         print_json({"schema": 1, "recipe": {"name": recipe.name, "summary": recipe.summary, **content}})
     else:
         words = [*["-m"] * bool(recipe.sweep), *recipe.overrides(), *recipe.sweeps()]
-        print(f"# {recipe.summary}\n# source: {recipe.source}\nlaunch " + " \\\n  ".join(map(shlex.quote, words)))
+        print(f"# {recipe.summary}\n# source: {recipe.source}\nlaunch {pasteable(words)}")
     return 0
 
 

@@ -38,8 +38,6 @@ _SETTINGS: Mapping[str, str] = {
     f"{_ZERO}.stage3_max_reuse_distance": "zero.max_reuse_distance",
     f"{_ZERO}.stage3_prefetch_bucket_size": "zero.prefetch_bucket_size",
     f"{_ZERO}.stage3_param_persistence_threshold": "zero.param_persistence_threshold",
-    f"{_ZERO}.stage3_gather_16bit_weights_on_model_save": "zero.gather_16bit_weights_on_save",
-    f"{_ZERO}.stage3_gather_fp16_weights_on_model_save": "zero.gather_16bit_weights_on_save",
     f"{_ZERO}.offload_optimizer.device": "zero.offload_optimizer",
     f"{_ZERO}.offload_optimizer.nvme_path": "zero.nvme_path",
     f"{_ZERO}.offload_param.device": "zero.offload_parameters",
@@ -53,6 +51,9 @@ _COUNTS = frozenset(key for key in _SETTINGS if key.endswith(("_size", "_paramet
 _NUMBERS = (f"{_ZERO}.stage", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping",
             "optimizer.params.lr", "scheduler.params.cos_min_ratio", "scheduler.params.warmup_num_steps")  # fmt: skip
 """Other keys whose value is reckoned with."""
+
+_GATHERED = (f"{_ZERO}.stage3_gather_16bit_weights_on_model_save", f"{_ZERO}.stage3_gather_fp16_weights_on_model_save")
+"""The switch for whole weights of 16 bits in what is saved, and its spelling before DeepSpeed 0.6: an export here."""
 
 _FORMATS = {"fp32": "fp32", "float32": "fp32", "fp16": "fp16", "float16": "fp16", "half": "fp16", "bf16": "bf16",
             "bfloat16": "bf16"}  # fmt: skip
@@ -141,7 +142,9 @@ def read(text: str, path: str) -> Imported:
     automatic = [key for key, value in leaves.items() if value == "auto"]
     leaves = {key: value for key, value in leaves.items() if value != "auto"}
     found = _Found()
-    found.not_understood += [f"{key}=auto: the program that reads the file decides it" for key in automatic]
+    if automatic:
+        keys = ", ".join(automatic)
+        found.not_understood.append(f"auto, which the program that reads the file decides; defaults stand for: {keys}")
     _precision(leaves, found, automatic)
     _optimizer(leaves, found)
     _accumulation(leaves, found)
@@ -244,6 +247,8 @@ def _place(key: str, value: Any, found: _Found) -> None:
     elif key in (f"{_ZERO}.cpu_offload", f"{_ZERO}.cpu_offload_param"):  # Spelt so before DeepSpeed 0.4.
         setting = "zero.offload_parameters" if key.endswith("param") else "zero.offload_optimizer"
         found.settings.setdefault(setting, "cpu" if value else "none")
+    elif key in _GATHERED:
+        found.settings |= {"save.export": "safetensors"} if value else {}
     elif _within(key, _NO_EFFECT) or (key in _USUAL and _USUAL[key] == value) or _is_idle(key, found):
         return
     elif _within(key, _CARRIED):
