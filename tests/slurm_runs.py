@@ -47,7 +47,7 @@ while done < options.steps and not stopped:
         with open(f"{run}/metrics.jsonl", "a") as file:
             file.write(json.dumps({"step": done, "attempt": os.environ.get("SLURM_RESTART_COUNT", "0")}) + "\\n")
 if rank == 0 and options.steps:
-    os.mkdir(f"{run}/checkpoints/step-{done:08d}")
+    os.makedirs(f"{run}/checkpoints/step-{done:08d}", exist_ok=True)  # It may be told to stop as it ends.
 """
 """Rank 0 counts steps of a tenth of a second, saves when it is told to stop, and goes on where it has stopped."""
 
