@@ -34,6 +34,7 @@ class Fix:
         peak_bytes: What the worst rank then needs, with context and communicators: the figure of the verdict.
         excess_bytes: By how much device, host and disk are too small even so; 0 where it fits.
         cost: What it costs, in words.
+        lacking: As the verdict has it: by how much each moment and place is too small.
     """
 
     overrides: tuple[str, ...]
@@ -41,6 +42,7 @@ class Fix:
     peak_bytes: int
     excess_bytes: int
     cost: str
+    lacking: tuple[int, ...] = ()
 
     def as_dict(self) -> dict[str, object]:
         """The form in which ``check --json`` lists it."""
@@ -63,14 +65,17 @@ def search(spec: RunSpec, judge: Judge) -> Search:
         judge: The rules and the estimate; None for an invalid run.
     """
     tree = _Tree(spec, judge)
-    start = tree.fix(())
-    if start is None:
-        raise AssertionError("only a valid run is searched")
-    singles = {neighbour: _strongest(tree, (), neighbour) for neighbour in NEIGHBOURS}
-    alone = {n: _relaxed(tree, try_) for n, try_ in singles.items() if try_ and not try_.fix.excess_bytes}
+    singles: dict[Neighbour, _Try | None] = {}
+    alone: dict[Neighbour, Fix] = {}
+    for neighbour in NEIGHBOURS:
+        try_ = singles[neighbour] = _strongest(tree, (), neighbour)
+        if try_ and not try_.fix.excess_bytes:
+            alone[neighbour] = _relaxed(tree, try_)
+        if len(alone) == _SHOWN:
+            break
     if alone.keys() - ANOTHER_TRAINING:
-        return Search(found=tuple(alone.values())[:_SHOWN])
-    useful = {n: try_ for n, try_ in singles.items() if try_ is None or _is_useful(tree, try_, start)}
+        return Search(found=tuple(alone.values()))
+    useful = {n: try_ for n, try_ in singles.items() if try_ is None or _is_useful(tree, try_)}
     if alone:
         useful = {n: try_ for n, try_ in useful.items() if n not in ANOTHER_TRAINING}
     pairs = list(_until(_pairs(tree, useful), _PAIRS_SHOWN))
@@ -108,6 +113,10 @@ class _Tree:
         self._variants: dict[tuple[_Steps, Neighbour], tuple[Change, ...]] = {}
         self._fixes: dict[_Steps, Fix | None] = {}
         self._spec = spec
+        start = self.fix(())
+        if start is None:
+            raise AssertionError("only a valid run is searched")
+        self.start = start
 
     def variants(self, steps: _Steps, neighbour: Neighbour) -> tuple[Change, ...]:
         """The variants of one neighbour after the steps; none where the steps are not possible."""
@@ -145,13 +154,18 @@ class _Tree:
             spec=spec,
             peak_bytes=verdict.used_bytes,
             excess_bytes=verdict.excess_bytes,
+            lacking=verdict.lacking,
             cost="; ".join(change.cost for change in changes),
         )
 
 
-def _is_useful(tree: _Tree, try_: _Try, start: Fix) -> bool:
-    """Whether a change helps by itself, or makes another one possible as more ranks do for sharding."""
-    if try_.fix.excess_bytes < start.excess_bytes:
+def _is_useful(tree: _Tree, try_: _Try) -> bool:
+    """Whether a change helps where memory lacks, or makes another change possible as more ranks do for sharding.
+
+    That the peak at another moment hides its help is no reason to leave it out: the other half of a pair may end that.
+    """
+    compared = zip(try_.fix.lacking, tree.start.lacking, strict=True)
+    if any(after < before for after, before in compared if before > 0):
         return True
     return any(not tree.variants((), neighbour) and tree.variants(try_.steps, neighbour) for neighbour in NEIGHBOURS)
 

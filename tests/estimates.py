@@ -26,6 +26,7 @@ def estimate_of(*, low: int, needed: int, high: int, static: int = 8 * GIB, stag
         static_bytes=static,
         peak=peak,
         outside_bytes=CONTEXT,
+        moments=(needed + CONTEXT,),
         phases={"load": quarter, "forward": low, "backward": low, "optimizer": quarter, "checkpoint_save": quarter},
         piles=(
             PileBytes(pile="parameters", bytes=quarter, formula="4 P / N", source="by hand"),

@@ -138,3 +138,12 @@ def test_more_gpus_and_sharding_are_found_together_where_one_gpu_cannot_shard() 
     overrides = [set(fix.overrides) for fix in assessment.fixes]
     assert {"cluster.gpus_per_node=8", "parallel=fsdp"} in overrides
     assert overrides[-1] == {"adapter=qlora"}, "another training, although a single change"
+
+
+def test_a_change_counts_although_the_peak_of_another_moment_hides_its_help() -> None:
+    batch = ("train.sequence_length=512", "train.global_batch_size=1024")
+    case = ("model=70b", "parallel=zero2", "hardware=h100_80g", "cluster.nodes=2", "cluster.gpus_per_node=8", *batch)
+    whole = preflight.assess(make_spec(*case))
+    checkpointed = preflight.assess(make_spec(*case, "checkpointing=full"))
+    assert whole.verdict.used_bytes == checkpointed.verdict.used_bytes, "the step's peak, and not the activations'"
+    assert ("parallel=zero3", "checkpointing=full") in [fix.overrides for fix in whole.fixes]

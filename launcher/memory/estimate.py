@@ -100,6 +100,7 @@ def estimate(
         static_bytes=worst.allocated("idle"),
         peak=needed.peak,
         outside_bytes=needed.outside_bytes,
+        moments=needed.moments,
         band=error,
         phases=_phases(ranks),
         piles=tuple(_piles(worst.at(moment), needed.peak.reserved_bytes - allocated, loss)),
@@ -132,10 +133,12 @@ def _fullest(stages: Sequence[RankView], family: Family, model: ModelSpec) -> tu
 
 def _needs(ranks: Sequence[RankTerms], family: Family, error: Band) -> Needs:
     worst = _worst(ranks)
-    peak = _peak(worst, error)
+    peak, outside = _peak(worst, error), worst.outside_bytes
+    lost = 1 + device.allocator(worst.held.spec).needed
     return Needs(
         peak=peak,
-        outside_bytes=worst.outside_bytes,
+        outside_bytes=outside,
+        moments=tuple(ceil(max(rank.allocated(moment) for rank in ranks) * lost) + outside for moment in MOMENTS),
         host=host.host_memory(tuple(rank.held for rank in ranks), peak.device_bytes),
         disk=host.checkpoint(worst.held, parameter_counts(worst.held.spec, family)[0]),
     )

@@ -86,12 +86,14 @@ class Needs:
     Attributes:
         peak: The peak of the worst rank.
         outside_bytes: Context and communicators: what its device holds outside of torch's allocator.
+        moments: What each moment needs of the device, ``outside_bytes`` included, on the rank that needs most then.
         host: Host memory of a node.
         disk: Checkpoints on disk.
     """
 
     peak: Peak
     outside_bytes: int
+    moments: tuple[int, ...]
     host: HostMemory
     disk: DiskSpace
 
