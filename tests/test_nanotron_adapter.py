@@ -49,11 +49,15 @@ def row(folder: Path, **changes: str) -> Row:
     return found[0]
 
 
-def first_stage(found: Row) -> RankTerms:
+def stages(found: Row) -> tuple[RankTerms, ...]:
     assert found.spec is not None
     strategies = [registry.load("strategies", name) for name in registry.names("strategies")]
     family = registry.load("families", "llama")
-    return rank_terms(found.spec, family=family, strategies=strategies, backend=Nanotron())[0]
+    return rank_terms(found.spec, family=family, strategies=strategies, backend=Nanotron())
+
+
+def first_stage(found: Row) -> RankTerms:
+    return stages(found)[0]
 
 
 def bytes_per_parameter(rank: RankTerms) -> float:
@@ -119,6 +123,26 @@ def test_bf16_gradients_of_all_weights_exist_when_a_backward_pass_ends(tmp_path:
         term.bytes for term in rank.at("root_backward") if term.formula.startswith("2 B x") and term.pile == "gradients"
     ]
     assert halves == [2 * rank.held.elements.whole]
+
+
+@pytest.mark.parametrize(
+    ("changes", "groups", "pairs"),
+    [
+        ({"n_gpus": "8", "tp": "8", "sp": "true"}, 2, [0]),
+        ({"n_gpus": "64", "tp": "8", "sp": "true"}, 3, [0]),
+        ({"n_gpus": "16", "pp": "2"}, 3, [1, 1]),
+        ({"n_gpus": "32", "pp": "4"}, 3, [2, 2, 2, 2]),
+        ({"n_gpus": "64", "tp": "2", "sp": "true", "pp": "4", "tied_embeddings": "false"}, 5, [1, 2, 2, 1]),
+    ],
+)
+def test_a_model_on_one_axis_shares_its_communicator_and_neighbours_and_tied_ends_have_one_of_two_ranks(
+    changes: dict[str, str], groups: int, pairs: list[int], tmp_path: Path
+) -> None:
+    found = [
+        sum(term.bytes for term in rank.terms if term.pile == "communicators")
+        for rank in stages(row(tmp_path, **changes))
+    ]
+    assert found == [groups * 2 * 10**9 + number * 544 * 10**6 for number in pairs]
 
 
 def test_reserved_bytes_come_from_the_replay(tmp_path: Path) -> None:

@@ -24,8 +24,11 @@ _FORMATS = Dtypes(
     optimizer_states="fp32",
     reduce="fp32",
 )
-COMMUNICATOR_BYTES = 2 * 10**9
-"""About 6 GB for three communicators and more (NCCL issue 864)."""
+GROUP_BYTES = 2 * 10**9
+"""A group's communicator: about 6 GB for three and more (NCCL issue 864)."""
+
+PAIR_BYTES = 544 * 10**6
+"""A communicator of two ranks, on A100 with NVLink (NCCL issue 964)."""
 
 _GRADIENT = "nanotron optim/gradient_accumulator.py, FP32GradientAccumulator"
 
@@ -149,27 +152,48 @@ def late_buffers(held: Held) -> Iterator[MemoryTerm]:
 def communicators(held: Held) -> Iterator[MemoryTerm]:
     """What nanotron's communicators take beyond the estimate's own account of them.
 
-    Of the world, the copies, the tensor and the pipeline ranks, and of a model's ranks for the norm of its gradients
-    (nanotron ``parallel/context.py``); three and more take about 6 GB together (NCCL issue 864), of which the shared
-    formula sees less. Some runs prove that it can be much less: 77.4 GiB were reserved on 64 GPUs.
+    Some runs prove that it can be much less: 77.4 GiB were reserved on 64 GPUs.
     """
-    number, counted = communicator_count(held.spec), sum(term.bytes for term in device.communicators(held))
-    size = max(0, number * COMMUNICATOR_BYTES - counted)
-    yield _term("communicators", ALWAYS, size, f"{number} communicators x 2 GB, the rest", "NCCL issue 864")
+    spec, stage = held.spec, held.view.stage
+    counted = sum(term.bytes for term in device.communicators(held))
+    size = max(0, communicator_bytes(spec, stage) - counted)
+    formula = f"{groups(spec)} communicators x 2 GB and {pairs(spec, stage)} of two ranks x 0.544 GB, the rest"
+    yield _term("communicators", ALWAYS, size, formula, "NCCL issues 864 and 964")
 
 
-def communicator_count(spec: RunSpec) -> int:
-    """The world's communicator, and those of the groups that have more than one rank."""
-    world = spec.world
-    return 1 + sum(size > 1 for size in (world.data, world.tensor, world.pipeline, world.tensor * world.pipeline))
+def communicator_bytes(spec: RunSpec, stage: int) -> int:
+    """All communicators of a rank of one stage."""
+    return groups(spec) * GROUP_BYTES + pairs(spec, stage) * PAIR_BYTES
+
+
+def groups(spec: RunSpec) -> int:
+    """Groups of more than one rank: the world, the copies, the tensor and the pipeline ranks, a whole model.
+
+    A model's ranks sum the norm of its gradients; where they are the tensor or the pipeline ranks, they share that
+    group's communicator (nanotron ``parallel/context.py``, ``create_new_group``).
+    """
+    data, tensor, pipeline = (size > 1 for size in (spec.world.data, spec.world.tensor, spec.world.pipeline))
+    return 1 + data + tensor + pipeline + (tensor and pipeline)
+
+
+def pairs(spec: RunSpec, stage: int) -> int:
+    """Communicators of two ranks: with every neighbour in the pipeline, and between the ends that share the embedding.
+
+    A send that is not part of a batch makes one with its peer (nanotron ``parallel/pipeline_parallel/p2p.py``; torch
+    ``ProcessGroupNCCL.cpp``, ``pointToPoint``). The ends have a group of their own (nanotron
+    ``parallel/tied_parameters.py``) unless they are the whole pipeline.
+    """
+    last = spec.world.pipeline - 1
+    shared = last > 1 and spec.model.tie_word_embeddings and stage in (0, last)
+    return (stage > 0) + (stage < last) + shared
 
 
 def usable_bytes(spec: RunSpec) -> int:
-    """What is left to torch's allocator on the card."""
+    """What is left to torch's allocator on the card of a rank of the first stage."""
     capacity = spec.rank_memory_bytes
     if capacity is None:
         raise AssertionError("the card's memory is known")
-    return capacity - device.CONTEXT_BYTES - communicator_count(spec) * COMMUNICATOR_BYTES
+    return capacity - device.CONTEXT_BYTES - communicator_bytes(spec, 0)
 
 
 def _term(pile: Pile, moments: frozenset[Moment], size: int, formula: str, source: str) -> MemoryTerm:
