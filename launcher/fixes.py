@@ -1,13 +1,15 @@
 """The ways out of a run that does not fit: neighbours of its specification that are valid and fit.
 
 Neighbours are tried one at a time, then in pairs, then as a chain that takes the strongest one again and again. Found
-fixes are those of the first of these stages that finds any, cheapest first: the table in ``neighbours`` is in the
-order of cost. Where single changes that suffice all mean another training, pairs that do not come before them.
+fixes are those of the first of these stages that finds enough, cheapest first: the table in ``neighbours`` is in the
+order of cost. Where less than two single changes suffice that leave the training what it is and ask for no more than a
+few times the GPUs, pairs come beside them, and before those that do not. A chain is
+tried with the GPUs of the run first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -18,7 +20,9 @@ from launcher.verdict import Verdict
 _SHOWN = 5
 _PAIRS_SHOWN = 3
 _LONGEST_CHAIN = 5
-
+_ENOUGH = 2
+_NODE, _MODEST = 8, 4
+"""GPUs, and times those of the run, up to which more of them are an answer that is enough by itself."""
 
 type Judge = Callable[[RunSpec], Verdict | None]
 """The verdict on a run; None where it is invalid."""
@@ -73,21 +77,22 @@ def search(spec: RunSpec, judge: Judge) -> Search:
             alone[neighbour] = _relaxed(tree, try_)
         if len(alone) == _SHOWN:
             break
-    if alone.keys() - ANOTHER_TRAINING:
-        return Search(found=tuple(alone.values()))
+    enough = {n for n, fix in alone.items() if n not in ANOTHER_TRAINING and tree.is_modest(fix)}
+    if len(enough) >= _ENOUGH:
+        return Search(found=_in_order(tree, NEIGHBOURS, (), alone))
     useful = {n: try_ for n, try_ in singles.items() if try_ is None or _is_useful(tree, try_)}
     if alone:
-        useful = {n: try_ for n, try_ in useful.items() if n not in ANOTHER_TRAINING}
-    pairs = list(_until(_pairs(tree, useful), _PAIRS_SHOWN))
-    fits = [*(_relaxed(tree, pair) for pair in pairs if not pair.fix.excess_bytes), *alone.values()]
-    if fits:
-        return Search(found=tuple({fix.overrides: fix for fix in fits}.values()))
-    chain = _chain(tree, useful, _closest([*singles.values(), *pairs]))
-    if chain is None:
-        return Search()
-    if chain.fix.excess_bytes:
-        return Search(nearest=chain.fix)
-    return Search(found=(_relaxed(tree, chain),))
+        useful = {n: try_ for n, try_ in useful.items() if n not in ANOTHER_TRAINING | enough}
+    pairs = list(_until(_pairs(tree, useful), tree))
+    both = [_relaxed(tree, pair) for pair in pairs if not pair.fix.excess_bytes]
+    fits = _in_order(tree, enough, both, alone)
+    if any(tree.is_modest(fix) for fix in fits):
+        return Search(found=fits)
+    tried = [*singles.values(), *pairs]
+    chains = [_chain(tree, useful, tried, most) for most in (spec.gpus, *[None] * (not fits))]
+    fits = (*(_relaxed(tree, chain) for chain in chains if chain is not None and not chain.fix.excess_bytes), *fits)
+    nearest = None if fits else _closest(chains)
+    return Search(found=tuple({fix.overrides: fix for fix in fits}.values()), nearest=nearest.fix if nearest else None)
 
 
 type _Step = tuple[Neighbour, int]
@@ -117,6 +122,10 @@ class _Tree:
         if start is None:
             raise AssertionError("only a valid run is searched")
         self.start = start
+
+    def is_modest(self, fix: Fix) -> bool:
+        """Whether it asks for no more than a few times the GPUs, or a usual node of them."""
+        return fix.spec.gpus <= max(_NODE, _MODEST * self._spec.gpus)
 
     def variants(self, steps: _Steps, neighbour: Neighbour) -> tuple[Change, ...]:
         """The variants of one neighbour after the steps; none where the steps are not possible."""
@@ -188,7 +197,7 @@ def _relaxed(tree: _Tree, found: _Try) -> Fix:
         weaker += [(*before, (neighbour, index), *after) for index in range(strength)]
         for trial in weaker:
             fix = tree.fix(trial)
-            if fix is not None and not fix.excess_bytes:
+            if fix is not None and not fix.excess_bytes and (tree.is_modest(fix) or len(trial) == len(steps)):
                 position -= len(steps) - len(trial)
                 steps, best = trial, fix
                 break
@@ -204,27 +213,43 @@ def _pairs(tree: _Tree, useful: Mapping[Neighbour, _Try | None]) -> Iterator[_Tr
             yield both
 
 
-def _until(tries: Iterable[_Try], enough: int) -> Iterator[_Try]:
-    """The tries up to that which makes ``enough`` of them fit."""
+def _until(tries: Iterable[_Try], tree: _Tree) -> Iterator[_Try]:
+    """The tries up to that which makes enough of them modest fits."""
+    enough = _PAIRS_SHOWN
     for try_ in tries:
         yield try_
-        enough -= not try_.fix.excess_bytes
+        enough -= not try_.fix.excess_bytes and tree.is_modest(_relaxed(tree, try_))
         if not enough:
             return
 
 
-def _chain(tree: _Tree, useful: Iterable[Neighbour], best: _Try | None) -> _Try | None:
-    """From the best so far, take what lowers the excess most, again and again, until it fits or nothing helps."""
-    untaken = set(useful)
+def _in_order(
+    tree: _Tree, enough: Collection[Neighbour], both: Sequence[Fix], alone: Mapping[Neighbour, Fix]
+) -> tuple[Fix, ...]:
+    """Single changes that are enough, pairs, and the rest; what takes many GPUs only where there is little else."""
+    first = [fix for neighbour, fix in alone.items() if neighbour in enough]
+    last = [fix for neighbour, fix in alone.items() if neighbour not in enough]
+    fits = list({fix.overrides: fix for fix in (*first, *both, *last)}.values())
+    modest = [fix for fix in fits if tree.is_modest(fix)]
+    many = [] if len(modest) >= _ENOUGH else [fix for fix in fits if not tree.is_modest(fix)]
+    return (*modest, *many)[:_SHOWN]
+
+
+def _chain(tree: _Tree, useful: Iterable[Neighbour], tried: Iterable[_Try | None], most: int | None) -> _Try | None:
+    """From the best so far, take what lowers the excess most, again and again, until it fits or nothing helps.
+
+    ``most`` are the GPUs that it may take; None is any number.
+    """
+    untaken, best = set(useful), _closest(tried, most)
     while best is not None and best.fix.excess_bytes and len(best.steps) < _LONGEST_CHAIN:
         untaken -= {neighbour for neighbour, _ in best.steps}
-        further = _closest(_strongest(tree, best.steps, n) for n in NEIGHBOURS if n in untaken)
+        further = _closest([_strongest(tree, best.steps, n) for n in NEIGHBOURS if n in untaken], most)
         if further is None or further.fix.excess_bytes >= best.fix.excess_bytes:
             break
         best = further
     return best
 
 
-def _closest(tries: Iterable[_Try | None]) -> _Try | None:
-    found = [try_ for try_ in tries if try_ is not None]
+def _closest(tries: Iterable[_Try | None], most: int | None = None) -> _Try | None:
+    found = [try_ for try_ in tries if try_ is not None and (most is None or try_.fix.spec.gpus <= most)]
     return min(found, key=lambda try_: (try_.fix.excess_bytes, try_.fix.peak_bytes), default=None)

@@ -24,6 +24,9 @@ STARTS = (
     ("parallel=tp", "checkpointing=selective", "checkpointing.modules=[mlp]", "zero=0", *NODE),
     ("parallel=fsdp", "hardware=h100_80g", "cluster.gpus_per_node=2"),
     ("parallel=fsdp", "save.every=10"),
+    ("parallel=zero3", "model=7b", "train.sequence_length=16384", "model.max_position_embeddings=16384", *NODE),
+    ("parallel=cp", "model=7b", "train.sequence_length=16384", "model.max_position_embeddings=16384", *NODE),
+    ("parallel=3d", "model=llama3_405b", "cluster.nodes=64", *NODE),
 )
 
 
@@ -147,3 +150,39 @@ def test_a_change_counts_although_the_peak_of_another_moment_hides_its_help() ->
     checkpointed = preflight.assess(make_spec(*case, "checkpointing=full"))
     assert whole.verdict.used_bytes == checkpointed.verdict.used_bytes, "the step's peak, and not the activations'"
     assert ("parallel=zero3", "checkpointing=full") in [fix.overrides for fix in whole.fixes]
+
+
+def test_layers_that_do_not_divide_are_shared_out_with_fewer_on_the_first_and_the_last_stage() -> None:
+    case = ("model=llama3_405b", "parallel=3d", "cluster.nodes=64", *NODE)
+    [fix] = preflight.assess(make_spec(*case)).fixes
+    assert fix.overrides == (
+        "parallel.pipeline=8",
+        "parallel.first_stage_layers=15",
+        "parallel.last_stage_layers=15",
+        "train.global_batch_size=32",
+    )
+    assert preflight.assess(make_spec(*case, *fix.overrides)).verdict.name == "fits"
+
+
+@pytest.mark.parametrize(("parallel", "axis"), [("fsdp", "context"), ("zero3", "ulysses")])
+def test_long_sequences_are_split_over_ranks(parallel: str, axis: str) -> None:
+    long = ("train.sequence_length=32768", "model.max_position_embeddings=32768")
+    overrides = [
+        fix.overrides
+        for fix in preflight.assess(make_spec("model=llama3_8b", f"parallel={parallel}", *long, *NODE)).fixes
+    ]
+    assert (f"parallel.{axis}=8", "train.global_batch_size=8") in overrides
+
+
+def test_many_times_the_gpus_are_no_answer_where_two_changes_together_are() -> None:
+    case = ("model=mixtral_8x7b", "parallel=ep", *NODE)
+    spec = make_spec(*case)
+    found = preflight.assess(spec).fixes
+    assert ("checkpointing=full", "cluster.nodes=4") in [fix.overrides for fix in found]
+    assert all(fix.spec.gpus <= 4 * spec.gpus for fix in found)
+
+
+def test_the_gpus_of_the_run_are_tried_before_more_of_them() -> None:
+    case = ("model=deepseek_v3", "parallel=ep", "cluster.nodes=16", *NODE)
+    gpus = [fix.spec.gpus for fix in preflight.assess(make_spec(*case)).fixes]
+    assert gpus == [128, 1024]

@@ -26,6 +26,7 @@ NEIGHBOURS: tuple[Neighbour, ...] = (
     layout.no_replicas,
     settings.bf16,
     settings.full_checkpointing,
+    layout.sequence_ranks,
     layout.tensor_parallel,
     layout.pipeline_parallel,
     settings.eight_bit_optimizer,

@@ -11,6 +11,9 @@ from launcher.spec import ParallelSpec, RunSpec
 _NODE = 8
 """GPUs of the usual node."""
 
+_FEWEST_TOKENS = 4096
+"""Tokens of a sequence that a rank keeps at least: with fewer, messages take longer than the attention they hide in."""
+
 _SHARDED = {
     1: "no more traffic than data parallelism has",
     2: "no more traffic than data parallelism has",
@@ -93,17 +96,37 @@ def tensor_parallel(spec: RunSpec) -> Iterator[Change]:
         yield _same_batch(spec, change, "two all-reduces a layer, each way")
 
 
+def sequence_ranks(spec: RunSpec) -> Iterator[Change]:
+    """Each sequence split over more ranks, as long as every one keeps a good many of its tokens."""
+    axis = "ulysses" if spec.backend.name == "deepspeed" else "context"
+    cost = {
+        "context": "keys and values sent round the ranks in each layer",
+        "ulysses": "four all-to-alls a layer, each way",
+    }[axis]
+    degree = getattr(spec.parallel, axis)
+    while (degree := degree * 2) <= min(spec.gpus, spec.sequence_length // _FEWEST_TOKENS):
+        yield _same_batch(spec, set_to(spec, "", {f"parallel.{axis}": degree}), cost)
+
+
 def pipeline_parallel(spec: RunSpec) -> Iterator[Change]:
-    """Layers shared out over more stages."""
+    """Layers shared out over more stages; where they do not divide, with fewer on the first and the last."""
     if spec.parallel.first_stage_layers is not None or spec.parallel.last_stage_layers is not None:
         return
-    degree = spec.parallel.pipeline
+    degree, cost = spec.parallel.pipeline, "stages that wait for each other, the less the more micro-batches there are"
     while (degree := degree * 2) <= min(spec.model.num_hidden_layers, spec.gpus):
-        yield _same_batch(
-            spec,
-            set_to(spec, "", {"parallel.pipeline": degree}),
-            "stages that wait for each other, the less the more micro-batches there are",
-        )
+        settings = {"parallel.pipeline": degree, **_smaller_ends(spec.model.num_hidden_layers, degree)}
+        yield _same_batch(spec, set_to(spec, "", settings), cost)
+
+
+def _smaller_ends(layers: int, stages: int) -> dict[str, object]:
+    """Sizes of the first and the last stage, where the embedding and the head are, that leave whole ones between.
+
+    Llama 3 405B has its 126 layers so on 16 stages: 7, 14 times 8, and 7 (arXiv:2407.21783, section 3.3.2).
+    """
+    ends = layers - (stages - 2) * -(-layers // stages)
+    if layers % stages == 0 or ends < 2:
+        return {}
+    return {"parallel.first_stage_layers": ends // 2, "parallel.last_stage_layers": ends - ends // 2}
 
 
 def _same_batch(spec: RunSpec, change: Change, cost: str) -> Change:
