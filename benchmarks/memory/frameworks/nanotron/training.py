@@ -121,6 +121,10 @@ class _Training:
         it waits for the metadata of each gradient that it receives (nanotron ``p2p.py``), so that it runs ahead only
         while the pipeline fills, once the next stage is busy and lets a transfer wait: in all but the first two passes
         [inferred: runs on four and more stages hold the buffers of ``(p - 2) L`` blocks, on two stages none].
+
+        Left out, as it follows from a run's speed, which none of its settings says: 27 of the runs without stages hold
+        no such buffer, nearly all of them several times slower a block than others of their size; and on two and four
+        stages runs whose kernels outlast their launches hold the buffers of the first two passes as well.
         """
         if first or self.spec.parallel.tensor == 1:
             return False
