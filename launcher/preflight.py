@@ -10,7 +10,7 @@ from typing import Any
 
 from launcher import fixes, memory, registry, verdict, ways
 from launcher.errors import ConfigError
-from launcher.fixes import Fix
+from launcher.fixes import Fix, Searching
 from launcher.memory import Breakdown, MemoryEstimate
 from launcher.native import Judgement
 from launcher.spec import RunSpec
@@ -52,7 +52,7 @@ def assess(
     earlier: Iterable[ConfigError] = (),
     refined: Refinement | None = None,
     native: Callable[[RunSpec], Judgement] | None = None,
-    search: bool = True,
+    search: Searching | None = fixes.search,
 ) -> Assessment:
     """Judge a run.
 
@@ -61,7 +61,7 @@ def assess(
         earlier: Errors found while it was read; they stand before those of the rules.
         refined: Another engine's estimate of the run, from the formula's; the ways out are searched by formula.
         native: Asks the validator of the run's own engine, where no rule of ours has found an error.
-        search: Whether to look for ways out where the run does not fit.
+        search: How to look for ways out where the run does not fit; None is not at all.
     """
     found = _distinct((*earlier, *errors(spec)))
     judgement = Judgement() if found or native is None else native(spec)
@@ -70,7 +70,7 @@ def assess(
         return _invalid(spec, found, judgement)
     estimate = estimated(spec) if refined is None else refined(spec, estimated(spec))
     judged = verdict.judge(spec, estimate)
-    ways_out = fixes.search(spec, _judged) if search and not judged.fits else fixes.Search()
+    ways_out = search(spec, _judged) if search is not None and not judged.fits else fixes.Search()
     return Assessment(
         spec=spec,
         errors=(),

@@ -88,7 +88,7 @@ class Sweep:
         found = request([*self.axes.fixed, *overrides, *placed], facts=self.facts, catalog=self.catalog)
         if found.spec is None:
             return _invalid(name, overrides, found.errors), None
-        assessment = preflight.assess(found.spec, earlier=found.errors, search=False)
+        assessment = preflight.assess(found.spec, earlier=found.errors, search=None)
         errors = assessment.errors or (tuple(obstacles(found.spec, self.facts)) if directory is not None else ())
         if errors or assessment.estimate is None:
             return _invalid(name, overrides, errors), None

@@ -11,6 +11,7 @@ from benchmarks.points import measured, points
 from launcher import machine
 from launcher.catalog import Catalog
 from launcher.commands import points as command
+from tests.slurm_runs import launch
 
 BAR = 100
 """Points a second that a machine must answer on which the loop below takes its usual time."""
@@ -44,3 +45,17 @@ def test_processes_give_the_answers_of_one_in_order(tmp_path: Path) -> None:
     facts, catalog = machine.facts(), Catalog(folder=Path.cwd())
     lines = [(number, line) for number, line in enumerate(path.read_text().splitlines(), 1) if line]
     assert [verdict for verdict, _ in answers] == [verdict for verdict, _ in command._answered(lines, facts, catalog)]
+
+
+def test_the_ways_out_of_a_point_are_the_single_changes_that_check_finds(tmp_path: Path) -> None:
+    words = ["parallel=fsdp", "hardware=h100_80g", "cluster.gpus_per_node=8", "precision=bf16"]
+    cases = (["model=7b", "train.micro_batch_size=8", *words], ["model=70b", *words])
+    path = tmp_path / "points.jsonl"
+    path.write_text("\n".join(json.dumps({"id": 0, "overrides": case}) for case in cases))
+    single, double = (json.loads(text) for _, text in command.answers(path))
+    alone = launch("check", "--json", *cases[0]).json["fixes"]
+    assert len(alone) > 1
+    assert single["fixes"] == alone
+    assert double["verdict"] == "does_not_fit"
+    assert double["fixes"] == []
+    assert launch("check", "--json", *cases[1]).json["fixes"]

@@ -38,7 +38,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-m", "--multirun", action="store_true", help="judge every point of a sweep")
     add_native(parser)
     parser.add_argument(
-        "--points", type=Path, metavar="FILE.jsonl", help='judge many runs: a line each of {"id", "overrides"}'
+        "--points",
+        type=Path,
+        metavar="FILE.jsonl",
+        help='judge many runs: a line each of {"id", "overrides"}; their ways out are single changes',
     )
     parser.add_argument("--hf", type=Path, metavar="FILE", help="take the model from a Hugging Face config.json")
     parser.add_argument("--deepspeed", type=Path, metavar="FILE", help="take the settings of a ds_config.json")

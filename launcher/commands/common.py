@@ -12,11 +12,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from launcher import fixes, preflight, recipes, trace
 from launcher import native as validators
-from launcher import preflight, recipes, trace
 from launcher.catalog import Catalog
 from launcher.command_line import read
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
+from launcher.fixes import Searching
 from launcher.preflight import Assessment, Refinement
 from launcher.recipes import Recipe
 from launcher.request import Request, request
@@ -171,13 +172,20 @@ def add_native(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def assessed(found: Request, refined: Refinement | None = None, *, native: bool = False) -> Assessment:
+def assessed(
+    found: Request,
+    refined: Refinement | None = None,
+    *,
+    native: bool = False,
+    search: Searching = fixes.search,
+) -> Assessment:
     """Judge a request; the errors of reading it stand before those of the rules.
 
     Args:
         found: What was asked for.
         refined: Another memory engine than the formulas.
         native: Whether to ask the engine's own validator, too.
+        search: How to look for ways out.
 
     Raises:
         ConfigErrors: Nothing could be read that could be judged.
@@ -185,7 +193,7 @@ def assessed(found: Request, refined: Refinement | None = None, *, native: bool 
     if found.spec is None:
         raise ConfigErrors(found.errors)
     validator = validators.judge if native else None
-    return preflight.assess(found.spec, earlier=found.errors, refined=refined, native=validator)
+    return preflight.assess(found.spec, earlier=found.errors, refined=refined, native=validator, search=search)
 
 
 def write_new(path: Path, content: str | bytes, *, otherwise: str = "") -> None:

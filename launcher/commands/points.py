@@ -1,4 +1,8 @@
-"""``check --points``: many runs judged in one go, by as many processes as there are CPUs, answered in order."""
+"""``check --points``: many runs judged in one go, by as many processes as there are CPUs, answered in order.
+
+The ways out of a point are single changes: pairs and chains of them take ten times as long as all the rest, and
+``check`` looks for them where one point is asked about.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ from launcher.catalog import Catalog
 from launcher.check_report import as_json, invalid_as_json
 from launcher.commands.common import assessed, folder
 from launcher.errors import ConfigError, ConfigErrors, unreadable
+from launcher.fixes import search_singles
 from launcher.request import request
 from launcher.verdict import VerdictName
 
@@ -88,7 +93,7 @@ def _answer(line: str, number: int, facts: machine.Machine, catalog: Catalog) ->
         errors = [ConfigError(f"line {number}", line.strip(), rule)]
         return "invalid", json.dumps({"id": _identity(line), **invalid_as_json(errors)})
     try:
-        document = as_json(assessed(request(overrides, facts=facts, catalog=catalog)))
+        document = as_json(assessed(request(overrides, facts=facts, catalog=catalog), search=search_singles))
     except ConfigErrors as error:
         document = invalid_as_json(error.errors)
     return document["verdict"], json.dumps({"id": identity, **document})

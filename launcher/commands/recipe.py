@@ -191,7 +191,7 @@ def _row(recipe: Recipe, catalog: Catalog, facts: machine.Machine) -> dict[str, 
     nothing = {"model": None, "gpus": None, "strategy": None, "predicted_bytes": None, "verdict": "invalid"}
     if found.spec is None:
         return {**row, **nothing}
-    spec, judged = found.spec, preflight.assess(found.spec, earlier=found.errors, search=False)
+    spec, judged = found.spec, preflight.assess(found.spec, earlier=found.errors, search=None)
     return {
         **row,
         "model": spec.model.name,
