@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 
-from benchmarks.reporting import keep
+from benchmarks.reporting import keep, takes_no_option
 from launcher import machine, memory, preflight
 from launcher.catalog import Catalog
 from launcher.request import request
@@ -103,4 +103,5 @@ def draw(figures: dict[str, list[int]], path: Path) -> None:
 
 
 if __name__ == "__main__":
+    takes_no_option(__doc__)
     main()

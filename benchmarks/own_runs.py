@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.reporting import keep
+from benchmarks.reporting import keep, takes_no_option
 from launcher.units import MIB
 
 COMMON = ("model=tiny", "precision=bf16", "train.steps=3")
@@ -74,4 +74,5 @@ def _line(row: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
+    takes_no_option(__doc__)
     main()

@@ -19,7 +19,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from benchmarks.reporting import keep
+from benchmarks.reporting import keep, takes_no_option
 
 POINTS = 3000
 
@@ -103,4 +103,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    takes_no_option(__doc__)
     main()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -42,6 +43,11 @@ def keep(name: str, command: str, figures: dict[str, Any]) -> None:
     }
     (RESULTS / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
     print(json.dumps(figures, indent=1))
+
+
+def takes_no_option(doc: str | None) -> None:
+    """Answer ``--help`` with a benchmark's own words, and refuse any other word."""
+    argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
 
 
 def seconds(command: Sequence[str], *, runs: int = 7, cwd: Path | None = None) -> dict[str, float]:

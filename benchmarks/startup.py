@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.reporting import keep, seconds, spread
+from benchmarks.reporting import keep, seconds, spread, takes_no_option
 from launcher.catalog import PRIMARY, shipped
 
 OVERRIDES = ("model=7b", "parallel=fsdp", "precision=bf16")
@@ -95,4 +95,5 @@ def _until_first_line(command: list[str], folder: Path) -> float:
 
 
 if __name__ == "__main__":
+    takes_no_option(__doc__)
     main()

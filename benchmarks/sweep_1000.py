@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.reporting import keep
+from benchmarks.reporting import keep, takes_no_option
 from slurm import dev_cluster
 
 POINTS = 1000
@@ -52,4 +52,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    takes_no_option(__doc__)
     main()

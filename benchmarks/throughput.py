@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.plain.common import SEQUENCE, STEPS
-from benchmarks.reporting import keep
+from benchmarks.reporting import keep, takes_no_option
 
 PAIRS = 5
 PRESETS = {"fsdp": "fsdp", "deepspeed": "zero2"}
@@ -62,4 +62,5 @@ def _worker(preset: str, folder: Path, number: int) -> float:
 
 
 if __name__ == "__main__":
+    takes_no_option(__doc__)
     main()

@@ -13,7 +13,7 @@ from launcher.memory.band import Band
 from launcher.preflight import Assessment
 from launcher.rules.world import ranks
 from launcher.spec import RunSpec
-from launcher.units import count, gib
+from launcher.units import MIB, count, gib
 
 _NOTHING = {
     "spec_hash": None,
@@ -181,9 +181,13 @@ def _borrowed(band: Band) -> str:
 _PLACES = {"host": "A node's host memory does not suffice:", "disk": "The checkpoints do not fit on the disk:"}
 
 
+_SMALLEST = MIB // 20
+"""Bytes of the smallest pile that a line of tenths of a MiB shows as more than nothing."""
+
+
 def _piles(assessment: Assessment, estimate: MemoryEstimate, width: int) -> Iterator[str]:
     """One line a pile with a bar as its share of the whole, then the whole against the capacity."""
-    piles = sorted((pile for pile in estimate.piles if pile.bytes), key=lambda pile: -pile.bytes)
+    piles = sorted((pile for pile in estimate.piles if pile.bytes >= _SMALLEST), key=lambda pile: -pile.bytes)
     total, capacity, room = max(1, estimate.peak.device_bytes), assessment.verdict.capacity_bytes, max(10, width - 36)
     for pile in piles:
         yield _bar(pile.pile.replace("_", " "), pile.bytes, "#" * max(1, round(room * pile.bytes / total)))
@@ -211,6 +215,7 @@ def _elsewhere(estimate: MemoryEstimate) -> str:
     text = f"parameters: {count(parameters.total)}{active}, {count(parameters.per_rank)} kept on the worst rank"
     if host.bytes_per_node:
         text += f"; host memory: {gib(host.bytes_per_node)} a node"
+        text += " (what it has is unknown: hardware.host_memory_bytes)" if host.capacity_bytes is None else ""
     return f"{text}; a checkpoint: {gib(disk.checkpoint_bytes)}"
 
 
@@ -227,11 +232,11 @@ def _target(spec: RunSpec, width: int) -> list[str]:
 
 def _fixes(assessment: Assessment, width: int) -> list[str]:
     if assessment.fixes:
-        lines = ["", "what would fit, cheapest first:"]
+        lines = ["", f"what would {'leave room' if assessment.verdict.fits else 'fit'}, cheapest first:"]
         for fix in assessment.fixes:
             lines += _fix(fix, width)
         return lines
-    if assessment.nearest is None:
+    if assessment.nearest is None or assessment.verdict.fits:
         return ["", "no single change brings it nearer."] if assessment.verdict.name == "does_not_fit" else []
     lines = ["", "nothing that was tried fits; the nearest is not enough:"]
     return [*lines, *_fix(assessment.nearest, width)]

@@ -33,7 +33,8 @@ class Assessment:
         warnings: What runs but bites.
         estimate: The memory estimate; None for an invalid run.
         verdict: Whether it fits.
-        fixes: Changes with which it would fit, the cheapest first; only where it does not.
+        fixes: Changes with which it would fit, the cheapest first; only where it does not, or does so by the estimate's
+            error alone.
         nearest: Where no change suffices, the one that comes nearest; it is not enough.
     """
 
@@ -61,7 +62,7 @@ def assess(
         earlier: Errors found while it was read; they stand before those of the rules.
         refined: Another engine's estimate of the run, from the formula's; the ways out are searched by formula.
         native: Asks the validator of the run's own engine, where no rule of ours has found an error.
-        search: How to look for ways out where the run does not fit; None is not at all.
+        search: How to look for ways out where the run needs more than there is; None is not at all.
     """
     found = _distinct((*earlier, *errors(spec)))
     judgement = Judgement() if found or native is None else native(spec)
@@ -70,7 +71,7 @@ def assess(
         return _invalid(spec, found, judgement)
     estimate = estimated(spec) if refined is None else refined(spec, estimated(spec))
     judged = verdict.judge(spec, estimate)
-    ways_out = search(spec, _judged) if search is not None and not judged.fits else fixes.Search()
+    ways_out = search(spec, _judged) if search is not None and judged.excess_bytes else fixes.Search()
     return Assessment(
         spec=spec,
         errors=(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,12 +20,13 @@ class Request:
     """What was asked for: the specification, or as much of it as can be read, and what is wrong.
 
     ``spec`` may stand beside errors: it is then what the remaining overrides say, so that the rules can be judged too
-    and all errors of a configuration come at once.
+    and all errors of a configuration come at once. ``warnings`` are of what was put where nothing was said.
     """
 
     overrides: tuple[str, ...]
     spec: RunSpec | None
     errors: tuple[ConfigError, ...]
+    warnings: tuple[ConfigError, ...] = ()
 
     def require(self) -> RunSpec:
         """The specification.
@@ -66,7 +67,18 @@ def request(
         rest = [override for override in overrides if override.key not in broken]
         if len(rest) < len(overrides):
             spec, _ = _specify(rest, script_args, catalog, facts)
-    return Request(overrides=tuple(texts), spec=spec, errors=(*errors, *found))
+    warnings = tuple(_guessed(spec, overrides, facts)) if spec is not None else ()
+    return Request(overrides=tuple(texts), spec=spec, errors=(*errors, *found), warnings=warnings)
+
+
+def _guessed(spec: RunSpec, overrides: Sequence[Override], facts: machine.Machine) -> Iterator[ConfigError]:
+    """How many GPUs of a named kind a node has, where nobody says so and this machine has none."""
+    said = {"cluster", "cluster.gpus_per_node"} & {override.key for override in overrides}
+    if said or facts.gpus or spec.hardware.device != "cuda" or spec.hardware.name == "auto":
+        return
+    number = spec.cluster.gpus_per_node
+    rule = f"the GPUs of a node are not counted, and this machine has none: {number} are taken, as of its CPU ranks"
+    yield ConfigError("cluster.gpus_per_node", None, rule, [f"cluster.gpus_per_node={machine.SLURM_GPUS}"])
 
 
 def _specify(

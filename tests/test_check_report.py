@@ -93,6 +93,29 @@ def test_no_line_is_wider_than_the_terminal(name: str, width: int) -> None:
     assert [line for line in lines if len(line) > width and "=" not in line.split()[-1]] == []
 
 
+def test_a_pile_too_small_to_be_shown_has_no_line_and_unknown_host_memory_is_said_to_be() -> None:
+    spec = make_spec(*NODE, "model=7b", "parallel=zero3", "zero.offload_optimizer=cpu")
+    assessment = preflight.assess(spec)
+    assert assessment.estimate is not None
+    text = " ".join(as_text(assessment).split())
+    assert "a node (what it has is unknown: hardware.host_memory_bytes)" in text
+    known = preflight.assess(ways.changed(spec, "hardware.host_memory_bytes", 2**41))
+    assert "what it has is unknown" not in " ".join(as_text(known).split())
+    piles = [replace(pile, bytes=1000) if pile.pile == "logits" else pile for pile in assessment.estimate.piles]
+    without = as_text(replace(assessment, estimate=replace(assessment.estimate, piles=tuple(piles))))
+    assert "logits" not in without
+    assert "activations" in without
+
+
+def test_a_run_that_is_tight_by_more_than_there_is_has_ways_out() -> None:
+    case = (*NODE, "model=70b", "parallel=hsdp", "cluster.nodes=4", "checkpointing=full")
+    assessment = preflight.assess(make_spec(*case))
+    assert (assessment.verdict.name, (assessment.verdict.headroom_bytes or 0) < 0) == ("tight", True)
+    assert "what would leave room, cheapest first:" in as_text(assessment)
+    after = preflight.assess(make_spec(*case, *assessment.fixes[0].overrides))
+    assert (after.verdict.headroom_bytes or 0) > 0
+
+
 def test_the_document_has_exactly_the_keys_of_the_contract() -> None:
     document = as_json(preflight.assess(make_spec(*NODE, "model=7b", "parallel=fsdp")))
     assert list(document) == KEYS

@@ -13,6 +13,7 @@ from launcher import state
 from launcher.catalog import Catalog
 from launcher.cli import RESERVED, VERBS, main
 from launcher.commands.common import pasteable
+from launcher.machine import facts
 
 HEAVY = ("torch", "deepspeed", "megatron", "transformers", "submitit")
 
@@ -230,6 +231,45 @@ def test_logs_where_nothing_ran_says_so(
     monkeypatch.setattr("launcher.runs.remembered", list)
     assert main(["logs"]) == 0
     assert capsys.readouterr().err == "launch: no runs below runs/\n"
+
+
+def test_the_runs_of_other_folders_are_shown_with_their_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "elsewhere" / "runs" / "a"
+    run.mkdir(parents=True)
+    (run / "spec.json").write_text("{}")
+    monkeypatch.setattr("launcher.runs.remembered", lambda: [run])
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert main(["status"]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == "launch: no runs below runs/; these were recorded in other folders\n"
+    assert printed.out.splitlines()[1].split()[:2] == [str(run), "prepared"]
+    monkeypatch.chdir(run.parents[1])
+    assert main(["status"]) == 0
+    printed = capsys.readouterr()
+    assert (printed.out.splitlines()[1].split()[:2], printed.err) == (["a", "prepared"], "")
+
+
+@pytest.mark.parametrize(("word", "warned"), [("train.steps=3", True), ("cluster.gpus_per_node=2", False)])
+def test_gpus_that_nobody_counted_are_said_aloud(word: str, warned: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["check", "--json", "model=tiny", "hardware=h100_80g", word])
+    found = [w for w in json.loads(capsys.readouterr().out)["warnings"] if w["path"] == "cluster.gpus_per_node"]
+    assert found == [
+        {
+            "path": "cluster.gpus_per_node",
+            "found": None,
+            "rule": "the GPUs of a node are not counted, and this machine has none: 2 are taken, as of its CPU ranks",
+            "way_out": ["cluster.gpus_per_node=8"],
+        }
+    ] * (warned and not facts().gpus)
+
+
+def test_a_benchmark_without_options_answers_help() -> None:
+    command = [sys.executable, "-m", "benchmarks.largest_model", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "The largest model whose states fit an 80 GB card" in done.stdout
 
 
 def test_logs_of_a_sweep_are_those_of_all_its_runs_and_json_is_one_document(

@@ -237,7 +237,10 @@ def test_a_stage_3_key_is_idle_at_other_stages_and_that_is_said() -> None:
 
 
 def test_kernels_that_are_compiled_on_the_node_are_announced() -> None:
-    rule = "DeepSpeed compiles its FusedAdam on each node at first use, which takes a compiler and minutes"
+    rule = (
+        "DeepSpeed compiles its FusedAdam on each node at first use, which takes a compiler and minutes; torch's AdamW"
+        " needs neither"
+    )
     assert cautions("parallel=zero2") == {"optimizer.fused": (rule, ("optimizer.fused=true",))}
 
 

@@ -109,6 +109,12 @@ def test_a_key_of_tensor_parallelism_goes_through_where_tensors_are_cut() -> Non
     assert found("parallel=zero1", "parallel.tensor=2", "+backend.extra.tensor_parallel.tp_overlap_comm=true") == {}
 
 
+def test_tensors_are_offered_to_be_cut_only_as_often_as_the_ranks_allow() -> None:
+    words = ("parallel=zero1", "cluster.gpus_per_node=6", "+backend.extra.tensor_parallel.tp_overlap_comm=true")
+    [(_, ways_out)] = found(*words).values()
+    assert ways_out == ("parallel.tensor=2",)
+
+
 def test_every_setting_that_an_extra_key_points_to_exists() -> None:
     spec = make_spec(*GPU, "parallel=zero2")
     assert SETTINGS

@@ -237,6 +237,18 @@ def test_a_recipe_is_saved_from_a_command_line_and_means_the_same(
     assert main(["recipe", "save", "../mine", *words]) == 2
 
 
+def test_a_difference_tells_a_setting_that_is_null_from_a_key_that_is_absent(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["recipe=tiny_cpu", "+cluster.environment.A=1", "checkpointing.layers=2"]
+    assert main(["recipe", "save", "mine", *words]) == 0
+    capsys.readouterr()
+    assert main(["recipe", "diff", "mine", "tiny_cpu"]) == 0
+    rows = capsys.readouterr().out.splitlines()
+    assert "checkpointing.layers: 2 -> null" in rows
+    assert "cluster.environment.A: 1 -> absent" in rows
+
+
 @pytest.mark.parametrize("words", [["show"], ["diff", "a"], ["fetch"], ["list", "a"]])
 def test_a_recipe_action_with_too_few_or_many_words_says_how_it_is_used(
     words: list[str], capsys: pytest.CaptureFixture[str]

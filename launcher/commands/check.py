@@ -69,7 +69,9 @@ def run(options: argparse.Namespace) -> int:
         print_json(invalid_as_json(found.errors, unknown))
         return _STATUS["invalid"]
     assessment = assessed(found, engine(options), native=options.native and may_run_code(options))
-    assessment = replace(assessment, warnings=(*unknown, *assessment.warnings, *unseen(assessment.spec)))
+    assessment = replace(
+        assessment, warnings=(*unknown, *found.warnings, *assessment.warnings, *unseen(assessment.spec))
+    )
     if options.json:
         print_json(as_json(assessment))
     else:

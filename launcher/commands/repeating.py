@@ -68,8 +68,8 @@ def _otherwise(found: Lock, spec: RunSpec) -> list[str]:
     return lines if len(lines) <= _SHOWN else [*lines[:_SHOWN], f"and {len(lines) - _SHOWN} more"]
 
 
-def _short(value: object) -> str:
-    text = "absent" if value is None else " ".join((value if isinstance(value, str) else literal(value)).split())
+def _short(value: object, nothing: str = "absent") -> str:
+    text = nothing if value is None else " ".join((value if isinstance(value, str) else literal(value)).split())
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
@@ -175,12 +175,14 @@ def difference(first: str, second: str, *, as_json: bool) -> int:
     """What differs in meaning between two recipes, locks or runs."""
     (spec_a, parts_a), (spec_b, parts_b) = (_described(name) for name in (first, second))
     rows = lock.spec_differences(spec_a, spec_b)
+    settings = {key for key, _, _ in rows if key.count(".") <= 1}  # Deeper are keys that one side may not have at all.
     if parts_a is not None and parts_b is not None:
         rows += lock.differences(lock.ingredients(parts_a), lock.ingredients(parts_b))
     if as_json:
         print_json({"schema": 1, "recipe": [{"path": key, "first": a, "second": b} for key, a, b in rows]})
     elif rows:
-        print("\n".join(f"{key}: {_short(a)} -> {_short(b)}" for key, a, b in rows))
+        nothing = {key: "null" if key in settings else "absent" for key, _, _ in rows}
+        print("\n".join(f"{key}: {_short(a, nothing[key])} -> {_short(b, nothing[key])}" for key, a, b in rows))
     else:
         print("no difference in meaning")
     return 0

@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 
 from launcher import runs, state
-from launcher.commands.common import add_json, add_runs, folder, print_json, width
+from launcher.commands.common import add_json, add_runs, folder, print_json, say, width
 from launcher.errors import ConfigError, ConfigErrors
 
 
@@ -38,7 +38,11 @@ def run(options: argparse.Namespace) -> int:
         print("no runs below runs/")
         return 0
     columns = [("run", "state", "step", "job", "reason")]
-    columns += [(r.id, r.state, str(r.step or "-"), r.job_id or "-", r.reason or "") for r in rows]
+    if not options.runs and not (folder() / "runs").is_dir():
+        say("launch: no runs below runs/; these were recorded in other folders")
+    names = [runs.name_of(Path(row.directory), folder()) for row in rows]
+    cells = [(row.state, str(row.step or "-"), row.job_id or "-", row.reason or "") for row in rows]
+    columns += [(name, *row) for name, row in zip(names, cells, strict=True)]
     widths = [max(len(row[i]) for row in columns) for i in range(4)]
     for row in columns:
         print("  ".join([*(cell.ljust(size) for cell, size in zip(row[:4], widths, strict=True)), row[4]]).rstrip())

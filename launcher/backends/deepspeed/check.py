@@ -52,7 +52,8 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
                 yield ConfigError(path, ways.value_at(spec, path), rule, ["zero=3", ways.override(path, neutral)])
     if spec.hardware.device == "cuda" and not optimizer.is_torch(spec):
         kernel = "FusedAdam" if zero.offload_optimizer == "none" else "DeepSpeedCPUAdam"
-        rule = f"DeepSpeed compiles its {kernel} on each node at first use, which takes a compiler and minutes"
+        when = "on each node at first use, which takes a compiler and minutes"
+        rule = f"DeepSpeed compiles its {kernel} {when}; torch's AdamW needs neither"
         yield ConfigError("optimizer.fused", None, rule, ["optimizer.fused=true"])
     for path in ("zero.offload_optimizer", "zero.offload_parameters"):
         if ways.value_at(spec, path) == "nvme":

@@ -104,8 +104,12 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
         elif path.partition(".")[0] == "tensor_parallel" and spec.parallel.tensor == 1:
             rule = "DeepSpeed reads it only where tensors are cut, and this run cuts none"
             degrees = ways.divisors(spec.model.key_value_heads)
-            cut = ways.nearest(spec, "parallel.tensor", degrees, lambda run: run.parallel.tensor > 1, limit=2)
+            cut = ways.nearest(spec, "parallel.tensor", degrees, _cuts_tensors, limit=2)
             yield ConfigError(f"backend.extra.{path}", value, rule, cut)
+
+
+def _cuts_tensors(spec: RunSpec) -> bool:
+    return spec.parallel.tensor > 1 and spec.gpus % spec.model_parallel == 0
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
