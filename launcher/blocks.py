@@ -111,7 +111,7 @@ class Engine:
         shard_rows: Whether shards are cut by rows of each tensor (FSDP2), or from one flat buffer.
         gradients_stay: Whether gradient buffers live from the first step to the last.
         grouped_experts: Whether routed experts run in grouped products, all at once, or in a loop.
-        steps_on_shards: Whether whole gradients give way to the optimizer's shard of them before the step.
+        partition_buffer: Whether the gradients of a rank's shard are put into a buffer, which its backend counts.
         optimizer: How the step is computed: one kernel, or torch's lists or loop with their temporaries.
         whole_embedding: Whether every tensor parallel rank holds the whole token embedding, and a tied projection.
         vocabulary_parallel: Whether the loss works on the rank's own part of the vocabulary.
@@ -136,7 +136,7 @@ class Engine:
     shard_rows: bool = False
     gradients_stay: bool = False
     grouped_experts: bool = False
-    steps_on_shards: bool = False
+    partition_buffer: bool = False
     optimizer: Literal["fused", "foreach", "loop"] = "fused"
     whole_embedding: bool = False
     vocabulary_parallel: bool = False

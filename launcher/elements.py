@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
+from itertools import chain
 from math import prod
 from operator import attrgetter
+from typing import Any
 
 from launcher.blocks import Engine, Weight
 from launcher.rank import ONE, RankView, StateShares, rounded_up
@@ -35,6 +37,7 @@ class Elements:
         drawn: Of the largest block of rows that the worker draws values for at once.
         largest_quantised: Of the largest weight that is held in 4 bits.
         largest_shard: Of the largest shard that the optimizer steps.
+        matrices: Of each matrix that receives gradients, in the order of the model, before sharding.
     """
 
     dense: int = 0
@@ -52,6 +55,7 @@ class Elements:
     drawn: int = 0
     largest_quantised: int = 0
     largest_shard: int = 0
+    matrices: tuple[int, ...] = ()
 
     @property
     def whole(self) -> int:
@@ -66,7 +70,7 @@ class Elements:
         if not count:
             return Elements()
         sizes = zip(_OF_SEVERAL.items(), _read(self), strict=True)
-        return Elements(**{name: size * count if of is sum else size for (name, of), size in sizes})
+        return Elements(**{name: size * count if of in (sum, _joined) else size for (name, of), size in sizes})
 
 
 def total(parts: Iterable[Elements]) -> Elements:
@@ -80,11 +84,17 @@ def _last(numbers: Iterable[int]) -> int:
     return next(filter(None, reversed(tuple(numbers))), 0)
 
 
+def _joined(tuples: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    """One after the other."""
+    return tuple(chain.from_iterable(tuples))
+
+
 _LARGEST = ("largest", "largest_trained", "drawn", "largest_quantised", "largest_shard")
-_OF_SEVERAL: dict[str, Callable[[Iterable[int]], int]] = {
+_OF_SEVERAL: dict[str, Callable[[Iterable[Any]], Any]] = {
     **{field.name: sum for field in fields(Elements)},
     **dict.fromkeys(_LARGEST, max),
     "last_trained": _last,
+    "matrices": _joined,
 }
 """How each count of several groups follows from those of each."""
 
@@ -168,6 +178,7 @@ def _elements(weight: Weight, cut: Cut) -> Elements:
         drawn=_drawn(weight.shape if not expert else (weight.copies, *weight.shape)),
         largest_quantised=one * weight.quantised,
         largest_shard=stepped // copies,
+        matrices=(one,) * copies if trains and len(local) > 1 else (),
     )
 
 

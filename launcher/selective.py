@@ -30,6 +30,12 @@ def products(block: Sequence[Weight], spec: RunSpec, engine: Engine) -> Iterator
     if made and adapted.module(linears[-1]) == adapted.module(block[-1]):
         made[-1] = replace(made[-1], last=True)
     yield from made[::2]
+    if spec.parallel.sequence and spec.parallel.tensor > 1:
+        # Where the sequence is split, the sums over tensor parallel ranks are reduce-scatters, which are kept.
+        row = Saved(
+            name="kept sum", bytes=engine.size * spec.model.hidden_size, share="residual", part="cache", kept=True
+        )
+        yield from (row, replace(row, last=True))
 
 
 def _of(weight: Weight, spec: RunSpec, engine: Engine) -> Iterator[Saved]:

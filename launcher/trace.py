@@ -27,7 +27,9 @@ _CACHE_PILES = ("workspace",)
 """Taken from torch's allocator by libraries, where fake tensors do not see it; the formula's are added."""
 
 
-def traced(spec: RunSpec, formula: MemoryEstimate, *, python: str = sys.executable, rank: int = 0) -> MemoryEstimate:
+def traced(
+    spec: RunSpec, formula: MemoryEstimate, *, python: str = sys.executable, rank: int | None = None
+) -> MemoryEstimate:
     """The estimate with what the trace of a rank says in the formula's place.
 
     Host memory, disk, the number of parameters, libraries' workspaces, context and communicators stay the formula's.
@@ -36,7 +38,7 @@ def traced(spec: RunSpec, formula: MemoryEstimate, *, python: str = sys.executab
         spec: A valid run.
         formula: The formula engine's estimate of it.
         python: An interpreter that has torch.
-        rank: The rank to trace.
+        rank: The rank to trace; None is that which needs the most.
 
     Raises:
         ConfigErrors: The run cannot be traced, or the interpreter lacks torch.
@@ -44,7 +46,15 @@ def traced(spec: RunSpec, formula: MemoryEstimate, *, python: str = sys.executab
     return merged(document(spec, python=python, rank=rank), formula)
 
 
-def document(spec: RunSpec, *, python: str = sys.executable, rank: int = 0) -> dict[str, Any]:
+def worst_rank(spec: RunSpec) -> int:
+    """The rank that needs the most of those that train alike.
+
+    With ZeRO 1 and 2 the last: its partition is of the model's end, whose gradients exist while most activations do.
+    """
+    return spec.gpus - 1 if spec.backend.name == "deepspeed" and spec.zero.stage in (1, 2) else 0
+
+
+def document(spec: RunSpec, *, python: str = sys.executable, rank: int | None = None) -> dict[str, Any]:
     """The report of ``launcher.worker.trace``.
 
     Raises:
@@ -55,7 +65,7 @@ def document(spec: RunSpec, *, python: str = sys.executable, rank: int = 0) -> d
         source.write_text(json.dumps(to_dict(spec)))
         command = [python, "-m", "launcher.worker.trace", "--spec", str(source), "--out", str(target)]
         done = subprocess.run(
-            [*command, "--rank", str(rank)],
+            [*command, "--rank", str(worst_rank(spec) if rank is None else rank)],
             env=_environment(),
             capture_output=True,
             text=True,

@@ -120,6 +120,13 @@ def test_every_zero_stage_is_accepted(stage: int, precision: str, ulysses: int) 
             ("model.attention=sdpa", "parallel.ulysses=1"),
         ),
         (
+            ("parallel=ulysses", "model=deepseek_v3", "script=train.py"),
+            "parallel.ulysses",
+            "the estimate does not know what multi-head latent attention (model.kv_lora_rank) keeps where ranks share"
+            " a sequence",
+            ("parallel.ulysses=1", "parallel=cp"),
+        ),
+        (
             ("parallel=ulysses", "zero.hpz=2"),
             "zero.hpz",
             "DeepSpeed's groups for it know nothing of ranks that share a sequence",

@@ -102,6 +102,13 @@ def test_what_the_worker_does_is_accepted(overrides: tuple[str, ...]) -> None:
             ("precision.master=null", "parallel=zero3"),
         ),
         (
+            ("parallel=fsdp_cp", "model=deepseek_v3", "script=train.py"),
+            "parallel.context",
+            "the estimate does not know what multi-head latent attention (model.kv_lora_rank) keeps where ranks share"
+            " a sequence",
+            ("parallel.context=1", "parallel=cp"),
+        ),
+        (
             ("optimizer=lion",),
             "optimizer.name",
             "backend=fsdp runs adamw or sgd in this version",

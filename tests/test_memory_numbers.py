@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from launcher import registry
+from launcher.backends.deepspeed import partition
 from launcher.memory import activations
 from launcher.memory.estimate import RankTerms, rank_terms
 from launcher.spec import RunSpec
@@ -136,6 +137,29 @@ def test_a_root_that_stays_gathered_moves_the_peak_to_the_gradient_of_the_logits
 def test_lists_of_the_foreach_optimizer_cost_4_bytes_a_parameter_of_the_rank() -> None:
     rank = ranks_of(make_spec(*FSDP_7B, *SEQUENCE, "optimizer.foreach=true"))[0]
     assert rank.allocated("step") / MIB == pytest.approx(16065.8, rel=1e-4)
+
+
+@pytest.mark.parametrize(("decay", "bytes_each"), [(0.1, 4), (0, 0)])
+def test_lists_of_sgd_cost_4_bytes_a_parameter_where_weights_decay(decay: float, bytes_each: int) -> None:
+    settings = ("optimizer=sgd", "optimizer.foreach=true", f"optimizer.weight_decay={decay}")
+    rank = ranks_of(make_spec(*FSDP_7B, *SEQUENCE, *settings))[0]
+    assert rank.allocated("step") - rank.allocated("clip") == bytes_each * rank.held.elements.optimizer
+
+
+def test_reordering_the_outputs_of_narrow_experts_takes_12_bytes_for_each_of_a_tokens_experts() -> None:
+    # With 3,584 features or more in an expert, the two gradients inside of it would be more: 2 x 2 B x 3,584.
+    narrow = make_spec("model=mixtral_8x7b", "model.moe_intermediate_size=512", "parallel=fsdp")
+    held = ranks_of(narrow)[0].held
+    inside, outputs = activations.working_parts(held)
+    assert inside + outputs == held.tokens * (2 * 12 * 4096 + 2 * 4096)
+
+
+def test_the_gradients_of_a_zero_2_partition_are_those_of_all_weights_that_it_touches() -> None:
+    held = ranks_of(make_spec("model=llama2_7b", "parallel=zero2", "cluster.nodes=8", "cluster.gpus_per_node=8"))[
+        0
+    ].held
+    # Of 64 ranks the last has 105 M elements: all of the 131 M of the output projection are allocated.
+    assert partition.partition(held) == 32_000 * 4096
 
 
 def test_full_checkpointing_of_llama_7b_meets_its_trace() -> None:

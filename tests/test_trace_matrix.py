@@ -79,6 +79,11 @@ _FSDP = (
     *(f"llama/ddp/{cell}/4/train.global_batch_size=24" for cell in ("bf16/none", "bf16/full")),
     "llama/fsdp/bf16/none/4/train.global_batch_size=24",
     "llama/fsdp/bf16/full/4/train.loss=chunked",
+    "moe/ddp/bf16/full/4",
+    "moe/fsdp/bf16/full/2/model.moe_intermediate_size=128",
+    "llama/tp+sp/bf16/selective/4/model.tie_word_embeddings=true",
+    "gpt/hsdp/bf16/none/4/optimizer.foreach=true/model.tie_word_embeddings=true",
+    *(f"llama/fsdp/fp32/full/4/optimizer=sgd/optimizer.{how}" for how in ("foreach=true", "foreach=false")),
 )
 """Family / framework / precision / checkpointing / ranks / more overrides."""
 
@@ -90,6 +95,16 @@ _DEEPSPEED = (
     f"llama/ulysses/fp32/full/4/zero=1/{_LONG}",
     f"llama/ulysses/bf16/none/4/zero=2/parallel.ulysses=4/model.num_key_value_heads=2/{_LONG}",
     f"llama/ulysses/bf16/selective/4/zero=3/{_LONG}",
+    f"llama/zero3/bf16/full/4/{_LONG}",
+    *(f"llama/zero2/bf16/{mode}/2" for mode in ("none", "full")),
+    "llama/zero2/bf16/none/4/train.global_batch_size=16",
+    "gpt/zero2/bf16/selective/2/model.tie_word_embeddings=true",
+    "gpt/zero3/fp32/none/4/model.tie_word_embeddings=true",
+    *(f"moe/{stage}/bf16/full/2/model.moe_intermediate_size=128" for stage in ("zero1", "zero2", "zero3")),
+    "moe/zero0/bf16/full/4/optimizer.foreach=true",
+    "llama/zero0/bf16/full/4/optimizer=sgd",
+    "llama/zero1/bf16/none/4/optimizer=sgd/optimizer.foreach=false",
+    "llama/zero1/bf16/none/4/train.global_batch_size=16",
 )
 """One process traces them all, each in a world of its own."""
 

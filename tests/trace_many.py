@@ -8,6 +8,7 @@ import sys
 import warnings
 
 from launcher.parse import parse
+from launcher.trace import worst_rank
 from launcher.worker.trace.adapt import adapted
 from launcher.worker.trace.one_depth import record
 
@@ -20,7 +21,7 @@ def main() -> None:
     found = {}
     for name, document in json.load(sys.stdin).items():
         spec = parse(document)
-        recording = record(adapted(spec, spec.model.num_hidden_layers), 0)
+        recording = record(adapted(spec, spec.model.num_hidden_layers), worst_rank(spec))
         moments = recording.peaks(0) | recording.peaks(2)
         found[name] = {phase: moment.bytes for phase, moment in moments.items()} | {"idle": recording.resting(2)}
     sys.stdout.write(f"\n{json.dumps(found)}\n")  # On a line of its own: DeepSpeed prints too.

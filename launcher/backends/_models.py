@@ -55,6 +55,17 @@ def computed(spec: RunSpec) -> bool:
     return next(_network(spec), None) is None
 
 
+def shared_latents(spec: RunSpec, path: str) -> Iterator[ConfigError]:
+    """A script's latent attention whose sequences ranks share; the worker's own check refuses that model anyway."""
+    degree = ways.value_at(spec, path)
+    if spec.script is not None and spec.model.kv_lora_rank and degree != 1:
+        rule = (
+            "the estimate does not know what multi-head latent attention (model.kv_lora_rank) keeps where ranks share"
+            " a sequence"
+        )
+        yield ConfigError(path, degree, rule, [ways.override(path, 1), "parallel=cp"])
+
+
 def _network(spec: RunSpec) -> Iterator[ConfigError]:
     model = spec.model
     if model.family not in _FAMILIES:

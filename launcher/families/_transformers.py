@@ -14,6 +14,7 @@ from launcher.spec import ModelSpec
 _INDEX = 8  # A token index or an expert choice is an int64.
 _DOWN = ("down_proj", "c_proj")  # The last linear of an MLP, in Llama and in GPT-2.
 _PROJECTION = ("o_proj", "c_proj")  # What reads the output of attention, in Llama and in GPT-2.
+_FP32 = 4
 _STATISTIC = 4  # A mean, a reciprocal deviation or a log-sum-exp is an fp32 number.
 
 
@@ -157,6 +158,17 @@ def routed(model: ModelSpec, engine: Engine) -> list[Saved]:
         _saved("expert activations", (3 if model.gated else 1) * size * width, "routed_tensor", "moe"),
         _read("expert products", size * width, "routed_tensor", "moe", ("experts",)),
     ]
+
+
+def reordering(model: ModelSpec, gradients: list[Saved]) -> Saved:
+    """What the backward pass of the experts' outputs takes beyond the gradients inside of them, which come later.
+
+    The weighted outputs, fp32 as the router's weights are, are put back into the tokens' order: their gradient, zeros
+    and the gradient put into those, ``3 x 4 k h`` (transformers ``integrations/moe.py``, ``weighted_out[inv_perm]``).
+    """
+    inside = sum(row.bytes for row in gradients if row.share == "tensor")
+    outputs = 3 * _FP32 * model.num_experts_per_tok * model.hidden_size
+    return _saved("reordered expert outputs", max(outputs - inside, 0), "token", "moe")
 
 
 def latent_attention(model: ModelSpec, engine: Engine) -> list[Saved]:

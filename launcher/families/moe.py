@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from math import ceil
 
@@ -38,14 +39,20 @@ def saved(model: ModelSpec, layer: int, engine: Engine) -> list[Saved]:
 
 
 def working(model: ModelSpec, layer: int, engine: Engine) -> list[Saved]:
-    """The gradients inside the MLP, or inside the experts that a token meets: all at once, or one after the other."""
+    """The gradients inside the MLP, or inside the experts that a token meets: all at once, or one after the other.
+
+    Grouped products run in the weights' own format under autocast too (``_transformers.routed``).
+    """
     if kind(model, layer) == "dense":
         return llama.mlp_gradients(model, engine, model.intermediate_size)
-    if engine.library == "transformers" and not engine.grouped_experts:
-        one = ceil(Fraction(model.moe_intermediate_size * model.num_experts_per_tok, model.num_experts))
-        return llama.mlp_gradients(model, engine, max(one, model.num_shared_experts * model.moe_intermediate_size))
+    if engine.library == "transformers":
+        if not engine.grouped_experts:
+            one = ceil(Fraction(model.moe_intermediate_size * model.num_experts_per_tok, model.num_experts))
+            return llama.mlp_gradients(model, engine, max(one, model.num_shared_experts * model.moe_intermediate_size))
+        engine = replace(engine, size=engine.residual_size)
     width = model.moe_intermediate_size * (model.num_experts_per_tok + model.num_shared_experts)
-    return llama.mlp_gradients(model, engine, width)
+    rows = llama.mlp_gradients(model, engine, width)
+    return rows if engine.library == "megatron" else [*rows, _transformers.reordering(model, rows)]
 
 
 def experts(model: ModelSpec, engine: Engine) -> list[Saved]:

@@ -116,7 +116,7 @@ def _input(held: Held) -> Saved:
 def working(held: Held) -> Iterator[MemoryTerm]:
     """Gradients inside the block whose backward pass runs."""
     if held.blocks:
-        kind = max(held.blocks, key=lambda kind: held.bytes_of(kind.working))
+        kind = _fullest(held)
         yield MemoryTerm(
             pile="temporary",
             moments=RECOMPUTING,
@@ -124,6 +124,23 @@ def working(held: Held) -> Iterator[MemoryTerm]:
             formula=f"gradients inside one block, {held.tokens:,} tokens",
             source="trace of the live tensors of a backward pass (launcher/families)",
         )
+
+
+def working_parts(held: Held) -> tuple[int, int]:
+    """Of :func:`working` the gradients inside the MLP, and what the reordering of experts' outputs takes beyond them.
+
+    Half of the former exist when that of the MLP's last weight does, and none of the latter.
+    """
+    if not held.blocks:
+        return 0, 0
+    rows = _fullest(held).working
+    outputs = held.bytes_of(row for row in rows if row.part == "moe")
+    return held.bytes_of(rows) - outputs, outputs
+
+
+def _fullest(held: Held) -> BlockKind:
+    """The kind of block whose backward pass adds the most."""
+    return max(held.blocks, key=lambda kind: held.bytes_of(kind.working))
 
 
 def forward_working(held: Held) -> Iterator[MemoryTerm]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from launcher.held import NF4_BITS, Held
+from launcher.spec import OptimizerSpec
 from launcher.terms import ALWAYS, MemoryTerm, Moment
 from launcher.units import count
 
@@ -85,12 +86,14 @@ def gradients(held: Held) -> Iterator[MemoryTerm]:
     """Gradients in the format in which micro-batches meet: ``size x P / N``.
 
     They live always (buffers), from one micro-batch to the next, or from the backward pass of a block to the step.
+    Shards that have a buffer of their own are the backend's account, and whole gradients are gone before the step.
     """
     elements, size = held.elements.gradients, held.dtypes.size("accumulate")
     after = AFTER_BACKWARD
-    if held.engine.steps_on_shards:
+    if held.engine.partition_buffer:
+        if held.view.states.gradients < 1:
+            return
         after = AFTER_BACKWARD - _STEPPING
-        yield _state(held, "gradients", held.elements.optimizer, size, _STEPPING)
     if held.engine.gradients_stay:
         yield _state(held, "gradients", elements, size, ALWAYS)
     elif held.spec.gradient_accumulation > 1:
@@ -153,25 +156,37 @@ def optimizer_states(held: Held) -> Iterator[MemoryTerm]:
 def step_temporaries(held: Held) -> Iterator[MemoryTerm]:
     """What ``torch.optim`` adds in the step: nothing fused, ``4 P / N`` with lists, or a few tensors in a loop.
 
-    Lists (foreach) make a square root of the second moment of all parameters. The loop makes a square root and a
-    quotient of one parameter, and holds the quotient of the one before: the largest two of a block follow each other,
-    and the output projection follows a block.
+    Lists (foreach) make one more tensor of every parameter: AdamW a square root of the second moment, SGD the sum of a
+    gradient and its weight decay. The loop makes SGD's for one parameter; of AdamW's a square root and a quotient of
+    one parameter, and it holds the quotient of the one before: the largest two of a block follow each other, and the
+    output projection follows a block.
     """
-    if held.engine.optimizer == "fused" or held.spec.optimizer.name != "adamw":
+    optimizer, lists = held.spec.optimizer, held.engine.optimizer == "foreach"
+    if held.engine.optimizer == "fused" or not list_copies(optimizer):
         return
     size = held.dtypes.size("optimizer_states")
-    lists = held.engine.optimizer == "foreach"
     inside = held.largest_block.largest_shard
     loop = max(2 * held.embedding.largest_shard, inside + 2 * max(inside, held.head.largest_shard))
+    if optimizer.name == "sgd":
+        loop = held.elements.largest_shard
     elements = held.elements.optimizer if lists else loop
-    what = "all parameters" if lists else "two tensors and the one before"
+    what = "all parameters" if lists else "one tensor after the other"
     yield MemoryTerm(
         pile="temporary",
         moments=frozenset(("step",)),
         bytes=size * elements,
         formula=f"{size} B x {count(elements)} ({what} of this rank)",
-        source="torch/optim/adam.py, trace of the live tensors of a step",
+        source="torch/optim/adam.py and sgd.py, trace of the live tensors of a step",
     )
+
+
+def list_copies(optimizer: OptimizerSpec) -> int:
+    """Lists of as many elements as the parameters that torch's optimizer makes in a step.
+
+    ``_multi_tensor_adam`` makes ``exp_avg_sq_sqrt`` (``torch/optim/adam.py``); ``_multi_tensor_sgd`` makes
+    ``_foreach_add(grads, params, alpha=weight_decay)`` where there is weight decay (``torch/optim/sgd.py``).
+    """
+    return int(optimizer.name == "adamw" or (optimizer.name == "sgd" and optimizer.weight_decay != 0))
 
 
 def _state(held: Held, pile: str, elements: int, size: int, moments: frozenset[Moment]) -> MemoryTerm:

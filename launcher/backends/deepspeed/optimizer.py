@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from launcher.spec import RunSpec
 
@@ -22,6 +22,18 @@ def is_torch(spec: RunSpec) -> bool:
     if spec.zero.offload_optimizer == "nvme":
         return False
     return spec.hardware.device == "cpu" or spec.optimizer.fused is not None or spec.optimizer.foreach is not None
+
+
+def step(spec: RunSpec) -> Literal["fused", "foreach", "loop"]:
+    """How the step is computed: where neither word is set, torch takes lists on a GPU and a loop on the CPU.
+
+    ``torch/optim/optimizer.py``, ``_default_to_fused_or_foreach``; DeepSpeed's own kernels make no temporaries.
+    """
+    optimizer = spec.optimizer
+    if optimizer.fused or not is_torch(spec):
+        return "fused"
+    unset = optimizer.fused is None and optimizer.foreach is None
+    return "foreach" if optimizer.foreach or (unset and spec.hardware.device == "cuda") else "loop"
 
 
 def block(spec: RunSpec) -> dict[str, Any]:

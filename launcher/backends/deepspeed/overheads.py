@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from math import ceil
 
-from launcher.backends.deepspeed import pipeline, ulysses
+from launcher.backends.deepspeed import optimizer, partition, pipeline, ulysses
 from launcher.backends.deepspeed.dtypes import dtypes
-from launcher.backends.deepspeed.optimizer import is_torch
 from launcher.blocks import Engine
 from launcher.held import Held
-from launcher.memory.activations import RECOMPUTING
-from launcher.memory.states import drawn_bytes
+from launcher.memory.activations import RECOMPUTING, working_parts
+from launcher.memory.states import drawn_bytes, list_copies
 from launcher.spec import RunSpec
 from launcher.terms import ALWAYS, MemoryTerm, Moment, Pile
 from launcher.units import DTYPE_BYTES, count
@@ -57,7 +56,7 @@ def engine(spec: RunSpec) -> Engine:
         gradients_stay=spec.zero.stage == 3 or flat_fp32_gradients(spec),
         grouped_experts=True,
         whole_embedding=True,
-        steps_on_shards=spec.zero.stage == 1 and not flat_fp32_gradients(spec),
+        partition_buffer=buffers_partition(spec),
     )
 
 
@@ -66,6 +65,12 @@ def flat_fp32_gradients(spec: RunSpec) -> bool:
     meaning = dtypes(spec)
     formats = (meaning.parameters, meaning.accumulate) == ("bf16", "fp32")
     return formats and spec.zero.stage == 1 and spec.zero.offload_optimizer == "none"
+
+
+def buffers_partition(spec: RunSpec) -> bool:
+    """Whether ZeRO 1 or 2 copies the gradients of a rank's partition; offloaded ones go to the host."""
+    zero = spec.zero
+    return zero.stage in (1, 2) and not flat_fp32_gradients(spec) and zero.offload_optimizer == "none"
 
 
 def overheads(held: Held) -> Iterable[MemoryTerm]:
@@ -77,6 +82,12 @@ def overheads(held: Held) -> Iterable[MemoryTerm]:
     yield from first_step(held)
     yield from fp32_partition(held)
     yield from pipeline.buffers(held)
+    if buffers_partition(held.spec):
+        yield from partition.gradients(held)
+    if stage == 2:
+        yield from partition.oversized(held)
+    if stage >= 2:
+        yield from partition.tied(held)
     if stage == 0 or flat_fp32_gradients(held.spec):
         yield from whole_reduction(held)
     elif stage in (1, 2):
@@ -121,7 +132,8 @@ def unreduced(held: Held) -> Iterator[MemoryTerm]:
         return
     size = held.engine.size
     last = held.largest_block.last_trained
-    yield _term("temporary", RECOMPUTING, size * last, f"one weight's gradient of {count(last)}")
+    _, outputs = working_parts(held)
+    yield _term("temporary", RECOMPUTING, size * last - outputs, f"one weight's gradient of {count(last)}")
     accumulating = held.spec.gradient_accumulation > 1
     if held.root.trained and not accumulating:
         tied = held.view.head and held.view.embedding and held.spec.model.tie_word_embeddings
@@ -158,11 +170,11 @@ def whole_reduction(held: Held) -> Iterator[MemoryTerm]:
 
 
 def step_copies(held: Held) -> Iterator[MemoryTerm]:
-    """The step: gradients of the rank's shard in one flat tensor, and in fp32; what torch's AdamW adds to that.
+    """The step: gradients of the rank's shard in one flat tensor, and in fp32; what torch's optimizer adds to that.
 
-    Below stage 3 torch's AdamW makes a square root and a quotient of flat tensors. Stage 3 steps one sub-group at a
-    time; gradients of stage 0 are stepped on as they are. Before it, the norm is computed of one gradient at a time in
-    fp64 (``complete_grad_norm_calculation_for_cpu_offload``, ``get_grad_norm_direct``).
+    Stage 3 steps one sub-group at a time; gradients of stage 0 are stepped on as they are. Before it, the norm is
+    computed of one gradient at a time in fp64 (``complete_grad_norm_calculation_for_cpu_offload``,
+    ``get_grad_norm_direct``).
     """
     zero, elements = held.spec.zero, held.elements.optimizer
     if zero.offload_optimizer != "none":
@@ -174,17 +186,30 @@ def step_copies(held: Held) -> Iterator[MemoryTerm]:
     flat = size * elements if zero.stage and not flat_fp32_gradients(held.spec) else 0
     if size < 4:
         yield _term("temporary", moment, 4 * elements, f"fp32 gradients of {count(elements)}")
-    torch_states = 2 * 4 * elements if is_torch(held.spec) and not held.spec.optimizer.fused else 0
-    if is_torch(held.spec) and zero.stage == 0:
-        largest = max(held.largest_block.largest_trained, held.root.largest_trained)
-        yield _term("temporary", moment, 3 * 4 * largest, "square root and quotients of one parameter")
-        return
+    torch_states = torch_temporaries(held, elements)
     # A flat copy in another format is gone before the step of torch begins.
     more = max(flat, torch_states) if size < 4 else flat + torch_states
-    yield _term("temporary", moment, more, f"flat gradients, square root and quotient of {count(elements)}")
+    yield _term("temporary", moment, more, f"flat gradients and torch's temporaries of {count(elements)}")
     if zero.stage and not flat_fp32_gradients(held.spec):
-        norm = held.elements.largest_shard if zero.stage == 3 else held.elements.largest_trained
+        norm = held.elements.largest_shard if zero.stage == 3 else min(held.elements.largest_trained, elements)
         yield _term("temporary", frozenset(("clip",)), 8 * norm, f"fp64 copy of a gradient of {count(norm)}")
+
+
+def torch_temporaries(held: Held, elements: int) -> int:
+    """What ``torch.optim`` makes of ``elements`` to step: a list, or tensor after tensor in a loop.
+
+    ZeRO hands over flat tensors, stage 0 those of the model. A loop makes AdamW's square root and quotient of one, and
+    of several holds the quotient of the one before; SGD's is the same sum in a loop (``torch/optim/adam.py``,
+    ``sgd.py``).
+    """
+    how, copies = optimizer.step(held.spec), list_copies(held.spec.optimizer)
+    if how == "fused":
+        return 0
+    if how == "loop":
+        adam, stage = held.spec.optimizer.name == "adamw", held.spec.zero.stage
+        copies *= (2 if stage else 3) if adam else 1
+        elements = elements if stage else max(held.largest_block.largest_trained, held.root.largest_trained)
+    return held.dtypes.size("optimizer_states") * copies * elements
 
 
 def stage3_bucket(held: Held) -> Iterator[MemoryTerm]:
@@ -233,20 +258,23 @@ def fp32_partition(held: Held) -> Iterator[MemoryTerm]:
 def first_step(held: Held) -> Iterator[MemoryTerm]:
     """Stage 0 beside a master copy steps once while it starts, so that loading takes what a step takes.
 
-    ``FP16_UnfusedOptimizer.initialize_optimizer_states``: moments, fp32 gradients and the compute format's.
+    ``FP16_UnfusedOptimizer.initialize_optimizer_states``: moments, fp32 gradients and the compute format's, and what
+    torch's optimizer makes.
     """
     if held.spec.zero.stage == 0 and held.dtypes.master is not None:
         elements = held.elements.trained
         moment: frozenset[Moment] = frozenset(("load",))
-        yield _term("optimizer_states", moment, 8 * elements, f"8 B x {count(elements)}")
+        states = (2 if held.spec.optimizer.name == "adamw" else 1) * 4
+        yield _term("optimizer_states", moment, states * elements, f"{states} B x {count(elements)}")
+        yield _term("temporary", moment, torch_temporaries(held, elements), "torch's temporaries of the first step")
         size = held.dtypes.size("gradients") + 4
         yield _term("gradients", moment, size * elements, f"gradients in both formats of {count(elements)}")
 
 
 def _beside_backward(held: Held, size: int, text: str) -> Iterator[MemoryTerm]:
     """What lives while one gradient is reduced: half of the gradients inside the MLP exist by then."""
-    inside = max((held.bytes_of(kind.working) for kind in held.blocks), default=0) // 2
-    yield _term("reduce_buffers", _LATE - {"root_backward"}, size - inside, text)
+    inside, outputs = working_parts(held)
+    yield _term("reduce_buffers", _LATE - {"root_backward"}, size - inside // 2 - outputs, text)
     yield _term("reduce_buffers", frozenset(("root_backward",)), size, text)
 
 

@@ -7,6 +7,7 @@ from math import lcm
 from typing import Any
 
 from launcher import ways
+from launcher.backends import _models
 from launcher.backends.deepspeed.dtypes import dtypes
 from launcher.errors import ConfigError
 from launcher.spec import RunSpec
@@ -16,6 +17,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     """Another attention than the one that is given whole sequences, and groups of ranks that cross its own."""
     if spec.parallel.ulysses == 1:
         return
+    yield from _models.shared_latents(spec, "parallel.ulysses")
     if spec.model.attention != "sdpa" and spec.script is None:
         rule = "between the exchanges of Ulysses runs torch's attention; another would see the tokens of one rank alone"
         way_out = ["model.attention=sdpa", "parallel.ulysses=1"]

@@ -33,6 +33,7 @@ _SECOND_MOMENT: dict[str, object] = {"optimizer.beta2": 0.95, "optimizer.epsilon
 def check(spec: RunSpec) -> Iterator[ConfigError]:
     """Everything that the worker would otherwise drop; a script of the user's own reads ``spec.json`` as it likes."""
     if spec.script is not None:
+        yield from _models.shared_latents(spec, "parallel.context")
         return
     yield from _axes(spec)
     yield from context.check(spec)

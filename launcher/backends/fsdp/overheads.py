@@ -10,8 +10,8 @@ from launcher.backends.fsdp import ring, stages
 from launcher.backends.fsdp.dtypes import dtypes
 from launcher.blocks import Engine
 from launcher.held import NF4_BITS, Held
-from launcher.memory.activations import RECOMPUTING
-from launcher.memory.states import WITHIN_MICRO_BATCH
+from launcher.memory.activations import RECOMPUTING, working_parts
+from launcher.memory.states import WITHIN_MICRO_BATCH, drawn_bytes
 from launcher.spec import RunSpec
 from launcher.terms import ALWAYS, MemoryTerm, Moment, Pile
 from launcher.units import DTYPE_BYTES, count
@@ -52,7 +52,8 @@ def is_ddp(spec: RunSpec) -> bool:
 def _step(spec: RunSpec) -> Literal["fused", "foreach", "loop"]:
     """The worker's choice where none is set: one kernel on a GPU, torch's loop on the CPU."""
     optimizer = spec.optimizer
-    if optimizer.fused or (optimizer.fused is None and not optimizer.foreach and spec.hardware.device == "cuda"):
+    unset = optimizer.fused is None and optimizer.foreach is None
+    if optimizer.fused or (unset and spec.hardware.device == "cuda"):
         return "fused"
     return "foreach" if optimizer.foreach else "loop"
 
@@ -70,6 +71,7 @@ def overheads(held: Held) -> Iterable[MemoryTerm]:
         yield from buckets(held)
     in_flight = [*gradients_in_flight(held)]
     yield from in_flight
+    yield from untied(held)
     yield from ring.overheads(held, gradients=sum(term.bytes for term in in_flight))
     yield from stages.overheads(held, ddp=is_ddp(held.spec))
 
@@ -159,14 +161,20 @@ def gradients_in_flight(held: Held) -> Iterator[MemoryTerm]:
     Early on the last weight's gradient beside all of the block's activations, at the end all of the block's
     gradients and only the first norm's activations: the greater of both, less what is counted anyway. DDP puts each
     into its bucket on its own, under autocast through an fp32 copy, when half of the gradients inside the MLP exist;
-    that of a tied output projection waits for the embedding's.
+    that of a tied output projection waits for the embedding's. Experts' gradients need no copy: autocast leaves their
+    products alone; the first of theirs comes like an MLP's, the larger when what their products saved is freed.
     """
     size, block = held.engine.size, held.largest_block
     early = size * block.last_trained
     moments = RECOMPUTING
+    inside, outputs = working_parts(held)
     if not held.spec.parallel.shard:
-        early += 4 * block.largest_trained if held.engine.autocast else 0
-        early -= max((held.bytes_of(kind.working) for kind in held.blocks), default=0) // 2
+        if held.engine.autocast and block.expert:
+            whole = held.dtypes.size("parameters")
+            early = max(whole * block.last_trained, whole * block.largest_trained - 3 * inside // 2)
+        elif held.engine.autocast:
+            early += 4 * block.largest_trained
+        early -= inside // 2 + outputs
         if held.root.trained and held.spec.model.tie_word_embeddings:
             tied = held.dtypes.size("accumulate") * output_elements(held)
             yield _term("temporary", moments, tied, "gradient of the tied output projection", _DDP_TRACE)
@@ -178,7 +186,23 @@ def gradients_in_flight(held: Held) -> Iterator[MemoryTerm]:
         default=0,
     )
     late = size * block.trained - freed
-    yield _term("temporary", moments, max(early, late), f"gradients of one block of {count(block.trained)}", _TRACE)
+    yield _term(
+        "temporary", moments, max(early - outputs, late), f"gradients of one block of {count(block.trained)}", _TRACE
+    )
+
+
+def untied(held: Held) -> Iterator[MemoryTerm]:
+    """While the model is loaded: a tied output projection has memory of its own until it is tied again.
+
+    ``to_empty`` (``torch/nn/modules/module.py``) makes each module's parameters anew. DDP's buckets come later and are
+    more.
+    """
+    tied = held.view.head and held.view.embedding and held.spec.model.tie_word_embeddings
+    if tied and not held.engine.gradients_stay and held.spec.zero.offload_parameters == "none":
+        shard = ceil(held.embedding.largest * held.view.states.parameters)
+        size = held.dtypes.size("parameters") * shard - drawn_bytes(held)
+        text = f"memory of the tied output projection of {count(shard)}, less a block of rows"
+        yield _term("temporary", frozenset(("load",)), size, text, "launcher/worker/fsdp.py, torch.nn.Module.to_empty")
 
 
 def output_elements(held: Held) -> int:
@@ -190,7 +214,8 @@ def output_elements(held: Held) -> int:
 def weight_cache(held: Held) -> Iterator[MemoryTerm]:
     """Autocast's copy of every linear's weight in the compute format, saved for backward: ``size P`` of the matrices.
 
-    Checkpointed blocks cast again in backward, one block at a time. Embeddings are looked up in fp32, and the grouped
+    Checkpointed blocks cast again in backward, one block at a time; a copy goes with the backward pass of its product,
+    the output projection's first. Embeddings are looked up in fp32, and the grouped
     products of routed experts run in fp32. Of a frozen weight autocast itself keeps no copy, so that a checkpointed
     block's are gone after its forward pass; weights in 4 bits are not cast.
     """
@@ -200,17 +225,13 @@ def weight_cache(held: Held) -> Iterator[MemoryTerm]:
     blocks = held.all_blocks.dense - held.all_blocks.quantised
     head = output_elements(held)
     full = held.spec.checkpointing.mode != "none"
-    whole = size * (head + (block if full and not held.root.trained else blocks))
-    yield _term(
-        "gather_buffers", frozenset(("forward", "output", "loss")), whole, "autocast's copies of weights", _DDP_TRACE
-    )
-    text = "autocast's copies of weights"
+    inside, text = block if full and not held.root.trained else blocks, "autocast's copies of weights"
+    yield _term("gather_buffers", frozenset(("forward",)), size * inside, text, _DDP_TRACE)
+    yield _term("gather_buffers", frozenset(("output", "loss")), size * (head + inside), text, _DDP_TRACE)
     yield _term(
         "gather_buffers", frozenset(("loss_backward",)), size * (head + (0 if full else blocks)), text, _DDP_TRACE
     )
-    yield _term(
-        "gather_buffers", frozenset(("block_backward",)), size * (head + (block if full else blocks)), text, _DDP_TRACE
-    )
+    yield _term("gather_buffers", frozenset(("block_backward",)), size * (block if full else blocks), text, _DDP_TRACE)
     if held.layers > 1:
         left = size * (block if full else blocks - block)
         moment: frozenset[Moment] = frozenset(("next_block_backward",))

@@ -54,7 +54,9 @@ def adapted(spec: RunSpec, layers: int) -> RunSpec:
     """
     optimizer, model = spec.optimizer, spec.model
     if spec.hardware.device == "cuda" and optimizer.fused is None and optimizer.foreach is None:
-        optimizer = replace(optimizer, fused=True)
+        # Our worker asks for one kernel, and DeepSpeed's Adam is one; its SGD is torch's, left to torch's own choice.
+        one_kernel = spec.backend.name == "fsdp" or optimizer.name == "adamw"
+        optimizer = replace(optimizer, fused=True) if one_kernel else replace(optimizer, foreach=True)
     attention = "sdpa" if model.attention == "flash" else model.attention
     micro_batches = min(_MICRO_BATCHES, spec.gradient_accumulation)
     batch = micro_batches * spec.train.micro_batch_size * spec.data_degree

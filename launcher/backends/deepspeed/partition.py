@@ -1,0 +1,97 @@
+"""Gradients in ZeRO: the buffer of a rank's partition, weights that are larger than a bucket, and tied ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from launcher.held import Held
+from launcher.memory.activations import RECOMPUTING, working_parts
+from launcher.memory.states import DURING_BACKWARD, WITHIN_MICRO_BATCH
+from launcher.terms import MemoryTerm, Moment, Pile
+from launcher.units import count
+
+_AT_THE_END: frozenset[Moment] = frozenset(("root_backward",))
+_SOURCE = "DeepSpeed 0.19.8 runtime/zero/stage_1_and_2.py"
+
+
+def gradients(held: Held) -> Iterator[MemoryTerm]:
+    """One buffer for all parameters that a rank's partition touches, ``size P'``, as soon as one of them is reduced.
+
+    ``copy_grads_in_partition`` allocates every one of them whole, so ``P' >= P / N``. Stage 1 reduces at the end of the
+    backward pass, beside whole gradients; stage 2 bucket by bucket, on the last rank, whose partition has the output
+    projection, first. Gradients of earlier micro-batches stand beside it (``all_grad_tensors``).
+    """
+    size, shard = held.dtypes.size("accumulate"), held.elements.optimizer
+    rest = partition(held) - shard
+    text, more = f"{size} B x {count(shard)} of this rank", f"{size} B x {count(rest)} of parameters that others share"
+    after: frozenset[Moment] = frozenset(("clip", "step"))
+    if held.spec.zero.stage == 1:
+        copied = f"{size} B x {count(shard + rest)} copied"
+        yield _term("reduce_buffers", _AT_THE_END, size * (shard + rest), copied)
+    else:
+        after |= _from_the_first_bucket(held) | _AT_THE_END
+    yield _term("gradients", after, size * shard, text)
+    yield _term("reduce_buffers", after, size * rest, more)
+    if held.spec.zero.stage == 2 and held.spec.gradient_accumulation > 1:
+        before = WITHIN_MICRO_BATCH | DURING_BACKWARD | _AT_THE_END
+        yield _term("gradients", before, size * (shard + rest), f"gradients of earlier micro-batches, {size} B each")
+
+
+def oversized(held: Held) -> Iterator[MemoryTerm]:
+    """Stage 2: gradients of more elements than a bucket, which stay until the next (``extra_large_param_to_reduce``).
+
+    That of the block's last weight stands beside all that the block saved. That of experts' first weight comes when
+    what their products saved is freed, four times their width, of which the gradients inside them are two.
+    """
+    size, block = held.dtypes.size("gradients"), held.largest_block
+    inside, outputs = working_parts(held)
+    waiting = [
+        each * (each > held.spec.zero.reduce_bucket_size) for each in (block.last_trained, block.largest_trained)
+    ]
+    late = size * sum(waiting) - 2 * inside if block.expert else 0
+    text = f"gradient of {count(waiting[0])}, more than a bucket"
+    yield _term("gradients", RECOMPUTING, max(size * waiting[0], late) - outputs, text)
+
+
+def tied(held: Held) -> Iterator[MemoryTerm]:
+    """From stage 2 on: the tied output projection's gradient, which autograd holds until the embedding's is there."""
+    if held.view.head and held.view.embedding and held.spec.model.tie_word_embeddings:
+        size, table = held.dtypes.size("gradients"), held.embedding.largest_trained
+        yield _term("gradients", RECOMPUTING, size * table, "gradient of the tied output projection")
+
+
+def partition(held: Held) -> int:
+    """Elements of the parameters that the last rank's partition touches; another rank's may be a weight's more.
+
+    Where 16-bit gradients are accumulated in fp32, the partition alone (``_build_compact_grad_partition_buffer``).
+    """
+    shard = held.elements.optimizer
+    if held.dtypes.accumulate != held.dtypes.gradients:
+        return shard
+    touched = 0
+    for matrix in reversed(held.embedding.matrices + held.all_blocks.matrices + held.head.matrices):
+        if touched >= shard:
+            break
+        touched += matrix
+    return max(touched, shard)
+
+
+def _from_the_first_bucket(held: Held) -> frozenset[Moment]:
+    """Moments of the backward pass by which stage 2 has filled a bucket, the output projection's gradient first."""
+    zero, block = held.spec.zero, held.largest_block
+    if zero.stage == 1:
+        return frozenset()
+    moments: dict[Moment, int] = {
+        "block_backward": 0,
+        "next_block_backward": 1,
+        "second_layer_backward": held.layers - 2,
+        "first_layer_backward": held.layers - 1,
+    }
+    done = held.head.trained + block.last_trained
+    return frozenset(
+        moment for moment, blocks in moments.items() if done + blocks * block.trained > zero.reduce_bucket_size
+    )
+
+
+def _term(pile: Pile, moments: frozenset[Moment], size: int, formula: str) -> MemoryTerm:
+    return MemoryTerm(pile=pile, moments=moments, bytes=max(size, 0), formula=formula, source=_SOURCE)
