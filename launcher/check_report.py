@@ -101,19 +101,11 @@ def findings_as_text(kind: str, findings: Iterable[ConfigError], width: int) -> 
     """Errors or warnings: where, what was found, the rule, and the ways out on lines of their own."""
     lines: list[str] = []
     for finding in findings:
-        where = f"{kind}: {finding.path}" + ("" if finding.found is None else f"={_plain(finding.found)}")
-        lines += textwrap.wrap(f"{where}: {finding.rule}", width, subsequent_indent="  ", break_on_hyphens=False)
+        text = f"{kind}: {finding.where}: {finding.rule}"
+        lines += textwrap.wrap(text, width, subsequent_indent="  ", break_on_hyphens=False)
         for number, way in enumerate(finding.way_out):
             lines.append(f"  {'try' if number == 0 else ' or'}  {way}")
     return lines
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list):
-        return f"[{','.join(map(str, value))}]"
-    return str(value)
 
 
 def _wrapped(text: str, width: int) -> list[str]:

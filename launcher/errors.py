@@ -49,9 +49,22 @@ class ConfigError(LauncherError):
         """The overrides; the search for them is most of the work where only the error itself is of interest."""
         return tuple(self._way_out)
 
+    @property
+    def where(self) -> str:
+        """The key with what was found, as they are typed: ``parallel.sequence=true``."""
+        return self.path + ("" if self.found is None else f"={_typed(self.found)}")
+
     def as_dict(self) -> dict[str, object]:
         """The form in which ``check --json`` lists it."""
         return {"path": self.path, "found": self.found, "rule": self.rule, "way_out": list(self.way_out)}
+
+
+def _typed(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return f"[{','.join(map(str, value))}]"
+    return str(value)
 
 
 class ConfigErrors(LauncherError):

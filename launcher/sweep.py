@@ -32,6 +32,7 @@ class Point:
         verdict: The pre-flight's answer.
         reason: Why it is left out; None where it is run.
         predicted_bytes: The allocated peak of the worst rank; None for an invalid point.
+        needed_bytes: What that rank's device must have, the figure of the verdict; None for an invalid point.
         largest_pile: What most of that rank's memory goes to, with its bytes; None for an invalid point.
     """
 
@@ -40,6 +41,7 @@ class Point:
     verdict: VerdictName
     reason: str | None
     predicted_bytes: int | None
+    needed_bytes: int | None = None  # Sweeps that were recorded without it are read, too.
     largest_pile: tuple[str, int] | None
 
     @property
@@ -49,7 +51,7 @@ class Point:
 
     def as_dict(self) -> dict[str, Any]:
         """A point of ``sweep.json``; :func:`load` reads it."""
-        names = ("id", "verdict", "reason", "predicted_bytes", "largest_pile")
+        names = ("id", "verdict", "reason", "predicted_bytes", "needed_bytes", "largest_pile")
         return {**{name: getattr(self, name) for name in names}, "overrides": list(self.overrides)}
 
 
@@ -99,14 +101,15 @@ class Sweep:
             verdict=assessment.verdict.name,
             reason=_why_not(assessment) if left_out else None,
             predicted_bytes=assessment.estimate.peak.allocated_bytes,
+            needed_bytes=assessment.verdict.used_bytes,
             largest_pile=(assessment.estimate.largest_pile.pile, assessment.estimate.largest_pile.bytes),
         )
         return point, assessment
 
 
 def _invalid(name: str, overrides: Sequence[str], errors: Iterable[ConfigError]) -> Point:
-    reason = "; ".join(f"{error.path}={error.found}: {error.rule}" for error in errors)
-    nothing = {"predicted_bytes": None, "largest_pile": None}
+    reason = "; ".join(f"{error.where}: {error.rule}" for error in errors)
+    nothing = {"predicted_bytes": None, "needed_bytes": None, "largest_pile": None}
     return Point(id=name, overrides=tuple(overrides), verdict="invalid", reason=reason, **nothing)
 
 

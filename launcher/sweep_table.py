@@ -79,13 +79,13 @@ def text(found: Iterable[Row], width: int = 80, *, heading: bool = True) -> str:
 
 
 def judged(points: Iterable[Point], width: int = 80) -> str:
-    """Points that are judged and not started: the verdict, the peak, and which pile is the largest."""
+    """Points that are judged and not started: the verdict, the figure it rests on, and which pile is the largest."""
     form = "{:5} {:13} {:>10}  {}"
-    lines = [form.format("point", "verdict", "predicted", "largest pile")]
+    lines = [form.format("point", "verdict", "needs", "largest pile")]
     for point in points:
-        peak = "-" if point.predicted_bytes is None else gib(point.predicted_bytes)
+        needs = "-" if point.needed_bytes is None else gib(point.needed_bytes)
         pile = "-" if point.largest_pile is None else f"{point.largest_pile[0]} {gib(point.largest_pile[1])}"
-        lines.append(form.format(point.id, point.verdict.replace("_", " "), peak, pile.replace("_", " ")))
+        lines.append(form.format(point.id, point.verdict.replace("_", " "), needs, pile.replace("_", " ")))
         lines += _below(" ".join(point.overrides), width) + _below(point.reason or "", width)
     return "\n".join(lines)
 

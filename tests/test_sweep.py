@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -120,6 +121,18 @@ def checked(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, list[
     status = main(["check", "-m", "--json", *words])
     content = json.loads(capsys.readouterr().out)
     return status, content["points"]
+
+
+def test_the_table_of_judged_points_shows_what_the_verdict_rests_on(capsys: pytest.CaptureFixture[str]) -> None:
+    node = ("hardware=a100_80g", "cluster.gpus_per_node=8")
+    assert main(["check", "-m", "model=7b,70b", "parallel=fsdp,tp", "parallel.tensor=1", *node]) == 0
+    printed = capsys.readouterr().out
+    table = " ".join(printed.split())
+    assert printed.splitlines()[0].split() == ["point", "verdict", "needs", "largest", "pile"]
+    large = re.search(r"002 does not fit (\S+ GiB) .* device needs (\S+ GiB) of 80.00 GiB", table)
+    assert large is not None
+    assert large[1] == large[2]
+    assert "parallel.sequence=true: sequence parallelism splits over" in table
 
 
 def test_one_run_of_a_recipe_that_sweeps_says_what_it_leaves_aside(capsys: pytest.CaptureFixture[str]) -> None:
