@@ -237,6 +237,26 @@ def test_a_recipe_is_saved_from_a_command_line_and_means_the_same(
     assert main(["recipe", "save", "../mine", *words]) == 2
 
 
+def test_a_colleague_s_run_is_saved_with_what_the_recipe_of_their_folder_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    run = there / "runs" / "a"
+    for folder in (run, there / "recipes", here):
+        folder.mkdir(parents=True)
+    (there / "recipes" / "own.yaml").write_text("schema: 1\nsummary: x\nchoose: {model: tiny}\nset: {train.seed: 7}\n")
+    for name, content in (
+        ("spec", {}),
+        ("plan", {"overrides": ["recipe=own", "train.steps=3"]}),
+        ("job", {"working_directory": str(there)}),
+    ):
+        (run / f"{name}.json").write_text(json.dumps(content))
+    monkeypatch.chdir(here)
+    assert main(["recipe", "save", "mine", "--run", "../there/runs/a"]) == 0
+    expected = make_spec("model=tiny", "train.seed=7", "train.steps=3", folder=here)
+    assert make_spec("recipe=mine", folder=here) == expected
+
+
 def test_a_difference_tells_a_setting_that_is_null_from_a_key_that_is_absent(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

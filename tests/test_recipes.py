@@ -210,7 +210,7 @@ def test_a_recipe_is_shown_as_words_that_a_shell_takes_as_they_are(
     )
     monkeypatch.chdir(folder)
     assert main(["recipe", "show", "hostile"]) == 0
-    command = capsys.readouterr().out.split("\n", 2)[2].replace(" \\\n", " ")
+    command = capsys.readouterr().out.split("\n", 1)[1].replace(" \\\n", " ")
     assert shlex.split(command) == ["launch", *recipes.load(folder / "recipes" / "hostile.yaml").overrides()]
 
 

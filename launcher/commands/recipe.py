@@ -95,7 +95,8 @@ def _show(words: Sequence[str], options: argparse.Namespace) -> int:
         print_json({"schema": 1, "recipe": {"name": recipe.name, "summary": recipe.summary, **content}})
     else:
         words = [*["-m"] * bool(recipe.sweep), *recipe.overrides(), *recipe.sweeps()]
-        print(f"# {recipe.summary}\n# source: {recipe.source}\nlaunch {pasteable(words)}")
+        source = f"# source: {recipe.source}\n" if recipe.source else ""
+        print(f"# {recipe.summary}\n{source}launch {pasteable(words)}")
     return 0
 
 
@@ -108,15 +109,23 @@ def _save(words: Sequence[str], options: argparse.Namespace) -> int:
         raise ConfigErrors([ConfigError("OVERRIDES", None, rule, ways)])
     if not _NAME.match(name):
         raise ConfigErrors([ConfigError("NAME", name, "a recipe's name is letters, digits and _ . -", ["my_recipe"])])
+    catalog = Catalog(folder=folder())
     if options.run is not None:
         from launcher.commands.status import find
 
-        texts = [*(state.read_json(find([options.run])[0] / "plan.json") or {})["overrides"], *texts]
-    catalog = Catalog(folder=folder())
+        [run, *_] = find([options.run])
+        texts = [*(state.read_json(run / "plan.json") or {})["overrides"], *texts]
+        catalog = Catalog(folder=_typed_in(run))
     content = recipes.content_of(texts, catalog, summary=options.summary or f"saved from: launch {' '.join(texts)}")
     path = folder() / "recipes" / f"{name}.yaml"
     write_new(path, recipes.as_text(name, content), otherwise=": choose another name")
     return _said(path, f"launch recipe={name}", options)
+
+
+def _typed_in(run: Path) -> Path:
+    """The folder in which a run's command line was typed, whose recipes it may name; this one where that is gone."""
+    there = Path((state.read_json(run / "job.json") or {}).get("working_directory", ""))
+    return there if there.is_absolute() and there.is_dir() else folder()
 
 
 def _lock(words: Sequence[str], options: argparse.Namespace) -> int:
