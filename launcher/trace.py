@@ -49,9 +49,9 @@ def traced(
 def worst_rank(spec: RunSpec) -> int:
     """The rank that needs the most of those that train alike.
 
-    With ZeRO 1 and 2 the last: its partition is of the model's end, whose gradients exist while most activations do.
+    With ZeRO 2 the last: its partition is of the model's end, whose gradients exist while most activations still do.
     """
-    return spec.gpus - 1 if spec.backend.name == "deepspeed" and spec.zero.stage in (1, 2) else 0
+    return spec.gpus - 1 if spec.backend.name == "deepspeed" and spec.zero.stage == 2 else 0
 
 
 def document(spec: RunSpec, *, python: str = sys.executable, rank: int | None = None) -> dict[str, Any]:

@@ -96,6 +96,7 @@ _DEEPSPEED = (
     f"llama/ulysses/bf16/none/4/zero=2/parallel.ulysses=4/model.num_key_value_heads=2/{_LONG}",
     f"llama/ulysses/bf16/selective/4/zero=3/{_LONG}",
     f"llama/zero3/bf16/full/4/{_LONG}",
+    "llama/zero3/bf16/selective/4/zero.prefetch_bucket_size=10000000",
     *(f"llama/zero2/bf16/{mode}/2" for mode in ("none", "full")),
     "llama/zero2/bf16/none/4/train.global_batch_size=16",
     "gpt/zero2/bf16/selective/2/model.tie_word_embeddings=true",

@@ -231,8 +231,9 @@ def stage3_window(held: Held) -> Iterator[MemoryTerm]:
     size = held.engine.size * window
     text = f"{held.engine.size} B x {count(window)} gathered parameters (stage3_max_reuse_distance and prefetch)"
     yield _term("gather_buffers", _GATHERED, size, text)
-    # What one all-gather brings stays until the last of its weights is used; the weights are copies of it.
-    ahead = held.engine.size * min(elements.whole, zero.prefetch_bucket_size)
+    # What one all-gather brings stays until the last of its weights is used; the weights are copies of it. It takes
+    # weights until they are no fewer than the bucket (``numel_prefetching``, partitioned_param_coordinator.py).
+    ahead = held.engine.size * min(elements.whole, zero.prefetch_bucket_size + elements.largest)
     yield _term("gather_buffers", frozenset(("forward",)), ahead, "output of the all-gather ahead")
 
 

@@ -17,17 +17,19 @@ _SOURCE = "DeepSpeed 0.19.8 runtime/zero/stage_1_and_2.py"
 def gradients(held: Held) -> Iterator[MemoryTerm]:
     """One buffer for all parameters that a rank's partition touches, ``size P'``, as soon as one of them is reduced.
 
-    ``copy_grads_in_partition`` allocates every one of them whole, so ``P' >= P / N``. Stage 1 reduces at the end of the
-    backward pass, beside whole gradients; stage 2 bucket by bucket, on the last rank, whose partition has the output
-    projection, first. Gradients of earlier micro-batches stand beside it (``all_grad_tensors``).
+    ``copy_grads_in_partition`` allocates every one of them whole, so ``P' >= P / N``. Stage 2 reduces bucket by bucket,
+    on the last rank, whose partition has the output projection, first. Gradients of earlier micro-batches stand beside
+    it (``all_grad_tensors``). Stage 1 reduces at the end of the backward pass, beside whole gradients but for a bucket
+    of them, whose memory the bucket takes over (``reduce_independent_p_g_buckets_and_remove_grads``).
     """
     size, shard = held.dtypes.size("accumulate"), held.elements.optimizer
     rest = partition(held) - shard
     text, more = f"{size} B x {count(shard)} of this rank", f"{size} B x {count(rest)} of parameters that others share"
     after: frozenset[Moment] = frozenset(("clip", "step"))
     if held.spec.zero.stage == 1:
-        copied = f"{size} B x {count(shard + rest)} copied"
-        yield _term("reduce_buffers", _AT_THE_END, size * (shard + rest), copied)
+        bucket = held.spec.zero.reduce_bucket_size
+        copied = shard + rest - min(bucket, sum(each for each in _matrices(held) if each <= bucket))
+        yield _term("reduce_buffers", _AT_THE_END, size * copied, f"{size} B x {count(copied)} copied beyond a bucket")
     else:
         after |= _from_the_first_bucket(held) | _AT_THE_END
     yield _term("gradients", after, size * shard, text)
@@ -61,7 +63,9 @@ def tied(held: Held) -> Iterator[MemoryTerm]:
 
 
 def partition(held: Held) -> int:
-    """Elements of the parameters that the last rank's partition touches; another rank's may be a weight's more.
+    """Elements of the parameters that a partition touches: in stage 1 the first rank's, in stage 2 the last one's.
+
+    They are the worst, since they are reduced first; another rank's may be a weight's more.
 
     Where 16-bit gradients are accumulated in fp32, the partition alone (``_build_compact_grad_partition_buffer``).
     """
@@ -69,11 +73,15 @@ def partition(held: Held) -> int:
     if held.dtypes.accumulate != held.dtypes.gradients:
         return shard
     touched = 0
-    for matrix in reversed(held.embedding.matrices + held.all_blocks.matrices + held.head.matrices):
+    for matrix in _matrices(held)[:: -1 if held.spec.zero.stage == 2 else 1]:
         if touched >= shard:
             break
         touched += matrix
     return max(touched, shard)
+
+
+def _matrices(held: Held) -> tuple[int, ...]:
+    return held.embedding.matrices + held.all_blocks.matrices + held.head.matrices
 
 
 def _from_the_first_bucket(held: Held) -> frozenset[Moment]:
