@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from launcher import preflight
+from launcher import fixes, preflight
 from launcher.neighbours import NEIGHBOURS, Neighbour
+from launcher.spec import RunSpec
+from launcher.verdict import Verdict, VerdictName
 from tests.helpers import make_spec
 from tests.rule_cases import NODE
 
@@ -144,12 +146,19 @@ def test_more_gpus_and_sharding_are_found_together_where_one_gpu_cannot_shard() 
 
 
 def test_a_change_counts_although_the_peak_of_another_moment_hides_its_help() -> None:
-    batch = ("train.sequence_length=512", "train.global_batch_size=1024")
-    case = ("model=70b", "parallel=zero2", "hardware=h100_80g", "cluster.nodes=2", "cluster.gpus_per_node=8", *batch)
-    whole = preflight.assess(make_spec(*case))
-    checkpointed = preflight.assess(make_spec(*case, "checkpointing=full"))
-    assert whole.verdict.used_bytes == checkpointed.verdict.used_bytes, "the step's peak, and not the activations'"
-    assert ("parallel=zero3", "checkpointing=full") in [fix.overrides for fix in whole.fixes]
+    activations = {"none": 30, "selective": 20, "full": 5}
+
+    def judge(run: RunSpec) -> Verdict:
+        backward, step = activations[run.checkpointing.mode], 10 if run.parallel.shard else 40
+        used, lacking = max(backward, step), (backward - 20, step - 20)
+        name: VerdictName = "does_not_fit" if used > 20 else "fits"
+        return Verdict(name=name, used_bytes=used, capacity_bytes=20, lacking=lacking)
+
+    found = fixes.search(make_spec("model=7b", "parallel=ddp", *NODE), judge).found
+    assert [fix.overrides for fix in found] == [
+        ("checkpointing=selective", "parallel=fsdp"),
+        ("parallel=fsdp", "checkpointing=full"),
+    ]
 
 
 def test_layers_that_do_not_divide_are_shared_out_with_fewer_on_the_first_and_the_last_stage() -> None:
