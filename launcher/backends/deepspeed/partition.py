@@ -87,8 +87,6 @@ def _matrices(held: Held) -> tuple[int, ...]:
 def _from_the_first_bucket(held: Held) -> frozenset[Moment]:
     """Moments of the backward pass by which stage 2 has filled a bucket, the output projection's gradient first."""
     zero, block = held.spec.zero, held.largest_block
-    if zero.stage == 1:
-        return frozenset()
     moments: dict[Moment, int] = {
         "block_backward": 0,
         "next_block_backward": 1,
