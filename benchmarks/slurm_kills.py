@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.reporting import keep
-from launcher import attempts, cli, runs, state
+from launcher import attempts, cli, files, runs, state
 from slurm import dev_cluster
 from slurm.dev_cluster import Cluster
 
@@ -139,7 +139,7 @@ def _lost(run: Path, before: int, attempt: int) -> int:
 
 
 def _attempt(run: Path) -> int:
-    return int((state.read_json(run / attempts.FILE) or {}).get("count", 0))
+    return int((files.read_json(run / attempts.FILE) or {}).get("count", 0))
 
 
 def _submitted(name: str) -> Path:

@@ -6,7 +6,7 @@ import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from launcher import state
+from launcher import files
 
 FILE = "attempts.json"
 _STEP = re.compile(r"step-(\d+)$")
@@ -35,19 +35,19 @@ class Attempts:
 
 def begin(directory: Path, allocation: str) -> Attempts:
     """Count one more attempt."""
-    before, newest = state.read_json(directory / FILE), _newest(directory)
+    before, newest = files.read_json(directory / FILE), _newest(directory)
     attempts = Attempts(count=1, fruitless=0, checkpoint=newest, allocation=allocation)
     if before is not None:
         fruitless = Attempts(**before).fruitless_now(directory)
         count = before["count"] + 1
         attempts = Attempts(count=count, fruitless=fruitless, checkpoint=newest, allocation=allocation)
-    state.write_atomically(directory / FILE, asdict(attempts))
+    files.write_atomically(directory / FILE, asdict(attempts))
     return attempts
 
 
 def superseded(directory: Path, allocation: str) -> bool:
     """Whether the job has begun again elsewhere: a node whose slurmd is dead counts as lost, but its ranks live on."""
-    newest = (state.read_json(directory / FILE) or {}).get("allocation", "")
+    newest = (files.read_json(directory / FILE) or {}).get("allocation", "")
     (job, _, times), (ours, _, mine) = newest.rpartition("_"), allocation.rpartition("_")
     return job == ours and int(times or 0) > int(mine or 0)
 

@@ -17,7 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from launcher import __version__, kept
+from launcher import __version__, cache
 from launcher.catalog import PRESETS, PRIMARY, Catalog
 from launcher.command_line import Override, takes_text
 from launcher.errors import ComposeError, ConfigError
@@ -110,7 +110,7 @@ def _composed(name: str, choices: tuple[tuple[str, str], ...], folder: Path, dig
     def found() -> Config:
         return _hydra([Override("", *item, group=True).hydra for item in choices], Catalog(folder=folder), name)
 
-    config: Config = kept.answer("compose", [__version__, name, choices, digest], found)
+    config: Config = cache.answer("compose", [__version__, name, choices, digest], found)
     return config
 
 

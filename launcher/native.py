@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher import kept, registry
+from launcher import cache, registry
 from launcher.errors import ConfigError
 from launcher.spec import RunSpec
 
@@ -44,7 +44,7 @@ def asked(module: str, question: dict[str, Any], version: str) -> dict[str, Any]
     Raises:
         RuntimeError: There is no answer, with the last line that the program said.
     """
-    found: dict[str, Any] | None = kept.answer(
+    found: dict[str, Any] | None = cache.answer(
         "native", [module, version, question], lambda: answers(module, [question])[0]
     )
     return found

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from launcher import attempts, lock, reasons, state
+from launcher import attempts, files, lock, reasons, state
 from launcher.errors import JobFailed, SubmitError
 from launcher.slurm.client import SlurmRefused
 from launcher.torchrun import HOST, IS_HOST, PORT, RENDEZVOUS
@@ -96,7 +96,7 @@ def _other_node(directory: Path, job: dict[str, Any], facts: Mapping[str, str], 
     _end_leftovers(process.pid, directory)
     if process.returncode and not superseded:
         name = f"node{place.number}.{place.attempt}.failed"
-        state.write_atomically(directory / "logs" / name, {"returncode": process.returncode})
+        files.write_atomically(directory / "logs" / name, {"returncode": process.returncode})
 
 
 @contextlib.contextmanager
@@ -171,7 +171,7 @@ def _failed(directory: Path, place: Place) -> bool:
 
 
 def _spec(directory: Path) -> dict[str, Any]:
-    return state.read_json(directory / "spec.json") or {}
+    return files.read_json(directory / "spec.json") or {}
 
 
 def _limit(directory: Path) -> int:
@@ -180,7 +180,7 @@ def _limit(directory: Path) -> int:
 
 def _stuck(directory: Path, limit: int, place: Place) -> str | None:
     """Why a job that Slurm has started again should not run once more."""
-    before = state.read_json(directory / "state.json") or {}
+    before = files.read_json(directory / "state.json") or {}
     tried = attempts.begin(directory, place.attempt)
     if tried.fruitless <= limit:
         return None
@@ -191,7 +191,7 @@ def _stuck(directory: Path, limit: int, place: Place) -> str | None:
 def _conclude(directory: Path, returncode: int, place: Place | None) -> str | None:
     """Write down how the job ended; the reason where it failed."""
     lock.add_losses(directory)
-    outcome = state.read_json(directory / "logs" / "outcome.json") or {}
+    outcome = files.read_json(directory / "logs" / "outcome.json") or {}
     stopped = outcome.get("state") == "interrupted"
     facts = {} if place is None else {"job_id": place.job_id}
     saved = f"; `launch resume {directory.name}` goes on from step {outcome['step']}" if outcome.get("step") else ""
@@ -227,7 +227,7 @@ def _leave_to_slurm(directory: Path, reason: str, place: Place) -> None:
 
 def _put_back(directory: Path, reason: str, place: Place) -> str | None:
     """Requeue the job, unless that has led nowhere too often; the reason where it is given up."""
-    limit, record = _limit(directory), state.read_json(directory / attempts.FILE) or {}
+    limit, record = _limit(directory), files.read_json(directory / attempts.FILE) or {}
     fruitless = attempts.Attempts(**record).fruitless_now(directory)
     if fruitless > limit:
         seconds = attempts.checkpoint_seconds(directory)

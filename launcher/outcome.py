@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import state
+from launcher import files
 
 BETWEEN = "between steps"
 
@@ -43,7 +43,7 @@ def loss(found: Sequence[dict[str, Any]]) -> float:
 def measured(run: Path) -> dict[str, int]:
     """The largest figure over the ranks for each phase, in bytes, and for the state between two steps."""
     worst: dict[str, int] = {}
-    for rank in (state.read_json(run / "memory.json") or {}).get("ranks") or ():
+    for rank in (files.read_json(run / "memory.json") or {}).get("ranks") or ():
         for phase, size in {**rank.get("phases", {}), BETWEEN: rank.get("static_bytes")}.items():
             if size is not None:
                 worst[phase] = max(worst.get(phase, 0), size)

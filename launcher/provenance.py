@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher import __version__, machine
-from launcher.runnable import data_files
+from launcher.data_files import data_files
 from launcher.spec import DataSpec
 
 PACKAGES = (

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher import state
+from launcher import files
 from launcher.slurm.states import NO_STEP
 
 _REPORTED = re.compile(r"rank\s*:\s*(?P<rank>\d+) \(local_rank: (?P<local>\d+)\)|exitcode\s*:\s*(?P<code>-?\d+)")
@@ -76,7 +76,7 @@ def not_started(log: Path) -> str | None:
 def _errors(logs: Path) -> list[dict[str, Any]]:
     """What ranks wrote, the earliest first."""
     paths = sorted(logs.glob("error.rank*.json"), key=lambda path: path.stat().st_mtime_ns)
-    contents = ((path.stem.removeprefix("error.rank"), state.read_json(path) or {}) for path in paths)
+    contents = ((path.stem.removeprefix("error.rank"), files.read_json(path) or {}) for path in paths)
     return [
         {"type": "", "traceback": "", **content, "rank": rank} for rank, content in contents if "message" in content
     ]
@@ -101,7 +101,7 @@ def _timed_out(directory: Path, errors: Sequence[dict[str, Any]]) -> Failure | N
     first = next((error for error in errors if not _LOST.search(error["message"])), None)
     if first is None or first not in waited:
         return None
-    job = state.read_json(directory / "job.json") or {}
+    job = files.read_json(directory / "job.json") or {}
     world = int(job.get("nodes", 0)) * int(job.get("gpus_per_node", 0))
     absent = sorted(set(range(world)) - {int(error["rank"]) for error in errors})
     if not absent:

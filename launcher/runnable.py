@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import codecs
 import glob
-import sysconfig
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 from launcher import extras, registry
+from launcher.data_files import STDLIB, data_files
 from launcher.errors import ConfigError
 from launcher.machine import Machine
 from launcher.spec import RunSpec
-
-STDLIB = "{stdlib}"
-"""Stands in ``data.path`` for the folder of Python's own sources."""
 
 _LOOKED_AT = 1 << 16
 _NEEDS = {"fsdp": ("torch", "transformers"), "deepspeed": ("torch", "transformers", "deepspeed")}
@@ -128,11 +125,3 @@ def unseen(spec: RunSpec) -> Iterator[ConfigError]:
         if value is not None and STDLIB not in value and not glob.has_magic(value) and not Path(value).exists():
             rule = "there is no such file or folder on this machine; the nodes of the job must have it"
             yield ConfigError(path, value, rule, ["data=synthetic" if path == "data.path" else f"{path}=null"])
-
-
-def data_files(pattern: str) -> list[Path]:
-    """The files of ``data.path``: a file, a folder's files, or a glob, in alphabetical order."""
-    pattern = pattern.replace(STDLIB, sysconfig.get_path("stdlib"))
-    path = Path(pattern)
-    found = path.rglob("*") if path.is_dir() else map(Path, glob.glob(pattern, recursive=True))
-    return sorted(entry for entry in found if entry.is_file())

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import reasons, state
+from launcher import files, reasons, state
 from launcher.errors import SubmitError
 from launcher.slurm import jobs, states
 from launcher.slurm.jobs import Job
@@ -26,7 +26,7 @@ def read(run: Path) -> RunState:
 
 def read_all(directories: Sequence[Path]) -> list[RunState]:
     """The states of runs, in order; Slurm is asked once for all of those whose end no file tells."""
-    contents = {run: state.read_json(run / "state.json") for run in directories}
+    contents = {run: files.read_json(run / "state.json") for run in directories}
     ids: dict[Path, str | None] = {}
     known: Mapping[str, Job] = {}
     silent: str | None = None
@@ -60,10 +60,10 @@ def adopted(run: Path, comments: Mapping[str, str] | None = None) -> str | None:
     Raises:
         SubmitError: Slurm does not answer.
     """
-    submission = state.read_json(run / state.SUBMISSION) or {}
+    submission = files.read_json(run / state.SUBMISSION) or {}
     if submission.get("kind") != "slurm" or submission.get("job_id") is not None:
         return submission.get("job_id") if submission.get("kind") == "slurm" else None
-    content = state.read_json(run / "state.json") or {}
+    content = files.read_json(run / "state.json") or {}
     job_id: str | None = content.get("job_id")
     if job_id is None:
         job_id = (jobs.commented() if comments is None else comments).get(submission["comment"])
@@ -71,7 +71,7 @@ def adopted(run: Path, comments: Mapping[str, str] | None = None) -> str | None:
         return None
     if "index" in submission:
         job_id = f"{job_id.partition('_')[0]}_{submission['index']}"
-    state.write_atomically(run / state.SUBMISSION, {**submission, "job_id": job_id})
+    files.write_atomically(run / state.SUBMISSION, {**submission, "job_id": job_id})
     return job_id
 
 
@@ -106,7 +106,7 @@ def _find(name: str, folder: Path) -> list[Path]:
         if found := _runs(path.absolute()):
             return found
     for path in reversed(remembered()):
-        if path.name == name or (state.read_json(path / state.SUBMISSION) or {}).get("job_id") == name:
+        if path.name == name or (files.read_json(path / state.SUBMISSION) or {}).get("job_id") == name:
             return [path]
     raise FileNotFoundError(name)
 
@@ -128,7 +128,7 @@ def remember(run: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_file() and path.stat().st_size > _LIST_BYTES:
             lines = (line for line in _noted() if Path(line).is_dir())
-            state.write_text_atomically(path, "".join(f"{line}\n" for line in lines))
+            files.write_text_atomically(path, "".join(f"{line}\n" for line in lines))
         with path.open("a") as file:
             file.write(f"{run}\n")  # One short write in append mode: launchers do not mix their lines.
 
@@ -146,7 +146,7 @@ def is_own(run: Path) -> bool:
 
 def kind(run: Path) -> str | None:
     """Where the run was submitted: ``local`` or ``slurm``; None where it was not."""
-    return (state.read_json(run / state.SUBMISSION) or {}).get("kind")
+    return (files.read_json(run / state.SUBMISSION) or {}).get("kind")
 
 
 def _noted() -> list[str]:
@@ -163,7 +163,7 @@ def _list() -> Path:
 
 
 def _is_unnoted(run: Path) -> bool:
-    return (state.read_json(run / state.SUBMISSION) or {}).get("job_id") is None
+    return (files.read_json(run / state.SUBMISSION) or {}).get("job_id") is None
 
 
 def _has_ended(content: dict[str, Any] | None) -> bool:
@@ -171,7 +171,7 @@ def _has_ended(content: dict[str, Any] | None) -> bool:
 
 
 def _from_files(run: Path, content: dict[str, Any] | None) -> tuple[state.State, str | None]:
-    submission = state.read_json(run / state.SUBMISSION) or {}
+    submission = files.read_json(run / state.SUBMISSION) or {}
     local = submission.get("kind") == "local"
     if content is None:
         if local and not state.alive(int(submission["job_id"])):
@@ -186,7 +186,7 @@ def _from_files(run: Path, content: dict[str, Any] | None) -> tuple[state.State,
 
 def _from_slurm(run: Path, content: dict[str, Any] | None, job: Job | None) -> tuple[state.State, str | None]:
     """What Slurm says of a run that no file says has ended; the file's reason, why it was stopped, is kept beside."""
-    content = state.read_json(run / "state.json") or content  # It may have ended while Slurm was asked.
+    content = files.read_json(run / "state.json") or content  # It may have ended while Slurm was asked.
     if content is not None and _has_ended(content):
         return content["state"], content.get("reason")
     if job is None:
@@ -202,12 +202,12 @@ def _from_slurm(run: Path, content: dict[str, Any] | None, job: Job | None) -> t
 
 def _log(run: Path) -> Path:
     """What srun wrote of the run's job."""
-    submission = state.read_json(run / state.SUBMISSION) or {}
+    submission = files.read_json(run / state.SUBMISSION) or {}
     return Path(submission.get("comment", ""), f"{submission.get('job_id')}_0_log.err")
 
 
 def _row(run: Path, word: state.State, reason: str | None) -> RunState:
-    submission = state.read_json(run / state.SUBMISSION) or {}
+    submission = files.read_json(run / state.SUBMISSION) or {}
     return RunState(
         id=f"{run.parent.name}/{run.name}" if (run.parent / state.SWEEP).is_file() else run.name,
         directory=str(run),

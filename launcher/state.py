@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from launcher.files import read_json, write_atomically
+
 type State = Literal["prepared", "queued", "running", "requeued", "finished", "failed", "cancelled", "lost"]
 
 ENDED: tuple[State, ...] = ("finished", "failed", "cancelled", "lost")
@@ -35,27 +37,6 @@ class RunState:
     def as_dict(self) -> dict[str, Any]:
         """The row of ``status --json``."""
         return {key: getattr(self, key) for key in ("id", "directory", "state", "job_id", "step", "reason")}
-
-
-def write_atomically(path: Path, content: dict[str, Any]) -> None:
-    """Write JSON under a temporary name and move it into place: a reader sees the old file or the new one."""
-    write_text_atomically(path, json.dumps(content) + "\n")
-
-
-def write_text_atomically(path: Path, text: str) -> None:
-    """The same of any text."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text)
-    temporary.replace(path)
-
-
-def read_json(path: Path) -> dict[str, Any] | None:
-    """A JSON file's mapping, or None where there is none (yet)."""
-    with contextlib.suppress(OSError, ValueError):
-        content = json.loads(path.read_text())
-        if isinstance(content, dict):
-            return content
-    return None
 
 
 def put(run: Path, state: State, *, reason: str | None = None, **facts: object) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from launcher import attempts, node, runs, state, torchrun
+from launcher import attempts, files, node, runs, state, torchrun
 from launcher.errors import SubmitError
 from launcher.slurm import client, jobs, precheck, script
 from launcher.spec import ClusterSpec, RunSpec
@@ -155,11 +155,11 @@ def _submit_array(recorded: Sequence[Path], cluster: ClusterSpec, parallelism: i
         intent = {"kind": "slurm", "job_id": None, "comment": str(folder)}
         for index, run in enumerate(recorded):
             attempts.forget(run)
-            state.write_atomically(run / state.SUBMISSION, intent | ({"index": index} if len(recorded) > 1 else {}))
+            files.write_atomically(run / state.SUBMISSION, intent | ({"index": index} if len(recorded) > 1 else {}))
         parameters["array_parallelism"] = parallelism or len(recorded)
         ids = _submitted(folder, sweep, parameters, cluster, [str(run) for run in recorded])
         for run, job_id in zip(recorded, ids, strict=True):
-            state.write_atomically(run / state.SUBMISSION, {**intent, "job_id": job_id})
+            files.write_atomically(run / state.SUBMISSION, {**intent, "job_id": job_id})
     except OSError as error:
         raise SubmitError(f"the sweep's folder {sweep} cannot be written: {error.strerror or error}") from None
     return ids[0].partition("_")[0]
@@ -172,7 +172,7 @@ def _start_here(directory: Path, cluster: ClusterSpec) -> str:
     executor.update_parameters(**_local_parameters(cluster))
     with _shielded():
         job_id = str(executor.submit(NodeTask(), str(directory)).job_id)
-    state.write_atomically(directory / state.SUBMISSION, {"job_id": job_id, "kind": "local"})
+    files.write_atomically(directory / state.SUBMISSION, {"job_id": job_id, "kind": "local"})
     return job_id
 
 
@@ -187,9 +187,9 @@ def _to_slurm(directory: Path, cluster: ClusterSpec) -> str:
     precheck.check_folder(directory)
     attempts.forget(directory)
     intent = {"kind": "slurm", "job_id": None, "comment": str(folder)}
-    state.write_atomically(directory / state.SUBMISSION, intent)
+    files.write_atomically(directory / state.SUBMISSION, intent)
     [job_id] = _submitted(folder, directory, parameters, cluster, [str(directory)])
-    state.write_atomically(directory / state.SUBMISSION, {**intent, "job_id": job_id})
+    files.write_atomically(directory / state.SUBMISSION, {**intent, "job_id": job_id})
     return job_id
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher import preflight, runs, state
+from launcher import files, preflight, runs, state
 from launcher.axes import Axes, read_axes
 from launcher.catalog import Catalog
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
@@ -170,7 +170,7 @@ def write(directory: Path, sweep: Sweep, points: Sequence[Point]) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         if not (directory / state.SWEEP).exists():
             runs.remember(directory)
-        state.write_atomically(directory / state.SWEEP, content)
+        files.write_atomically(directory / state.SWEEP, content)
     except OSError as error:
         raise SubmitError(f"the sweep's folder {directory} cannot be written: {error.strerror or error}") from None
 
@@ -181,12 +181,12 @@ def load(directory: Path, *, catalog: Catalog, facts: Machine) -> tuple[Sweep, l
     Raises:
         ConfigErrors: Its words do not read any more.
     """
-    content = state.read_json(directory / state.SWEEP) or {}
+    content = files.read_json(directory / state.SWEEP) or {}
     sweep = read(content["overrides"], catalog=catalog, facts=facts, force=content["forced"])
     return sweep, points(directory)
 
 
 def points(directory: Path) -> list[Point]:
     """The points of a sweep's folder so far."""
-    rows = (state.read_json(directory / state.SWEEP) or {}).get("points", ())
+    rows = (files.read_json(directory / state.SWEEP) or {}).get("points", ())
     return [Point(**{**row, "overrides": tuple(row["overrides"])}) for row in rows]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher import cli, runs, state
+from launcher import cli, files, runs, state
 from launcher.state import RunState
 from slurm.dev_cluster import Cluster
 
@@ -85,7 +85,7 @@ def submitted(run: Path) -> Path:
     """A run directory with a job that nobody but Slurm could tell about."""
     run.mkdir(parents=True)
     (run / "spec.json").write_text("{}")
-    state.write_atomically(run / state.SUBMISSION, {"kind": "slurm", "job_id": "1"})
+    files.write_atomically(run / state.SUBMISSION, {"kind": "slurm", "job_id": "1"})
     return run
 
 

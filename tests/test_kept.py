@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher import kept, runs, state
+from launcher import cache, runs, state
 from launcher.cli import main
 from launcher.parse import to_dict
 from tests.helpers import make_spec
@@ -28,25 +28,25 @@ def test_an_answer_is_found_once(tmp_path: Path) -> None:
         asked.append(1)
         return {"a": None}
 
-    assert kept.answer("kind", ["question", 1], find) == {"a": None}
-    assert kept.answer("kind", ["question", 1], find) == {"a": None}
+    assert cache.answer("kind", ["question", 1], find) == {"a": None}
+    assert cache.answer("kind", ["question", 1], find) == {"a": None}
     assert len(asked) == 1
     (path,) = (tmp_path / "cache" / "launch" / "kind").iterdir()
     path.write_text("half a fi")
-    assert kept.answer("kind", ["question", 1], find) == {"a": None}
+    assert cache.answer("kind", ["question", 1], find) == {"a": None}
     assert len(asked) == 2
 
 
 def test_the_older_half_of_too_many_answers_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "MOST", 4)
+    monkeypatch.setattr(cache, "MOST", 4)
     folder = tmp_path / "cache" / "launch" / "kind"
     for number in range(5):
-        kept.answer("kind", number, lambda: 0)
+        cache.answer("kind", number, lambda: 0)
         newest = max(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns)
         os.utime(newest, (number, number))
     assert len(list(folder.iterdir())) == 2
-    assert kept.answer("kind", 4, lambda: 1) == 0
-    assert kept.answer("kind", 0, lambda: 1) == 1
+    assert cache.answer("kind", 4, lambda: 1) == 0
+    assert cache.answer("kind", 0, lambda: 1) == 1
 
 
 def recorded(run: Path, *overrides: str) -> Path:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher import attempts, node, runs, state
+from launcher import attempts, files, node, runs, state
 from launcher.errors import JobFailed
 
 
@@ -122,7 +122,7 @@ def test_an_attempt_that_another_node_has_replaced_ends_and_says_nothing(tmp_pat
     keeper.join(30)
     assert not keeper.is_alive()
     assert not state.alive(int((tmp_path / "pid").read_text()))
-    assert (state.read_json(run / "state.json") or {})["reason"] == "of the second attempt"
+    assert (files.read_json(run / "state.json") or {})["reason"] == "of the second attempt"
 
 
 def test_a_run_whose_keeper_is_gone_is_lost(tmp_path: Path) -> None:

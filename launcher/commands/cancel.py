@@ -8,7 +8,7 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher import runs, state
+from launcher import files, runs, state
 from launcher.commands.common import add_json, add_runs, print_json, say
 from launcher.commands.status import find
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
@@ -56,7 +56,7 @@ def _stop_all(directories: Sequence[Path], how: signal.Signals) -> list[bool]:
 
 def _stop_here(directory: Path, how: signal.Signals) -> bool:
     (directory / state.CANCEL_REQUEST).touch()
-    content = state.read_json(directory / "state.json") or {}
+    content = files.read_json(directory / "state.json") or {}
     if "process_group" not in content:
         return False
     try:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from launcher import outcome, runs, state
+from launcher import files, outcome, runs, state
 from launcher.commands.cancel import stop
 from launcher.errors import INTERRUPTED, JobFailed
 from launcher.outcome import BETWEEN
@@ -115,8 +115,8 @@ def _show(spec: RunSpec, quiet: bool) -> Any:
 
 def table(directory: Path) -> str:
     """The one table at the end: memory predicted against measured, losses, speed, where the run lies."""
-    check = state.read_json(directory / "plan.json") or {}
-    memory = state.read_json(directory / "memory.json") or {}
+    check = files.read_json(directory / "plan.json") or {}
+    memory = files.read_json(directory / "memory.json") or {}
     lines = ["", f"{'memory, worst rank':24} {'predicted':>12} {'measured':>12} {'error':>8}"]
     measured = outcome.measured(directory)
     predicted = {**(check.get("phases") or {}), BETWEEN: check.get("static_bytes")}

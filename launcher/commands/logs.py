@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from launcher import runs, state
+from launcher import files, runs, state
 from launcher.commands.common import add_json, print_json, say
 from launcher.commands.status import find
 from launcher.errors import ConfigError, ConfigErrors
@@ -78,7 +78,7 @@ def _of_rank(directory: Path, rank: int) -> Path:
     link = directory / "logs" / "ranks" / f"rank{rank}"
     if link.exists():
         return link.resolve()
-    job = state.read_json(directory / "job.json") or {}
+    job = files.read_json(directory / "job.json") or {}
     attempts = sorted((directory / "logs" / "ranks").glob("*/attempt_*"), key=lambda path: path.stat().st_mtime_ns)
     if job.get("nodes") == 1 and attempts and (attempts[-1] / str(rank)).is_dir():
         return attempts[-1] / str(rank)
@@ -89,7 +89,7 @@ def _follow(directory: Path, rank: int | None, offsets: dict[Path, int]) -> None
     """Print what is added until the run has ended."""
     ended, asked = False, time.monotonic()
     while not ended:
-        ended = (state.read_json(directory / "state.json") or {}).get("state") in state.ENDED
+        ended = (files.read_json(directory / "state.json") or {}).get("state") in state.ENDED
         if not ended and time.monotonic() - asked > _ASK_S:  # Its end may be known to Slurm alone.
             ended, asked = runs.read(directory).state in state.ENDED, time.monotonic()
         for path, text in _news(directory, rank, offsets):

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import lock, machine, preflight, recipes, state
+from launcher import files, lock, machine, preflight, recipes
 from launcher.catalog import Catalog
 from launcher.commands.common import (
     add_json,
@@ -114,7 +114,7 @@ def _save(words: Sequence[str], options: argparse.Namespace) -> int:
         from launcher.commands.status import find
 
         [run, *_] = find([options.run])
-        texts = [*(state.read_json(run / "plan.json") or {})["overrides"], *texts]
+        texts = [*(files.read_json(run / "plan.json") or {})["overrides"], *texts]
         catalog = Catalog(folder=_typed_in(run))
     content = recipes.content_of(texts, catalog, summary=options.summary or f"saved from: launch {' '.join(texts)}")
     path = folder() / "recipes" / f"{name}.yaml"
@@ -124,7 +124,7 @@ def _save(words: Sequence[str], options: argparse.Namespace) -> int:
 
 def _typed_in(run: Path) -> Path:
     """The folder in which a run's command line was typed, whose recipes it may name; this one where that is gone."""
-    there = Path((state.read_json(run / "job.json") or {}).get("working_directory", ""))
+    there = Path((files.read_json(run / "job.json") or {}).get("working_directory", ""))
     return there if there.is_absolute() and there.is_dir() else folder()
 
 

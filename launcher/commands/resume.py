@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher import attempts, runs, state, trust
+from launcher import attempts, files, runs, trust
 from launcher.commands.common import add_json, add_runs, add_trust, print_json, say
 from launcher.commands.status import find, sweep_of
 from launcher.errors import ConfigError, ConfigErrors
@@ -59,7 +59,7 @@ def _require_own(directories: Sequence[Path], *, trusted: bool) -> None:
 
 
 def _foreign(directory: Path) -> ConfigError:
-    job = state.read_json(directory / "job.json")
+    job = files.read_json(directory / "job.json")
     wants = ["composes and runs its points"] if job is None else [f"runs {shlex.join(job['argv'])}"]
     if job is not None:
         wants += trust.needs_of_spec(parse(json.loads((directory / "spec.json").read_text())))

@@ -13,7 +13,7 @@ import numpy as np
 import torch.distributed as dist
 
 from launcher import extras
-from launcher.runnable import data_files
+from launcher.data_files import data_files
 from launcher.worker import files
 from launcher.worker.data.corpus import Corpus, Synthetic, TokenFiles
 from launcher.worker.data.tokenizer import Tokenizer, tokenizer

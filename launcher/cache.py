@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from launcher import state
+from launcher import files
 
 MOST = 1000
 """Answers of a kind, of some kilobytes each; a new one beyond makes the older half go."""
@@ -45,7 +45,7 @@ def folder() -> Path:
 def _keep(path: Path, text: str) -> None:
     """Write a file under its name at once, and make room for it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    state.write_text_atomically(path, text)
+    files.write_text_atomically(path, text)
     with os.scandir(path.parent) as entries:
         kept = [entry.path for entry in entries]
     if len(kept) > MOST:
