@@ -1,3 +1,5 @@
 """A declarative launcher for distributed LLM training: compose, check, estimate, translate, launch, record."""
 
-__version__ = "0.1.0"
+from launcher.package import __version__
+
+__all__ = ["__version__"]

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 from launcher.errors import ConfigError, ConfigErrors
+from launcher.package import FOLDER, IMPORT_FOLDER
 from launcher.parse import closest
 
 PRIMARY = "launch"
@@ -28,8 +29,8 @@ _DEFAULTS = re.compile(r"^defaults:( \[[\w, -]+\]|(\n *- \w+)+) *$", re.MULTILIN
 
 def shipped(kind: str) -> Path:
     """The shipped ``conf`` or ``recipes`` folder: inside the installed package, or beside it in a checkout."""
-    inside = Path(__file__).parent / "_shipped" / kind
-    return inside if inside.is_dir() else Path(__file__).parent.parent / kind
+    inside = FOLDER / "_shipped" / kind
+    return inside if inside.is_dir() else IMPORT_FOLDER / kind
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,9 @@ import textwrap
 from collections.abc import Sequence
 from typing import NoReturn
 
-from launcher import __version__, registry
+from launcher import registry
 from launcher.errors import INTERRUPTED, ConfigError, ConfigErrors, LauncherError, SubmitError
+from launcher.package import __version__
 from launcher.parse import closest
 
 VERBS = {
@@ -57,7 +58,7 @@ def _dispatch(words: list[str]) -> int:
         print(f"launch {__version__}")
         return 0
     if not words or (verb is None and {"-h", "--help"} & set(words)):
-        from launcher.commands.overview import text
+        from launcher.commands._overview import text
 
         print(text(VERBS))
         return 0

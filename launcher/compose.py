@@ -17,10 +17,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from launcher import __version__, cache
+from launcher import cache
 from launcher.catalog import PRESETS, PRIMARY, Catalog
 from launcher.command_line import Override, takes_text
 from launcher.errors import ComposeError, ConfigError
+from launcher.package import __version__
 
 type Config = dict[str, Any]
 

@@ -9,10 +9,10 @@ from types import ModuleType
 from typing import Any
 
 from launcher import fixes, memory, registry, verdict, ways
+from launcher.backends._validator import Judgement
 from launcher.errors import ConfigError
 from launcher.fixes import Fix, Searching
 from launcher.memory import Breakdown, MemoryEstimate
-from launcher.native import Judgement
 from launcher.spec import RunSpec
 from launcher.verdict import Verdict
 

@@ -13,8 +13,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from launcher import __version__, machine
+from launcher import machine
 from launcher.data_files import data_files
+from launcher.package import __version__
 from launcher.spec import DataSpec
 
 PACKAGES = (

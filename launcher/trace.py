@@ -16,6 +16,7 @@ from launcher import extras
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.memory import MemoryEstimate
 from launcher.memory.result import Peak, PileBytes, RankPeak
+from launcher.package import IMPORT_FOLDER
 from launcher.parse import to_dict
 from launcher.spec import RunSpec
 from launcher.terms import OUTSIDE_PILES, PHASES, Phase, Pile
@@ -82,7 +83,7 @@ def document(spec: RunSpec, *, python: str = sys.executable, rank: int | None = 
 
 def _environment() -> dict[str, str]:
     """One thread, since nothing is computed, and this package where the process looks for it."""
-    paths = (str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", ""))
+    paths = (str(IMPORT_FOLDER), os.environ.get("PYTHONPATH", ""))
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
 
 

@@ -12,7 +12,7 @@ import pytest
 from launcher import state
 from launcher.catalog import Catalog
 from launcher.cli import RESERVED, VERBS, main
-from launcher.commands.common import pasteable
+from launcher.commands._common import pasteable
 from launcher.machine import facts
 
 HEAVY = ("torch", "deepspeed", "megatron", "transformers", "submitit")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from benchmarks.memory import scoreboard
 from launcher import preflight
+from launcher.backends._precision_table import precision_table
 from launcher.check_report import as_text, errors_as_text
-from launcher.documentation import precision_table
 from tests.helpers import ask, assert_golden, make_spec
 
 README = Path(__file__).parent.parent / "README.md"

@@ -13,7 +13,7 @@ import pytest
 
 from launcher import lock, preflight, provenance, trust
 from launcher.cli import main
-from launcher.commands import repeating
+from launcher.commands import _repeating
 from launcher.errors import ConfigErrors
 from launcher.parse import to_dict
 from launcher.plan import Plan, plan
@@ -296,7 +296,7 @@ def test_a_run_repeats_to_the_last_bit_and_verify_says_what_differs(
         assert (spec.train.seed, last) == (7, 2)
         return [dict(losses[0]), {**losses[1], "loss": math.nextafter(losses[1]["loss"], 9)}]
 
-    monkeypatch.setattr(repeating, "_first_steps", off_by_a_bit)
+    monkeypatch.setattr(_repeating, "_first_steps", off_by_a_bit)
     assert main(["recipe", "verify", "runs/a", "train.seed=7", "--steps", "2"]) == 5
     said = capsys.readouterr().out
     assert "1 of the first 2 steps differ" in said

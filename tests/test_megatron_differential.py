@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from launcher import preflight, ways
+from launcher.backends._validator import answers
 from launcher.backends.megatron.arguments import argument_list
 from launcher.backends.megatron.native import VALIDATOR, question
 from launcher.errors import ConfigError
-from launcher.native import answers
 from launcher.spec import RunSpec
 from tests.helpers import make_spec
 from tests.megatron_specs import BASES, VALUES, drawn

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from launcher import cli, native, preflight
+from launcher import cli, preflight
+from launcher.backends import _validator
+from launcher.backends._validator import Judgement
 from launcher.backends.megatron import installed
 from launcher.backends.megatron.native import explained
 from launcher.errors import ConfigError
-from launcher.native import Judgement
 from launcher.spec import RunSpec
 from tests.helpers import make_spec
 
@@ -92,7 +93,7 @@ def test_check_reports_the_validator_s_answer_and_keeps_it(
     def never(*_: object, **__: object) -> list[None]:
         raise AssertionError("the answer is in the cache")
 
-    monkeypatch.setattr(native, "answers", never)
+    monkeypatch.setattr(_validator, "answers", never)
     assert cli.main(wrong) == 2
     assert json.loads(capsys.readouterr().out) == first
     assert cli.main([*wrong, "--no-native"]) == 0
@@ -109,7 +110,7 @@ def test_without_a_supported_megatron_our_rules_answer_alone_and_say_so(
     version: str | None, rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(installed, "found_version", lambda: version)
-    found = preflight.assess(make_spec(*TP), native=native.judge)
+    found = preflight.assess(make_spec(*TP), native=_validator.judge)
     assert not found.errors
     about = [warning for warning in found.warnings if warning.path == "backend.name"]
     assert len(about) == 1
@@ -122,15 +123,15 @@ def test_a_validator_that_fails_is_a_warning(monkeypatch: pytest.MonkeyPatch) ->
         raise RuntimeError("no answer in 120 s")
 
     monkeypatch.setattr(installed, "found_version", lambda: "0.19.2")
-    monkeypatch.setattr(native, "asked", fails)
-    found = preflight.assess(make_spec(*TP), native=native.judge)
+    monkeypatch.setattr(_validator, "asked", fails)
+    found = preflight.assess(make_spec(*TP), native=_validator.judge)
     rules = [warning.rule for warning in found.warnings if warning.path == "backend.name"]
     assert rules == ["megatron-core's own validator did not answer: no answer in 120 s"]
 
 
 def test_a_program_that_gives_no_answer_is_an_error_with_its_last_line() -> None:
     with pytest.raises(RuntimeError, match=r"No module named launcher[.]worker[.]no_such"):
-        native.answers("launcher.worker.no_such", [])
+        _validator.answers("launcher.worker.no_such", [])
 
 
 def test_the_validator_is_not_asked_about_a_run_that_our_rules_refuse_or_that_has_a_script() -> None:
@@ -138,8 +139,8 @@ def test_the_validator_is_not_asked_about_a_run_that_our_rules_refuse_or_that_ha
         raise AssertionError("it is refused already")
 
     assert preflight.assess(make_spec(*TP, "parallel.tensor=3"), native=never).errors
-    assert native.judge(make_spec(*TP, "script=train.py")) == Judgement()
-    assert native.judge(make_spec("parallel=fsdp")) == Judgement()
+    assert _validator.judge(make_spec(*TP, "script=train.py")) == Judgement()
+    assert _validator.judge(make_spec("parallel=fsdp")) == Judgement()
 
 
 def obstacles(*overrides: str) -> dict[str, tuple[str, tuple[str, ...]]]:

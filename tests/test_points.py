@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.points import measured, points
 from launcher import machine
 from launcher.catalog import Catalog
-from launcher.commands import points as command
+from launcher.commands import _points as command
 from tests.slurm_runs import launch
 
 BAR = 100

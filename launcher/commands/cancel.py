@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from launcher import files, runs, state
-from launcher.commands.common import add_json, add_runs, print_json, say
+from launcher.commands._common import add_json, add_runs, print_json, say
 from launcher.commands.status import find
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.slurm import jobs

@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from launcher.check_report import as_json, as_text, invalid_as_json
-from launcher.commands import points
-from launcher.commands.common import (
+from launcher.commands import _points
+from launcher.commands._common import (
     add_engine,
     add_native,
     add_overrides,
@@ -57,11 +57,11 @@ def run(options: argparse.Namespace) -> int:
     require_one_run(options, several)
     if options.points is not None:
         _require_nothing_beside_points(options)
-        return _points(options.points)
+        return _check_points(options.points)
     if options.multirun:
-        from launcher.commands import sweeping
+        from launcher.commands import _sweeping
 
-        return sweeping.check(options)
+        return _sweeping.check(options)
     texts, unknown = _imported(options)
     options.overrides = [*texts, *options.overrides]
     found = asked(options)
@@ -114,9 +114,9 @@ def _require_nothing_beside_points(options: argparse.Namespace) -> None:
         raise ConfigErrors([ConfigError("OVERRIDE", found, rule)])
 
 
-def _points(path: Path) -> int:
+def _check_points(path: Path) -> int:
     statuses = set()
-    for verdict, answer in points.answers(path):
+    for verdict, answer in _points.answers(path):
         statuses.add(_STATUS[verdict])
         print(answer)
     if not statuses:

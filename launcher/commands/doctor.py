@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher import machine, provenance
-from launcher.commands.common import folder, print_json, say
+from launcher.commands._common import folder, print_json, say
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.request import request
 from launcher.slurm import client, survey

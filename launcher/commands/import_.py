@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher import registry
-from launcher.commands.common import add_json, pasteable, print_json, say, width, write_new
+from launcher.commands._common import add_json, pasteable, print_json, say, width, write_new
 from launcher.errors import ConfigError, ConfigErrors, unreadable
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher import files, runs, state
-from launcher.commands.common import add_json, print_json, say
+from launcher.commands._common import add_json, print_json, say
 from launcher.commands.status import find
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.state import RunState

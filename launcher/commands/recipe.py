@@ -26,7 +26,7 @@ from typing import Any
 
 from launcher import files, lock, machine, preflight, recipes
 from launcher.catalog import Catalog
-from launcher.commands.common import (
+from launcher.commands._common import (
     add_json,
     add_trust,
     asked,
@@ -79,11 +79,11 @@ def run(options: argparse.Namespace) -> int:
     if action == "list":
         return _list(Catalog(folder=folder()), as_json=options.json)
     if action in ("verify", "diff"):
-        from launcher.commands import repeating
+        from launcher.commands import _repeating
 
         if action == "diff":
-            return repeating.difference(*words, as_json=options.json)
-        return repeating.verify(Path(words[0]), words[1:], options)
+            return _repeating.difference(*words, as_json=options.json)
+        return _repeating.verify(Path(words[0]), words[1:], options)
     actions = {"show": _show, "save": _save, "lock": _lock, "fetch": _fetch}
     return actions[action](words, options)
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from launcher import attempts, files, runs, trust
-from launcher.commands.common import add_json, add_runs, add_trust, print_json, say
+from launcher.commands._common import add_json, add_runs, add_trust, print_json, say
 from launcher.commands.status import find, sweep_of
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.parse import parse
@@ -32,11 +32,11 @@ def run(options: argparse.Namespace) -> int:
     sweeps = [found for name in options.runs if (found := sweep_of(name)) is not None]
     _require_own([*sweeps, *(run for run in directories if run.parent not in sweeps)], trusted=options.trust)
     for directory in sweeps:
-        from launcher.commands import sweeping
+        from launcher.commands import _sweeping
 
         if all(runs.read(run).state == "finished" for run in directories if run.parent == directory):
             say(f"launch: all runs of {directory.name} are finished; only a sampler may add to them")
-        status = max(status, sweeping.resume(directory, quiet=options.json))
+        status = max(status, _sweeping.resume(directory, quiet=options.json))
     for directory in directories:
         if directory.parent not in sweeps:
             status = max(status, _resume(directory, quiet=options.json))
@@ -79,7 +79,7 @@ def _resume(directory: Path, *, quiet: bool) -> int:
         if not quiet:
             print(f"job {job_id}  {directory}")
         return 0
-    from launcher.commands.following import follow
+    from launcher.commands._following import follow
 
     return follow(directory, spec, quiet=quiet)
 

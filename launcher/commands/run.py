@@ -15,7 +15,7 @@ from pathlib import Path
 
 from launcher import machine, reasons, runs, state, torchrun
 from launcher.check_report import as_json, as_text
-from launcher.commands.common import (
+from launcher.commands._common import (
     add_engine,
     add_native,
     add_overrides,
@@ -58,14 +58,14 @@ def run(options: argparse.Namespace) -> int:
     require_one_run(options, "-m" if options.multirun else None)
     if options.multirun:
         require_trust(options)
-        from launcher.commands import sweeping
+        from launcher.commands import _sweeping
 
-        return sweeping.start(options)
+        return _sweeping.start(options)
     if options.lock is None:
         require_trust(options)
         found = asked(options)
     else:
-        from launcher.commands.repeating import from_lock
+        from launcher.commands._repeating import from_lock
 
         found = from_lock(options.lock, options.overrides, trusted=options.trust)
     assessment = assessed(found, engine(options), native=options.native)
@@ -118,7 +118,7 @@ def _start(planned: Plan, directory: Path, *, quiet: bool) -> int:
         if not quiet:
             print(f"job {job_id}  {directory}")
         return 0
-    from launcher.commands.following import follow
+    from launcher.commands._following import follow
 
     return follow(directory, planned.spec, quiet=quiet)
 

@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 
 from launcher import runs, state
-from launcher.commands.common import add_json, add_runs, folder, print_json, say, width
+from launcher.commands._common import add_json, add_runs, folder, print_json, say, width
 from launcher.errors import ConfigError, ConfigErrors
 
 

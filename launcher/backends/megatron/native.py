@@ -9,15 +9,15 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from launcher import native as engines
 from launcher import ways
+from launcher.backends import _validator as engines
+from launcher.backends._validator import Judgement
 from launcher.backends.megatron import installed
 from launcher.backends.megatron.arguments import argument_list, name
 from launcher.backends.megatron.extra import SETTINGS
 from launcher.backends.megatron.translate import environment
 from launcher.capability import capability
 from launcher.errors import ConfigError
-from launcher.native import Judgement
 from launcher.spec import RunSpec
 
 VALIDATOR = "launcher.worker.megatron_validate"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher import fixes, preflight, recipes, trace
-from launcher import native as validators
+from launcher.backends import _validator as validators
 from launcher.catalog import Catalog
 from launcher.command_line import read
 from launcher.errors import ConfigError, ConfigErrors, SubmitError

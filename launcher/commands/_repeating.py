@@ -15,8 +15,8 @@ from typing import Any
 from launcher import lock, machine, outcome, preflight, recipes, runs, state, trust
 from launcher.catalog import Catalog
 from launcher.command_line import read
+from launcher.commands._common import folder, print_json, say
 from launcher.commands.cancel import stop
-from launcher.commands.common import folder, print_json, say
 from launcher.errors import ConfigError, ConfigErrors, JobFailed
 from launcher.lock import Lock
 from launcher.plan import plan

@@ -7,11 +7,11 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from launcher import cache, registry
 from launcher.errors import ConfigError
+from launcher.package import IMPORT_FOLDER
 from launcher.spec import RunSpec
 
 TIMEOUT_S = 120
@@ -56,7 +56,7 @@ def answers(module: str, questions: list[dict[str, Any]], timeout_s: int = TIMEO
     Raises:
         RuntimeError: As :func:`asked`.
     """
-    paths = (str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", ""))
+    paths = (str(IMPORT_FOLDER), os.environ.get("PYTHONPATH", ""))
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     try:
         done = subprocess.run(

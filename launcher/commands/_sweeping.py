@@ -12,8 +12,8 @@ from typing import Any
 
 from launcher import lock, machine, outcome, runs, samplers, state, sweep, sweep_table
 from launcher.catalog import Catalog
-from launcher.commands.common import folder, print_json, say, width
-from launcher.commands.following import follow
+from launcher.commands._common import folder, print_json, say, width
+from launcher.commands._following import follow
 from launcher.compose import Interval
 from launcher.errors import INTERRUPTED, ConfigError, ConfigErrors, DoesNotFit
 from launcher.parse import parse

@@ -16,7 +16,7 @@ from pathlib import Path
 from launcher import machine
 from launcher.catalog import Catalog
 from launcher.check_report import as_json, invalid_as_json
-from launcher.commands.common import assessed, folder
+from launcher.commands._common import assessed, folder
 from launcher.errors import ConfigError, ConfigErrors, unreadable
 from launcher.fixes import search_singles
 from launcher.request import request
