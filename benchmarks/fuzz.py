@@ -29,10 +29,10 @@ import submitit  # noqa: F401  # Now, because its import closes log handlers, an
 import yaml
 
 from benchmarks.reporting import keep
-from launcher.catalog import Catalog, shipped
 from launcher.cli import main as launch
+from launcher.config.catalog import Catalog, shipped
+from launcher.config.recipes import literal
 from launcher.parse import kinds
-from launcher.recipes import literal
 
 STATUSES = (0, 2, 3)
 LIMIT_S = 2.0

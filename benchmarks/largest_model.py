@@ -13,8 +13,8 @@ from pathlib import Path
 
 from benchmarks.reporting import keep, takes_no_option
 from launcher import machine, memory, preflight
-from launcher.catalog import Catalog
-from launcher.request import request
+from launcher.config.catalog import Catalog
+from launcher.config.request import request
 from launcher.spec import RunSpec
 from launcher.terms import MOMENTS, Pile
 

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from benchmarks.reporting import keep, seconds, spread, takes_no_option
-from launcher.catalog import PRIMARY, shipped
+from launcher.config.catalog import PRIMARY, shipped
 
 OVERRIDES = ("model=7b", "parallel=fsdp", "precision=bf16")
 BARE_HYDRA = f"""
@@ -42,7 +42,7 @@ def main() -> None:
         uncached = spread(lambda: _uncached(check, folder), runs=5)
         cached = seconds(check, cwd=folder)
         core = seconds([sys.executable, "-c", "import launcher.plan"], cwd=folder)
-        whole = seconds([sys.executable, "-c", "import launcher.plan, launcher.request"], cwd=folder)
+        whole = seconds([sys.executable, "-c", "import launcher.plan, launcher.config.request"], cwd=folder)
         bare = seconds([sys.executable, "-c", "pass"], cwd=folder)
         torchrun, run = _first_lines(launch, folder)
     keep(

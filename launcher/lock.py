@@ -14,8 +14,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from launcher import machine, provenance, safe_yaml
-from launcher.command_line import Override
+from launcher import machine, provenance
+from launcher.config import safe_yaml
+from launcher.config.overrides import Override
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.parse import parse, to_dict
 from launcher.plan import Plan

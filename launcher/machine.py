@@ -1,4 +1,4 @@
-"""Facts of this machine, and the pure function that puts them where the configuration says ``auto``.
+"""Facts of this machine: its GPUs by NVML, its host memory, disk and processors.
 
 Nothing is read on import; a machine without a GPU or without a driver is an answer, never an error.
 """
@@ -10,19 +10,10 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
-
-from launcher.units import GIB
-
-CPU_RANKS = 2
-"""Ranks of a local run without a GPU (CONTRACT.md)."""
-
-SLURM_GPUS = 8
-"""GPUs of a Slurm node where nothing is said (CONTRACT.md)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,71 +43,6 @@ def facts() -> Machine:
         disk_free_bytes=_disk_free(),
         cpus=_cpus(),
     )
-
-
-def resolve(config: Mapping[str, Any], machine: Machine) -> dict[str, Any]:
-    """Put this machine's facts in place of ``hardware=auto`` and of an unset number of ranks.
-
-    Args:
-        config: The composed configuration; it is left as it is. What the user set stays.
-        machine: The facts.
-
-    Returns:
-        A new configuration in which every value of ``hardware`` and ``cluster.gpus_per_node`` is known as far as
-        this machine knows it; ``hardware.name`` stays ``auto``.
-    """
-    hardware, cluster = dict(config["hardware"]), dict(config["cluster"])
-    if hardware["name"] == "auto":
-        hardware = _this_machine(hardware, machine, elsewhere=cluster["kind"] == "slurm")
-    if cluster["gpus_per_node"] is None:
-        local = len(machine.gpus) if hardware["device"] == "cuda" else 0
-        cluster["gpus_per_node"] = SLURM_GPUS if cluster["kind"] == "slurm" else local or CPU_RANKS
-    return {**config, "hardware": hardware, "cluster": cluster}
-
-
-def _this_machine(hardware: Mapping[str, Any], machine: Machine, *, elsewhere: bool) -> dict[str, Any]:
-    """A login node without a GPU says nothing about those of the cluster, which are there but unknown."""
-    device = hardware["device"] or ("cuda" if machine.gpus or elsewhere else "cpu")
-    host = {"host_memory_bytes": machine.host_memory_bytes, "disk_bytes": machine.disk_free_bytes}
-    found = {"device": device, **host, **(_gpu(machine) if device == "cuda" else _cpu(machine))}
-    as_set = {key: value for key, value in hardware.items() if key in found and value not in (None, [])}
-    return {**hardware, **found, **as_set, "title": found["title"], "source": found["source"]}
-
-
-def _gpu(machine: Machine) -> dict[str, Any]:
-    """The smallest of this machine's GPUs, since every rank holds as much as the others."""
-    if not machine.gpus:
-        return {
-            "dtypes": ["fp32", "fp16", "bf16"],
-            "title": "a GPU (this machine has none)",
-            "source": "hardware.device",
-        }
-    names = " and ".join(dict.fromkeys(gpu.name for gpu in machine.gpus))
-    return {
-        "memory_bytes": min(gpu.memory_bytes for gpu in machine.gpus),
-        "dtypes": list(dtypes(min(gpu.compute_capability for gpu in machine.gpus))),
-        "title": f"{names} (this machine)",
-        "source": "NVML on this machine",
-    }
-
-
-def _cpu(machine: Machine) -> dict[str, Any]:
-    """The formats are those of ``conf/hardware/cpu.yaml``."""
-    return {
-        "dtypes": ["fp32", "bf16"],
-        "title": f"this machine's CPU, {machine.host_memory_bytes / GIB:.1f} GiB",
-        "source": "MemTotal and the cgroup's limit on this machine",
-    }
-
-
-def dtypes(compute_capability: tuple[int, int]) -> tuple[str, ...]:
-    """Formats that a CUDA device computes in.
-
-    fp16 arithmetic needs 5.3 and bf16 8.0 (CUDA C++ programming guide, table of arithmetic throughput); fp8 matrix
-    units came with Ada, 8.9, and Hopper, 9.0 (Transformer Engine's own requirement).
-    """
-    since = {"fp32": (0, 0), "fp16": (5, 3), "bf16": (8, 0), "fp8": (8, 9)}
-    return tuple(name for name, first in since.items() if compute_capability >= first)
 
 
 def _gpus(visible: str | None) -> tuple[Gpu, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from launcher import extras
-from launcher.axes import Axes, Axis
+from launcher.config.axes import Axes, Axis
 from launcher.errors import ConfigError, ConfigErrors
 
 if TYPE_CHECKING:

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from launcher import files, preflight, runs, state
-from launcher.axes import Axes, read_axes
-from launcher.catalog import Catalog
+from launcher.config.axes import Axes, read_axes
+from launcher.config.catalog import Catalog
+from launcher.config.recipes import literal
+from launcher.config.request import request
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.machine import Machine
 from launcher.preflight import Assessment
-from launcher.recipes import literal
 from launcher.record import place, taken
-from launcher.request import request
 from launcher.runnable import obstacles
 from launcher.spec import RunSpec
 from launcher.units import gib

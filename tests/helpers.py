@@ -6,9 +6,9 @@ import difflib
 import os
 from pathlib import Path
 
-from launcher.catalog import Catalog
+from launcher.config.catalog import Catalog
+from launcher.config.request import Request, request
 from launcher.machine import Machine
-from launcher.request import Request, request
 from launcher.spec import RunSpec
 
 GOLDEN = Path(__file__).parent / "golden"

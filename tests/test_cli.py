@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from launcher import state
-from launcher.catalog import Catalog
 from launcher.cli import RESERVED, VERBS, main
 from launcher.commands._common import pasteable
+from launcher.config.catalog import Catalog
 from launcher.machine import facts
 
 HEAVY = ("torch", "deepspeed", "megatron", "transformers", "submitit")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.catalog import Catalog
-from launcher.command_line import Override, read
+from launcher.config.catalog import Catalog
+from launcher.config.overrides import Override, read
 from tests.helpers import ask
 
 CATALOG = Catalog(folder=Path("/nonexistent"))

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher import compose as module
-from launcher.catalog import Catalog
-from launcher.command_line import read
+from launcher.config import compose as module
+from launcher.config.catalog import Catalog
+from launcher.config.overrides import read
 from launcher.errors import ComposeError
 from tests.helpers import make_spec
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from launcher import registry
-from launcher.catalog import Catalog, shipped
+from launcher.config.catalog import Catalog, shipped
 from launcher.counted import parameter_counts
 from launcher.rules import precision
 from launcher.units import GIB

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher import fetch
 from launcher.cli import main
+from launcher.config import fetch
 from launcher.errors import ConfigErrors, LauncherError, SubmitError
 
 RECIPE = b"schema: 1\nsummary: from elsewhere\nchoose: {model: tiny, cluster: slurm}\nset: {cluster.setup: [ls]}\n"

@@ -15,9 +15,9 @@ from benchmarks.gpu.rank import STEPS
 from benchmarks.gpu.rank import main as measure
 from benchmarks.reporting import RESULTS
 from launcher import preflight
-from launcher.catalog import Catalog
+from launcher.config.catalog import Catalog
+from launcher.config.request import request
 from launcher.machine import Gpu, Machine, facts
-from launcher.request import request
 from launcher.worker.loop import MEASURED_STEPS
 from tests import ranks
 from tests.helpers import CPU_HOST

@@ -7,9 +7,9 @@ import pytest
 
 from launcher import preflight
 from launcher.backends.deepspeed import extra
+from launcher.config.recipes import Recipe
 from launcher.errors import ConfigErrors
 from launcher.importers.deepspeed import read
-from launcher.recipes import Recipe
 from tests.helpers import make_spec
 from tests.rule_cases import NODE
 

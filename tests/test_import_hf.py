@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from launcher.config.recipes import Recipe
 from launcher.errors import ConfigErrors
 from launcher.importers.hf import read
-from launcher.recipes import Recipe
 from tests.helpers import make_spec
 
 LLAMA3_8B = {

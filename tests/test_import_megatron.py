@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from launcher.config.recipes import Recipe
 from launcher.errors import ConfigErrors
 from launcher.importers.megatron import read
-from launcher.recipes import Recipe
 from tests.helpers import make_spec
 
 GPT3_175B = r"""

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher import lock, preflight, provenance, trust
+from launcher import lock, preflight, provenance
 from launcher.cli import main
 from launcher.commands import _repeating
+from launcher.config import trust
 from launcher.errors import ConfigErrors
 from launcher.parse import to_dict
 from launcher.plan import Plan, plan

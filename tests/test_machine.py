@@ -12,8 +12,9 @@ import pytest
 
 from launcher import machine
 from launcher.capability import capability
-from launcher.machine import Gpu, Machine, dtypes, facts, host_memory, resolve
-from launcher.request import request
+from launcher.config.hardware import dtypes, resolve
+from launcher.config.request import request
+from launcher.machine import Gpu, Machine, facts, host_memory
 from launcher.spec import RunSpec
 from tests.helpers import CPU_HOST, make_spec
 

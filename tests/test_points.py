@@ -9,8 +9,8 @@ from pathlib import Path
 
 from benchmarks.points import measured, points
 from launcher import machine
-from launcher.catalog import Catalog
 from launcher.commands import _points as command
+from launcher.config.catalog import Catalog
 from tests.slurm_runs import launch
 
 BAR = 100

@@ -12,14 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher import preflight, recipes, safe_yaml
-from launcher.catalog import Catalog, shipped
+from launcher import preflight
 from launcher.cli import main
-from launcher.command_line import Override
+from launcher.config import recipes, safe_yaml
+from launcher.config.catalog import Catalog, shipped
+from launcher.config.overrides import Override
+from launcher.config.recipe_schema import recipe_schema
+from launcher.config.recipes import literal
 from launcher.errors import ConfigErrors
 from launcher.plan import translate
-from launcher.recipe_schema import recipe_schema
-from launcher.recipes import literal
 from tests.helpers import ask, assert_golden, make_spec
 
 
@@ -64,7 +65,7 @@ def test_a_recipe_is_read_once_as_long_as_it_stays_as_it_is(folder: Path, monkey
         seen.append(path)
         return real(path)
 
-    monkeypatch.setattr("launcher.safe_yaml.load", load)
+    monkeypatch.setattr("launcher.config.safe_yaml.load", load)
     monkeypatch.chdir(folder)
     for words in ("check", "recipe=mine"), ("check", "-m", "recipe=mine", "train.seed=1,2,3"):
         assert main(words) == 0

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from launcher import preflight, ways
-from launcher.catalog import shipped
+from launcher.config.catalog import shipped
 from launcher.rules.dependencies import REFUSED, WARNED, Dependent
 from tests.helpers import make_spec
 from tests.rule_cases import ERRORS, WARNINGS

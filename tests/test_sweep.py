@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from launcher import samplers, state, sweep, sweep_table
-from launcher.axes import Axes, Axis, read_axes
-from launcher.catalog import Catalog
 from launcher.cli import main
-from launcher.compose import Interval
+from launcher.config.axes import Axes, Axis, read_axes
+from launcher.config.catalog import Catalog
+from launcher.config.compose import Interval
 from launcher.errors import ConfigErrors, SubmitError
 from launcher.samplers import Tried
 from launcher.submit import one_at_a_time, resubmit

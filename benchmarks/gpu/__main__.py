@@ -16,12 +16,12 @@ from typing import Any
 from benchmarks.gpu.matrix import Point, points, predicted, ratios
 from benchmarks.reporting import RESULTS, machine
 from launcher import preflight
-from launcher.catalog import Catalog
+from launcher.config.catalog import Catalog
+from launcher.config.request import request
 from launcher.machine import Machine, facts
 from launcher.parse import to_dict
 from launcher.plan import translate
 from launcher.provenance import versions
-from launcher.request import request
 from launcher.spec import RunSpec
 
 NO_GPU = "benchmarks.gpu: this machine shows no GPU, and this script measures one; nothing was written"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from launcher.catalog import Catalog
+from launcher.config.catalog import Catalog
 from launcher.memory.estimate import Backend
 from launcher.spec import RunSpec
 

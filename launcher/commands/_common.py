@@ -12,15 +12,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from launcher import fixes, preflight, recipes, trace
+from launcher import fixes, preflight, trace
 from launcher.backends import _validator as validators
-from launcher.catalog import Catalog
-from launcher.command_line import read
+from launcher.config import recipes
+from launcher.config.catalog import Catalog
+from launcher.config.overrides import read
+from launcher.config.recipes import Recipe
+from launcher.config.request import Request, request
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.fixes import Searching
 from launcher.preflight import Assessment, Refinement
-from launcher.recipes import Recipe
-from launcher.request import Request, request
 
 _OF_ONE_RUN = {
     "--from": (),
@@ -60,7 +61,7 @@ def require_trust(options: argparse.Namespace) -> None:
     Raises:
         ConfigErrors: It was not given.
     """
-    from launcher import trust
+    from launcher.config import trust
 
     if (found := _recipe_and_wants(options)) is not None:
         trust.require(*found, folder=folder(), given=options.trust)
@@ -71,7 +72,7 @@ def may_run_code(options: argparse.Namespace) -> bool:
 
     Megatron-LM's validator imports the module of ``backend.extra.spec``.
     """
-    from launcher import trust
+    from launcher.config import trust
 
     found = _recipe_and_wants(options)
     if found is None or trust.is_allowed(*found, folder=folder()):
@@ -82,7 +83,7 @@ def may_run_code(options: argparse.Namespace) -> bool:
 
 def _recipe_and_wants(options: argparse.Namespace) -> tuple[Path, list[str]] | None:
     """The file of a command line's recipe, and what it would do that the user does not set; None without one."""
-    from launcher import trust
+    from launcher.config import trust
 
     found = _recipe(options)
     if found is None:

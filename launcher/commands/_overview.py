@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
-from launcher.catalog import Catalog
+from launcher.config.catalog import Catalog
 
 
 def text(verbs: Mapping[str, str]) -> str:

@@ -14,12 +14,12 @@ from itertools import batched, chain
 from pathlib import Path
 
 from launcher import machine
-from launcher.catalog import Catalog
 from launcher.check_report import as_json, invalid_as_json
 from launcher.commands._common import assessed, folder
+from launcher.config.catalog import Catalog
+from launcher.config.request import request
 from launcher.errors import ConfigError, ConfigErrors, unreadable
 from launcher.fixes import search_singles
-from launcher.request import request
 from launcher.verdict import VerdictName
 
 _TOGETHER = 16

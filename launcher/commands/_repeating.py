@@ -12,19 +12,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import lock, machine, outcome, preflight, recipes, runs, state, trust
-from launcher.catalog import Catalog
-from launcher.command_line import read
+from launcher import lock, machine, outcome, preflight, runs, state
 from launcher.commands._common import folder, print_json, say
 from launcher.commands.cancel import stop
+from launcher.config import recipes, trust
+from launcher.config.catalog import Catalog
+from launcher.config.overrides import read
+from launcher.config.recipes import literal
+from launcher.config.request import Request, request
+from launcher.config.safe_yaml import MAXIMUM_BYTES
 from launcher.errors import ConfigError, ConfigErrors, JobFailed
 from launcher.lock import Lock
 from launcher.plan import plan
-from launcher.recipes import literal
 from launcher.record import record
-from launcher.request import Request, request
 from launcher.runnable import obstacles
-from launcher.safe_yaml import MAXIMUM_BYTES
 from launcher.spec import RunSpec
 from launcher.submit import submit
 from launcher.ways import changed

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from launcher import lock, machine, outcome, runs, samplers, state, sweep, sweep_table
-from launcher.catalog import Catalog
 from launcher.commands._common import folder, print_json, say, width
 from launcher.commands._following import follow
-from launcher.compose import Interval
+from launcher.config.catalog import Catalog
+from launcher.config.compose import Interval
 from launcher.errors import INTERRUPTED, ConfigError, ConfigErrors, DoesNotFit
 from launcher.parse import parse
 from launcher.plan import plan

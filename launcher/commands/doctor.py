@@ -14,8 +14,8 @@ from typing import Any
 
 from launcher import machine, provenance
 from launcher.commands._common import folder, print_json, say
+from launcher.config.request import request
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
-from launcher.request import request
 from launcher.slurm import client, survey
 from launcher.slurm.survey import Survey
 from launcher.units import gib

@@ -24,8 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import files, lock, machine, preflight, recipes
-from launcher.catalog import Catalog
+from launcher import files, lock, machine, preflight
 from launcher.commands._common import (
     add_json,
     add_trust,
@@ -37,11 +36,13 @@ from launcher.commands._common import (
     width,
     write_new,
 )
+from launcher.config import recipe_file, recipes
+from launcher.config.catalog import Catalog
+from launcher.config.recipes import Recipe
+from launcher.config.request import request
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.plan import plan
-from launcher.recipes import Recipe
 from launcher.record import job_as_dict
-from launcher.request import request
 from launcher.spec import RunSpec
 from launcher.units import gib
 
@@ -116,9 +117,9 @@ def _save(words: Sequence[str], options: argparse.Namespace) -> int:
         [run, *_] = find([options.run])
         texts = [*(files.read_json(run / "plan.json") or {})["overrides"], *texts]
         catalog = Catalog(folder=_typed_in(run))
-    content = recipes.content_of(texts, catalog, summary=options.summary or f"saved from: launch {' '.join(texts)}")
+    content = recipe_file.content_of(texts, catalog, summary=options.summary or f"saved from: launch {' '.join(texts)}")
     path = folder() / "recipes" / f"{name}.yaml"
-    write_new(path, recipes.as_text(name, content), otherwise=": choose another name")
+    write_new(path, recipe_file.as_text(name, content), otherwise=": choose another name")
     return _said(path, f"launch recipe={name}", options)
 
 
@@ -149,7 +150,7 @@ def _lock(words: Sequence[str], options: argparse.Namespace) -> int:
 
 
 def _fetch(words: Sequence[str], options: argparse.Namespace) -> int:
-    from launcher import fetch, safe_yaml, trust
+    from launcher.config import fetch, safe_yaml, trust
 
     source = words[0]
     name = options.name or Path(source.partition("#sha256=")[0].rpartition("#")[2]).stem

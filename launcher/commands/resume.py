@@ -8,9 +8,10 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher import attempts, files, runs, trust
+from launcher import attempts, files, runs
 from launcher.commands._common import add_json, add_runs, add_trust, print_json, say
 from launcher.commands.status import find, sweep_of
+from launcher.config import trust
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.parse import parse
 from launcher.submit import resubmit

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from launcher.config.recipes import SCHEMA, literal
 from launcher.errors import ConfigError, ConfigErrors
-from launcher.recipes import SCHEMA, literal
 
 _LONGEST = 100
 """Characters of a value in a message; an argument may hold a whole list of files."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from launcher import safe_yaml
+from launcher.config import safe_yaml
 from launcher.errors import ConfigError, ConfigErrors
 
 _PUNCTUATION = "();&|<>\n"

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from benchmarks.memory.frameworks.megatron_2021 import Megatron2021
 from benchmarks.memory.row import Counter, Row, rows_of_csv
-from launcher.catalog import Catalog
+from launcher.config.catalog import Catalog
+from launcher.config.request import request
 from launcher.errors import ConfigErrors
-from launcher.request import request
 from launcher.units import GIB
 
 GPUS_PER_NODE = 4

@@ -14,9 +14,9 @@ from typing import Any
 
 from benchmarks.memory.frameworks.hf_trainer import HfTrainer
 from benchmarks.memory.row import Oom, Row, rows_of_csv
-from launcher.catalog import Catalog
+from launcher.config.catalog import Catalog
+from launcher.config.request import request
 from launcher.errors import ConfigErrors
-from launcher.request import request
 from launcher.units import GIB
 
 LORA_DROPOUT = 0.05

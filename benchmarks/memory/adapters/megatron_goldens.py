@@ -10,10 +10,10 @@ from typing import Any
 
 from benchmarks.memory.row import Counter, Row
 from benchmarks.memory.scoring import judged
-from launcher.catalog import Catalog
+from launcher.config.catalog import Catalog
+from launcher.config.request import request
 from launcher.errors import ConfigErrors
 from launcher.importers import megatron
-from launcher.request import request
 from launcher.spec import RunSpec
 
 HARDWARE = {"a100": "a100_80g", "h100": "h100_80g", "gb200": "b200"}

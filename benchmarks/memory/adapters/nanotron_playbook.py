@@ -18,9 +18,9 @@ from pathlib import Path
 from benchmarks.memory.frameworks.nanotron.backend import Nanotron, usable_bytes
 from benchmarks.memory.frameworks.nanotron.training import reserved
 from benchmarks.memory.row import Row, rows_of_csv
-from launcher.catalog import Catalog
+from launcher.config.catalog import Catalog
+from launcher.config.request import request
 from launcher.errors import ConfigErrors
-from launcher.request import request
 from launcher.spec import ModelSpec
 from launcher.units import GIB
 

@@ -16,9 +16,9 @@ from benchmarks.memory.frameworks.expressed import Expressed, LeftOutError, Line
 from benchmarks.memory.frameworks.hf_trainer import HfTrainer
 from benchmarks.memory.frameworks.megatron_2021 import Megatron2021
 from benchmarks.memory.row import Counter, Oom, Row, rows_of_csv
-from launcher.catalog import Catalog
+from launcher.config.catalog import Catalog
+from launcher.config.request import request
 from launcher.errors import ConfigErrors
-from launcher.request import request
 from launcher.units import GIB
 
 HARDWARE = {

@@ -23,8 +23,8 @@ import time
 from collections.abc import Iterator
 from urllib.parse import urljoin, urlsplit
 
+from launcher.config.safe_yaml import MAXIMUM_BYTES
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
-from launcher.safe_yaml import MAXIMUM_BYTES
 
 TIMEOUT_S, GIT_TIMEOUT_S = 20.0, 60.0
 PACK_BYTES = 64 << 20

@@ -111,7 +111,7 @@ def digest(path: Path) -> str:
 
 
 def _is_own(path: Path, folder: Path) -> bool:
-    from launcher.catalog import shipped
+    from launcher.config.catalog import shipped
 
     own = [folder.resolve() / name for name in _OWN_FOLDERS] + [shipped("recipes").resolve()]
     inside = any(path.resolve().is_relative_to(place) for place in own)

@@ -9,9 +9,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from launcher import safe_yaml
-from launcher.catalog import Catalog
-from launcher.command_line import Override, read
+from launcher.config import safe_yaml
+from launcher.config.catalog import Catalog
+from launcher.config.overrides import Override, read
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.parse import CONTROL, known_keys, texts
 
@@ -114,38 +114,6 @@ def check(content: object, where: str) -> None:
         ConfigErrors: They are not.
     """
     _recipe("", where, content)
-
-
-def content_of(texts: Sequence[str], catalog: Catalog, *, summary: str) -> dict[str, Any]:
-    """A command line as a recipe: what it chooses, sets and sweeps; a recipe that it names is taken in.
-
-    Raises:
-        ConfigErrors: A word cannot be read.
-    """
-    from launcher.axes import read_axes
-    from launcher.compose import Interval, value_of
-
-    axes = read_axes(texts, catalog)
-    overrides, _ = read(axes.fixed, catalog)
-    content: dict[str, Any] = {"schema": SCHEMA, "summary": summary, "source": "", "choose": {}, "set": {}, "sweep": {}}
-    for override in expand(overrides, catalog):
-        if override.key in ("run.name", "run.directory"):
-            continue  # The name of one run is not part of what others repeat.
-        content["choose" if override.group else "set"][override.key] = value_of(override)
-    for axis in axes.swept:
-        if isinstance(axis.values, Interval):
-            raise ConfigErrors([ConfigError(axis.key, "interval", "a recipe sweeps over a list of values")])
-        found, _ = read([f"{axis.key}={value}" for value in axis.values], catalog)
-        content["sweep"][axis.key] = [value_of(override) for override in found]
-    return {key: value for key, value in content.items() if value or key == "source"}
-
-
-def as_text(name: str, content: Mapping[str, Any]) -> str:
-    """A recipe as YAML, headed by the command that runs it."""
-    import yaml
-
-    sweep = "-m " if content.get("sweep") else ""
-    return f"# launch {sweep}recipe={name}\n{yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True)}"
 
 
 def _recipe(name: str, where: str, content: object) -> Recipe:

@@ -11,10 +11,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from launcher import recipes
-from launcher.catalog import Catalog
-from launcher.command_line import Override, read
-from launcher.compose import Interval, swept
+from launcher.config import recipes
+from launcher.config.catalog import Catalog
+from launcher.config.compose import Interval, swept
+from launcher.config.overrides import Override, read
 from launcher.errors import ConfigError, ConfigErrors
 
 MAXIMUM_POINTS = 100_000

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from launcher import cache
-from launcher.catalog import PRESETS, PRIMARY, Catalog
-from launcher.command_line import Override, takes_text
+from launcher.config.catalog import PRESETS, PRIMARY, Catalog
+from launcher.config.overrides import Override, takes_text
 from launcher.errors import ComposeError, ConfigError
 from launcher.package import __version__
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from launcher.catalog import Catalog
+from launcher.config.catalog import Catalog
 from launcher.parse import OPEN_NODES, kinds
 from launcher.spec import Range
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import get_args
 
-from launcher.catalog import Catalog
+from launcher.config.catalog import Catalog
 from launcher.errors import ConfigError
 from launcher.parse import OPEN_NODES, closest, kinds, known_keys
 

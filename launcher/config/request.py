@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher import machine, recipes
-from launcher.catalog import Catalog
-from launcher.command_line import Override, read
-from launcher.compose import Config, compose
+from launcher import machine
+from launcher.config import hardware, recipes
+from launcher.config.catalog import Catalog
+from launcher.config.compose import Config, compose
+from launcher.config.overrides import Override, read
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.parse import parse
 from launcher.spec import RunSpec
@@ -78,14 +79,14 @@ def _guessed(spec: RunSpec, overrides: Sequence[Override], facts: machine.Machin
         return
     number = spec.cluster.gpus_per_node
     rule = f"the GPUs of a node are not counted, and this machine has none: {number} are taken, as of its CPU ranks"
-    yield ConfigError("cluster.gpus_per_node", None, rule, [f"cluster.gpus_per_node={machine.SLURM_GPUS}"])
+    yield ConfigError("cluster.gpus_per_node", None, rule, [f"cluster.gpus_per_node={hardware.SLURM_GPUS}"])
 
 
 def _specify(
     overrides: Sequence[Override], script_args: Sequence[str], catalog: Catalog, facts: machine.Machine
 ) -> tuple[RunSpec | None, tuple[ConfigError, ...]]:
     try:
-        config: Config = machine.resolve(compose(overrides, catalog), facts)
+        config: Config = hardware.resolve(compose(overrides, catalog), facts)
         if script_args:
             config["script_args"] = list(script_args)
         return parse(config), ()

@@ -1,0 +1,1 @@
+"""Configuration: the command line, recipes, option groups, trust and composition; only this room imports Hydra."""
