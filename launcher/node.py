@@ -16,8 +16,8 @@ from typing import Any
 
 from launcher import attempts, files, lock, reasons, state
 from launcher.errors import JobFailed, SubmitError
+from launcher.job.torchrun import HOST, IS_HOST, PORT, RENDEZVOUS
 from launcher.slurm.client import SlurmRefused
-from launcher.torchrun import HOST, IS_HOST, PORT, RENDEZVOUS
 
 _POLL_S = 0.1
 _REMIND_S = 2.0
@@ -61,7 +61,7 @@ def run(directory: Path, *, facts: Mapping[str, str] | None = None, place: Place
 
     Args:
         directory: The run directory.
-        facts: Values for the placeholders that only a node knows (``launcher.torchrun``).
+        facts: Values for the placeholders that only a node knows (``launcher.job.torchrun``).
         place: The node's part in a Slurm job; None on this machine.
 
     Raises:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from launcher import registry, torchrun
+from launcher import registry
 from launcher.errors import ConfigErrors
-from launcher.job import RUN, Job
+from launcher.job import torchrun
+from launcher.job.job import RUN, Job
 from launcher.preflight import Assessment
 from launcher.spec import RunSpec
 

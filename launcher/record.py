@@ -14,7 +14,7 @@ from typing import Any
 from launcher import lock, runs, state
 from launcher.check_report import as_json
 from launcher.errors import SubmitError
-from launcher.job import Job
+from launcher.job.job import Job
 from launcher.parse import to_dict
 from launcher.plan import Plan
 from launcher.spec import RunSpec

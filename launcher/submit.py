@@ -14,8 +14,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from launcher import attempts, files, node, runs, state, torchrun
+from launcher import attempts, files, node, runs, state
 from launcher.errors import SubmitError
+from launcher.job import torchrun
 from launcher.slurm import client, jobs, precheck, script
 from launcher.spec import ClusterSpec, RunSpec
 

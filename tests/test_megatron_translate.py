@@ -8,7 +8,7 @@ from launcher import plan, preflight
 from launcher.backends.megatron import check, translate, warnings
 from launcher.backends.megatron.arguments import argument_list, arguments
 from launcher.importers import megatron
-from launcher.job import Job
+from launcher.job.job import Job
 from tests.helpers import assert_golden, make_spec
 
 H100 = ("hardware=h100_80g", "cluster.gpus_per_node=8")

@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from launcher import machine, reasons, runs, state, torchrun
+from launcher import machine, reasons, runs, state
 from launcher.check_report import as_json, as_text
 from launcher.commands._common import (
     add_engine,
@@ -32,7 +32,8 @@ from launcher.commands._common import (
     width,
 )
 from launcher.errors import ConfigError, ConfigErrors, DoesNotFit, JobFailed
-from launcher.job import Job
+from launcher.job import torchrun
+from launcher.job.job import Job
 from launcher.plan import Plan, plan
 from launcher.preflight import Assessment
 from launcher.record import directory_of, record

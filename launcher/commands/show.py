@@ -16,7 +16,7 @@ from launcher.check_report import world_as_json
 from launcher.commands._common import add_overrides, asked, assessed, folder, print_json, say, width
 from launcher.config.catalog import Catalog
 from launcher.errors import DoesNotFit
-from launcher.job import RUN, Job
+from launcher.job.job import RUN, Job
 from launcher.plan import Plan, plan
 from launcher.record import directory_of
 from launcher.submit import sbatch_text

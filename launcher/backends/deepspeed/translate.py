@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from launcher import torchrun
 from launcher.backends.deepspeed import ds_config
-from launcher.job import RUN, Job
+from launcher.job import torchrun
+from launcher.job.job import RUN, Job
 from launcher.spec import RunSpec
 
 FILE = "ds_config.json"

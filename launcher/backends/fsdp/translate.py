@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from launcher import torchrun
-from launcher.job import RUN, Job
+from launcher.job import torchrun
+from launcher.job.job import RUN, Job
 from launcher.spec import RunSpec
 
 PROGRAM = ("-m", "launcher.worker.fsdp")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from launcher.backends.megatron.implementation import fsdp
 from launcher.backends.megatron.network import Arguments
-from launcher.job import RUN
+from launcher.job.job import RUN
 from launcher.spec import RunSpec
 
 _OPTIMIZERS = {"adamw": "adam"}

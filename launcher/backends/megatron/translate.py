@@ -5,11 +5,11 @@ from __future__ import annotations
 import shlex
 from pathlib import PurePosixPath
 
-from launcher import torchrun
 from launcher.backends.megatron.arguments import argument_list
 from launcher.backends.megatron.implementation import fsdp
 from launcher.capability import BLACKWELL, capability
-from launcher.job import RUN, Job
+from launcher.job import torchrun
+from launcher.job.job import RUN, Job
 from launcher.spec import RunSpec
 
 PROGRAM = ("-m", "launcher.worker.megatron")

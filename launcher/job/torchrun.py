@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from launcher.job import RUN
+from launcher.job.job import RUN
 from launcher.spec import RunSpec
 
 HOST = "{host}"
