@@ -12,9 +12,10 @@ from fractions import Fraction
 from pathlib import Path
 
 from benchmarks.reporting import keep, takes_no_option
-from launcher import machine, memory, preflight
+from launcher import machine, memory
 from launcher.config.catalog import Catalog
 from launcher.config.request import request
+from launcher.preflight import assess
 from launcher.spec import RunSpec
 from launcher.terms import MOMENTS, Pile
 
@@ -50,13 +51,13 @@ def largest() -> dict[str, list[int]]:
 def bytes_per_parameter(preset: str, gpus: int) -> Fraction:
     """State bytes of the worst rank over the parameters of the model."""
     spec = _spec(preset, gpus)
-    total = preflight.estimated(spec).parameters.total
+    total = assess.estimated(spec).parameters.total
     return Fraction(max(_states(spec)), total)
 
 
 def _states(spec: RunSpec) -> Iterator[int]:
     """Bytes of all states on every stage's rank at every moment."""
-    for rank in memory.rank_terms(spec, **preflight.parts(spec)):
+    for rank in memory.rank_terms(spec, **assess.parts(spec)):
         for moment in MOMENTS:
             yield sum(term.bytes for term in rank.at(moment) if term.pile in STATES)
 

@@ -41,8 +41,8 @@ def main() -> None:
         hydra = seconds([sys.executable, "-c", BARE_HYDRA, *OVERRIDES], cwd=folder)
         uncached = spread(lambda: _uncached(check, folder), runs=5)
         cached = seconds(check, cwd=folder)
-        core = seconds([sys.executable, "-c", "import launcher.plan"], cwd=folder)
-        whole = seconds([sys.executable, "-c", "import launcher.plan, launcher.config.request"], cwd=folder)
+        core = seconds([sys.executable, "-c", "import launcher.preflight.plan"], cwd=folder)
+        whole = seconds([sys.executable, "-c", "import launcher.preflight.plan, launcher.config.request"], cwd=folder)
         bare = seconds([sys.executable, "-c", "pass"], cwd=folder)
         torchrun, run = _first_lines(launch, folder)
     keep(

@@ -113,7 +113,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _report_errors(error: ConfigErrors, *, as_json: bool) -> int:
-    from launcher.check_report import errors_as_text, invalid_as_json
+    from launcher.preflight.report import errors_as_text, invalid_as_json
 
     if as_json:
         print(json.dumps(invalid_as_json(error.errors)))

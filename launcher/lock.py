@@ -19,7 +19,7 @@ from launcher.config import safe_yaml
 from launcher.config.overrides import Override
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.parse import parse, to_dict
-from launcher.plan import Plan
+from launcher.preflight.plan import Plan
 from launcher.spec import DataSpec, RunSpec
 
 NAME = "run.lock.yaml"

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from launcher import lock, runs, state
-from launcher.check_report import as_json
 from launcher.errors import SubmitError
 from launcher.job.job import Job
 from launcher.parse import to_dict
-from launcher.plan import Plan
+from launcher.preflight.plan import Plan
+from launcher.preflight.report import as_json
 from launcher.spec import RunSpec
 
 ROOT = "runs"

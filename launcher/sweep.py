@@ -7,19 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher import files, preflight, runs, state
+from launcher import files, runs, state
 from launcher.config.axes import Axes, read_axes
 from launcher.config.catalog import Catalog
 from launcher.config.recipes import literal
 from launcher.config.request import request
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.machine import Machine
-from launcher.preflight import Assessment
+from launcher.preflight import assess
+from launcher.preflight.assess import Assessment
+from launcher.preflight.this_machine import obstacles
+from launcher.preflight.verdict import VerdictName
 from launcher.record import place, taken
-from launcher.runnable import obstacles
 from launcher.spec import RunSpec
 from launcher.units import gib
-from launcher.verdict import VerdictName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +91,7 @@ class Sweep:
         found = request([*self.axes.fixed, *overrides, *placed], facts=self.facts, catalog=self.catalog)
         if found.spec is None:
             return _invalid(name, overrides, found.errors), None
-        assessment = preflight.assess(found.spec, earlier=found.errors, search=None)
+        assessment = assess.assess(found.spec, earlier=found.errors, search=None)
         errors = assessment.errors or (tuple(obstacles(found.spec, self.facts)) if directory is not None else ())
         if errors or assessment.estimate is None:
             return _invalid(name, overrides, errors), None

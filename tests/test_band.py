@@ -10,10 +10,10 @@ import pytest
 from benchmarks.memory import residuals
 from benchmarks.memory.row import Row
 from benchmarks.memory.scoring import judged
-from launcher import preflight
-from launcher.check_report import as_text
 from launcher.memory import band as module
 from launcher.memory.band import LEAST_ROWS, RESIDUALS, band
+from launcher.preflight import assess
+from launcher.preflight.report import as_text
 from tests.helpers import make_spec
 
 WORDS = ("model=1b", "hardware=h100_80g", "cluster.gpus_per_node=8")
@@ -37,7 +37,7 @@ def test_one_that_is_not_measured_has_the_widest_and_the_answer_says_so() -> Non
     found = band("deepspeed", cuda=True)
     enough = [row for row in json.loads(RESIDUALS.read_text())["measured"].values() if row["rows"] >= LEAST_ROWS]
     assert found.high - found.low == max(row["high"] - row["low"] for row in enough)
-    text = " ".join(as_text(preflight.assess(make_spec("parallel=zero1", *WORDS))).split())
+    text = " ".join(as_text(assess.assess(make_spec("parallel=zero1", *WORDS))).split())
     assert f"as wide as that of {found.whose}: too few runs of this kind were measured" in text
 
 
@@ -45,9 +45,9 @@ def test_fsdp2_has_that_of_torchtitan_which_is_fsdp2_too_and_ddp_has_not() -> No
     measured = json.loads(RESIDUALS.read_text())["measured"]["Torchtitan"]
     found = band("fsdp", cuda=True, engine="FSDP2")
     assert (found.own, found.low, found.high) == (False, measured["low"], measured["high"])
-    text = " ".join(as_text(preflight.assess(make_spec("parallel=fsdp", *WORDS))).split())
+    text = " ".join(as_text(assess.assess(make_spec("parallel=fsdp", *WORDS))).split())
     assert f", that of {measured['rows']} runs of Torchtitan, which is FSDP2 too)" in text
-    assert "too few runs of this kind were measured" in as_text(preflight.assess(make_spec("parallel=ddp", *WORDS)))
+    assert "too few runs of this kind were measured" in as_text(assess.assess(make_spec("parallel=ddp", *WORDS)))
 
 
 def test_on_the_cpu_it_is_that_of_the_workers_own_runs() -> None:
@@ -58,7 +58,7 @@ def test_the_residuals_are_measured_over_predicted_by_framework(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = make_spec("parallel=tp", *WORDS)
-    predicted = preflight.estimated(spec).peak.allocated_bytes
+    predicted = assess.estimated(spec).peak.allocated_bytes
     items = [
         judged(Row(name=str(share), spec=spec, measured={"allocated": predicted * share // 100}))
         for share in range(90, 111)

@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from launcher import fixes, preflight, verdict, ways
-from launcher.check_report import as_json, as_text, errors_as_text, invalid_as_json
-from launcher.fixes import Fix
+from launcher import ways
 from launcher.memory import DiskSpace, HostMemory, MemoryEstimate
-from launcher.preflight import Assessment
+from launcher.preflight import assess, fixes, verdict
+from launcher.preflight.assess import Assessment
+from launcher.preflight.fixes import Fix
+from launcher.preflight.report import as_json, as_text, errors_as_text, invalid_as_json
 from launcher.spec import RunSpec
 from tests.estimates import GIB, estimate_of
 from tests.helpers import assert_golden, make_spec
@@ -42,7 +43,7 @@ def _assessment(spec: RunSpec, estimate: MemoryEstimate, search: fixes.Search | 
     return Assessment(
         spec=spec,
         errors=(),
-        warnings=preflight.warnings(spec),
+        warnings=assess.warnings(spec),
         estimate=estimate,
         verdict=verdict.judge(spec, estimate),
         fixes=search.found if search else (),
@@ -75,7 +76,7 @@ def _golden_cases() -> dict[str, Assessment]:
         "does_not_fit": _assessment(stages, large, found),
         "nearest": _assessment(node, large, nearest),
         "nothing": _assessment(make_spec("model=7b"), crowded),
-        "invalid": preflight.assess(make_spec(*NODE, "model=7b", "parallel=tp", "parallel.tensor=3")),
+        "invalid": assess.assess(make_spec(*NODE, "model=7b", "parallel=tp", "parallel.tensor=3")),
     }
 
 
@@ -95,11 +96,11 @@ def test_no_line_is_wider_than_the_terminal(name: str, width: int) -> None:
 
 def test_a_pile_too_small_to_be_shown_has_no_line_and_unknown_host_memory_is_said_to_be() -> None:
     spec = make_spec(*NODE, "model=7b", "parallel=zero3", "zero.offload_optimizer=cpu")
-    assessment = preflight.assess(spec)
+    assessment = assess.assess(spec)
     assert assessment.estimate is not None
     text = " ".join(as_text(assessment).split())
     assert "a node (what it has is unknown: hardware.host_memory_bytes)" in text
-    known = preflight.assess(ways.changed(spec, "hardware.host_memory_bytes", 2**41))
+    known = assess.assess(ways.changed(spec, "hardware.host_memory_bytes", 2**41))
     assert "what it has is unknown" not in " ".join(as_text(known).split())
     piles = [replace(pile, bytes=1000) if pile.pile == "logits" else pile for pile in assessment.estimate.piles]
     without = as_text(replace(assessment, estimate=replace(assessment.estimate, piles=tuple(piles))))
@@ -109,15 +110,15 @@ def test_a_pile_too_small_to_be_shown_has_no_line_and_unknown_host_memory_is_sai
 
 def test_a_run_that_is_tight_by_more_than_there_is_has_ways_out() -> None:
     case = (*NODE, "model=70b", "parallel=hsdp", "cluster.nodes=4", "checkpointing=full")
-    assessment = preflight.assess(make_spec(*case))
+    assessment = assess.assess(make_spec(*case))
     assert (assessment.verdict.name, (assessment.verdict.headroom_bytes or 0) < 0) == ("tight", True)
     assert "what would leave room, cheapest first:" in as_text(assessment)
-    after = preflight.assess(make_spec(*case, *assessment.fixes[0].overrides))
+    after = assess.assess(make_spec(*case, *assessment.fixes[0].overrides))
     assert (after.verdict.headroom_bytes or 0) > 0
 
 
 def test_the_document_has_exactly_the_keys_of_the_contract() -> None:
-    document = as_json(preflight.assess(make_spec(*NODE, "model=7b", "parallel=fsdp")))
+    document = as_json(assess.assess(make_spec(*NODE, "model=7b", "parallel=fsdp")))
     assert list(document) == KEYS
     assert json.loads(json.dumps(document)) == document
     assert document["schema"] == 1
@@ -145,7 +146,7 @@ def test_the_document_has_exactly_the_keys_of_the_contract() -> None:
 
 
 def test_the_piles_of_the_document_sum_to_the_bytes_of_the_device() -> None:
-    document = as_json(preflight.assess(make_spec(*NODE, "model=7b", "parallel=ddp")))
+    document = as_json(assess.assess(make_spec(*NODE, "model=7b", "parallel=ddp")))
     assert document["piles"]
     assert sum(pile["bytes"] for pile in document["piles"]) == document["peak"]["device_bytes"]
 
@@ -179,7 +180,7 @@ def test_an_invalid_configuration_has_its_errors_and_null_for_the_rest() -> None
 
 
 def test_errors_alone_are_text_for_stderr() -> None:
-    text = errors_as_text(preflight.errors(make_spec("train.global_batch_size=3", "train.micro_batch_size=2")))
+    text = errors_as_text(assess.errors(make_spec("train.global_batch_size=3", "train.micro_batch_size=2")))
     assert text == (
         "error: train.global_batch_size=3: must be a multiple of micro-batch 2 x data\n"
         "  degree 2 = 4\n"

@@ -7,9 +7,9 @@ import textwrap
 from pathlib import Path
 
 from benchmarks.memory import scoreboard
-from launcher import preflight
 from launcher.backends._precision_table import precision_table
-from launcher.check_report import as_text, errors_as_text
+from launcher.preflight import assess
+from launcher.preflight.report import as_text, errors_as_text
 from tests.helpers import ask, assert_golden, make_spec
 
 README = Path(__file__).parent.parent / "README.md"
@@ -27,11 +27,9 @@ def test_the_readme_shows_what_its_commands_print() -> None:
     for words, said in blocks:
         found = ask(*words.split())
         assert found.spec is not None
-        text = as_text(preflight.assess(found.spec, earlier=found.errors), width=80)
+        text = as_text(assess.assess(found.spec, earlier=found.errors), width=80)
         shown = textwrap.dedent(said).strip("\n")
-        assert text.startswith(shown) or shown == errors_as_text(
-            preflight.assess(found.spec, earlier=found.errors).errors
-        )
+        assert text.startswith(shown) or shown == errors_as_text(assess.assess(found.spec, earlier=found.errors).errors)
 
 
 def test_the_readme_shows_the_scoreboard_of_the_docs() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from launcher import fixes, preflight
 from launcher.neighbours import NEIGHBOURS, Neighbour
+from launcher.preflight import assess, fixes
+from launcher.preflight.verdict import Verdict, VerdictName
 from launcher.spec import RunSpec
-from launcher.verdict import Verdict, VerdictName
 from tests.helpers import make_spec
 from tests.rule_cases import NODE
 
@@ -74,12 +74,12 @@ UNFIT = (
 
 @pytest.mark.parametrize("case", UNFIT, ids=" ".join)
 def test_every_fix_can_be_pasted_and_then_fits(case: tuple[str, ...]) -> None:
-    assessment = preflight.assess(make_spec(*case))
+    assessment = assess.assess(make_spec(*case))
     assert assessment.verdict.name == "does_not_fit"
     assert 1 <= len(assessment.fixes) <= 5
     assert assessment.nearest is None
     for fix in assessment.fixes:
-        after = preflight.assess(make_spec(*case, *fix.overrides))
+        after = assess.assess(make_spec(*case, *fix.overrides))
         assert after.errors == ()
         assert after.verdict.fits
         assert after.verdict.used_bytes == fix.peak_bytes
@@ -90,23 +90,23 @@ def test_every_fix_can_be_pasted_and_then_fits(case: tuple[str, ...]) -> None:
 
 
 def test_sharding_is_the_fix_for_whole_copies_that_do_not_fit() -> None:
-    assessment = preflight.assess(make_spec("model=7b", "parallel=ddp", *NODE))
+    assessment = assess.assess(make_spec("model=7b", "parallel=ddp", *NODE))
     assert assessment.fixes[0].overrides == ("parallel=fsdp",)
     assert "parallel=fsdp" in [way for warning in assessment.warnings for way in warning.way_out]
 
 
 def test_the_weakest_variant_that_fits_is_offered() -> None:
-    assessment = preflight.assess(make_spec("model=7b", "parallel=fsdp", "train.micro_batch_size=8", *NODE))
+    assessment = assess.assess(make_spec("model=7b", "parallel=fsdp", "train.micro_batch_size=8", *NODE))
     smaller = [fix for fix in assessment.fixes if fix.overrides[0].startswith("train.micro_batch_size=")]
     assert len(smaller) == 1
     size = smaller[0].spec.train.micro_batch_size
     assert size > 1
-    larger = preflight.assess(make_spec("model=7b", "parallel=fsdp", f"train.micro_batch_size={2 * size}", *NODE))
+    larger = assess.assess(make_spec("model=7b", "parallel=fsdp", f"train.micro_batch_size={2 * size}", *NODE))
     assert not larger.verdict.fits
 
 
 def test_a_run_that_fits_is_offered_nothing() -> None:
-    assessment = preflight.assess(make_spec())
+    assessment = assess.assess(make_spec())
     assert assessment.verdict.name == "fits"
     assert assessment.fixes == ()
     assert assessment.nearest is None
@@ -114,7 +114,7 @@ def test_a_run_that_fits_is_offered_nothing() -> None:
 
 def test_where_nothing_suffices_the_nearest_is_named_and_is_not_a_fix() -> None:
     case = ("model=175b", "parallel=ddp", "hardware=rtx4090", "cluster.gpus_per_node=1", "train.global_batch_size=1")
-    assessment = preflight.assess(make_spec(*case))
+    assessment = assess.assess(make_spec(*case))
     assert assessment.verdict.name == "does_not_fit"
     assert assessment.fixes == ()
     assert assessment.nearest is not None
@@ -127,18 +127,18 @@ def test_where_nothing_suffices_the_nearest_is_named_and_is_not_a_fix() -> None:
 
 def test_a_pair_is_offered_where_no_single_change_suffices() -> None:
     case = ("model=70b", "parallel=fsdp", *NODE)
-    assessment = preflight.assess(make_spec(*case))
+    assessment = assess.assess(make_spec(*case))
     assert assessment.fixes
     for fix in assessment.fixes:
         assert len(fix.overrides) > 1
         for override in fix.overrides:
-            alone = preflight.assess(make_spec(*case, override))
+            alone = assess.assess(make_spec(*case, override))
             assert not alone.verdict.fits or (alone.verdict.headroom_bytes or 0) < 0, override
 
 
 def test_more_gpus_and_sharding_are_found_together_where_one_gpu_cannot_shard() -> None:
     case = ("model=7b", "parallel=ddp", "hardware=rtx4090", "cluster.gpus_per_node=1", "checkpointing=full")
-    assessment = preflight.assess(make_spec(*case))
+    assessment = assess.assess(make_spec(*case))
     assert assessment.verdict.name == "does_not_fit"
     overrides = [set(fix.overrides) for fix in assessment.fixes]
     assert {"cluster.gpus_per_node=8", "parallel=fsdp"} in overrides
@@ -163,22 +163,21 @@ def test_a_change_counts_although_the_peak_of_another_moment_hides_its_help() ->
 
 def test_layers_that_do_not_divide_are_shared_out_with_fewer_on_the_first_and_the_last_stage() -> None:
     case = ("model=llama3_405b", "parallel=3d", "cluster.nodes=64", *NODE)
-    [fix] = preflight.assess(make_spec(*case)).fixes
+    [fix] = assess.assess(make_spec(*case)).fixes
     assert fix.overrides == (
         "parallel.pipeline=8",
         "parallel.first_stage_layers=15",
         "parallel.last_stage_layers=15",
         "train.global_batch_size=32",
     )
-    assert preflight.assess(make_spec(*case, *fix.overrides)).verdict.name == "fits"
+    assert assess.assess(make_spec(*case, *fix.overrides)).verdict.name == "fits"
 
 
 @pytest.mark.parametrize(("parallel", "axis"), [("fsdp", "context"), ("zero3", "ulysses")])
 def test_long_sequences_are_split_over_ranks(parallel: str, axis: str) -> None:
     long = ("train.sequence_length=32768", "model.max_position_embeddings=32768")
     overrides = [
-        fix.overrides
-        for fix in preflight.assess(make_spec("model=llama3_8b", f"parallel={parallel}", *long, *NODE)).fixes
+        fix.overrides for fix in assess.assess(make_spec("model=llama3_8b", f"parallel={parallel}", *long, *NODE)).fixes
     ]
     assert (f"parallel.{axis}=8", "train.global_batch_size=8") in overrides
 
@@ -186,12 +185,12 @@ def test_long_sequences_are_split_over_ranks(parallel: str, axis: str) -> None:
 def test_many_times_the_gpus_are_no_answer_where_two_changes_together_are() -> None:
     case = ("model=mixtral_8x7b", "parallel=ep", *NODE)
     spec = make_spec(*case)
-    found = preflight.assess(spec).fixes
+    found = assess.assess(spec).fixes
     assert ("checkpointing=full", "cluster.nodes=4") in [fix.overrides for fix in found]
     assert all(fix.spec.gpus <= 4 * spec.gpus for fix in found)
 
 
 def test_the_gpus_of_the_run_are_tried_before_more_of_them() -> None:
     case = ("model=deepseek_v3", "parallel=ep", "cluster.nodes=16", *NODE)
-    gpus = [fix.spec.gpus for fix in preflight.assess(make_spec(*case)).fixes]
+    gpus = [fix.spec.gpus for fix in assess.assess(make_spec(*case)).fixes]
     assert gpus == [128, 1024]

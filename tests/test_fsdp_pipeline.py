@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from launcher.parse import parse
-from launcher.preflight import estimated
+from launcher.preflight.assess import estimated
 from tests.test_worker_checkpoints import exported, held_out_loss
 from tests.training import GPT, MOE, lines, train_all
 

@@ -14,10 +14,10 @@ from benchmarks.gpu.matrix import Point, points, predicted, ratios
 from benchmarks.gpu.rank import STEPS
 from benchmarks.gpu.rank import main as measure
 from benchmarks.reporting import RESULTS
-from launcher import preflight
 from launcher.config.catalog import Catalog
 from launcher.config.request import request
 from launcher.machine import Gpu, Machine, facts
+from launcher.preflight import assess
 from launcher.worker.loop import MEASURED_STEPS
 from tests import ranks
 from tests.helpers import CPU_HOST
@@ -40,7 +40,7 @@ def test_every_run_of_the_matrix_is_valid_on_a_machine_with_one_gpu() -> None:
         spec = asked.require()
         assert spec.gpus == point.world, point
         assert spec.hardware.device == "cuda"
-        assert preflight.errors(spec) == (), point
+        assert assess.errors(spec) == (), point
 
 
 def test_the_matrix_has_both_workers_alone_and_in_larger_worlds() -> None:
@@ -53,7 +53,7 @@ def test_the_matrix_has_both_workers_alone_and_in_larger_worlds() -> None:
 
 def test_communicators_are_not_predicted_where_no_peers_exist() -> None:
     words = ("model=1b", "parallel=fsdp", "cluster.gpus_per_node=8")
-    estimate = preflight.estimated(request(words, facts=GPU_HOST, catalog=Catalog(folder=Path.cwd())).require())
+    estimate = assess.estimated(request(words, facts=GPU_HOST, catalog=Catalog(folder=Path.cwd())).require())
     communicators = sum(pile.bytes for pile in estimate.piles if pile.pile == "communicators")
     assert communicators > 0
     assert predicted(estimate, 8)["device_bytes"] == estimate.peak.device_bytes - communicators
@@ -81,7 +81,7 @@ def test_rank_0_of_a_world_without_peers_holds_what_is_predicted(preset: str, tm
     variables = prepared(spec, tmp_path)
     ranks.run(measure, [str(tmp_path)], count=1, environment=variables, log=tmp_path / "log")
     measured = json.loads((tmp_path / "measured.json").read_text())
-    is_as_predicted(predicted(preflight.estimated(spec), 4), measured)
+    is_as_predicted(predicted(assess.estimated(spec), 4), measured)
 
 
 def test_a_run_is_measured_or_its_row_says_why_not(tmp_path: Path) -> None:

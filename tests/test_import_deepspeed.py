@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from launcher import preflight
 from launcher.backends.deepspeed import extra
 from launcher.config.recipes import Recipe
 from launcher.errors import ConfigErrors
 from launcher.importers.deepspeed import read
+from launcher.preflight import assess
 from tests.helpers import make_spec
 from tests.rule_cases import NODE
 
@@ -101,7 +101,7 @@ def test_the_zero_3_file_of_the_hugging_face_documentation_is_a_valid_run() -> N
         "stage3_prefetch_bucket_size": "auto",
     }
     found = read(json.dumps(config), "ds_config.json")
-    assert preflight.errors(make_spec("model=7b", *NODE, *found.overrides)) == ()
+    assert assess.errors(make_spec("model=7b", *NODE, *found.overrides)) == ()
 
 
 def test_accumulation_without_a_global_batch_says_what_to_set() -> None:

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from launcher import lock, preflight, provenance
+from launcher import lock, provenance
 from launcher.cli import main
 from launcher.commands import _repeating
 from launcher.config import trust
 from launcher.errors import ConfigErrors
 from launcher.parse import to_dict
-from launcher.plan import Plan, plan
+from launcher.preflight import assess
+from launcher.preflight.plan import Plan, plan
 from launcher.record import job_as_dict
 from launcher.spec import RunSpec
 from tests.helpers import make_spec
@@ -30,7 +31,7 @@ def state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def planned(*overrides: str) -> Plan:
-    return plan(preflight.assess(make_spec("model=tiny", *overrides)), python="python")
+    return plan(assess.assess(make_spec("model=tiny", *overrides)), python="python")
 
 
 def written(path: Path, *overrides: str) -> Path:

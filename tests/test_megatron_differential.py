@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from launcher import preflight, ways
+from launcher import ways
 from launcher.backends._validator import answers
 from launcher.backends.megatron.arguments import argument_list
 from launcher.backends.megatron.native import VALIDATOR, question
 from launcher.errors import ConfigError
+from launcher.preflight import assess
 from launcher.spec import RunSpec
 from tests.helpers import make_spec
 from tests.megatron_specs import BASES, VALUES, drawn
@@ -98,7 +99,7 @@ def test_the_validator_judges_for_the_target_and_not_for_this_machine(judged: An
 
 def test_our_rules_and_megatron_s_validator_accept_the_same_runs(judged: Any) -> None:
     specs, theirs = judged[0], judged[1][:COUNT]
-    ours = [list(preflight.broken_rules(spec)) for spec in specs]
+    ours = [list(assess.broken_rules(spec)) for spec in specs]
     assert len(theirs) == len(specs) >= len(BASES) * sum(len(set(values)) for values in VALUES.values())
     counts = Counter((not broken, answer is None) for broken, answer in zip(ours, theirs, strict=True))
     assert counts[True, True] > 600, counts

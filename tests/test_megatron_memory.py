@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from launcher import preflight
 from launcher.backends.megatron import extra
 from launcher.memory import activations
+from launcher.preflight import assess
 from launcher.strategies import pipeline
 from launcher.terms import MemoryTerm, Moment
 from tests.helpers import make_spec
@@ -288,7 +288,7 @@ def test_a_word_is_refused_where_the_estimate_reads_a_number(argument: str, valu
     deferred = "+backend.extra.defer-embedding-wgrad-compute=true"
     stages = ("parallel.pipeline=4", "parallel.virtual_pipeline=3", "train.global_batch_size=64")
     longer = "model.max_position_embeddings=1024"
-    (error,) = preflight.errors(make_spec(*MODEL, longer, *stages, deferred, f"+{key}={value}"))
+    (error,) = assess.errors(make_spec(*MODEL, longer, *stages, deferred, f"+{key}={value}"))
     assert (error.path, error.way_out) == (key, (f"+{key}=null",))
     assert error.rule == f"it is a whole number of at least {0 if 'limit' in argument else 1}"
 

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from launcher import cli, preflight
+from launcher import cli
 from launcher.backends import _validator
 from launcher.backends._validator import Judgement
 from launcher.backends.megatron import installed
 from launcher.backends.megatron.native import explained
 from launcher.errors import ConfigError
+from launcher.preflight import assess
 from launcher.spec import RunSpec
 from tests.helpers import make_spec
 
@@ -110,7 +111,7 @@ def test_without_a_supported_megatron_our_rules_answer_alone_and_say_so(
     version: str | None, rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(installed, "found_version", lambda: version)
-    found = preflight.assess(make_spec(*TP), native=_validator.judge)
+    found = assess.assess(make_spec(*TP), native=assess.judge)
     assert not found.errors
     about = [warning for warning in found.warnings if warning.path == "backend.name"]
     assert len(about) == 1
@@ -124,7 +125,7 @@ def test_a_validator_that_fails_is_a_warning(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(installed, "found_version", lambda: "0.19.2")
     monkeypatch.setattr(_validator, "asked", fails)
-    found = preflight.assess(make_spec(*TP), native=_validator.judge)
+    found = assess.assess(make_spec(*TP), native=assess.judge)
     rules = [warning.rule for warning in found.warnings if warning.path == "backend.name"]
     assert rules == ["megatron-core's own validator did not answer: no answer in 120 s"]
 
@@ -138,9 +139,9 @@ def test_the_validator_is_not_asked_about_a_run_that_our_rules_refuse_or_that_ha
     def never(spec: RunSpec) -> Judgement:
         raise AssertionError("it is refused already")
 
-    assert preflight.assess(make_spec(*TP, "parallel.tensor=3"), native=never).errors
-    assert _validator.judge(make_spec(*TP, "script=train.py")) == Judgement()
-    assert _validator.judge(make_spec("parallel=fsdp")) == Judgement()
+    assert assess.assess(make_spec(*TP, "parallel.tensor=3"), native=never).errors
+    assert assess.judge(make_spec(*TP, "script=train.py")) == Judgement()
+    assert assess.judge(make_spec("parallel=fsdp")) == Judgement()
 
 
 def obstacles(*overrides: str) -> dict[str, tuple[str, tuple[str, ...]]]:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher import machine, runnable, samplers
+from launcher import machine, samplers
 from launcher.cli import main
 from launcher.errors import ConfigErrors
+from launcher.preflight import this_machine
 from tests.helpers import CPU_HOST, make_spec
 
 
@@ -155,7 +156,7 @@ def test_what_a_run_lacks_is_said_before_it_starts(
 ) -> None:
     for package in ("mlflow", "datasets"):
         monkeypatch.setitem(sys.modules, package, None)  # To Python such a module cannot be found.
-    (error,) = runnable.obstacles(make_spec("model=tiny", *words), CPU_HOST)
+    (error,) = this_machine.obstacles(make_spec("model=tiny", *words), CPU_HOST)
     assert (error.path, error.rule, error.way_out) == (path, rule, ways)
 
 
@@ -168,7 +169,7 @@ def test_what_a_job_elsewhere_will_read_is_looked_for_before_the_queue(capsys: p
     rule = "there is no such file or folder on this machine; the nodes of the job must have it"
     expected = {"path": "data.path", "found": "nowhere", "rule": rule, "way_out": ["data=synthetic"]}
     assert found["data.path"] == expected
-    assert not list(runnable.unseen(make_spec("model=tiny", "data=text", "data.path=**/*.txt")))
+    assert not list(this_machine.unseen(make_spec("model=tiny", "data=text", "data.path=**/*.txt")))
 
 
 def test_a_missing_sampler_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

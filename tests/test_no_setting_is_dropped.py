@@ -12,8 +12,9 @@ from typing import Literal, TypeAliasType, get_args, get_origin, get_type_hints
 
 import pytest
 
-from launcher import plan, preflight, registry, ways
+from launcher import registry, ways
 from launcher.parse import known_keys, parse, to_dict
+from launcher.preflight import assess, plan
 from launcher.rules.dependencies import REFUSED, WARNED
 from launcher.spec import RunSpec
 from launcher.submit import sbatch_text
@@ -167,7 +168,7 @@ def _is_heard(backend: str, path: str, base: RunSpec) -> bool:
 
 
 def _differs(base: RunSpec, changed: RunSpec) -> bool:
-    if preflight.errors(changed):
+    if assess.errors(changed):
         return True
     return _job(base) != _job(changed)
 
@@ -182,7 +183,7 @@ def test_a_setting_changes_the_job_or_is_refused(backend: str, path: str) -> Non
     heard = []
     for preset in PRESETS[backend]:
         base = make_spec(preset, *CONTEXT.get(path, ()))
-        heard.append(bool(preflight.errors(base)) or _is_heard(backend, path.replace("async", "asynchronous"), base))
+        heard.append(bool(assess.errors(base)) or _is_heard(backend, path.replace("async", "asynchronous"), base))
     assert all(heard), f"{path} is dropped in silence by backend={backend}"
 
 

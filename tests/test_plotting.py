@@ -12,11 +12,11 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from launcher import plotting, preflight
-from launcher.check_report import heading
 from launcher.cli import main
 from launcher.memory import Breakdown, MemoryEstimate
-from launcher.preflight import Assessment
+from launcher.preflight import assess, plot
+from launcher.preflight.assess import Assessment
+from launcher.preflight.report import heading
 from launcher.terms import OUTSIDE_PILES
 from launcher.units import gib
 from tests.helpers import make_spec
@@ -56,9 +56,9 @@ class _Tables(HTMLParser):
 
 
 def _judged(name: str) -> tuple[Assessment, MemoryEstimate, Breakdown]:
-    assessment = preflight.assess(make_spec(*RUNS[name]))
+    assessment = assess.assess(make_spec(*RUNS[name]))
     assert assessment.estimate is not None, assessment.errors
-    return assessment, assessment.estimate, preflight.broken_down(assessment.spec, assessment.estimate)
+    return assessment, assessment.estimate, assess.broken_down(assessment.spec, assessment.estimate)
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -85,21 +85,21 @@ def test_a_png_is_a_picture_with_many_colours(name: str, tmp_path: Path) -> None
     from PIL import Image
 
     assessment, _, columns = _judged(name)
-    plotting.write(tmp_path / "run.png", assessment, columns)
+    plot.write(tmp_path / "run.png", assessment, columns)
     with Image.open(tmp_path / "run.png") as picture:
         assert picture.format == "PNG"
         assert picture.width >= 1200
         colours = picture.convert("RGB").getcolors(picture.width * picture.height)
     assert colours is not None
     seen = {"#{:02x}{:02x}{:02x}".format(*colour) for _, colour in colours if isinstance(colour, tuple)}
-    drawn = {plotting.COLOURS[pile] for pile in ("parameters", "optimizer_states", "activations")}
+    drawn = {plot.COLOURS[pile] for pile in ("parameters", "optimizer_states", "activations")}
     assert drawn <= seen
 
 
 def test_an_svg_is_one_drawing_that_loads_nothing_and_is_the_same_each_time(tmp_path: Path) -> None:
     assessment, _, columns = _judged("stages")
     for name in ("first.svg", "second.svg"):
-        plotting.write(tmp_path / name, assessment, columns)
+        plot.write(tmp_path / name, assessment, columns)
     text = (tmp_path / "first.svg").read_text()
     assert text == (tmp_path / "second.svg").read_text()
     root = ElementTree.fromstring(text)
@@ -112,7 +112,7 @@ def test_an_svg_is_one_drawing_that_loads_nothing_and_is_the_same_each_time(tmp_
 @pytest.mark.parametrize("name", RUNS)
 def test_the_numbers_of_the_page_are_the_estimates(name: str, tmp_path: Path) -> None:
     assessment, estimate, columns = _judged(name)
-    plotting.write(tmp_path / "run.html", assessment, columns)
+    plot.write(tmp_path / "run.html", assessment, columns)
     page = _Tables()
     page.feed((tmp_path / "run.html").read_text())
     shown = {row[0]: row[1:] for row in page.tables["phases"]}
@@ -132,7 +132,7 @@ def test_the_numbers_of_the_page_are_the_estimates(name: str, tmp_path: Path) ->
 
 def test_the_page_stands_alone_and_says_the_run_and_the_verdict(tmp_path: Path) -> None:
     assessment, _, columns = _judged("fsdp")
-    plotting.write(tmp_path / "run.html", assessment, columns)
+    plot.write(tmp_path / "run.html", assessment, columns)
     text = (tmp_path / "run.html").read_text()
     assert all(line in text for line in heading(assessment))
     assert text.count("<svg") == 1
@@ -142,7 +142,7 @@ def test_the_page_stands_alone_and_says_the_run_and_the_verdict(tmp_path: Path) 
 
 def test_a_figure_of_a_small_run_on_a_large_host_names_the_capacity_off_its_axis() -> None:
     assessment, _, columns = _judged("ranks_of_a_cpu")
-    panel = plotting.figure(assessment, columns).axes[0]
+    panel = plot.figure(assessment, columns).axes[0]
     texts = [text.get_text() for text in panel.texts]
     assert f"capacity {gib(assessment.verdict.capacity_bytes or 0)}, far above this axis" in texts
     assert "MiB" in panel.get_ylabel()
@@ -150,7 +150,7 @@ def test_a_figure_of_a_small_run_on_a_large_host_names_the_capacity_off_its_axis
 
 def test_the_capacity_is_a_line_in_every_panel() -> None:
     assessment, _, columns = _judged("stages")
-    panels = plotting.figure(assessment, columns).axes
+    panels = plot.figure(assessment, columns).axes
     assert len(panels) == 2
     for panel in panels:
         lines = [line for line in panel.lines if line.get_color() == "#b3261e"]

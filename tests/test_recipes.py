@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher import preflight
 from launcher.cli import main
 from launcher.config import recipes, safe_yaml
 from launcher.config.catalog import Catalog, shipped
@@ -20,7 +19,8 @@ from launcher.config.overrides import Override
 from launcher.config.recipe_schema import recipe_schema
 from launcher.config.recipes import literal
 from launcher.errors import ConfigErrors
-from launcher.plan import translate
+from launcher.preflight import assess
+from launcher.preflight.plan import translate
 from tests.helpers import ask, assert_golden, make_spec
 
 
@@ -139,7 +139,7 @@ def test_at_least_twelve_recipes_are_shipped() -> None:
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_a_shipped_recipe_fits_the_hardware_in_its_name_and_becomes_a_job(path: Path) -> None:
     spec = make_spec(f"recipe={path.stem}")
-    assessment = preflight.assess(spec)
+    assessment = assess.assess(spec)
     assert not assessment.errors
     assert assessment.verdict.name == "fits"
     assert recipes.load(path).source

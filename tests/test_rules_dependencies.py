@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
-from launcher import preflight, ways
+from launcher import ways
 from launcher.config.catalog import shipped
+from launcher.preflight import assess
 from launcher.rules.dependencies import REFUSED, WARNED, Dependent
 from tests.helpers import make_spec
 from tests.rule_cases import ERRORS, WARNINGS
@@ -69,5 +70,5 @@ def test_a_way_out_of_several_settings_is_applied_as_a_whole() -> None:
 
 def test_a_misspelt_key_of_an_engine_is_answered_with_the_nearest() -> None:
     spec = make_spec("parallel=zero1", "+backend.extra.wall_clock_breakdwn=true")
-    (error,) = [error for error in preflight.errors(spec) if error.path.startswith("backend.extra")]
+    (error,) = [error for error in assess.errors(spec) if error.path.startswith("backend.extra")]
     assert error.way_out == ("+backend.extra.wall_clock_breakdown=true",)

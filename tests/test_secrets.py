@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from launcher import preflight
 from launcher.cli import main
+from launcher.preflight import assess
 from tests.helpers import make_spec
 
 
@@ -16,15 +16,15 @@ def test_a_secret_given_as_a_setting_is_refused_and_not_repeated(name: str, caps
     said = capsys.readouterr()
     assert "hunter2" not in said.out + said.err
     assert f"try  cluster.pass_environment=[{name}]" in said.out + said.err
-    (error,) = preflight.errors(make_spec(*words))
+    (error,) = assess.errors(make_spec(*words))
     assert (error.path, error.found) == (f"cluster.environment.{name}", "(not shown)")
 
 
 def test_a_name_that_a_shell_would_run_is_no_variable() -> None:
-    (error,) = preflight.errors(make_spec("model=tiny", "cluster.environment={a b:c}"))
+    (error,) = assess.errors(make_spec("model=tiny", "cluster.environment={a b:c}"))
     assert error.rule == "a variable's name is letters, digits and _, and begins with no digit"
 
 
 def test_an_ordinary_variable_is_no_secret() -> None:
-    assert not preflight.errors(make_spec("model=tiny", "cluster.environment.NCCL_DEBUG=INFO"))
-    assert not preflight.errors(make_spec("model=tiny", "cluster.environment.KEYBOARD=us"))
+    assert not assess.errors(make_spec("model=tiny", "cluster.environment.NCCL_DEBUG=INFO"))
+    assert not assess.errors(make_spec("model=tiny", "cluster.environment.KEYBOARD=us"))

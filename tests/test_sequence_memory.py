@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher import preflight
+from launcher.preflight import assess
 from tests.helpers import make_spec
 
 _LONG = (
@@ -21,7 +21,7 @@ _LONG = (
 
 
 def _piles(*overrides: str) -> dict[str, tuple[int, str]]:
-    estimate = preflight.estimated(make_spec(*_LONG, *overrides))
+    estimate = assess.estimated(make_spec(*_LONG, *overrides))
     assert estimate.peak.phase == "backward"
     return {pile.pile: (pile.bytes, pile.formula) for pile in estimate.piles}
 

@@ -12,9 +12,9 @@ import pytest
 from launcher import cli
 from launcher.errors import ConfigErrors
 from launcher.parse import parse
-from launcher.preflight import estimated
+from launcher.preflight.assess import estimated
+from launcher.preflight.traced import document, merged, traced
 from launcher.spec import RunSpec
-from launcher.trace import document, merged, traced
 from tests import training
 from tests.helpers import make_spec
 

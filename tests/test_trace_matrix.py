@@ -11,8 +11,8 @@ from functools import cache
 
 import pytest
 
-from launcher import preflight
 from launcher.parse import to_dict
+from launcher.preflight import assess
 from launcher.spec import RunSpec
 from tests.helpers import make_spec
 
@@ -114,7 +114,7 @@ def _spec(cell: str) -> RunSpec:
     family, framework, precision, mode, ranks, *more = cell.split("/")
     places = (f"precision={precision}", f"checkpointing={mode}", f"cluster.gpus_per_node={ranks}")
     spec = make_spec(*_FAMILIES[family], *_SHAPE, *_FRAMEWORKS[framework], *places, *more)
-    assert not preflight.errors(spec)
+    assert not assess.errors(spec)
     return spec
 
 
@@ -136,7 +136,7 @@ def _traced(cells: Sequence[str]) -> dict[str, dict[str, int]]:
 
 def _by_formula(spec: RunSpec) -> dict[str, int]:
     """Each phase without the libraries' workspaces, which fake tensors do not have."""
-    estimate = preflight.estimated(spec)
+    estimate = assess.estimated(spec)
     workspace = sum(pile.bytes for pile in estimate.piles if pile.pile == "workspace")
     found: dict[str, int] = {"idle": estimate.static_bytes - workspace}
     for phase, size in estimate.phases.items():

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from launcher import verdict, ways
+from launcher import ways
 from launcher.memory import DiskSpace, HostMemory
+from launcher.preflight import verdict
+from launcher.preflight.verdict import Shortage
 from launcher.spec import RunSpec
-from launcher.verdict import Shortage
 from tests.estimates import GIB, estimate_of
 from tests.helpers import make_spec
 from tests.rule_cases import NODE

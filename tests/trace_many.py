@@ -8,7 +8,7 @@ import sys
 import warnings
 
 from launcher.parse import parse
-from launcher.trace import worst_rank
+from launcher.preflight.traced import worst_rank
 from launcher.worker.trace.adapt import adapted
 from launcher.worker.trace.one_depth import record
 

@@ -12,8 +12,8 @@ import os
 import sys
 from pathlib import Path
 
-from launcher import plan
 from launcher.parse import parse
+from launcher.preflight import plan
 
 
 def main(worker: str, *places: str) -> None:

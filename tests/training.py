@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import plan
 from launcher.parse import to_dict
+from launcher.preflight import plan
 from launcher.spec import RunSpec
 from tests import ranks as ranks_of_a_job
 from tests import train_many

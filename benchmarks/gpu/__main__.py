@@ -15,12 +15,12 @@ from typing import Any
 
 from benchmarks.gpu.matrix import Point, points, predicted, ratios
 from benchmarks.reporting import RESULTS, machine
-from launcher import preflight
 from launcher.config.catalog import Catalog
 from launcher.config.request import request
 from launcher.machine import Machine, facts
 from launcher.parse import to_dict
-from launcher.plan import translate
+from launcher.preflight import assess
+from launcher.preflight.plan import translate
 from launcher.provenance import versions
 from launcher.spec import RunSpec
 
@@ -76,10 +76,10 @@ def _row(point: Point, here: Machine) -> dict[str, Any]:
     row |= {"predicted": None, "measured": None, "ratio": None, "error": None}
     asked = request(point.words, facts=here, catalog=Catalog(folder=Path(__file__).parent))
     spec = asked.spec
-    errors = asked.errors if spec is None else (*asked.errors, *preflight.errors(spec))
+    errors = asked.errors if spec is None else (*asked.errors, *assess.errors(spec))
     if spec is None or errors:
         return {**row, "error": "; ".join(str(error) for error in errors)}
-    row["predicted"] = predicted(preflight.estimated(spec), point.world)
+    row["predicted"] = predicted(assess.estimated(spec), point.world)
     with tempfile.TemporaryDirectory() as name:
         found = run(spec, Path(name))
     if "static_bytes" not in found:

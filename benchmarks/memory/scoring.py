@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 
 from benchmarks.memory.row import Counter, Row
-from launcher import registry, verdict
+from launcher import registry
 from launcher.memory import MemoryEstimate, estimate, rank_terms
 from launcher.memory.estimate import RankTerms
+from launcher.preflight import verdict
 from launcher.terms import MOMENTS, OUTSIDE_PILES, Moment
 
 COUNTERS: tuple[Counter, ...] = ("static", "allocated", "reserved", "device")

@@ -9,10 +9,9 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from launcher import cache, registry
+from launcher import cache
 from launcher.errors import ConfigError
 from launcher.package import IMPORT_FOLDER
-from launcher.spec import RunSpec
 
 TIMEOUT_S = 120
 """Seconds for an answer; importing the frameworks takes nearly all of them, 7 on an idle core."""
@@ -24,13 +23,6 @@ class Judgement:
 
     errors: tuple[ConfigError, ...] = ()
     warnings: tuple[ConfigError, ...] = ()
-
-
-def judge(spec: RunSpec) -> Judgement:
-    """The judgement of the run's engine; empty for an engine that has no validator of its own."""
-    backend = registry.load("backends", spec.backend.name)
-    found: Judgement = backend.native(spec) if hasattr(backend, "native") else Judgement()
-    return found
 
 
 def asked(module: str, question: dict[str, Any], version: str) -> dict[str, Any] | None:

@@ -12,16 +12,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from launcher import fixes, preflight, trace
-from launcher.backends import _validator as validators
 from launcher.config import recipes
 from launcher.config.catalog import Catalog
 from launcher.config.overrides import read
 from launcher.config.recipes import Recipe
 from launcher.config.request import Request, request
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
-from launcher.fixes import Searching
-from launcher.preflight import Assessment, Refinement
+from launcher.preflight import assess, fixes, traced
+from launcher.preflight.assess import Assessment, Refinement
+from launcher.preflight.fixes import Searching
 
 _OF_ONE_RUN = {
     "--from": (),
@@ -127,12 +126,12 @@ def require_one_run(options: argparse.Namespace, several: str | None) -> None:
         raise ConfigErrors([ConfigError("--engine", "trace", rule, ["--engine formula"])])
     if options.plot is None:
         return
-    from launcher import plotting
+    from launcher.preflight import plot
 
     if several is not None:
         rule = f"a figure shows one run, and {several} are many: draw one of them by its overrides"
         raise ConfigErrors([ConfigError("--plot", str(options.plot), rule)])
-    plotting.check_path(options.plot)
+    plot.check_path(options.plot)
 
 
 def _require_nothing_of_one_run(options: argparse.Namespace, several: str) -> None:
@@ -153,16 +152,16 @@ def _require_nothing_of_one_run(options: argparse.Namespace, several: str) -> No
 
 def engine(options: argparse.Namespace) -> Refinement | None:
     """The memory engine that was asked for, where it is not the formulas."""
-    return trace.traced if options.engine == "trace" else None
+    return traced.traced if options.engine == "trace" else None
 
 
 def draw(options: argparse.Namespace, assessment: Assessment) -> None:
     """Draw the figure, if one was asked for and there is an estimate."""
     if options.plot is None or assessment.estimate is None:
         return
-    from launcher import plotting
+    from launcher.preflight import plot
 
-    plotting.write(options.plot, assessment, preflight.broken_down(assessment.spec, assessment.estimate))
+    plot.write(options.plot, assessment, assess.broken_down(assessment.spec, assessment.estimate))
     say(f"launch: the figure is in {options.plot}")
 
 
@@ -193,8 +192,8 @@ def assessed(
     """
     if found.spec is None:
         raise ConfigErrors(found.errors)
-    validator = validators.judge if native else None
-    return preflight.assess(found.spec, earlier=found.errors, refined=refined, native=validator, search=search)
+    validator = assess.judge if native else None
+    return assess.assess(found.spec, earlier=found.errors, refined=refined, native=validator, search=search)
 
 
 def write_new(path: Path, content: str | bytes, *, otherwise: str = "") -> None:

@@ -14,13 +14,13 @@ from itertools import batched, chain
 from pathlib import Path
 
 from launcher import machine
-from launcher.check_report import as_json, invalid_as_json
 from launcher.commands._common import assessed, folder
 from launcher.config.catalog import Catalog
 from launcher.config.request import request
 from launcher.errors import ConfigError, ConfigErrors, unreadable
-from launcher.fixes import search_singles
-from launcher.verdict import VerdictName
+from launcher.preflight.fixes import search_singles
+from launcher.preflight.report import as_json, invalid_as_json
+from launcher.preflight.verdict import VerdictName
 
 _TOGETHER = 16
 """Points that a process takes at a time: enough to make the way to it short, few enough to share them out evenly."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import lock, machine, outcome, preflight, runs, state
+from launcher import lock, machine, outcome, runs, state
 from launcher.commands._common import folder, print_json, say
 from launcher.commands.cancel import stop
 from launcher.config import recipes, trust
@@ -23,9 +23,10 @@ from launcher.config.request import Request, request
 from launcher.config.safe_yaml import MAXIMUM_BYTES
 from launcher.errors import ConfigError, ConfigErrors, JobFailed
 from launcher.lock import Lock
-from launcher.plan import plan
+from launcher.preflight import assess
+from launcher.preflight.plan import plan
+from launcher.preflight.this_machine import obstacles
 from launcher.record import record
-from launcher.runnable import obstacles
 from launcher.spec import RunSpec
 from launcher.submit import submit
 from launcher.ways import changed
@@ -80,7 +81,7 @@ def verify(path: Path, texts: Sequence[str], options: argparse.Namespace) -> int
     trust.require(found.path, trust.needs_of_spec(found.spec), folder=folder(), given=options.trust)
     wanted = found.losses[: options.steps]
     spec = changed(_respecified(found, texts), "tracking.kind", "none")
-    errors = [*preflight.errors(spec), *obstacles(spec, machine.facts()), *_not_verifiable(found, spec, options.steps)]
+    errors = [*assess.errors(spec), *obstacles(spec, machine.facts()), *_not_verifiable(found, spec, options.steps)]
     if errors:
         raise ConfigErrors(errors)
     directory = folder() / "runs" / f"verify-{time.strftime('%Y%m%d-%H%M%S')}-{spec.hash[:6]}"
@@ -124,7 +125,7 @@ def _first_steps(spec: RunSpec, directory: Path, last: int) -> list[dict[str, An
     Raises:
         JobFailed: The run failed before.
     """
-    planned = plan(preflight.assess(spec), python=sys.executable)
+    planned = plan(assess.assess(spec), python=sys.executable)
     record(planned, directory, overrides=("recipe", "verify"), forced=False)
     submit(directory, spec)
     try:

@@ -17,7 +17,7 @@ from launcher.config.catalog import Catalog
 from launcher.config.compose import Interval
 from launcher.errors import INTERRUPTED, ConfigError, ConfigErrors, DoesNotFit
 from launcher.parse import parse
-from launcher.plan import plan
+from launcher.preflight.plan import plan
 from launcher.record import record
 from launcher.samplers import Tried
 from launcher.spec import DataSpec

@@ -11,7 +11,6 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from launcher.check_report import as_json, as_text, invalid_as_json
 from launcher.commands import _points
 from launcher.commands._common import (
     add_engine,
@@ -27,7 +26,8 @@ from launcher.commands._common import (
     width,
 )
 from launcher.errors import ConfigError, ConfigErrors
-from launcher.runnable import unseen
+from launcher.preflight.report import as_json, as_text, invalid_as_json
+from launcher.preflight.this_machine import unseen
 
 _STATUS = {"fits": 0, "tight": 0, "does_not_fit": 3, "invalid": 2}
 

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import files, lock, machine, preflight
+from launcher import files, lock, machine
 from launcher.commands._common import (
     add_json,
     add_trust,
@@ -41,7 +41,8 @@ from launcher.config.catalog import Catalog
 from launcher.config.recipes import Recipe
 from launcher.config.request import request
 from launcher.errors import ConfigError, ConfigErrors
-from launcher.plan import plan
+from launcher.preflight import assess
+from launcher.preflight.plan import plan
 from launcher.record import job_as_dict
 from launcher.spec import RunSpec
 from launcher.units import gib
@@ -201,7 +202,7 @@ def _row(recipe: Recipe, catalog: Catalog, facts: machine.Machine) -> dict[str, 
     nothing = {"model": None, "gpus": None, "strategy": None, "predicted_bytes": None, "verdict": "invalid"}
     if found.spec is None:
         return {**row, **nothing}
-    spec, judged = found.spec, preflight.assess(found.spec, earlier=found.errors, search=None)
+    spec, judged = found.spec, assess.assess(found.spec, earlier=found.errors, search=None)
     return {
         **row,
         "model": spec.model.name,

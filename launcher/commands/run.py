@@ -14,7 +14,6 @@ import sys
 from pathlib import Path
 
 from launcher import machine, reasons, runs, state
-from launcher.check_report import as_json, as_text
 from launcher.commands._common import (
     add_engine,
     add_native,
@@ -34,10 +33,11 @@ from launcher.commands._common import (
 from launcher.errors import ConfigError, ConfigErrors, DoesNotFit, JobFailed
 from launcher.job import torchrun
 from launcher.job.job import Job
-from launcher.plan import Plan, plan
-from launcher.preflight import Assessment
+from launcher.preflight.assess import Assessment
+from launcher.preflight.plan import Plan, plan
+from launcher.preflight.report import as_json, as_text
+from launcher.preflight.this_machine import obstacles, unseen
 from launcher.record import directory_of, record
-from launcher.runnable import obstacles, unseen
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -12,12 +12,12 @@ import sys
 import textwrap
 from typing import Any
 
-from launcher.check_report import world_as_json
 from launcher.commands._common import add_overrides, asked, assessed, folder, print_json, say, width
 from launcher.config.catalog import Catalog
 from launcher.errors import DoesNotFit
 from launcher.job.job import RUN, Job
-from launcher.plan import Plan, plan
+from launcher.preflight.plan import Plan, plan
+from launcher.preflight.report import world_as_json
 from launcher.record import directory_of
 from launcher.submit import sbatch_text
 

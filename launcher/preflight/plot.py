@@ -12,11 +12,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher import extras, plot_page
-from launcher.check_report import heading
+from launcher import extras
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.memory import Breakdown, Column, MemoryEstimate, Peak
-from launcher.preflight import Assessment
+from launcher.preflight import plot_page
+from launcher.preflight.assess import Assessment
+from launcher.preflight.report import heading
 from launcher.terms import PILES, Pile
 from launcher.units import GIB, MIB, gib
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
-from launcher.check_report import heading
 from launcher.memory import Breakdown, Column, MemoryEstimate
-from launcher.preflight import Assessment
+from launcher.preflight.assess import Assessment
+from launcher.preflight.report import heading
 from launcher.terms import PILES
 from launcher.units import gib
 

@@ -8,13 +8,14 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
-from launcher import fixes, memory, registry, verdict, ways
+from launcher import memory, registry, ways
 from launcher.backends._validator import Judgement
 from launcher.errors import ConfigError
-from launcher.fixes import Fix, Searching
 from launcher.memory import Breakdown, MemoryEstimate
+from launcher.preflight import fixes, verdict
+from launcher.preflight.fixes import Fix, Searching
+from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
-from launcher.verdict import Verdict
 
 _WAYS_SHOWN = 4
 
@@ -189,3 +190,10 @@ def _is_sound(way: str, error: ConfigError, spec: RunSpec, known: set[str]) -> b
     if after is None:
         return True
     return {left.path for left in broken_rules(after)} <= known - {error.path}
+
+
+def judge(spec: RunSpec) -> Judgement:
+    """The judgement of the run's engine; empty for an engine that has no validator of its own."""
+    backend = registry.load("backends", spec.backend.name)
+    found: Judgement = backend.native(spec) if hasattr(backend, "native") else Judgement()
+    return found

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from launcher.neighbours import ANOTHER_TRAINING, NEIGHBOURS, Change, Neighbour
+from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
-from launcher.verdict import Verdict
 
 _SHOWN = 5
 _PAIRS_SHOWN = 3

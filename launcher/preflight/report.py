@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from launcher.errors import ConfigError
-from launcher.fixes import Fix
 from launcher.memory import MemoryEstimate
 from launcher.memory.band import Band
-from launcher.preflight import Assessment
+from launcher.preflight.assess import Assessment
+from launcher.preflight.fixes import Fix
 from launcher.rules.world import ranks
 from launcher.spec import RunSpec
 from launcher.units import MIB, count, gib

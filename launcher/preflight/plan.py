@@ -11,7 +11,7 @@ from launcher import registry
 from launcher.errors import ConfigErrors
 from launcher.job import torchrun
 from launcher.job.job import RUN, Job
-from launcher.preflight import Assessment
+from launcher.preflight.assess import Assessment
 from launcher.spec import RunSpec
 
 

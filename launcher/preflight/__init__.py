@@ -1,0 +1,1 @@
+"""The pre-flight: a run assessed, its verdict, the ways out, its trace and its plan, with nothing started."""
