@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.neighbours import NEIGHBOURS, Neighbour
 from launcher.preflight import assess, fixes
+from launcher.preflight.changes import NEIGHBOURS, Neighbour
 from launcher.preflight.verdict import Verdict, VerdictName
 from launcher.spec import RunSpec
 from tests.helpers import make_spec

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from itertools import combinations
 
-from launcher.neighbours import ANOTHER_TRAINING, NEIGHBOURS, Change, Neighbour
+from launcher.preflight.changes import ANOTHER_TRAINING, NEIGHBOURS, Change, Neighbour
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from launcher.neighbours.change import Change, set_to
+from launcher.preflight.changes.change import Change, set_to
 from launcher.spec import ParallelSpec, RunSpec
 
 _NODE = 8

@@ -7,8 +7,8 @@ it can, because another batch is another training.
 
 from __future__ import annotations
 
-from launcher.neighbours import layout, settings
-from launcher.neighbours.change import Change, Neighbour
+from launcher.preflight.changes import layout, settings
+from launcher.preflight.changes.change import Change, Neighbour
 
 __all__ = ["ANOTHER_TRAINING", "NEIGHBOURS", "Change", "Neighbour"]
 
