@@ -49,7 +49,7 @@ def _modules(entry: str, backend: str) -> dict[str, Path]:
 
 def _belongs(name: str, backend: str) -> bool:
     own = f"launcher.backends.{backend}."
-    worker = name.startswith("launcher.worker.") or name == "launcher.job.torchrun" or name == "launcher.dtypes"
+    worker = name.startswith("launcher.worker.") or name == "launcher.job.torchrun" or name == "launcher.rank.formats"
     return worker or (name.startswith(own) and name.removeprefix(own) not in _PLANNING)
 
 

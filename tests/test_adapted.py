@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from launcher import registry
-from launcher.counted import parameter_counts
-from launcher.held import NF4_BITS, Held
 from launcher.memory import MemoryEstimate, estimate
 from launcher.memory.estimate import RankTerms, rank_terms
+from launcher.rank.counts import parameter_counts
+from launcher.rank.model import NF4_BITS, Held
 from launcher.spec import RunSpec
 from launcher.terms import Moment
 from tests.family_modules import CASES, TOKENS, block_of, saved_by_autograd

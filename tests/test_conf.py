@@ -10,7 +10,7 @@ import yaml
 
 from launcher import registry
 from launcher.config.catalog import Catalog, shipped
-from launcher.counted import parameter_counts
+from launcher.rank.counts import parameter_counts
 from launcher.rules import precision
 from launcher.units import GIB
 from tests.helpers import make_spec

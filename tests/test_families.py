@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from launcher import registry
-from launcher.blocks import Engine
-from launcher.counted import parameter_counts
+from launcher.rank.counts import parameter_counts
+from launcher.rank.engine import Engine
 from launcher.spec import RunSpec
 from tests.family_modules import CASES, TOKENS, block_of, saved_by_autograd
 from tests.helpers import make_spec

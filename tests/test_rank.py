@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as draw
 
 from launcher import registry
-from launcher.rank import ONE, RankView, StateShares, view_of, views, whole
+from launcher.rank.view import ONE, RankView, StateShares, view_of, views, whole
 from launcher.spec import RunSpec
 from launcher.strategies import pipeline
 from tests.helpers import make_spec

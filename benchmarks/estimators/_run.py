@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from launcher import registry
-from launcher.counted import padded, parameter_counts
+from launcher.rank.counts import padded, parameter_counts
 from launcher.spec import RunSpec
 
 SIXTEEN_BITS = ("bf16", "fp16")

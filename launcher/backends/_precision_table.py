@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from launcher import registry
-from launcher.dtypes import Dtypes
+from launcher.rank.formats import Dtypes
 from launcher.spec import RunSpec
 
 _COLUMNS = ("parameters", "compute", "gradients", "accumulate", "master", "optimizer_states", "reduce")

@@ -6,7 +6,8 @@ activations are one kernel each. Compared with the peaks that Megatron-LM's own 
 
 from __future__ import annotations
 
-from launcher.blocks import Engine, Part, Saved, Share
+from launcher.rank.engine import Engine
+from launcher.rank.tensors import Part, Saved, Share
 from launcher.spec import ModelSpec
 
 _STATISTIC = 4  # A log-sum-exp is an fp32 number.

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from launcher.blocks import Engine, Part, Saved, Share
+from launcher.rank.engine import Engine
+from launcher.rank.tensors import Part, Saved, Share
 from launcher.spec import ModelSpec
 
 _INDEX = 8  # A token index or an expert choice is an int64.

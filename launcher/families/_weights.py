@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.blocks import Split, Weight
+from launcher.rank.tensors import Split, Weight
 from launcher.spec import ModelSpec
 
 

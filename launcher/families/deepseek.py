@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from launcher.blocks import Engine, Saved, Weight
 from launcher.families import _megatron, _transformers, _weights, llama, moe
+from launcher.rank.engine import Engine
+from launcher.rank.tensors import Saved, Weight
 from launcher.spec import ModelSpec
 
 embedding = llama.embedding

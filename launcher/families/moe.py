@@ -6,8 +6,9 @@ from dataclasses import replace
 from fractions import Fraction
 from math import ceil
 
-from launcher.blocks import Engine, Saved, Weight
 from launcher.families import _megatron, _transformers, _weights, llama
+from launcher.rank.engine import Engine
+from launcher.rank.tensors import Saved, Weight
 from launcher.spec import ModelSpec
 
 embedding = llama.embedding

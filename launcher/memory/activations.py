@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import ceil
 
-from launcher.blocks import Saved
-from launcher.held import BlockKind, Held
-from launcher.rank import rounded_up
+from launcher.rank.model import BlockKind, Held
+from launcher.rank.tensors import Saved
+from launcher.rank.view import rounded_up
 from launcher.terms import MemoryTerm, Moment
 
 SOURCE = "arXiv:2205.05198, section 4, with the tensors that the modules save (launcher/families)"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from launcher.capability import BLACKWELL, HOPPER, known
-from launcher.held import Held
+from launcher.rank.model import Held
 from launcher.spec import RunSpec
 from launcher.terms import ALWAYS, MemoryTerm
 from launcher.units import KIB, MIB

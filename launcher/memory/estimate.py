@@ -9,14 +9,15 @@ from math import ceil
 from types import ModuleType
 from typing import Protocol
 
-from launcher.blocks import Engine, Family
-from launcher.counted import kinds_of, parameter_counts
-from launcher.dtypes import Dtypes
-from launcher.held import Held, held
 from launcher.memory import activations, device, host, logits, states
 from launcher.memory.band import Band, band
 from launcher.memory.result import MemoryEstimate, Needs, ParameterCount, Peak, PileBytes, RankPeak
-from launcher.rank import RankView, Strategy, views
+from launcher.rank.counts import kinds_of, parameter_counts
+from launcher.rank.engine import Engine
+from launcher.rank.family import Family
+from launcher.rank.formats import Dtypes
+from launcher.rank.model import Held, held
+from launcher.rank.view import RankView, Strategy, views
 from launcher.spec import ModelSpec, RunSpec
 from launcher.terms import MOMENTS, OUTSIDE_PILES, PHASES, PILES, MemoryTerm, Moment, Phase
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from launcher.dtypes import Dtypes
-from launcher.held import Held
 from launcher.memory.result import DiskSpace, HostMemory
+from launcher.rank.formats import Dtypes
+from launcher.rank.model import Held
 from launcher.units import DTYPE_BYTES
 
 _MOMENTS = {"adamw": 2.0, "sgd": 1.0, "lion": 1.0, "muon": 1.0, "adamw_8bit": 0.5, "paged_adamw_8bit": 0.5}

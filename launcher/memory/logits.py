@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 
-from launcher.blocks import LogitsBytes
-from launcher.held import Held
+from launcher.rank.engine import LogitsBytes
+from launcher.rank.model import Held
 from launcher.terms import MemoryTerm
 from launcher.units import count
 

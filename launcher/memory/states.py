@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcher.held import NF4_BITS, Held
+from launcher.rank.model import NF4_BITS, Held
 from launcher.spec import OptimizerSpec
 from launcher.terms import ALWAYS, MemoryTerm, Moment
 from launcher.units import count

@@ -8,7 +8,7 @@ from itertools import chain
 
 from launcher import ways
 from launcher.errors import ConfigError
-from launcher.rank import RankView
+from launcher.rank.view import RankView
 from launcher.spec import RunSpec
 
 

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from launcher import ways
 from launcher.errors import ConfigError
-from launcher.rank import RankView, StateShares
+from launcher.rank.view import RankView, StateShares
 from launcher.spec import RunSpec
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from benchmarks.memory.frameworks import hf_trainer
 from benchmarks.memory.frameworks.expressed import Expressed, LeftOutError, Line
-from launcher.blocks import Engine, LogitsBytes
-from launcher.dtypes import Dtypes
-from launcher.held import Held
+from launcher.rank.engine import Engine, LogitsBytes
+from launcher.rank.formats import Dtypes
+from launcher.rank.model import Held
 from launcher.spec import RunSpec
 from launcher.terms import ALWAYS, MemoryTerm, Moment, Pile
 from launcher.units import count

@@ -12,9 +12,9 @@ from math import ceil
 
 from launcher.backends.megatron import permanent
 from launcher.backends.megatron.overheads import VOCABULARY_MULTIPLE, embedding_dropout
-from launcher.blocks import Engine
-from launcher.dtypes import Dtypes
-from launcher.held import Held
+from launcher.rank.engine import Engine
+from launcher.rank.formats import Dtypes
+from launcher.rank.model import Held
 from launcher.spec import RunSpec
 from launcher.terms import ALWAYS, MemoryTerm, Moment, Pile
 from launcher.units import count

@@ -10,9 +10,9 @@ from typing import ClassVar
 from benchmarks.memory.frameworks.expressed import Expressed, LeftOutError, Line
 from launcher.backends.fsdp import dtypes, overheads
 from launcher.backends.fsdp import engine as fsdp_engine
-from launcher.blocks import Engine, LogitsBytes
-from launcher.dtypes import Dtypes
-from launcher.held import Held
+from launcher.rank.engine import Engine, LogitsBytes
+from launcher.rank.formats import Dtypes
+from launcher.rank.model import Held
 from launcher.spec import RunSpec
 from launcher.terms import MemoryTerm
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.dtypes import FP32, Dtypes, refined
+from launcher.rank.formats import FP32, Dtypes, refined
 from launcher.spec import RunSpec
 
 

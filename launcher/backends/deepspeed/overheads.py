@@ -7,10 +7,10 @@ from math import ceil
 
 from launcher.backends.deepspeed import optimizer, partition, pipeline, ulysses
 from launcher.backends.deepspeed.dtypes import dtypes
-from launcher.blocks import Engine
-from launcher.held import Held
 from launcher.memory.activations import RECOMPUTING, working_parts
 from launcher.memory.states import drawn_bytes, list_copies
+from launcher.rank.engine import Engine
+from launcher.rank.model import Held
 from launcher.spec import RunSpec
 from launcher.terms import ALWAYS, MemoryTerm, Moment, Pile
 from launcher.units import DTYPE_BYTES, count

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcher.held import Held
 from launcher.memory.activations import RECOMPUTING, working_parts
 from launcher.memory.states import DURING_BACKWARD, WITHIN_MICRO_BATCH
+from launcher.rank.model import Held
 from launcher.terms import MemoryTerm, Moment, Pile
 from launcher.units import count
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from launcher import ways
-from launcher.blocks import Saved
 from launcher.errors import ConfigError
-from launcher.held import Held
+from launcher.rank.model import Held
+from launcher.rank.tensors import Saved
 from launcher.spec import RunSpec
 from launcher.terms import ALWAYS, MemoryTerm, Moment, Pile
 

@@ -8,10 +8,10 @@ from typing import Literal
 
 from launcher.backends.fsdp import ring, stages
 from launcher.backends.fsdp.dtypes import dtypes
-from launcher.blocks import Engine
-from launcher.held import NF4_BITS, Held
 from launcher.memory.activations import RECOMPUTING, working_parts
 from launcher.memory.states import WITHIN_MICRO_BATCH, drawn_bytes
+from launcher.rank.engine import Engine
+from launcher.rank.model import NF4_BITS, Held
 from launcher.spec import RunSpec
 from launcher.terms import ALWAYS, MemoryTerm, Moment, Pile
 from launcher.units import DTYPE_BYTES, count

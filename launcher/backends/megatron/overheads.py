@@ -14,8 +14,8 @@ from launcher.backends.megatron.implementation import (
     reads_gradients_as_they_are,
 )
 from launcher.backends.megatron.term import AFTER_BACKWARD, term
-from launcher.blocks import Engine
-from launcher.held import Held
+from launcher.rank.engine import Engine
+from launcher.rank.model import Held
 from launcher.spec import RunSpec
 from launcher.terms import MemoryTerm, Moment
 from launcher.units import DTYPE_BYTES, count

@@ -8,7 +8,7 @@ from math import ceil
 from launcher.backends.megatron.implementation import Implementation
 from launcher.backends.megatron.term import AFTER_BACKWARD, term
 from launcher.capability import HOPPER, capability
-from launcher.held import Held
+from launcher.rank.model import Held
 from launcher.terms import ALWAYS, MemoryTerm
 from launcher.units import MIB, count
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from launcher.backends.megatron.implementation import fsdp
 from launcher.backends.megatron.term import term
-from launcher.held import Held
+from launcher.rank.model import Held
 from launcher.terms import ALWAYS, MemoryTerm, Moment
 from launcher.units import count
 

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from math import ceil
 
 from benchmarks.memory.frameworks.nanotron.device_memory import BLOCK_LAUNCHES, LAUNCHES
-from launcher.blocks import Engine, Saved
-from launcher.dtypes import Dtypes
-from launcher.held import Held
 from launcher.memory import device
 from launcher.memory.activations import FULL
+from launcher.rank.engine import Engine
+from launcher.rank.formats import Dtypes
+from launcher.rank.model import Held
+from launcher.rank.tensors import Saved
 from launcher.spec import RunSpec
 from launcher.terms import ALWAYS, MemoryTerm, Moment, Pile
 from launcher.units import count

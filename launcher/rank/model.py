@@ -11,12 +11,14 @@ from fractions import Fraction
 from functools import lru_cache
 from math import ceil, lcm
 
-from launcher import adapted, selective
-from launcher.blocks import Engine, Family, Saved, Share
-from launcher.counted import Alike, Counted, block_weights, count_elements, kinds_of, padded
-from launcher.dtypes import Dtypes
-from launcher.elements import Elements, cut_of
-from launcher.rank import RankView, rounded_up
+from launcher.rank import adapters, selective
+from launcher.rank.counts import Alike, Counted, block_weights, count_elements, kinds_of, padded
+from launcher.rank.engine import Engine
+from launcher.rank.family import Family
+from launcher.rank.formats import Dtypes
+from launcher.rank.shards import Elements, cut_of
+from launcher.rank.tensors import Saved, Share
+from launcher.rank.view import RankView, rounded_up
 from launcher.spec import ModelSpec, RunSpec
 
 NF4_BITS = {False: 4 + Fraction(32, 64), True: 4 + Fraction(8, 64) + Fraction(32, 64 * 256)}
@@ -167,7 +169,7 @@ def held(spec: RunSpec, view: RankView, family: Family, dtypes: Dtypes, engine: 
         dtypes=dtypes,
         engine=engine,
         blocks=tuple(_kind(spec, family, engine, alike) for alike in counted.blocks),
-        around=adapted.around(family.around(model, engine), spec) if view.head else (),
+        around=adapters.around(family.around(model, engine), spec) if view.head else (),
         counted=counted,
         tokens=spec.train.micro_batch_size * rounded_up(spec.sequence_length, view.tokens),
         vocabulary=vocabulary,
@@ -180,8 +182,8 @@ def _kind(spec: RunSpec, family: Family, engine: Engine, alike: Alike) -> BlockK
     saved = made
     if spec.adapter.name != "none":
         block = block_weights(family, model, layer)
-        saved = adapted.saved(made, block, spec, engine, first=layer == 0)
-        working = adapted.working(working, made, block, spec)
+        saved = adapters.saved(made, block, spec, engine, first=layer == 0)
+        working = adapters.working(working, made, block, spec)
     if spec.checkpointing.mode == "selective":
         saved = (*saved, *selective.products(block_weights(family, model, layer), spec, engine))
     return BlockKind(

@@ -10,8 +10,9 @@ from math import prod
 from operator import attrgetter
 from typing import Any
 
-from launcher.blocks import Engine, Weight
-from launcher.rank import ONE, RankView, StateShares, rounded_up
+from launcher.rank.engine import Engine
+from launcher.rank.tensors import Weight
+from launcher.rank.view import ONE, RankView, StateShares, rounded_up
 
 DRAWN_ELEMENTS = 2**20
 """The worker draws values of a parameter in blocks of rows of about so many elements."""

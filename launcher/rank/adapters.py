@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from launcher.blocks import Engine, Saved, Weight
+from launcher.rank.engine import Engine
+from launcher.rank.tensors import Saved, Weight
 from launcher.spec import AdapterSpec, RunSpec
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from launcher import adapted
-from launcher.blocks import Engine, Saved, Share, Weight
+from launcher.rank import adapters
+from launcher.rank.engine import Engine
+from launcher.rank.tensors import Saved, Share, Weight
 from launcher.spec import RunSpec
 
 
@@ -27,7 +28,7 @@ def products(block: Sequence[Weight], spec: RunSpec, engine: Engine) -> Iterator
     # The grouped products of routed experts are operations of another name, which are not kept.
     linears = [weight for weight in block if len(weight.shape) == 2 and weight.split != "expert"]
     made = [product for weight in linears for product in _of(weight, spec, engine)]
-    if made and adapted.module(linears[-1]) == adapted.module(block[-1]):
+    if made and adapters.module(linears[-1]) == adapters.module(block[-1]):
         made[-1] = replace(made[-1], last=True)
     yield from made[::2]
     if spec.parallel.sequence and spec.parallel.tensor > 1:
@@ -41,7 +42,7 @@ def products(block: Sequence[Weight], spec: RunSpec, engine: Engine) -> Iterator
 def _of(weight: Weight, spec: RunSpec, engine: Engine) -> Iterator[Saved]:
     """The output of a linear, split where its rows are, and those of its adapter's two products."""
     share: Share = "tensor" if weight.split == "tensor" and weight.dimension == 0 else "token"
-    name, size = adapted.module(weight), engine.size
+    name, size = adapters.module(weight), engine.size
     whole = Saved(name="kept product", bytes=size * weight.shape[0], share=share, part="cache", kept=True)
     yield replace(whole, made_by=name)
     if spec.adapter.name != "none" and name in spec.adapter.targets:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import prod
 
-from launcher import adapted
-from launcher.blocks import Family, Weight
-from launcher.elements import Cut, Elements, elements_of, total
+from launcher.rank import adapters
+from launcher.rank.family import Family
+from launcher.rank.shards import Cut, Elements, elements_of, total
+from launcher.rank.tensors import Weight
 from launcher.spec import AdapterSpec, ModelSpec, RunSpec
 
 
@@ -83,8 +84,8 @@ def count_elements(
             )
             for name, layer, count in kinds
         ),
-        embedding=elements_of(adapted.frozen(table, adapter), of_table) if ends[0] else Elements(),
-        head=elements_of(adapted.frozen(head, adapter), cut) if ends[1] else Elements(),
+        embedding=elements_of(adapters.frozen(table, adapter), of_table) if ends[0] else Elements(),
+        head=elements_of(adapters.frozen(head, adapter), cut) if ends[1] else Elements(),
     )
 
 
@@ -110,7 +111,7 @@ def _last_of_kind(family: Family, model: ModelSpec) -> tuple[dict[str, int], tup
 
 @lru_cache(maxsize=4096)
 def _block_elements(family: Family, model: ModelSpec, adapter: AdapterSpec, layer: int, cut: Cut) -> Elements:
-    return elements_of(adapted.weights(block_weights(family, model, layer), adapter), cut)
+    return elements_of(adapters.weights(block_weights(family, model, layer), adapter), cut)
 
 
 @lru_cache(maxsize=256)
@@ -137,7 +138,7 @@ def _parameter_counts(family: Family, model: ModelSpec, adapter: AdapterSpec) ->
     around = [*family.embedding(model, model.vocab_size), *family.head(model, model.vocab_size)]
     total = active = sum(weight.elements for weight in around)
     for _, layer, count in kinds_of(family, model, tuple(range(model.num_hidden_layers)), first_apart=False):
-        weights = adapted.weights(block_weights(family, model, layer), adapter)
+        weights = adapters.weights(block_weights(family, model, layer), adapter)
         idle = sum(_idle(weight, model.num_experts_per_tok) for weight in weights)
         size = sum(weight.elements for weight in weights)
         total += count * size

@@ -1,0 +1,83 @@
+"""What of an engine's implementation the formulas outside of its own overheads depend on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogitsBytes:
+    """Bytes of one token's logits, for one entry of the vocabulary.
+
+    Attributes:
+        output: When the output projection has made them.
+        loss: At the fullest of the loss's forward pass.
+        backward: At the fullest of its backward pass.
+        source: Where the loss is written down.
+    """
+
+    output: int
+    loss: int
+    backward: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """What of the engine's implementation the formulas outside of its own overheads depend on.
+
+    Attributes:
+        library: Whose modules run: Hugging Face ``transformers`` or Megatron-core.
+        size: Bytes of an element of the compute format.
+        residual_size: Bytes of an element of the residual stream; 4 under autocast.
+        autocast: Whether each linear casts its own input, and weights are cast on use.
+        sequence_length: Keys that a query meets, for attention that stores its scores.
+        scores: Whether attention stores its scores.
+        softmax_size: Bytes of an element of the saved softmax over the scores, where it is not the compute format's.
+        attention_copy: Whether attention's output is kept twice, in the layouts of its kernel and of the block.
+        expert_outputs: Whether the outputs of routed experts are kept.
+        cpu: Whether the kernels are those of the CPU.
+        vocabulary_multiple: The vocabulary is padded to a multiple of it.
+        shard_rows: Whether shards are cut by rows of each tensor (FSDP2), or from one flat buffer.
+        gradients_stay: Whether gradient buffers live from the first step to the last.
+        grouped_experts: Whether routed experts run in grouped products, all at once, or in a loop.
+        partition_buffer: Whether the gradients of a rank's shard are put into a buffer, which its backend counts.
+        optimizer: How the step is computed: one kernel, or torch's lists or loop with their temporaries.
+        whole_embedding: Whether every tensor parallel rank holds the whole token embedding, and a tied projection.
+        vocabulary_parallel: Whether the loss works on the rank's own part of the vocabulary.
+        fused_norm: Whether RMSNorm is one kernel, which saves its input as it is and the reciprocal deviation.
+        key_heads: Heads that keys and values are copied to before attention; None are the model's own.
+        fused_adapters: Whether an adapter's matrices and their linear layer are one operation (Unsloth's kernels).
+        logits: What the full loss holds; None is torch's cross entropy on an fp32 copy.
+        master_size: Bytes of an element of the master copy, where only what the parameters lack of it is kept.
+    """
+
+    library: Literal["transformers", "megatron"]
+    size: int
+    residual_size: int
+    autocast: bool = False
+    sequence_length: int
+    scores: bool = False
+    softmax_size: int | None = None
+    attention_copy: bool = False
+    expert_outputs: bool = False
+    cpu: bool = False
+    vocabulary_multiple: int = 1
+    shard_rows: bool = False
+    gradients_stay: bool = False
+    grouped_experts: bool = False
+    partition_buffer: bool = False
+    optimizer: Literal["fused", "foreach", "loop"] = "fused"
+    whole_embedding: bool = False
+    vocabulary_parallel: bool = False
+    fused_norm: bool = False
+    key_heads: int | None = None
+    fused_adapters: bool = False
+    logits: LogitsBytes | None = None
+    master_size: int | None = None
+
+    @property
+    def mask_size(self) -> int:
+        """Bytes of an element of a dropout mask: a bool on CUDA, the input's own format on the CPU."""
+        return self.size if self.cpu else 1

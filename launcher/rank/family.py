@@ -1,0 +1,50 @@
+"""What a model family tells the memory model; a family is a module of ``launcher.families``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from launcher.rank.engine import Engine
+from launcher.rank.tensors import Saved, Weight
+from launcher.spec import ModelSpec
+
+
+class Family(Protocol):
+    """A module of ``launcher.families``: pure functions, whose answers are kept by the module and the model."""
+
+    def __hash__(self) -> int:
+        """A module's own."""
+        ...
+
+    def embedding(self, model: ModelSpec, vocabulary: int) -> Sequence[Weight]:
+        """Weights before the first block."""
+        ...
+
+    def block(self, model: ModelSpec, layer: int) -> Sequence[Weight]:
+        """Weights of one block."""
+        ...
+
+    def head(self, model: ModelSpec, vocabulary: int) -> Sequence[Weight]:
+        """Weights after the last block; the output projection is absent where it is the embedding."""
+        ...
+
+    def kind(self, model: ModelSpec, layer: int) -> str:
+        """Blocks of the same kind are equal."""
+        ...
+
+    def saved(self, model: ModelSpec, layer: int, engine: Engine) -> Sequence[Saved]:
+        """What the forward pass of one block keeps."""
+        ...
+
+    def around(self, model: ModelSpec, engine: Engine) -> Sequence[Saved]:
+        """What is kept between the last block and the output projection."""
+        ...
+
+    def working(self, model: ModelSpec, layer: int, engine: Engine) -> Sequence[Saved]:
+        """What the backward pass of one block adds at its fullest, beyond what the forward pass kept."""
+        ...
+
+    def closing(self, model: ModelSpec, engine: Engine) -> Sequence[Saved]:
+        """All that is alive at the end of the backward pass of one block, in its first norm."""
+        ...

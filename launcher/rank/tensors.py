@@ -1,0 +1,72 @@
+"""The tensors of a model: its weights and what its blocks save, each with how it is split among ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+type Split = Literal["replicated", "tensor", "expert"]
+type Share = Literal["token", "residual", "tensor", "routed", "routed_tensor"]
+type Part = Literal[
+    "input", "norm", "attention", "core_attention", "up_projection", "mlp", "moe", "activation", "adapter", "cache"
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weight:
+    """One parameter tensor, or several equal ones.
+
+    Attributes:
+        name: As in the checkpoint of the model, without the layer's prefix.
+        shape: Rows first, as ``torch.nn.Linear`` holds it.
+        split: ``replicated`` on every tensor-parallel rank, or split over the ``tensor`` or the ``expert`` ranks.
+        copies: How many there are: the routed experts of a layer.
+        dimension: The dimension that tensor parallelism splits.
+        frozen: Whether it is not trained.
+        quantised: Whether it is held in 4 bits.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    split: Split = "replicated"
+    copies: int = 1
+    dimension: int = 0
+    frozen: bool = False
+    quantised: bool = False
+
+    @property
+    def elements(self) -> int:
+        """Elements of all copies."""
+        return self.copies * prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """A tensor that the forward pass of a block keeps for its backward pass.
+
+    Attributes:
+        name: What it is.
+        bytes: Bytes for one token.
+        share: Which ranks share it: ``token`` is whole on every tensor-parallel rank, ``residual`` is split by
+            Megatron's sequence parallelism, ``tensor`` by tensor parallelism; the bytes of ``routed`` ones are those
+            of one token sent to one expert.
+        part: The module that it belongs to, for selective recomputation.
+        kept: Whether per-operator selective checkpointing keeps it.
+        made_by: The linear layer whose output it is, where that matters.
+        passing: Whether it is alive at the fullest moment of a forward pass that saves nothing.
+        last: Whether the block's last operation made it.
+        readers: The modules whose weights' gradients are computed from it.
+        only_readers: Whether nothing else needs it, so that it is not saved where those weights are frozen.
+    """
+
+    name: str
+    bytes: int
+    share: Share
+    part: Part
+    kept: bool = False
+    made_by: str = ""
+    passing: bool = True
+    last: bool = False
+    readers: tuple[str, ...] = ()
+    only_readers: bool = False
