@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher.provenance import versions
+from launcher.rundir.provenance import versions
 
 RESULTS = Path(__file__).parent / "results"
 

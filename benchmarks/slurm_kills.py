@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.reporting import keep
-from launcher import attempts, cli, files, runs, state
+from launcher import cli, files
+from launcher.rundir import attempts, state, status
 from slurm import dev_cluster
 from slurm.dev_cluster import Cluster
 
@@ -91,7 +92,7 @@ def _disturbed(cluster: Cluster, number: int, seed: int, until: float) -> dict[s
     for each in range(KILLS_A_JOB):
         low = each * STEPS // KILLS_A_JOB
         _wait(run, low + chance.randrange(1, STEPS // KILLS_A_JOB))
-        if runs.read(run).state in state.ENDED or time.monotonic() > until:
+        if status.read(run).state in state.ENDED or time.monotonic() > until:
             break
         kind, before, attempt = chance.choice(KINDS), state.last_step(run) or 0, _attempt(run)
         _kill(cluster, run, kind, chance)
@@ -102,9 +103,9 @@ def _disturbed(cluster: Cluster, number: int, seed: int, until: float) -> dict[s
 
 def _kill(cluster: Cluster, run: Path, kind: str, chance: random.Random) -> None:
     if kind == "signal":
-        cluster.ask("scancel", "--signal=USR2", str(runs.read(run).job_id))
+        cluster.ask("scancel", "--signal=USR2", str(status.read(run).job_id))
     elif kind == "slurmd":
-        nodes = cluster.ask("squeue", "-h", "-j", str(runs.read(run).job_id), "-o", "%N")
+        nodes = cluster.ask("squeue", "-h", "-j", str(status.read(run).job_id), "-o", "%N")
         node = chance.choice(cluster.ask("scontrol", "show", "hostnames", nodes).split())
         cluster.kill(node, "slurmd")
         time.sleep(1)
@@ -154,10 +155,10 @@ def _wait(run: Path, step: int) -> None:
     while (state.last_step(run) or 0) < step:
         now = time.monotonic()
         if now > began + _PATIENCE_S:
-            raise RuntimeError(f"{run.name} did not come to step {step} in {_PATIENCE_S} s: {runs.read(run)}")
+            raise RuntimeError(f"{run.name} did not come to step {step} in {_PATIENCE_S} s: {status.read(run)}")
         if now > looked + _LOOK_S:
             looked = now
-            if runs.read(run).state in state.ENDED:
+            if status.read(run).state in state.ENDED:
                 return
         time.sleep(0.01)
 
@@ -165,7 +166,7 @@ def _wait(run: Path, step: int) -> None:
 def _finished(run: Path) -> dict[str, Any]:
     _wait(run, STEPS)
     deadline = time.monotonic() + _PATIENCE_S
-    while (ending := runs.read(run)).state not in state.ENDED and time.monotonic() < deadline:
+    while (ending := status.read(run)).state not in state.ENDED and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return {"state": ending.state, "losses": [line["loss"] for line in lines]}

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from launcher import attempts, files, lock, reasons, state
+from launcher import files
 from launcher.errors import JobFailed, SubmitError
 from launcher.job.torchrun import HOST, IS_HOST, PORT, RENDEZVOUS
+from launcher.rundir import attempts, failure, losses, state
 from launcher.slurm.client import SlurmRefused
 
 _POLL_S = 0.1
@@ -190,7 +191,7 @@ def _stuck(directory: Path, limit: int, place: Place) -> str | None:
 
 def _conclude(directory: Path, returncode: int, place: Place | None) -> str | None:
     """Write down how the job ended; the reason where it failed."""
-    lock.add_losses(directory)
+    losses.add_losses(directory)
     outcome = files.read_json(directory / "logs" / "outcome.json") or {}
     stopped = outcome.get("state") == "interrupted"
     facts = {} if place is None else {"job_id": place.job_id}
@@ -203,7 +204,7 @@ def _conclude(directory: Path, returncode: int, place: Place | None) -> str | No
         return None
     if place is not None and (stopped or place.told_to_save.is_set() or place.told_to_end.is_set()):
         return _told(directory, outcome, place)
-    found = reasons.failure(directory, returncode)
+    found = failure.failure(directory, returncode)
     if place is not None and found.passing:
         return _put_back(directory, found.text, place)
     state.put(directory, "failed", reason=found.text, **facts)

@@ -14,9 +14,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from launcher import attempts, files, node, runs, state
+from launcher import files, node
 from launcher.errors import SubmitError
 from launcher.job import torchrun
+from launcher.rundir import attempts, state, status
 from launcher.slurm import client, jobs, precheck, script
 from launcher.spec import ClusterSpec, RunSpec
 
@@ -110,7 +111,7 @@ def resubmit(directory: Path, spec: RunSpec) -> str:
         ConfigErrors: As :func:`submit`.
     """
     with one_at_a_time(directory):
-        now = runs.read(directory).state
+        now = status.read(directory).state
         if now in ("queued", "running", "requeued"):
             raise SubmitError(f"{directory.name} is {now}: cancel it first, or wait")
         state.forget_ending(directory)
@@ -179,7 +180,7 @@ def _start_here(directory: Path, cluster: ClusterSpec) -> str:
 
 def _to_slurm(directory: Path, cluster: ClusterSpec) -> str:
     """Submit once, whatever happened before: a job whose id was never written down is found by its comment."""
-    found = runs.adopted(directory)
+    found = status.adopted(directory)
     if found is not None:
         return found
     folder = directory / "logs" / "submitit"

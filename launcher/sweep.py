@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher import files, runs, state
+from launcher import files
 from launcher.config.axes import Axes, read_axes
 from launcher.config.catalog import Catalog
 from launcher.config.recipes import literal
@@ -18,7 +18,8 @@ from launcher.preflight import assess
 from launcher.preflight.assess import Assessment
 from launcher.preflight.this_machine import obstacles
 from launcher.preflight.verdict import VerdictName
-from launcher.record import place, taken
+from launcher.rundir import state, status
+from launcher.rundir.record import place, taken
 from launcher.spec import RunSpec
 from launcher.units import gib
 
@@ -170,7 +171,7 @@ def write(directory: Path, sweep: Sweep, points: Sequence[Point]) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         if not (directory / state.SWEEP).exists():
-            runs.remember(directory)
+            status.remember(directory)
         files.write_atomically(directory / state.SWEEP, content)
     except OSError as error:
         raise SubmitError(f"the sweep's folder {directory} cannot be written: {error.strerror or error}") from None

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher import outcome, runs, state, sweep
+from launcher import sweep
+from launcher.rundir import results, state, status
 from launcher.sweep import Point
 from launcher.units import gib
 
@@ -46,7 +47,7 @@ class Row:
 def rows(directory: Path) -> list[Row]:
     """Every point of a sweep, those left out included."""
     points = list(sweep.points(directory))
-    known = iter(runs.read_all([directory / point.id for point in points if point.kept]))  # Slurm is asked once.
+    known = iter(status.read_all([directory / point.id for point in points if point.kept]))  # Slurm is asked once.
     return [row(directory, point, next(known) if point.kept else None) for point in points]
 
 
@@ -55,12 +56,12 @@ def row(directory: Path, point: Point, now: state.RunState | None = None) -> Row
     if not point.kept:
         return Row(point=point, run=None, loss=None, tokens_per_second=None, measured_bytes=None)
     run = directory / point.id
-    steps, measured = outcome.steps(run), outcome.measured(run)
+    steps, measured = results.steps(run), results.measured(run)
     return Row(
         point=point,
-        run=now or runs.read(run),
-        loss=outcome.loss(steps) if steps else None,
-        tokens_per_second=outcome.speed(steps) if steps else None,
+        run=now or status.read(run),
+        loss=results.loss(steps) if steps else None,
+        tokens_per_second=results.speed(steps) if steps else None,
         measured_bytes=max(measured.values(), default=None),
     )
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher import cli, files, runs, state
-from launcher.state import RunState
+from launcher import cli, files
+from launcher.rundir import state, status
+from launcher.rundir.state import RunState
 from slurm.dev_cluster import Cluster
 
 SLURM = ("cluster=slurm", "hardware.device=cpu", "model=tiny", "precision=fp32")
@@ -102,7 +103,7 @@ def ended(run: Path, seconds: float = 180) -> RunState:
     found: list[RunState] = []
 
     def over() -> bool:
-        found.append(runs.read(run))
+        found.append(status.read(run))
         return found[-1].state in ("finished", "failed", "cancelled", "lost")
 
     wait(f"the end of {run.name}: {found[-1:]}", over, seconds)
@@ -131,7 +132,7 @@ def losses(run: Path) -> list[tuple[int, float]]:
 
 def restarts(cluster: Cluster, run: Path) -> int:
     """How often Slurm has started the run's job again."""
-    text = cluster.ask("scontrol", "-o", "show", "job", str(runs.read(run).job_id))
+    text = cluster.ask("scontrol", "-o", "show", "job", str(status.read(run).job_id))
     return int(text.partition("Restarts=")[2].split()[0])
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from launcher import state
 from launcher.cli import RESERVED, VERBS, main
 from launcher.commands._common import pasteable
 from launcher.config.catalog import Catalog
 from launcher.machine import facts
+from launcher.rundir import state
 
 HEAVY = ("torch", "deepspeed", "megatron", "transformers", "submitit")
 
@@ -182,7 +182,7 @@ def test_a_mistake_in_the_words_is_explained_on_stderr_and_as_json(
     words: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("launcher.runs.remembered", list)
+    monkeypatch.setattr("launcher.rundir.status.remembered", list)
     assert main([*words.split(), "--json"]) == 2
     printed = capsys.readouterr()
     assert said in " ".join(printed.err.split())
@@ -228,7 +228,7 @@ def test_logs_where_nothing_ran_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("launcher.runs.remembered", list)
+    monkeypatch.setattr("launcher.rundir.status.remembered", list)
     assert main(["logs"]) == 0
     assert capsys.readouterr().err == "launch: no runs below runs/\n"
 
@@ -239,7 +239,7 @@ def test_the_runs_of_other_folders_are_shown_with_their_paths(
     run = tmp_path / "elsewhere" / "runs" / "a"
     run.mkdir(parents=True)
     (run / "spec.json").write_text("{}")
-    monkeypatch.setattr("launcher.runs.remembered", lambda: [run])
+    monkeypatch.setattr("launcher.rundir.status.remembered", lambda: [run])
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     assert main(["status"]) == 0

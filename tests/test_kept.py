@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher import cache, runs, state
+from launcher import cache
 from launcher.cli import main
 from launcher.parse import to_dict
+from launcher.rundir import state, status
 from tests.helpers import make_spec
 
 
@@ -86,17 +87,17 @@ def test_a_sweep_of_someone_else_is_resumed_only_with_trust(tmp_path: Path, caps
     (sweep / state.SWEEP).write_text("{}")
     assert main(["resume", "theirs"]) == 2
     assert "going on with it composes and runs its points" in " ".join(capsys.readouterr().err.split())
-    assert not runs.is_own(sweep / "0")
-    runs.remember(sweep)
-    assert runs.is_own(sweep)
-    assert runs.is_own(sweep / "0")
+    assert not status.is_own(sweep / "0")
+    status.remember(sweep)
+    assert status.is_own(sweep)
+    assert status.is_own(sweep / "0")
 
 
 def test_a_list_of_runs_that_is_long_loses_those_that_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = recorded(tmp_path / "here")
     for run in (here, tmp_path / "gone"):
-        runs.remember(run)
-    monkeypatch.setattr(runs, "_LIST_BYTES", 10)
-    runs.remember(recorded(tmp_path / "new"))
-    assert runs.remembered() == [here, tmp_path / "new"]
+        status.remember(run)
+    monkeypatch.setattr(status, "_LIST_BYTES", 10)
+    status.remember(recorded(tmp_path / "new"))
+    assert status.remembered() == [here, tmp_path / "new"]
     assert "gone" not in (tmp_path / "state" / "launch" / "runs.txt").read_text()

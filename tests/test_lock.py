@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from launcher import lock, provenance
 from launcher.cli import main
 from launcher.commands import _repeating
 from launcher.config import trust
@@ -19,7 +18,8 @@ from launcher.errors import ConfigErrors
 from launcher.parse import to_dict
 from launcher.preflight import assess
 from launcher.preflight.plan import Plan, plan
-from launcher.record import job_as_dict
+from launcher.rundir import lock, losses, provenance
+from launcher.rundir.record import job_as_dict
 from launcher.spec import RunSpec
 from tests.helpers import make_spec
 
@@ -96,14 +96,14 @@ SPEC = json.dumps(to_dict(make_spec("model=tiny")))
 
 
 def test_a_loss_that_is_not_finite_comes_back_as_it_was(tmp_path: Path) -> None:
-    path = written(tmp_path / lock.NAME)
+    path = written(tmp_path / losses.NAME)
     rows = [
         {"step": 1, "loss": 2.5, "grad_norm": float("inf")},
         {"step": 2, "loss": 1e-05, "grad_norm": None},
         {"step": 3, "loss": float("nan"), "grad_norm": float("-inf")},
     ]
     (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    lock.add_losses(tmp_path)
+    losses.add_losses(tmp_path)
     assert repr([dict(row) for row in lock.read(path).losses]) == repr(rows)
 
 
@@ -286,9 +286,9 @@ def test_a_run_repeats_to_the_last_bit_and_verify_says_what_differs(
     sizes = ("model.num_hidden_layers=1", "train.sequence_length=64", "train.steps=4", "cluster.gpus_per_node=1")
     done = launch(tmp_path, "model=tiny", *sizes, "data=text", "data.path=text.txt", "run.name=a")
     assert done.returncode == 0, done.stderr
-    path = tmp_path / "runs" / "a" / lock.NAME
-    losses = lock.read(path).losses
-    assert [row["step"] for row in losses] == [1, 2, 3, 4]
+    path = tmp_path / "runs" / "a" / losses.NAME
+    recorded = lock.read(path).losses
+    assert [row["step"] for row in recorded] == [1, 2, 3, 4]
     same = launch(tmp_path, "recipe", "verify", str(path), "--steps", "2", "--json")
     assert same.returncode == 0, same.stderr
     assert json.loads(same.stdout)["recipe"]["identical"] is True
@@ -296,7 +296,7 @@ def test_a_run_repeats_to_the_last_bit_and_verify_says_what_differs(
 
     def off_by_a_bit(spec: RunSpec, directory: Path, last: int) -> list[dict[str, object]]:
         assert (spec.train.seed, last) == (7, 2)
-        return [dict(losses[0]), {**losses[1], "loss": math.nextafter(losses[1]["loss"], 9)}]
+        return [dict(recorded[0]), {**recorded[1], "loss": math.nextafter(recorded[1]["loss"], 9)}]
 
     monkeypatch.setattr(_repeating, "_first_steps", off_by_a_bit)
     assert main(["recipe", "verify", "runs/a", "train.seed=7", "--steps", "2"]) == 5

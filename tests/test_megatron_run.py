@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from launcher import runs
+from launcher.rundir import status
 from tests.training import SMALL, lines
 
 LAUNCH = str(Path(sys.executable).with_name("launch"))
@@ -53,7 +53,7 @@ def test_a_megatron_run_is_stopped_and_goes_on_where_it_was(tmp_path: Path) -> N
     stopped = int((run / "checkpoints" / "latest_checkpointed_iteration.txt").read_text())
     assert 3 <= stopped < 30
     assert f"goes on from step {stopped}" in said
-    assert runs.read(run).state == "cancelled"
+    assert status.read(run).state == "cancelled"
 
     resumed = launch(tmp_path, "resume", "a")
     assert resumed.returncode == 0, resumed.stderr

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher import attempts, files, node, runs, state
+from launcher import files, node
 from launcher.errors import JobFailed
+from launcher.rundir import attempts, state, status
 
 
 def recorded(run: Path, program: str) -> Path:
@@ -32,9 +33,9 @@ def recorded(run: Path, program: str) -> Path:
 
 def test_a_job_that_ends_well_is_finished(tmp_path: Path) -> None:
     run = recorded(tmp_path / "runs" / "a", "import os; print(os.environ['GREETING'])")
-    assert runs.read(run).state == "prepared"
+    assert status.read(run).state == "prepared"
     node.run(run)
-    assert runs.read(run).state == "finished"
+    assert status.read(run).state == "finished"
     assert (run / "logs" / "node.out").read_text() == "hello\n"
 
 
@@ -49,7 +50,7 @@ def test_the_earliest_error_that_a_rank_wrote_is_the_reason(tmp_path: Path) -> N
     run = recorded(tmp_path / "a", program)
     with pytest.raises(JobFailed, match=r"^rank 1: the data ends here$"):
         node.run(run)
-    ending = runs.read(run)
+    ending = status.read(run)
     assert (ending.state, ending.reason) == ("failed", "rank 1: the data ends here")
 
 
@@ -71,14 +72,14 @@ def test_a_second_attempt_is_not_judged_by_the_first(tmp_path: Path) -> None:
     (run / "logs" / "error.rank0.json").write_text('{"message": "old"}')
     (run / "logs" / "outcome.json").write_text('{"state": "interrupted", "step": 3}')
     node.run(run)
-    assert runs.read(run).state == "finished"
+    assert status.read(run).state == "finished"
 
 
 def test_an_interrupted_worker_leaves_a_cancelled_run_that_names_its_step(tmp_path: Path) -> None:
     write = f"open('{tmp_path}/a/logs/outcome.json', 'w').write('{{\"state\": \"interrupted\", \"step\": 7}}')"
     run = recorded(tmp_path / "a", write)
     node.run(run)
-    ending = runs.read(run)
+    ending = status.read(run)
     assert (ending.state, ending.reason) == ("cancelled", "stopped; `launch resume a` goes on from step 7")
 
 
@@ -129,7 +130,7 @@ def test_a_run_whose_keeper_is_gone_is_lost(tmp_path: Path) -> None:
     run = recorded(tmp_path / "a", "pass")
     gone = os.spawnlp(os.P_WAIT, "true", "true") or 2**22 - 3
     state.put(run, "running", keeper=gone)
-    ending = runs.read(run)
+    ending = status.read(run)
     assert (ending.state, ending.reason) == ("lost", "the process that kept the job on this machine is gone")
 
 
@@ -140,12 +141,12 @@ def test_a_running_job_can_be_asked_to_stop(tmp_path: Path) -> None:
     keeper = threading.Thread(target=node.run, args=(run,))
     keeper.start()
     deadline = time.monotonic() + 10
-    while runs.read(run).state != "running" and time.monotonic() < deadline:
+    while status.read(run).state != "running" and time.monotonic() < deadline:
         time.sleep(0.02)
     assert stop(run, signal.SIGTERM)
     keeper.join(10)
     assert not keeper.is_alive()
-    assert runs.read(run).state == "cancelled"
+    assert status.read(run).state == "cancelled"
     assert not stop(run, signal.SIGTERM), "what has ended is not stopped again"
 
 
@@ -158,7 +159,7 @@ def test_the_step_is_that_of_the_last_whole_line(tmp_path: Path) -> None:
 
 def test_runs_are_found_by_name_and_by_path(tmp_path: Path) -> None:
     run = recorded(tmp_path / "runs" / "a", "pass")
-    assert runs.find([], tmp_path) == [run]
-    assert runs.find(["a", "runs/a"], tmp_path) == [run, run]
+    assert status.find([], tmp_path) == [run]
+    assert status.find(["a", "runs/a"], tmp_path) == [run, run]
     with pytest.raises(FileNotFoundError, match="nope"):
-        runs.find(["nope"], tmp_path)
+        status.find(["nope"], tmp_path)

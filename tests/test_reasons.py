@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.reasons import failure
+from launcher.rundir.failure import failure
 from launcher.slurm.jobs import Job
 from launcher.slurm.states import translated
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from launcher import runs, state
+from launcher.rundir import state, status
 
 LAUNCH = str(Path(sys.executable).with_name("launch"))
 SCRIPT = """
@@ -63,10 +63,10 @@ def document(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 def wait_for(run: Path, wanted: str, seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        if (run / "pid0").exists() and (run / "pid1").exists() and runs.read(run).state == wanted:
+        if (run / "pid0").exists() and (run / "pid1").exists() and status.read(run).state == wanted:
             return
         time.sleep(0.05)
-    raise AssertionError(f"{runs.read(run)} is not {wanted} after {seconds} s")
+    raise AssertionError(f"{status.read(run)} is not {wanted} after {seconds} s")
 
 
 def assert_ranks_gone(run: Path) -> None:
@@ -132,11 +132,11 @@ def test_ctrl_c_stops_the_job_and_its_children_and_the_run_goes_on_later(folder:
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
     assert "stopping after this step" in said
-    assert runs.read(run).state == "cancelled"
+    assert status.read(run).state == "cancelled"
     assert (run / "checkpoints" / "step").exists(), "the ranks were given the time to save"
     assert_ranks_gone(run)
     assert launch(folder, "resume", "e").returncode == 0
-    assert runs.read(run).state == "finished"
+    assert status.read(run).state == "finished"
     assert "nothing to resume" in launch(folder, "resume", "e").stderr
 
 
@@ -147,7 +147,7 @@ def test_a_run_is_cancelled_from_elsewhere(folder: Path) -> None:
     assert launch(folder, "cancel", "f").returncode == 0
     process.communicate(timeout=60)
     assert process.returncode == 130
-    assert runs.read(run).state == "cancelled"
+    assert status.read(run).state == "cancelled"
 
 
 def test_of_two_launches_into_one_directory_one_wins(folder: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher import runs, state
+from launcher.rundir import state, status
 from slurm.dev_cluster import Cluster
 from tests.slurm_runs import SLURM, ended, launch, lines, processes, restarts, submit, submitted, succeeds, wait
 
@@ -17,9 +17,9 @@ from tests.slurm_runs import SLURM, ended, launch, lines, processes, restarts, s
 def test_a_node_that_goes_down_costs_no_more_than_its_attempt(cluster: Cluster) -> None:
     run = submit("node", "cluster.gpus_per_node=1", "--", "--steps", "30")
     wait("steps", lambda: lines(run))
-    node = cluster.ask("squeue", "-h", "-j", str(runs.read(run).job_id), "-o", "%N")
+    node = cluster.ask("squeue", "-h", "-j", str(status.read(run).job_id), "-o", "%N")
     cluster.ask("scontrol", "update", f"node={node}", "state=down", "reason=test")  # It returns when it next reports.
-    wait("the requeue", lambda: runs.read(run).state == "requeued")
+    wait("the requeue", lambda: status.read(run).state == "requeued")
     succeeds(run)
     assert restarts(cluster, run) == 1
 
@@ -27,7 +27,7 @@ def test_a_node_that_goes_down_costs_no_more_than_its_attempt(cluster: Cluster) 
 def test_a_node_whose_slurmd_is_dead_goes_on_until_the_job_begins_elsewhere(cluster: Cluster) -> None:
     run = submit("orphan", "cluster.gpus_per_node=1", "--", "--steps", "3000", "--again", "10")
     wait("steps", lambda: lines(run))
-    node = cluster.ask("squeue", "-h", "-j", str(runs.read(run).job_id), "-o", "%N")
+    node = cluster.ask("squeue", "-h", "-j", str(status.read(run).job_id), "-o", "%N")
     first = processes(run)
     cluster.kill(node, "slurmd")
     before = len(lines(run))
@@ -35,7 +35,7 @@ def test_a_node_whose_slurmd_is_dead_goes_on_until_the_job_begins_elsewhere(clus
     succeeds(run)
     assert restarts(cluster, run) == 1
     wait("the end of the first attempt", lambda: not set(first) & set(processes(run)))
-    assert runs.read(run).state == "finished", "which it leaves as it is"
+    assert status.read(run).state == "finished", "which it leaves as it is"
     cluster.revive(node, "slurmd", "-D", "-N", node)
     wait(
         "the node", lambda: node in cluster.ask("sinfo", "-h", "-N", "-p", "main", "-t", "idle,mix", "-o", "%N").split()
@@ -46,7 +46,7 @@ def test_a_controller_that_restarts_is_waited_for(cluster: Cluster) -> None:
     # Slurm 22.05 miscounts the GPUs of a node whose job was completing, and creates no step on it any more.
     wait("the end of earlier jobs", lambda: not cluster.ask("squeue", "-h", "-t", "completing"))
     cluster.kill("slurmctld", "slurmctld", signal.SIGTERM)
-    assert "Slurm does not answer" in str(runs.read(submitted(Path.cwd() / "runs" / "old")).reason)
+    assert "Slurm does not answer" in str(status.read(submitted(Path.cwd() / "runs" / "old")).reason)
     cluster.revive("slurmctld", "sh", "-c", "sleep 3; exec slurmctld -D")
     run = submit("patient", "cluster.gpus_per_node=1")
     succeeds(run)
@@ -86,10 +86,10 @@ def test_a_launcher_killed_around_its_submission_neither_loses_nor_doubles_the_r
     run = Path.cwd() / "runs" / "killed"
     assert json.loads((run / state.SUBMISSION).read_text())["job_id"] is None
     if when == "before":
-        assert runs.read(run).state == "prepared"
+        assert status.read(run).state == "prepared"
         assert launch("status").out.endswith("recorded, but not submitted: `launch resume killed` submits it\n")
         assert launch("resume", "killed").status == 0
-    assert runs.read(run).job_id is not None
+    assert status.read(run).job_id is not None
     succeeds(run)
     jobs = cluster.ask("squeue", "-h", "--states=all", "-o", "%i %k").splitlines()
     assert len([line for line in jobs if line.endswith(f" {run}/logs/submitit")]) == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from launcher import runs
+from launcher.rundir import status
 from slurm.dev_cluster import Cluster
 from tests.slurm_runs import lines, losses, restarts, submit, succeeds, wait
 from tests.training import SMALL
@@ -17,8 +17,8 @@ def test_a_preempted_run_has_the_losses_of_an_undisturbed_one(cluster: Cluster) 
     disturbed = submit("disturbed", *words, "parallel=fsdp")
     wait("steps", lambda: len(lines(disturbed)) > 3, 240)
     preempt(cluster, disturbed)
-    wait("the requeue", lambda: runs.read(disturbed).state == "requeued", 120)
-    reason = str(runs.read(disturbed).reason)
+    wait("the requeue", lambda: status.read(disturbed).state == "requeued", 120)
+    reason = str(status.read(disturbed).reason)
     # Slurm may put the job back before its first node has said why it left.
     assert reason.startswith(("preempted after step ", "stopped by Slurm")), reason
     saved = [json.loads((path / "state.json").read_text())["step"] for path in disturbed.glob("checkpoints/step-*")]
@@ -33,6 +33,6 @@ def test_a_preempted_run_has_the_losses_of_an_undisturbed_one(cluster: Cluster) 
 
 def preempt(cluster: Cluster, run: Path) -> str:
     """Take a run's nodes for a job of higher priority."""
-    nodes = cluster.ask("squeue", "-h", "-j", str(runs.read(run).job_id), "-o", "%N")
+    nodes = cluster.ask("squeue", "-h", "-j", str(status.read(run).job_id), "-o", "%N")
     words = ("--partition=high", f"--nodelist={nodes}", "--nodes=2", "--gpus-per-node=8", "--output=/dev/null")
     return cluster.ask("sbatch", "--parsable", *words, "--wrap", "sleep 1")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher import runs
+from launcher.rundir import status
 from launcher.slurm import jobs
 from slurm.dev_cluster import Cluster
 from tests.slurm_runs import SCRIPT, SLURM, at, ended, launch, lines, restarts, submit, submitted, succeeds, wait
@@ -80,8 +80,8 @@ def test_a_crash_loop_is_not_requeued_for_ever(cluster: Cluster) -> None:
 
 def test_a_run_is_cancelled_while_it_waits_and_while_it_trains_and_goes_on_later(cluster: Cluster) -> None:
     waiting = submit("waiting", "cluster.gpus_per_node=1", "cluster.extra.begin=now+1hour")
-    assert runs.read(waiting).state == "queued"
-    assert runs.read(waiting).reason == "waiting for its start time"
+    assert status.read(waiting).state == "queued"
+    assert status.read(waiting).reason == "waiting for its start time"
     training = submit("training", "cluster.gpus_per_node=1", "--", "--steps", "80")
     assert launch("cancel", "waiting").status == 0
     assert ended(waiting).reason == "cancelled before it had started"
@@ -101,7 +101,7 @@ def test_a_sweep_is_one_array_whose_points_end_like_runs(cluster: Cluster) -> No
     answer = launch("-m", "--json", *SLURM, *words)
     assert answer.status == 0, answer.err
     points = [Path(point["run"]["directory"]) for point in answer.json["points"]]
-    [first, second] = [str(runs.read(point).job_id) for point in points]
+    [first, second] = [str(status.read(point).job_id) for point in points]
     assert (first.endswith("_0"), second) == (True, first.replace("_0", "_1"))
     for point in points:
         succeeds(point)
@@ -118,7 +118,7 @@ def test_a_sweep_is_cancelled_in_as_few_words_to_slurm_as_a_run(cluster: Cluster
         (tmp_path / "bin" / name).write_text(f'#!/bin/sh\necho {name} "$@" >> {tmp_path}/said\nexec {path} "$@"\n')
         (tmp_path / "bin" / name).chmod(0o755)
     os.environ["PATH"] = f"{tmp_path}/bin:{os.environ['PATH']}"
-    job = str(runs.read(first).job_id).removesuffix("_0")
+    job = str(status.read(first).job_id).removesuffix("_0")
     refused = jobs.tell([f"{job}_0", "1000000000"], "CONT")
     assert refused == {"1000000000": "scancel: error: Kill job error on job id 1000000000: Invalid job id specified"}
     (tmp_path / "said").unlink()
@@ -128,7 +128,7 @@ def test_a_sweep_is_cancelled_in_as_few_words_to_slurm_as_a_run(cluster: Cluster
     assert (saves, ends) == (f"scancel --signal=USR2 {job}_0.0", f"scancel {job}_1 {job}_2")
     assert ended(first).state == "cancelled"
     assert list(first.glob("checkpoints/step-*"))
-    assert [runs.read(run).reason for run in others] == ["cancelled before it had started"] * 2
+    assert [status.read(run).reason for run in others] == ["cancelled before it had started"] * 2
     (tmp_path / "said").unlink()
     assert launch("cancel", "s").err == "".join(f"launch: s/00{number} is not running\n" for number in range(3))
     assert not (tmp_path / "said").exists(), "files tell the end"
@@ -141,13 +141,13 @@ def test_without_accounting_the_controller_and_the_files_tell_the_state(cluster:
     )
     run = submit("plain", "cluster.gpus_per_node=1", "cluster.extra.begin=now+1hour")
     os.environ["SLURM_CONF"] = str(tmp_path / "slurm.conf")
-    assert runs.read(run).state == "queued"
-    cluster.ask("scancel", str(runs.read(run).job_id))
+    assert status.read(run).state == "queued"
+    cluster.ask("scancel", str(status.read(run).job_id))
     ending = ended(run)
     assert (ending.state, ending.reason) == ("cancelled", "cancelled by scancel")
     forgotten = submitted(Path.cwd() / "runs" / "forgotten")
-    assert runs.read(forgotten).state == "lost"
-    assert "Slurm no longer knows the job" in str(runs.read(forgotten).reason)
+    assert status.read(forgotten).state == "lost"
+    assert "Slurm no longer knows the job" in str(status.read(forgotten).reason)
 
 
 def test_a_job_longer_than_its_time_limit_finishes_over_several_allocations(cluster: Cluster, long_job: Path) -> None:

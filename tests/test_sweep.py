@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
-from launcher import samplers, state, sweep, sweep_table
+from launcher import samplers, sweep, sweep_table
 from launcher.cli import main
 from launcher.config.axes import Axes, Axis, read_axes
 from launcher.config.catalog import Catalog
 from launcher.config.compose import Interval
 from launcher.errors import ConfigErrors, SubmitError
+from launcher.rundir import state
 from launcher.samplers import Tried
 from launcher.submit import one_at_a_time, resubmit
 from tests.helpers import CPU_HOST, make_spec

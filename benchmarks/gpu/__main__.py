@@ -21,7 +21,7 @@ from launcher.machine import Machine, facts
 from launcher.parse import to_dict
 from launcher.preflight import assess
 from launcher.preflight.plan import translate
-from launcher.provenance import versions
+from launcher.rundir.provenance import versions
 from launcher.spec import RunSpec
 
 NO_GPU = "benchmarks.gpu: this machine shows no GPU, and this script measures one; nothing was written"

@@ -13,7 +13,7 @@ from benchmarks.memory.row import Counter
 from benchmarks.memory.scoring import Judged, predicted
 from benchmarks.reporting import RESULTS
 from launcher.memory.band import RESIDUALS
-from launcher.provenance import versions
+from launcher.rundir.provenance import versions
 
 _PEAKS: tuple[Counter, ...] = ("allocated", "reserved", "device")
 """The counters of a peak; of a row the first that was measured."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks import estimators
 from benchmarks.memory.row import Counter
 from benchmarks.memory.scoring import Judged, Rows, Score, lines, predicted
-from launcher.provenance import versions
+from launcher.rundir.provenance import versions
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT, README = ROOT / "docs" / "scoreboard.md", ROOT / "README.md"

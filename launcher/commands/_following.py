@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from launcher import files, outcome, runs, state
+from launcher import files
 from launcher.commands.cancel import stop
 from launcher.errors import INTERRUPTED, JobFailed
-from launcher.outcome import BETWEEN
+from launcher.rundir import results, state, status
+from launcher.rundir.results import BETWEEN
 from launcher.spec import RunSpec
 from launcher.terms import PHASES
 from launcher.units import gib
@@ -49,7 +50,7 @@ def follow(directory: Path, spec: RunSpec, *, quiet: bool, summary: bool = True)
             _say("stopping after this step; Ctrl-C again ends it at once" if interruptions == 1 else "killed")
             stop(directory, signal.SIGTERM if interruptions == 1 else signal.SIGKILL)
     show(None)
-    ending = runs.read(directory)
+    ending = status.read(directory)
     if ending.state == "finished":
         if summary and not quiet:
             print(table(directory))
@@ -72,7 +73,7 @@ def _news(directory: Path) -> Iterator[list[dict[str, Any]]]:
     with contextlib.suppress(OSError):
         offset = path.stat().st_size if (directory / "checkpoints").exists() and path.exists() else 0
     while True:
-        ended = runs.read(directory).state in state.ENDED
+        ended = status.read(directory).state in state.ENDED
         text = ""
         with contextlib.suppress(OSError), path.open("rb") as file:
             if path.stat().st_size < offset:
@@ -118,16 +119,16 @@ def table(directory: Path) -> str:
     check = files.read_json(directory / "plan.json") or {}
     memory = files.read_json(directory / "memory.json") or {}
     lines = ["", f"{'memory, worst rank':24} {'predicted':>12} {'measured':>12} {'error':>8}"]
-    measured = outcome.measured(directory)
+    measured = results.measured(directory)
     predicted = {**(check.get("phases") or {}), BETWEEN: check.get("static_bytes")}
     for phase in (*PHASES, BETWEEN):
         size, seen = predicted.get(phase), measured.get(phase)
         if size and seen:
             lines.append(f"{phase.replace('_', ' '):24} {gib(size):>12} {gib(seen):>12} {size / seen - 1:>+8.1%}")
     lines += textwrap.wrap(f"measured: {memory.get('method', 'nothing')}", 80)
-    steps = outcome.steps(directory)
+    steps = results.steps(directory)
     if steps:
         lines.append(f"loss {steps[0]['loss']:.4f} -> {steps[-1]['loss']:.4f} in {steps[-1]['step']} steps")
-        lines.append(f"{outcome.speed(steps):,.0f} tokens/s (mean of the second half)")
+        lines.append(f"{results.speed(steps):,.0f} tokens/s (mean of the second half)")
     lines.append(f"run directory {directory}")
     return "\n".join(lines)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import lock, machine, outcome, runs, state
+from launcher import machine
 from launcher.commands._common import folder, print_json, say
 from launcher.commands.cancel import stop
 from launcher.config import recipes, trust
@@ -22,11 +22,12 @@ from launcher.config.recipes import literal
 from launcher.config.request import Request, request
 from launcher.config.safe_yaml import MAXIMUM_BYTES
 from launcher.errors import ConfigError, ConfigErrors, JobFailed
-from launcher.lock import Lock
 from launcher.preflight import assess
 from launcher.preflight.plan import plan
 from launcher.preflight.this_machine import obstacles
-from launcher.record import record
+from launcher.rundir import lock, losses, results, state, status
+from launcher.rundir.lock import Lock
+from launcher.rundir.record import record
 from launcher.spec import RunSpec
 from launcher.submit import submit
 from launcher.ways import changed
@@ -52,7 +53,7 @@ def from_lock(path: Path, texts: Sequence[str], *, trusted: bool) -> Request:
 def _located(path: Path) -> Path:
     """A path as typed, or the directory of the run below ``runs/`` that has this name."""
     named = folder() / "runs" / path
-    return named if not path.exists() and (named / lock.NAME).is_file() else path
+    return named if not path.exists() and (named / losses.NAME).is_file() else path
 
 
 def _respecified(found: Lock, texts: Sequence[str]) -> RunSpec:
@@ -133,7 +134,7 @@ def _first_steps(spec: RunSpec, directory: Path, last: int) -> list[dict[str, An
     except KeyboardInterrupt:  # The run does not see it.
         stop(directory, signal.SIGTERM)
         raise
-    rows = outcome.steps(directory)
+    rows = results.steps(directory)
     if now.state in ("failed", "lost") and (not rows or rows[-1]["step"] < last):
         raise JobFailed(f"{now.reason}; the run is kept in {directory}")
     return rows
@@ -142,8 +143,8 @@ def _first_steps(spec: RunSpec, directory: Path, last: int) -> list[dict[str, An
 def _ended(directory: Path, last: int) -> state.RunState:
     """Wait for the end of a run, which is asked for as soon as the last step is there."""
     asked = False
-    while (now := runs.read(directory)).state not in state.ENDED:
-        steps = outcome.steps(directory)
+    while (now := status.read(directory)).state not in state.ENDED:
+        steps = results.steps(directory)
         if not asked and steps and steps[-1]["step"] >= last:
             asked = stop(directory, signal.SIGTERM)
         time.sleep(_POLL_S)
@@ -193,7 +194,7 @@ def difference(first: str, second: str, *, as_json: bool) -> int:
 def _described(name: str) -> tuple[RunSpec, Mapping[str, Any] | None]:
     """A specification, and what it was made of where that is known: of a run, a lock, or a recipe."""
     for path in (folder() / "runs" / name, folder() / name):
-        if (path / lock.NAME).is_file() or (path.is_file() and _is_lock(path)):
+        if (path / losses.NAME).is_file() or (path.is_file() and _is_lock(path)):
             found = lock.read(path)
             return found.spec, found.content
         if (path / "spec.json").is_file():

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from launcher import lock, machine, outcome, runs, samplers, state, sweep, sweep_table
+from launcher import machine, samplers, sweep, sweep_table
 from launcher.commands._common import folder, print_json, say, width
 from launcher.commands._following import follow
 from launcher.config.catalog import Catalog
@@ -18,7 +18,8 @@ from launcher.config.compose import Interval
 from launcher.errors import INTERRUPTED, ConfigError, ConfigErrors, DoesNotFit
 from launcher.parse import parse
 from launcher.preflight.plan import plan
-from launcher.record import record
+from launcher.rundir import lock, results, state, status
+from launcher.rundir.record import record
 from launcher.samplers import Tried
 from launcher.spec import DataSpec
 from launcher.submit import one_at_a_time, submit, submit_all
@@ -60,14 +61,14 @@ def start(options: argparse.Namespace) -> int:
     points: list[Point] = []
     if asked.settings.sweep.sampler == "grid":
         points += _judged(asked, directory, asked.axes.grid())
-    status = _go(asked, directory, points, quiet=options.json)
+    exit_status = _go(asked, directory, points, quiet=options.json)
     if options.json:
         print_json(_document(directory, points))
     elif any(not point.kept for point in points):
         left_out = [point for point in points if not point.kept]
         print(f"{len(left_out)} of {len(points)} points left out:")
         print(sweep_table.judged(left_out, width()))
-    return status or _status(points)
+    return exit_status or _status(points)
 
 
 def resume(directory: Path, *, quiet: bool) -> int:
@@ -78,15 +79,15 @@ def resume(directory: Path, *, quiet: bool) -> int:
 
 def _go(asked: Sweep, directory: Path, points: list[Point], *, quiet: bool) -> int:
     """Start what is recorded and has not ended well, then what a sampler adds; ``points`` grows with it."""
-    status = _started(asked, directory, _waiting(directory, points), quiet=quiet)
-    if asked.settings.sweep.sampler == "grid" or status == INTERRUPTED:
-        return status
+    exit_status = _started(asked, directory, _waiting(directory, points), quiet=quiet)
+    if asked.settings.sweep.sampler == "grid" or exit_status == INTERRUPTED:
+        return exit_status
     here = asked.settings.cluster.kind == "local"
     while batch := _proposed(asked, directory, points, 1 if here else asked.settings.sweep.parallelism):
-        status = max(status, _started(asked, directory, batch, quiet=quiet))
-        if not here or status == INTERRUPTED:
+        exit_status = max(exit_status, _started(asked, directory, batch, quiet=quiet))
+        if not here or exit_status == INTERRUPTED:
             break
-    return status
+    return exit_status
 
 
 def _judged(asked: Sweep, directory: Path, proposals: Iterable[tuple[str, ...]]) -> list[Point]:
@@ -145,8 +146,8 @@ def _tried(directory: Path, point: Point) -> Tried:
     if not point.kept:
         return Tried(overrides=point.overrides, loss=None)
     run = directory / point.id
-    now, steps = runs.read(run).state, outcome.steps(run)
-    loss = outcome.loss(steps) if now == "finished" and steps else None
+    now, steps = status.read(run).state, results.steps(run)
+    loss = results.loss(steps) if now == "finished" and steps else None
     return Tried(overrides=point.overrides, loss=loss, pending=now not in state.ENDED)
 
 
@@ -161,7 +162,7 @@ def _started(asked: Sweep, directory: Path, points: Sequence[Point], *, quiet: b
 def _waiting(directory: Path, points: Sequence[Point]) -> list[Point]:
     """The kept points whose runs have not started, or ended without finishing; Slurm is asked once."""
     kept = [point for point in points if point.kept]
-    states = runs.read_all([directory / point.id for point in kept])
+    states = status.read_all([directory / point.id for point in kept])
     return [point for point, now in zip(kept, states, strict=True) if now.state in _TO_START]
 
 
@@ -175,21 +176,21 @@ def _start_all(asked: Sweep, directory: Path, points: Sequence[Point], *, quiet:
         if jobs and not quiet:
             print(f"{len(places)} runs in {len(jobs)} jobs ({', '.join(jobs)})  {directory}")
         return 0
-    status = 0
+    exit_status = 0
     for point, run, spec in zip(points, places, specs, strict=True):
         submit(run, spec)
         ended = follow(run, spec, quiet=quiet, summary=False)
-        status = max(status, ended)
+        exit_status = max(exit_status, ended)
         if not quiet:
             print(sweep_table.text([sweep_table.row(directory, point)], width(), heading=point == points[0]))
         if ended == INTERRUPTED:
             break
-    return status
+    return exit_status
 
 
 def _document(directory: Path, points: Sequence[Point]) -> dict[str, Any]:
     kept = [directory / point.id for point in points if point.kept]
-    now = iter(runs.read_all(kept))
+    now = iter(status.read_all(kept))
     rows = []
     for point in points:
         row = {"id": point.id, "overrides": list(point.overrides), "verdict": point.verdict}

@@ -8,12 +8,13 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher import files, runs, state
+from launcher import files
 from launcher.commands._common import add_json, add_runs, print_json, say
 from launcher.commands.status import find
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
+from launcher.rundir import state, status
+from launcher.rundir.state import RunState
 from launcher.slurm import jobs
-from launcher.state import RunState
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,9 +30,9 @@ def run(options: argparse.Namespace) -> int:
     directories = find(options.runs)
     for directory, stopped in zip(directories, _stop_all(directories, signal.SIGTERM), strict=True):
         if not stopped:
-            say(f"launch: {runs.name_of(directory, Path.cwd())} is not running")
+            say(f"launch: {status.name_of(directory, Path.cwd())} is not running")
     if options.json:
-        print_json({"schema": 1, "runs": [row.as_dict() for row in runs.read_all(directories)]})
+        print_json({"schema": 1, "runs": [row.as_dict() for row in status.read_all(directories)]})
     return 0
 
 
@@ -46,9 +47,9 @@ def stop(directory: Path, how: signal.Signals) -> bool:
 
 def _stop_all(directories: Sequence[Path], how: signal.Signals) -> list[bool]:
     """The same of many runs, for all of which Slurm is asked once and told once."""
-    rows = runs.read_all(directories)
+    rows = status.read_all(directories)
     live = dict.fromkeys(row for row in rows if row.state not in (*state.ENDED, "prepared"))
-    on_slurm = [row for row in live if runs.kind(Path(row.directory)) == "slurm"]
+    on_slurm = [row for row in live if status.kind(Path(row.directory)) == "slurm"]
     _stop_jobs(on_slurm)
     stopped = {row for row in live.keys() - on_slurm if _stop_here(Path(row.directory), how)}.union(on_slurm)
     return [row in stopped for row in rows]

@@ -12,10 +12,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from launcher import machine, provenance
+from launcher import machine
 from launcher.commands._common import folder, print_json, say
 from launcher.config.request import request
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
+from launcher.rundir import provenance
 from launcher.slurm import client, survey
 from launcher.slurm.survey import Survey
 from launcher.units import gib

@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from launcher import files, runs, state
+from launcher import files
 from launcher.commands._common import add_json, print_json, say
 from launcher.commands.status import find
 from launcher.errors import ConfigError, ConfigErrors
-from launcher.state import RunState
+from launcher.rundir import state, status
+from launcher.rundir.state import RunState
 
 _POLL_S = 0.3
 _ASK_S = 15
@@ -36,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
     if options.lines < 1:
         raise ConfigErrors([ConfigError("--lines", options.lines, "at least one line is shown", ["--lines 1"])])
     directories = find(options.runs)
-    rows = runs.read_all(directories if options.runs else directories[-1:])
+    rows = status.read_all(directories if options.runs else directories[-1:])
     if options.json:
         print_json({"schema": 1, "logs": [_document(row, options) for row in rows]})
         return 0
@@ -91,7 +92,7 @@ def _follow(directory: Path, rank: int | None, offsets: dict[Path, int]) -> None
     while not ended:
         ended = (files.read_json(directory / "state.json") or {}).get("state") in state.ENDED
         if not ended and time.monotonic() - asked > _ASK_S:  # Its end may be known to Slurm alone.
-            ended, asked = runs.read(directory).state in state.ENDED, time.monotonic()
+            ended, asked = status.read(directory).state in state.ENDED, time.monotonic()
         for path, text in _news(directory, rank, offsets):
             _show(path, text)
         time.sleep(_POLL_S)

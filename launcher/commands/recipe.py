@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import files, lock, machine
+from launcher import files, machine
 from launcher.commands._common import (
     add_json,
     add_trust,
@@ -43,7 +43,8 @@ from launcher.config.request import request
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.preflight import assess
 from launcher.preflight.plan import plan
-from launcher.record import job_as_dict
+from launcher.rundir import lock, losses
+from launcher.rundir.record import job_as_dict
 from launcher.spec import RunSpec
 from launcher.units import gib
 
@@ -62,9 +63,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--steps",
         type=int,
-        default=lock.FIRST_LOSSES,
+        default=losses.FIRST_LOSSES,
         metavar="N",
-        help=f"verify: steps to compare ({lock.FIRST_LOSSES})",
+        help=f"verify: steps to compare ({losses.FIRST_LOSSES})",
     )
     add_trust(parser)
     add_json(parser)
@@ -136,7 +137,7 @@ def _lock(words: Sequence[str], options: argparse.Namespace) -> int:
         from launcher.commands.status import find
 
         directory = find([words[0]])[0]
-        lock.add_losses(directory)
+        losses.add_losses(directory)
         content = lock.read(directory).content
     else:
         options.overrides = list(words)
@@ -145,8 +146,8 @@ def _lock(words: Sequence[str], options: argparse.Namespace) -> int:
     if options.json:
         print_json({"schema": 1, "recipe": dict(content)})
     else:
-        losses = content.get("losses") or []
-        print(lock.as_text({key: value for key, value in content.items() if key != "losses"}, losses), end="")
+        rows = content.get("losses") or []
+        print(lock.as_text({key: value for key, value in content.items() if key != "losses"}, rows), end="")
     return 0
 
 

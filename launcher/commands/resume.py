@@ -8,12 +8,13 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher import attempts, files, runs
+from launcher import files
 from launcher.commands._common import add_json, add_runs, add_trust, print_json, say
 from launcher.commands.status import find, sweep_of
 from launcher.config import trust
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.parse import parse
+from launcher.rundir import attempts, status
 from launcher.submit import resubmit
 
 
@@ -28,22 +29,22 @@ def run(options: argparse.Namespace) -> int:
     """Submit each run again; the worker finds its newest checkpoint by itself."""
     if not options.runs:
         raise ConfigErrors([ConfigError("RUN", None, "name the runs to resume", ["launch status"])])
-    status = 0
+    exit_status = 0
     directories = find(options.runs)
     sweeps = [found for name in options.runs if (found := sweep_of(name)) is not None]
     _require_own([*sweeps, *(run for run in directories if run.parent not in sweeps)], trusted=options.trust)
     for directory in sweeps:
         from launcher.commands import _sweeping
 
-        if all(runs.read(run).state == "finished" for run in directories if run.parent == directory):
+        if all(status.read(run).state == "finished" for run in directories if run.parent == directory):
             say(f"launch: all runs of {directory.name} are finished; only a sampler may add to them")
-        status = max(status, _sweeping.resume(directory, quiet=options.json))
+        exit_status = max(exit_status, _sweeping.resume(directory, quiet=options.json))
     for directory in directories:
         if directory.parent not in sweeps:
-            status = max(status, _resume(directory, quiet=options.json))
+            exit_status = max(exit_status, _resume(directory, quiet=options.json))
     if options.json:
-        print_json({"schema": 1, "runs": [row.as_dict() for row in runs.read_all(directories)]})
-    return status
+        print_json({"schema": 1, "runs": [row.as_dict() for row in status.read_all(directories)]})
+    return exit_status
 
 
 def _require_own(directories: Sequence[Path], *, trusted: bool) -> None:
@@ -52,11 +53,11 @@ def _require_own(directories: Sequence[Path], *, trusted: bool) -> None:
     Raises:
         ConfigErrors: It was not given.
     """
-    foreign = [directory for directory in directories if not runs.is_own(directory)]
+    foreign = [directory for directory in directories if not status.is_own(directory)]
     if foreign and not trusted:
         raise ConfigErrors(map(_foreign, foreign))
     for directory in foreign:
-        runs.remember(directory)
+        status.remember(directory)
 
 
 def _foreign(directory: Path) -> ConfigError:
@@ -69,7 +70,7 @@ def _foreign(directory: Path) -> ConfigError:
 
 
 def _resume(directory: Path, *, quiet: bool) -> int:
-    if runs.read(directory).state == "finished":
+    if status.read(directory).state == "finished":
         say(f"launch: {directory.name} is finished; nothing to resume")
         return 0
     spec = parse(json.loads((directory / "spec.json").read_text()))

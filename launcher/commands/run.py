@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from launcher import machine, reasons, runs, state
+from launcher import machine
 from launcher.commands._common import (
     add_engine,
     add_native,
@@ -37,7 +37,8 @@ from launcher.preflight.assess import Assessment
 from launcher.preflight.plan import Plan, plan
 from launcher.preflight.report import as_json, as_text
 from launcher.preflight.this_machine import obstacles, unseen
-from launcher.record import directory_of, record
+from launcher.rundir import failure, state, status
+from launcher.rundir.record import directory_of, record
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,12 +78,12 @@ def run(options: argparse.Namespace) -> int:
     job = record(planned, directory, overrides=found.overrides, forced=options.force)
     if options.debug:
         return _debug(directory, job)
-    status = _start(planned, directory, quiet=options.json)
+    exit_status = _start(planned, directory, quiet=options.json)
     if options.json:
-        row = runs.read(directory)
+        row = status.read(directory)
         facts = {"id": row.id, "directory": row.directory, "state": row.state, "job_id": row.job_id}
         print_json({"schema": 1, "run": facts, "check": as_json(assessment)})
-    return status
+    return exit_status
 
 
 def _refuse(assessment: Assessment, options: argparse.Namespace) -> None:
@@ -133,7 +134,7 @@ def _debug(directory: Path, job: Job) -> int:
     alone |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     state.put(directory, "running", keeper=os.getpid())
     command = torchrun.alone(job.argv)
-    status = subprocess.run(command, env={**os.environ, **job.environment, **alone}, check=False).returncode
-    reason = reasons.failure(directory, status).text if status else None
-    state.put(directory, "failed" if status else "finished", reason=reason)
-    return JobFailed.exit_status if status else 0
+    exit_status = subprocess.run(command, env={**os.environ, **job.environment, **alone}, check=False).returncode
+    reason = failure.failure(directory, exit_status).text if exit_status else None
+    state.put(directory, "failed" if exit_status else "finished", reason=reason)
+    return JobFailed.exit_status if exit_status else 0

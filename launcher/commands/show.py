@@ -18,7 +18,7 @@ from launcher.errors import DoesNotFit
 from launcher.job.job import RUN, Job
 from launcher.preflight.plan import Plan, plan
 from launcher.preflight.report import world_as_json
-from launcher.record import directory_of
+from launcher.rundir.record import directory_of
 from launcher.submit import sbatch_text
 
 

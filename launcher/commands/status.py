@@ -8,9 +8,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from launcher import runs, state
 from launcher.commands._common import add_json, add_runs, folder, print_json, say, width
 from launcher.errors import ConfigError, ConfigErrors
+from launcher.rundir import state, status
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +30,7 @@ def run(options: argparse.Namespace) -> int:
         else:
             print(sweep_table.text(points, width()))
         return 0
-    rows = runs.read_all(find(options.runs))
+    rows = status.read_all(find(options.runs))
     if options.json:
         print_json({"schema": 1, "runs": [row.as_dict() for row in rows]})
         return 0
@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     columns = [("run", "state", "step", "job", "reason")]
     if not options.runs and not (folder() / "runs").is_dir():
         say("launch: no runs below runs/; these were recorded in other folders")
-    names = [runs.name_of(Path(row.directory), folder()) for row in rows]
+    names = [status.name_of(Path(row.directory), folder()) for row in rows]
     cells = [(row.state, str(row.step or "-"), row.job_id or "-", row.reason or "") for row in rows]
     columns += [(name, *row) for name, row in zip(names, cells, strict=True)]
     widths = [max(len(row[i]) for row in columns) for i in range(4)]
@@ -56,9 +56,9 @@ def find(names: list[str]) -> list[Path]:
         ConfigErrors: A name is no run.
     """
     try:
-        return runs.find(names, folder())
+        return status.find(names, folder())
     except FileNotFoundError as error:
-        known = [runs.name_of(path, folder()) for path in runs.find([], folder())[-3:]]
+        known = [status.name_of(path, folder()) for path in status.find([], folder())[-3:]]
         rule = "no such run: no name below runs/, no path, no job id, and none that was recorded elsewhere"
         raise ConfigErrors([ConfigError("RUN", str(error), rule, known or ["launch status"])]) from None
 

@@ -6,7 +6,6 @@ It is plain data like a recipe, and as untrusted when it comes from elsewhere: r
 from __future__ import annotations
 
 import json
-import os
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,20 +13,18 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from launcher import machine, provenance
+from launcher import machine
 from launcher.config import safe_yaml
 from launcher.config.overrides import Override
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.parse import parse, to_dict
 from launcher.preflight.plan import Plan
+from launcher.rundir import provenance
+from launcher.rundir.losses import _LOSSES, NAME, _as_line
 from launcher.spec import DataSpec, RunSpec
 
-NAME = "run.lock.yaml"
 SCHEMA = 1
-FIRST_LOSSES = 20
-"""Lines of ``metrics.jsonl`` that a lock keeps: enough to tell one run from another."""
 
-_LOSSES = "losses:"
 _NOT_THE_RUN = ("run.", "sweep.", "hardware.disk_bytes", "hardware.host_memory_bytes")
 
 
@@ -126,31 +123,6 @@ def _as_yaml(content: str) -> str:
 def _represent_text(dumper: Any, text: str) -> Any:
     """Text of several lines as a block, so that a lock reads well and its differences too."""
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
-
-
-def add_losses(run: Path) -> None:
-    """Put the first losses of a run into its lock; a lock that has them stays as it is."""
-    path = run / NAME
-    try:
-        text, lines = path.read_text(), (run / "metrics.jsonl").read_text().splitlines()
-    except OSError:
-        return
-    rows = [_row(line) for line in lines[: FIRST_LOSSES + 1] if '"loss"' in line][:FIRST_LOSSES]
-    head, mark, _ = text.rpartition(f"{_LOSSES} []\n")
-    if mark and rows:
-        partial = path.with_name(f".{path.name}.{os.getpid()}")
-        partial.write_text(f"{head}{_LOSSES}\n" + "".join(map(_as_line, rows)))
-        partial.replace(path)
-
-
-def _as_line(row: Mapping[str, Any]) -> str:
-    """A row as an item of YAML, which spells otherwise than JSON what is not finite: fp16 may begin so."""
-    return f"- {json.dumps(dict(row)).replace('NaN', '.nan').replace('Infinity', '.inf')}\n"
-
-
-def _row(line: str) -> dict[str, Any]:
-    content = json.loads(line)
-    return {key: content.get(key) for key in ("step", "loss", "grad_norm")}
 
 
 def read(path: Path) -> Lock:

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import files, reasons, state
+from launcher import files
 from launcher.errors import SubmitError
+from launcher.rundir import failure, state
+from launcher.rundir.state import RunState
 from launcher.slurm import jobs, states
 from launcher.slurm.jobs import Job
-from launcher.state import RunState
 
 _NOT_SUBMITTED = "recorded, but not submitted: `launch resume {}` submits it"
 
@@ -193,7 +194,7 @@ def _from_slurm(run: Path, content: dict[str, Any] | None, job: Job | None) -> t
         return "lost", "Slurm no longer knows the job, and the run directory does not say how it ended"
     word, reason = states.translated(job, started=content is not None)
     if job.state == "FAILED":
-        reason = reasons.not_started(_log(run)) or reason
+        reason = failure.not_started(_log(run)) or reason
     if word == "running" and content is not None and content["state"] == "requeued":
         word = "requeued"
     before = (content or {}).get("reason")

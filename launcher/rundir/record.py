@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher import lock, runs, state
 from launcher.errors import SubmitError
 from launcher.job.job import Job
 from launcher.parse import to_dict
 from launcher.preflight.plan import Plan
 from launcher.preflight.report import as_json
+from launcher.rundir import lock, losses, state, status
 from launcher.spec import RunSpec
 
 ROOT = "runs"
@@ -57,10 +57,10 @@ def record(
             raise taken(directory)
         directory.parent.mkdir(parents=True, exist_ok=True)
         partial.mkdir()
-        lock.write(partial / lock.NAME, lock.build(plan, job_as_dict(job), overrides, made_of))
+        lock.write(partial / losses.NAME, lock.build(plan, job_as_dict(job), overrides, made_of))
         _write_all(partial, plan, job, overrides, forced)
         partial.rename(directory)
-        runs.remember(directory)
+        status.remember(directory)
     except OSError as error:
         if error.errno == errno.ENOTEMPTY:  # Another launch was quicker by this much.
             raise taken(directory) from None
@@ -75,7 +75,7 @@ def taken(directory: Path) -> SubmitError:
     """The refusal of a directory that holds something already."""
     text = f"{directory} exists and is never overwritten: choose another run.name or run.directory"
     if any((directory / name).is_file() for name in ("spec.json", state.SWEEP)):
-        text += f", or go on with it by `launch resume {runs.name_of(directory, Path.cwd())}`"
+        text += f", or go on with it by `launch resume {status.name_of(directory, Path.cwd())}`"
     return SubmitError(text)
 
 

@@ -1,0 +1,42 @@
+"""The first losses of a run, put into its lock: what a repeated run is compared with, to the last bit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from launcher.files import write_text_atomically
+
+NAME = "run.lock.yaml"
+"""The lock's file in a run directory."""
+
+FIRST_LOSSES = 20
+"""Lines of ``metrics.jsonl`` that a lock keeps: enough to tell one run from another."""
+
+
+_LOSSES = "losses:"
+
+
+def add_losses(run: Path) -> None:
+    """Put the first losses of a run into its lock; a lock that has them stays as it is."""
+    path = run / NAME
+    try:
+        text, lines = path.read_text(), (run / "metrics.jsonl").read_text().splitlines()
+    except OSError:
+        return
+    rows = [_row(line) for line in lines[: FIRST_LOSSES + 1] if '"loss"' in line][:FIRST_LOSSES]
+    head, mark, _ = text.rpartition(f"{_LOSSES} []\n")
+    if mark and rows:
+        write_text_atomically(path, f"{head}{_LOSSES}\n" + "".join(map(_as_line, rows)))
+
+
+def _as_line(row: Mapping[str, Any]) -> str:
+    """A row as an item of YAML, which spells otherwise than JSON what is not finite: fp16 may begin so."""
+    return f"- {json.dumps(dict(row)).replace('NaN', '.nan').replace('Infinity', '.inf')}\n"
+
+
+def _row(line: str) -> dict[str, Any]:
+    content = json.loads(line)
+    return {key: content.get(key) for key in ("step", "loss", "grad_norm")}
