@@ -32,7 +32,7 @@ from benchmarks.reporting import keep
 from launcher.cli import main as launch
 from launcher.config.catalog import Catalog, shipped
 from launcher.config.recipes import literal
-from launcher.parse import kinds
+from launcher.spec.parse import kinds
 
 STATUSES = (0, 2, 3)
 LIMIT_S = 2.0

@@ -13,7 +13,7 @@ from typing import NoReturn
 from launcher import registry
 from launcher.errors import INTERRUPTED, ConfigError, ConfigErrors, LauncherError, SubmitError
 from launcher.package import __version__
-from launcher.parse import closest
+from launcher.spec.parse import closest
 
 VERBS = {
     "run": "compose, check, record and start a run (the default verb)",

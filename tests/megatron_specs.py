@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 
-from launcher import ways
-from launcher.spec import RunSpec
+from launcher.spec import RunSpec, edit
 from tests.helpers import make_spec
 
 _SMALL = (
@@ -147,7 +146,7 @@ def drawn(count: int, seed: int = 1234) -> Iterator[RunSpec]:
     cases = [(path, value) for path, values in VALUES.items() for value in dict.fromkeys(values)]
     for index in range(count):
         path, value = cases[index // len(bases) % len(cases)]
-        spec = ways.changed(bases[index % len(bases)], path, value)
+        spec = edit.changed(bases[index % len(bases)], path, value)
         for other in source.sample(sorted(VALUES), source.choice((0, 0, 1, 1, 2, 3))):
-            spec = ways.changed(spec, other, source.choice(VALUES[other]))
+            spec = edit.changed(spec, other, source.choice(VALUES[other]))
         yield spec

@@ -7,13 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from launcher import ways
 from launcher.memory import DiskSpace, HostMemory, MemoryEstimate
 from launcher.preflight import assess, fixes, verdict
 from launcher.preflight.assess import Assessment
 from launcher.preflight.fixes import Fix
 from launcher.preflight.report import as_json, as_text, errors_as_text, invalid_as_json
-from launcher.spec import RunSpec
+from launcher.spec import RunSpec, edit
 from tests.estimates import GIB, estimate_of
 from tests.helpers import assert_golden, make_spec
 from tests.rule_cases import NODE
@@ -68,10 +67,10 @@ def _golden_cases() -> dict[str, Assessment]:
     )
     found = fixes.Search(found=(_fix("checkpointing=full", peak=30 * GIB), _fix("cluster.nodes=2", peak=40 * GIB)))
     nearest = fixes.Search(nearest=_fix("checkpointing=full", peak=90 * GIB, excess=10 * GIB))
-    unknown = ways.changed(node, "hardware.memory_bytes", None)
+    unknown = edit.changed(node, "hardware.memory_bytes", None)
     return {
         "fits": _assessment(node, small),
-        "tight": _assessment(ways.changed(node, "hardware.memory_bytes", 22 * GIB), small),
+        "tight": _assessment(edit.changed(node, "hardware.memory_bytes", 22 * GIB), small),
         "unknown": _assessment(unknown, small),
         "does_not_fit": _assessment(stages, large, found),
         "nearest": _assessment(node, large, nearest),
@@ -100,7 +99,7 @@ def test_a_pile_too_small_to_be_shown_has_no_line_and_unknown_host_memory_is_sai
     assert assessment.estimate is not None
     text = " ".join(as_text(assessment).split())
     assert "a node (what it has is unknown: hardware.host_memory_bytes)" in text
-    known = assess.assess(ways.changed(spec, "hardware.host_memory_bytes", 2**41))
+    known = assess.assess(edit.changed(spec, "hardware.host_memory_bytes", 2**41))
     assert "what it has is unknown" not in " ".join(as_text(known).split())
     piles = [replace(pile, bytes=1000) if pile.pile == "logits" else pile for pile in assessment.estimate.piles]
     without = as_text(replace(assessment, estimate=replace(assessment.estimate, piles=tuple(piles))))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.parse import parse
 from launcher.preflight.assess import estimated
+from launcher.spec.parse import parse
 from tests.test_worker_checkpoints import exported, held_out_loss
 from tests.training import GPT, MOE, lines, train_all
 

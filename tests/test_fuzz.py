@@ -12,7 +12,7 @@ import pytest
 from benchmarks import fuzz
 from benchmarks.fuzz import Case
 from launcher.config.recipes import literal
-from launcher.parse import kinds
+from launcher.spec.parse import kinds
 
 
 def test_generated_command_lines_and_recipes_are_answered_and_do_no_harm() -> None:

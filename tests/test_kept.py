@@ -10,8 +10,8 @@ import pytest
 
 from launcher import cache
 from launcher.cli import main
-from launcher.parse import to_dict
 from launcher.rundir import state, status
+from launcher.spec.parse import to_dict
 from tests.helpers import make_spec
 
 

@@ -15,12 +15,12 @@ from launcher.cli import main
 from launcher.commands import _repeating
 from launcher.config import trust
 from launcher.errors import ConfigErrors
-from launcher.parse import to_dict
 from launcher.preflight import assess
 from launcher.preflight.plan import Plan, plan
 from launcher.rundir import lock, losses, provenance
 from launcher.rundir.record import job_as_dict
 from launcher.spec import RunSpec
+from launcher.spec.parse import to_dict
 from tests.helpers import make_spec
 
 

@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from launcher import ways
 from launcher.backends._validator import answers
 from launcher.backends.megatron.arguments import argument_list
 from launcher.backends.megatron.native import VALIDATOR, question
 from launcher.errors import ConfigError
 from launcher.preflight import assess
-from launcher.spec import RunSpec
+from launcher.spec import RunSpec, edit
 from tests.helpers import make_spec
 from tests.megatron_specs import BASES, VALUES, drawn
 
@@ -123,8 +122,8 @@ def _is_deliberate(error: ConfigError) -> bool:
 def _is_unsaid(spec: RunSpec, error: ConfigError) -> bool:
     """Whether another value gives the same argument list: no argument says it, so Megatron-LM was not asked."""
     said = argument_list(spec)
-    others = [ways.applied(spec, way) for way in error.way_out]
-    others += [ways.changed(spec, error.path, value) for value in VALUES.get(error.path, ())]
+    others = [edit.applied(spec, way) for way in error.way_out]
+    others += [edit.changed(spec, error.path, value) for value in VALUES.get(error.path, ())]
     return any(argument_list(other) == said for other in others if other is not None and other != spec)
 
 

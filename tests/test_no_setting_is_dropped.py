@@ -12,11 +12,11 @@ from typing import Literal, TypeAliasType, get_args, get_origin, get_type_hints
 
 import pytest
 
-from launcher import registry, ways
-from launcher.parse import known_keys, parse, to_dict
+from launcher import registry
 from launcher.preflight import assess, plan
 from launcher.rules.dependencies import REFUSED, WARNED
-from launcher.spec import RunSpec
+from launcher.spec import RunSpec, edit
+from launcher.spec.parse import known_keys, parse, to_dict
 from launcher.submit import sbatch_text
 from tests.helpers import make_spec
 from tests.settings_read import keys_read_by
@@ -121,7 +121,7 @@ def _read(backend: str) -> frozenset[str]:
 
 def _others(spec: RunSpec, path: str) -> Iterator[object]:
     """Other legal values of a key."""
-    value = ways.value_at(spec, path)
+    value = edit.value_at(spec, path)
     if path in OTHER:
         yield from (other for other in OTHER[path] if other != value)
     elif words := _words(path):
@@ -159,11 +159,11 @@ def _is_heard(backend: str, path: str, base: RunSpec) -> bool:
 
     A key that is not set stands for a default, which may be one of the values: there, one that differs suffices.
     """
-    changes = [ways.changed(base, path, value) for value in _others(base, path)]
+    changes = [edit.changed(base, path, value) for value in _others(base, path)]
     assert changes, f"no other value is known for {path}: add one to OTHER"
     for changed in changes:
         assert parse(to_dict(changed)) == changed, "the other value is legal"
-    enough = any if ways.value_at(base, path) is None else all
+    enough = any if edit.value_at(base, path) is None else all
     return path in _read(backend) or enough(_differs(base, changed) for changed in changes)
 
 

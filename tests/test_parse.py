@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from launcher.errors import ConfigErrors
-from launcher.parse import known_keys, parse, to_dict
+from launcher.spec.parse import known_keys, parse, to_dict
 from tests.helpers import make_spec
 
 BASE = to_dict(make_spec("model=tiny"))

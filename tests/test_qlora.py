@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from launcher.parse import parse
 from launcher.spec import RunSpec
+from launcher.spec.parse import parse
 from launcher.worker import fsdp, memory
 from launcher.worker.engine import Context
 from tests import training

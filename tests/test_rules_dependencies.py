@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
-from launcher import ways
 from launcher.config.catalog import shipped
 from launcher.preflight import assess
 from launcher.rules.dependencies import REFUSED, WARNED, Dependent
+from launcher.spec import edit
 from tests.helpers import make_spec
 from tests.rule_cases import ERRORS, WARNINGS
 
@@ -48,10 +48,10 @@ def test_ways_round_trip_every_kind_of_value() -> None:
         "train.eval_every": None,
         "optimizer.lr": 0.1,
     }.items():
-        text = ways.override(path, value)
-        changed = ways.applied(spec, text)
+        text = edit.override(path, value)
+        changed = edit.applied(spec, text)
         assert changed is not None
-        assert ways.value_at(changed, path) == value
+        assert edit.value_at(changed, path) == value
         assert make_spec(text) == changed
 
 
@@ -60,11 +60,11 @@ def test_ways_round_trip_every_kind_of_value() -> None:
     ["parallel=fsdp", "adapter.targets=[a,b]", "+backend.extra.wandb=1", "data=tokens data.path=x", "launch show data"],
 )
 def test_a_way_out_that_is_no_plain_setting_cannot_be_applied(text: str) -> None:
-    assert ways.applied(make_spec(), text) is None
+    assert edit.applied(make_spec(), text) is None
 
 
 def test_a_way_out_of_several_settings_is_applied_as_a_whole() -> None:
-    changed = ways.applied(make_spec(), "train.steps=7 parallel.sequence=true")
+    changed = edit.applied(make_spec(), "train.steps=7 parallel.sequence=true")
     assert changed == make_spec("train.steps=7", "parallel.sequence=true")
 
 

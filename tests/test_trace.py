@@ -11,10 +11,10 @@ import pytest
 
 from launcher import cli
 from launcher.errors import ConfigErrors
-from launcher.parse import parse
 from launcher.preflight.assess import estimated
 from launcher.preflight.traced import document, merged, traced
 from launcher.spec import RunSpec
+from launcher.spec.parse import parse
 from tests import training
 from tests.helpers import make_spec
 

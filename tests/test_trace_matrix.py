@@ -11,9 +11,9 @@ from functools import cache
 
 import pytest
 
-from launcher.parse import to_dict
 from launcher.preflight import assess
 from launcher.spec import RunSpec
+from launcher.spec.parse import to_dict
 from tests.helpers import make_spec
 
 pytest.importorskip("torch", reason="the trace needs the extra 'fsdp'")

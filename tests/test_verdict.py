@@ -6,18 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from launcher import ways
 from launcher.memory import DiskSpace, HostMemory
 from launcher.preflight import verdict
 from launcher.preflight.verdict import Shortage
-from launcher.spec import RunSpec
+from launcher.spec import RunSpec, edit
 from tests.estimates import GIB, estimate_of
 from tests.helpers import make_spec
 from tests.rule_cases import NODE
 
 
 def _spec(capacity: int | None) -> RunSpec:
-    return ways.changed(make_spec(*NODE), "hardware.memory_bytes", capacity)
+    return edit.changed(make_spec(*NODE), "hardware.memory_bytes", capacity)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +65,7 @@ def test_on_the_cpu_a_rank_has_its_share_of_the_host() -> None:
 
 @pytest.mark.parametrize(("preset", "way"), [("ddp", "parallel=fsdp"), ("zero0", "zero.stage=1")])
 def test_whole_copies_on_a_crowded_device_are_a_warning(preset: str, way: str) -> None:
-    spec = ways.changed(make_spec(*NODE, f"parallel={preset}"), "hardware.memory_bytes", 32 * GIB)
+    spec = edit.changed(make_spec(*NODE, f"parallel={preset}"), "hardware.memory_bytes", 32 * GIB)
     estimate = estimate_of(low=20 * GIB, needed=20 * GIB, high=20 * GIB, static=24 * GIB)
     (remark,) = verdict.remarks(spec, estimate)
     assert str(remark) == (

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import torch
 
-from launcher.parse import parse
+from launcher.spec.parse import parse
 from launcher.worker import checkpoints, memory
 from launcher.worker.data.corpus import Part, Synthetic, split
 from launcher.worker.data.order import Order

@@ -7,8 +7,8 @@ import json
 import sys
 import warnings
 
-from launcher.parse import parse
 from launcher.preflight.traced import worst_rank
+from launcher.spec.parse import parse
 from launcher.worker.trace.adapt import adapted
 from launcher.worker.trace.one_depth import record
 

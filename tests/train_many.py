@@ -12,8 +12,8 @@ import os
 import sys
 from pathlib import Path
 
-from launcher.parse import parse
 from launcher.preflight import plan
+from launcher.spec.parse import parse
 
 
 def main(worker: str, *places: str) -> None:

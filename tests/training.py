@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher.parse import to_dict
 from launcher.preflight import plan
 from launcher.spec import RunSpec
+from launcher.spec.parse import to_dict
 from tests import ranks as ranks_of_a_job
 from tests import train_many
 from tests.helpers import make_spec

@@ -18,11 +18,11 @@ from benchmarks.reporting import RESULTS, machine
 from launcher.config.catalog import Catalog
 from launcher.config.request import request
 from launcher.machine import Machine, facts
-from launcher.parse import to_dict
 from launcher.preflight import assess
 from launcher.preflight.plan import translate
 from launcher.rundir.provenance import versions
 from launcher.spec import RunSpec
+from launcher.spec.parse import to_dict
 
 NO_GPU = "benchmarks.gpu: this machine shows no GPU, and this script measures one; nothing was written"
 _TIMEOUT_S = 600

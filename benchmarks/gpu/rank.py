@@ -22,8 +22,8 @@ from torch._C._distributed_c10d import HashStore
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from launcher.parse import parse
 from launcher.spec import RunSpec
+from launcher.spec.parse import parse
 from launcher.worker import memory, sharding
 from launcher.worker.engine import Context, Engine
 from launcher.worker.files import write_json

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from launcher import ways
 from launcher.errors import ConfigError
-from launcher.spec import RunSpec
+from launcher.spec import RunSpec, edit, nearest
 
 _LLAMA: Mapping[str, tuple[object, ...]] = {
     "hidden_act": ("silu",),
@@ -57,13 +56,13 @@ def computed(spec: RunSpec) -> bool:
 
 def shared_latents(spec: RunSpec, path: str) -> Iterator[ConfigError]:
     """A script's latent attention whose sequences ranks share; the worker's own check refuses that model anyway."""
-    degree = ways.value_at(spec, path)
+    degree = edit.value_at(spec, path)
     if spec.script is not None and spec.model.kv_lora_rank and degree != 1:
         rule = (
             "the estimate does not know what multi-head latent attention (model.kv_lora_rank) keeps where ranks share"
             " a sequence"
         )
-        yield ConfigError(path, degree, rule, [ways.override(path, 1), "parallel=cp"])
+        yield ConfigError(path, degree, rule, [edit.override(path, 1), "parallel=cp"])
 
 
 def _network(spec: RunSpec) -> Iterator[ConfigError]:
@@ -79,8 +78,8 @@ def _network(spec: RunSpec) -> Iterator[ConfigError]:
 def _values(spec: RunSpec, legal: Mapping[str, tuple[object, ...]], whose: str) -> Iterator[ConfigError]:
     for key, values in legal.items():
         path = f"model.{key}"
-        if (value := ways.value_at(spec, path)) not in values:
-            way_out = [ways.override(path, item) for item in values]
+        if (value := edit.value_at(spec, path)) not in values:
+            way_out = [edit.override(path, item) for item in values]
             names = " or ".join(way.partition("=")[2] for way in way_out)
             yield ConfigError(path, value, f"{whose} have {names}", way_out)
 
@@ -124,11 +123,11 @@ def _targets(spec: RunSpec) -> Iterator[ConfigError]:
     unknown = [target for target in spec.adapter.targets if target not in known]
     if unknown:
         rule = f"the linear layers of this model are {', '.join(known)}; {', '.join(unknown)} are not among them"
-        way_out = [ways.override("adapter.targets", known)]
+        way_out = [edit.override("adapter.targets", known)]
         yield ConfigError("adapter.targets", list(spec.adapter.targets), rule, way_out)
 
 
 def tensor_degrees(spec: RunSpec) -> Iterator[str]:
     """Ways out to tensor parallel degrees that divide the world and the key and value heads, which are not copied."""
-    degrees = ways.divisors(spec.model.key_value_heads)
-    return ways.nearest(spec, "parallel.tensor", degrees, lambda run: run.gpus % run.model_parallel == 0, limit=2)
+    degrees = nearest.divisors(spec.model.key_value_heads)
+    return nearest.nearest(spec, "parallel.tensor", degrees, lambda run: run.gpus % run.model_parallel == 0, limit=2)

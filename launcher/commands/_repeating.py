@@ -29,8 +29,8 @@ from launcher.rundir import lock, losses, results, state, status
 from launcher.rundir.lock import Lock
 from launcher.rundir.record import record
 from launcher.spec import RunSpec
+from launcher.spec.edit import changed
 from launcher.submit import submit
-from launcher.ways import changed
 
 _POLL_S = 0.1
 _SHOWN = 12
@@ -198,7 +198,7 @@ def _described(name: str) -> tuple[RunSpec, Mapping[str, Any] | None]:
             found = lock.read(path)
             return found.spec, found.content
         if (path / "spec.json").is_file():
-            from launcher.parse import parse
+            from launcher.spec.parse import parse
 
             return parse(json.loads((path / "spec.json").read_text())), None
     catalog = Catalog(folder=folder())

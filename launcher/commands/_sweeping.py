@@ -16,12 +16,12 @@ from launcher.commands._following import follow
 from launcher.config.catalog import Catalog
 from launcher.config.compose import Interval
 from launcher.errors import INTERRUPTED, ConfigError, ConfigErrors, DoesNotFit
-from launcher.parse import parse
 from launcher.preflight.plan import plan
 from launcher.rundir import lock, results, state, status
 from launcher.rundir.record import record
 from launcher.samplers import Tried
 from launcher.spec import DataSpec
+from launcher.spec.parse import parse
 from launcher.submit import one_at_a_time, submit, submit_all
 from launcher.sweep import Point, Sweep
 

@@ -13,8 +13,8 @@ from launcher.commands._common import add_json, add_runs, add_trust, print_json,
 from launcher.commands.status import find, sweep_of
 from launcher.config import trust
 from launcher.errors import ConfigError, ConfigErrors
-from launcher.parse import parse
 from launcher.rundir import attempts, status
+from launcher.spec.parse import parse
 from launcher.submit import resubmit
 
 

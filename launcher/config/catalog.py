@@ -14,7 +14,7 @@ from pathlib import Path
 
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.package import FOLDER, IMPORT_FOLDER
-from launcher.parse import closest
+from launcher.spec.parse import closest
 
 PRIMARY = "launch"
 """The name of the primary configuration file, without its suffix."""

@@ -12,7 +12,7 @@ from typing import get_args
 
 from launcher.config.catalog import Catalog
 from launcher.errors import ConfigError
-from launcher.parse import OPEN_NODES, closest, kinds, known_keys
+from launcher.spec.parse import OPEN_NODES, closest, kinds, known_keys
 
 _SWEEP = re.compile(r"^(range|interval|choice|glob|sort|shuffle|tag)\(|^[^\[{'\"(]*,")
 _WORD = re.compile(r"^[A-Za-z_/.~][A-Za-z0-9_/.:@+-]*$")

@@ -7,8 +7,8 @@ from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from launcher.config.catalog import Catalog
-from launcher.parse import OPEN_NODES, kinds
 from launcher.spec import Range
+from launcher.spec.parse import OPEN_NODES, kinds
 
 _SIMPLE: dict[Any, dict[str, Any]] = {
     int: {"type": "integer"},

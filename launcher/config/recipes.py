@@ -13,7 +13,7 @@ from launcher.config import safe_yaml
 from launcher.config.catalog import Catalog
 from launcher.config.overrides import Override, read
 from launcher.errors import ConfigError, ConfigErrors
-from launcher.parse import CONTROL, known_keys, texts
+from launcher.spec.parse import CONTROL, known_keys, texts
 
 SCHEMA = 1
 _KEYS = ("schema", "summary", "source", "choose", "set", "sweep")

@@ -12,8 +12,8 @@ from launcher.config.catalog import Catalog
 from launcher.config.compose import Config, compose
 from launcher.config.overrides import Override, read
 from launcher.errors import ConfigError, ConfigErrors
-from launcher.parse import parse
 from launcher.spec import RunSpec
+from launcher.spec.parse import parse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from launcher.errors import ConfigError, ConfigErrors
-from launcher.parse import to_dict
 from launcher.spec import RunSpec
+from launcher.spec.parse import to_dict
 
 _EXECUTES = {
     "script": "runs this program",

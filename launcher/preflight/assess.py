@@ -8,14 +8,14 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
-from launcher import memory, registry, ways
+from launcher import memory, registry
 from launcher.backends._validator import Judgement
 from launcher.errors import ConfigError
 from launcher.memory import Breakdown, MemoryEstimate
 from launcher.preflight import fixes, verdict
 from launcher.preflight.fixes import Fix, Searching
 from launcher.preflight.verdict import Verdict
-from launcher.spec import RunSpec
+from launcher.spec import RunSpec, edit
 
 _WAYS_SHOWN = 4
 
@@ -186,7 +186,7 @@ def _with_sound_ways(error: ConfigError, spec: RunSpec, known: set[str]) -> Conf
 
 def _is_sound(way: str, error: ConfigError, spec: RunSpec, known: set[str]) -> bool:
     """Judge one override. The choice of an option cannot be judged without composing, and counts as sound."""
-    after = ways.applied(spec, way)
+    after = edit.applied(spec, way)
     if after is None:
         return True
     return {left.path for left in broken_rules(after)} <= known - {error.path}

@@ -17,8 +17,8 @@ from launcher.errors import ConfigError, ConfigErrors
 from launcher.memory import MemoryEstimate
 from launcher.memory.result import Peak, PileBytes, RankPeak
 from launcher.package import IMPORT_FOLDER
-from launcher.parse import to_dict
 from launcher.spec import RunSpec
+from launcher.spec.parse import to_dict
 from launcher.terms import OUTSIDE_PILES, PHASES, Phase, Pile
 
 _TIMEOUT_S = 600

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcher import ways
 from launcher.errors import ConfigError
-from launcher.spec import RunSpec
+from launcher.spec import RunSpec, edit
 
 _MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """The linear layers of a Llama block, which are also the default of conf/adapter/_base.yaml."""
@@ -19,7 +18,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
         return
     if not adapter.targets:
         rule = f"{adapter.name} needs at least one module to adapt"
-        yield ConfigError("adapter.targets", [], rule, [ways.override("adapter.targets", _MODULES)])
+        yield ConfigError("adapter.targets", [], rule, [edit.override("adapter.targets", _MODULES)])
     for axis in ("tensor", "pipeline", "expert"):
         degree = getattr(spec.parallel, axis)
         if degree > 1:

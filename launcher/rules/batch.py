@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 
-from launcher import ways
 from launcher.errors import ConfigError
-from launcher.spec import RunSpec
+from launcher.spec import RunSpec, edit, nearest
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
@@ -34,8 +33,8 @@ def _not_whole(spec: RunSpec) -> ConfigError:
         total,
         f"must be a multiple of micro-batch {micro} x data degree {data} = {step}",
         chain(
-            ways.nearest(spec, "train.global_batch_size", ways.multiples_around(total, step), _whole, limit=2),
-            ways.nearest(spec, "train.micro_batch_size", ways.divisors(total), _whole, limit=2),
+            nearest.nearest(spec, "train.global_batch_size", nearest.multiples_around(total, step), _whole, limit=2),
+            nearest.nearest(spec, "train.micro_batch_size", nearest.divisors(total), _whole, limit=2),
         ),
     )
 
@@ -43,7 +42,7 @@ def _not_whole(spec: RunSpec) -> ConfigError:
 def _accumulates(spec: RunSpec) -> ConfigError:
     count, total = spec.gradient_accumulation, spec.global_batch_size
     once = spec.train.micro_batch_size * spec.data_degree
-    way_out = [ways.override("train.global_batch_size", once)]
+    way_out = [edit.override("train.global_batch_size", once)]
     larger = count * spec.train.micro_batch_size
     if spec.parallel.pipeline > 1:
         rule = (
@@ -57,5 +56,5 @@ def _accumulates(spec: RunSpec) -> ConfigError:
         " smaller per sequence, and warm-up and train.steps count the larger steps"
     )
     return ConfigError(
-        "train.global_batch_size", total, rule, [*way_out, ways.override("train.micro_batch_size", larger)]
+        "train.global_batch_size", total, rule, [*way_out, edit.override("train.micro_batch_size", larger)]
     )

@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterator
 from pathlib import PurePath
 
-from launcher import ways
 from launcher.errors import ConfigError
-from launcher.spec import RunSpec
+from launcher.spec import RunSpec, edit
 
 _SECRET = re.compile(r"(^|_)(KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS?)($|_)", re.IGNORECASE)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -45,7 +44,7 @@ def _variables(spec: RunSpec) -> Iterator[ConfigError]:
         rule = (
             "its name is that of a secret, and settings are recorded: remove it here and let the job inherit it by name"
         )
-        way_out = [ways.override("cluster.pass_environment", [*spec.cluster.pass_environment, name])]
+        way_out = [edit.override("cluster.pass_environment", [*spec.cluster.pass_environment, name])]
         yield ConfigError(f"cluster.environment.{name}", "(not shown)", rule, way_out)
     for name in spec.cluster.environment:
         if not _VARIABLE.fullmatch(name):
@@ -55,5 +54,5 @@ def _variables(spec: RunSpec) -> Iterator[ConfigError]:
     if both:
         rest = [name for name in spec.cluster.pass_environment if name not in both]
         rule = f"{', '.join(both)} would be inherited and is set in cluster.environment as well"
-        way_out = [ways.override("cluster.pass_environment", rest)]
+        way_out = [edit.override("cluster.pass_environment", rest)]
         yield ConfigError("cluster.pass_environment", list(spec.cluster.pass_environment), rule, way_out)

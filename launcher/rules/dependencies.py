@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from launcher import ways
 from launcher.errors import ConfigError
-from launcher.spec import RunSpec
+from launcher.spec import RunSpec, edit
 
 type Test = Callable[[RunSpec], bool]
 
@@ -216,8 +215,8 @@ WARNED: tuple[Dependent, ...] = (
     ),
 )
 
-_REFUSED_VALUES = ways.reader(row.path for row in REFUSED)
-_WARNED_VALUES = ways.reader(row.path for row in WARNED)
+_REFUSED_VALUES = edit.reader(row.path for row in REFUSED)
+_WARNED_VALUES = edit.reader(row.path for row in WARNED)
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
@@ -239,5 +238,5 @@ def _idle(
     for row, value in zip(rows, read(spec), strict=True):
         if value != row.neutral and not row.active(spec):
             found = list(value) if isinstance(value, tuple) else value
-            back = [] if isinstance(value, dict) else [ways.override(row.path, row.neutral)]  # Mappings only grow.
+            back = [] if isinstance(value, dict) else [edit.override(row.path, row.neutral)]  # Mappings only grow.
             yield ConfigError(row.path, found, f"it is read only {row.because}", [row.needs, *back])

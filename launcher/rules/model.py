@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 
-from launcher import ways
 from launcher.errors import ConfigError
-from launcher.spec import RunSpec
+from launcher.spec import RunSpec, edit, nearest
 
 _BYTES = 256
 """Ids of the byte tokenizer: one for each value of a byte."""
@@ -29,13 +28,13 @@ def _heads(spec: RunSpec) -> Iterator[ConfigError]:
     if model.head_dim is None and hidden % heads:
         rule = f"must divide the hidden size {hidden} where model.head_dim is not set"
         path = "model.num_attention_heads"
-        legal = ways.nearest(spec, path, ways.divisors(hidden), lambda run: not list(_heads(run)), limit=2)
-        head_dim = ways.override("model.head_dim", max(1, hidden // heads))
+        legal = nearest.nearest(spec, path, nearest.divisors(hidden), lambda run: not list(_heads(run)), limit=2)
+        head_dim = edit.override("model.head_dim", max(1, hidden // heads))
         yield ConfigError(path, heads, rule, chain(legal, (head_dim,)))
     if key_value is not None and heads % key_value:
         path = "model.num_key_value_heads"
         rule = f"must divide the {heads} attention heads: every group of them shares one key and value head"
-        legal = ways.nearest(spec, path, ways.divisors(heads), lambda _: True, limit=2)
+        legal = nearest.nearest(spec, path, nearest.divisors(heads), lambda _: True, limit=2)
         yield ConfigError(path, key_value, rule, legal)
 
 
@@ -44,8 +43,8 @@ def _positions(spec: RunSpec) -> Iterator[ConfigError]:
     if length is not None and length > limit:
         rule = f"the model has positions for {limit} tokens (model.max_position_embeddings)"
         way_out = [
-            ways.override("train.sequence_length", limit),
-            ways.override("model.max_position_embeddings", length),
+            edit.override("train.sequence_length", limit),
+            edit.override("model.max_position_embeddings", length),
         ]
         yield ConfigError("train.sequence_length", length, rule, way_out)
 
@@ -58,15 +57,15 @@ def _experts(spec: RunSpec) -> Iterator[ConfigError]:
     if not 1 <= chosen <= model.num_experts:
         nearest = min(max(chosen, 1), model.num_experts)
         rule = f"a token is sent to 1 to {model.num_experts} (model.num_experts) experts"
-        yield ConfigError(path, chosen, rule, [ways.override(path, nearest)])
+        yield ConfigError(path, chosen, rule, [edit.override(path, nearest)])
     if not model.moe_intermediate_size:
         rule = "must be set where the model has experts: the intermediate size of one of them"
         path = "model.moe_intermediate_size"
-        yield ConfigError(path, 0, rule, [ways.override(path, model.intermediate_size)])
+        yield ConfigError(path, 0, rule, [edit.override(path, model.intermediate_size)])
     if model.first_dense_layers >= model.num_hidden_layers:
         rule = f"leaves none of the {model.num_hidden_layers} layers to the {model.num_experts} experts"
         path = "model.first_dense_layers"
-        way_out = [ways.override(path, model.num_hidden_layers - 1)]
+        way_out = [edit.override(path, model.num_hidden_layers - 1)]
         yield ConfigError(path, model.first_dense_layers, rule, way_out)
 
 
@@ -82,7 +81,7 @@ def _latent_attention(spec: RunSpec) -> Iterator[ConfigError]:
     for path, size in sizes.items():
         if not size:
             rule = "must be set for multi-head latent attention (model.kv_lora_rank is set)"
-            yield ConfigError(path, 0, rule, [ways.override(path, model.head_size)])
+            yield ConfigError(path, 0, rule, [edit.override(path, model.head_size)])
 
 
 def _attention(spec: RunSpec) -> Iterator[ConfigError]:
@@ -101,7 +100,7 @@ def _vocabulary(spec: RunSpec) -> Iterator[ConfigError]:
     reads_text = spec.data.source in ("text", "huggingface") and spec.script is None
     if reads_text and spec.data.tokenizer == "bytes" and size < _BYTES:
         rule = f"the byte tokenizer has {_BYTES} ids, the model rows for {size}"
-        yield ConfigError("model.vocab_size", size, rule, [ways.override("model.vocab_size", _BYTES)])
+        yield ConfigError("model.vocab_size", size, rule, [edit.override("model.vocab_size", _BYTES)])
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcher import ways
 from launcher.errors import ConfigError
-from launcher.spec import RunSpec
+from launcher.spec import RunSpec, edit
 
 _EXAMPLES = {"text": "path/to/*.txt", "tokens": "path/to/tokens.bin", "huggingface": "path/to/dataset"}
 
@@ -35,14 +34,14 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
     train, save, warmup = spec.train, spec.save, spec.optimizer.warmup_steps
     if warmup >= train.steps and warmup:
         rule = f"the learning rate is still rising when the run ends after train.steps={train.steps}"
-        way_out = [ways.override("optimizer.warmup_steps", train.steps // 10), f"train.steps={warmup * 10}"]
+        way_out = [edit.override("optimizer.warmup_steps", train.steps // 10), f"train.steps={warmup * 10}"]
         yield ConfigError("optimizer.warmup_steps", warmup, rule, way_out)
     if train.eval_every is not None and train.eval_every > train.steps:
         rule = f"the run ends after train.steps={train.steps}: it never evaluates"
-        yield ConfigError("train.eval_every", train.eval_every, rule, [ways.override("train.eval_every", train.steps)])
+        yield ConfigError("train.eval_every", train.eval_every, rule, [edit.override("train.eval_every", train.steps)])
     if save.every is not None and save.every > train.steps and not save.last:
         rule = f"the run ends after train.steps={train.steps}: it never saves"
-        yield ConfigError("save.every", save.every, rule, [ways.override("save.every", train.steps), "save.last=true"])
+        yield ConfigError("save.every", save.every, rule, [edit.override("save.every", train.steps), "save.last=true"])
     if save.every is None and not save.last:
         rule = "nothing is saved: neither on the way (save.every) nor at the end"
-        yield ConfigError("save.last", False, rule, ["save.last=true", ways.override("save.every", train.steps)])
+        yield ConfigError("save.last", False, rule, ["save.last=true", edit.override("save.every", train.steps)])

@@ -17,11 +17,11 @@ from launcher import machine
 from launcher.config import safe_yaml
 from launcher.config.overrides import Override
 from launcher.errors import ConfigError, ConfigErrors
-from launcher.parse import parse, to_dict
 from launcher.preflight.plan import Plan
 from launcher.rundir import provenance
 from launcher.rundir.losses import _LOSSES, NAME, _as_line
 from launcher.spec import DataSpec, RunSpec
+from launcher.spec.parse import parse, to_dict
 
 SCHEMA = 1
 

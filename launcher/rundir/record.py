@@ -13,11 +13,11 @@ from typing import Any
 
 from launcher.errors import SubmitError
 from launcher.job.job import Job
-from launcher.parse import to_dict
 from launcher.preflight.plan import Plan
 from launcher.preflight.report import as_json
 from launcher.rundir import lock, losses, state, status
 from launcher.spec import RunSpec
+from launcher.spec.parse import to_dict
 
 ROOT = "runs"
 

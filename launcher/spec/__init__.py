@@ -7,24 +7,13 @@ Defaults live in ``conf/<group>/_base.yaml`` and nowhere else, so no field here 
 from __future__ import annotations
 
 from launcher.spec.cluster import ClusterSpec
-from launcher.spec.groups import (
-    AdapterSpec,
-    BackendSpec,
-    CheckpointingSpec,
-    DataSpec,
-    HardwareSpec,
-    ModelSpec,
-    OptimizerSpec,
-    ParallelSpec,
-    PrecisionSpec,
-    RunNames,
-    SaveSpec,
-    SweepSpec,
-    TrackingSpec,
-    TrainSpec,
-    ZeroSpec,
-)
+from launcher.spec.data import DataSpec
+from launcher.spec.hardware import HardwareSpec
+from launcher.spec.model import AdapterSpec, ModelSpec
+from launcher.spec.output import RunNames, SaveSpec, SweepSpec, TrackingSpec
+from launcher.spec.parallel import BackendSpec, ParallelSpec, ZeroSpec
 from launcher.spec.run import RunSpec, World
+from launcher.spec.training import CheckpointingSpec, OptimizerSpec, PrecisionSpec, TrainSpec
 from launcher.spec.values import (
     Count,
     Device,

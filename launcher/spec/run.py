@@ -8,23 +8,12 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from launcher.spec.cluster import ClusterSpec
-from launcher.spec.groups import (
-    AdapterSpec,
-    BackendSpec,
-    CheckpointingSpec,
-    DataSpec,
-    HardwareSpec,
-    ModelSpec,
-    OptimizerSpec,
-    ParallelSpec,
-    PrecisionSpec,
-    RunNames,
-    SaveSpec,
-    SweepSpec,
-    TrackingSpec,
-    TrainSpec,
-    ZeroSpec,
-)
+from launcher.spec.data import DataSpec
+from launcher.spec.hardware import HardwareSpec
+from launcher.spec.model import AdapterSpec, ModelSpec
+from launcher.spec.output import RunNames, SaveSpec, SweepSpec, TrackingSpec
+from launcher.spec.parallel import BackendSpec, ParallelSpec, ZeroSpec
+from launcher.spec.training import CheckpointingSpec, OptimizerSpec, PrecisionSpec, TrainSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

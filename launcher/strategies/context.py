@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from fractions import Fraction
 from itertools import chain
 
-from launcher import ways
 from launcher.errors import ConfigError
 from launcher.rank.view import RankView
-from launcher.spec import RunSpec
+from launcher.spec import RunSpec, nearest
 
 
 def apply(view: RankView, spec: RunSpec) -> RankView:
@@ -29,8 +28,10 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
         return
     length, degree = spec.sequence_length, spec.parallel.context
     rule = f"must be a multiple of 2 x context {degree} = {2 * degree}: every rank takes a chunk from each end"
-    legal = ways.nearest(spec, "train.sequence_length", ways.multiples_around(length, 2 * degree), _divides, limit=2)
-    smaller = ways.nearest(spec, "parallel.context", range(1, degree), _divides, limit=3)
+    legal = nearest.nearest(
+        spec, "train.sequence_length", nearest.multiples_around(length, 2 * degree), _divides, limit=2
+    )
+    smaller = nearest.nearest(spec, "parallel.context", range(1, degree), _divides, limit=3)
     yield ConfigError("train.sequence_length", length, rule, chain(legal, smaller))
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 
-from launcher import ways
 from launcher.errors import ConfigError
 from launcher.rank.view import RankView
-from launcher.spec import RunSpec
+from launcher.spec import RunSpec, nearest
 
 
 def apply(view: RankView, spec: RunSpec) -> RankView:
@@ -23,5 +22,5 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     replicas, data = spec.parallel.replicate, spec.data_degree
     if data % replicas:
         rule = f"replicas of the sharded model must divide the data degree {data}"
-        legal = ways.nearest(spec, "parallel.replicate", ways.divisors(data), lambda _: True)
+        legal = nearest.nearest(spec, "parallel.replicate", nearest.divisors(data), lambda _: True)
         yield ConfigError("parallel.replicate", replicas, rule, legal)

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from fractions import Fraction
 from itertools import chain
 
-from launcher import ways
 from launcher.errors import ConfigError
 from launcher.rank.view import RankView
-from launcher.spec import RunSpec
+from launcher.spec import RunSpec, nearest
 
 
 def apply(view: RankView, spec: RunSpec) -> RankView:
@@ -30,7 +29,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
         return
     if experts % degree:
         rule = f"expert parallel ranks must divide the {experts} experts"
-        legal = ways.nearest(spec, "parallel.expert", ways.divisors(experts), lambda _: True)
+        legal = nearest.nearest(spec, "parallel.expert", nearest.divisors(experts), lambda _: True)
         yield ConfigError("parallel.expert", degree, rule, legal)
     if not _divides_world(spec):
         inside, stages = spec.parallel.expert_tensor or spec.parallel.tensor, spec.parallel.pipeline
@@ -39,8 +38,8 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
             f" hold one copy of the experts; it must divide the world of {spec.gpus}"
         )
         legal = chain(
-            ways.nearest(spec, "parallel.expert", ways.divisors(experts), _divides_world),
-            ways.nearest(spec, "parallel.expert_tensor", range(1, inside), _divides_world, limit=2),
+            nearest.nearest(spec, "parallel.expert", nearest.divisors(experts), _divides_world),
+            nearest.nearest(spec, "parallel.expert_tensor", range(1, inside), _divides_world, limit=2),
         )
         yield ConfigError("parallel.expert", degree, rule, legal)
 

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from fractions import Fraction
 from itertools import chain
 
-from launcher import ways
 from launcher.errors import ConfigError
 from launcher.rank.view import RankView
-from launcher.spec import RunSpec
+from launcher.spec import RunSpec, edit, nearest
 
 _ROUND = "microbatch-group-size-per-virtual-pipeline-stage"
 """Megatron-LM's argument for the micro-batches of a round, the pipeline's length where it is not given."""
@@ -121,7 +120,7 @@ def _without_stages(spec: RunSpec) -> Iterator[ConfigError]:
         value, path = getattr(spec.parallel, name), f"parallel.{name}"
         if value != neutral:
             rule = "it belongs to a pipeline, and parallel.pipeline is 1"
-            yield ConfigError(path, value, rule, [ways.override(path, neutral), "parallel.pipeline=2"])
+            yield ConfigError(path, value, rule, [edit.override(path, neutral), "parallel.pipeline=2"])
 
 
 def _shares_out(spec: RunSpec) -> bool:
@@ -144,31 +143,31 @@ def _whole_chunks(spec: RunSpec) -> bool:
 def _uneven(spec: RunSpec) -> ConfigError:
     layers, stages = spec.model.num_hidden_layers, spec.parallel.pipeline
     first, last = spec.parallel.first_stage_layers, spec.parallel.last_stage_layers
-    legal = ways.nearest(spec, "parallel.pipeline", ways.divisors(layers), _shares_out)
+    legal = nearest.nearest(spec, "parallel.pipeline", nearest.divisors(layers), _shares_out)
     if first is None and last is None:
         rule = f"pipeline stages must divide the {layers} layers, or the first and last stage have sizes of their own"
         ends = range(1, layers)
-        own = ways.nearest(spec, "parallel.first_stage_layers", ends, _shares_out, limit=1)
+        own = nearest.nearest(spec, "parallel.first_stage_layers", ends, _shares_out, limit=1)
         return ConfigError("parallel.pipeline", stages, rule, chain(legal, own))
     path = "parallel.first_stage_layers" if first is not None else "parallel.last_stage_layers"
     rule = f"what the first and last stage leave of the {layers} layers must be shared equally by the other stages"
-    sizes = ways.nearest(spec, path, range(1, layers), _shares_out, limit=2)
+    sizes = nearest.nearest(spec, path, range(1, layers), _shares_out, limit=2)
     return ConfigError(path, first if first is not None else last, rule, chain(sizes, legal))
 
 
 def _uneven_chunks(spec: RunSpec) -> ConfigError:
     chunks, path = spec.parallel.virtual_pipeline, "parallel.virtual_pipeline"
-    whole = ways.changed(spec, path, 1)
+    whole = edit.changed(spec, path, 1)
     per_stage = sorted({len(stage_layers(whole, stage)) for stage in range(spec.parallel.pipeline)})
     rule = f"model chunks must divide the {' and '.join(map(str, per_stage))} layers of a stage"
-    return ConfigError(path, chunks, rule, ways.nearest(spec, path, ways.divisors(max(per_stage)), _whole_chunks))
+    return ConfigError(path, chunks, rule, nearest.nearest(spec, path, nearest.divisors(max(per_stage)), _whole_chunks))
 
 
 def _schedule(spec: RunSpec) -> Iterator[ConfigError]:
     schedule, chunks = spec.parallel.schedule, spec.parallel.virtual_pipeline
     if schedule == "interleaved" and chunks == 1:
         per_stage = spec.model.num_hidden_layers // spec.parallel.pipeline
-        legal = ways.nearest(spec, "parallel.virtual_pipeline", ways.divisors(per_stage), _whole_chunks, limit=2)
+        legal = nearest.nearest(spec, "parallel.virtual_pipeline", nearest.divisors(per_stage), _whole_chunks, limit=2)
         rule = "the interleaved schedule needs several model chunks on each stage (parallel.virtual_pipeline)"
         yield ConfigError("parallel.schedule", schedule, rule, chain(legal, ("parallel.schedule=1f1b",)))
     if schedule not in ("1f1b", "interleaved") and chunks > 1:
@@ -200,8 +199,8 @@ def _broken_rounds(spec: RunSpec) -> ConfigError:
     )
     rule = f"the interleaved schedule needs {needed}, and an optimizer step has {count}"
     round_trip = spec.train.micro_batch_size * spec.data_degree * size
-    candidates = ways.multiples_around(spec.global_batch_size, round_trip)
-    legal = ways.nearest(spec, "train.global_batch_size", candidates, _full_rounds, limit=2)
+    candidates = nearest.multiples_around(spec.global_batch_size, round_trip)
+    legal = nearest.nearest(spec, "train.global_batch_size", candidates, _full_rounds, limit=2)
     way_out = chain(legal, ("parallel.virtual_pipeline=1",))
     return ConfigError("train.global_batch_size", spec.global_batch_size, rule, way_out)
 

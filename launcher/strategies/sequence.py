@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from fractions import Fraction
 from itertools import chain
 
-from launcher import ways
 from launcher.errors import ConfigError
 from launcher.rank.view import RankView
-from launcher.spec import RunSpec
+from launcher.spec import RunSpec, nearest
 
 
 def apply(view: RankView, spec: RunSpec) -> RankView:
@@ -30,8 +29,8 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     elif spec.gpus % spec.model_parallel == 0 and not _divides(spec):  # Else there is no such group of ranks.
         length, cut = spec.sequence_length, degree * spec.parallel.context * spec.parallel.ulysses
         rule = f"with parallel.sequence=true it must be a multiple of {cut}, the ranks that share a sequence"
-        candidates = ways.multiples_around(length, cut)
-        legal = ways.nearest(spec, "train.sequence_length", candidates, _divides, limit=2)
+        candidates = nearest.multiples_around(length, cut)
+        legal = nearest.nearest(spec, "train.sequence_length", candidates, _divides, limit=2)
         yield ConfigError("train.sequence_length", length, rule, chain(legal, ("parallel.sequence=false",)))
 
 

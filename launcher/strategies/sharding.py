@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 
-from launcher import ways
 from launcher.errors import ConfigError
 from launcher.rank.view import RankView, StateShares
-from launcher.spec import RunSpec
+from launcher.spec import RunSpec, edit
 
 
 def apply(view: RankView, spec: RunSpec) -> RankView:
@@ -56,5 +55,5 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
     meant = spec.parallel.shard or spec.zero.stage > (1 if spec.backend.name == "megatron" else 0)
     if meant and spec.shard_degree == 1:
         rule = f"one rank would hold all shards of the world of {spec.gpus}: nothing is saved by it"
-        more = ways.override("cluster.gpus_per_node", 2 * spec.cluster.gpus_per_node)
+        more = edit.override("cluster.gpus_per_node", 2 * spec.cluster.gpus_per_node)
         yield ConfigError("zero.stage", spec.zero.stage, rule, [more])

@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from fractions import Fraction
 from itertools import chain
 
-from launcher import ways
 from launcher.errors import ConfigError
 from launcher.rank.view import RankView
-from launcher.spec import RunSpec
+from launcher.spec import RunSpec, nearest
 
 
 def apply(view: RankView, spec: RunSpec) -> RankView:
@@ -29,13 +28,15 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
         heads, tensor = spec.model.num_attention_heads, spec.parallel.tensor
         of = f"{heads} attention heads" if tensor == 1 else f"{heads} attention heads / tensor {tensor}"
         rule = f"Ulysses ranks exchange tokens for heads: they must divide the {of}"
-        legal = ways.nearest(spec, "parallel.ulysses", ways.divisors(heads), _whole_heads)
+        legal = nearest.nearest(spec, "parallel.ulysses", nearest.divisors(heads), _whole_heads)
         yield ConfigError("parallel.ulysses", degree, rule, legal)
     if not _equal_parts(spec):
         length, cut = spec.sequence_length, degree * spec.parallel.context
         rule = f"must be a multiple of {cut}, the ranks that share a sequence"
-        legal = ways.nearest(spec, "train.sequence_length", ways.multiples_around(length, cut), _equal_parts, limit=2)
-        smaller = ways.nearest(spec, "parallel.ulysses", range(1, degree), _equal_parts, limit=2)
+        legal = nearest.nearest(
+            spec, "train.sequence_length", nearest.multiples_around(length, cut), _equal_parts, limit=2
+        )
+        smaller = nearest.nearest(spec, "parallel.ulysses", range(1, degree), _equal_parts, limit=2)
         yield ConfigError("train.sequence_length", length, rule, chain(legal, smaller))
 
 

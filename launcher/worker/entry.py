@@ -8,8 +8,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from launcher.parse import parse
 from launcher.spec import RunSpec
+from launcher.spec.parse import parse
 from launcher.worker import process
 
 

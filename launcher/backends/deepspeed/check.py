@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcher import ways
 from launcher.backends import _models, _worker
 from launcher.backends.deepspeed import extra, optimizer, pipeline, precision, tensor, ulysses
 from launcher.errors import ConfigError
-from launcher.spec import RunSpec
+from launcher.spec import RunSpec, edit, nearest
 
 _AXES = {
     "context": "cp",
@@ -47,16 +46,16 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
     zero = spec.zero
     if zero.stage < 3:
         for path, neutral in _STAGE_3.items():
-            if ways.value_at(spec, path) != neutral:
+            if edit.value_at(spec, path) != neutral:
                 rule = f"DeepSpeed reads it at stage 3 alone, and this is stage {zero.stage}"
-                yield ConfigError(path, ways.value_at(spec, path), rule, ["zero=3", ways.override(path, neutral)])
+                yield ConfigError(path, edit.value_at(spec, path), rule, ["zero=3", edit.override(path, neutral)])
     if spec.hardware.device == "cuda" and not optimizer.is_torch(spec):
         kernel = "FusedAdam" if zero.offload_optimizer == "none" else "DeepSpeedCPUAdam"
         when = "on each node at first use, which takes a compiler and minutes"
         rule = f"DeepSpeed compiles its {kernel} {when}; torch's AdamW needs neither"
         yield ConfigError("optimizer.fused", None, rule, ["optimizer.fused=true"])
     for path in ("zero.offload_optimizer", "zero.offload_parameters"):
-        if ways.value_at(spec, path) == "nvme":
+        if edit.value_at(spec, path) == "nvme":
             rule = "DeepSpeed 0.19.8 restores neither weights nor optimizer states from NVMe: the run cannot be resumed"
             yield ConfigError(path, "nvme", rule, [f"{path}=cpu", "save.export=safetensors"])
     if zero.hpz > spec.cluster.gpus_per_node:
@@ -91,7 +90,7 @@ def _stages(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError("zero.hpz", zero.hpz, rule, ["zero.hpz=1", "zero=3"])
     elif spec.gpus % zero.hpz:
         path = "zero.hpz"
-        legal = ways.nearest(spec, path, ways.divisors(spec.gpus), lambda _: True, limit=2)
+        legal = nearest.nearest(spec, path, nearest.divisors(spec.gpus), lambda _: True, limit=2)
         yield ConfigError(path, zero.hpz, f"must divide the {spec.gpus} ranks", legal)
 
 
@@ -124,7 +123,7 @@ def _optimizer(spec: RunSpec) -> Iterator[ConfigError]:
         if getattr(spec.optimizer, key) is not None and spec.zero.offload_optimizer == "nvme":
             rule = "NVMe offload swaps the state of DeepSpeedCPUAdam, which has no such choice"
             path = f"optimizer.{key}"
-            yield ConfigError(path, ways.value_at(spec, path), rule, [f"{path}=null", "zero.offload_optimizer=cpu"])
+            yield ConfigError(path, edit.value_at(spec, path), rule, [f"{path}=null", "zero.offload_optimizer=cpu"])
 
 
 def _training(spec: RunSpec) -> Iterator[ConfigError]:

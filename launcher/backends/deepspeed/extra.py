@@ -6,9 +6,8 @@ import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from launcher import ways
 from launcher.errors import ConfigError
-from launcher.spec import RunSpec
+from launcher.spec import RunSpec, edit, nearest
 
 SETTINGS = {
     "train_batch_size": "train.global_batch_size",
@@ -103,8 +102,8 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
             yield ConfigError(f"backend.extra.{path}", value, rule, _same_by_setting(spec, path, setting, value))
         elif path.partition(".")[0] == "tensor_parallel" and spec.parallel.tensor == 1:
             rule = "DeepSpeed reads it only where tensors are cut, and this run cuts none"
-            degrees = ways.divisors(spec.model.key_value_heads)
-            cut = ways.nearest(spec, "parallel.tensor", degrees, _cuts_tensors, limit=2)
+            degrees = nearest.divisors(spec.model.key_value_heads)
+            cut = nearest.nearest(spec, "parallel.tensor", degrees, _cuts_tensors, limit=2)
             yield ConfigError(f"backend.extra.{path}", value, rule, cut)
 
 
@@ -143,7 +142,7 @@ def _plain(value: Any) -> Any:
 
 def _near(known: list[str], key: str, value: Any) -> list[str]:
     near = difflib.get_close_matches(key, known, n=2)
-    return [f"+backend.extra.{name}={ways.override('', value)[1:]}" for name in near]
+    return [f"+backend.extra.{name}={edit.override('', value)[1:]}" for name in near]
 
 
 def _same_by_setting(spec: RunSpec, path: str, setting: str, value: Any) -> list[str]:
@@ -159,4 +158,4 @@ def _same_by_setting(spec: RunSpec, path: str, setting: str, value: Any) -> list
         return [f"optimizer.{key}={value}"] if key else ["optimizer=adamw", "optimizer=sgd"]
     if setting == "optimizer.schedule":
         return [f"optimizer.schedule={name}" for name in ("constant", "linear", "cosine")]
-    return [ways.override(setting, value)]
+    return [edit.override(setting, value)]

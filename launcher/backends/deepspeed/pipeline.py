@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcher import ways
 from launcher.errors import ConfigError
 from launcher.rank.model import Held
 from launcher.rank.tensors import Saved
-from launcher.spec import RunSpec
+from launcher.spec import RunSpec, edit
 from launcher.terms import ALWAYS, MemoryTerm, Moment, Pile
 
 _SOURCE = "DeepSpeed 0.19.8 runtime/pipe/engine.py, pipe_buffers and _allocate_or_extend_buffers"
@@ -32,10 +31,10 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.parallel.pipeline == 1:
         return
     for path, (neutral, reason) in _NEUTRAL.items():
-        value = ways.value_at(spec, path)
+        value = edit.value_at(spec, path)
         if value not in (neutral, False):
             rule = f"DeepSpeed's PipelineModule does not do it: {reason}"
-            yield ConfigError(path, value, rule, [ways.override(path, neutral), "parallel.pipeline=1"])
+            yield ConfigError(path, value, rule, [edit.override(path, neutral), "parallel.pipeline=1"])
     if spec.zero.stage == 0 and spec.precision.compute != "fp32":
         rule = (
             "without ZeRO, PipelineModule steps in bf16 by BF16_Optimizer, whose memory and maths are not tested here"

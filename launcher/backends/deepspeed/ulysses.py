@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from math import lcm
 from typing import Any
 
-from launcher import ways
 from launcher.backends import _models
 from launcher.backends.deepspeed.dtypes import dtypes
 from launcher.errors import ConfigError
-from launcher.spec import RunSpec
+from launcher.spec import RunSpec, edit
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
@@ -23,9 +22,9 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
         way_out = ["model.attention=sdpa", "parallel.ulysses=1"]
         yield ConfigError("model.attention", spec.model.attention, rule, way_out)
     for path in ("parallel.tensor", "parallel.pipeline", "zero.hpz"):
-        if (degree := ways.value_at(spec, path)) != 1:
+        if (degree := edit.value_at(spec, path)) != 1:
             rule = "DeepSpeed's groups for it know nothing of ranks that share a sequence"
-            yield ConfigError(path, degree, rule, [ways.override(path, 1), "parallel.ulysses=1"])
+            yield ConfigError(path, degree, rule, [edit.override(path, 1), "parallel.ulysses=1"])
 
 
 def key_heads(spec: RunSpec) -> int | None:

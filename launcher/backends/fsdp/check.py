@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcher import ways
 from launcher.backends import _models, _worker
 from launcher.backends.fsdp import context
 from launcher.backends.fsdp.dtypes import dtypes
 from launcher.errors import ConfigError
-from launcher.spec import RunSpec
+from launcher.spec import RunSpec, edit, nearest
 
 _SCHEDULES = ("1f1b", "gpipe", "interleaved")
 """Of ``torch.distributed.pipelining``, those whose activations in flight ``launcher.strategies.pipeline`` knows."""
@@ -56,9 +55,9 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError("train.compile", True, rule, ["train.compile=false", "checkpointing=full"])
     if spec.script is None and spec.optimizer.name == "sgd":
         for path, neutral in _SECOND_MOMENT.items():
-            if (value := ways.value_at(spec, path)) != neutral:
+            if (value := edit.value_at(spec, path)) != neutral:
                 rule = "sgd has no second moment; it reads optimizer.beta1 as its momentum"
-                yield ConfigError(path, value, rule, ["optimizer=adamw", ways.override(path, neutral)])
+                yield ConfigError(path, value, rule, ["optimizer=adamw", edit.override(path, neutral)])
 
 
 def _axes(spec: RunSpec) -> Iterator[ConfigError]:
@@ -147,9 +146,9 @@ def _engine(spec: RunSpec) -> Iterator[ConfigError]:
     if not spec.parallel.shard:
         idle, owner, way = (_SHARDED_ALONE, "FSDP2", "parallel=fsdp")
     for path, neutral in idle.items():
-        value = ways.value_at(spec, path)
+        value = edit.value_at(spec, path)
         if value != neutral:
-            yield ConfigError(path, value, f"it is read by {owner} alone", [way, ways.override(path, neutral)])
+            yield ConfigError(path, value, f"it is read by {owner} alone", [way, edit.override(path, neutral)])
     if spec.backend.extra:
         rule = "FSDP2 and DDP have no further settings to hand over"
         yield ConfigError("backend.extra", dict(spec.backend.extra), rule, [])
@@ -175,7 +174,7 @@ def _precision(spec: RunSpec) -> Iterator[ConfigError]:
         if value not in legal:
             path = f"precision.{key}"
             found = getattr(spec.precision, key)
-            yield ConfigError(path, found, f"here it is {what}", [ways.override(path, value) for value in legal])
+            yield ConfigError(path, found, f"here it is {what}", [edit.override(path, value) for value in legal])
     if meaning.master is not None:
         rule = "torch's optimizers keep no second copy of the parameters"
         yield ConfigError("precision.master", meaning.master, rule, ["precision.master=null", "parallel=zero3"])
@@ -217,5 +216,7 @@ def _unpacked_on_the_cpu(spec: RunSpec) -> Iterator[ConfigError]:
             rule = (
                 f"on the CPU bitsandbytes unpacks rows of whole blocks of {_NF4_BLOCK} values, and these have {length}"
             )
-            legal = [multiple for multiple in ways.multiples_around(length, _NF4_BLOCK, 1) if path != "model.head_dim"]
-            yield ConfigError(path, ways.value_at(spec, path), rule, [ways.override(path, each) for each in legal])
+            legal = [
+                multiple for multiple in nearest.multiples_around(length, _NF4_BLOCK, 1) if path != "model.head_dim"
+            ]
+            yield ConfigError(path, edit.value_at(spec, path), rule, [edit.override(path, each) for each in legal])

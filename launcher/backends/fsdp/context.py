@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcher import ways
 from launcher.errors import ConfigError
-from launcher.spec import RunSpec
+from launcher.spec import RunSpec, edit
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
@@ -32,4 +31,4 @@ def _obstacles(spec: RunSpec) -> Iterator[tuple[str, object, str, list[str]]]:
         yield "train.compile", True, rule, ["train.compile=false"]
     if spec.parallel.pipeline > 1:
         rule = "pipeline stages hand on whole sequences in this version"
-        yield "parallel.pipeline", spec.parallel.pipeline, rule, [ways.override("parallel.pipeline", 1)]
+        yield "parallel.pipeline", spec.parallel.pipeline, rule, [edit.override("parallel.pipeline", 1)]

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcher import ways
 from launcher.backends.megatron import checkout, conversion, extra, models, network
 from launcher.backends.megatron.arguments import name
 from launcher.backends.megatron.dtypes import dtypes
 from launcher.backends.megatron.overheads import VOCABULARY_MULTIPLE
 from launcher.errors import ConfigError
-from launcher.spec import RunSpec
+from launcher.spec import RunSpec, edit, nearest
 
 _OPTIMIZERS = ("adamw", "sgd", "lion", "muon")
 _MODULES = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts")
@@ -69,7 +68,7 @@ def _instances(spec: RunSpec) -> Iterator[ConfigError]:
         rule = (
             f"replicas are instances of the distributed optimizer, which must divide the {copies} copies of the experts"
         )
-        legal = ways.nearest(spec, path, ways.divisors(copies), lambda _: True)
+        legal = nearest.nearest(spec, path, nearest.divisors(copies), lambda _: True)
         yield ConfigError(path, parallel.replicate, rule, legal)
 
 
@@ -157,7 +156,7 @@ def _one_gradient_buffer(spec: RunSpec) -> Iterator[ConfigError]:
         if len(others) == 1 and value not in others:
             path, same = f"precision.{key}", others.pop()
             rule = f"Megatron-LM has one gradient buffer, and the other uses of it are {same}"
-            yield ConfigError(path, value, rule, [ways.override(path, same)])
+            yield ConfigError(path, value, rule, [edit.override(path, same)])
 
 
 def _precision_aware(spec: RunSpec) -> Iterator[ConfigError]:
@@ -171,7 +170,7 @@ def _precision_aware(spec: RunSpec) -> Iterator[ConfigError]:
         way_out = [f"{path}=null"]
         if spec.optimizer.name == "adamw":
             way_out.append("zero.stage=1")
-        yield ConfigError(path, ways.value_at(spec, path), rule, way_out)
+        yield ConfigError(path, edit.value_at(spec, path), rule, way_out)
 
 
 def _checkpointing(spec: RunSpec) -> Iterator[ConfigError]:
@@ -180,13 +179,13 @@ def _checkpointing(spec: RunSpec) -> Iterator[ConfigError]:
     if unknown:
         rule = f"Megatron-LM recomputes the modules {', '.join(_MODULES)}"
         known = [name for name in checkpointing.modules if name in _MODULES]
-        way_out = [ways.override("checkpointing.modules", known or ["core_attn"])]
+        way_out = [edit.override("checkpointing.modules", known or ["core_attn"])]
         yield ConfigError("checkpointing.modules", list(checkpointing.modules), rule, way_out)
     yield from _recomputed(spec)
     if "mla_up_proj" in checkpointing.modules and not spec.model.kv_lora_rank:
         rest = [name for name in checkpointing.modules if name != "mla_up_proj"]
         rule = "mla_up_proj belongs to multi-head latent attention, and model.kv_lora_rank is 0"
-        way_out = [ways.override("checkpointing.modules", rest)]
+        way_out = [edit.override("checkpointing.modules", rest)]
         yield ConfigError("checkpointing.modules", list(checkpointing.modules), rule, way_out)
 
 
@@ -195,13 +194,13 @@ def _recomputed(spec: RunSpec) -> Iterator[ConfigError]:
     modules, path = spec.checkpointing.modules, "checkpointing.modules"
     if "moe_act" in modules and not (spec.model.num_experts and network.grouped_gemm(spec)):
         rule = "moe_act is part of grouped experts, which need a model with experts and a GPU of capability 8.0"
-        way_out = [ways.override(path, [name for name in modules if name != "moe_act"])]
+        way_out = [edit.override(path, [name for name in modules if name != "moe_act"])]
         yield ConfigError(path, list(modules), rule, way_out)
     scaled = [name for name in modules if name in ("moe_act", "layernorm")]
     if spec.precision.compute == "fp8" and spec.precision.recipe == "delayed" and scaled:
         rule = f"{' and '.join(scaled)} cannot be recomputed with delayed scaling"
         rest = [name for name in modules if name not in scaled]
-        way_out = [ways.override(path, rest), "precision.recipe=tensorwise"]
+        way_out = [edit.override(path, rest), "precision.recipe=tensorwise"]
         yield ConfigError(path, list(modules), rule, way_out)
 
 
@@ -258,9 +257,9 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
 def _idle(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.optimizer.name == "sgd":
         for path, neutral in _SECOND_MOMENT.items():
-            if (value := ways.value_at(spec, path)) != neutral:
+            if (value := edit.value_at(spec, path)) != neutral:
                 rule = "sgd has no second moment; it reads optimizer.beta1 as its momentum"
-                yield ConfigError(path, value, rule, ["optimizer=adamw", ways.override(path, neutral)])
+                yield ConfigError(path, value, rule, ["optimizer=adamw", edit.override(path, neutral)])
     balanced = any(name(key) in _BALANCING for key in spec.backend.extra)
     if spec.model.num_experts and spec.model.family != "deepseek" and not balanced:
         rule = "no loss balances the experts, as with the other engines: a router may leave most of them idle"
@@ -277,4 +276,4 @@ def _padded(spec: RunSpec) -> Iterator[ConfigError]:
             f"Megatron-LM pads the vocabulary to a multiple of {VOCABULARY_MULTIPLE} x tensor"
             f" {spec.parallel.tensor}: {padded} rows, and as many logits"
         )
-        yield ConfigError("model.vocab_size", size, rule, [ways.override("model.vocab_size", padded)])
+        yield ConfigError("model.vocab_size", size, rule, [edit.override("model.vocab_size", padded)])

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcher import ways
 from launcher.errors import ConfigError
-from launcher.spec import RunSpec
+from launcher.spec import RunSpec, edit
 
 _WORKER_ALONE: dict[str, object] = {"data.shuffle": True, "data.token_dtype": "uint16"}
 """Settings that only the worker reads, with the values at which they ask for nothing (conf/data/_base.yaml)."""
@@ -17,9 +16,9 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.backend.path is None:
         return
     for path, neutral in _WORKER_ALONE.items():
-        if (value := ways.value_at(spec, path)) != neutral:
+        if (value := edit.value_at(spec, path)) != neutral:
             rule = "it is read by the launcher's worker; a checkout's pretrain_gpt.py shuffles its indexed data set"
-            yield ConfigError(path, value, rule, [ways.override(path, neutral), "backend.path=null"])
+            yield ConfigError(path, value, rule, [edit.override(path, neutral), "backend.path=null"])
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from launcher import ways
 from launcher.backends.megatron.arguments import name
 from launcher.backends.megatron.implementation import COUNTED
 from launcher.errors import ConfigError
-from launcher.spec import RunSpec
+from launcher.spec import RunSpec, edit
 
 SETTINGS: Mapping[str, str] = {
     "accumulate-allreduce-grads-in-fp32": "precision.accumulate",
@@ -141,9 +140,9 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
 def _by_setting(spec: RunSpec, setting: str, value: Any) -> str:
     """The setting with the argument's number, or where its words are."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    present = ways.value_at(spec, setting)
+    present = edit.value_at(spec, setting)
     if number and not isinstance(present, bool | str | tuple):
-        return ways.override(setting, value)
+        return edit.override(setting, value)
     return f"launch show {setting.partition('.')[0]}"
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from launcher import ways
 from launcher.backends import _validator as engines
 from launcher.backends._validator import Judgement
 from launcher.backends.megatron import installed
@@ -18,7 +17,7 @@ from launcher.backends.megatron.extra import SETTINGS
 from launcher.backends.megatron.translate import environment
 from launcher.capability import capability
 from launcher.errors import ConfigError
-from launcher.spec import RunSpec
+from launcher.spec import RunSpec, edit
 
 VALIDATOR = "launcher.worker.megatron_validate"
 
@@ -70,7 +69,7 @@ def explained(spec: RunSpec, answer: dict[str, Any], version: str) -> ConfigErro
     if "unrecognized arguments" in text and (key := next((extra[word] for word in names if word in extra), None)):
         value = spec.backend.extra[key]
         rule = f"megatron-core {version} has no argument --{name(key)}"
-        near = [f"+backend.extra.{word.lstrip('-')}={ways.override('', value)[1:]}" for word in answer["near"]]
+        near = [f"+backend.extra.{word.lstrip('-')}={edit.override('', value)[1:]}" for word in answer["near"]]
         return ConfigError(f"backend.extra.{key}", value, rule, [*near, f"+backend.extra.{key}=null"])
     rule = f"Megatron-LM {version} refuses it: {text}"
     for word in names:
@@ -81,7 +80,7 @@ def explained(spec: RunSpec, answer: dict[str, Any], version: str) -> ConfigErro
             return ConfigError(f"backend.extra.{key}", value, rule, way_out)
         if word in SETTINGS and SETTINGS[word] != "run.directory":
             path = SETTINGS[word]
-            return ConfigError(path, ways.value_at(spec, path), rule, [f"launch show {path.partition('.')[0]}"])
+            return ConfigError(path, edit.value_at(spec, path), rule, [f"launch show {path.partition('.')[0]}"])
     return ConfigError("backend", spec.backend.name, rule, ["--no-native"])
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from launcher import ways
-from launcher.spec import RunSpec
+from launcher.spec import RunSpec, edit
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,5 +22,5 @@ type Neighbour = Callable[[RunSpec], Iterator[Change]]
 
 def set_to(spec: RunSpec, cost: str, settings: dict[str, object], shown: tuple[str, ...] | None = None) -> Change:
     """Keys set to values; ``shown`` are other words for the same."""
-    overrides = shown or tuple(ways.override(path, value) for path, value in settings.items())
-    return Change(overrides, ways.changed_at(spec, settings), cost)
+    overrides = shown or tuple(edit.override(path, value) for path, value in settings.items())
+    return Change(overrides, edit.changed_at(spec, settings), cost)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcher import ways
 from launcher.preflight.changes.change import Change, set_to
-from launcher.spec import PrecisionSpec, RunSpec
+from launcher.spec import PrecisionSpec, RunSpec, nearest
 
 _FP32 = PrecisionSpec(
     name="fp32",
@@ -92,7 +91,7 @@ def smaller_micro_batch(spec: RunSpec) -> Iterator[Change]:
     settings: dict[str, object] = {}
     if spec.train.global_batch_size is None:
         settings["train.global_batch_size"] = total
-    for smaller in reversed(ways.divisors(size)[:-1]):
+    for smaller in reversed(nearest.divisors(size)[:-1]):
         count = spec.gradient_accumulation * size // smaller
         cost = f"{count} micro-batches of {smaller} a step: smaller matrix products"
         yield set_to(spec, cost, {"train.micro_batch_size": smaller, **settings})

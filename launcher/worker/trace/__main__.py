@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from launcher.errors import LauncherError
-from launcher.parse import parse
 from launcher.spec import RunSpec
+from launcher.spec.parse import parse
 from launcher.worker.trace import adapt
 
 

@@ -1,0 +1,26 @@
+"""The keys of ``data``: what it is trained on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from launcher.spec.values import (
+    Natural,
+    Probability,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSpec:
+    """Where tokens come from. ``path`` may hold globs and ``{stdlib}``, the folder of Python's own sources."""
+
+    source: Literal["synthetic", "text", "tokens", "huggingface"]
+    path: str | None
+    tokenizer: str
+    split: str
+    column: str
+    token_dtype: Literal["uint16", "uint32"]
+    eval_fraction: Probability
+    workers: Natural
+    shuffle: bool

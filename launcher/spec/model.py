@@ -1,0 +1,92 @@
+"""The keys of ``model`` and ``adapter``: what is trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from launcher.spec.values import (
+    Count,
+    Layers,
+    Natural,
+    Positive,
+    Probability,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """A transformer by the names of Hugging Face ``config.json`` for Llama and Qwen; sizes are element counts."""
+
+    name: str
+    family: str
+    num_hidden_layers: Layers
+    hidden_size: Count
+    intermediate_size: Count
+    num_attention_heads: Count
+    num_key_value_heads: Count | None
+    head_dim: Count | None
+    vocab_size: Count
+    tie_word_embeddings: bool
+    hidden_act: Literal["silu", "gelu", "gelu_new", "relu", "squared_relu"]
+    normalization: Literal["rmsnorm", "layernorm"]
+    position_embedding: Literal["rope", "learned", "none"]
+    rope_theta: Positive
+    norm_epsilon: Positive
+    attention_bias: bool
+    mlp_bias: bool
+    qk_norm: bool
+    max_position_embeddings: Count
+    dropout: Probability
+    initializer_range: Positive
+    num_experts: Natural
+    num_experts_per_tok: Natural
+    moe_intermediate_size: Natural
+    num_shared_experts: Natural
+    first_dense_layers: Natural
+    q_lora_rank: Natural
+    kv_lora_rank: Natural
+    qk_nope_head_dim: Natural
+    qk_rope_head_dim: Natural
+    v_head_dim: Natural
+    attention: Literal["flash", "sdpa", "eager"]
+    weights: str | None
+    trust_remote_code: bool
+    source: str
+
+    @property
+    def gated(self) -> bool:
+        """Whether the MLP has a gate projection (SwiGLU), as the families with SiLU have."""
+        return self.hidden_act == "silu"
+
+    @property
+    def query_size(self) -> int:
+        """Elements of all query heads of one token."""
+        return self.num_attention_heads * self.head_size
+
+    @property
+    def head_size(self) -> int:
+        """Elements of one head: ``head_dim``, or the hidden size shared among the heads."""
+        return self.head_dim or self.hidden_size // self.num_attention_heads
+
+    @property
+    def key_value_heads(self) -> int:
+        """Key and value heads: as set, or one for every query head (multi-head attention)."""
+        return self.num_key_value_heads or self.num_attention_heads
+
+    @property
+    def key_value_size(self) -> int:
+        """Elements of all key heads of one token; the values have as many."""
+        return self.key_value_heads * self.head_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterSpec:
+    """Parameter-efficient fine-tuning: ``targets`` are module names as ``peft`` takes them."""
+
+    name: Literal["none", "lora", "qlora"]
+    rank: Count
+    alpha: Count
+    dropout: Probability
+    targets: tuple[str, ...]
+    double_quant: bool

@@ -1,0 +1,48 @@
+"""The keys of ``save``, ``tracking``, ``run`` and ``sweep``: what a run leaves behind, and under which name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from launcher.spec.values import (
+    Count,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveSpec:
+    """Checkpoints: every how many steps, how many to keep, where to start from; ``async`` is a Python keyword."""
+
+    every: Count | None
+    keep: Count
+    load: str | None
+    asynchronous: bool
+    last: bool
+    export: Literal["none", "safetensors"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackingSpec:
+    """An experiment tracker beside ``metrics.jsonl``; keys travel by the tracker's own environment variables."""
+
+    kind: Literal["none", "tensorboard", "wandb", "mlflow"]
+    project: str | None
+    uri: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunNames:
+    """The run's name and directory; both null gives ``runs/<time>-<model>-<preset>-<hash>``."""
+
+    name: str | None
+    directory: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepSpec:
+    """How ``launch -m`` explores; not part of what one run is."""
+
+    sampler: Literal["grid", "random", "tpe"]
+    budget: Count | None
+    parallelism: Count | None

@@ -1,0 +1,77 @@
+"""The keys of ``precision``, ``checkpointing``, ``optimizer`` and ``train``: how it is trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from launcher.spec.values import (
+    Count,
+    Dtype,
+    Natural,
+    NonNegative,
+    Positive,
+    Probability,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrecisionSpec:
+    """Number formats. ``None`` takes what the word ``compute`` means for the backend (``backends/<name>``)."""
+
+    name: str
+    compute: Dtype
+    parameters: Dtype | None
+    gradients: Dtype | None
+    accumulate: Dtype | None
+    master: Dtype | Literal["none"] | None
+    optimizer_states: Dtype | None
+    reduce: Dtype | None
+    recipe: Literal["delayed", "tensorwise", "blockwise", "mxfp8"] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointingSpec:
+    """Activation checkpointing: what is recomputed in the backward pass instead of kept."""
+
+    mode: Literal["none", "selective", "full"]
+    method: Literal["uniform", "block"]
+    modules: tuple[str, ...]
+    layers: Count | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerSpec:
+    """The optimizer, its schedule and clipping. ``fused``/``foreach`` as in ``torch.optim``; None is torch's choice."""
+
+    name: Literal["adamw", "adamw_8bit", "paged_adamw_8bit", "adafactor", "sgd", "lion", "muon"]
+    lr: Positive
+    min_lr: NonNegative
+    weight_decay: NonNegative
+    beta1: Probability
+    beta2: Probability
+    epsilon: Positive
+    clip: NonNegative
+    schedule: Literal["constant", "linear", "cosine"]
+    warmup_steps: Natural
+    fused: bool | None
+    foreach: bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainSpec:
+    """What is trained and for how long; batch sizes are sequences, lengths are tokens."""
+
+    sequence_length: Count | None
+    micro_batch_size: Count
+    global_batch_size: Count | None
+    steps: Count
+    seed: Natural
+    eval_every: Count | None
+    eval_steps: Count
+    log_every: Count
+    loss: Literal["full", "chunked", "fused"]
+    loss_chunk: Count
+    compile: bool
+    allocator: Literal["default", "expandable"]
+    timeout_s: Count
