@@ -14,17 +14,7 @@ from launcher.spec.output import RunNames, SaveSpec, SweepSpec, TrackingSpec
 from launcher.spec.parallel import BackendSpec, ParallelSpec, ZeroSpec
 from launcher.spec.run import RunSpec, World
 from launcher.spec.training import CheckpointingSpec, OptimizerSpec, PrecisionSpec, TrainSpec
-from launcher.spec.values import (
-    Count,
-    Device,
-    Dtype,
-    Natural,
-    NonNegative,
-    Offload,
-    Positive,
-    Probability,
-    Range,
-)
+from launcher.spec.values import Count, Device, Dtype, Natural, NonNegative, Offload, Positive, Probability, Range
 
 __all__ = [
     "AdapterSpec",

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from launcher.spec.values import (
-    Count,
-    Device,
-)
+from launcher.spec.values import Count, Device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,13 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from launcher.spec.values import (
-    Count,
-    Layers,
-    Natural,
-    Positive,
-    Probability,
-)
+from launcher.spec.values import Count, Layers, Natural, Positive, Probability
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

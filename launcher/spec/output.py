@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from launcher.spec.values import (
-    Count,
-)
+from launcher.spec.values import Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,13 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from launcher.spec.values import (
-    Count,
-    Natural,
-    Offload,
-    Positive,
-    Range,
-)
+from launcher.spec.values import Count, Natural, Offload, Positive, Range
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

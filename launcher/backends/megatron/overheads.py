@@ -7,12 +7,7 @@ from math import ceil
 
 from launcher.backends.megatron import permanent, sharded
 from launcher.backends.megatron.dtypes import dtypes
-from launcher.backends.megatron.implementation import (
-    Implementation,
-    fsdp,
-    implementation,
-    reads_gradients_as_they_are,
-)
+from launcher.backends.megatron.implementation import Implementation, fsdp, implementation, reads_gradients_as_they_are
 from launcher.backends.megatron.term import AFTER_BACKWARD, term
 from launcher.rank.engine import Engine
 from launcher.rank.model import Held
