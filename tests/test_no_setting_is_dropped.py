@@ -17,7 +17,7 @@ from launcher.preflight import assess, plan
 from launcher.rules.dependencies import REFUSED, WARNED
 from launcher.spec import RunSpec, edit
 from launcher.spec.parse import known_keys, parse, to_dict
-from launcher.submit import sbatch_text
+from launcher.submission.submit import sbatch_text
 from tests.helpers import make_spec
 from tests.settings_read import keys_read_by
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -12,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from launcher import files, node
+from launcher import files
 from launcher.errors import JobFailed
 from launcher.rundir import attempts, state, status
+from launcher.submission import node
+from launcher.submission.node_task import NodeTask
 
 
 def recorded(run: Path, program: str) -> Path:
@@ -163,3 +166,8 @@ def test_runs_are_found_by_name_and_by_path(tmp_path: Path) -> None:
     assert status.find(["a", "runs/a"], tmp_path) == [run, run]
     with pytest.raises(FileNotFoundError, match="nope"):
         status.find(["nope"], tmp_path)
+
+
+def test_a_job_that_was_queued_before_the_task_moved_still_finds_it() -> None:
+    task = pickle.loads(b"\x80\x02clauncher.submit\nNodeTask\n)\x81.")
+    assert type(task) is NodeTask

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from launcher.slurm import partitions
-from launcher.submit import sbatch_text
+from launcher.submission.submit import sbatch_text
 from slurm.dev_cluster import Cluster
 from tests.helpers import assert_golden, make_spec
 from tests.slurm_runs import SCRIPT, SLURM, launch
@@ -141,7 +141,7 @@ def test_a_controller_that_is_down_is_told_from_a_refusal(
     text = cluster.layout.conf.read_text().replace(f"SlurmctldPort={cluster.layout.port}", "SlurmctldPort=1")
     (tmp_path / "slurm.conf").write_text(text.replace("MessageTimeout=5", "MessageTimeout=1"))
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
-    monkeypatch.setattr("launcher.submit._PATIENCE_S", 0)
+    monkeypatch.setattr("launcher.submission.submit._PATIENCE_S", 0)
     answer = launch(*SLURM, "script=train.py", "run.name=a")
     assert answer.status == 4
     assert "Slurm does not answer: " in answer.err

@@ -21,7 +21,7 @@ from launcher.config.compose import Interval
 from launcher.errors import ConfigErrors, SubmitError
 from launcher.rundir import state
 from launcher.samplers import Tried
-from launcher.submit import one_at_a_time, resubmit
+from launcher.submission.submit import one_at_a_time, resubmit
 from tests.helpers import CPU_HOST, make_spec
 
 SCRIPT = """

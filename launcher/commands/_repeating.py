@@ -30,7 +30,7 @@ from launcher.rundir.lock import Lock
 from launcher.rundir.record import record
 from launcher.spec import RunSpec
 from launcher.spec.edit import changed
-from launcher.submit import submit
+from launcher.submission.submit import submit
 
 _POLL_S = 0.1
 _SHOWN = 12

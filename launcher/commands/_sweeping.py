@@ -22,7 +22,7 @@ from launcher.rundir.record import record
 from launcher.samplers import Tried
 from launcher.spec import DataSpec
 from launcher.spec.parse import parse
-from launcher.submit import one_at_a_time, submit, submit_all
+from launcher.submission.submit import one_at_a_time, submit, submit_all
 from launcher.sweep import Point, Sweep
 
 _TO_START = ("prepared", "failed", "cancelled", "lost")

@@ -15,7 +15,7 @@ from launcher.config import trust
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.rundir import attempts, status
 from launcher.spec.parse import parse
-from launcher.submit import resubmit
+from launcher.submission.submit import resubmit
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -113,7 +113,7 @@ def _refuse(assessment: Assessment, options: argparse.Namespace) -> None:
 
 
 def _start(planned: Plan, directory: Path, *, quiet: bool) -> int:
-    from launcher.submit import submit
+    from launcher.submission.submit import submit
 
     job_id = submit(directory, planned.spec)
     if planned.spec.cluster.kind == "slurm":

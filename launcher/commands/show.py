@@ -19,7 +19,7 @@ from launcher.job.job import RUN, Job
 from launcher.preflight.plan import Plan, plan
 from launcher.preflight.report import world_as_json
 from launcher.rundir.record import directory_of
-from launcher.submit import sbatch_text
+from launcher.submission.submit import sbatch_text
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

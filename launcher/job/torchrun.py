@@ -12,7 +12,7 @@ PORT = "{port}"
 IS_HOST = "{is_host}"
 RENDEZVOUS = "{rendezvous}"
 """Stand in argv for what only the node knows: the first host of the allocation, the job's port, whether this node is
-that host, and an id that differs for every allocation. ``launcher.node`` puts them in."""
+that host, and an id that differs for every allocation. ``launcher.submission.node`` puts them in."""
 
 SAVING_S = 120
 """Seconds that ranks have for their last checkpoint once they are asked to stop; torchrun's own 30 cut large ones."""

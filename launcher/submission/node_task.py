@@ -1,0 +1,75 @@
+"""What submitit pickles and starts on each node of a job."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from launcher.job import torchrun
+from launcher.slurm import client, jobs
+from launcher.submission import node
+
+_REQUEUE_PATIENCE_S = 90
+"""How long a job that has saved waits for the controller; beyond the margin that Slurm gave it, it is ended anyway."""
+
+
+class NodeTask:
+    """What submitit pickles: importable, with no state; all the job needs is in the run directory."""
+
+    def __call__(self, directory: str) -> None:
+        """Run this node's part of the job.
+
+        The signal that comes ahead of the end only sets a flag. Submitit's own handler would call any signal a time-out
+        in jobs of ten minutes or less, and decide within the handler what the ranks have yet to finish.
+        """
+        import submitit
+
+        environment = submitit.JobEnvironment()
+        if environment.cluster == "local":
+            node.run(Path(directory))
+            return
+        told = {signal.SIGUSR2: threading.Event(), signal.SIGTERM: threading.Event()}
+
+        def note(number: int, frame: FrameType | None) -> None:
+            told[signal.Signals(number)].set()
+
+        for each in told:
+            signal.signal(each, note)
+        job_id = environment.raw_job_id
+        attempt = f"{job_id}_{os.environ.get('SLURM_RESTART_COUNT', '0')}"
+        facts = {
+            torchrun.HOST: environment.hostnames[0],
+            torchrun.PORT: str(_port(job_id)),
+            torchrun.IS_HOST: "1" if environment.node == 0 else "0",
+            torchrun.RENDEZVOUS: attempt,
+        }
+        place = node.Place(
+            job_id=environment.job_id,
+            number=environment.node,
+            attempt=attempt,
+            told_to_save=told[signal.SIGUSR2],
+            told_to_end=told[signal.SIGTERM],
+            requeue=lambda: _requeue(environment.job_id),
+            seconds_left=lambda: jobs.seconds_left(environment.job_id),
+        )
+        node.run(Path(directory), facts=facts, place=place)
+
+    def checkpoint(self, directory: str) -> Any:
+        """Go back into the queue as it is: submitit asks only where the signal comes before :meth:`__call__` does."""
+        import submitit
+
+        return submitit.helpers.DelayedSubmission(self, directory)
+
+
+def _requeue(job_id: str) -> None:
+    """Put the job that we are part of back into the queue, even if the controller is away for a while."""
+    client.ask("scontrol", "requeue", job_id, patience_s=_REQUEUE_PATIENCE_S)
+
+
+def _port(job_id: str) -> int:
+    """A port for the rendezvous below Linux's ephemeral range (32768), the same on every node of the job."""
+    return 20000 + int("".join(filter(str.isdigit, job_id)) or 0) % 10000

@@ -1,0 +1,227 @@
+"""A recorded run started here or queued on Slurm; only this room imports submitit."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import os
+import shlex
+import signal
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from launcher import files
+from launcher.errors import SubmitError
+from launcher.rundir import attempts, state, status
+from launcher.slurm import client, jobs, precheck, script
+from launcher.spec import ClusterSpec, RunSpec
+from launcher.submission.node_task import NodeTask
+
+_ARRAY_SIZE = 1000
+"""Jobs of one array: Slurm's MaxArraySize is 1001 unless the site has set it, and indices lie below it."""
+
+_FOREVER_MIN = 60 * 24 * 365
+"""Submitit ends a local job after its time limit, two minutes unless it is given one."""
+
+
+_PATIENCE_S = 20
+"""How long a submission outlasts a controller that is being restarted."""
+
+
+def submit(directory: Path, spec: RunSpec) -> str:
+    """Start or queue a recorded run and return its job id (on this machine a process id).
+
+    Raises:
+        SubmitError: Slurm is missing, does not answer or refuses the job.
+        ConfigErrors: Slurm has no such partition, account or node.
+    """
+    with one_at_a_time(directory):
+        return _submit(directory, spec.cluster)
+
+
+def resubmit(directory: Path, spec: RunSpec) -> str:
+    """Start or queue a run again that has ended, or that nobody has submitted; of two launchers one does.
+
+    Raises:
+        SubmitError: It waits or runs, or as :func:`submit`.
+        ConfigErrors: As :func:`submit`.
+    """
+    with one_at_a_time(directory):
+        now = status.read(directory).state
+        if now in ("queued", "running", "requeued"):
+            raise SubmitError(f"{directory.name} is {now}: cancel it first, or wait")
+        state.forget_ending(directory)
+        return _submit(directory, spec.cluster)
+
+
+def _submit(directory: Path, cluster: ClusterSpec) -> str:
+    try:
+        return _to_slurm(directory, cluster) if cluster.kind == "slurm" else _start_here(directory, cluster)
+    except OSError as error:
+        raise SubmitError(f"the run directory {directory} cannot be written: {error.strerror or error}") from None
+
+
+def submit_all(recorded: Sequence[tuple[Path, RunSpec]], parallelism: int | None) -> list[str]:
+    """Queue recorded runs of a sweep on Slurm, one array for each shape of resources; the arrays' job ids.
+
+    Args:
+        recorded: Run directories with their specifications.
+        parallelism: At most so many of an array run at once; None leaves it to Slurm.
+
+    Raises:
+        SubmitError: Slurm is missing, does not answer or refuses a job.
+        ConfigErrors: Slurm has no such partition, account or node.
+    """
+    shapes: dict[str, list[Path]] = {}
+    for directory, spec in recorded:
+        shapes.setdefault(repr(script.parameters("", "", "", spec.cluster)), []).append(directory)
+    clusters = {directory: spec.cluster for directory, spec in recorded}
+    arrays = [chunk for alike in shapes.values() for chunk in itertools.batched(alike, _ARRAY_SIZE)]
+    return [_submit_array(chunk, clusters[chunk[0]], parallelism) for chunk in arrays]
+
+
+def _submit_array(recorded: Sequence[Path], cluster: ClusterSpec, parallelism: int | None) -> str:
+    """One array; its folder is its comment, by which a launcher that was killed finds it again."""
+    sweep = recorded[0].parent
+    try:
+        (sweep / "submitit").mkdir(exist_ok=True)
+        number = itertools.count(len(list((sweep / "submitit").iterdir())))
+        folder = next(path for each in number if not (path := sweep / "submitit" / str(each)).exists())
+        parameters = script.parameters(sweep.name, str(folder), str(sweep), cluster)
+        precheck.check(cluster, _script(parameters, cluster, folder, sweep), patience_s=_PATIENCE_S)
+        precheck.check_folder(sweep)
+        intent = {"kind": "slurm", "job_id": None, "comment": str(folder)}
+        for index, run in enumerate(recorded):
+            attempts.forget(run)
+            files.write_atomically(run / state.SUBMISSION, intent | ({"index": index} if len(recorded) > 1 else {}))
+        parameters["array_parallelism"] = parallelism or len(recorded)
+        ids = _submitted(folder, sweep, parameters, cluster, [str(run) for run in recorded])
+        for run, job_id in zip(recorded, ids, strict=True):
+            files.write_atomically(run / state.SUBMISSION, {**intent, "job_id": job_id})
+    except OSError as error:
+        raise SubmitError(f"the sweep's folder {sweep} cannot be written: {error.strerror or error}") from None
+    return ids[0].partition("_")[0]
+
+
+def _start_here(directory: Path, cluster: ClusterSpec) -> str:
+    import submitit
+
+    executor = submitit.LocalExecutor(folder=directory / "logs" / "submitit")
+    executor.update_parameters(**_local_parameters(cluster))
+    with _shielded():
+        job_id = str(executor.submit(NodeTask(), str(directory)).job_id)
+    files.write_atomically(directory / state.SUBMISSION, {"job_id": job_id, "kind": "local"})
+    return job_id
+
+
+def _to_slurm(directory: Path, cluster: ClusterSpec) -> str:
+    """Submit once, whatever happened before: a job whose id was never written down is found by its comment."""
+    found = status.adopted(directory)
+    if found is not None:
+        return found
+    folder = directory / "logs" / "submitit"
+    parameters = script.parameters(directory.name, str(folder), str(directory), cluster)
+    precheck.check(cluster, _script(parameters, cluster, folder, directory), patience_s=_PATIENCE_S)
+    precheck.check_folder(directory)
+    attempts.forget(directory)
+    intent = {"kind": "slurm", "job_id": None, "comment": str(folder)}
+    files.write_atomically(directory / state.SUBMISSION, intent)
+    [job_id] = _submitted(folder, directory, parameters, cluster, [str(directory)])
+    files.write_atomically(directory / state.SUBMISSION, {**intent, "job_id": job_id})
+    return job_id
+
+
+def _submitted(
+    folder: Path, seen: Path, parameters: dict[str, Any], cluster: ClusterSpec, directories: Sequence[str]
+) -> list[str]:
+    """Hand one job or one array to Slurm through submitit; the ids. A container sees the folder ``seen``.
+
+    Raises:
+        SubmitError: It was refused after all, or nobody answered and no job with its comment is there.
+    """
+    import submitit
+
+    with _without_job_variables():
+        executor = submitit.SlurmExecutor(folder=folder, python=script.python(str(seen), cluster))
+        executor.update_parameters(**parameters)
+        folder.mkdir(parents=True, exist_ok=True)
+        many = len(directories) > 1
+        for number, directory in enumerate(directories):
+            task = submitit.helpers.DelayedSubmission(NodeTask(), directory)
+            task.set_timeout(cluster.time_limit_min or _FOREVER_MIN, _FOREVER_MIN)
+            task.dump(folder / f"{number if many else ''}{script.TASK}")
+        try:
+            return [str(job.job_id) for job in executor.map_array(NodeTask(), directories)]
+        except (submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError) as error:
+            text = " ".join(str(error).split())
+            base = jobs.commented().get(parameters["comment"]) if client.is_away(text) else None
+            if base is None:
+                raise SubmitError(f"{text}; the run is recorded in {directories[0]}") from None
+            return [f"{base.partition('_')[0]}_{n}" for n in range(len(directories))] if many else [base]
+
+
+def sbatch_text(name: str, directory: str, cluster: ClusterSpec) -> str | None:
+    """The script that Slurm gets for a single run; None for a local run."""
+    if cluster.kind != "slurm":
+        return None
+    folder = f"{directory}/logs/submitit"
+    return _script(script.parameters(name, folder, directory, cluster), cluster, folder, directory)
+
+
+def _script(parameters: dict[str, Any], cluster: ClusterSpec, folder: Path | str, seen: Path | str) -> str:
+    """Made by submitit's own function, so that what is shown is what is submitted."""
+    from submitit.slurm.slurm import _make_sbatch_string
+
+    own = script.python(str(seen), cluster)
+    command = f"{own} -u -m submitit.core._submit {shlex.quote(str(folder))}"
+    text: str = _make_sbatch_string(command=command, folder=folder, **parameters)
+    return text
+
+
+def _local_parameters(cluster: ClusterSpec) -> dict[str, Any]:
+    parameters: dict[str, Any] = {"timeout_min": cluster.time_limit_min or _FOREVER_MIN}
+    if "CUDA_VISIBLE_DEVICES" in os.environ:  # Submitit would name the first GPUs, whatever the user chose.
+        visible = [int(item) for item in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if item.strip().isdigit()]
+        return parameters | {"gpus_per_node": min(cluster.gpus_per_node, len(visible)), "visible_gpus": visible}
+    return parameters | {"gpus_per_node": cluster.gpus_per_node}
+
+
+@contextlib.contextmanager
+def one_at_a_time(directory: Path, *, wait: bool = True) -> Iterator[None]:
+    """Of two launchers at one run or sweep, the second waits, and finds it submitted, or is refused.
+
+    Raises:
+        SubmitError: Another launcher is at it, or the directory cannot be written.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            lock = stack.enter_context((directory / "submission.lock").open("w"))
+            fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SubmitError(f"another launch starts runs of {directory.name} already") from None
+        except OSError as error:
+            raise SubmitError(f"{directory} cannot be written: {error.strerror or error}") from None
+        yield
+
+
+@contextlib.contextmanager
+def _without_job_variables() -> Iterator[None]:
+    """Submit as from a login node: a surrounding job's variables would change the new one."""
+    hidden = {name: os.environ.pop(name) for name in list(os.environ) if client.leaks(name)}
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)
+
+
+@contextlib.contextmanager
+def _shielded() -> Iterator[None]:
+    """Start processes that ignore Ctrl-C and a closed terminal: the launcher alone decides what these mean."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
