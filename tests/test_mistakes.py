@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from launcher import machine, samplers
+from launcher import machine
 from launcher.cli import main
 from launcher.errors import ConfigErrors
 from launcher.preflight import this_machine
+from launcher.sweeping import samplers
 from tests.helpers import CPU_HOST, make_spec
 
 

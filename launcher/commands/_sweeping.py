@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from launcher import machine, samplers, sweep, sweep_table
+from launcher import machine
 from launcher.commands._common import folder, print_json, say, width
 from launcher.commands._following import follow
 from launcher.config.catalog import Catalog
@@ -19,11 +19,12 @@ from launcher.errors import INTERRUPTED, ConfigError, ConfigErrors, DoesNotFit
 from launcher.preflight.plan import plan
 from launcher.rundir import lock, results, state, status
 from launcher.rundir.record import record
-from launcher.samplers import Tried
 from launcher.spec import DataSpec
 from launcher.spec.parse import parse
 from launcher.submission.submit import one_at_a_time, submit, submit_all
-from launcher.sweep import Point, Sweep
+from launcher.sweeping import samplers, sweep, table
+from launcher.sweeping.samplers import Tried
+from launcher.sweeping.sweep import Point, Sweep
 
 _TO_START = ("prepared", "failed", "cancelled", "lost")
 _UNLUCKY = 200
@@ -46,7 +47,7 @@ def check(options: argparse.Namespace) -> int:
     if options.json:
         print_json({"schema": 1, "points": [point.as_dict() for point in points]})
     else:
-        print(sweep_table.judged(points, width()))
+        print(table.judged(points, width()))
     return _status(points)
 
 
@@ -67,7 +68,7 @@ def start(options: argparse.Namespace) -> int:
     elif any(not point.kept for point in points):
         left_out = [point for point in points if not point.kept]
         print(f"{len(left_out)} of {len(points)} points left out:")
-        print(sweep_table.judged(left_out, width()))
+        print(table.judged(left_out, width()))
     return exit_status or _status(points)
 
 
@@ -182,7 +183,7 @@ def _start_all(asked: Sweep, directory: Path, points: Sequence[Point], *, quiet:
         ended = follow(run, spec, quiet=quiet, summary=False)
         exit_status = max(exit_status, ended)
         if not quiet:
-            print(sweep_table.text([sweep_table.row(directory, point)], width(), heading=point == points[0]))
+            print(table.text([table.row(directory, point)], width(), heading=point == points[0]))
         if ended == INTERRUPTED:
             break
     return exit_status

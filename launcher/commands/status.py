@@ -22,13 +22,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print one row a run, or a sweep's table."""
     if len(options.runs) == 1 and (directory := sweep_of(options.runs[0])) is not None:
-        from launcher import sweep_table
+        from launcher.sweeping import table
 
-        points = sweep_table.rows(directory)
+        points = table.rows(directory)
         if options.json:
             print_json({"schema": 1, "runs": [row.as_dict() for row in points]})
         else:
-            print(sweep_table.text(points, width()))
+            print(table.text(points, width()))
         return 0
     rows = status.read_all(find(options.runs))
     if options.json:

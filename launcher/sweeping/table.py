@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher import sweep
 from launcher.rundir import results, state, status
-from launcher.sweep import Point
+from launcher.sweeping import sweep
+from launcher.sweeping.sweep import Point
 from launcher.units import gib
 
 _HEADINGS = ("point", "state", "verdict", "loss", "tokens/s", "predicted", "measured")
