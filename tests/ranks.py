@@ -15,7 +15,7 @@ from unittest import mock
 
 _UNTOUCHED = dict(os.environ)
 _FORKED = multiprocessing.get_context("forkserver")
-_FORKED.set_forkserver_preload(["launcher.worker.fsdp"])
+_FORKED.set_forkserver_preload(["launcher.worker.fsdp.engine"])
 
 _TIMEOUT_S = 480
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from launcher.worker.deepspeed_checkpoint import readable
+from launcher.worker.deepspeed.checkpoint import readable
 from launcher.worker.errors import CheckpointError
 
 SAVED = {
@@ -110,7 +110,7 @@ def test_ranks_without_zero_may_change_freely() -> None:
 
 def test_a_disk_that_is_full_is_told_from_other_failures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """torch's zip writer names no errno, so the space that is left decides."""
-    from launcher.worker import deepspeed_checkpoint
+    from launcher.worker.deepspeed import checkpoint
 
     class Fails:
         def save_checkpoint(self, *_: Any, **__: Any) -> None:
@@ -118,8 +118,8 @@ def test_a_disk_that_is_full_is_told_from_other_failures(tmp_path: Path, monkeyp
 
     context: Any = type("Context", (), {"spec": type("Spec", (), {"adapter": type("Adapter", (), {"name": "none"})})})
     with pytest.raises(RuntimeError, match="PytorchStreamWriter"):
-        deepspeed_checkpoint.save(context, Fails(), tmp_path)
+        checkpoint.save(context, Fails(), tmp_path)
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=0))
     with pytest.raises(OSError, match="No space left on device"):
-        deepspeed_checkpoint.save(context, Fails(), tmp_path)
+        checkpoint.save(context, Fails(), tmp_path)

@@ -12,9 +12,9 @@ import transformers
 from torch.nn import functional
 
 from launcher.spec import RunSpec
-from launcher.worker import network
 from launcher.worker.data.corpus import Synthetic
 from launcher.worker.data.order import Order
+from launcher.worker.model import network
 from tests.helpers import make_spec
 from tests.training import GPT, MOE, SMALL, lines, train_all
 

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from launcher.worker import megatron_cpu
 from launcher.worker.engine import Context
 from launcher.worker.errors import CheckpointError, TrainingError
-from launcher.worker.megatron_checkpoints import TRACKER, Checkpoints, source
-from launcher.worker.megatron_start import suits
+from launcher.worker.megatron import cpu
+from launcher.worker.megatron.checkpoints import TRACKER, Checkpoints, source
+from launcher.worker.megatron.start import suits
 from launcher.worker.memory import MemoryTracker
 from tests.helpers import make_spec
 
@@ -45,7 +45,7 @@ def test_the_stand_ins_for_cuda_refuse_to_load_where_there_is_a_gpu(monkeypatch:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     before = torch.cuda.synchronize
     with pytest.raises(TrainingError) as caught:
-        megatron_cpu.install()
+        cpu.install()
     assert str(caught.value) == (
         "hardware.device=cpu hides torch.cuda from Megatron, and this node has a GPU: hardware=auto"
     )
@@ -122,13 +122,13 @@ def test_tokens_are_indexed_for_megatrons_own_programs(tmp_path: Path, monkeypat
         warnings.simplefilter("ignore")  # Megatron warns on import of each package that it does without.
         from megatron.core.datasets.indexed_dataset import IndexedDataset
 
-        from launcher.worker import megatron_index
+        from launcher.worker.megatron import index
     monkeypatch.setenv("RANK", "0")
-    monkeypatch.setattr(megatron_index, "SEQUENCE", 1000)
+    monkeypatch.setattr(index, "SEQUENCE", 1000)
     ids = np.random.default_rng(0).integers(0, 300, size=2500)
     for kind in (np.uint16, np.uint32):
         file = tmp_path / f"ids.{kind.__name__}"
         ids.astype(kind).tofile(file)
-        megatron_index.write(tmp_path / "data" / "corpus", np.memmap(file, dtype=kind, mode="r"))
+        index.write(tmp_path / "data" / "corpus", np.memmap(file, dtype=kind, mode="r"))
         found = IndexedDataset(str(tmp_path / "data" / "corpus"))
         assert np.concatenate([found[number] for number in range(len(found))]).tolist() == ids.tolist()

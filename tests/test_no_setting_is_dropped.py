@@ -116,7 +116,7 @@ OTHER: dict[str, tuple[object, ...]] = {
 def _read(backend: str) -> frozenset[str]:
     argv = plan.translate(make_spec(PRESETS[backend][0]), python="python").argv
     entry = argv[argv.index("--") + 1]
-    return keys_read_by(entry, backend)
+    return keys_read_by(f"{entry}.__main__", backend)
 
 
 def _others(spec: RunSpec, path: str) -> Iterator[object]:

@@ -12,8 +12,9 @@ import torch
 
 from launcher.spec import RunSpec
 from launcher.spec.parse import parse
-from launcher.worker import fsdp, memory
+from launcher.worker import memory
 from launcher.worker.engine import Context
+from launcher.worker.fsdp import engine
 from tests import training
 from tests.helpers import make_spec
 from tests.test_adapted import LINEARS, first_rank
@@ -126,9 +127,9 @@ def test_the_base_is_packed_and_frozen_and_the_adapter_is_not(tmp_path: Path, do
         device = torch.device("cpu")
         tracker = memory.tracker(device)
         context = Context(spec=spec, directory=tmp_path, rank=0, world=1, device=device, memory=tracker)
-        engine = fsdp.build(context)
-        assert all(value.dtype == torch.float32 for value in engine._parameters)
-        return {path: module for path, module in engine._model.named_modules() if path.endswith(".base_layer")}
+        made = engine.build(context)
+        assert all(value.dtype == torch.float32 for value in made._parameters)
+        return {path: module for path, module in made._model.named_modules() if path.endswith(".base_layer")}
 
     whole, packed = built("lora"), built("qlora")
     assert whole.keys() == packed.keys()

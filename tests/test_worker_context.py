@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from launcher.worker import context_parallel_cpu
 from launcher.worker.errors import TrainingError
+from launcher.worker.fsdp import context_parallel_cpu
 from tests.training import GPT, lines, train_all
 
 TOLERANCE = 2e-5

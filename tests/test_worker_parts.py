@@ -12,10 +12,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.worker import export, initial, memory, metrics, network, optimizers, weights
+from launcher.worker import memory, metrics
 from launcher.worker.engine import Context, StepResult
 from launcher.worker.errors import CheckpointError, TrainingError
 from launcher.worker.live_bytes import LiveBytes
+from launcher.worker.model import export, initial, network, optimizers, weights
 from tests.helpers import make_spec
 
 SMALL = ("model=tiny", "model.hidden_size=64", "model.num_hidden_layers=2", "precision=fp32")

@@ -24,9 +24,10 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from launcher.spec import RunSpec
 from launcher.spec.parse import parse
-from launcher.worker import memory, sharding
+from launcher.worker import memory
 from launcher.worker.engine import Context, Engine
 from launcher.worker.files import write_json
+from launcher.worker.fsdp import sharding
 from launcher.worker.loop import MEASURED_STEPS
 from launcher.worker.trace.shims import reduced_in_place, replaced
 
@@ -62,7 +63,7 @@ def measure(spec: RunSpec, directory: Path) -> dict[str, Any]:
     context = Context(spec=spec, directory=directory, rank=0, world=spec.gpus, device=device, memory=tracker)
     torch.manual_seed(spec.train.seed)
     with tracker.measuring("load"), _let_ddp_reduce(spec.gpus):
-        engine: Engine = importlib.import_module(f"launcher.worker.{spec.backend.name}").build(context)
+        engine: Engine = importlib.import_module(f"launcher.worker.{spec.backend.name}.__main__").build(context)
     for step in range(1, STEPS + 1):
         if step <= MEASURED_STEPS:
             with tracker.measuring("forward"):

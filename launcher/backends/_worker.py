@@ -9,7 +9,7 @@ from launcher.spec import RunSpec
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
-    """What ``launcher.worker.recompute`` and ``launcher.worker.language_model`` would otherwise drop."""
+    """What ``launcher.worker.model.recompute`` and ``launcher.worker.model.language_model`` would otherwise drop."""
     settings = spec.checkpointing
     if settings.mode == "full" and settings.method == "uniform" and (settings.layers or 1) > 1:
         rule = "each layer is a group of its own: transformers calls its layers one by one"

@@ -68,7 +68,7 @@ def drawing(held: Held) -> Iterator[MemoryTerm]:
             moments=frozenset(("load",)),
             bytes=size,
             formula=f"4 B x {count(held.elements.drawn)} of a block of rows, less what is made after it",
-            source="launcher/worker/initial.py",
+            source="launcher/worker/model/initial.py",
         )
 
 

@@ -1,4 +1,4 @@
-"""What per-operator selective checkpointing keeps of a block (``launcher/worker/recompute.py``, after torchtitan)."""
+"""What per-operator selective checkpointing keeps of a block, as ``launcher/worker/model/recompute.py`` does it."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ def _factors(copies: int, local: tuple[int, ...], share: Fraction, cut: Cut) -> 
 
 
 def _drawn(shape: tuple[int, ...]) -> int:
-    """Whole rows, as many as fit a block of ``DRAWN_ELEMENTS``, one at least (``launcher/worker/initial.py``)."""
+    """Whole rows, as many as fit a block of ``DRAWN_ELEMENTS``, one at least (``launcher/worker/model/initial.py``)."""
     width = prod(shape[1:])
     return min(shape[0], max(1, DRAWN_ELEMENTS // max(1, width))) * width
 

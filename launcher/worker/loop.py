@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from launcher.spec import RunSpec
-from launcher.worker import data, memory, process
+from launcher.worker import data, memory, metrics, process
 from launcher.worker.checkpoints import Checkpoints
 from launcher.worker.engine import Context, Engine, EngineBuilder
 from launcher.worker.metrics import Metrics
@@ -77,7 +77,7 @@ class _Training:
         self._checkpoints.wait()
         if self._spec.save.export != "none" and not interrupted:
             self._export()
-        memory.write(self._context)
+        metrics.write(self._context)
         self._metrics.close()
         dist.barrier()
         if self._context.rank == 0:
@@ -108,7 +108,7 @@ class _Training:
         evaluates = self._due(self._spec.train.eval_every, step)
         self._metrics.step(step, result, self._evaluate if evaluates else None)
         if step == measured_until:
-            memory.write(self._context)
+            metrics.write(self._context)
             self._metrics.mark()
 
     def _evaluate(self) -> torch.Tensor:

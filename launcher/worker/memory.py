@@ -8,18 +8,15 @@ from __future__ import annotations
 import contextlib
 import resource
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 
 from launcher.terms import PHASES, Phase
-from launcher.worker.files import write_json
 from launcher.worker.live_bytes import LiveBytes
 
 if TYPE_CHECKING:
-    from launcher.worker.engine import Context
+    pass
 
 CPU_METHOD = (
     "bytes of live CPU tensors, followed operation by operation while the model is loaded, in the first two steps "
@@ -140,12 +137,3 @@ class CudaTracker(MemoryTracker):
 def tracker(device: torch.device) -> MemoryTracker:
     """The tracker for a device."""
     return MemoryTracker() if device.type == "cpu" else CudaTracker(device)
-
-
-def write(context: Context) -> None:
-    """Gather every rank's summary and leave ``memory.json``; called by all ranks together."""
-    ranks: list[dict[str, Any] | None] = [None] * context.world
-    dist.all_gather_object(ranks, {"rank": context.rank, **context.memory.summary()})
-    if context.rank == 0:
-        content = {"schema": 1, "device": context.device.type, "method": context.memory.method, "ranks": ranks}
-        write_json(Path(context.directory) / "memory.json", content)

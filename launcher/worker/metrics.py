@@ -7,13 +7,15 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import torch
+import torch.distributed as dist
 
 from launcher.worker import trackers
 from launcher.worker.engine import Context, StepResult
 from launcher.worker.errors import TrainingError
+from launcher.worker.files import write_json
 
 
 class Metrics:
@@ -110,3 +112,12 @@ def _memory_bytes(device: torch.device) -> int:
         return torch.cuda.max_memory_allocated(device)
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * 4096
+
+
+def write(context: Context) -> None:
+    """Gather every rank's summary and leave ``memory.json``; called by all ranks together."""
+    ranks: list[dict[str, Any] | None] = [None] * context.world
+    dist.all_gather_object(ranks, {"rank": context.rank, **context.memory.summary()})
+    if context.rank == 0:
+        content = {"schema": 1, "device": context.device.type, "method": context.memory.method, "ranks": ranks}
+        write_json(Path(context.directory) / "memory.json", content)

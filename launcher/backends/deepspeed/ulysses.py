@@ -30,9 +30,9 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
 def key_heads(spec: RunSpec) -> int | None:
     """Heads of keys and values that are exchanged and saved: copied until the ranks divide them.
 
-    ``lcm(heads, p)`` (``launcher/worker/ulysses.py``); of what is saved, all tokens of a ``p``-th of them are as many
-    bytes as all of them of the rank's own tokens. Left out, because the MLP's tensors pass through memory at another
-    time and are more: the buffers of an exchange (``deepspeed/sequence/layer.py``, ``single_all_to_all``).
+    ``lcm(heads, p)`` (``launcher/worker/deepspeed/ulysses.py``); of what is saved, all tokens of a ``p``-th of them are
+    as many bytes as all of them of the rank's own tokens. Left out, because the MLP's tensors pass through memory at
+    another time and are more: the buffers of an exchange (``deepspeed/sequence/layer.py``, ``single_all_to_all``).
     """
     degree = spec.parallel.ulysses
     return lcm(spec.model.key_value_heads, degree) if degree > 1 else None

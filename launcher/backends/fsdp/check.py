@@ -73,7 +73,7 @@ def _axes(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _tensor(spec: RunSpec) -> Iterator[ConfigError]:
-    """What ``launcher.worker.tensor_parallel`` has no plan for."""
+    """What ``launcher.worker.fsdp.tensor_parallel`` has no plan for."""
     model, degree = spec.model, spec.parallel.tensor
     if degree == 1:
         return

@@ -82,7 +82,7 @@ def constants(held: Held) -> Iterator[MemoryTerm]:
     shared = held.elements.quantised - held.elements.quantised_parameters
     if shared:
         text = f"{float(bits):.3f} bits x {count(shared)} of other ranks' weights in 4 bits"
-        yield _term("parameters", ALWAYS, ceil(bits * shared / 8), text, "launcher/worker/quantised.py")
+        yield _term("parameters", ALWAYS, ceil(bits * shared / 8), text, "launcher/worker/model/quantised.py")
 
 
 def gathered(held: Held) -> Iterator[MemoryTerm]:
@@ -202,7 +202,9 @@ def untied(held: Held) -> Iterator[MemoryTerm]:
         shard = ceil(held.embedding.largest * held.view.states.parameters)
         size = held.dtypes.size("parameters") * shard - drawn_bytes(held)
         text = f"memory of the tied output projection of {count(shard)}, less a block of rows"
-        yield _term("temporary", frozenset(("load",)), size, text, "launcher/worker/fsdp.py, torch.nn.Module.to_empty")
+        yield _term(
+            "temporary", frozenset(("load",)), size, text, "launcher/worker/fsdp/engine.py, torch.nn.Module.to_empty"
+        )
 
 
 def output_elements(held: Held) -> int:

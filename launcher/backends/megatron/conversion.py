@@ -1,4 +1,4 @@
-"""Between Megatron's parameters and Hugging Face safetensors: what ``launcher.worker.megatron_weights`` cannot do."""
+"""Between Megatron's parameters and Hugging Face safetensors: what ``launcher.worker.megatron.weights`` cannot do."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What Megatron-LM's own ``validate_args`` says of a run, in the words of our settings.
 
 Asked where a supported megatron-core is installed, for the GPU of the run and not of this machine
-(``launcher.worker.megatron_validate``). Elsewhere the rules of ``check`` answer alone.
+(``launcher.worker.megatron.validate``). Elsewhere the rules of ``check`` answer alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from launcher.capability import capability
 from launcher.errors import ConfigError
 from launcher.spec import RunSpec, edit
 
-VALIDATOR = "launcher.worker.megatron_validate"
+VALIDATOR = "launcher.worker.megatron.validate"
 
 _ALIASES = {
     "decoder-first-pipeline-num-layers": ("num-layers-in-first-pipeline-stage",),

@@ -21,16 +21,16 @@ def prepared(context: Context) -> Iterator[Callable[[], Engine]]:
     """Do what cannot be done under fake tensors; the function that is given makes the engine under them."""
     if context.spec.backend.name == "deepspeed":
         with shims.deepspeed(context):
-            from launcher.worker import deepspeed_engine
+            from launcher.worker.deepspeed.engine import build
 
             (context.directory / "ds_config.json").write_text(json.dumps(ds_config.build(context.spec)))
-            yield lambda: deepspeed_engine.build(context)
+            yield lambda: build(context)
     else:
         with shims.ddp():
-            from launcher.worker import fsdp
+            from launcher.worker.fsdp.engine import cut, filled
 
-            model = fsdp.cut(context)
-            yield lambda: fsdp.filled(context, model)
+            model = cut(context)
+            yield lambda: filled(context, model)
 
 
 def parameters(engine: Engine) -> Iterator[object]:

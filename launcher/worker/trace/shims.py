@@ -13,9 +13,9 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
-from launcher.worker import sharding
 from launcher.worker.engine import Context
-from launcher.worker.language_model import LanguageModel
+from launcher.worker.fsdp import sharding
+from launcher.worker.model.language_model import LanguageModel
 
 _AGREEMENTS = ("partitioned_param_coordinator", "partition_parameters", "stage3")
 """Modules of DeepSpeed that ask whether all ranks have the same numbers."""
@@ -74,13 +74,13 @@ def deepspeed(context: Context) -> Iterator[None]:
     from deepspeed.comm import comm
     from deepspeed.utils import groups
 
-    from launcher.worker import deepspeed_model
+    from launcher.worker.deepspeed import model
 
     with contextlib.ExitStack() as stack:
         # DeepSpeed keeps groups of the world that it started in, and each depth is traced in a world of its own.
         stack.enter_context(replaced(comm, "cdb", None))
         stack.callback(groups._release_process_group_references)
-        stack.enter_context(replaced(deepspeed_model, "LanguageModel", _Placed))
+        stack.enter_context(replaced(model, "LanguageModel", _Placed))
         for name in _AGREEMENTS:
             module = importlib.import_module(f"deepspeed.runtime.zero.{name}")
             stack.enter_context(replaced(module, "assert_ints_same_as_other_ranks", lambda *_, **__: None))

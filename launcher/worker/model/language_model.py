@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from launcher.spec import TrainSpec
-from launcher.worker.network import Absent
+from launcher.worker.model.network import Absent
 
 type Share = Callable[..., Sequence[torch.Tensor]]
 """This rank's tokens of each of its arguments, which are of shape (batch, sequence)."""

@@ -10,9 +10,9 @@ import torch.distributed as dist
 from torch import nn
 
 from launcher.backends._models import computed
-from launcher.worker import export, initial, network, weights
 from launcher.worker.engine import Context
-from launcher.worker.megatron_layout import Piece, Region, pieces
+from launcher.worker.megatron.layout import Piece, Region, pieces
+from launcher.worker.model import export, initial, network, weights
 
 type _Key = tuple[str, tuple[tuple[int, int], ...]]
 

@@ -17,7 +17,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from launcher.worker import network
+from launcher.worker.model import network
 
 
 class Replicated(ParallelStyle):

@@ -19,9 +19,9 @@ def build(context: Context) -> Engine:
     """
     if find_spec("deepspeed") is None:
         raise TrainingError(f"DeepSpeed is not installed for this Python: {extras.install('deepspeed')}")
-    from launcher.worker import deepspeed_engine
+    from launcher.worker.deepspeed import engine
 
-    return deepspeed_engine.build(context)
+    return engine.build(context)
 
 
 if __name__ == "__main__":

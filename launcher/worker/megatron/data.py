@@ -11,10 +11,11 @@ from megatron.core import parallel_state
 from megatron.core.utils import get_batch_on_this_cp_rank
 from torch.utils.data import Dataset
 
-from launcher.worker import data, megatron_index
+from launcher.worker import data
 from launcher.worker.data.corpus import Corpus, TokenFiles
 from launcher.worker.data.order import Order
 from launcher.worker.engine import Context
+from launcher.worker.megatron import index
 
 CORPUS = Path("data", "corpus")
 """The indexed data set in the run directory, as ``launcher.backends.megatron.training`` names it."""
@@ -53,7 +54,7 @@ class Provider:
         self._batches, run = data.batches(context), context.spec
         whole = self._batches.whole
         if context.rank == 0 and isinstance(whole, TokenFiles) and run.data.source != "tokens":
-            megatron_index.write(context.directory / CORPUS, whole.maps[0])
+            index.write(context.directory / CORPUS, whole.maps[0])
         self._evaluation = context.spec.train.eval_steps * context.spec.global_batch_size
 
     def __call__(

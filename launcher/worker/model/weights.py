@@ -12,8 +12,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from launcher.worker import initial
 from launcher.worker.errors import CheckpointError
+from launcher.worker.model import initial
 
 
 @torch.no_grad()

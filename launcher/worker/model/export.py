@@ -14,8 +14,8 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 from torch.distributed.tensor import DTensor
 
-from launcher.worker import adapters
 from launcher.worker.engine import Context
+from launcher.worker.model import adapters
 
 type Whole = Callable[[torch.Tensor], contextlib.AbstractContextManager[torch.Tensor]]
 """Gathers one parameter for as long as it is read; called by all ranks together."""

@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import save_file
 
 from launcher.spec import RunSpec
-from launcher.worker import initial
 from launcher.worker.errors import TrainingError
+from launcher.worker.model import initial
 
 _NAME = "default"
 
@@ -47,7 +47,7 @@ def access(network: Any, spec: RunSpec, device: torch.device) -> initial.Access:
 def _quantised() -> Any:
     """Imported by those who need it: bitsandbytes takes seconds."""
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # On the CPU it recommends kernels for inference.
-    from launcher.worker import quantised
+    from launcher.worker.model import quantised
 
     return quantised
 

@@ -13,9 +13,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from launcher.backends.fsdp.dtypes import dtypes
 from launcher.spec import RunSpec
-from launcher.worker import network, tensor_parallel
 from launcher.worker.engine import Context
-from launcher.worker.language_model import LanguageModel
+from launcher.worker.fsdp import tensor_parallel
+from launcher.worker.model import network
+from launcher.worker.model.language_model import LanguageModel
 
 TORCH_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 

@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from launcher.rank.shards import DRAWN_ELEMENTS
-from launcher.worker import network
+from launcher.worker.model import network
 
 BLOCK_ELEMENTS = DRAWN_ELEMENTS
 """Elements of one block of rows: what a rank holds beside its shard while it draws values."""

@@ -13,20 +13,9 @@ import torch
 import torch.distributed as dist
 from deepspeed.runtime.pipe import schedule
 
-from launcher.worker import (
-    deepspeed_checkpoint,
-    deepspeed_model,
-    deepspeed_stages,
-    deepspeed_start,
-    deepspeed_tensor,
-    export,
-    initial,
-    network,
-    optimizers,
-    recompute,
-    ulysses,
-)
+from launcher.worker.deepspeed import checkpoint, model, stages, start, tensor, ulysses
 from launcher.worker.engine import Context, PendingSave, StepResult
+from launcher.worker.model import export, initial, network, optimizers, recompute
 
 
 def build(context: Context) -> DeepSpeedTraining:
@@ -37,16 +26,16 @@ def build(context: Context) -> DeepSpeedTraining:
     """
     spec = context.spec
     config: dict[str, Any] = json.loads((context.directory / "ds_config.json").read_text())
-    deepspeed_start.prepare(context.device, config)
+    start.prepare(context.device, config)
     shared = ulysses.Ulysses(context) if spec.parallel.ulysses > 1 else None
-    model, groups = deepspeed_model.build(context, config, shared)
-    recompute.apply(network.blocks(model.network), spec)
-    whole = deepspeed_stages.Stages(model, context) if spec.parallel.pipeline > 1 else model
+    built, groups = model.build(context, config, shared)
+    recompute.apply(network.blocks(built.network), spec)
+    whole = stages.Stages(built, context) if spec.parallel.pipeline > 1 else built
     mpu = shared.mpu if shared else None
-    with deepspeed_start.explained():
+    with start.explained():
         engine, *_ = deepspeed.initialize(model=whole, model_parameters=groups, config=config, mpu=mpu)
     if spec.zero.stage == 0:
-        deepspeed_start.undo_first_step(engine)
+        start.undo_first_step(engine)
     return (PipelineTraining if spec.parallel.pipeline > 1 else DeepSpeedTraining)(context, engine)
 
 
@@ -95,17 +84,17 @@ class DeepSpeedTraining:
 
     def save(self, directory: Path) -> PendingSave | None:
         """Write each rank's share."""
-        deepspeed_checkpoint.save(self._context, self._engine, directory)
+        checkpoint.save(self._context, self._engine, directory)
         return None
 
     def load(self, directory: Path) -> None:
         """Read what :meth:`save` wrote, with another number of ranks by way of DeepSpeed's universal format."""
-        deepspeed_checkpoint.load(self._context, self._engine, directory)
+        checkpoint.load(self._context, self._engine, directory)
 
     def export(self, directory: Path) -> None:
         """Write safetensors, one parameter gathered at a time."""
         made = [self._engine.module.network]
-        export.write(made, self._context, directory, deepspeed_model.gathered, deepspeed_tensor.elements)
+        export.write(made, self._context, directory, model.gathered, tensor.elements)
 
     def tensors(self) -> Iterable[torch.Tensor]:
         """Every tensor of the process: DeepSpeed keeps its partitions and buffers in dozens of places."""
@@ -120,7 +109,7 @@ class DeepSpeedTraining:
         """Without ZeRO in fp32, DeepSpeed clips in its step and forgets the norm; gradients are averaged by then."""
         if self._spec.zero.stage > 0 or self._spec.precision.compute != "fp32":
             return None
-        return deepspeed_start.total_norm(self._engine)
+        return start.total_norm(self._engine)
 
     def _norm_after_step(self) -> torch.Tensor:
         return torch.as_tensor(self._engine.get_global_grad_norm(), dtype=torch.float32).detach()
@@ -157,7 +146,7 @@ class PipelineTraining(DeepSpeedTraining):
         """Write safetensors, each stage its own."""
         stages = self._engine.grid.get_pipe_parallel_group()
         made = self._engine.module.model.network
-        export.write([made], self._context, directory, whole=deepspeed_model.gathered, stages=stages)
+        export.write([made], self._context, directory, whole=model.gathered, stages=stages)
 
     def _entering(self, phase: Any, instruction: Callable[..., None]) -> Callable[..., None]:
         """An instruction of the schedule that tells the memory tracker of its phase."""

@@ -1,4 +1,4 @@
-"""``python -m launcher.worker.fsdp --run DIR``: one rank of PyTorch FSDP2 or DDP, started by torchrun."""
+"""A model in training with PyTorch: FSDP2 or DDP, tensor and context parallel parts, pipeline stages."""
 
 from __future__ import annotations
 
@@ -21,22 +21,10 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from launcher.backends.fsdp.dtypes import dtypes
-from launcher.worker import (
-    adapters,
-    context_parallel,
-    export,
-    initial,
-    loop,
-    network,
-    optimizers,
-    pipeline,
-    recompute,
-    sharding,
-    weights,
-)
 from launcher.worker.engine import Context, PendingSave, StepResult
-from launcher.worker.entry import main
-from launcher.worker.language_model import LanguageModel
+from launcher.worker.fsdp import context_parallel, pipeline, sharding
+from launcher.worker.model import adapters, export, initial, network, optimizers, recompute, weights
+from launcher.worker.model.language_model import LanguageModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,7 +262,3 @@ class FsdpEngine:
 def _in_model(name: str) -> str:
     """A name in the list of a rank's model chunks as it is in the whole model."""
     return re.sub(r"(^|\.)\d+\.network\.", r"\1network.", name, count=1)
-
-
-if __name__ == "__main__":
-    main(lambda spec, directory, _: loop.run(spec, directory, build))

@@ -1,7 +1,7 @@
 """The network of a model specification, built from ``transformers`` classes with no hub and no memory.
 
-Everything is made on the meta device; ``launcher.worker.initial`` and ``launcher.worker.weights`` fill in values once
-the parameters have been sharded.
+Everything is made on the meta device; ``initial`` and ``weights`` beside this file fill in values once the parameters
+have been sharded.
 """
 
 from __future__ import annotations

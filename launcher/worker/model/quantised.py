@@ -17,7 +17,7 @@ from bitsandbytes.nn import Linear4bit, Params4bit
 from torch import nn
 
 from launcher.spec import AdapterSpec
-from launcher.worker import initial, network
+from launcher.worker.model import initial, network
 
 _KIND = "nf4"
 

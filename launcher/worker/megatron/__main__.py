@@ -1,7 +1,7 @@
 """``python -m launcher.worker.megatron --run DIR ARGUMENTS``: one rank of Megatron-LM, started by torchrun.
 
 Megatron's own ``pretrain`` trains, from a Megatron-LM argument list; here are its samples, its initial values and what
-follows it (``launcher.worker.megatron_follow``). The model is ``GPTModel``: megatron-core 0.19 calls it deprecated in
+follows it (``launcher.worker.megatron.follow``). The model is ``GPTModel``: megatron-core 0.19 calls it deprecated in
 favour of ``HybridModel``, but it is what ``pretrain_gpt.py`` of a checkout builds, so checkpoints go both ways, and it
 takes stages and layers from the flags that Megatron-LM's validator knows, where ``HybridModel`` wants a pattern.
 """
@@ -18,10 +18,11 @@ import torch.distributed as dist
 from torch import nn
 
 from launcher.spec import RunSpec
-from launcher.worker import loop, megatron_start, memory, process
+from launcher.worker import loop, metrics, process
 from launcher.worker.engine import Context
 from launcher.worker.entry import main
 from launcher.worker.errors import TrainingError
+from launcher.worker.megatron import start
 from launcher.worker.stopping import STOP_SIGNALS
 
 
@@ -38,21 +39,21 @@ def run(spec: RunSpec, directory: Path, arguments: Sequence[str]) -> None:
 
 
 def _train(context: Context, arguments: Sequence[str]) -> None:
-    megatron_start.installed()
+    start.installed()
     if context.device.type == "cpu":
-        from launcher.worker import megatron_cpu
+        from launcher.worker.megatron import cpu
 
-        megatron_cpu.install()
-    megatron_start.repair()
-    from launcher.worker import megatron_weights
-    from launcher.worker.megatron_follow import Follower
+        cpu.install()
+    start.repair()
+    from launcher.worker.megatron import weights
+    from launcher.worker.megatron.follow import Follower
 
     configuration = _configured(context, arguments)
     chunks: list[nn.Module] = []
 
     def filled(made: list[nn.Module]) -> list[nn.Module]:
         chunks.extend(made)
-        megatron_weights.fill(made, context)
+        weights.fill(made, context)
         return made
 
     configuration.model.pre_wrap_hooks.append(filled)
@@ -61,8 +62,8 @@ def _train(context: Context, arguments: Sequence[str]) -> None:
         interrupted = _pretrain(context, configuration, follower) and follower.step < context.spec.train.steps
     if context.spec.save.export != "none" and not interrupted:
         with process.whole_directory(context, context.directory / "export") as partial:
-            megatron_weights.write(chunks, context, partial)
-    memory.write(context)
+            weights.write(chunks, context, partial)
+    metrics.write(context)
     if follower.metrics is not None:
         follower.metrics.close()
     dist.barrier()
@@ -95,9 +96,9 @@ def _known_here(context: Context) -> list[str]:
 
     A run goes on with its own schedule; Megatron's parser takes the last of two values.
     """
-    from launcher.worker import megatron_checkpoints
+    from launcher.worker.megatron import checkpoints
 
-    words, found = ["--no-check-for-nan-in-loss-and-grad"], megatron_checkpoints.source(context)
+    words, found = ["--no-check-for-nan-in-loss-and-grad"], checkpoints.source(context)
     if found is not None:
         words += ["--load", str(found[0]), "--ckpt-step", str(found[1]), "--override-opt-param-scheduler"]
     return words
@@ -108,7 +109,7 @@ def _pretrain(context: Context, configuration: Any, follower: Any) -> bool:
     from megatron.core.enums import ModelType
     from megatron.training.training import pretrain
 
-    from launcher.worker.megatron_data import Provider
+    from launcher.worker.megatron.data import Provider
 
     try:
         pretrain(configuration, Provider(context), ModelType.encoder_or_decoder, follower.forward_step)

@@ -10,9 +10,9 @@ from deepspeed.pipe import PipelineModule
 from torch import nn
 
 from launcher.strategies.pipeline import stage_layers
-from launcher.worker import network
 from launcher.worker.engine import Context
-from launcher.worker.language_model import LanguageModel
+from launcher.worker.model import network
+from launcher.worker.model.language_model import LanguageModel
 
 _TABLE = "embedding"
 

@@ -1,7 +1,7 @@
 """The network as DeepSpeed gets it: made without memory, then given memory parameter by parameter.
 
 ZeRO 3 partitions each parameter as soon as it has memory, so that no rank ever holds the whole model; every stage
-starts from the values that ``launcher.worker.initial`` gives the other engines.
+starts from the values that ``launcher.worker.model.initial`` gives the other engines.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import torch
 from deepspeed.utils import groups
 from torch import nn
 
-from launcher.worker import adapters, deepspeed_stages, deepspeed_tensor, initial, network, optimizers, weights
+from launcher.worker.deepspeed import stages, tensor
+from launcher.worker.deepspeed.ulysses import Ulysses
 from launcher.worker.engine import Context
-from launcher.worker.language_model import LanguageModel
-from launcher.worker.ulysses import Ulysses
+from launcher.worker.model import adapters, initial, network, optimizers, weights
+from launcher.worker.model.language_model import LanguageModel
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
@@ -37,9 +38,9 @@ def build(
     spec = context.spec
     made = network.network(spec.model, _DTYPES[spec.precision.compute], attention=shared.attention if shared else None)
     if spec.parallel.pipeline > 1:
-        deepspeed_stages.cut(made, context)
+        stages.cut(made, context)
     adapters.inject(made, spec)
-    cutter = deepspeed_tensor.cut(made, config["tensor_parallel"]) if spec.parallel.tensor > 1 else None
+    cutter = tensor.cut(made, config["tensor_parallel"]) if spec.parallel.tensor > 1 else None
     stepped = optimizers.parameter_groups(made, spec.optimizer.weight_decay)
     partition = _partitioner(config) if spec.zero.stage == 3 else None
     real = _with_memory(made, context.device, partition)
@@ -51,7 +52,7 @@ def build(
         weights.load(made, Path(spec.model.weights), spec.train.seed, access=opened)
     model = LanguageModel(made, spec.train, share=shared.share if shared else None)
     if cutter is not None:
-        deepspeed_tensor.finish(model, cutter)
+        tensor.finish(model, cutter)
     return model, stepped
 
 
@@ -62,18 +63,18 @@ def opened(parameter: torch.Tensor) -> Iterator[initial.Local | None]:
     On leaving, its values are what all data ranks have.
     """
     if not hasattr(parameter, "ds_id"):
-        yield deepspeed_tensor.part(parameter, parameter)
+        yield tensor.part(parameter, parameter)
         return
     with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):
         first = deepspeed.comm.get_rank(vars(parameter)["ds_process_group"]) == 0
-        yield deepspeed_tensor.part(parameter, parameter) if first else None
+        yield tensor.part(parameter, parameter) if first else None
 
 
 @contextlib.contextmanager
 def gathered(parameter: torch.Tensor) -> Iterator[torch.Tensor]:
     """A parameter to be read in full, on all ranks."""
     with deepspeed.zero.GatheredParameters([parameter], enabled=hasattr(parameter, "ds_id")):
-        yield deepspeed_tensor.whole(parameter, parameter)
+        yield tensor.whole(parameter, parameter)
 
 
 def _with_memory(
@@ -85,7 +86,7 @@ def _with_memory(
         for name, parameter in module.named_parameters(recurse=False):
             if id(parameter) not in real:
                 fresh = nn.Parameter(torch.empty_like(parameter, device=device), parameter.requires_grad)
-                deepspeed_tensor.hand_on(parameter, fresh)
+                tensor.hand_on(parameter, fresh)
                 real[id(parameter)] = fresh
                 if partition is not None:
                     partition(fresh)

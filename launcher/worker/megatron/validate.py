@@ -1,4 +1,4 @@
-"""``python -m launcher.worker.megatron_validate``: Megatron-LM's own judgement of argument lists, without a GPU.
+"""``python -m launcher.worker.megatron.validate``: Megatron-LM's own judgement of argument lists, without a GPU.
 
 Reads a JSON list of questions on stdin (``arguments``, ``world``, ``environment``, ``device``, ``capability``) and
 writes one of answers on stdout: null where ``parse_args``, ``validate_args`` and the configurations of transformer,

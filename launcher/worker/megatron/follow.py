@@ -17,10 +17,10 @@ import torch.distributed as dist
 from megatron.core.optimizer_param_scheduler import get_canonical_lr_for_logging
 from megatron.training import get_args, training
 
-from launcher.worker import loop, memory
+from launcher.worker import loop, metrics
 from launcher.worker.engine import Context, StepResult
-from launcher.worker.megatron_checkpoints import Checkpoints
-from launcher.worker.megatron_data import LOSS, forward_step
+from launcher.worker.megatron.checkpoints import Checkpoints
+from launcher.worker.megatron.data import LOSS, forward_step
 from launcher.worker.metrics import Metrics
 
 type Call = Callable[..., Any]
@@ -165,7 +165,7 @@ class Follower:
         result, self._last = self._last, None
         self._measured.step(self.step, result, evaluate)
         if self.step == self._restored + loop.MEASURED_STEPS:
-            memory.write(self._context)
+            metrics.write(self._context)
             self._measured.mark()
 
     def _from_the_last_rank(self, losses: dict[str, torch.Tensor]) -> torch.Tensor:

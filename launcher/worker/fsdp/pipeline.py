@@ -19,9 +19,10 @@ from torch.distributed.tensor import DTensor
 from launcher.backends.fsdp.dtypes import dtypes
 from launcher.spec import RunSpec
 from launcher.strategies.pipeline import chunk_sizes
-from launcher.worker import network, sharding
 from launcher.worker.engine import Context
-from launcher.worker.language_model import LanguageModel
+from launcher.worker.fsdp import sharding
+from launcher.worker.model import network
+from launcher.worker.model.language_model import LanguageModel
 
 _SCHEDULES: dict[str, Any] = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
 

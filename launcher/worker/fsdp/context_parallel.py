@@ -20,8 +20,8 @@ from torch.distributed.tensor.experimental._attention import (
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from launcher.worker import context_parallel_cpu
 from launcher.worker.engine import Context
+from launcher.worker.fsdp import context_parallel_cpu
 
 _HEADS_FIRST = Shard(2)
 """Tokens in (batch, heads, tokens, head size)."""

@@ -18,7 +18,7 @@ from deepspeed.runtime.tensor_parallel.config import TPTrainingConfig
 from deepspeed.utils import groups
 from torch import nn
 
-from launcher.worker import initial
+from launcher.worker.model import initial
 
 _NOTES = (DS_AUTOTP_UC_META, DS_IS_REPLACED_MODULE, DS_TENSOR_MODEL_PARALLEL, "gather_params", "_tp_partition")
 """Attributes of a parameter, ``TensorParallel_Layer.config_tp_params`` (module_inject/layers.py)."""

@@ -1,0 +1,10 @@
+"""``python -m launcher.worker.fsdp --run DIR``: one rank of PyTorch FSDP2 or DDP, started by torchrun."""
+
+from __future__ import annotations
+
+from launcher.worker import loop
+from launcher.worker.entry import main
+from launcher.worker.fsdp.engine import build
+
+if __name__ == "__main__":
+    main(lambda spec, directory, _: loop.run(spec, directory, build))
