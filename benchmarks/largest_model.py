@@ -12,12 +12,14 @@ from fractions import Fraction
 from pathlib import Path
 
 from benchmarks.reporting import keep, takes_no_option
-from launcher import machine, memory
+from launcher import machine
 from launcher.config.catalog import Catalog
 from launcher.config.request import request
+from launcher.memory.estimate import rank_terms
+from launcher.memory.moments import MOMENTS
+from launcher.memory.terms import Pile
 from launcher.preflight import assess
 from launcher.spec import RunSpec
-from launcher.terms import MOMENTS, Pile
 
 CARD_BYTES = 80 * 10**9
 """What its makers call an 80 GB card; drivers report a little more (``conf/hardware``)."""
@@ -57,7 +59,7 @@ def bytes_per_parameter(preset: str, gpus: int) -> Fraction:
 
 def _states(spec: RunSpec) -> Iterator[int]:
     """Bytes of all states on every stage's rank at every moment."""
-    for rank in memory.rank_terms(spec, **assess.parts(spec)):
+    for rank in rank_terms(spec, **assess.parts(spec)):
         for moment in MOMENTS:
             yield sum(term.bytes for term in rank.at(moment) if term.pile in STATES)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.memory import DiskSpace, HostMemory, MemoryEstimate, ParameterCount, Peak, PileBytes, RankPeak
+from launcher.memory.result import DiskSpace, HostMemory, MemoryEstimate, ParameterCount, Peak, PileBytes, RankPeak
 
 GIB = 2**30
 CONTEXT = GIB

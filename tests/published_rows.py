@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.memory.row import Row
 from launcher import registry
 from launcher.memory.estimate import RankTerms, rank_terms
-from launcher.terms import Moment
+from launcher.memory.moments import Moment
 
 
 def the_row(read: Callable[[Path], Iterator[Row]], path: Path, line: Mapping[str, str]) -> Row:

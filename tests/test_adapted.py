@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from launcher import registry
-from launcher.memory import MemoryEstimate, estimate
-from launcher.memory.estimate import RankTerms, rank_terms
+from launcher.memory.estimate import RankTerms, estimate, rank_terms
+from launcher.memory.moments import Moment
+from launcher.memory.result import MemoryEstimate
 from launcher.rank.counts import parameter_counts
 from launcher.rank.model import NF4_BITS, Held
 from launcher.spec import RunSpec
-from launcher.terms import Moment
 from tests.family_modules import CASES, TOKENS, block_of, saved_by_autograd
 from tests.helpers import make_spec
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from launcher.memory import DiskSpace, HostMemory, MemoryEstimate
+from launcher.memory.result import DiskSpace, HostMemory, MemoryEstimate
 from launcher.preflight import assess, fixes, verdict
 from launcher.preflight.assess import Assessment
 from launcher.preflight.fixes import Fix

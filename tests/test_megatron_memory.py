@@ -6,9 +6,10 @@ import pytest
 
 from launcher.backends.megatron import extra
 from launcher.memory import activations
+from launcher.memory.moments import Moment
+from launcher.memory.terms import MemoryTerm
 from launcher.preflight import assess
 from launcher.strategies import pipeline
-from launcher.terms import MemoryTerm, Moment
 from tests.helpers import make_spec
 from tests.test_memory_numbers import ranks_of
 

@@ -7,7 +7,7 @@ import pytest
 from launcher.backends.megatron.arguments import arguments
 from launcher.backends.megatron.check import check
 from launcher.importers.megatron import read
-from launcher.terms import Moment
+from launcher.memory.moments import Moment
 from tests.helpers import make_spec
 from tests.test_import_megatron import SIZES
 from tests.test_memory_numbers import ranks_of

@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as draw
 
 from launcher import registry
-from launcher.memory import MemoryEstimate, estimate, needs
-from launcher.memory.estimate import RankTerms, rank_terms
+from launcher.memory.estimate import RankTerms, estimate, needs, rank_terms
+from launcher.memory.moments import MOMENTS, PHASES
+from launcher.memory.result import MemoryEstimate
+from launcher.memory.terms import Pile
 from launcher.spec import RunSpec
-from launcher.terms import MOMENTS, PHASES, Pile
 from tests.helpers import make_spec
 
 STRATEGIES = tuple(registry.load("strategies", name) for name in registry.names("strategies"))

@@ -8,8 +8,8 @@ from launcher import registry
 from launcher.backends.deepspeed import partition
 from launcher.memory import activations
 from launcher.memory.estimate import RankTerms, rank_terms
+from launcher.memory.moments import Moment, Phase
 from launcher.spec import RunSpec
-from launcher.terms import Moment, Phase
 from tests.helpers import make_spec
 
 GB = 10**9

@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from launcher.cli import main
-from launcher.memory import Breakdown, MemoryEstimate
+from launcher.memory.breakdown import Breakdown
+from launcher.memory.result import MemoryEstimate
+from launcher.memory.terms import OUTSIDE_PILES
 from launcher.preflight import assess, plot
 from launcher.preflight.assess import Assessment
 from launcher.preflight.report import heading
-from launcher.terms import OUTSIDE_PILES
 from launcher.units import gib
 from tests.helpers import make_spec
 from tests.rule_cases import NODE

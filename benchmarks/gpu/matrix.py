@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from launcher.memory import MemoryEstimate
+from launcher.memory.result import MemoryEstimate
 
 _SMALL = ("model=1b", "train.sequence_length=2048", "train.micro_batch_size=2")
 _LARGE = ("model=7b", "train.sequence_length=4096")

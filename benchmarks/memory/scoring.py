@@ -9,10 +9,11 @@ from dataclasses import asdict, dataclass
 
 from benchmarks.memory.row import Counter, Row
 from launcher import registry
-from launcher.memory import MemoryEstimate, estimate, rank_terms
-from launcher.memory.estimate import RankTerms
+from launcher.memory.estimate import RankTerms, estimate, rank_terms
+from launcher.memory.moments import MOMENTS, Moment
+from launcher.memory.result import MemoryEstimate
+from launcher.memory.terms import OUTSIDE_PILES
 from launcher.preflight import verdict
-from launcher.terms import MOMENTS, OUTSIDE_PILES, Moment
 
 COUNTERS: tuple[Counter, ...] = ("static", "allocated", "reserved", "device")
 

@@ -15,10 +15,10 @@ from typing import Any
 from launcher import files
 from launcher.commands.cancel import stop
 from launcher.errors import INTERRUPTED, JobFailed
+from launcher.memory.moments import PHASES
 from launcher.rundir import results, state, status
 from launcher.rundir.results import BETWEEN
 from launcher.spec import RunSpec
-from launcher.terms import PHASES
 from launcher.units import gib
 
 _POLL_S = 0.2

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import ceil
 
+from launcher.memory.moments import Moment
+from launcher.memory.terms import MemoryTerm
 from launcher.rank.model import BlockKind, Held
 from launcher.rank.tensors import Saved
 from launcher.rank.view import rounded_up
-from launcher.terms import MemoryTerm, Moment
 
 SOURCE = "arXiv:2205.05198, section 4, with the tensors that the modules save (launcher/families)"
 

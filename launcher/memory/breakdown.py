@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from launcher.memory.estimate import RankTerms
+from launcher.memory.moments import MOMENTS, PHASES, Moment, Phase
 from launcher.memory.result import MemoryEstimate, RankPeak
-from launcher.terms import MOMENTS, OUTSIDE_PILES, PHASES, PILES, MemoryTerm, Moment, Phase, Pile
+from launcher.memory.terms import OUTSIDE_PILES, PILES, MemoryTerm, Pile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from launcher.capability import BLACKWELL, HOPPER, known
+from launcher.memory.moments import ALWAYS
+from launcher.memory.terms import MemoryTerm
 from launcher.rank.model import Held
 from launcher.spec import RunSpec
-from launcher.terms import ALWAYS, MemoryTerm
 from launcher.units import KIB, MIB
 
 CUBLAS_WORKSPACE = {True: 32 * MIB, False: 2 * 4 * MIB + 8 * 16 * KIB}

@@ -11,7 +11,9 @@ from typing import Protocol
 
 from launcher.memory import activations, device, host, logits, states
 from launcher.memory.band import Band, band
+from launcher.memory.moments import MOMENTS, PHASES, Moment, Phase
 from launcher.memory.result import MemoryEstimate, Needs, ParameterCount, Peak, PileBytes, RankPeak
+from launcher.memory.terms import OUTSIDE_PILES, PILES, MemoryTerm
 from launcher.rank.counts import kinds_of, parameter_counts
 from launcher.rank.engine import Engine
 from launcher.rank.family import Family
@@ -19,7 +21,6 @@ from launcher.rank.formats import Dtypes
 from launcher.rank.model import Held, held
 from launcher.rank.view import RankView, Strategy, views
 from launcher.spec import ModelSpec, RunSpec
-from launcher.terms import MOMENTS, OUTSIDE_PILES, PHASES, PILES, MemoryTerm, Moment, Phase
 
 
 class Backend(Protocol):

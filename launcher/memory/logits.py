@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 
+from launcher.memory.moments import Moment
+from launcher.memory.terms import MemoryTerm
 from launcher.rank.engine import LogitsBytes
 from launcher.rank.model import Held
-from launcher.terms import MemoryTerm
 from launcher.units import count
 
 _TORCH = "trace of the live tensors of torch.nn.functional.cross_entropy on fp32 logits"
@@ -84,12 +85,12 @@ def _tokens(held: Held) -> int:
     return min(held.tokens, held.spec.train.loss_chunk)
 
 
-def _term(held: Held, moment: str, per_element: int | Fraction, tokens: int, source: str) -> MemoryTerm:
+def _term(held: Held, moment: Moment, per_element: int | Fraction, tokens: int, source: str) -> MemoryTerm:
     share = held.view.tensor if held.engine.vocabulary_parallel else 1
     vocabulary = -(-held.vocabulary * share // 1)
     return MemoryTerm(
         pile="logits",
-        moments=frozenset((moment,)),  # type: ignore[arg-type]
+        moments=frozenset((moment,)),
         bytes=int(per_element * vocabulary * tokens),
         formula=f"{float(per_element):g} B x {int(vocabulary):,} vocabulary x {tokens:,} tokens",
         source=source,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 
 from launcher.memory.band import Band
-from launcher.terms import Phase, Pile
+from launcher.memory.moments import Phase
+from launcher.memory.terms import Pile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from launcher.memory.moments import ALWAYS, Moment
+from launcher.memory.terms import MemoryTerm
 from launcher.rank.model import NF4_BITS, Held
 from launcher.spec import OptimizerSpec
-from launcher.terms import ALWAYS, MemoryTerm, Moment
 from launcher.units import count
 
 _ZERO = "ZeRO, arXiv:1910.02054, section 3 and figure 1"

@@ -8,10 +8,12 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
-from launcher import memory, registry
+from launcher import registry
 from launcher.backends._validator import Judgement
 from launcher.errors import ConfigError
-from launcher.memory import Breakdown, MemoryEstimate
+from launcher.memory.breakdown import Breakdown, breakdown
+from launcher.memory.estimate import estimate, needs, rank_terms
+from launcher.memory.result import MemoryEstimate
 from launcher.preflight import fixes, verdict
 from launcher.preflight.fixes import Fix, Searching
 from launcher.preflight.verdict import Verdict
@@ -122,12 +124,12 @@ def warnings(spec: RunSpec) -> tuple[ConfigError, ...]:
 
 def estimated(spec: RunSpec) -> MemoryEstimate:
     """The memory estimate of a valid run."""
-    return memory.estimate(spec, **parts(spec))
+    return estimate(spec, **parts(spec))
 
 
 def broken_down(spec: RunSpec, estimate: MemoryEstimate) -> Breakdown:
     """The piles of every phase and of every pipeline stage of a valid run."""
-    return memory.breakdown(memory.rank_terms(spec, **parts(spec)), estimate)
+    return breakdown(rank_terms(spec, **parts(spec)), estimate)
 
 
 def parts(spec: RunSpec) -> dict[str, Any]:
@@ -143,7 +145,7 @@ def _judged(spec: RunSpec) -> Verdict | None:
     """The verdict on a neighbour of a run; None where it is invalid."""
     if next(broken_rules(spec), None) is not None:
         return None
-    return verdict.judge(spec, memory.needs(spec, **parts(spec)))
+    return verdict.judge(spec, needs(spec, **parts(spec)))
 
 
 def _found(modules: tuple[ModuleType, ...], spec: RunSpec, name: str = "check") -> Iterator[ConfigError]:

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from launcher import extras
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
-from launcher.memory import Breakdown, Column, MemoryEstimate, Peak
+from launcher.memory.breakdown import Breakdown, Column
+from launcher.memory.result import MemoryEstimate, Peak
+from launcher.memory.terms import PILES, Pile
 from launcher.preflight import plot_page
 from launcher.preflight.assess import Assessment
 from launcher.preflight.report import heading
-from launcher.terms import PILES, Pile
 from launcher.units import GIB, MIB, gib
 
 if TYPE_CHECKING:

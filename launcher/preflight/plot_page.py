@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
-from launcher.memory import Breakdown, Column, MemoryEstimate
+from launcher.memory.breakdown import Breakdown, Column
+from launcher.memory.result import MemoryEstimate
+from launcher.memory.terms import PILES
 from launcher.preflight.assess import Assessment
 from launcher.preflight.report import heading
-from launcher.terms import PILES
 from launcher.units import gib
 
 _STYLE = """

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from launcher.errors import ConfigError
-from launcher.memory import MemoryEstimate
 from launcher.memory.band import Band
+from launcher.memory.result import MemoryEstimate
 from launcher.preflight.assess import Assessment
 from launcher.preflight.fixes import Fix
 from launcher.rules.world import ranks

@@ -14,12 +14,12 @@ from typing import Any, cast
 
 from launcher import extras
 from launcher.errors import ConfigError, ConfigErrors
-from launcher.memory import MemoryEstimate
-from launcher.memory.result import Peak, PileBytes, RankPeak
+from launcher.memory.moments import PHASES, Phase
+from launcher.memory.result import MemoryEstimate, Peak, PileBytes, RankPeak
+from launcher.memory.terms import OUTSIDE_PILES, Pile
 from launcher.package import IMPORT_FOLDER
 from launcher.spec import RunSpec
 from launcher.spec.parse import to_dict
-from launcher.terms import OUTSIDE_PILES, PHASES, Phase, Pile
 
 _TIMEOUT_S = 600
 _SOURCE = "trace of the worker under fake tensors; replay through a model of CUDACachingAllocator"

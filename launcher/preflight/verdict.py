@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from launcher.errors import ConfigError
-from launcher.memory import MemoryEstimate, Needs
+from launcher.memory.result import MemoryEstimate, Needs
 from launcher.spec import RunSpec
 from launcher.units import gib
 

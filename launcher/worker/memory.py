@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from launcher.terms import PHASES, Phase
+from launcher.memory.moments import PHASES, Phase
 from launcher.worker.live_bytes import LiveBytes
 
 if TYPE_CHECKING:

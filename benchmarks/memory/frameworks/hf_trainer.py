@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from launcher.memory.moments import ALWAYS, Moment
+from launcher.memory.terms import MemoryTerm, Pile
 from launcher.rank.engine import Engine, LogitsBytes
 from launcher.rank.formats import Dtypes
 from launcher.rank.model import NF4_BITS, Held
 from launcher.spec import Dtype, RunSpec
-from launcher.terms import ALWAYS, MemoryTerm, Moment, Pile
 from launcher.units import count
 
 type Version = tuple[int, ...]

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 from benchmarks.memory.frameworks import hf_trainer
 from benchmarks.memory.frameworks.expressed import Expressed, LeftOutError, Line
+from launcher.memory.moments import ALWAYS, Moment
+from launcher.memory.terms import MemoryTerm, Pile
 from launcher.rank.engine import Engine, LogitsBytes
 from launcher.rank.formats import Dtypes
 from launcher.rank.model import Held
 from launcher.spec import RunSpec
-from launcher.terms import ALWAYS, MemoryTerm, Moment, Pile
 from launcher.units import count
 
 _BACKWARD: frozenset[Moment] = frozenset(("block_backward", "next_block_backward", "second_layer_backward"))

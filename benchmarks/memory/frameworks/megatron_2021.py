@@ -12,11 +12,12 @@ from math import ceil
 
 from launcher.backends.megatron import permanent
 from launcher.backends.megatron.overheads import VOCABULARY_MULTIPLE, embedding_dropout
+from launcher.memory.moments import ALWAYS, Moment
+from launcher.memory.terms import MemoryTerm, Pile
 from launcher.rank.engine import Engine
 from launcher.rank.formats import Dtypes
 from launcher.rank.model import Held
 from launcher.spec import RunSpec
-from launcher.terms import ALWAYS, MemoryTerm, Moment, Pile
 from launcher.units import count
 
 _FORMATS = Dtypes(

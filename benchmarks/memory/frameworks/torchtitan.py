@@ -10,11 +10,11 @@ from typing import ClassVar
 from benchmarks.memory.frameworks.expressed import Expressed, LeftOutError, Line
 from launcher.backends.fsdp import dtypes, overheads
 from launcher.backends.fsdp import engine as fsdp_engine
+from launcher.memory.terms import MemoryTerm
 from launcher.rank.engine import Engine, LogitsBytes
 from launcher.rank.formats import Dtypes
 from launcher.rank.model import Held
 from launcher.spec import RunSpec
-from launcher.terms import MemoryTerm
 
 _COMPILED = LogitsBytes(output=2, loss=2, backward=4, source="torchtitan components/loss.py, compiled cross entropy")
 

@@ -8,11 +8,12 @@ from math import ceil
 from launcher.backends.deepspeed import optimizer, partition, pipeline, ulysses
 from launcher.backends.deepspeed.dtypes import dtypes
 from launcher.memory.activations import RECOMPUTING, working_parts
+from launcher.memory.moments import ALWAYS, Moment
 from launcher.memory.states import drawn_bytes, list_copies
+from launcher.memory.terms import MemoryTerm, Pile
 from launcher.rank.engine import Engine
 from launcher.rank.model import Held
 from launcher.spec import RunSpec
-from launcher.terms import ALWAYS, MemoryTerm, Moment, Pile
 from launcher.units import DTYPE_BYTES, count
 
 _TRACE = "trace of the live tensors of DeepSpeed 0.19.8"

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from launcher.memory.activations import RECOMPUTING, working_parts
+from launcher.memory.moments import Moment
 from launcher.memory.states import DURING_BACKWARD, WITHIN_MICRO_BATCH
+from launcher.memory.terms import MemoryTerm, Pile
 from launcher.rank.model import Held
-from launcher.terms import MemoryTerm, Moment, Pile
 from launcher.units import count
 
 _AT_THE_END: frozenset[Moment] = frozenset(("root_backward",))

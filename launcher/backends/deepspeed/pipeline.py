@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from launcher.errors import ConfigError
+from launcher.memory.moments import ALWAYS, Moment
+from launcher.memory.terms import MemoryTerm, Pile
 from launcher.rank.model import Held
 from launcher.rank.tensors import Saved
 from launcher.spec import RunSpec, edit
-from launcher.terms import ALWAYS, MemoryTerm, Moment, Pile
 
 _SOURCE = "DeepSpeed 0.19.8 runtime/pipe/engine.py, pipe_buffers and _allocate_or_extend_buffers"
 

@@ -9,11 +9,12 @@ from typing import Literal
 from launcher.backends.fsdp import ring, stages
 from launcher.backends.fsdp.dtypes import dtypes
 from launcher.memory.activations import RECOMPUTING, working_parts
+from launcher.memory.moments import ALWAYS, Moment
 from launcher.memory.states import WITHIN_MICRO_BATCH, drawn_bytes
+from launcher.memory.terms import MemoryTerm, Pile
 from launcher.rank.engine import Engine
 from launcher.rank.model import NF4_BITS, Held
 from launcher.spec import RunSpec
-from launcher.terms import ALWAYS, MemoryTerm, Moment, Pile
 from launcher.units import DTYPE_BYTES, count
 
 _TRACE = "trace of the live tensors of torch.distributed.fsdp.fully_shard, torch 2.15"

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from launcher.memory.activations import RECOMPUTING, forward_working
+from launcher.memory.terms import MemoryTerm
 from launcher.rank.model import Held
 from launcher.rank.tensors import Saved, Share
-from launcher.terms import MemoryTerm
 
 _SOURCE = "torch/distributed/tensor/experimental/_context_parallel/_attention.py"
 _FP32 = 4

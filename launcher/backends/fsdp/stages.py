@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from launcher.memory.moments import ALWAYS, Moment
+from launcher.memory.terms import MemoryTerm, Pile
 from launcher.rank.model import Held
 from launcher.rank.tensors import Saved
 from launcher.rank.view import rounded_up
-from launcher.terms import ALWAYS, MemoryTerm, Moment, Pile
 
 IN_PASSES: frozenset[Moment] = ALWAYS - {"load", "clip", "step", "idle", "checkpoint_save"}
 

@@ -9,10 +9,11 @@ from launcher.backends.megatron import permanent, sharded
 from launcher.backends.megatron.dtypes import dtypes
 from launcher.backends.megatron.implementation import Implementation, fsdp, implementation, reads_gradients_as_they_are
 from launcher.backends.megatron.term import AFTER_BACKWARD, term
+from launcher.memory.moments import Moment
+from launcher.memory.terms import MemoryTerm
 from launcher.rank.engine import Engine
 from launcher.rank.model import Held
 from launcher.spec import RunSpec
-from launcher.terms import MemoryTerm, Moment
 from launcher.units import DTYPE_BYTES, count
 
 VOCABULARY_MULTIPLE = 128

@@ -8,8 +8,9 @@ from math import ceil
 from launcher.backends.megatron.implementation import Implementation
 from launcher.backends.megatron.term import AFTER_BACKWARD, term
 from launcher.capability import HOPPER, capability
+from launcher.memory.moments import ALWAYS
+from launcher.memory.terms import MemoryTerm
 from launcher.rank.model import Held
-from launcher.terms import ALWAYS, MemoryTerm
 from launcher.units import MIB, count
 
 TRANSFORMER_ENGINE_WORKSPACE = {True: 32 * MIB, False: 4 * MIB}

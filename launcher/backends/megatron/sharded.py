@@ -10,8 +10,9 @@ from collections.abc import Iterator
 
 from launcher.backends.megatron.implementation import fsdp
 from launcher.backends.megatron.term import term
+from launcher.memory.moments import ALWAYS, Moment
+from launcher.memory.terms import MemoryTerm
 from launcher.rank.model import Held
-from launcher.terms import ALWAYS, MemoryTerm, Moment
 from launcher.units import count
 
 UNIT = 10**9

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from launcher.terms import MemoryTerm, Moment, Pile
+from launcher.memory.moments import Moment
+from launcher.memory.terms import MemoryTerm, Pile
 
 AFTER_BACKWARD: frozenset[Moment] = frozenset(("clip", "step", "idle", "checkpoint_save"))
 """From the last backward pass of a step until the next step begins."""

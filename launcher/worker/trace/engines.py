@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from launcher.backends.deepspeed import ds_config
-from launcher.terms import Pile
+from launcher.memory.terms import Pile
 from launcher.worker.engine import Context, Engine
 from launcher.worker.trace import shims
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from launcher.terms import Pile
+from launcher.memory.terms import Pile
 
 
 @dataclass(slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from launcher.terms import Pile
+from launcher.memory.terms import Pile
 
 GATHERED: Pile = "gather_buffers"
 """What is resized from nothing: FSDP2's gathered parameters, whose storages it keeps."""

@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.utils._pytree import tree_iter
 
-from launcher.terms import Pile
+from launcher.memory.terms import Pile
 from launcher.worker.live_bytes import LiveBytes
 from launcher.worker.trace.events import Allocation, Mark, Recording
 from launcher.worker.trace.piles import GATHERED, of_collective, of_tensor

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.terms import PILES
+from launcher.memory.terms import PILES
 from launcher.worker.trace import allocator
 from launcher.worker.trace.events import Candidate, Moment, Recording
 

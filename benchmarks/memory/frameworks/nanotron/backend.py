@@ -8,12 +8,13 @@ from math import ceil
 from benchmarks.memory.frameworks.nanotron.device_memory import BLOCK_LAUNCHES, LAUNCHES
 from launcher.memory import device
 from launcher.memory.activations import FULL
+from launcher.memory.moments import ALWAYS, Moment
+from launcher.memory.terms import MemoryTerm, Pile
 from launcher.rank.engine import Engine
 from launcher.rank.formats import Dtypes
 from launcher.rank.model import Held
 from launcher.rank.tensors import Saved
 from launcher.spec import RunSpec
-from launcher.terms import ALWAYS, MemoryTerm, Moment, Pile
 from launcher.units import count
 
 _FORMATS = Dtypes(

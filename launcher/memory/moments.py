@@ -2,24 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal, NamedTuple, get_args
+from typing import Literal
 
-type Pile = Literal[
-    "parameters",
-    "gradients",
-    "optimizer_states",
-    "master_weights",
-    "activations",
-    "logits",
-    "gather_buffers",
-    "reduce_buffers",
-    "temporary",
-    "workspace",
-    "context",
-    "communicators",
-    "fragmentation",
-]
 type Phase = Literal["load", "forward", "backward", "optimizer", "checkpoint_save"]
 type Moment = Literal[
     "load",
@@ -40,10 +24,6 @@ type Moment = Literal[
 
 PHASES: tuple[Phase, ...] = ("load", "forward", "backward", "optimizer", "checkpoint_save")
 
-PILES: tuple[Pile, ...] = get_args(Pile.__value__)
-
-OUTSIDE_PILES: frozenset[Pile] = frozenset(("context", "communicators"))
-"""What the process holds on the device outside of the caching allocator."""
 
 MOMENTS: dict[Moment, Phase] = {
     "load": "load",
@@ -74,31 +54,3 @@ whose backward pass is the last, beside the gradients of all others.
 """
 
 ALWAYS: frozenset[Moment] = frozenset(MOMENTS)
-
-
-class MemoryTerm(NamedTuple):
-    """Bytes of one pile on one rank; a tuple, since an estimate makes dozens of them.
-
-    Attributes:
-        pile: The pile that CONTRACT.md's report adds it to.
-        moments: When it is alive.
-        bytes: Never negative.
-        formula: How the bytes were computed, as text.
-        source: Where the formula stands: a paper's equation, a file of the framework, a trace.
-    """
-
-    pile: Pile
-    moments: frozenset[Moment]
-    bytes: int
-    formula: str
-    source: str
-
-    @property
-    def phases(self) -> frozenset[Phase]:
-        """The phases in which it is alive at one moment at least."""
-        return frozenset(MOMENTS[moment] for moment in self.moments)
-
-
-def bytes_at(terms: Iterable[MemoryTerm], moment: Moment) -> int:
-    """The sum of all terms that are alive at one moment."""
-    return sum(term.bytes for term in terms if moment in term.moments)
