@@ -11,7 +11,7 @@ from launcher.memory.estimate import RankTerms, estimate, rank_terms
 from launcher.memory.moments import Moment
 from launcher.memory.result import MemoryEstimate
 from launcher.rank.counts import parameter_counts
-from launcher.rank.model import NF4_BITS, Held
+from launcher.rank.model import NF4_BITS, RankModel
 from launcher.spec import RunSpec
 from tests.family_modules import CASES, TOKENS, block_of, saved_by_autograd
 from tests.helpers import make_spec
@@ -58,9 +58,9 @@ def adapted_module(name: str, targets: tuple[str, ...], dropout: float, dtype: s
     return module
 
 
-def held_of(name: str, targets: tuple[str, ...], *more: str) -> Held:
+def held_of(name: str, targets: tuple[str, ...], *more: str) -> RankModel:
     sizes = (f"train.sequence_length={TOKENS}", "train.micro_batch_size=1", "model.max_position_embeddings=96")
-    return first_rank(make_spec(*CASES[name][1], *adapter(*targets), *sizes, *more)).held
+    return first_rank(make_spec(*CASES[name][1], *adapter(*targets), *sizes, *more)).model
 
 
 @pytest.mark.parametrize("layer", [0, 1])
@@ -84,9 +84,9 @@ def test_an_adapted_block_saves_the_bytes_that_autograd_keeps_for_it(
     name: str, targets: tuple[str, ...], dropout: float, layer: int
 ) -> None:
     module = adapted_module(name, targets, dropout, "bfloat16")
-    held = held_of(name, targets, "parallel=fsdp", "precision=bf16", f"adapter.dropout={dropout}")
-    assert [kind.count for kind in held.blocks] == [1, 1]
-    predicted = held.bytes_of(held.blocks[layer].saved)
+    rank = held_of(name, targets, "parallel=fsdp", "precision=bf16", f"adapter.dropout={dropout}")
+    assert [kind.count for kind in rank.blocks] == [1, 1]
+    predicted = rank.bytes_of(rank.blocks[layer].saved)
     measured = saved_by_autograd(module, layer=layer)
     if layer == 0 and dropout:
         # Before the first gradient a dropout keeps no mask; the model counts one, of the first linear's input.
@@ -103,27 +103,27 @@ def test_an_adapted_block_under_autocast_saves_its_casts_too(name: str) -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         measured = saved_by_autograd(module, layer=1)
     matrices = sum(weight.numel() for weight in block_of(module, 1).parameters() if weight.dim() == 2)
-    held = held_of(name, targets, "parallel=ddp", "precision=bf16")
-    assert measured == held.bytes_of(held.blocks[1].saved) + 2 * matrices
+    rank = held_of(name, targets, "parallel=ddp", "precision=bf16")
+    assert measured == rank.bytes_of(rank.blocks[1].saved) + 2 * matrices
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "mixtral"])
 def test_an_adapter_has_the_parameters_that_peft_adds(name: str) -> None:
     targets = {"gpt2": ("c_attn", "c_proj", "c_fc"), "mixtral": LINEARS[:4]}.get(name, LINEARS)
     module = adapted_module(name, targets, 0.0, "float32")
-    held = held_of(name, targets)
-    assert held.elements.trained == sum(weight.numel() for weight in module.parameters() if weight.requires_grad)
-    assert held.elements.whole >= sum(weight.numel() for weight in module.parameters())
+    rank = held_of(name, targets)
+    assert rank.elements.trained == sum(weight.numel() for weight in module.parameters() if weight.requires_grad)
+    assert rank.elements.whole >= sum(weight.numel() for weight in module.parameters())
 
 
 def test_peft_prints_4_194_304_trainable_of_6_742_609_920_parameters_for_llama_7b() -> None:
     spec = make_spec(*LORA_7B, *adapter("q_proj", "v_proj"))
-    assert first_rank(spec).held.elements.trained == 4_194_304
+    assert first_rank(spec).model.elements.trained == 4_194_304
     assert parameter_counts(spec, modules(spec)["family"])[0] == 6_742_609_920
 
 
 def test_rank_64_on_all_linears_of_llama_7b_trains_159_907_840_parameters() -> None:
-    assert first_rank(make_spec(*LORA_7B, *adapter(*LINEARS, rank=64))).held.elements.trained == 159_907_840
+    assert first_rank(make_spec(*LORA_7B, *adapter(*LINEARS, rank=64))).model.elements.trained == 159_907_840
 
 
 def test_nf4_takes_4_5_bits_and_with_double_quantisation_4_127() -> None:
@@ -140,7 +140,7 @@ def test_double_quantisation_saves_the_0_30_gb_that_litgpt_measured_on_7_b() -> 
 
 
 def test_embedding_head_and_norms_are_not_quantised() -> None:
-    elements = first_rank(make_spec(*LORA_7B, *adapter("q_proj", "v_proj", name="qlora"))).held.elements
+    elements = first_rank(make_spec(*LORA_7B, *adapter("q_proj", "v_proj", name="qlora"))).model.elements
     norms, tables = (2 * 32 + 1) * 4096, 2 * 32_000 * 4096
     assert elements.whole - elements.quantised == tables + norms + 4_194_304
 
@@ -156,7 +156,7 @@ def test_a_quantised_linear_is_dequantised_for_each_product() -> None:
 def test_a_frozen_base_has_neither_gradients_nor_master_weights_nor_moments(preset: str) -> None:
     world = ("hardware=h100_80g", "cluster.gpus_per_node=8", f"parallel={preset}", "model=llama2_7b")
     rank = first_rank(make_spec(*world, *adapter("q_proj", "v_proj")))
-    trained = rank.held.elements.trained
+    trained = rank.model.elements.trained
     assert trained == 4_194_304
     for pile in ("gradients", "master_weights", "optimizer_states"):
         assert sum(term.bytes for term in rank.at("step") if term.pile == pile) <= 8 * trained

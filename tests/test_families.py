@@ -6,7 +6,7 @@ import pytest
 
 from launcher import registry
 from launcher.rank.counts import parameter_counts
-from launcher.rank.engine import Engine
+from launcher.rank.engine import EngineTraits
 from launcher.spec import RunSpec
 from tests.family_modules import CASES, TOKENS, block_of, saved_by_autograd
 from tests.helpers import make_spec
@@ -96,7 +96,7 @@ def _counts(spec: RunSpec) -> tuple[int, int]:
 def _predicted(
     spec: RunSpec, *, size: int, layer: int, tokens: int = TOKENS, residual: int | None = None, autocast: bool = False
 ) -> int:
-    engine = Engine(
+    engine = EngineTraits(
         library="transformers",
         size=size,
         residual_size=residual or size,

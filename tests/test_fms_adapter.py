@@ -58,14 +58,14 @@ def row(folder: Path, **changes: str) -> Row:
 def test_a_whole_model_in_bf16_takes_ten_bytes_a_parameter_in_the_step(tmp_path: Path) -> None:
     found = rank(row(tmp_path))
     states = at(found, "step", "parameters", "gradients", "optimizer_states", "temporary")
-    assert states == 10 * found.held.elements.whole
+    assert states == 10 * found.model.elements.whole
     assert found.peak[1] == "step"
 
 
 def test_fsdp_with_mixed_precision_takes_twenty_bytes_of_a_shard_in_the_step(tmp_path: Path) -> None:
     found = rank(row(tmp_path, **FSDP, **AMP))
     states = at(found, "step", "parameters", "gradients", "optimizer_states", "temporary")
-    assert states == 20 * found.held.elements.optimizer
+    assert states == 20 * found.model.elements.optimizer
 
 
 @pytest.mark.parametrize(
@@ -91,8 +91,8 @@ def test_nf4_takes_four_bits_and_an_eighth_of_a_weight_and_gptq_a_little_more(tm
     sizes = {}
     for quant in ("nf4", "gptq-int4"):
         found = rank(row(tmp_path, **AMP, **LORA, quant=quant))
-        rest = 2 * found.held.root.whole + 4 * found.held.elements.optimizer
-        sizes[quant] = 8 * (at(found, "load", "parameters") - rest) / found.held.elements.quantised
+        rest = 2 * found.model.root.whole + 4 * found.model.elements.optimizer
+        sizes[quant] = 8 * (at(found, "load", "parameters") - rest) / found.model.elements.quantised
     assert sizes["nf4"] == pytest.approx(4.127, abs=0.001)
     assert sizes["gptq-int4"] == pytest.approx(4 + 16 / 128 + 4 / 128, abs=0.001)
 

@@ -105,10 +105,10 @@ def test_transformer_engine_keeps_an_unread_gradient_of_each_shape() -> None:
 
 def test_fp16_gradients_are_held_in_fp32_until_the_next_step() -> None:
     rank = ranks_of(make_spec(*MODEL, "precision=fp16"))[0]
-    held = [term for term in rank.terms if "gradients of this rank" in term.formula]
-    assert [term.bytes for term in held] == [4 * rank.held.elements.optimizer]
-    assert "idle" in held[0].moments
-    assert "forward" not in held[0].moments
+    found = [term for term in rank.terms if "gradients of this rank" in term.formula]
+    assert [term.bytes for term in found] == [4 * rank.model.elements.optimizer]
+    assert "idle" in found[0].moments
+    assert "forward" not in found[0].moments
 
 
 def test_a_batch_brings_no_attention_mask_unless_it_is_asked_for() -> None:
@@ -134,13 +134,13 @@ DETERMINISTIC = "+cluster.environment.NVTE_ALLOW_NONDETERMINISTIC_ALGO='0'"
     ],
 )
 def test_flash_attn_keeps_its_output_twice_and_runs_where_cudnn_does_not(overrides: tuple[str, ...], more: int) -> None:
-    block = ranks_of(make_spec(*MODEL, *overrides))[0].held.blocks[0]
+    block = ranks_of(make_spec(*MODEL, *overrides))[0].model.blocks[0]
     assert sum(row.bytes for row in block.saved if "batch first" in row.name) == more
 
 
 @pytest.mark.parametrize("overrides", [(LOCAL,), ("hardware=v100_32g", "precision=fp16")])
 def test_local_layers_and_gpus_before_ampere_keep_the_scores(overrides: tuple[str, ...]) -> None:
-    block = ranks_of(make_spec(*MODEL, *overrides))[0].held.blocks[0]
+    block = ranks_of(make_spec(*MODEL, *overrides))[0].model.blocks[0]
     assert [row.bytes for row in block.saved if row.name == "scores"] == [2 * 8 * 1024]
 
 
@@ -151,14 +151,14 @@ WIDE = (LOCAL, "+backend.extra.attention-softmax-in-fp32=true", "+backend.extra.
 def test_a_softmax_in_fp32_without_its_kernel_is_saved_beside_the_factor_of_the_values(
     dropout: float, per_score: int
 ) -> None:
-    block = ranks_of(make_spec(*MODEL, *WIDE, f"model.dropout={dropout}"))[0].held.blocks[0]
+    block = ranks_of(make_spec(*MODEL, *WIDE, f"model.dropout={dropout}"))[0].model.blocks[0]
     assert [row.bytes for row in block.saved if row.name == "scores"] == [per_score * 8 * 1024]
 
 
 @pytest.mark.parametrize(("multiple", "rows"), [(128, 50432), (3232, 51712)])
 def test_the_vocabulary_is_padded_to_the_multiple_that_is_asked_for(multiple: int, rows: int) -> None:
     padding = (f"+backend.extra.make-vocab-size-divisible-by={multiple}", "parallel.tensor=2")
-    assert ranks_of(make_spec(*MODEL, *padding))[0].held.vocabulary == rows
+    assert ranks_of(make_spec(*MODEL, *padding))[0].model.vocabulary == rows
 
 
 @pytest.mark.parametrize(("limit", "number"), [(0, 3), (2, 2)])
@@ -189,7 +189,7 @@ def test_deferred_gradients_of_the_output_projection_wait_for_the_end(limit: int
 def test_an_expert_saves_its_input_its_mlp_and_what_the_routers_weight_multiplies(
     overrides: tuple[str, ...], printed: int
 ) -> None:
-    block = ranks_of(make_spec(*MODEL, *EXPERTS, *overrides))[0].held.blocks[0]
+    block = ranks_of(make_spec(*MODEL, *EXPERTS, *overrides))[0].model.blocks[0]
     assert sum(row.bytes for row in block.saved if row.share.startswith("routed")) == printed
 
 
@@ -236,7 +236,7 @@ INTERLEAVED = ("parallel.pipeline=4", "parallel.virtual_pipeline=3", "train.glob
 )
 def test_the_last_stage_warms_up_with_v_minus_1_rounds_of_chunks(extra: tuple[str, ...], chunks: int) -> None:
     rank = ranks_of(make_spec(*MODEL, *INTERLEAVED, *extra))[-1]
-    assert rank.held.view.in_flight * 3 == chunks
+    assert rank.model.view.in_flight * 3 == chunks
 
 
 ROUND = "+backend.extra.microbatch-group-size-per-virtual-pipeline-stage"
@@ -272,11 +272,11 @@ def test_each_model_chunk_counts_its_recomputed_layers_anew(method: str, layers:
     """Three chunks of four layers each, with one input a checkpointed layer or group (``core/recompute.py``)."""
     stages = ("parallel.pipeline=2", "parallel.virtual_pipeline=3", "model.num_hidden_layers=24")
     full = ("checkpointing=full", f"checkpointing.method={method}", f"checkpointing.layers={layers}")
-    held = ranks_of(make_spec(*MODEL, *stages, *full))[0].held
-    (kind,) = held.blocks
-    one = 2 * 512 * held.tokens
-    expected = inputs * one + whole * held.bytes_of(kind.saved)
-    assert abs(kind.count * activations.block_bytes(held, kind) - expected) < kind.count
+    rank = ranks_of(make_spec(*MODEL, *stages, *full))[0].model
+    (kind,) = rank.blocks
+    one = 2 * 512 * rank.tokens
+    expected = inputs * one + whole * rank.bytes_of(kind.saved)
+    assert abs(kind.count * activations.block_bytes(rank, kind) - expected) < kind.count
 
 
 @pytest.mark.parametrize("value", ["abc", "2.5", "true", "-1"])

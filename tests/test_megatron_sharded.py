@@ -24,7 +24,7 @@ BLOCK, ROOT = 218_112_000, 2 * 128_256 * 4096 + 4096
 """Parameters of one layer of Llama-3 8B, and of its embedding, last norm and output projection."""
 
 
-def held(*overrides: str, formula: str, moment: Moment) -> int:
+def rank(*overrides: str, formula: str, moment: Moment) -> int:
     """Bytes at one moment of the terms whose formula has these words."""
     terms = ranks_of(make_spec(*EIGHT_B, *overrides))[0].terms
     return sum(term.bytes for term in terms if formula in term.formula and moment in term.moments)
@@ -89,19 +89,19 @@ def test_fp8_without_bf16_is_named_since_its_parameters_are_not_those_of_fp8_her
 def test_gradients_wait_unreduced_until_a_thousand_million_are_queued(stage: int) -> None:
     words = "wait for their reduction"
     zero = f"zero={stage}"
-    assert held(zero, formula=words, moment="loss_backward") == 0
-    assert held(zero, formula=words, moment="block_backward") == 4 * (128_256 * 4096 + 4096 + BLOCK)
-    assert held(zero, formula=words, moment="first_layer_backward") == 4 * (10**9 + 2 * BLOCK)
+    assert rank(zero, formula=words, moment="loss_backward") == 0
+    assert rank(zero, formula=words, moment="block_backward") == 4 * (128_256 * 4096 + 4096 + BLOCK)
+    assert rank(zero, formula=words, moment="first_layer_backward") == 4 * (10**9 + 2 * BLOCK)
     few = "model.num_hidden_layers=1"
-    assert held(zero, few, formula=words, moment="root_backward") == 4 * (BLOCK + ROOT)
-    assert held("zero=1", formula=words, moment="root_backward") == 0
+    assert rank(zero, few, formula=words, moment="root_backward") == 4 * (BLOCK + ROOT)
+    assert rank("zero=1", formula=words, moment="root_backward") == 0
 
 
 def test_what_stands_around_the_blocks_stays_gathered_at_stage_3() -> None:
     words = "outside the blocks, gathered"
-    assert held("zero=3", formula=words, moment="idle") == 2 * ROOT
-    assert held("zero=3", formula=words, moment="load") == 0
-    assert held("zero=2", formula=words, moment="idle") == 0
+    assert rank("zero=3", formula=words, moment="idle") == 2 * ROOT
+    assert rank("zero=3", formula=words, moment="load") == 0
+    assert rank("zero=2", formula=words, moment="idle") == 0
 
 
 @pytest.mark.parametrize(
@@ -109,19 +109,19 @@ def test_what_stands_around_the_blocks_stays_gathered_at_stage_3() -> None:
     [("forward", 1), ("output", 0), ("block_backward", 4), ("second_layer_backward", 2), ("first_layer_backward", 1)],
 )
 def test_half_a_thousand_million_parameters_are_gathered_ahead(moment: Moment, blocks: int) -> None:
-    assert held("zero=3", formula="gathered blocks", moment=moment) == blocks * 2 * BLOCK
+    assert rank("zero=3", formula="gathered blocks", moment=moment) == blocks * 2 * BLOCK
 
 
 def test_no_more_blocks_are_gathered_than_there_are() -> None:
-    assert held("zero=3", "model.num_hidden_layers=2", formula="gathered blocks", moment="block_backward") == 4 * BLOCK
+    assert rank("zero=3", "model.num_hidden_layers=2", formula="gathered blocks", moment="block_backward") == 4 * BLOCK
 
 
 def test_the_whole_model_is_built_before_it_is_cut_unless_on_the_meta_device() -> None:
     whole, shards = 32 * BLOCK + ROOT, (2 + 4 + 4) * (32 * BLOCK + ROOT) // 8
     words = "before they are cut"
-    assert held("zero=3", formula=words, moment="load") == 2 * whole - shards
+    assert rank("zero=3", formula=words, moment="load") == 2 * whole - shards
     meta = "+backend.extra.init-model-with-meta-device=true"
-    assert held("zero=3", meta, formula=words, moment="load") == 0
+    assert rank("zero=3", meta, formula=words, moment="load") == 0
 
 
 def test_a_single_rank_cuts_and_gathers_nothing() -> None:
@@ -152,7 +152,7 @@ def test_the_precision_aware_optimizer_keeps_half_of_the_master_copy_and_casts_n
     rank = ranks_of(make_spec(*EIGHT_B, "precision=bf16", *overrides))[0]
     held_bytes = sum(term.bytes for term in rank.at("step") if term.pile == "master_weights")
     casts = sum(term.bytes for term in rank.at("step") if "gradients of this rank" in term.formula)
-    elements = rank.held.elements.optimizer
+    elements = rank.model.elements.optimizer
     assert (held_bytes, casts) == (master * elements, cast * elements)
 
 

@@ -175,10 +175,10 @@ def test_the_shards_of_all_ranks_are_the_model_and_its_padding(model: str, prese
 @pytest.mark.parametrize("model", ["7b", "gpt2"])
 def test_the_stages_of_a_pipeline_hold_the_model_once_and_a_tied_table_twice(model: str) -> None:
     spec = BASES[model, "pp"]
-    held = [rank.held for rank in ranks_of(spec)]
-    assert len(held) == 2
-    total = sum(one.elements.whole for one in held)
-    padded = held[0].vocabulary - spec.model.vocab_size
+    stages = [rank.model for rank in ranks_of(spec)]
+    assert len(stages) == 2
+    total = sum(one.elements.whole for one in stages)
+    padded = stages[0].vocabulary - spec.model.vocab_size
     tables = 2  # The table and the output projection, or the table and its copy on the last stage.
     copies = spec.model.tie_word_embeddings * spec.model.hidden_size * spec.model.vocab_size
     whole = estimated(spec).parameters.total + copies + tables * padded * spec.model.hidden_size

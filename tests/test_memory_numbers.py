@@ -82,7 +82,7 @@ AS_OVER_H = 96 * 2048 / 12288
 def saved_of_a_layer(*overrides: str) -> float:
     """What one layer of GPT-3 175B keeps, in units of sbh."""
     rank = ranks_of(make_spec(*GPT3, *overrides))[0]
-    return activations.block_bytes(rank.held, rank.held.blocks[0]) / SBH
+    return activations.block_bytes(rank.model, rank.model.blocks[0]) / SBH
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_the_first_stage_of_gpt3_175b_keeps_66_84_gib_and_12_35_with_selective_r
     layout = ("parallel.tensor=8", "parallel.pipeline=8", "parallel.virtual_pipeline=3", "cluster.nodes=8")
     batch = ("cluster.gpus_per_node=8", "train.global_batch_size=64")
     rank = ranks_of(make_spec(*GPT3, *layout, *batch, *overrides))[0]
-    kept = sum(term.bytes for term in activations.saved(rank.held) if "block_backward" in term.moments)
+    kept = sum(term.bytes for term in activations.saved(rank.model) if "block_backward" in term.moments)
     assert f"{kept / GIB:.2f}" == printed
 
 
@@ -128,7 +128,7 @@ def test_fsdp2_of_llama_7b_on_8_ranks_meets_its_trace() -> None:
 
 def test_a_root_that_stays_gathered_moves_the_peak_to_the_gradient_of_the_logits() -> None:
     rank = ranks_of(make_spec(*FSDP_7B, *SEQUENCE, "optimizer.fused=true"))[0]
-    gathered = 2 * (rank.held.root.whole + rank.held.largest_block.whole)
+    gathered = 2 * (rank.model.root.whole + rank.model.largest_block.whole)
     assert rank.peak[1] == "loss_backward"
     # The trace that frees the root after forward has 34,332.6 MiB at the loss and 250 MiB more at its gradient.
     assert (rank.peak[0] - gathered) / MIB == pytest.approx(34332.6 + 250, rel=0.001)
@@ -143,23 +143,23 @@ def test_lists_of_the_foreach_optimizer_cost_4_bytes_a_parameter_of_the_rank() -
 def test_lists_of_sgd_cost_4_bytes_a_parameter_where_weights_decay(decay: float, bytes_each: int) -> None:
     settings = ("optimizer=sgd", "optimizer.foreach=true", f"optimizer.weight_decay={decay}")
     rank = ranks_of(make_spec(*FSDP_7B, *SEQUENCE, *settings))[0]
-    assert rank.allocated("step") - rank.allocated("clip") == bytes_each * rank.held.elements.optimizer
+    assert rank.allocated("step") - rank.allocated("clip") == bytes_each * rank.model.elements.optimizer
 
 
 def test_reordering_the_outputs_of_narrow_experts_takes_12_bytes_for_each_of_a_tokens_experts() -> None:
     # With 3,584 features or more in an expert, the two gradients inside of it would be more: 2 x 2 B x 3,584.
     narrow = make_spec("model=mixtral_8x7b", "model.moe_intermediate_size=512", "parallel=fsdp")
-    held = ranks_of(narrow)[0].held
-    inside, outputs = activations.working_parts(held)
-    assert inside + outputs == held.tokens * (2 * 12 * 4096 + 2 * 4096)
+    rank = ranks_of(narrow)[0].model
+    inside, outputs = activations.backward_extra_parts(rank)
+    assert inside + outputs == rank.tokens * (2 * 12 * 4096 + 2 * 4096)
 
 
 def test_the_gradients_of_a_zero_2_partition_are_those_of_all_weights_that_it_touches() -> None:
-    held = ranks_of(make_spec("model=llama2_7b", "parallel=zero2", "cluster.nodes=8", "cluster.gpus_per_node=8"))[
+    rank = ranks_of(make_spec("model=llama2_7b", "parallel=zero2", "cluster.nodes=8", "cluster.gpus_per_node=8"))[
         0
-    ].held
+    ].model
     # Of 64 ranks the last has 105 M elements: all of the 131 M of the output projection are allocated.
-    assert partition.partition(held) == 32_000 * 4096
+    assert partition.partition(rank) == 32_000 * 4096
 
 
 def test_full_checkpointing_of_llama_7b_meets_its_trace() -> None:

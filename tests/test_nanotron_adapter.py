@@ -62,7 +62,7 @@ def first_stage(found: Row) -> RankTerms:
 
 def bytes_per_parameter(rank: RankTerms) -> float:
     static = [term for term in rank.at("step") if term.pile not in ("workspace", "context", "communicators")]
-    return sum(term.bytes for term in static) / rank.held.elements.whole
+    return sum(term.bytes for term in static) / rank.model.elements.whole
 
 
 @pytest.mark.parametrize(("stage", "expected"), [("0", 20.0), ("1", 10 + 14 / 16)])
@@ -82,7 +82,7 @@ def test_a_measured_run_is_a_row_of_its_first_stage(tmp_path: Path) -> None:
     found = row(tmp_path, pp="4", zero_stage="0")
     assert found.measured == {"reserved": 50 * 2**30}
     assert (found.stage, found.oom, found.soft) == (0, "false", False)
-    assert len(first_stage(found).held.view.layers) == 8
+    assert len(first_stage(found).model.view.layers) == 8
 
 
 def test_a_run_out_of_memory_has_no_counter(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_a_last_stage_may_have_the_output_projection_alone(tmp_path: Path) -> No
     found = row(tmp_path, n_gpus="32", pp="32", zero_stage="0")
     assert found.spec is not None
     assert found.spec.parallel.last_stage_layers == 0
-    assert len(first_stage(found).held.view.layers) == 1
+    assert len(first_stage(found).model.view.layers) == 1
 
 
 def test_bf16_gradients_of_all_weights_exist_when_a_backward_pass_ends(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_bf16_gradients_of_all_weights_exist_when_a_backward_pass_ends(tmp_path:
     halves = [
         term.bytes for term in rank.at("root_backward") if term.formula.startswith("2 B x") and term.pile == "gradients"
     ]
-    assert halves == [2 * rank.held.elements.whole]
+    assert halves == [2 * rank.model.elements.whole]
 
 
 @pytest.mark.parametrize(

@@ -70,8 +70,8 @@ def row(folder: Path, **changes: str) -> Row:
 
 def test_torchtitan_holds_a_shard_of_fp32_weights_and_moments_and_copies_keys_to_every_head(tmp_path: Path) -> None:
     found = rank(row(tmp_path))
-    assert at(found, "idle", "parameters", "optimizer_states") == 12 * found.held.elements.parameters
-    keys = next(item for item in found.held.blocks[0].made if item.name == "keys")
+    assert at(found, "idle", "parameters", "optimizer_states") == 12 * found.model.elements.parameters
+    keys = next(item for item in found.model.blocks[0].saved_if_trained if item.name == "keys")
     assert keys.bytes == 2 * 4096
 
 
@@ -105,19 +105,19 @@ def test_a_public_config_completes_the_columns(tmp_path: Path) -> None:
 
 def test_litgpt_keeps_gradients_of_all_weights_between_micro_batches_and_bf16_states(tmp_path: Path) -> None:
     found = rank(row(tmp_path, **LITGPT))
-    assert found.held.spec.gpus == 1
+    assert found.model.spec.gpus == 1
     states = ("parameters", "gradients", "optimizer_states")
-    assert at(found, "forward", *states) == 8 * found.held.elements.whole
-    assert at(found, "step", *states, "temporary") == 10 * found.held.elements.whole
+    assert at(found, "forward", *states) == 8 * found.model.elements.whole
+    assert at(found, "step", *states, "temporary") == 10 * found.model.elements.whole
 
 
 def test_litgpt_on_several_gpus_shards_and_reduces_only_at_the_last_micro_batch(tmp_path: Path) -> None:
     notes = LITGPT["notes"].replace("devices=1", "devices=4")
     found = rank(row(tmp_path, **LITGPT | {"notes": notes}))
-    held = found.held.elements
-    assert at(found, "loss", "gradients") == 2 * held.whole
-    assert at(found, "step", "gradients") == 2 * held.gradients
-    assert found.held.spec.checkpointing.mode == "full"
+    counts = found.model.elements
+    assert at(found, "loss", "gradients") == 2 * counts.whole
+    assert at(found, "step", "gradients") == 2 * counts.gradients
+    assert found.model.spec.checkpointing.mode == "full"
 
 
 def test_litgpt_adapts_queries_keys_and_values_at_once(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_litgpt_adapts_queries_keys_and_values_at_once(tmp_path: Path) -> None:
     every = ADAPTED["notes"].replace("true/false/true/false/false/false", "true/true/true/true/true/true")
     everything = rank(row(tmp_path, **ADAPTED | {"notes": every}))
     targets = ("q_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-    assert everything.held.spec.adapter.targets == targets
+    assert everything.model.spec.adapter.targets == targets
     assert [term for term in everything.terms if "the head's dropout" in term.formula]
 
 
@@ -140,7 +140,7 @@ def test_litgpt_without_a_gate_is_a_gpt_with_untied_weights(tmp_path: Path) -> N
 def test_litgpt_under_ddp_has_buckets(tmp_path: Path) -> None:
     settings = LITGPT | {"framework_version": "torch 2.4.0", "notes": "", "n_gpus": "8", "global_batch": ""}
     found = rank(row(tmp_path, **settings))
-    assert at(found, "idle", "reduce_buffers") == 2 * found.held.elements.whole
+    assert at(found, "idle", "reduce_buffers") == 2 * found.model.elements.whole
 
 
 @pytest.mark.parametrize(
@@ -181,15 +181,15 @@ def test_a_run_that_cannot_be_expressed_is_left_out_with_its_reason(
 def test_answer_ais_qlora_keeps_its_adapters_in_bf16(tmp_path: Path) -> None:
     settings = {"framework": "fsdp_qlora (FSDP1)", "n_gpus": "2", "dp": "2", "act_ckpt": "full", "lora_rank": "64"}
     found = rank(row(tmp_path, **settings, quant="nf4"))
-    held = found.held.elements
-    assert at(found, "idle", "optimizer_states") == 4 * held.optimizer
-    nf4 = 8 * (at(found, "idle", "parameters") - 2 * (held.parameters - held.quantised_parameters))
-    assert nf4 / held.quantised_parameters == pytest.approx(4.127, abs=0.001)
+    counts = found.model.elements
+    assert at(found, "idle", "optimizer_states") == 4 * counts.optimizer
+    nf4 = 8 * (at(found, "idle", "parameters") - 2 * (counts.parameters - counts.quantised_parameters))
+    assert nf4 / counts.quantised_parameters == pytest.approx(4.127, abs=0.001)
 
 
 def test_qwens_script_adapts_every_linear_layer_of_a_block(tmp_path: Path) -> None:
     found = rank(row(tmp_path, framework=QWEN, n_gpus="1", dp="1", act_ckpt="full", lora_rank="64"))
-    assert len(found.held.spec.adapter.targets) == 5
+    assert len(found.model.spec.adapter.targets) == 5
     assert at(found, "loss", "logits") == 12 * 128256 * 8192
 
 

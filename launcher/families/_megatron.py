@@ -6,14 +6,14 @@ activations are one kernel each. Compared with the peaks that Megatron-LM's own 
 
 from __future__ import annotations
 
-from launcher.rank.engine import Engine
-from launcher.rank.tensors import Part, Saved, Share
+from launcher.rank.engine import EngineTraits
+from launcher.rank.tensors import Part, SavedTensor, Share
 from launcher.spec import ModelSpec
 
 _STATISTIC = 4  # A log-sum-exp is an fp32 number.
 
 
-def norm(size: int, engine: Engine, part: Part = "norm") -> list[Saved]:
+def norm(size: int, engine: EngineTraits, part: Part = "norm") -> list[SavedTensor]:
     """Input and output of a norm, the output being the input of the linear that follows."""
     return [
         _saved("norm input", engine.size * size, "residual", "input"),
@@ -21,7 +21,7 @@ def norm(size: int, engine: Engine, part: Part = "norm") -> list[Saved]:
     ]
 
 
-def attention(model: ModelSpec, engine: Engine) -> list[Saved]:
+def attention(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
     """Queries, keys, values and the output of attention, which the output projection shares (see ``core``)."""
     size, queries, keys = engine.size, model.query_size, model.key_value_size
     heads_norm = size * (queries + keys) if model.qk_norm else 0
@@ -33,7 +33,7 @@ def attention(model: ModelSpec, engine: Engine) -> list[Saved]:
     ]
 
 
-def core(engine: Engine, heads: int, outputs: int, dropout: float) -> list[Saved]:
+def core(engine: EngineTraits, heads: int, outputs: int, dropout: float) -> list[SavedTensor]:
     """A log-sum-exp a head, or ``5 a s`` of arXiv:2205.05198: scores, their dropout mask and the dropped scores.
 
     flash-attn computes with the batch first: Transformer Engine hands it copies of queries, keys and values, which it
@@ -52,12 +52,12 @@ def core(engine: Engine, heads: int, outputs: int, dropout: float) -> list[Saved
     return [_saved("scores", per_score * heads * engine.sequence_length, "tensor", "core_attention")]
 
 
-def dropout(model: ModelSpec) -> list[Saved]:
+def dropout(model: ModelSpec) -> list[SavedTensor]:
     """The mask of one residual dropout, a byte an element."""
     return [_saved("dropout mask", model.hidden_size, "residual", "norm")] if model.dropout else []
 
 
-def feed_forward(model: ModelSpec, engine: Engine, width: int, part: Part = "mlp") -> list[Saved]:
+def feed_forward(model: ModelSpec, engine: EngineTraits, width: int, part: Part = "mlp") -> list[SavedTensor]:
     """Output of the first linear (gate and up together) and of the activation."""
     inner = 2 * width if model.gated else width
     return [
@@ -66,7 +66,7 @@ def feed_forward(model: ModelSpec, engine: Engine, width: int, part: Part = "mlp
     ]
 
 
-def routed(model: ModelSpec, engine: Engine) -> list[Saved]:
+def routed(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
     """Routed experts: input of each token sent, what the expert's MLP saves, and the router in fp32.
 
     The router's weight is applied inside the expert (``transformer/moe/experts.py``): the gated activation's kernel
@@ -87,7 +87,7 @@ def routed(model: ModelSpec, engine: Engine) -> list[Saved]:
     return rows
 
 
-def latent_attention(model: ModelSpec, engine: Engine) -> list[Saved]:
+def latent_attention(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
     """Multi-head latent attention: both latents and their norms, queries, keys and values at full width, output."""
     heads, size = model.num_attention_heads, engine.size
     query = heads * (model.qk_nope_head_dim + model.qk_rope_head_dim)
@@ -101,7 +101,7 @@ def latent_attention(model: ModelSpec, engine: Engine) -> list[Saved]:
     ]
 
 
-def working(model: ModelSpec, engine: Engine, width: int) -> list[Saved]:
+def backward_extra(model: ModelSpec, engine: EngineTraits, width: int) -> list[SavedTensor]:
     """The backward pass of the MLP at its fullest: gradients of both its tensors and of the residual stream."""
     inner = 2 * width if model.gated else width
     return [
@@ -110,11 +110,11 @@ def working(model: ModelSpec, engine: Engine, width: int) -> list[Saved]:
     ]
 
 
-def closing(model: ModelSpec, engine: Engine) -> list[Saved]:
+def first_norm_backward(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
     """The backward pass of the first norm: what it saved and two gradients."""
     gradients = _saved("gradients of a norm", 2 * engine.size * model.hidden_size, "residual", "norm")
     return [*norm(model.hidden_size, engine), gradients]
 
 
-def _saved(name: str, size: int, share: Share, part: Part) -> Saved:
-    return Saved(name=name, bytes=size, share=share, part=part)
+def _saved(name: str, size: int, share: Share, part: Part) -> SavedTensor:
+    return SavedTensor(name=name, bytes=size, share=share, part=part)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from launcher.rank.engine import Engine
-from launcher.rank.tensors import Part, Saved, Share
+from launcher.rank.engine import EngineTraits
+from launcher.rank.tensors import Part, SavedTensor, Share
 from launcher.spec import ModelSpec
 
 _INDEX = 8  # A token index or an expert choice is an int64.
@@ -19,7 +19,7 @@ _FP32 = 4
 _STATISTIC = 4  # A mean, a reciprocal deviation or a log-sum-exp is an fp32 number.
 
 
-def norm(size: int, model: ModelSpec, engine: Engine, *, readers: tuple[str, ...] = ("",)) -> list[Saved]:
+def norm(size: int, model: ModelSpec, engine: EngineTraits, *, readers: tuple[str, ...] = ("",)) -> list[SavedTensor]:
     """A norm and the copies of its output that the following linears save.
 
     RMSNorm is Python code: it saves its input in fp32, the normalized values before and after the weight and the
@@ -47,16 +47,16 @@ def norm(size: int, model: ModelSpec, engine: Engine, *, readers: tuple[str, ...
     return [*rows, _output(whole * size, readers)]
 
 
-def _scaled(size: int, share: Share, part: Part) -> Saved:
+def _scaled(size: int, share: Share, part: Part) -> SavedTensor:
     """The normalized values, which the gradient of RMSNorm's weight is computed from."""
     return replace(_saved("normalized values", size, share, part), readers=("norm",), only_readers=True)
 
 
-def _output(size: int, readers: tuple[str, ...]) -> Saved:
+def _output(size: int, readers: tuple[str, ...]) -> SavedTensor:
     return _read("output of the norm", size, "token", "norm", readers)
 
 
-def attention(model: ModelSpec, engine: Engine) -> list[Saved]:
+def attention(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
     """Grouped-query attention: queries, keys, values, output (which the output projection shares), log-sum-exp.
 
     Eager attention saves repeated keys and values, fp32 probabilities and their copy in the compute format;
@@ -86,16 +86,16 @@ def attention(model: ModelSpec, engine: Engine) -> list[Saved]:
     return rows
 
 
-def _attention_output(size: int, engine: Engine) -> Saved:
+def _attention_output(size: int, engine: EngineTraits) -> SavedTensor:
     """Attention itself keeps its output where it stores no scores; the output projection reads it in any case."""
-    row = _saved("attention output", size, "tensor", "core_attention", kept=not engine.scores)
+    row = _saved("attention output", size, "tensor", "core_attention", kept_by_selective=not engine.scores)
     return replace(row, readers=_PROJECTION, only_readers=engine.scores)
 
 
-def core(model: ModelSpec, engine: Engine, heads: int) -> list[Saved]:
+def core(model: ModelSpec, engine: EngineTraits, heads: int) -> list[SavedTensor]:
     """What attention keeps besides its inputs and its output: a log-sum-exp a head, or the scores."""
     if not engine.scores:
-        return [_saved("log-sum-exp", _STATISTIC * heads, "tensor", "core_attention", kept=True)]
+        return [_saved("log-sum-exp", _STATISTIC * heads, "tensor", "core_attention", kept_by_selective=True)]
     # The fp32 softmax is a tensor of its own only where the module casts it back (all but GPT-2's).
     softmax = 4 if model.position_embedding != "learned" and engine.size < 4 else 0
     mask = engine.size + engine.mask_size if model.dropout else 0
@@ -103,14 +103,14 @@ def core(model: ModelSpec, engine: Engine, heads: int) -> list[Saved]:
     return [_saved("scores", per_score * heads * engine.sequence_length, "tensor", "core_attention")]
 
 
-def dropout(model: ModelSpec, engine: Engine) -> list[Saved]:
+def dropout(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
     """The mask of one residual dropout."""
     if not model.dropout:
         return []
     return [_saved("dropout mask", engine.mask_size * model.hidden_size, "residual", "mlp")]
 
 
-def feed_forward(model: ModelSpec, engine: Engine, width: int) -> list[Saved]:
+def feed_forward(model: ModelSpec, engine: EngineTraits, width: int) -> list[SavedTensor]:
     """The MLP: gate, up, activation and product; without a gate, what the activation saves, and its output.
 
     ``gelu_new`` is Python code that saves five tensors (its input, tanh, 1 + tanh, half the input, the product).
@@ -119,27 +119,27 @@ def feed_forward(model: ModelSpec, engine: Engine, width: int) -> list[Saved]:
     if model.gated:
         rows = [
             # The gate is dropped once its activation exists.
-            replace(_saved("gate", size * width, "tensor", "mlp"), made_by="gate_proj", passing=False),
-            replace(_saved("up", size * width, "tensor", "mlp"), made_by="up_proj"),
+            replace(_saved("gate", size * width, "tensor", "mlp"), output_of="gate_proj", in_forward_peak=False),
+            replace(_saved("up", size * width, "tensor", "mlp"), output_of="up_proj"),
             _saved("activation", size * width, "tensor", "activation"),
             _read("product", size * width, "tensor", "activation", _DOWN),
         ]
     else:
         python = model.hidden_act == "gelu_new"
         rows = [
-            replace(_saved("up", size * width, "tensor", "mlp"), made_by="c_fc"),
+            replace(_saved("up", size * width, "tensor", "mlp"), output_of="c_fc"),
             *([_saved("inside gelu_new", 3 * size * width, "tensor", "mlp")] if python else []),
             replace(
                 _saved("activation", size * width, "tensor", "activation"),
                 readers=_DOWN,
-                passing=not python,  # Four of gelu_new's tensors are alive at once.
+                in_forward_peak=not python,  # Four of gelu_new's tensors are alive at once.
                 only_readers=model.hidden_act in ("gelu", "gelu_new"),  # A ReLU's gradient is computed from its output.
             ),
         ]
     return rows + dropout(model, engine)
 
 
-def routed(model: ModelSpec, engine: Engine) -> list[Saved]:
+def routed(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
     """Routed experts: indices, inputs, gate and up, activation, product, outputs.
 
     Grouped, the outputs are kept once, and autocast does not reach the products, which run in the weights' own format
@@ -155,13 +155,13 @@ def routed(model: ModelSpec, engine: Engine) -> list[Saved]:
     return [
         _saved("router", 4 * (model.num_experts + 1 + upcast), "token", "moe"),
         _read("expert inputs", size * hidden, "routed", "moe", ("experts",)),
-        replace(made, passing=False),
+        replace(made, in_forward_peak=False),
         _saved("expert activations", (3 if model.gated else 1) * size * width, "routed_tensor", "moe"),
         _read("expert products", size * width, "routed_tensor", "moe", ("experts",)),
     ]
 
 
-def reordering(model: ModelSpec, gradients: list[Saved]) -> Saved:
+def reordering(model: ModelSpec, gradients: list[SavedTensor]) -> SavedTensor:
     """What the backward pass of the experts' outputs takes beyond the gradients inside of them, which come later.
 
     The weighted outputs, fp32 as the router's weights are, are put back into the tokens' order: their gradient, zeros
@@ -172,7 +172,7 @@ def reordering(model: ModelSpec, gradients: list[Saved]) -> Saved:
     return _saved("reordered expert outputs", max(outputs - inside, 0), "token", "moe")
 
 
-def latent_attention(model: ModelSpec, engine: Engine) -> list[Saved]:
+def latent_attention(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
     """Multi-head latent attention: the norms of both latents, queries, keys, values and output at full width.
 
     On the CPU a head of values narrower than one of queries takes the mathematical path: fp32 copies and fp32 scores.
@@ -195,7 +195,7 @@ def latent_attention(model: ModelSpec, engine: Engine) -> list[Saved]:
     return [*rows, _attention_output(size * values, engine)]
 
 
-def working(model: ModelSpec, engine: Engine, width: int) -> list[Saved]:
+def backward_extra(model: ModelSpec, engine: EngineTraits, width: int) -> list[SavedTensor]:
     """The backward pass of the MLP at its fullest: two gradients of its width and that of the residual stream.
 
     Seen in a trace of FSDP2's backward pass: with the gradients of gate and up, the product is already freed.
@@ -207,17 +207,17 @@ def working(model: ModelSpec, engine: Engine, width: int) -> list[Saved]:
     ]
 
 
-def closing(model: ModelSpec, engine: Engine) -> list[Saved]:
+def first_norm_backward(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
     """The backward pass of the first norm: what it saved, its gradients, and of RMSNorm four fp32 products."""
     products = 4 * 4 if model.normalization == "rmsnorm" else engine.residual_size
     hidden = (products + engine.residual_size) * model.hidden_size
     return [*norm(model.hidden_size, model, engine), _saved("gradients of a norm", hidden, "residual", "norm")]
 
 
-def _read(name: str, size: int, share: Share, part: Part, readers: tuple[str, ...]) -> Saved:
+def _read(name: str, size: int, share: Share, part: Part, readers: tuple[str, ...]) -> SavedTensor:
     """A tensor that nothing but the gradients of its readers' weights needs."""
     return replace(_saved(name, size, share, part), readers=readers, only_readers=True)
 
 
-def _saved(name: str, size: int, share: Share, part: Part, *, kept: bool = False) -> Saved:
-    return Saved(name=name, bytes=size, share=share, part=part, kept=kept)
+def _saved(name: str, size: int, share: Share, part: Part, *, kept_by_selective: bool = False) -> SavedTensor:
+    return SavedTensor(name=name, bytes=size, share=share, part=part, kept_by_selective=kept_by_selective)

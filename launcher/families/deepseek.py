@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from launcher.families import _megatron, _transformers, _weights, llama, moe
-from launcher.rank.engine import Engine
-from launcher.rank.tensors import Saved, Weight
+from launcher.rank.engine import EngineTraits
+from launcher.rank.tensors import SavedTensor, Weight
 from launcher.spec import ModelSpec
 
 embedding = llama.embedding
 head = llama.head
-around = llama.around
-closing = llama.closing
+after_blocks = llama.after_blocks
+first_norm_backward = llama.first_norm_backward
 kind = moe.kind
-working = moe.working
+backward_extra = moe.backward_extra
 
 
 def block(model: ModelSpec, layer: int) -> list[Weight]:
@@ -24,7 +24,7 @@ def block(model: ModelSpec, layer: int) -> list[Weight]:
     return weights + _weights.experts(model)
 
 
-def saved(model: ModelSpec, layer: int, engine: Engine) -> list[Saved]:
+def saved(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
     """Two norms, latent attention and experts, or the MLP in the first layers."""
     if engine.library == "megatron":
         rows = _megatron.norm(model.hidden_size, engine) + _megatron.latent_attention(model, engine)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from launcher.families import _megatron, _transformers, _weights, llama
-from launcher.rank.engine import Engine
-from launcher.rank.tensors import Saved, Weight
+from launcher.rank.engine import EngineTraits
+from launcher.rank.tensors import SavedTensor, Weight
 from launcher.spec import ModelSpec
 
 
@@ -40,7 +40,7 @@ def kind(model: ModelSpec, layer: int) -> str:
     return "dense"
 
 
-def saved(model: ModelSpec, layer: int, engine: Engine) -> list[Saved]:
+def saved(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
     """Two norms, attention and MLP."""
     hidden, width = model.hidden_size, model.intermediate_size
     if engine.library == "megatron":
@@ -52,10 +52,10 @@ def saved(model: ModelSpec, layer: int, engine: Engine) -> list[Saved]:
     return rows + _transformers.feed_forward(model, engine, width)
 
 
-around = llama.around
-closing = llama.closing
+after_blocks = llama.after_blocks
+first_norm_backward = llama.first_norm_backward
 
 
-def working(model: ModelSpec, layer: int, engine: Engine) -> list[Saved]:
+def backward_extra(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
     """The gradients inside the MLP."""
     return llama.mlp_gradients(model, engine, model.intermediate_size)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from launcher.families import _megatron, _transformers, _weights
-from launcher.rank.engine import Engine
-from launcher.rank.tensors import Saved, Weight
+from launcher.rank.engine import EngineTraits
+from launcher.rank.tensors import SavedTensor, Weight
 from launcher.spec import ModelSpec
 
 
@@ -31,38 +31,38 @@ def kind(model: ModelSpec, layer: int) -> str:
     return "dense"
 
 
-def saved(model: ModelSpec, layer: int, engine: Engine) -> list[Saved]:
+def saved(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
     """Two norms, attention and MLP."""
     return attention(model, engine) + feed_forward(model, engine)
 
 
-def working(model: ModelSpec, layer: int, engine: Engine) -> list[Saved]:
+def backward_extra(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
     """The gradients inside the MLP."""
     return mlp_gradients(model, engine, model.intermediate_size)
 
 
-def around(model: ModelSpec, engine: Engine) -> list[Saved]:
+def after_blocks(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
     """The last norm, whose output the output projection reads."""
     if engine.library == "megatron":
         return _megatron.norm(model.hidden_size, engine)
     return _transformers.norm(model.hidden_size, model, engine, readers=("lm_head",))
 
 
-def closing(model: ModelSpec, engine: Engine) -> list[Saved]:
+def first_norm_backward(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
     """The first norm, where the backward pass of a block ends."""
     if engine.library == "megatron":
-        return _megatron.closing(model, engine)
-    return _transformers.closing(model, engine)
+        return _megatron.first_norm_backward(model, engine)
+    return _transformers.first_norm_backward(model, engine)
 
 
-def mlp_gradients(model: ModelSpec, engine: Engine, width: int) -> list[Saved]:
+def mlp_gradients(model: ModelSpec, engine: EngineTraits, width: int) -> list[SavedTensor]:
     """The gradients inside an MLP of so many features."""
     if engine.library == "megatron":
-        return _megatron.working(model, engine, width)
-    return _transformers.working(model, engine, width)
+        return _megatron.backward_extra(model, engine, width)
+    return _transformers.backward_extra(model, engine, width)
 
 
-def attention(model: ModelSpec, engine: Engine) -> list[Saved]:
+def attention(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
     """The norm before attention, and attention."""
     if engine.library == "megatron":
         return _megatron.norm(model.hidden_size, engine) + _megatron.attention(model, engine)
@@ -70,7 +70,7 @@ def attention(model: ModelSpec, engine: Engine) -> list[Saved]:
     return rows + _transformers.attention(model, engine)
 
 
-def feed_forward(model: ModelSpec, engine: Engine) -> list[Saved]:
+def feed_forward(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
     """The norm before the MLP, and the MLP."""
     hidden, width = model.hidden_size, model.intermediate_size
     if engine.library == "megatron":

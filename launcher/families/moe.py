@@ -7,14 +7,14 @@ from fractions import Fraction
 from math import ceil
 
 from launcher.families import _megatron, _transformers, _weights, llama
-from launcher.rank.engine import Engine
-from launcher.rank.tensors import Saved, Weight
+from launcher.rank.engine import EngineTraits
+from launcher.rank.tensors import SavedTensor, Weight
 from launcher.spec import ModelSpec
 
 embedding = llama.embedding
 head = llama.head
-around = llama.around
-closing = llama.closing
+after_blocks = llama.after_blocks
+first_norm_backward = llama.first_norm_backward
 
 
 def block(model: ModelSpec, layer: int) -> list[Weight]:
@@ -32,14 +32,14 @@ def kind(model: ModelSpec, layer: int) -> str:
     return "dense" if layer < model.first_dense_layers or not model.num_experts else "moe"
 
 
-def saved(model: ModelSpec, layer: int, engine: Engine) -> list[Saved]:
+def saved(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
     """As Llama's, with experts in place of the MLP after the first dense layers."""
     if kind(model, layer) == "dense":
         return llama.saved(model, layer, engine)
     return llama.attention(model, engine) + experts(model, engine)
 
 
-def working(model: ModelSpec, layer: int, engine: Engine) -> list[Saved]:
+def backward_extra(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
     """The gradients inside the MLP, or inside the experts that a token meets: all at once, or one after the other.
 
     Grouped products run in the weights' own format under autocast too (``_transformers.routed``).
@@ -56,7 +56,7 @@ def working(model: ModelSpec, layer: int, engine: Engine) -> list[Saved]:
     return rows if engine.library == "megatron" else [*rows, _transformers.reordering(model, rows)]
 
 
-def experts(model: ModelSpec, engine: Engine) -> list[Saved]:
+def experts(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
     """The norm before the experts, the routed experts that one token meets, and the shared ones."""
     hidden, shared = model.hidden_size, model.num_shared_experts * model.moe_intermediate_size
     if engine.library == "megatron":

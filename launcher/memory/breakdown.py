@@ -71,7 +71,7 @@ def _worst(ranks: Sequence[RankTerms], phase: Phase, peaks: dict[int, RankPeak])
 
 
 def _column(rank: RankTerms, moment: Moment, peaks: dict[int, RankPeak]) -> Column:
-    stage = rank.held.view.stage
+    stage = rank.model.view.stage
     peak, allocated = peaks[stage], rank.allocated(moment)
     piles = _sums(rank.at(moment))
     # Rounded up, as the estimate rounds: at the stage's own peak this is its reserved less its allocated bytes.

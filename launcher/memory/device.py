@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from launcher.capability import BLACKWELL, HOPPER, known
 from launcher.memory.moments import ALWAYS
 from launcher.memory.terms import MemoryTerm
-from launcher.rank.model import Held
+from launcher.rank.model import RankModel
 from launcher.spec import RunSpec
 from launcher.units import KIB, MIB
 
@@ -66,10 +66,10 @@ def allocator(spec: RunSpec) -> Allocator:
     return ALLOCATORS[spec.train.allocator] if spec.hardware.device == "cuda" else NO_LOSS
 
 
-def workspace(held: Held) -> Iterator[MemoryTerm]:
+def workspace(rank: RankModel) -> Iterator[MemoryTerm]:
     """The workspaces of cuBLAS, which torch takes from its own allocator: one for each thread that multiplies."""
-    if held.cuda:
-        size = cublas_workspace(held.spec)
+    if rank.cuda:
+        size = cublas_workspace(rank.spec)
         yield MemoryTerm(
             pile="workspace",
             moments=ALWAYS,
@@ -87,9 +87,9 @@ def cublas_workspace(spec: RunSpec) -> int:
     return CUBLAS_WORKSPACE[known(spec.hardware) in (HOPPER, BLACKWELL)]
 
 
-def context(held: Held) -> Iterator[MemoryTerm]:
+def context(rank: RankModel) -> Iterator[MemoryTerm]:
     """The CUDA context of the process."""
-    if held.cuda:
+    if rank.cuda:
         yield MemoryTerm(
             pile="context",
             moments=ALWAYS,
@@ -99,11 +99,11 @@ def context(held: Held) -> Iterator[MemoryTerm]:
         )
 
 
-def communicators(held: Held) -> Iterator[MemoryTerm]:
+def communicators(rank: RankModel) -> Iterator[MemoryTerm]:
     """NCCL's buffers: one communicator for the world and for each degree above 1 that is not all of the world."""
-    if not held.cuda or held.spec.gpus == 1:
+    if not rank.cuda or rank.spec.gpus == 1:
         return
-    number = groups(held.spec)
+    number = groups(rank.spec)
     yield MemoryTerm(
         pile="communicators",
         moments=ALWAYS,

@@ -15,10 +15,10 @@ from launcher.memory.moments import MOMENTS, PHASES, Moment, Phase
 from launcher.memory.result import MemoryEstimate, Needs, ParameterCount, Peak, PileBytes, RankPeak
 from launcher.memory.terms import OUTSIDE_PILES, PILES, MemoryTerm
 from launcher.rank.counts import kinds_of, parameter_counts
-from launcher.rank.engine import Engine
+from launcher.rank.engine import EngineTraits
 from launcher.rank.family import Family
 from launcher.rank.formats import Dtypes
-from launcher.rank.model import Held, held
+from launcher.rank.model import RankModel, rank_model
 from launcher.rank.view import RankView, Strategy, views
 from launcher.spec import ModelSpec, RunSpec
 
@@ -30,11 +30,11 @@ class Backend(Protocol):
         """What ``precision=`` means for it."""
         ...
 
-    def engine(self, spec: RunSpec) -> Engine:
+    def engine(self, spec: RunSpec) -> EngineTraits:
         """The implementation that runs."""
         ...
 
-    def overheads(self, held: Held) -> Iterable[MemoryTerm]:
+    def overheads(self, rank: RankModel) -> Iterable[MemoryTerm]:
         """Buffers and temporaries that only it has."""
         ...
 
@@ -43,7 +43,7 @@ class Backend(Protocol):
 class RankTerms:
     """One rank of one stage with all of its terms."""
 
-    held: Held
+    model: RankModel
     terms: tuple[MemoryTerm, ...]
 
     def allocated(self, moment: Moment) -> int:
@@ -98,7 +98,7 @@ def estimate(
     needed, (allocated, moment) = _needs(ranks, family, error), worst.peak
     total, active = parameter_counts(spec, family)
     return MemoryEstimate(
-        parameters=ParameterCount(total=total, active=active, per_rank=worst.held.elements.parameters),
+        parameters=ParameterCount(total=total, active=active, per_rank=worst.model.elements.parameters),
         static_bytes=worst.allocated("idle"),
         peak=needed.peak,
         outside_bytes=needed.outside_bytes,
@@ -136,13 +136,13 @@ def _fullest(stages: Sequence[RankView], family: Family, model: ModelSpec) -> tu
 def _needs(ranks: Sequence[RankTerms], family: Family, error: Band) -> Needs:
     worst = _worst(ranks)
     peak, outside = _peak(worst, error), worst.outside_bytes
-    lost = 1 + device.allocator(worst.held.spec).needed
+    lost = 1 + device.allocator(worst.model.spec).needed
     return Needs(
         peak=peak,
         outside_bytes=outside,
         moments=tuple(ceil(max(rank.allocated(moment) for rank in ranks) * lost) + outside for moment in MOMENTS),
-        host=host.host_memory(tuple(rank.held for rank in ranks), peak.device_bytes),
-        disk=host.checkpoint(worst.held, parameter_counts(worst.held.spec, family)[0]),
+        host=host.host_memory(tuple(rank.model for rank in ranks), peak.device_bytes),
+        disk=host.checkpoint(worst.model, parameter_counts(worst.model.spec, family)[0]),
     )
 
 
@@ -170,11 +170,11 @@ def rank_terms(
 
 def _terms_of(stages: Iterable[RankView], spec: RunSpec, family: Family, backend: Backend) -> tuple[RankTerms, ...]:
     dtypes, engine = backend.dtypes(spec), backend.engine(spec)
-    helds = [held(spec, view, family, dtypes, engine) for view in stages]
-    return tuple(RankTerms(held=one, terms=tuple(_terms(one, backend))) for one in helds)
+    models = [rank_model(spec, view, family, dtypes, engine) for view in stages]
+    return tuple(RankTerms(model=one, terms=tuple(_terms(one, backend))) for one in models)
 
 
-def _terms(one: Held, backend: Backend) -> Iterator[MemoryTerm]:
+def _terms(one: RankModel, backend: Backend) -> Iterator[MemoryTerm]:
     yield from states.parameters(one)
     yield from states.dequantised(one)
     yield from states.drawing(one)
@@ -183,10 +183,10 @@ def _terms(one: Held, backend: Backend) -> Iterator[MemoryTerm]:
     yield from states.optimizer_states(one)
     yield from states.step_temporaries(one)
     yield from activations.saved(one)
-    yield from activations.around(one)
+    yield from activations.after_blocks(one)
     yield from activations.recomputed(one)
-    yield from activations.working(one)
-    yield from activations.forward_working(one)
+    yield from activations.backward_extra(one)
+    yield from activations.forward_extra(one)
     yield from logits.logits(one)
     yield from device.workspace(one)
     yield from device.context(one)
@@ -195,7 +195,7 @@ def _terms(one: Held, backend: Backend) -> Iterator[MemoryTerm]:
 
 
 def _peak(worst: RankTerms, error: Band) -> Peak:
-    spec = worst.held.spec
+    spec = worst.model.spec
     allocated, moment = worst.peak
     loss = device.allocator(spec)
     needed, reserved = ceil(allocated * (1 + loss.needed)), ceil(allocated * (1 + loss.reserved))
@@ -207,17 +207,17 @@ def _peak(worst: RankTerms, error: Band) -> Peak:
         low_bytes=min(allocated, int(needed * error.low)),
         high_bytes=max(needed, ceil(needed * error.high)),
         phase=MOMENTS[moment],
-        stage=worst.held.view.stage,
+        stage=worst.model.view.stage,
     )
 
 
 def _rank_peak(rank: RankTerms) -> RankPeak:
     allocated = rank.peak[0]
     return RankPeak(
-        stage=rank.held.view.stage,
+        stage=rank.model.view.stage,
         static_bytes=rank.allocated("idle"),
         allocated_bytes=allocated,
-        reserved_bytes=ceil(allocated * (1 + device.allocator(rank.held.spec).reserved)),
+        reserved_bytes=ceil(allocated * (1 + device.allocator(rank.model.spec).reserved)),
     )
 
 

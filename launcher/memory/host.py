@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from launcher.memory.result import DiskSpace, HostMemory
 from launcher.rank.formats import Dtypes
-from launcher.rank.model import Held
+from launcher.rank.model import RankModel
 from launcher.units import DTYPE_BYTES
 
 _MOMENTS = {"adamw": 2.0, "sgd": 1.0, "lion": 1.0, "muon": 1.0, "adamw_8bit": 0.5, "paged_adamw_8bit": 0.5}
 """Optimizer states in values of the states' format; eight-bit ones take a byte each."""
 
 
-def host_memory(helds: tuple[Held, ...], device_bytes: int) -> HostMemory:
+def host_memory(helds: tuple[RankModel, ...], device_bytes: int) -> HostMemory:
     """Host memory of one node: what its ranks offload, and on the CPU what they allocate.
 
     The Python processes, the page cache and the dataloader's workers are left out. A paged optimizer counts here, since
@@ -19,7 +19,7 @@ def host_memory(helds: tuple[Held, ...], device_bytes: int) -> HostMemory:
     """
     spec = helds[0].spec
     ranks = spec.cluster.gpus_per_node
-    offloaded = max(offloaded_bytes(held) for held in helds)
+    offloaded = max(offloaded_bytes(rank) for rank in helds)
     allocated = device_bytes if spec.hardware.device == "cpu" else 0
     return HostMemory(
         bytes_per_node=ranks * (offloaded + allocated),
@@ -27,42 +27,42 @@ def host_memory(helds: tuple[Held, ...], device_bytes: int) -> HostMemory:
     )
 
 
-def offloaded_bytes(held: Held) -> int:
+def offloaded_bytes(rank: RankModel) -> int:
     """Host bytes of one rank: fp32 master, gradients and moments of its shard, and a staging copy of its parameters.
 
     ``(4 + 4 + 8) P / N`` for an optimizer on the CPU and the parameters' own ``size P / N`` in staging; offloaded
     parameters ``size P / N`` more. On NVMe only buffers stay, which are left out. Pinned blocks are rounded up to a
     power of two (PyTorch issues 95823 and 150517): master and gradients are, the moments are pageable.
     """
-    zero, dtypes, optimizer = held.spec.zero, held.dtypes, held.spec.optimizer.name
+    zero, dtypes, optimizer = rank.spec.zero, rank.dtypes, rank.spec.optimizer.name
     size = 0
-    elements = held.elements.optimizer
+    elements = rank.elements.optimizer
     if zero.offload_optimizer == "cpu":
-        pinned = _pinned(4 * elements, held)
+        pinned = _pinned(4 * elements, rank)
         size += 2 * pinned + int(4 * _MOMENTS.get(optimizer, 0) * elements)
-        size += _pinned(dtypes.size("parameters") * elements, held)
+        size += _pinned(dtypes.size("parameters") * elements, rank)
     elif optimizer == "paged_adamw_8bit":
         size += 2 * elements
     if zero.offload_parameters == "cpu":
-        size += _pinned(dtypes.size("parameters") * held.elements.parameters, held)
+        size += _pinned(dtypes.size("parameters") * rank.elements.parameters, rank)
     return size
 
 
-def _pinned(size: int, held: Held) -> int:
+def _pinned(size: int, rank: RankModel) -> int:
     """A block of pinned memory: the next power of two; the CPU's ranks do not pin."""
-    return 1 << (size - 1).bit_length() if held.cuda and size > 0 else size
+    return 1 << (size - 1).bit_length() if rank.cuda and size > 0 else size
 
 
-def checkpoint(held: Held, total: int) -> DiskSpace:
+def checkpoint(rank: RankModel, total: int) -> DiskSpace:
     """One checkpoint: parameters, master weights and optimizer states of the whole model, each once.
 
     ``(4 + 8) P`` for fp32 parameters and Adam, ``(2 + 4 + 8) P`` beside a master copy; a frozen base is not saved.
     ``save.keep`` of them are kept while one more is written; a run that saves at its end alone writes one.
     """
-    spec = held.spec
+    spec = rank.spec
     if spec.adapter.name != "none":
-        total = held.elements.trained
-    size = int(total * checkpoint_bytes_per_parameter(held.dtypes, spec.optimizer.name))
+        total = rank.elements.trained
+    size = int(total * checkpoint_bytes_per_parameter(rank.dtypes, spec.optimizer.name))
     kept = spec.save.keep + 1 if spec.save.every is not None else int(spec.save.last)
     return DiskSpace(checkpoint_bytes=size, kept_bytes=kept * size, capacity_bytes=spec.hardware.disk_bytes)
 

@@ -8,54 +8,54 @@ from fractions import Fraction
 from launcher.memory.moments import Moment
 from launcher.memory.terms import MemoryTerm
 from launcher.rank.engine import LogitsBytes
-from launcher.rank.model import Held
+from launcher.rank.model import RankModel
 from launcher.units import count
 
 _TORCH = "trace of the live tensors of torch.nn.functional.cross_entropy on fp32 logits"
 _MEGATRON = "Megatron-core tensor_parallel/cross_entropy.py"
 
 
-def logits(held: Held) -> Iterator[MemoryTerm]:
+def logits(rank: RankModel) -> Iterator[MemoryTerm]:
     """Bytes of a token's logits at the loss and at its gradient, times the tokens that are in memory at once.
 
     Full loss by torch: forward ``size V + 4 V + 4 V`` (logits, fp32 copy, log-softmax), backward ``12 V`` (log-softmax,
     two gradients); in fp32 the copy is none. Chunked: the same for ``loss_chunk`` tokens, backward recomputing forward.
     """
-    if not held.view.head:
+    if not rank.view.head:
         return
-    if held.engine.library == "megatron":
-        yield from _megatron(held)
+    if rank.engine.library == "megatron":
+        yield from _megatron(rank)
         return
-    yield from _chunked_gradients(held)
-    size, tokens = held.engine.size, _tokens(held)
+    yield from _chunked_gradients(rank)
+    size, tokens = rank.engine.size, _tokens(rank)
     copy = 4 if size < 4 else 0
     forward, backward = size + copy + 4, 12
-    if held.engine.vocabulary_parallel:
+    if rank.engine.vocabulary_parallel:
         forward = backward = 16
     # A vocabulary that is split is gathered, and put together in a third tensor (DTensor's redistribution, AutoTP's
     # ``GatherFromTensorParallelRegion``).
-    whole = held.view.tensor == 1 or (held.engine.whole_embedding and held.spec.model.tie_word_embeddings)
-    made = size if whole or held.engine.vocabulary_parallel else size * (2 + held.view.tensor)
-    own = held.engine.logits or LogitsBytes(output=size, loss=forward, backward=backward, source=_TORCH)
-    yield _term(held, "output", own.output if held.engine.logits else made, tokens, own.source)
-    yield _term(held, "loss", own.loss, tokens, own.source)
-    yield _term(held, "loss_backward", own.backward, tokens, own.source)
+    whole = rank.view.tensor == 1 or (rank.engine.whole_embedding and rank.spec.model.tie_word_embeddings)
+    made = size if whole or rank.engine.vocabulary_parallel else size * (2 + rank.view.tensor)
+    own = rank.engine.logits or LogitsBytes(output=size, loss=forward, backward=backward, source=_TORCH)
+    yield _term(rank, "output", own.output if rank.engine.logits else made, tokens, own.source)
+    yield _term(rank, "loss", own.loss, tokens, own.source)
+    yield _term(rank, "loss_backward", own.backward, tokens, own.source)
 
 
-def _chunked_gradients(held: Held) -> Iterator[MemoryTerm]:
+def _chunked_gradients(rank: RankModel) -> Iterator[MemoryTerm]:
     """Chunked loss: the sum of the output projection's gradients of earlier chunks beside a chunk's logits.
 
     ``size V h``; or later the chunk's own gradient beside both, with only the gradient left of the logits. The only
     chunk has none before it.
     """
-    elements, size = held.head.largest_trained, held.engine.size
-    if held.spec.model.tie_word_embeddings:
-        elements = max(elements, held.embedding.largest_trained)
-    if held.spec.train.loss == "full" or not elements:
+    elements, size = rank.head.largest_trained, rank.engine.size
+    if rank.spec.model.tie_word_embeddings:
+        elements = max(elements, rank.embedding.largest_trained)
+    if rank.spec.train.loss == "full" or not elements:
         return
-    one, tokens = size * elements, _tokens(held)
-    earlier = one if held.tokens > tokens else 0
-    later = earlier + one - (12 - size) * held.vocabulary * tokens
+    one, tokens = size * elements, _tokens(rank)
+    earlier = one if rank.tokens > tokens else 0
+    later = earlier + one - (12 - size) * rank.vocabulary * tokens
     yield MemoryTerm(
         pile="temporary",
         moments=frozenset(("loss_backward",)),
@@ -65,29 +65,29 @@ def _chunked_gradients(held: Held) -> Iterator[MemoryTerm]:
     )
 
 
-def _megatron(held: Held) -> Iterator[MemoryTerm]:
+def _megatron(rank: RankModel) -> Iterator[MemoryTerm]:
     """Vocabulary-parallel cross entropy in place: ``(2 + 4) V / t`` a token, in fp32 ``4 V / t``.
 
     Fused, the compiled functions write to one more fp32 tensor: ``10 V / t`` (``fusions/fused_cross_entropy.py``).
     """
-    size = held.engine.size
+    size = rank.engine.size
     per_element = size + 4 if size < 4 else 4
-    if held.spec.train.loss == "fused":
+    if rank.spec.train.loss == "fused":
         per_element += 4
-    yield _term(held, "loss", per_element, held.tokens, _MEGATRON)
-    yield _term(held, "loss_backward", per_element, held.tokens, _MEGATRON)
+    yield _term(rank, "loss", per_element, rank.tokens, _MEGATRON)
+    yield _term(rank, "loss_backward", per_element, rank.tokens, _MEGATRON)
 
 
-def _tokens(held: Held) -> int:
+def _tokens(rank: RankModel) -> int:
     """Tokens whose logits are in memory at once."""
-    if held.spec.train.loss == "full":
-        return held.tokens
-    return min(held.tokens, held.spec.train.loss_chunk)
+    if rank.spec.train.loss == "full":
+        return rank.tokens
+    return min(rank.tokens, rank.spec.train.loss_chunk)
 
 
-def _term(held: Held, moment: Moment, per_element: int | Fraction, tokens: int, source: str) -> MemoryTerm:
-    share = held.view.tensor if held.engine.vocabulary_parallel else 1
-    vocabulary = -(-held.vocabulary * share // 1)
+def _term(rank: RankModel, moment: Moment, per_element: int | Fraction, tokens: int, source: str) -> MemoryTerm:
+    share = rank.view.tensor if rank.engine.vocabulary_parallel else 1
+    vocabulary = -(-rank.vocabulary * share // 1)
     return MemoryTerm(
         pile="logits",
         moments=frozenset((moment,)),

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from launcher.rank.engine import Engine
-from launcher.rank.tensors import Saved, Weight
+from launcher.rank.engine import EngineTraits
+from launcher.rank.tensors import SavedTensor, Weight
 from launcher.spec import AdapterSpec, RunSpec
 
 
@@ -23,9 +23,9 @@ def weights(block: Sequence[Weight], adapter: AdapterSpec) -> list[Weight]:
     return [*base, *(matrix for weight in targeted(block, adapter) for matrix in matrices(weight, adapter.rank))]
 
 
-def frozen(around: Sequence[Weight], adapter: AdapterSpec) -> list[Weight]:
+def frozen(outside: Sequence[Weight], adapter: AdapterSpec) -> list[Weight]:
     """The weights around the blocks: frozen beside an adapter, and never quantised."""
-    return [replace(weight, frozen=adapter.name != "none") for weight in around]
+    return [replace(weight, frozen=adapter.name != "none") for weight in outside]
 
 
 def targeted(block: Sequence[Weight], adapter: AdapterSpec) -> list[Weight]:
@@ -47,8 +47,8 @@ def matrices(weight: Weight, rank: int) -> tuple[Weight, Weight]:
 
 
 def saved(
-    rows: Sequence[Saved], block: Sequence[Weight], spec: RunSpec, engine: Engine, *, first: bool
-) -> tuple[Saved, ...]:
+    rows: Sequence[SavedTensor], block: Sequence[Weight], spec: RunSpec, engine: EngineTraits, *, first: bool
+) -> tuple[SavedTensor, ...]:
     """The rows that are left of a block's beside an adapter, and the adapter's own.
 
     In the model's first block nothing needs a gradient, and nothing is saved, before the first adapted linear. What is
@@ -71,25 +71,31 @@ def saved(
     return (*left, *(row for weight in found for row in _own(weight, adapter, engine)))
 
 
-def working(rows: Sequence[Saved], made: Sequence[Saved], block: Sequence[Weight], spec: RunSpec) -> tuple[Saved, ...]:
+def backward_extra(
+    rows: Sequence[SavedTensor], saved_if_trained: Sequence[SavedTensor], block: Sequence[Weight], spec: RunSpec
+) -> tuple[SavedTensor, ...]:
     """The gradients inside a block, and that of the input of a frozen last linear of the MLP.
 
     Where that linear is trained, its saved input is freed before the gradients before it exist, and makes the room.
 
     Args:
         rows: The gradients inside a block that is trained.
-        made: What such a block saves.
+        saved_if_trained: What such a block saves.
         block: Its weights.
         spec: The run.
     """
     if spec.adapter.name == "none":
         return tuple(rows)
     names = frozenset(module(weight) for weight in targeted(block, spec.adapter))
-    unsaved = [row for row in made if row.only_readers and row.part == "activation" and not names & set(row.readers)]
+    unsaved = [
+        row
+        for row in saved_if_trained
+        if row.only_readers and row.part == "activation" and not names & set(row.readers)
+    ]
     return (*rows, *(replace(row, name=f"gradient of the {row.name}") for row in unsaved))
 
 
-def around(rows: Sequence[Saved], spec: RunSpec) -> tuple[Saved, ...]:
+def after_blocks(rows: Sequence[SavedTensor], spec: RunSpec) -> tuple[SavedTensor, ...]:
     """What is kept after the last block; the frozen output projection keeps its input only to compute it in chunks."""
     if spec.adapter.name == "none":
         return tuple(rows)
@@ -97,18 +103,18 @@ def around(rows: Sequence[Saved], spec: RunSpec) -> tuple[Saved, ...]:
     return tuple(row for row in rows if not row.only_readers or names.intersection(row.readers))
 
 
-def _after(rows: Sequence[Saved], names: frozenset[str]) -> Sequence[Saved]:
+def _after(rows: Sequence[SavedTensor], names: frozenset[str]) -> Sequence[SavedTensor]:
     """The rows from the first input of an adapted linear on."""
     start = next((index for index, row in enumerate(rows) if names.intersection(row.readers)), len(rows))
     return rows[start:]
 
 
-def _needed(row: Saved, names: frozenset[str], *, reads: bool) -> bool:
+def _needed(row: SavedTensor, names: frozenset[str], *, reads: bool) -> bool:
     """Whether more than the gradients of frozen weights needs it; after dropout an adapter reads its own copy."""
     return not row.only_readers or (reads and bool(names.intersection(row.readers)))
 
 
-def _own(weight: Weight, adapter: AdapterSpec, engine: Engine) -> Iterator[Saved]:
+def _own(weight: Weight, adapter: AdapterSpec, engine: EngineTraits) -> Iterator[SavedTensor]:
     """What one adapter saves: ``r`` between its two matrices; with dropout its input and a mask.
 
     Under autocast ``peft`` casts its input to the fp32 of its parameters and autocast back, so that it is a copy.
@@ -117,14 +123,14 @@ def _own(weight: Weight, adapter: AdapterSpec, engine: Engine) -> Iterator[Saved
     inputs, size = weight.shape[1], engine.size
     if engine.fused_adapters:
         if adapter.dropout:
-            yield Saved(name="adapter's dropout", bytes=size * inputs, share="token", part="adapter")
+            yield SavedTensor(name="adapter's dropout", bytes=size * inputs, share="token", part="adapter")
         return
-    yield Saved(name="between the adapter's matrices", bytes=size * adapter.rank, share="token", part="adapter")
+    yield SavedTensor(name="between the adapter's matrices", bytes=size * adapter.rank, share="token", part="adapter")
     if adapter.dropout:
         mask = (4 if engine.autocast else size) if engine.cpu else 1
-        yield Saved(name="adapter's dropout", bytes=(size + mask) * inputs, share="token", part="adapter")
+        yield SavedTensor(name="adapter's dropout", bytes=(size + mask) * inputs, share="token", part="adapter")
     elif engine.autocast and weight.name in _READ_WHAT_ATTENTION_KEEPS:
-        yield Saved(name="cast of the attention output", bytes=size * inputs, share="token", part="adapter")
+        yield SavedTensor(name="cast of the attention output", bytes=size * inputs, share="token", part="adapter")
 
 
 _READ_WHAT_ATTENTION_KEEPS = ("self_attn.o_proj.weight", "attn.c_proj.weight")

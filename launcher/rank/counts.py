@@ -9,48 +9,50 @@ from math import prod
 
 from launcher.rank import adapters
 from launcher.rank.family import Family
-from launcher.rank.shards import Cut, Elements, elements_of, total
+from launcher.rank.shards import ShardRule, WeightCounts, counts_of, total
 from launcher.rank.tensors import Weight
 from launcher.spec import AdapterSpec, ModelSpec, RunSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Alike:
+class EqualBlocks:
     """Equal blocks: the family's word, one of their layers, how many they are and the elements of one."""
 
     name: str
     layer: int
     count: int
-    elements: Elements
+    elements: WeightCounts
 
 
 @dataclass(frozen=True, kw_only=True)
-class Counted:
+class RankCounts:
     """The elements of one rank."""
 
-    blocks: tuple[Alike, ...]
-    embedding: Elements
-    head: Elements
+    blocks: tuple[EqualBlocks, ...]
+    embedding: WeightCounts
+    head: WeightCounts
 
     @cached_property
-    def root(self) -> Elements:
+    def root(self) -> WeightCounts:
         """What stands around the blocks."""
         return self.embedding + self.head
 
     @cached_property
-    def all_blocks(self) -> Elements:
+    def all_blocks(self) -> WeightCounts:
         """All blocks of the rank."""
         return total(alike.elements.times(alike.count) for alike in self.blocks)
 
     @cached_property
-    def everything(self) -> Elements:
+    def everything(self) -> WeightCounts:
         """Blocks and root."""
         return self.all_blocks + self.root
 
     @cached_property
-    def largest_block(self) -> Elements:
+    def largest_block(self) -> WeightCounts:
         """The block with the most elements."""
-        return max((alike.elements for alike in self.blocks), key=lambda elements: elements.whole, default=Elements())
+        return max(
+            (alike.elements for alike in self.blocks), key=lambda elements: elements.whole, default=WeightCounts()
+        )
 
     @cached_property
     def layers(self) -> int:
@@ -59,24 +61,24 @@ class Counted:
 
 
 @lru_cache(maxsize=4096)
-def count_elements(
+def count_rank(
     family: Family,
     model: ModelSpec,
     adapter: AdapterSpec,
     vocabulary: int,
     kinds: tuple[tuple[str, int, int], ...],
     ends: tuple[bool, bool],
-    cut: Cut,
-) -> Counted:
+    cut: ShardRule,
+) -> RankCounts:
     """What one rank holds; ``kinds`` as :func:`kinds_of` gives them, ``ends``: whether embedding and head."""
     table, head = family.embedding(model, vocabulary), list(family.head(model, vocabulary))
     of_table = replace(cut, tensor=cut.embedding)
     if not ends[0] and model.tie_word_embeddings:
         # A tied model in stages keeps a second copy of the token table where the loss is (Megatron-core, torch).
         head.append(table[0])
-    return Counted(
+    return RankCounts(
         blocks=tuple(
-            Alike(
+            EqualBlocks(
                 name=name,
                 layer=layer,
                 count=count,
@@ -84,8 +86,8 @@ def count_elements(
             )
             for name, layer, count in kinds
         ),
-        embedding=elements_of(adapters.frozen(table, adapter), of_table) if ends[0] else Elements(),
-        head=elements_of(adapters.frozen(head, adapter), cut) if ends[1] else Elements(),
+        embedding=counts_of(adapters.frozen(table, adapter), of_table) if ends[0] else WeightCounts(),
+        head=counts_of(adapters.frozen(head, adapter), cut) if ends[1] else WeightCounts(),
     )
 
 
@@ -110,8 +112,8 @@ def _last_of_kind(family: Family, model: ModelSpec) -> tuple[dict[str, int], tup
 
 
 @lru_cache(maxsize=4096)
-def _block_elements(family: Family, model: ModelSpec, adapter: AdapterSpec, layer: int, cut: Cut) -> Elements:
-    return elements_of(adapters.weights(block_weights(family, model, layer), adapter), cut)
+def _block_elements(family: Family, model: ModelSpec, adapter: AdapterSpec, layer: int, cut: ShardRule) -> WeightCounts:
+    return counts_of(adapters.weights(block_weights(family, model, layer), adapter), cut)
 
 
 @lru_cache(maxsize=256)
@@ -135,8 +137,8 @@ def parameter_counts(spec: RunSpec, family: Family) -> tuple[int, int]:
 
 @lru_cache(maxsize=256)
 def _parameter_counts(family: Family, model: ModelSpec, adapter: AdapterSpec) -> tuple[int, int]:
-    around = [*family.embedding(model, model.vocab_size), *family.head(model, model.vocab_size)]
-    total = active = sum(weight.elements for weight in around)
+    outside = [*family.embedding(model, model.vocab_size), *family.head(model, model.vocab_size)]
+    total = active = sum(weight.elements for weight in outside)
     for _, layer, count in kinds_of(family, model, tuple(range(model.num_hidden_layers)), first_apart=False):
         weights = adapters.weights(block_weights(family, model, layer), adapter)
         idle = sum(_idle(weight, model.num_experts_per_tok) for weight in weights)

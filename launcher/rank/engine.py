@@ -24,7 +24,7 @@ class LogitsBytes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
+class EngineTraits:
     """What of the engine's implementation the formulas outside of its own overheads depend on.
 
     Attributes:

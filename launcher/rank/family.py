@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from launcher.rank.engine import Engine
-from launcher.rank.tensors import Saved, Weight
+from launcher.rank.engine import EngineTraits
+from launcher.rank.tensors import SavedTensor, Weight
 from launcher.spec import ModelSpec
 
 
@@ -33,18 +33,18 @@ class Family(Protocol):
         """Blocks of the same kind are equal."""
         ...
 
-    def saved(self, model: ModelSpec, layer: int, engine: Engine) -> Sequence[Saved]:
+    def saved(self, model: ModelSpec, layer: int, engine: EngineTraits) -> Sequence[SavedTensor]:
         """What the forward pass of one block keeps."""
         ...
 
-    def around(self, model: ModelSpec, engine: Engine) -> Sequence[Saved]:
+    def after_blocks(self, model: ModelSpec, engine: EngineTraits) -> Sequence[SavedTensor]:
         """What is kept between the last block and the output projection."""
         ...
 
-    def working(self, model: ModelSpec, layer: int, engine: Engine) -> Sequence[Saved]:
+    def backward_extra(self, model: ModelSpec, layer: int, engine: EngineTraits) -> Sequence[SavedTensor]:
         """What the backward pass of one block adds at its fullest, beyond what the forward pass kept."""
         ...
 
-    def closing(self, model: ModelSpec, engine: Engine) -> Sequence[Saved]:
+    def first_norm_backward(self, model: ModelSpec, engine: EngineTraits) -> Sequence[SavedTensor]:
         """All that is alive at the end of the backward pass of one block, in its first norm."""
         ...

@@ -12,12 +12,12 @@ from functools import lru_cache
 from math import ceil, lcm
 
 from launcher.rank import adapters, selective
-from launcher.rank.counts import Alike, Counted, block_weights, count_elements, kinds_of, padded
-from launcher.rank.engine import Engine
+from launcher.rank.counts import EqualBlocks, RankCounts, block_weights, count_rank, kinds_of, padded
+from launcher.rank.engine import EngineTraits
 from launcher.rank.family import Family
 from launcher.rank.formats import Dtypes
-from launcher.rank.shards import Elements, cut_of
-from launcher.rank.tensors import Saved, Share
+from launcher.rank.shards import WeightCounts, shard_rule
+from launcher.rank.tensors import SavedTensor, Share
 from launcher.rank.view import RankView, rounded_up
 from launcher.spec import ModelSpec, RunSpec
 
@@ -34,23 +34,23 @@ class BlockKind:
         name: The family's word for them.
         count: How many of them the rank holds.
         elements: Elements of one.
-        made: What the forward pass of one keeps for one micro-batch where all of it is trained, as rows of the family.
+        saved_if_trained: What the forward pass of one keeps for one micro-batch where all of it is trained.
         saved: What it keeps in this run.
-        working: What its backward pass adds at its fullest.
-        closing: What is left at its end.
+        backward_extra: What its backward pass adds at its fullest.
+        first_norm_backward: What is left at its end.
     """
 
     name: str
     count: int
-    elements: Elements
-    made: tuple[Saved, ...]
-    saved: tuple[Saved, ...]
-    working: tuple[Saved, ...]
-    closing: tuple[Saved, ...]
+    elements: WeightCounts
+    saved_if_trained: tuple[SavedTensor, ...]
+    saved: tuple[SavedTensor, ...]
+    backward_extra: tuple[SavedTensor, ...]
+    first_norm_backward: tuple[SavedTensor, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held:
+class RankModel:
     """One rank of one pipeline stage, counted.
 
     Attributes:
@@ -59,8 +59,8 @@ class Held:
         dtypes: What the precision means for the backend.
         engine: The implementation that runs.
         blocks: The kinds of blocks that it holds.
-        around: What is kept after the last block, where the rank has the head.
-        counted: The elements of all of it.
+        after_blocks: What is kept after the last block, where the rank has the head.
+        counts: The elements of all of it.
         tokens: Tokens of one micro-batch on this rank.
         vocabulary: The padded vocabulary, whole.
     """
@@ -68,47 +68,47 @@ class Held:
     spec: RunSpec
     view: RankView
     dtypes: Dtypes
-    engine: Engine
+    engine: EngineTraits
     blocks: tuple[BlockKind, ...]
-    around: tuple[Saved, ...]
-    counted: Counted
+    after_blocks: tuple[SavedTensor, ...]
+    counts: RankCounts
     tokens: int
     vocabulary: int
 
     @property
-    def embedding(self) -> Elements:
+    def embedding(self) -> WeightCounts:
         """What stands before the blocks."""
-        return self.counted.embedding
+        return self.counts.embedding
 
     @property
-    def head(self) -> Elements:
+    def head(self) -> WeightCounts:
         """What stands after the blocks, a tied output projection's copy on another stage included."""
-        return self.counted.head
+        return self.counts.head
 
     @property
-    def root(self) -> Elements:
+    def root(self) -> WeightCounts:
         """What stands around the blocks."""
-        return self.counted.root
+        return self.counts.root
 
     @property
-    def all_blocks(self) -> Elements:
+    def all_blocks(self) -> WeightCounts:
         """All blocks of the rank."""
-        return self.counted.all_blocks
+        return self.counts.all_blocks
 
     @property
-    def elements(self) -> Elements:
+    def elements(self) -> WeightCounts:
         """Everything that the rank holds."""
-        return self.counted.everything
+        return self.counts.everything
 
     @property
-    def largest_block(self) -> Elements:
+    def largest_block(self) -> WeightCounts:
         """The block with the most elements."""
-        return self.counted.largest_block
+        return self.counts.largest_block
 
     @property
     def layers(self) -> int:
         """Blocks on this rank."""
-        return self.counted.layers
+        return self.counts.layers
 
     @property
     def cuda(self) -> bool:
@@ -122,11 +122,11 @@ class Held:
         bits = NF4_BITS[self.spec.adapter.double_quant]
         return size * (elements - quantised) + ceil(bits * quantised / 8)
 
-    def gathered_bytes(self, elements: Elements) -> int:
+    def gathered_bytes(self, elements: WeightCounts) -> int:
         """Bytes of a group of weights before sharding, in the compute format."""
         return self.parameter_bytes(elements.whole, elements.quantised, self.engine.size)
 
-    def bytes_of(self, rows: Iterable[Saved], tokens: int | None = None) -> int:
+    def bytes_of(self, rows: Iterable[SavedTensor], tokens: int | None = None) -> int:
         """Bytes of saved rows for one micro-batch, or for so many tokens."""
         view = self.view
         choices = self.spec.model.num_experts_per_tok
@@ -157,50 +157,50 @@ def _shares(
     return {name: int(share * denominator) for name, share in shares.items()}, denominator
 
 
-def held(spec: RunSpec, view: RankView, family: Family, dtypes: Dtypes, engine: Engine) -> Held:
+def rank_model(spec: RunSpec, view: RankView, family: Family, dtypes: Dtypes, engine: EngineTraits) -> RankModel:
     """Count what a rank holds."""
     model, ends = spec.model, (view.embedding, view.head)
     vocabulary = padded(model.vocab_size, engine.vocabulary_multiple)
     kinds = kinds_of(family, model, view.layers, first_apart=spec.adapter.name != "none")
-    counted = count_elements(family, model, spec.adapter, vocabulary, kinds, ends, cut_of(view, engine))
-    return Held(
+    counts = count_rank(family, model, spec.adapter, vocabulary, kinds, ends, shard_rule(view, engine))
+    return RankModel(
         spec=spec,
         view=view,
         dtypes=dtypes,
         engine=engine,
-        blocks=tuple(_kind(spec, family, engine, alike) for alike in counted.blocks),
-        around=adapters.around(family.around(model, engine), spec) if view.head else (),
-        counted=counted,
+        blocks=tuple(_kind(spec, family, engine, alike) for alike in counts.blocks),
+        after_blocks=adapters.after_blocks(family.after_blocks(model, engine), spec) if view.head else (),
+        counts=counts,
         tokens=spec.train.micro_batch_size * rounded_up(spec.sequence_length, view.tokens),
         vocabulary=vocabulary,
     )
 
 
-def _kind(spec: RunSpec, family: Family, engine: Engine, alike: Alike) -> BlockKind:
+def _kind(spec: RunSpec, family: Family, engine: EngineTraits, alike: EqualBlocks) -> BlockKind:
     model, layer = spec.model, alike.layer
-    made, working, closing = _rows(family, model, layer, engine)
-    saved = made
+    saved_if_trained, backward_extra, first_norm_backward = _rows(family, model, layer, engine)
+    saved = saved_if_trained
     if spec.adapter.name != "none":
         block = block_weights(family, model, layer)
-        saved = adapters.saved(made, block, spec, engine, first=layer == 0)
-        working = adapters.working(working, made, block, spec)
+        saved = adapters.saved(saved_if_trained, block, spec, engine, first=layer == 0)
+        backward_extra = adapters.backward_extra(backward_extra, saved_if_trained, block, spec)
     if spec.checkpointing.mode == "selective":
         saved = (*saved, *selective.products(block_weights(family, model, layer), spec, engine))
     return BlockKind(
         name=alike.name,
         count=alike.count,
         elements=alike.elements,
-        made=made,
+        saved_if_trained=saved_if_trained,
         saved=saved,
-        working=working,
-        closing=closing,
+        backward_extra=backward_extra,
+        first_norm_backward=first_norm_backward,
     )
 
 
 @lru_cache(maxsize=1024)
 def _rows(
-    family: Family, model: ModelSpec, layer: int, engine: Engine
-) -> tuple[tuple[Saved, ...], tuple[Saved, ...], tuple[Saved, ...]]:
+    family: Family, model: ModelSpec, layer: int, engine: EngineTraits
+) -> tuple[tuple[SavedTensor, ...], tuple[SavedTensor, ...], tuple[SavedTensor, ...]]:
     """What a block makes, what its backward pass adds and what is left at its end."""
-    saved, working = family.saved(model, layer, engine), family.working(model, layer, engine)
-    return tuple(saved), tuple(working), tuple(family.closing(model, engine))
+    saved, backward_extra = family.saved(model, layer, engine), family.backward_extra(model, layer, engine)
+    return tuple(saved), tuple(backward_extra), tuple(family.first_norm_backward(model, engine))

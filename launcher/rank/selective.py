@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from launcher.rank import adapters
-from launcher.rank.engine import Engine
-from launcher.rank.tensors import Saved, Share, Weight
+from launcher.rank.engine import EngineTraits
+from launcher.rank.tensors import SavedTensor, Share, Weight
 from launcher.spec import RunSpec
 
 
-def products(block: Sequence[Weight], spec: RunSpec, engine: Engine) -> Iterator[Saved]:
+def products(block: Sequence[Weight], spec: RunSpec, engine: EngineTraits) -> Iterator[SavedTensor]:
     """The output of every second matrix product, counted in the order of the block's weights.
 
     Not all of them are tensors that backward needs: the output of the MLP is one that recomputation alone reads. They
@@ -33,18 +33,24 @@ def products(block: Sequence[Weight], spec: RunSpec, engine: Engine) -> Iterator
     yield from made[::2]
     if spec.parallel.sequence and spec.parallel.tensor > 1:
         # Where the sequence is split, the sums over tensor parallel ranks are reduce-scatters, which are kept.
-        row = Saved(
-            name="kept sum", bytes=engine.size * spec.model.hidden_size, share="residual", part="cache", kept=True
+        row = SavedTensor(
+            name="kept sum",
+            bytes=engine.size * spec.model.hidden_size,
+            share="residual",
+            part="cache",
+            kept_by_selective=True,
         )
         yield from (row, replace(row, last=True))
 
 
-def _of(weight: Weight, spec: RunSpec, engine: Engine) -> Iterator[Saved]:
+def _of(weight: Weight, spec: RunSpec, engine: EngineTraits) -> Iterator[SavedTensor]:
     """The output of a linear, split where its rows are, and those of its adapter's two products."""
     share: Share = "tensor" if weight.split == "tensor" and weight.dimension == 0 else "token"
     name, size = adapters.module(weight), engine.size
-    whole = Saved(name="kept product", bytes=size * weight.shape[0], share=share, part="cache", kept=True)
-    yield replace(whole, made_by=name)
+    whole = SavedTensor(
+        name="kept product", bytes=size * weight.shape[0], share=share, part="cache", kept_by_selective=True
+    )
+    yield replace(whole, output_of=name)
     if spec.adapter.name != "none" and name in spec.adapter.targets:
         yield replace(whole, bytes=size * spec.adapter.rank, share="token")
         yield whole

@@ -10,7 +10,7 @@ from math import prod
 from operator import attrgetter
 from typing import Any
 
-from launcher.rank.engine import Engine
+from launcher.rank.engine import EngineTraits
 from launcher.rank.tensors import Weight
 from launcher.rank.view import ONE, RankView, StateShares, rounded_up
 
@@ -19,7 +19,7 @@ DRAWN_ELEMENTS = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Elements:
+class WeightCounts:
     """Counts of elements.
 
     Attributes:
@@ -63,21 +63,21 @@ class Elements:
         """Elements before sharding."""
         return self.dense + self.expert
 
-    def __add__(self, other: Elements) -> Elements:
+    def __add__(self, other: WeightCounts) -> WeightCounts:
         return total((self, other))
 
-    def times(self, count: int) -> Elements:
+    def times(self, count: int) -> WeightCounts:
         """So many equal groups."""
         if not count:
-            return Elements()
+            return WeightCounts()
         sizes = zip(_OF_SEVERAL.items(), _read(self), strict=True)
-        return Elements(**{name: size * count if of in (sum, _joined) else size for (name, of), size in sizes})
+        return WeightCounts(**{name: size * count if of in (sum, _joined) else size for (name, of), size in sizes})
 
 
-def total(parts: Iterable[Elements]) -> Elements:
+def total(parts: Iterable[WeightCounts]) -> WeightCounts:
     """The elements of several groups together."""
     columns = zip(*map(_read, parts), strict=True)
-    return Elements(**{name: of(column) for (name, of), column in zip(_OF_SEVERAL.items(), columns, strict=False)})
+    return WeightCounts(**{name: of(column) for (name, of), column in zip(_OF_SEVERAL.items(), columns, strict=False)})
 
 
 def _last(numbers: Iterable[int]) -> int:
@@ -92,7 +92,7 @@ def _joined(tuples: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
 
 _LARGEST = ("largest", "largest_trained", "drawn", "largest_quantised", "largest_shard")
 _OF_SEVERAL: dict[str, Callable[[Iterable[Any]], Any]] = {
-    **{field.name: sum for field in fields(Elements)},
+    **{field.name: sum for field in fields(WeightCounts)},
     **dict.fromkeys(_LARGEST, max),
     "last_trained": _last,
     "matrices": _joined,
@@ -103,7 +103,7 @@ _read = attrgetter(*_OF_SEVERAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
+class ShardRule:
     """How a rank's part of a weight is cut out of it.
 
     Attributes:
@@ -127,9 +127,9 @@ class Cut:
     rows: bool
 
 
-def cut_of(view: RankView, engine: Engine) -> Cut:
+def shard_rule(view: RankView, engine: EngineTraits) -> ShardRule:
     """The cut of one rank."""
-    return Cut(
+    return ShardRule(
         tensor=view.tensor,
         embedding=ONE if engine.whole_embedding else view.tensor,
         experts=view.experts,
@@ -141,12 +141,12 @@ def cut_of(view: RankView, engine: Engine) -> Cut:
     )
 
 
-def elements_of(weights: Sequence[Weight], cut: Cut) -> Elements:
+def counts_of(weights: Sequence[Weight], cut: ShardRule) -> WeightCounts:
     """The elements of some weights on one rank."""
     return total(_elements(weight, cut) for weight in weights)
 
 
-def _elements(weight: Weight, cut: Cut) -> Elements:
+def _elements(weight: Weight, cut: ShardRule) -> WeightCounts:
     expert = weight.split == "expert"
     local = _local_shape(weight, cut)
     copies = rounded_up(weight.copies, cut.experts) if expert else 1
@@ -163,7 +163,7 @@ def _elements(weight: Weight, cut: Cut) -> Elements:
     one, trains = prod(local), not weight.frozen
     whole = copies * one
     parameters, stepped = shard(states.parameters), shard(states.optimizer) * trains
-    return Elements(
+    return WeightCounts(
         dense=0 if expert else whole,
         expert=whole if expert else 0,
         trained=whole * trains,
@@ -183,7 +183,7 @@ def _elements(weight: Weight, cut: Cut) -> Elements:
     )
 
 
-def _factors(copies: int, local: tuple[int, ...], share: Fraction, cut: Cut) -> int:
+def _factors(copies: int, local: tuple[int, ...], share: Fraction, cut: ShardRule) -> int:
     """Sums over the last and over the last but one dimension of each shard; a flat shard has no rows to sum over.
 
     Adafactor, arXiv:1804.04235, algorithm 4; a vector keeps a value for each of its elements.
@@ -202,7 +202,7 @@ def _drawn(shape: tuple[int, ...]) -> int:
     return min(shape[0], max(1, DRAWN_ELEMENTS // max(1, width))) * width
 
 
-def _local_shape(weight: Weight, cut: Cut) -> tuple[int, ...]:
+def _local_shape(weight: Weight, cut: ShardRule) -> tuple[int, ...]:
     """The shape after tensor parallelism."""
     if weight.split == "replicated":
         return weight.shape

@@ -42,7 +42,7 @@ class Weight:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Saved:
+class SavedTensor:
     """A tensor that the forward pass of a block keeps for its backward pass.
 
     Attributes:
@@ -52,9 +52,9 @@ class Saved:
             Megatron's sequence parallelism, ``tensor`` by tensor parallelism; the bytes of ``routed`` ones are those
             of one token sent to one expert.
         part: The module that it belongs to, for selective recomputation.
-        kept: Whether per-operator selective checkpointing keeps it.
-        made_by: The linear layer whose output it is, where that matters.
-        passing: Whether it is alive at the fullest moment of a forward pass that saves nothing.
+        kept_by_selective: Whether per-operator selective checkpointing keeps it.
+        output_of: The linear layer whose output it is, where that matters.
+        in_forward_peak: Whether it is alive at the fullest moment of a forward pass that saves nothing.
         last: Whether the block's last operation made it.
         readers: The modules whose weights' gradients are computed from it.
         only_readers: Whether nothing else needs it, so that it is not saved where those weights are frozen.
@@ -64,9 +64,9 @@ class Saved:
     bytes: int
     share: Share
     part: Part
-    kept: bool = False
-    made_by: str = ""
-    passing: bool = True
+    kept_by_selective: bool = False
+    output_of: str = ""
+    in_forward_peak: bool = True
     last: bool = False
     readers: tuple[str, ...] = ()
     only_readers: bool = False

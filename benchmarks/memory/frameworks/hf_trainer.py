@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from launcher.memory.moments import ALWAYS, Moment
 from launcher.memory.terms import MemoryTerm, Pile
-from launcher.rank.engine import Engine, LogitsBytes
+from launcher.rank.engine import EngineTraits, LogitsBytes
 from launcher.rank.formats import Dtypes
-from launcher.rank.model import NF4_BITS, Held
+from launcher.rank.model import NF4_BITS, RankModel
 from launcher.spec import Dtype, RunSpec
 from launcher.units import count
 
@@ -69,9 +69,9 @@ class HfTrainer:
             reduce=low,
         )
 
-    def engine(self, spec: RunSpec) -> Engine:
+    def engine(self, spec: RunSpec) -> EngineTraits:
         """Modules of ``transformers`` in 16 bits with a foreach AdamW."""
-        return Engine(
+        return EngineTraits(
             library="transformers",
             size=2,
             residual_size=4 if self.upcast else 2,
@@ -84,20 +84,20 @@ class HfTrainer:
             logits=causal_loss(self.version, fast=self.fast_kernels),
         )
 
-    def overheads(self, held: Held) -> Iterator[MemoryTerm]:
+    def overheads(self, rank: RankModel) -> Iterator[MemoryTerm]:
         """What adapters, recomputation and FSDP1 add."""
         if not self.low_adapters:
-            yield from adapters(held)
-        yield from recomputed_output(held)
-        yield from last_hidden_state(held)
+            yield from adapters(rank)
+        yield from recomputed_output(rank)
+        yield from last_hidden_state(rank)
         if self.gptq:
-            yield from gptq_scales(held)
+            yield from gptq_scales(rank)
         if self.fsdp:
-            yield from gathered(held)
-            yield from unsharded_gradients(held)
-            yield from retained_inputs(held)
-        elif held.elements.trained:
-            largest = held.engine.size * max(held.largest_block.largest_trained, held.root.largest_trained)
+            yield from gathered(rank)
+            yield from unsharded_gradients(rank)
+            yield from retained_inputs(rank)
+        elif rank.elements.trained:
+            largest = rank.engine.size * max(rank.largest_block.largest_trained, rank.root.largest_trained)
             yield _term("temporary", _BACKWARD, largest, "gradient of one weight", "torch AccumulateGrad")
 
 
@@ -118,62 +118,62 @@ def causal_loss(version: Version, *, fast: bool) -> LogitsBytes:
     )
 
 
-def adapters(held: Held) -> Iterator[MemoryTerm]:
+def adapters(rank: RankModel) -> Iterator[MemoryTerm]:
     """The other half of each adapter's fp32 parameters, beside a 16-bit base: ``peft``'s ``autocast_adapter_dtype``."""
-    if held.spec.adapter.name != "none":
-        size = (4 - held.dtypes.size("parameters")) * held.elements.optimizer
-        yield _term("parameters", ALWAYS, size, f"fp32 adapters of {count(held.elements.optimizer)}", "peft, LoraLayer")
+    if rank.spec.adapter.name != "none":
+        size = (4 - rank.dtypes.size("parameters")) * rank.elements.optimizer
+        yield _term("parameters", ALWAYS, size, f"fp32 adapters of {count(rank.elements.optimizer)}", "peft, LoraLayer")
 
 
-def recomputed_output(held: Held) -> Iterator[MemoryTerm]:
+def recomputed_output(rank: RankModel) -> Iterator[MemoryTerm]:
     """The output of the block that is recomputed."""
-    if held.spec.checkpointing.mode == "full":
-        size = 2 * held.spec.model.hidden_size * held.tokens
+    if rank.spec.checkpointing.mode == "full":
+        size = 2 * rank.spec.model.hidden_size * rank.tokens
         yield _term("activations", _BACKWARD, size, "output of the recomputed block", _CHECKPOINT)
 
 
-def last_hidden_state(held: Held) -> Iterator[MemoryTerm]:
+def last_hidden_state(rank: RankModel) -> Iterator[MemoryTerm]:
     """The output of the last norm, which the model's output names while the loss is computed."""
-    if held.spec.adapter.name != "none":
-        size = 2 * held.spec.model.hidden_size * held.tokens
+    if rank.spec.adapter.name != "none":
+        size = 2 * rank.spec.model.hidden_size * rank.tokens
         moments: frozenset[Moment] = frozenset(("output", "loss"))
         yield _term("activations", moments, size, "last hidden state", "transformers, CausalLMOutputWithPast")
 
 
-def gptq_scales(held: Held) -> Iterator[MemoryTerm]:
+def gptq_scales(rank: RankModel) -> Iterator[MemoryTerm]:
     """What GPTQ's scales and zeros take more than NF4's constants."""
-    bits = GPTQ_BITS - float(NF4_BITS[held.spec.adapter.double_quant])
-    size = round(bits / 8 * held.elements.quantised_parameters)
+    bits = GPTQ_BITS - float(NF4_BITS[rank.spec.adapter.double_quant])
+    size = round(bits / 8 * rank.elements.quantised_parameters)
     yield _term("parameters", ALWAYS, size, f"{GPTQ_BITS:.4g} bits a weight", "AutoGPTQ nn_modules/qlinear")
 
 
-def gathered(held: Held) -> Iterator[MemoryTerm]:
+def gathered(rank: RankModel) -> Iterator[MemoryTerm]:
     """The root unit from its forward to the end of its backward, and the block that runs."""
-    root, block = held.gathered_bytes(held.root), held.gathered_bytes(held.largest_block)
+    root, block = rank.gathered_bytes(rank.root), rank.gathered_bytes(rank.largest_block)
     outside: frozenset[Moment] = frozenset(("output", "loss", "loss_backward", "root_backward"))
-    yield _term("gather_buffers", outside, root, f"root unit of {count(held.root.whole)}", _FSDP)
-    text = f"root unit and block of {count(held.largest_block.whole)}"
+    yield _term("gather_buffers", outside, root, f"root unit of {count(rank.root.whole)}", _FSDP)
+    text = f"root unit and block of {count(rank.largest_block.whole)}"
     yield _term("gather_buffers", _BACKWARD | {"forward"}, root + block, text, _FSDP)
 
 
-def unsharded_gradients(held: Held) -> Iterator[MemoryTerm]:
+def unsharded_gradients(rank: RankModel) -> Iterator[MemoryTerm]:
     """The output projection's gradient until the root unit's are complete, and one weight's of the block that runs."""
-    size, head = held.engine.size, held.root.largest_trained
-    one = held.largest_block.largest_trained
+    size, head = rank.engine.size, rank.root.largest_trained
+    one = rank.largest_block.largest_trained
     yield _term("reduce_buffers", _BACKWARD, size * (head + one), "gradients of single weights", _FSDP)
-    root = 2 * size * held.root.trained
+    root = 2 * size * rank.root.trained
     moment: frozenset[Moment] = frozenset(("root_backward",))
     yield _term("reduce_buffers", moment, root, "gradients of the root unit, one by one and flat", _FSDP)
 
 
-def retained_inputs(held: Held) -> Iterator[MemoryTerm]:
+def retained_inputs(rank: RankModel) -> Iterator[MemoryTerm]:
     """Units without a trained weight keep their inputs and those inputs' gradients until the backward pass ends.
 
     ``_register_post_backward_reshard_only_hook`` hooks the inputs of such a unit; under reentrant recomputation these
     are the checkpoints: at the first block ``2 (L - 2)`` of them beyond those that are needed.
     """
-    if held.spec.adapter.name != "none" and held.spec.checkpointing.mode == "full":
-        size = 2 * (held.layers - 2) * 2 * held.spec.model.hidden_size * held.tokens
+    if rank.spec.adapter.name != "none" and rank.spec.checkpointing.mode == "full":
+        size = 2 * (rank.layers - 2) * 2 * rank.spec.model.hidden_size * rank.tokens
         moment: frozenset[Moment] = frozenset(("second_layer_backward",))
         yield _term("activations", moment, size, "inputs of all blocks and their gradients", _FSDP)
 

@@ -10,9 +10,9 @@ from benchmarks.memory.frameworks import hf_trainer
 from benchmarks.memory.frameworks.expressed import Expressed, LeftOutError, Line
 from launcher.memory.moments import ALWAYS, Moment
 from launcher.memory.terms import MemoryTerm, Pile
-from launcher.rank.engine import Engine, LogitsBytes
+from launcher.rank.engine import EngineTraits, LogitsBytes
 from launcher.rank.formats import Dtypes
-from launcher.rank.model import Held
+from launcher.rank.model import RankModel
 from launcher.spec import RunSpec
 from launcher.units import count
 
@@ -50,9 +50,9 @@ class LitGpt:
             reduce="bf16",
         )
 
-    def engine(self, spec: RunSpec) -> Engine:
+    def engine(self, spec: RunSpec) -> EngineTraits:
         """Modules much like those of ``transformers``."""
-        return Engine(
+        return EngineTraits(
             library="transformers",
             size=2,
             residual_size=2,
@@ -62,37 +62,37 @@ class LitGpt:
             logits=WHOLE if spec.adapter.name == "none" else CHUNKED,
         )
 
-    def overheads(self, held: Held) -> Iterator[MemoryTerm]:
+    def overheads(self, rank: RankModel) -> Iterator[MemoryTerm]:
         """The adapter of the output projection, gradients in flight, FSDP1 or buckets."""
         if self.head:
-            yield from adapted_head(held)
+            yield from adapted_head(rank)
         if self.fsdp:
-            yield from hf_trainer.gathered(held)
-            yield from hf_trainer.unsharded_gradients(held)
-            yield from unreduced_gradients(held)
+            yield from hf_trainer.gathered(rank)
+            yield from hf_trainer.unsharded_gradients(rank)
+            yield from unreduced_gradients(rank)
             return
-        if held.spec.world.data > 1:
-            size = 2 * held.elements.trained
+        if rank.spec.world.data > 1:
+            size = 2 * rank.elements.trained
             yield _term("reduce_buffers", ALWAYS, size, "buckets of DistributedDataParallel", "torch reducer.cpp")
-        largest = held.engine.size * max(held.largest_block.largest_trained, held.root.largest_trained)
+        largest = rank.engine.size * max(rank.largest_block.largest_trained, rank.root.largest_trained)
         yield _term("temporary", _BACKWARD, largest, "gradient of one weight", "torch AccumulateGrad")
 
 
-def unreduced_gradients(held: Held) -> Iterator[MemoryTerm]:
+def unreduced_gradients(rank: RankModel) -> Iterator[MemoryTerm]:
     """What FSDP1's ``no_sync`` keeps whole from one micro-batch to the next, beyond the shards: ``2 P (1 - 1 / N)``."""
-    if held.spec.gradient_accumulation > 1:
-        size = 2 * (held.elements.trained - held.elements.gradients)
+    if rank.spec.gradient_accumulation > 1:
+        size = 2 * (rank.elements.trained - rank.elements.gradients)
         moments = ALWAYS - {"load", "clip", "step", "idle", "checkpoint_save"}
         yield _term("gradients", moments, size, "unreduced gradients", "Fabric.no_backward_sync")
 
 
-def adapted_head(held: Held) -> Iterator[MemoryTerm]:
+def adapted_head(rank: RankModel) -> Iterator[MemoryTerm]:
     """The output projection's adapter: ``r (h + V)`` parameters with states, its input after dropout and a mask."""
-    model, rank = held.spec.model, held.spec.adapter.rank
-    elements = rank * (model.hidden_size + held.vocabulary)
+    model = rank.spec.model
+    elements = rank.spec.adapter.rank * (model.hidden_size + rank.vocabulary)
     yield _term("parameters", ALWAYS, 6 * elements, f"adapter of the head, {count(elements)}", "litgpt/lora.py")
     moments: frozenset[Moment] = frozenset(("output", "loss", "loss_backward"))
-    yield _term("activations", moments, 3 * model.hidden_size * held.tokens, "the head's dropout", "litgpt/lora.py")
+    yield _term("activations", moments, 3 * model.hidden_size * rank.tokens, "the head's dropout", "litgpt/lora.py")
 
 
 def _term(pile: Pile, moments: frozenset[Moment], size: int, formula: str, source: str) -> MemoryTerm:

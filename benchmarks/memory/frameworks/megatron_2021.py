@@ -14,9 +14,9 @@ from launcher.backends.megatron import permanent
 from launcher.backends.megatron.overheads import VOCABULARY_MULTIPLE, embedding_dropout
 from launcher.memory.moments import ALWAYS, Moment
 from launcher.memory.terms import MemoryTerm, Pile
-from launcher.rank.engine import Engine
+from launcher.rank.engine import EngineTraits
 from launcher.rank.formats import Dtypes
-from launcher.rank.model import Held
+from launcher.rank.model import RankModel
 from launcher.spec import RunSpec
 from launcher.units import count
 
@@ -49,9 +49,9 @@ class Megatron2021:
         """One format for all runs."""
         return _FORMATS
 
-    def engine(self, spec: RunSpec) -> Engine:
+    def engine(self, spec: RunSpec) -> EngineTraits:
         """Permanent fp16 buckets, scores in full, a vocabulary-parallel loss."""
-        return Engine(
+        return EngineTraits(
             library="megatron",
             size=2,
             residual_size=2,
@@ -62,37 +62,37 @@ class Megatron2021:
             vocabulary_parallel=True,
         )
 
-    def overheads(self, held: Held) -> Iterator[MemoryTerm]:
+    def overheads(self, rank: RankModel) -> Iterator[MemoryTerm]:
         """Gradients beside the buckets, and what a stage keeps of its neighbours."""
-        yield from permanent.last_inputs(held)
-        yield from embedding_dropout(held)
-        yield from stage_outputs(held)
-        yield from gradients(held)
-        yield main_gradients(held, first_step=self.first_step)
+        yield from permanent.last_inputs(rank)
+        yield from embedding_dropout(rank)
+        yield from stage_outputs(rank)
+        yield from gradients(rank)
+        yield main_gradients(rank, first_step=self.first_step)
 
 
-def stage_outputs(held: Held) -> Iterator[MemoryTerm]:
+def stage_outputs(rank: RankModel) -> Iterator[MemoryTerm]:
     """The output of every micro-batch in flight, ``size h tok``, which later versions free once it is sent."""
-    if not held.view.head:
-        model = held.spec.model
-        size = ceil(held.engine.residual_size * model.hidden_size * held.tokens * held.view.in_flight)
+    if not rank.view.head:
+        model = rank.spec.model
+        size = ceil(rank.engine.residual_size * model.hidden_size * rank.tokens * rank.view.in_flight)
         yield _term("activations", _PASSES, size, "outputs of the stage", "Megatron-LM v2.4 megatron/schedules.py")
 
 
-def gradients(held: Held) -> Iterator[MemoryTerm]:
+def gradients(rank: RankModel) -> Iterator[MemoryTerm]:
     """fp16 gradients, ``2 P``, from the first micro-batch's backward pass until they are cast, and one weight's new."""
-    elements = held.elements.whole
+    elements = rank.elements.whole
     moments: frozenset[Moment] = frozenset(("root_backward", "clip"))
-    if held.spec.gradient_accumulation > 1:
+    if rank.spec.gradient_accumulation > 1:
         moments |= _PASSES
     yield _term("gradients", moments, 2 * elements, f"2 B x {count(elements)} parameters", _OPTIMIZER)
-    largest = 2 * held.largest_block.largest
+    largest = 2 * rank.largest_block.largest
     yield _term("temporary", _BLOCKS, largest, "new gradient of one weight", "torch AccumulateGrad")
 
 
-def main_gradients(held: Held, *, first_step: bool) -> MemoryTerm:
+def main_gradients(rank: RankModel, *, first_step: bool) -> MemoryTerm:
     """fp32 gradients for the optimizer, ``4 P``, from the first step on."""
-    elements = held.elements.whole
+    elements = rank.elements.whole
     moments = _STEP if first_step else ALWAYS - {"load"}
     return _term("gradients", moments, 4 * elements, f"4 B x {count(elements)} parameters", _OPTIMIZER)
 

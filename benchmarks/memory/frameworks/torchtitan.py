@@ -11,9 +11,9 @@ from benchmarks.memory.frameworks.expressed import Expressed, LeftOutError, Line
 from launcher.backends.fsdp import dtypes, overheads
 from launcher.backends.fsdp import engine as fsdp_engine
 from launcher.memory.terms import MemoryTerm
-from launcher.rank.engine import Engine, LogitsBytes
+from launcher.rank.engine import EngineTraits, LogitsBytes
 from launcher.rank.formats import Dtypes
-from launcher.rank.model import Held
+from launcher.rank.model import RankModel
 from launcher.spec import RunSpec
 
 _COMPILED = LogitsBytes(output=2, loss=2, backward=4, source="torchtitan components/loss.py, compiled cross entropy")
@@ -38,7 +38,7 @@ class Torchtitan:
         """As our own FSDP2: fp32 shards, bf16 compute, fp32 reduction."""
         return dtypes(spec)
 
-    def engine(self, spec: RunSpec) -> Engine:
+    def engine(self, spec: RunSpec) -> EngineTraits:
         """Modules much like those of ``transformers``; the loss outside of the model, on shards of the vocabulary."""
         return replace(
             fsdp_engine(spec),
@@ -47,9 +47,9 @@ class Torchtitan:
             logits=_COMPILED if self.compiled_loss else None,
         )
 
-    def overheads(self, held: Held) -> Iterator[MemoryTerm]:
+    def overheads(self, rank: RankModel) -> Iterator[MemoryTerm]:
         """FSDP2's buffers."""
-        yield from overheads(held)
+        yield from overheads(rank)
 
 
 def express(line: Line) -> Expressed:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from launcher.errors import ConfigError
 from launcher.memory.moments import ALWAYS, Moment
 from launcher.memory.terms import MemoryTerm, Pile
-from launcher.rank.model import Held
-from launcher.rank.tensors import Saved
+from launcher.rank.model import RankModel
+from launcher.rank.tensors import SavedTensor
 from launcher.spec import RunSpec, edit
 
 _SOURCE = "DeepSpeed 0.19.8 runtime/pipe/engine.py, pipe_buffers and _allocate_or_extend_buffers"
@@ -43,19 +43,19 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError("zero.stage", 0, rule, ["zero=1", "precision=fp32"])
 
 
-def buffers(held: Held) -> Iterator[MemoryTerm]:
+def buffers(rank: RankModel) -> Iterator[MemoryTerm]:
     """What goes from stage to stage: ``size s b h`` each.
 
     One buffer, kept between steps, receives states and gradients alike. Of every micro-batch in flight a stage keeps
     the states that it received, of which its layers run on a clone, and those that it sent, until their backward pass;
     the last stage keeps what its layers made of two micro-batches, since nothing takes it out of ``pipe_buffers``.
     """
-    view, stages = held.view, held.view.stages
+    view, stages = rank.view, rank.view.stages
     if stages == 1:
         return
-    width = held.engine.size * held.spec.model.hidden_size
-    one = held.bytes_of([Saved(name="states", bytes=width, share="token", part="input")])
-    made = min(2, held.spec.gradient_accumulation) if view.head else 0
+    width = rank.engine.size * rank.spec.model.hidden_size
+    one = rank.bytes_of([SavedTensor(name="states", bytes=width, share="token", part="input")])
+    made = min(2, rank.spec.gradient_accumulation) if view.head else 0
     flying = int(view.in_flight)
     during = flying * ((view.stage > 0) + (not view.head)) + max(made - 1, 0)  # The last is the loss's own input.
     yield _term("activations", ALWAYS - {"load"}, one, "buffer for states and gradients of other stages")
@@ -63,16 +63,16 @@ def buffers(held: Held) -> Iterator[MemoryTerm]:
     yield _term("activations", ALWAYS - _PASSES - {"load"}, made * one, f"last states: {made} x {one:,} B")
 
 
-def buckets(held: Held) -> Iterator[MemoryTerm]:
+def buckets(rank: RankModel) -> Iterator[MemoryTerm]:
     """ZeRO 1's bucket, which in a pipeline lies there from the first backward pass to the last, and at the end another.
 
     ``reduce_gradients(pipeline_parallel=True)`` (runtime/zero/stage_1_and_2.py) makes one of its own beside it.
     """
-    if held.view.stages == 1:
+    if rank.view.stages == 1:
         return
-    size = held.dtypes.size("gradients") * held.spec.zero.reduce_bucket_size
+    size = rank.dtypes.size("gradients") * rank.spec.zero.reduce_bucket_size
     forward: frozenset[Moment] = frozenset(("forward", "output", "loss", "loss_backward"))
-    if held.spec.gradient_accumulation > 1:
+    if rank.spec.gradient_accumulation > 1:
         yield _term("reduce_buffers", forward, size, "the bucket between micro-batches")
     yield _term("reduce_buffers", frozenset(("root_backward",)), size, "a second bucket for the reduction at the end")
 

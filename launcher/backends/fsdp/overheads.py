@@ -8,12 +8,12 @@ from typing import Literal
 
 from launcher.backends.fsdp import ring, stages
 from launcher.backends.fsdp.dtypes import dtypes
-from launcher.memory.activations import RECOMPUTING, working_parts
+from launcher.memory.activations import RECOMPUTING, backward_extra_parts
 from launcher.memory.moments import ALWAYS, Moment
 from launcher.memory.states import WITHIN_MICRO_BATCH, drawn_bytes
 from launcher.memory.terms import MemoryTerm, Pile
-from launcher.rank.engine import Engine
-from launcher.rank.model import NF4_BITS, Held
+from launcher.rank.engine import EngineTraits
+from launcher.rank.model import NF4_BITS, RankModel
 from launcher.spec import RunSpec
 from launcher.units import DTYPE_BYTES, count
 
@@ -21,7 +21,7 @@ _TRACE = "trace of the live tensors of torch.distributed.fsdp.fully_shard, torch
 _DDP_TRACE = "trace of the live tensors of DistributedDataParallel, torch 2.15"
 
 
-def engine(spec: RunSpec) -> Engine:
+def engine(spec: RunSpec) -> EngineTraits:
     """Hugging Face modules; FSDP2 casts whole shards to the compute format, DDP runs under autocast.
 
     Ring attention joins its results with heads before tokens, and the output projection reads a copy the other way.
@@ -29,7 +29,7 @@ def engine(spec: RunSpec) -> Engine:
     meaning = dtypes(spec)
     size = DTYPE_BYTES["bf16" if meaning.compute == "fp8" else meaning.compute]
     cpu = spec.hardware.device == "cpu"
-    return Engine(
+    return EngineTraits(
         library="transformers",
         size=size,
         residual_size=4 if meaning.autocast else size,
@@ -59,34 +59,34 @@ def _step(spec: RunSpec) -> Literal["fused", "foreach", "loop"]:
     return "foreach" if optimizer.foreach else "loop"
 
 
-def overheads(held: Held) -> Iterable[MemoryTerm]:
+def overheads(rank: RankModel) -> Iterable[MemoryTerm]:
     """Everything of FSDP2, or of DDP and autocast."""
-    if held.spec.parallel.shard:
-        yield from constants(held)
-        yield from gathered(held)
-        yield from block_reduction(held)
-        yield from root_reduction(held)
-        yield from unreduced(held)
+    if rank.spec.parallel.shard:
+        yield from constants(rank)
+        yield from gathered(rank)
+        yield from block_reduction(rank)
+        yield from root_reduction(rank)
+        yield from unreduced(rank)
     else:
-        yield from weight_cache(held)
-        yield from buckets(held)
-    in_flight = [*gradients_in_flight(held)]
+        yield from weight_cache(rank)
+        yield from buckets(rank)
+    in_flight = [*gradients_in_flight(rank)]
     yield from in_flight
-    yield from untied(held)
-    yield from ring.overheads(held, gradients=sum(term.bytes for term in in_flight))
-    yield from stages.overheads(held, ddp=is_ddp(held.spec))
+    yield from untied(rank)
+    yield from ring.overheads(rank, gradients=sum(term.bytes for term in in_flight))
+    yield from stages.overheads(rank, ddp=is_ddp(rank.spec))
 
 
-def constants(held: Held) -> Iterator[MemoryTerm]:
+def constants(rank: RankModel) -> Iterator[MemoryTerm]:
     """What 4-bit weights' constants, of which every rank has all, take more than the shard that is counted of them."""
-    bits = NF4_BITS[held.spec.adapter.double_quant] - 4
-    shared = held.elements.quantised - held.elements.quantised_parameters
+    bits = NF4_BITS[rank.spec.adapter.double_quant] - 4
+    shared = rank.elements.quantised - rank.elements.quantised_parameters
     if shared:
         text = f"{float(bits):.3f} bits x {count(shared)} of other ranks' weights in 4 bits"
         yield _term("parameters", ALWAYS, ceil(bits * shared / 8), text, "launcher/worker/model/quantised.py")
 
 
-def gathered(held: Held) -> Iterator[MemoryTerm]:
+def gathered(rank: RankModel) -> Iterator[MemoryTerm]:
     """Gathered parameters in the compute format: the root group, the current block, and one all-gather's output.
 
     ``size (root + 2 b)`` in forward (the all-gather's output is held one step by ``all_gather_state``) and in backward
@@ -94,69 +94,69 @@ def gathered(held: Held) -> Iterator[MemoryTerm]:
     to backward, and the last block's all-gather output lasts as long. Without resharding after forward every
     block stays until its own backward pass, which gathers nothing.
     """
-    root, block = held.gathered_bytes(held.root), held.gathered_bytes(held.largest_block)
-    every = held.gathered_bytes(held.all_blocks)
-    two = root + min(held.layers, 2) * block
-    keeps = not reshards(held.spec)
+    root, block = rank.gathered_bytes(rank.root), rank.gathered_bytes(rank.largest_block)
+    every = rank.gathered_bytes(rank.all_blocks)
+    two = root + min(rank.layers, 2) * block
+    keeps = not reshards(rank.spec)
     after = root + (every + block if keeps else block)
-    yield _gather(held, "forward", root + (every + block if keeps else 2 * block))
-    yield _gather(held, "output", after)
-    yield _gather(held, "loss", after)
-    yield _gather(held, "loss_backward", root + (every if keeps else block))
-    yield _gather(held, "block_backward", root + every if keeps else two)
-    third = 2 * block if held.layers > 2 else block
-    yield _gather(held, "next_block_backward", root + (max(every - block, 0) if keeps else third))
-    yield _gather(held, "second_layer_backward", two)
-    yield _gather(held, "first_layer_backward", root + block)
+    yield _gather(rank, "forward", root + (every + block if keeps else 2 * block))
+    yield _gather(rank, "output", after)
+    yield _gather(rank, "loss", after)
+    yield _gather(rank, "loss_backward", root + (every if keeps else block))
+    yield _gather(rank, "block_backward", root + every if keeps else two)
+    third = 2 * block if rank.layers > 2 else block
+    yield _gather(rank, "next_block_backward", root + (max(every - block, 0) if keeps else third))
+    yield _gather(rank, "second_layer_backward", two)
+    yield _gather(rank, "first_layer_backward", root + block)
 
 
-def block_reduction(held: Held) -> Iterator[MemoryTerm]:
+def block_reduction(rank: RankModel) -> Iterator[MemoryTerm]:
     """The reduce-scatter's input of the block before, in the reduce format, held until the next reduction: ``size b``.
 
     Its output is the gradient shard itself, counted there; beside it the unreduced gradient of the output projection.
     """
-    elements = held.largest_block.trained
-    size = held.dtypes.size("reduce") * elements
-    head = held.engine.size * (output_elements(held) if held.root.trained else 0)
+    elements = rank.largest_block.trained
+    size = rank.dtypes.size("reduce") * elements
+    head = rank.engine.size * (output_elements(rank) if rank.root.trained else 0)
     yield _reduce("block_backward", head, "gradient of the output projection")
-    if held.layers > 1:
+    if rank.layers > 1:
         yield _reduce("next_block_backward", size + head, f"reduce-scatter input of {count(elements)}")
         yield _reduce("second_layer_backward", size + head, f"reduce-scatter input of {count(elements)}")
         yield _reduce("first_layer_backward", size + head, f"reduce-scatter input of {count(elements)}")
 
 
-def unreduced(held: Held) -> Iterator[MemoryTerm]:
+def unreduced(rank: RankModel) -> Iterator[MemoryTerm]:
     """Gradients that wait unreduced for the last micro-batch, whole and in the reduce format: ``size P``.
 
     ``set_requires_gradient_sync(False)`` accumulates them in ``unsharded_accumulated_grad`` (``_fsdp_param.py``).
     """
-    spec = held.spec
+    spec = rank.spec
     if spec.gradient_accumulation > 1 and not spec.backend.micro_step_sync:
-        size = held.dtypes.size("reduce") * held.elements.trained
+        size = rank.dtypes.size("reduce") * rank.elements.trained
         moments = ALWAYS - {"load", "clip", "step", "idle", "checkpoint_save"}
-        yield _term("gradients", moments, size, f"unreduced gradients of {count(held.elements.trained)}", _TRACE)
+        yield _term("gradients", moments, size, f"unreduced gradients of {count(rank.elements.trained)}", _TRACE)
 
 
-def root_reduction(held: Held) -> Iterator[MemoryTerm]:
+def root_reduction(rank: RankModel) -> Iterator[MemoryTerm]:
     """The end of backward: gradients of the root group and, in the reduce format, the reduce-scatter's input.
 
     Before that, the gathered root group and the last block's reduction are still held beside those gradients; the
     gradients are freed before the reduction's output, the root group's gradient shards, is made.
     """
-    size, reduce = held.engine.size, held.dtypes.size("reduce")
-    root, block = held.root.trained, held.largest_block.trained
-    gathered = held.gathered_bytes(held.root)
-    during = max(gathered + size * root + reduce * block, (size + reduce) * root) - _root_shards(held)
+    size, reduce = rank.engine.size, rank.dtypes.size("reduce")
+    root, block = rank.root.trained, rank.largest_block.trained
+    gathered = rank.gathered_bytes(rank.root)
+    during = max(gathered + size * root + reduce * block, (size + reduce) * root) - _root_shards(rank)
     after = reduce * root
     yield _reduce("root_backward", max(during, after), f"gradients and reduction of {count(root)} outside the blocks")
 
 
-def _root_shards(held: Held) -> int:
+def _root_shards(rank: RankModel) -> int:
     """Gradient shards of the root group, which exist only after its reduction."""
-    return held.dtypes.size("accumulate") * held.root.gradients
+    return rank.dtypes.size("accumulate") * rank.root.gradients
 
 
-def gradients_in_flight(held: Held) -> Iterator[MemoryTerm]:
+def gradients_in_flight(rank: RankModel) -> Iterator[MemoryTerm]:
     """Weight gradients of the block whose backward pass runs, before they are reduced or accumulated.
 
     Early on the last weight's gradient beside all of the block's activations, at the end all of the block's
@@ -165,25 +165,28 @@ def gradients_in_flight(held: Held) -> Iterator[MemoryTerm]:
     that of a tied output projection waits for the embedding's. Experts' gradients need no copy: autocast leaves their
     products alone; the first of theirs comes like an MLP's, the larger when what their products saved is freed.
     """
-    size, block = held.engine.size, held.largest_block
+    size, block = rank.engine.size, rank.largest_block
     early = size * block.last_trained
     moments = RECOMPUTING
-    inside, outputs = working_parts(held)
-    if not held.spec.parallel.shard:
-        if held.engine.autocast and block.expert:
-            whole = held.dtypes.size("parameters")
+    inside, outputs = backward_extra_parts(rank)
+    if not rank.spec.parallel.shard:
+        if rank.engine.autocast and block.expert:
+            whole = rank.dtypes.size("parameters")
             early = max(whole * block.last_trained, whole * block.largest_trained - 3 * inside // 2)
-        elif held.engine.autocast:
+        elif rank.engine.autocast:
             early += 4 * block.largest_trained
         early -= inside // 2 + outputs
-        if held.root.trained and held.spec.model.tie_word_embeddings:
-            tied = held.dtypes.size("accumulate") * output_elements(held)
+        if rank.root.trained and rank.spec.model.tie_word_embeddings:
+            tied = rank.dtypes.size("accumulate") * output_elements(rank)
             yield _term("temporary", moments, tied, "gradient of the tied output projection", _DDP_TRACE)
         yield _term("temporary", moments, early, f"one weight's gradient of {count(block.largest_trained)}", _DDP_TRACE)
         return
-    kinds = held.blocks
+    kinds = rank.blocks
     freed = max(
-        (held.bytes_of(kind.saved) + held.bytes_of(kind.working) - held.bytes_of(kind.closing) for kind in kinds),
+        (
+            rank.bytes_of(kind.saved) + rank.bytes_of(kind.backward_extra) - rank.bytes_of(kind.first_norm_backward)
+            for kind in kinds
+        ),
         default=0,
     )
     late = size * block.trained - freed
@@ -192,29 +195,29 @@ def gradients_in_flight(held: Held) -> Iterator[MemoryTerm]:
     )
 
 
-def untied(held: Held) -> Iterator[MemoryTerm]:
+def untied(rank: RankModel) -> Iterator[MemoryTerm]:
     """While the model is loaded: a tied output projection has memory of its own until it is tied again.
 
     ``to_empty`` (``torch/nn/modules/module.py``) makes each module's parameters anew. DDP's buckets come later and are
     more.
     """
-    tied = held.view.head and held.view.embedding and held.spec.model.tie_word_embeddings
-    if tied and not held.engine.gradients_stay and held.spec.zero.offload_parameters == "none":
-        shard = ceil(held.embedding.largest * held.view.states.parameters)
-        size = held.dtypes.size("parameters") * shard - drawn_bytes(held)
+    tied = rank.view.head and rank.view.embedding and rank.spec.model.tie_word_embeddings
+    if tied and not rank.engine.gradients_stay and rank.spec.zero.offload_parameters == "none":
+        shard = ceil(rank.embedding.largest * rank.view.states.parameters)
+        size = rank.dtypes.size("parameters") * shard - drawn_bytes(rank)
         text = f"memory of the tied output projection of {count(shard)}, less a block of rows"
         yield _term(
             "temporary", frozenset(("load",)), size, text, "launcher/worker/fsdp/engine.py, torch.nn.Module.to_empty"
         )
 
 
-def output_elements(held: Held) -> int:
+def output_elements(rank: RankModel) -> int:
     """Elements of the last norm and the output projection, which a tied model has as its token table."""
-    tied = held.view.head and held.view.embedding and held.spec.model.tie_word_embeddings
-    return held.head.whole + (held.embedding.largest if tied else 0)
+    tied = rank.view.head and rank.view.embedding and rank.spec.model.tie_word_embeddings
+    return rank.head.whole + (rank.embedding.largest if tied else 0)
 
 
-def weight_cache(held: Held) -> Iterator[MemoryTerm]:
+def weight_cache(rank: RankModel) -> Iterator[MemoryTerm]:
     """Autocast's copy of every linear's weight in the compute format, saved for backward: ``size P`` of the matrices.
 
     Checkpointed blocks cast again in backward, one block at a time; a copy goes with the backward pass of its product,
@@ -222,20 +225,20 @@ def weight_cache(held: Held) -> Iterator[MemoryTerm]:
     products of routed experts run in fp32. Of a frozen weight autocast itself keeps no copy, so that a checkpointed
     block's are gone after its forward pass; weights in 4 bits are not cast.
     """
-    if not held.engine.autocast:
+    if not rank.engine.autocast:
         return
-    size, block = held.engine.size, held.largest_block.dense - held.largest_block.quantised
-    blocks = held.all_blocks.dense - held.all_blocks.quantised
-    head = output_elements(held)
-    full = held.spec.checkpointing.mode != "none"
-    inside, text = block if full and not held.root.trained else blocks, "autocast's copies of weights"
+    size, block = rank.engine.size, rank.largest_block.dense - rank.largest_block.quantised
+    blocks = rank.all_blocks.dense - rank.all_blocks.quantised
+    head = output_elements(rank)
+    full = rank.spec.checkpointing.mode != "none"
+    inside, text = block if full and not rank.root.trained else blocks, "autocast's copies of weights"
     yield _term("gather_buffers", frozenset(("forward",)), size * inside, text, _DDP_TRACE)
     yield _term("gather_buffers", frozenset(("output", "loss")), size * (head + inside), text, _DDP_TRACE)
     yield _term(
         "gather_buffers", frozenset(("loss_backward",)), size * (head + (0 if full else blocks)), text, _DDP_TRACE
     )
     yield _term("gather_buffers", frozenset(("block_backward",)), size * (block if full else blocks), text, _DDP_TRACE)
-    if held.layers > 1:
+    if rank.layers > 1:
         left = size * (block if full else blocks - block)
         moment: frozenset[Moment] = frozenset(("next_block_backward",))
         yield _term("gather_buffers", moment, left, "autocast's copies of weights", _DDP_TRACE)
@@ -243,22 +246,22 @@ def weight_cache(held: Held) -> Iterator[MemoryTerm]:
     yield _term("gather_buffers", last, size * block, "autocast's copies of weights", _DDP_TRACE)
 
 
-def buckets(held: Held) -> Iterator[MemoryTerm]:
+def buckets(rank: RankModel) -> Iterator[MemoryTerm]:
     """DDP's buckets where gradients are not views of them: fp32, permanent, ``4 P`` beside the gradients.
 
     Where they are views, gradients of earlier micro-batches are not (``zero_grad(set_to_none=True)`` ends the view, and
     ``no_sync`` leaves them outside): they stand beside the buckets until the last backward pass copies each.
     """
-    if not is_ddp(held.spec):
+    if not is_ddp(rank.spec):
         return
-    size, elements = held.dtypes.size("accumulate"), held.elements.trained
-    if not held.spec.backend.bucket_view:
+    size, elements = rank.dtypes.size("accumulate"), rank.elements.trained
+    if not rank.spec.backend.bucket_view:
         yield _term("reduce_buffers", ALWAYS, size * elements, f"buckets of {count(elements)}", _DDP_TRACE)
-    elif held.spec.gradient_accumulation > 1:
+    elif rank.spec.gradient_accumulation > 1:
         text = f"gradients of earlier micro-batches, of {count(elements)}"
-        block, left = held.largest_block.trained, held.embedding.trained
+        block, left = rank.largest_block.trained, rank.embedding.trained
         yield _term("gradients", WITHIN_MICRO_BATCH, size * elements, text, _DDP_TRACE)
-        rest = max(held.all_blocks.trained - block, 0)
+        rest = max(rank.all_blocks.trained - block, 0)
         yield _term("gradients", frozenset(("next_block_backward",)), size * (rest + left), text, _DDP_TRACE)
         late: frozenset[Moment] = frozenset(("second_layer_backward", "first_layer_backward"))
         yield _term("gradients", late, size * (block + left), text, _DDP_TRACE)
@@ -271,9 +274,9 @@ def reshards(spec: RunSpec) -> bool:
     return spec.zero.stage != 2
 
 
-def _gather(held: Held, moment: Moment, size: int) -> MemoryTerm:
-    block, root = held.largest_block.whole, held.root.whole
-    formula = f"{held.engine.size} B x (root {count(root)} + blocks of {count(block)})"
+def _gather(rank: RankModel, moment: Moment, size: int) -> MemoryTerm:
+    block, root = rank.largest_block.whole, rank.root.whole
+    formula = f"{rank.engine.size} B x (root {count(root)} + blocks of {count(block)})"
     return _term("gather_buffers", frozenset((moment,)), size, formula, _TRACE)
 
 

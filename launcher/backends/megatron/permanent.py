@@ -10,7 +10,7 @@ from launcher.backends.megatron.term import AFTER_BACKWARD, term
 from launcher.capability import HOPPER, capability
 from launcher.memory.moments import ALWAYS
 from launcher.memory.terms import MemoryTerm
-from launcher.rank.model import Held
+from launcher.rank.model import RankModel
 from launcher.units import MIB, count
 
 TRANSFORMER_ENGINE_WORKSPACE = {True: 32 * MIB, False: 4 * MIB}
@@ -25,66 +25,66 @@ OVERLAP_STREAMS = 3
 _TRAINING = ALWAYS - {"load"}
 
 
-def workspaces(held: Held, how: Implementation) -> Iterator[MemoryTerm]:
+def workspaces(rank: RankModel, how: Implementation) -> Iterator[MemoryTerm]:
     """Transformer Engine's workspaces inside torch's allocator: one, and four more where experts are grouped.
 
     Three in place of one where tensor parallel communication overlaps with products (``initialize_ub``).
 
     Megatron-core's own layers meet it in the router of experts alone (``transformer/moe/moe_utils.py``).
     """
-    if how.transformer_engine or (held.cuda and held.spec.model.num_experts):
-        new = capability(held.spec.hardware) >= HOPPER
-        number = OVERLAP_STREAMS if held.spec.backend.argument("tp-comm-overlap") else 1
+    if how.transformer_engine or (rank.cuda and rank.spec.model.num_experts):
+        new = capability(rank.spec.hardware) >= HOPPER
+        number = OVERLAP_STREAMS if rank.spec.backend.argument("tp-comm-overlap") else 1
         number += GROUPED_STREAMS if how.grouped else 0
         size = TRANSFORMER_ENGINE_WORKSPACE[new]
         text = f"{number} workspaces of Transformer Engine x {size / MIB:g} MiB"
         yield term("workspace", ALWAYS, number * size, text, "transformer_engine/pytorch/module/base.py")
 
 
-def global_buffer(held: Held, how: Implementation) -> Iterator[MemoryTerm]:
+def global_buffer(rank: RankModel, how: Implementation) -> Iterator[MemoryTerm]:
     """Megatron-core's buffer ``mpu``, as large as its largest use: ``max(size h tok, size a/t s^2 b)``.
 
     Its own linears gather the sequence into it (``tensor_parallel/layers.py``; the output projection is one of them in
     any case), and its own attention starts its scores from it (``transformer/dot_product_attention.py``).
     """
-    spec, size = held.spec, 0
-    if spec.parallel.sequence and spec.parallel.tensor > 1 and (held.view.head or not how.transformer_engine):
-        size = whole_sequence(held)
+    spec, size = rank.spec, 0
+    if spec.parallel.sequence and spec.parallel.tensor > 1 and (rank.view.head or not how.transformer_engine):
+        size = whole_sequence(rank)
     if not how.transformer_engine and not spec.model.kv_lora_rank:
-        heads = ceil(spec.model.num_attention_heads * held.view.tensor)
-        size = max(size, held.engine.size * heads * spec.sequence_length * held.tokens)
+        heads = ceil(spec.model.num_attention_heads * rank.view.tensor)
+        size = max(size, rank.engine.size * heads * spec.sequence_length * rank.tokens)
     if size:
         yield term("gather_buffers", _TRAINING, size, "Megatron-core's global buffer", "Megatron-core core/utils.py")
 
 
-def unused_gradients(held: Held, how: Implementation) -> Iterator[MemoryTerm]:
+def unused_gradients(rank: RankModel, how: Implementation) -> Iterator[MemoryTerm]:
     """A gradient that nobody reads, for each shape of a weight: ``size`` bytes an element.
 
     Where products accumulate into ``main_grad`` themselves, autograd still wants a gradient; Transformer Engine keeps
     one of each shape (``module/base.py``, ``get_dummy_wgrad``).
     """
     if how.transformer_engine and how.fused_gradients:
-        experts = max(1, ceil(held.spec.model.num_experts * held.view.experts))
-        block = held.largest_block
+        experts = max(1, ceil(rank.spec.model.num_experts * rank.view.experts))
+        block = rank.largest_block
         elements = block.dense + block.expert // experts
-        if held.view.head:
-            elements += ceil(held.vocabulary * held.view.tensor) * held.spec.model.hidden_size
-        text = f"{held.engine.size} B x {count(elements)} of one weight of each shape"
-        yield term("temporary", _TRAINING, held.engine.size * elements, text, "transformer_engine get_dummy_wgrad")
+        if rank.view.head:
+            elements += ceil(rank.vocabulary * rank.view.tensor) * rank.spec.model.hidden_size
+        text = f"{rank.engine.size} B x {count(elements)} of one weight of each shape"
+        yield term("temporary", _TRAINING, rank.engine.size * elements, text, "transformer_engine get_dummy_wgrad")
 
 
-def last_inputs(held: Held) -> Iterator[MemoryTerm]:
+def last_inputs(rank: RankModel) -> Iterator[MemoryTerm]:
     """The last input that a stage received and its gradient, ``2 x size h tok``, of each of its model chunks.
 
     ``TransformerBlock.set_input_tensor`` holds it until the next one comes (``transformer/transformer_block.py``).
     """
-    if held.view.stage:
-        chunks = held.spec.parallel.virtual_pipeline
-        one = ceil(held.engine.residual_size * held.spec.model.hidden_size * held.tokens * held.view.residual)
+    if rank.view.stage:
+        chunks = rank.spec.parallel.virtual_pipeline
+        one = ceil(rank.engine.residual_size * rank.spec.model.hidden_size * rank.tokens * rank.view.residual)
         text = f"inputs of {chunks} model chunks and their gradients"
         yield term("temporary", AFTER_BACKWARD, 2 * chunks * one, text, "Megatron-core transformer_block.py")
 
 
-def whole_sequence(held: Held) -> int:
+def whole_sequence(rank: RankModel) -> int:
     """The residual stream of one micro-batch, of all tensor-parallel ranks together."""
-    return held.engine.size * held.spec.model.hidden_size * held.tokens
+    return rank.engine.size * rank.spec.model.hidden_size * rank.tokens

@@ -12,7 +12,7 @@ from launcher.backends.megatron.implementation import fsdp
 from launcher.backends.megatron.term import term
 from launcher.memory.moments import ALWAYS, Moment
 from launcher.memory.terms import MemoryTerm
-from launcher.rank.model import Held
+from launcher.rank.model import RankModel
 from launcher.units import count
 
 UNIT = 10**9
@@ -21,18 +21,18 @@ UNIT = 10**9
 _LATE: frozenset[Moment] = frozenset(("second_layer_backward", "first_layer_backward", "root_backward"))
 
 
-def overheads(held: Held) -> Iterator[MemoryTerm]:
+def overheads(rank: RankModel) -> Iterator[MemoryTerm]:
     """All of it, where several ranks hold shards."""
-    if not fsdp(held.spec) or held.spec.shard_degree == 1:
+    if not fsdp(rank.spec) or rank.spec.shard_degree == 1:
         return
-    yield from waiting_gradients(held)
-    if held.spec.zero.stage == 3:
-        yield from whole_model(held)
-        yield from gathered_root(held)
-        yield from gathered_blocks(held)
+    yield from waiting_gradients(rank)
+    if rank.spec.zero.stage == 3:
+        yield from whole_model(rank)
+        yield from gathered_root(rank)
+        yield from gathered_blocks(rank)
 
 
-def waiting_gradients(held: Held) -> Iterator[MemoryTerm]:
+def waiting_gradients(rank: RankModel) -> Iterator[MemoryTerm]:
     """Whole gradients in the buffer's format until reductions are waited for: ``size min(P, max(1e9, 2 b) + 2 b)``.
 
     A block is waited for once more than ``max(1e9, 2 b)`` elements are queued, while the next is queued and the one
@@ -40,10 +40,10 @@ def waiting_gradients(held: Held) -> Iterator[MemoryTerm]:
     pass (``param_and_grad_buffer.py``, ``GradReducePipeline``). The parameters' own gradient, one weight's at a time,
     is left out.
     """
-    size, block = held.dtypes.size("accumulate"), held.largest_block.trained
-    queued = max(UNIT, 2 * block) if held.spec.zero.stage == 3 else UNIT
-    most = min(held.elements.trained, queued + 2 * block)
-    output = held.root.trained if held.spec.model.tie_word_embeddings else held.head.trained
+    size, block = rank.dtypes.size("accumulate"), rank.largest_block.trained
+    queued = max(UNIT, 2 * block) if rank.spec.zero.stage == 3 else UNIT
+    most = min(rank.elements.trained, queued + 2 * block)
+    output = rank.root.trained if rank.spec.model.tie_word_embeddings else rank.head.trained
 
     def waiting(moments: frozenset[Moment], elements: int) -> MemoryTerm:
         elements = min(elements, most)
@@ -55,14 +55,14 @@ def waiting_gradients(held: Held) -> Iterator[MemoryTerm]:
     yield waiting(_LATE, most)
 
 
-def whole_model(held: Held) -> Iterator[MemoryTerm]:
+def whole_model(rank: RankModel) -> Iterator[MemoryTerm]:
     """Every rank builds the whole model before shards are cut from it: ``size P``, less what is made after it.
 
     ``--init-model-with-meta-device`` builds it block by block (``_init_each_parameter_group_buffers``).
     """
-    if held.spec.backend.argument("init-model-with-meta-device"):
+    if rank.spec.backend.argument("init-model-with-meta-device"):
         return
-    elements, size = held.elements, held.dtypes.size
+    elements, size = rank.elements, rank.dtypes.size
     later = size("parameters") * elements.parameters + size("master") * elements.optimizer
     later += size("accumulate") * elements.gradients
     text = f"{size('parameters')} B x {count(elements.whole)} before they are cut, less what is made after"
@@ -71,31 +71,31 @@ def whole_model(held: Held) -> Iterator[MemoryTerm]:
     yield term("temporary", moment, whole, text, "Megatron-FSDP param_and_grad_buffer.py")
 
 
-def gathered_root(held: Held) -> Iterator[MemoryTerm]:
+def gathered_root(rank: RankModel) -> Iterator[MemoryTerm]:
     """What stands around the blocks stays gathered once it has been: ``size (V h + V h + h)``.
 
     ``AllGatherPipeline.reset`` keeps buckets outside of FSDP units, which are the layers alone
     (``mcore_fsdp_adapter.py``).
     """
-    elements = held.root.whole
-    text = f"{held.engine.size} B x {count(elements)} outside the blocks, gathered"
-    yield term("gather_buffers", ALWAYS - {"load"}, held.engine.size * elements, text, "Megatron-FSDP megatron_fsdp.py")
+    elements = rank.root.whole
+    text = f"{rank.engine.size} B x {count(elements)} outside the blocks, gathered"
+    yield term("gather_buffers", ALWAYS - {"load"}, rank.engine.size * elements, text, "Megatron-FSDP megatron_fsdp.py")
 
 
-def gathered_blocks(held: Held) -> Iterator[MemoryTerm]:
+def gathered_blocks(rank: RankModel) -> Iterator[MemoryTerm]:
     """The current block and those gathered ahead, as many as ``max(1e9, 2 b) / 2`` elements take: ``size (1 + k) b``.
 
     Forward frees a block at its end, and gathers none after the last; backward goes the other way
     (``AllGatherPipeline.all_gather_params``).
     """
-    block, layers = held.largest_block.whole, held.layers
+    block, layers = rank.largest_block.whole, rank.layers
     if not layers:
         return
     ahead = -(-max(UNIT // 2, block) // block)
 
     def gathered(moments: frozenset[Moment], blocks: int) -> MemoryTerm:
-        text = f"{held.engine.size} B x {blocks} gathered blocks of {count(block)}"
-        size = held.engine.size * blocks * block
+        text = f"{rank.engine.size} B x {blocks} gathered blocks of {count(block)}"
+        size = rank.engine.size * blocks * block
         return term("gather_buffers", moments, size, text, "Megatron-FSDP param_and_grad_buffer.py")
 
     yield gathered(frozenset(("forward", "first_layer_backward")), 1)

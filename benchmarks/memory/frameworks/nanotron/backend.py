@@ -10,10 +10,10 @@ from launcher.memory import device
 from launcher.memory.activations import FULL
 from launcher.memory.moments import ALWAYS, Moment
 from launcher.memory.terms import MemoryTerm, Pile
-from launcher.rank.engine import Engine
+from launcher.rank.engine import EngineTraits
 from launcher.rank.formats import Dtypes
-from launcher.rank.model import Held
-from launcher.rank.tensors import Saved
+from launcher.rank.model import RankModel
+from launcher.rank.tensors import SavedTensor
 from launcher.spec import RunSpec
 from launcher.units import count
 
@@ -42,9 +42,9 @@ class Nanotron:
         """One format for all runs."""
         return _FORMATS
 
-    def engine(self, spec: RunSpec) -> Engine:
+    def engine(self, spec: RunSpec) -> EngineTraits:
         """Its blocks save what Megatron-core's save, and more (``saved``)."""
-        return Engine(
+        return EngineTraits(
             library="megatron",
             size=2,
             residual_size=2,
@@ -54,57 +54,57 @@ class Nanotron:
             vocabulary_parallel=True,
         )
 
-    def overheads(self, held: Held) -> Iterator[MemoryTerm]:
+    def overheads(self, rank: RankModel) -> Iterator[MemoryTerm]:
         """Buffers and tensors beside those of the terms that all backends share."""
-        yield from buckets(held)
-        yield from gathered_parameters(held)
-        yield from gathered_sequence(held)
-        yield from saved(held)
-        yield from copied_logits(held)
-        yield from half_gradients(held)
-        yield from late_buffers(held)
-        yield from communicators(held)
+        yield from buckets(rank)
+        yield from gathered_parameters(rank)
+        yield from gathered_sequence(rank)
+        yield from saved(rank)
+        yield from copied_logits(rank)
+        yield from half_gradients(rank)
+        yield from late_buffers(rank)
+        yield from communicators(rank)
 
 
-def buckets(held: Held) -> Iterator[MemoryTerm]:
+def buckets(rank: RankModel) -> Iterator[MemoryTerm]:
     """The bf16 buckets of DistributedDataParallel, which wraps a model with copies unless ZeRO shards them: ``2 P``."""
-    if held.spec.world.data > 1 and held.spec.zero.stage == 0:
-        elements, source = held.elements.whole, "nanotron trainer.py, make_ddp; torch reducer.cpp"
+    if rank.spec.world.data > 1 and rank.spec.zero.stage == 0:
+        elements, source = rank.elements.whole, "nanotron trainer.py, make_ddp; torch reducer.cpp"
         yield _term("reduce_buffers", ALWAYS, 2 * elements, f"bf16 buckets of {count(elements)}", source)
 
 
-def gathered_parameters(held: Held) -> Iterator[MemoryTerm]:
+def gathered_parameters(rank: RankModel) -> Iterator[MemoryTerm]:
     """ZeRO 1 gathers the stepped bf16 parameters: ``2 P / d`` flat; ``4 P``, a flat tensor a rank, and NCCL's."""
-    if held.spec.zero.stage == 1 and held.spec.world.data > 1:
-        size = 2 * held.elements.optimizer + 4 * held.elements.whole
+    if rank.spec.zero.stage == 1 and rank.spec.world.data > 1:
+        size = 2 * rank.elements.optimizer + 4 * rank.elements.whole
         source = "nanotron distributed.py, all_gather_coalesced; torch ProcessGroupNCCL.cpp, allgather"
         yield _term("gather_buffers", frozenset(("step",)), size, "flat bf16 parameters, twice", source)
 
 
-def gathered_sequence(held: Held) -> Iterator[MemoryTerm]:
+def gathered_sequence(rank: RankModel) -> Iterator[MemoryTerm]:
     """Two permanent buffers for all tokens before a column's linear, in forward and in backward: ``2 x 2 h``.
 
     [inferred: with them the memory in the optimizer step is met to 0.1 GiB in all runs with tensor parallelism; the
     name ``tp_recompute_allgather`` is of later versions than the one that was read.]
     """
-    if held.spec.parallel.tensor > 1:
-        size = 2 * 2 * held.spec.model.hidden_size * held.tokens
-        formula = f"2 x 2 B x hidden x {held.tokens:,} tokens"
+    if rank.spec.parallel.tensor > 1:
+        size = 2 * 2 * rank.spec.model.hidden_size * rank.tokens
+        formula = f"2 x 2 B x hidden x {rank.tokens:,} tokens"
         yield _term("gather_buffers", ALWAYS - {"load"}, size, formula, "nanotron's runs in their optimizer step")
 
 
-def saved(held: Held) -> Iterator[MemoryTerm]:
+def saved(rank: RankModel) -> Iterator[MemoryTerm]:
     """What a block saves beyond Megatron-core's: ``(4 h + 2 f) / t`` a token, of every micro-batch in flight.
 
     The output of ``silu``, ``2 f``; attention's output in the order of the sequence, ``2 h``; another tensor of h
     [inferred from the runs without tensor parallelism].
     """
-    model = held.spec.model
+    model = rank.spec.model
     rows = [
-        Saved(name="silu", bytes=2 * model.intermediate_size, share="tensor", part="mlp"),
-        Saved(name="attention output", bytes=4 * model.hidden_size, share="tensor", part="attention"),
+        SavedTensor(name="silu", bytes=2 * model.intermediate_size, share="tensor", part="mlp"),
+        SavedTensor(name="attention output", bytes=4 * model.hidden_size, share="tensor", part="attention"),
     ]
-    block, layers, in_flight = held.bytes_of(rows), held.layers, held.view.in_flight
+    block, layers, in_flight = rank.bytes_of(rows), rank.layers, rank.view.in_flight
     others = ceil((in_flight - 1) * layers * block)
     at: dict[frozenset[Moment], int] = {
         FULL: others + layers * block,
@@ -116,48 +116,48 @@ def saved(held: Held) -> Iterator[MemoryTerm]:
         yield _term("activations", moments, size, "silu, attention's output", "nanotron models/llama.py")
 
 
-def copied_logits(held: Held) -> Iterator[MemoryTerm]:
+def copied_logits(rank: RankModel) -> Iterator[MemoryTerm]:
     """The loss subtracts the maximum into another fp32 tensor: 8 V / t a token in forward, 2 V / t more."""
-    if held.view.head:
-        size = int(2 * held.vocabulary * held.view.tensor * held.tokens)
+    if rank.view.head:
+        size = int(2 * rank.vocabulary * rank.view.tensor * rank.tokens)
         source = "nanotron parallel/tensor_parallel/functional.py, _ShardedCrossEntropy"
         yield _term("logits", frozenset(("loss",)), size, "fp32 logits beside their copy", source)
 
 
-def half_gradients(held: Held) -> Iterator[MemoryTerm]:
+def half_gradients(rank: RankModel) -> Iterator[MemoryTerm]:
     """bf16 gradients, added to the fp32 ones only after the whole backward pass of a micro-batch: up to ``2 P``."""
-    block, whole = held.largest_block.whole, held.elements.whole
+    block, whole = rank.largest_block.whole, rank.elements.whole
     at: dict[Moment, int] = {
-        "block_backward": max(held.largest_block.largest, held.head.largest),
-        "next_block_backward": block + held.head.whole,
-        "second_layer_backward": max(whole - held.embedding.whole - block, 0),
+        "block_backward": max(rank.largest_block.largest, rank.head.largest),
+        "next_block_backward": block + rank.head.whole,
+        "second_layer_backward": max(whole - rank.embedding.whole - block, 0),
         "root_backward": whole,
     }
     for moment, elements in at.items():
         yield _term("gradients", frozenset((moment,)), 2 * elements, f"2 B x {count(elements)}", _GRADIENT)
 
 
-def late_buffers(held: Held) -> Iterator[MemoryTerm]:
+def late_buffers(rank: RankModel) -> Iterator[MemoryTerm]:
     """What the linears of rows made for all tokens, ``2 x 2 h`` a block, until the GPU is through with its reduction.
 
     The host runs ahead of the GPU, by the launches of up to 32 blocks, and a block of memory that NCCL's stream reads
     is not given out again before (torch ``record_stream``). [inferred: runs without a pipeline hold them so]
     """
-    if held.spec.parallel.tensor > 1:
-        blocks = min(held.layers, LAUNCHES // BLOCK_LAUNCHES)
-        size = 2 * 2 * held.spec.model.hidden_size * held.tokens * blocks
-        formula = f"2 x 2 B x hidden x {held.tokens:,} tokens x {blocks} blocks"
+    if rank.spec.parallel.tensor > 1:
+        blocks = min(rank.layers, LAUNCHES // BLOCK_LAUNCHES)
+        size = 2 * 2 * rank.spec.model.hidden_size * rank.tokens * blocks
+        formula = f"2 x 2 B x hidden x {rank.tokens:,} tokens x {blocks} blocks"
         moments: frozenset[Moment] = frozenset(("forward", "output", "loss", "loss_backward", "block_backward"))
         yield _term("temporary", moments, size, formula, "torch c10/cuda/CUDACachingAllocator.cpp, record_stream")
 
 
-def communicators(held: Held) -> Iterator[MemoryTerm]:
+def communicators(rank: RankModel) -> Iterator[MemoryTerm]:
     """What nanotron's communicators take beyond the estimate's own account of them.
 
     Some runs prove that it can be much less: 77.4 GiB were reserved on 64 GPUs.
     """
-    spec, stage = held.spec, held.view.stage
-    counted = sum(term.bytes for term in device.communicators(held))
+    spec, stage = rank.spec, rank.view.stage
+    counted = sum(term.bytes for term in device.communicators(rank))
     size = max(0, communicator_bytes(spec, stage) - counted)
     formula = f"{groups(spec)} communicators x 2 GB and {pairs(spec, stage)} of two ranks x 0.544 GB, the rest"
     yield _term("communicators", ALWAYS, size, formula, "NCCL issues 864 and 964")
