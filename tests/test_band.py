@@ -43,7 +43,7 @@ def test_one_that_is_not_measured_has_the_widest_and_the_answer_says_so() -> Non
 
 def test_fsdp2_has_that_of_torchtitan_which_is_fsdp2_too_and_ddp_has_not() -> None:
     measured = json.loads(RESIDUALS.read_text())["measured"]["Torchtitan"]
-    found = band("fsdp", cuda=True, engine="FSDP2")
+    found = band("fsdp", cuda=True, runs_on="FSDP2")
     assert (found.own, found.low, found.high) == (False, measured["low"], measured["high"])
     text = " ".join(as_text(assess.assess(make_spec("parallel=fsdp", *WORDS))).split())
     assert f", that of {measured['rows']} runs of Torchtitan, which is FSDP2 too)" in text

@@ -152,7 +152,7 @@ def test_a_change_counts_although_the_peak_of_another_moment_hides_its_help() ->
         backward, step = activations[run.checkpointing.mode], 10 if run.parallel.shard else 40
         used, lacking = max(backward, step), (backward - 20, step - 20)
         name: VerdictName = "does_not_fit" if used > 20 else "fits"
-        return Verdict(name=name, used_bytes=used, capacity_bytes=20, lacking=lacking)
+        return Verdict(name=name, used_bytes=used, capacity_bytes=20, shortfall_by_moment=lacking)
 
     found = fixes.search(make_spec("model=7b", "parallel=ddp", *NODE), judge).found
     assert [fix.overrides for fix in found] == [

@@ -170,7 +170,7 @@ def test_what_a_job_elsewhere_will_read_is_looked_for_before_the_queue(capsys: p
     rule = "there is no such file or folder on this machine; the nodes of the job must have it"
     expected = {"path": "data.path", "found": "nowhere", "rule": rule, "way_out": ["data=synthetic"]}
     assert found["data.path"] == expected
-    assert not list(this_machine.unseen(make_spec("model=tiny", "data=text", "data.path=**/*.txt")))
+    assert not list(this_machine.not_seen_here(make_spec("model=tiny", "data=text", "data.path=**/*.txt")))
 
 
 def test_a_missing_sampler_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

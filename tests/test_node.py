@@ -107,7 +107,7 @@ def test_an_attempt_that_another_node_has_replaced_ends_and_says_nothing(tmp_pat
         tmp_path / "a", f"import os, time; open('{tmp_path}/pid', 'w').write(str(os.getpid())); time.sleep(60)"
     )
     (run / "spec.json").write_text('{"cluster": {"requeues": 3}}')
-    place = node.Place(
+    place = node.SlurmPlace(
         job_id="7",
         number=0,
         attempt="7_0",

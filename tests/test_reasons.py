@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.rundir.failure import failure
-from launcher.slurm.jobs import Job
+from launcher.rundir.failure import explain
+from launcher.slurm.jobs import QueuedJob
 from launcher.slurm.states import translated
 
 
@@ -49,100 +49,110 @@ NCCL = (
 def test_a_python_error_is_that_of_the_first_rank_with_its_last_frame(tmp_path: Path) -> None:
     first = {"type": "ValueError", "message": "ValueError: no", "traceback": TRACEBACK}
     run = recorded(tmp_path, {2: first, 0: {"type": "RuntimeError", "message": "RuntimeError: peer", "traceback": ""}})
-    assert failure(run, 1).text == "rank 2: ValueError: no (train.py:3 in main)"
-    assert not failure(run, 1).passing, "the same job would fail again"
+    assert explain(run, 1).text == "rank 2: ValueError: no (train.py:3 in main)"
+    assert not explain(run, 1).transient, "the same job would fail again"
 
 
 def test_what_the_worker_words_itself_has_no_frame(tmp_path: Path) -> None:
     error = {"type": "DataError", "message": "data.path is empty", "traceback": TRACEBACK}
-    assert failure(recorded(tmp_path, {0: error}), 1).text == "rank 0: data.path is empty"
+    assert explain(recorded(tmp_path, {0: error}), 1).text == "rank 0: data.path is empty"
 
 
 def test_an_error_of_a_script_is_read_from_the_log_of_the_rank_that_failed_first(tmp_path: Path) -> None:
     run = recorded(tmp_path, rank=TRACEBACK, agent=killed(1))
-    assert failure(run, 1).text.startswith("ValueError: no (train.py:3 in main) (exit status 1; ")
+    assert explain(run, 1).text.startswith("ValueError: no (train.py:3 in main) (exit status 1; ")
 
 
 def test_a_rank_that_torchrun_ended_is_not_the_reason(tmp_path: Path) -> None:
     run = recorded(
         tmp_path, rank=TRACEBACK, agent=killed(1).replace("exitcode  : 1 (pid: 8)", "exitcode  : -15 (pid: 8)")
     )
-    assert failure(run, 1).text.startswith("ValueError: no (train.py:3 in main)")
-    assert not failure(run, 1).passing
+    assert explain(run, 1).text.startswith("ValueError: no (train.py:3 in main)")
+    assert not explain(run, 1).transient
 
 
 def test_too_little_gpu_memory_says_how_much_was_asked_for(tmp_path: Path) -> None:
     message = "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79 GiB"
     run = recorded(tmp_path, {3: {"type": "OutOfMemoryError", "message": message, "traceback": TRACEBACK}})
     expected = "rank 3: out of GPU memory: tried to allocate 2.00 GiB; `launch check` names what would fit"
-    assert (failure(run, 1).text, failure(run, 1).passing) == (expected, False)
+    assert (explain(run, 1).text, explain(run, 1).transient) == (expected, False)
 
 
 def test_the_kernels_kill_for_memory_is_told_from_any_other(tmp_path: Path) -> None:
     said = "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks have been OOM Killed."
-    found = failure(recorded(tmp_path / "a", agent=killed(-9), slurm=said), 1)
-    assert (found.text, found.passing) == ("rank 1 was ended by the kernel: out of host memory", False)
-    found = failure(recorded(tmp_path / "b", agent=killed(-9)), 1)
-    assert (found.text.partition(":")[0], found.passing) == ("rank 1 was ended by SIGKILL", True)
-    found = failure(recorded(tmp_path / "c"), -9)
-    assert (found.text.partition(":")[0], found.passing) == ("torchrun was ended by SIGKILL", True)
+    found = explain(recorded(tmp_path / "a", agent=killed(-9), slurm=said), 1)
+    assert (found.text, found.transient) == ("rank 1 was ended by the kernel: out of host memory", False)
+    found = explain(recorded(tmp_path / "b", agent=killed(-9)), 1)
+    assert (found.text.partition(":")[0], found.transient) == ("rank 1 was ended by SIGKILL", True)
+    found = explain(recorded(tmp_path / "c"), -9)
+    assert (found.text.partition(":")[0], found.transient) == ("torchrun was ended by SIGKILL", True)
 
 
 @pytest.mark.parametrize("gloo", GLOO)
 def test_a_hung_collective_names_the_rank_that_did_not_arrive(tmp_path: Path, gloo: str) -> None:
     waited = {"type": "RuntimeError", "message": f"RuntimeError: {gloo}", "traceback": TRACEBACK}
     lost = {"type": "RuntimeError", "message": "RuntimeError: Connection closed by peer [127.0.0.1]:1", "traceback": ""}
-    found = failure(recorded(tmp_path, {0: waited, 3: waited, 1: lost}), 1)
+    found = explain(recorded(tmp_path, {0: waited, 3: waited, 1: lost}), 1)
     expected = "timeout in a collective: rank 2 did not arrive while 2 waited (train.timeout_s)"
-    assert (found.text, found.passing) == (expected, True)
+    assert (found.text, found.transient) == (expected, True)
 
 
 def test_a_timeout_of_the_programs_own_is_no_hung_collective(tmp_path: Path) -> None:
     error = {"type": "TimeoutError", "message": "TimeoutError: the server timed out", "traceback": TRACEBACK}
-    found = failure(recorded(tmp_path, {0: error}), 1)
-    assert (found.text, found.passing) == ("rank 0: TimeoutError: the server timed out (train.py:3 in main)", False)
+    found = explain(recorded(tmp_path, {0: error}), 1)
+    assert (found.text, found.transient) == ("rank 0: TimeoutError: the server timed out (train.py:3 in main)", False)
 
 
 def test_nodes_that_do_not_find_each_other_are_tried_again(tmp_path: Path) -> None:
     said = (
         "Traceback (most recent call last):\ntorch.distributed.DistStoreError: wait timeout after 60000ms, keys: /a\n"
     )
-    found = failure(recorded(tmp_path, agent=said), 1)
+    found = explain(recorded(tmp_path, agent=said), 1)
     expected = "torchrun's rendezvous failed: torch.distributed.DistStoreError: wait timeout after 60000ms, keys: /a"
-    assert (found.text, found.passing) == (expected, True)
+    assert (found.text, found.transient) == (expected, True)
 
 
 def test_nccls_watchdog_is_read_from_the_ranks_stderr(tmp_path: Path) -> None:
-    found = failure(recorded(tmp_path, rank=NCCL, agent=killed(-6)), 1)
-    assert (found.text, found.passing) == ("NCCL timeout in ALLREDUCE after 600 s (train.timeout_s)", True)
+    found = explain(recorded(tmp_path, rank=NCCL, agent=killed(-6)), 1)
+    assert (found.text, found.transient) == ("NCCL timeout in ALLREDUCE after 600 s (train.timeout_s)", True)
 
 
 def test_ranks_that_only_lost_a_peer_do_not_hide_the_one_that_was_killed(tmp_path: Path) -> None:
     lost = {"type": "RuntimeError", "message": "RuntimeError: Connection closed by peer [127.0.0.1]:1", "traceback": ""}
-    found = failure(recorded(tmp_path / "a", {0: lost}, agent=killed(-11)), 1)
-    assert (found.text, found.passing) == ("rank 1 was ended by SIGSEGV", True)
-    found = failure(recorded(tmp_path / "b", {0: lost}), 1)
-    assert (found.text, found.passing) == ("rank 0 lost its connection to another rank", True)
+    found = explain(recorded(tmp_path / "a", {0: lost}, agent=killed(-11)), 1)
+    assert (found.text, found.transient) == ("rank 1 was ended by SIGSEGV", True)
+    found = explain(recorded(tmp_path / "b", {0: lost}), 1)
+    assert (found.text, found.transient) == ("rank 0 lost its connection to another rank", True)
 
 
 @pytest.mark.parametrize(
     ("job", "started", "word", "reason"),
     [
-        (Job(state="PENDING", reason="Resources"), False, "queued", "waiting for free nodes"),
-        (Job(state="PENDING", reason="BeginTime"), True, "requeued", "waiting for its start time"),
-        (Job(state="PENDING", reason="QOSMaxJobsPerUserLimit"), False, "queued", "QOSMaxJobsPerUserLimit"),
-        (Job(state="COMPLETING"), True, "running", None),
-        (Job(state="CANCELLED"), True, "cancelled", "cancelled by scancel"),
-        (Job(state="TIMEOUT"), True, "failed", "its time limit ended it before it had saved"),
-        (Job(state="NODE_FAIL", nodes="node2"), True, "failed", "a node failed (node2), and the job was not requeued"),
-        (Job(state="OUT_OF_MEMORY"), True, "failed", "the kernel killed it: out of host memory"),
-        (Job(state="PREEMPTED"), True, "failed", "preempted, and its partition or cluster.requeues does not"),
-        (Job(state="FAILED", exit_code="0:53", nodes="n1"), False, "failed", "the nodes (n1) cannot write to the run"),
-        (Job(state="FAILED", exit_code="1:0"), True, "failed", "Slurm says FAILED, exit status 1:0"),
+        (QueuedJob(state="PENDING", reason="Resources"), False, "queued", "waiting for free nodes"),
+        (QueuedJob(state="PENDING", reason="BeginTime"), True, "requeued", "waiting for its start time"),
+        (QueuedJob(state="PENDING", reason="QOSMaxJobsPerUserLimit"), False, "queued", "QOSMaxJobsPerUserLimit"),
+        (QueuedJob(state="COMPLETING"), True, "running", None),
+        (QueuedJob(state="CANCELLED"), True, "cancelled", "cancelled by scancel"),
+        (QueuedJob(state="TIMEOUT"), True, "failed", "its time limit ended it before it had saved"),
+        (
+            QueuedJob(state="NODE_FAIL", nodes="node2"),
+            True,
+            "failed",
+            "a node failed (node2), and the job was not requeued",
+        ),
+        (QueuedJob(state="OUT_OF_MEMORY"), True, "failed", "the kernel killed it: out of host memory"),
+        (QueuedJob(state="PREEMPTED"), True, "failed", "preempted, and its partition or cluster.requeues does not"),
+        (
+            QueuedJob(state="FAILED", exit_code="0:53", nodes="n1"),
+            False,
+            "failed",
+            "the nodes (n1) cannot write to the run",
+        ),
+        (QueuedJob(state="FAILED", exit_code="1:0"), True, "failed", "Slurm says FAILED, exit status 1:0"),
     ],
-    ids=lambda value: value.state if isinstance(value, Job) else "",
+    ids=lambda value: value.state if isinstance(value, QueuedJob) else "",
 )
-def test_slurms_words_in_ours(job: Job, started: bool, word: str, reason: str | None) -> None:
+def test_slurms_words_in_ours(job: QueuedJob, started: bool, word: str, reason: str | None) -> None:
     found, said = translated(job, started=started)
     assert found == word
     assert said == reason if reason is None else str(said).startswith(reason)

@@ -150,7 +150,7 @@ def _require_nothing_of_one_run(options: argparse.Namespace, several: str) -> No
         raise ConfigErrors(errors)
 
 
-def engine(options: argparse.Namespace) -> Refinement | None:
+def memory_engine(options: argparse.Namespace) -> Refinement | None:
     """The memory engine that was asked for, where it is not the formulas."""
     return traced.traced if options.engine == "trace" else None
 

@@ -19,15 +19,15 @@ from launcher.commands._common import (
     asked,
     assessed,
     draw,
-    engine,
     may_run_code,
+    memory_engine,
     print_json,
     require_one_run,
     width,
 )
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.preflight.report import as_json, as_text, invalid_as_json
-from launcher.preflight.this_machine import unseen
+from launcher.preflight.this_machine import not_seen_here
 
 _STATUS = {"fits": 0, "tight": 0, "does_not_fit": 3, "invalid": 2}
 
@@ -68,9 +68,9 @@ def run(options: argparse.Namespace) -> int:
     if found.spec is None and options.json:
         print_json(invalid_as_json(found.errors, unknown))
         return _STATUS["invalid"]
-    assessment = assessed(found, engine(options), native=options.native and may_run_code(options))
+    assessment = assessed(found, memory_engine(options), native=options.native and may_run_code(options))
     assessment = replace(
-        assessment, warnings=(*unknown, *found.warnings, *assessment.warnings, *unseen(assessment.spec))
+        assessment, warnings=(*unknown, *found.warnings, *assessment.warnings, *not_seen_here(assessment.spec))
     )
     if options.json:
         print_json(as_json(assessment))

@@ -22,8 +22,8 @@ from launcher.commands._common import (
     asked,
     assessed,
     draw,
-    engine,
     folder,
+    memory_engine,
     print_json,
     require_one_run,
     require_trust,
@@ -36,7 +36,7 @@ from launcher.job.job import Job
 from launcher.preflight.assess import Assessment
 from launcher.preflight.plan import Plan, plan
 from launcher.preflight.report import as_json, as_text
-from launcher.preflight.this_machine import obstacles, unseen
+from launcher.preflight.this_machine import not_seen_here, obstacles
 from launcher.rundir import failure, state, status
 from launcher.rundir.record import directory_of, record
 
@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
         from launcher.commands._repeating import from_lock
 
         found = from_lock(options.lock, options.overrides, trusted=options.trust)
-    assessment = assessed(found, engine(options), native=options.native)
+    assessment = assessed(found, memory_engine(options), native=options.native)
     draw(options, assessment)
     _refuse(assessment, options)
     planned = plan(assessment, python=sys.executable)
@@ -106,7 +106,7 @@ def _refuse(assessment: Assessment, options: argparse.Namespace) -> None:
         if options.json:
             print_json({"schema": 1, "run": None, "check": as_json(assessment)})
         raise DoesNotFit("not started, because it does not fit; --force starts it all the same")
-    for warning in (*assessment.warnings, *unseen(assessment.spec)):
+    for warning in (*assessment.warnings, *not_seen_here(assessment.spec)):
         say(f"warning: {warning.path}={warning.found}: {warning.rule}")
     if assessment.verdict.name != "fits":
         say(f"launch: the memory verdict is {assessment.verdict.name.replace('_', ' ')}")
@@ -135,6 +135,6 @@ def _debug(directory: Path, job: Job) -> int:
     state.put(directory, "running", keeper=os.getpid())
     command = torchrun.alone(job.argv)
     exit_status = subprocess.run(command, env={**os.environ, **job.environment, **alone}, check=False).returncode
-    reason = failure.failure(directory, exit_status).text if exit_status else None
+    reason = failure.explain(directory, exit_status).text if exit_status else None
     state.put(directory, "failed" if exit_status else "finished", reason=reason)
     return JobFailed.exit_status if exit_status else 0

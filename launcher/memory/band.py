@@ -27,7 +27,7 @@ class Band:
         rows: The runs that they are of.
         whose: The framework whose runs they are.
         own: Whether that is the framework that is judged.
-        engine: Else the engine that both run on, if they share one.
+        runs_on: Else the engine that both run on, if they share one.
     """
 
     low: float
@@ -35,11 +35,11 @@ class Band:
     rows: int
     whose: str
     own: bool
-    engine: str | None = None
+    runs_on: str | None = None
 
 
 @cache
-def band(framework: str, *, cuda: bool, engine: str | None = None) -> Band:
+def band(framework: str, *, cuda: bool, runs_on: str | None = None) -> Band:
     """The band of a framework: of its measured runs, of another's on the same engine, or the widest of any.
 
     On the CPU, where no allocator keeps a cache, it is that of the workers' own runs.
@@ -49,9 +49,9 @@ def band(framework: str, *, cuda: bool, engine: str | None = None) -> Band:
     if own is not None and (not cuda or own["rows"] >= LEAST_ROWS):
         return _read(framework, own, own=True)
     enough = {name: row for name, row in found["measured"].items() if row["rows"] >= LEAST_ROWS}
-    related = {name: row for name, row in enough.items() if engine is not None and row.get("engine") == engine}
+    related = {name: row for name, row in enough.items() if runs_on is not None and row.get("engine") == runs_on}
     whose, row = max((related or enough).items(), key=lambda item: float(item[1]["high"] - item[1]["low"]))
-    return _read(whose, row, own=False, engine=row["engine"] if related else None)
+    return _read(whose, row, own=False, runs_on=row["engine"] if related else None)
 
 
 @cache
@@ -60,5 +60,5 @@ def _residuals() -> dict[str, Any]:
     return content
 
 
-def _read(whose: str, row: dict[str, Any], *, own: bool, engine: str | None = None) -> Band:
-    return Band(low=row["low"], high=row["high"], rows=row["rows"], whose=whose, own=own, engine=engine)
+def _read(whose: str, row: dict[str, Any], *, own: bool, runs_on: str | None = None) -> Band:
+    return Band(low=row["low"], high=row["high"], rows=row["rows"], whose=whose, own=own, runs_on=runs_on)

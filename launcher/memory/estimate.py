@@ -154,7 +154,7 @@ def _band(spec: RunSpec, backend: Backend) -> Band:
     """Of the framework; a backend that stands in for the spec's own is an object, the launcher's are modules."""
     framework = spec.backend.name if isinstance(backend, ModuleType) else type(backend).__name__
     engine = "FSDP2" if spec.parallel.shard else None
-    return band(framework, cuda=spec.hardware.device == "cuda", engine=engine)
+    return band(framework, cuda=spec.hardware.device == "cuda", runs_on=engine)
 
 
 def rank_terms(

@@ -38,7 +38,7 @@ class Fix:
         peak_bytes: What the worst rank then needs, with context and communicators: the figure of the verdict.
         excess_bytes: By how much device, host and disk are too small even so; 0 where it fits.
         cost: What it costs, in words.
-        lacking: As the verdict has it: by how much each moment and place is too small.
+        shortfall_by_moment: As the verdict has it: by how much each moment and place is too small.
     """
 
     overrides: tuple[str, ...]
@@ -46,7 +46,7 @@ class Fix:
     peak_bytes: int
     excess_bytes: int
     cost: str
-    lacking: tuple[int, ...] = ()
+    shortfall_by_moment: tuple[int, ...] = ()
 
     def as_dict(self) -> dict[str, object]:
         """The form in which ``check --json`` lists it."""
@@ -166,7 +166,7 @@ class _Tree:
             spec=spec,
             peak_bytes=verdict.used_bytes,
             excess_bytes=verdict.excess_bytes,
-            lacking=verdict.lacking,
+            shortfall_by_moment=verdict.shortfall_by_moment,
             cost="; ".join(change.cost for change in changes),
         )
 
@@ -189,7 +189,7 @@ def _is_useful(tree: _Tree, try_: _Try) -> bool:
 
     That the peak at another moment hides its help is no reason to leave it out: the other half of a pair may end that.
     """
-    compared = zip(try_.fix.lacking, tree.start.lacking, strict=True)
+    compared = zip(try_.fix.shortfall_by_moment, tree.start.shortfall_by_moment, strict=True)
     if any(after < before for after, before in compared if before > 0):
         return True
     return any(not tree.variants((), neighbour) and tree.variants(try_.steps, neighbour) for neighbour in NEIGHBOURS)

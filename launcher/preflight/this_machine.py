@@ -113,7 +113,7 @@ def _folders(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError("data.tokenizer", tokenizer, rule, ["data.tokenizer=bytes"])
 
 
-def unseen(spec: RunSpec) -> Iterator[ConfigError]:
+def not_seen_here(spec: RunSpec) -> Iterator[ConfigError]:
     """What the run names and this machine has not: a warning, since the nodes of a queue may have disks of their own.
 
     Only names are looked up, no pattern is followed and nothing is read: a check answers at once, whatever it is given.

@@ -35,14 +35,15 @@ class Verdict:
         used_bytes: ``needed`` with context and communicators on the worst rank; None for an invalid run.
         capacity_bytes: What a rank may use; None is unknown, and then nothing is refused.
         shortages: What is too small; empty unless it does not fit.
-        lacking: By how much each moment's device, the host and the disk are too small; negative where there is room.
+        shortfall_by_moment: By how much the device is too small at each moment, then the host and the disk; negative
+            where there is room.
     """
 
     name: VerdictName
     used_bytes: int | None = None
     capacity_bytes: int | None = None
     shortages: tuple[Shortage, ...] = ()
-    lacking: tuple[int, ...] = ()
+    shortfall_by_moment: tuple[int, ...] = ()
 
     @property
     def headroom_bytes(self) -> int | None:
@@ -80,7 +81,11 @@ def judge(spec: RunSpec, needs: Needs) -> Verdict:
     else:
         name = "tight" if capacity is not None and capacity < needs.peak.high_bytes + outside else "fits"
     return Verdict(
-        name=name, used_bytes=used, capacity_bytes=capacity, shortages=shortages, lacking=_lacking(spec, needs)
+        name=name,
+        used_bytes=used,
+        capacity_bytes=capacity,
+        shortages=shortages,
+        shortfall_by_moment=_shortfall_by_moment(spec, needs),
     )
 
 
@@ -89,21 +94,21 @@ def _shortages(spec: RunSpec, needs: Needs) -> Iterator[Shortage]:
     if capacity is not None and peak.low_bytes + outside > capacity:
         yield Shortage(place="device", used_bytes=peak.needed_bytes + outside, capacity_bytes=capacity)
     host, disk = needs.host, needs.disk
-    if host.capacity_bytes is not None and _lacking_host(spec, needs) > 0:
+    if host.capacity_bytes is not None and _host_shortfall(spec, needs) > 0:
         yield Shortage(place="host", used_bytes=host.bytes_per_node, capacity_bytes=host.capacity_bytes)
     if disk.capacity_bytes is not None and disk.kept_bytes > disk.capacity_bytes:
         yield Shortage(place="disk", used_bytes=disk.kept_bytes, capacity_bytes=disk.capacity_bytes)
 
 
-def _lacking(spec: RunSpec, needs: Needs) -> tuple[int, ...]:
+def _shortfall_by_moment(spec: RunSpec, needs: Needs) -> tuple[int, ...]:
     """See :class:`Verdict`; 0 where the capacity is unknown."""
     capacity, disk = spec.rank_memory_bytes, needs.disk
     device = (0,) if capacity is None else tuple(used - capacity for used in needs.moments)
     kept = 0 if disk.capacity_bytes is None else disk.kept_bytes - disk.capacity_bytes
-    return (*device, _lacking_host(spec, needs), kept)
+    return (*device, _host_shortfall(spec, needs), kept)
 
 
-def _lacking_host(spec: RunSpec, needs: Needs) -> int:
+def _host_shortfall(spec: RunSpec, needs: Needs) -> int:
     """On the CPU the devices are the host: only what is offloaded beside them is another fact."""
     inside = spec.cluster.gpus_per_node * needs.peak.device_bytes if spec.hardware.device == "cpu" else 0
     capacity = needs.host.capacity_bytes

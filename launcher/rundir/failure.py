@@ -36,10 +36,10 @@ class Failure:
     """One line, and whether the same job may well succeed when it is started again."""
 
     text: str
-    passing: bool = False
+    transient: bool = False
 
 
-def failure(directory: Path, returncode: int) -> Failure:
+def explain(directory: Path, returncode: int) -> Failure:
     """Why the job failed.
 
     The first error that a rank wrote wins, unless it is only that another rank is gone; then the signal that ended a
@@ -61,7 +61,7 @@ def failure(directory: Path, returncode: int) -> Failure:
         if found is not None:
             return found
     if errors:
-        return Failure(text=f"rank {errors[0]['rank']} lost its connection to another rank", passing=True)
+        return Failure(text=f"rank {errors[0]['rank']} lost its connection to another rank", transient=True)
     return _last_words(directory, returncode)
 
 
@@ -105,11 +105,13 @@ def _timed_out(directory: Path, errors: Sequence[dict[str, Any]]) -> Failure | N
     world = int(job.get("nodes", 0)) * int(job.get("gpus_per_node", 0))
     absent = sorted(set(range(world)) - {int(error["rank"]) for error in errors})
     if not absent:
-        return Failure(text=f"rank {waited[0]['rank']}: timeout in a collective that every rank came to", passing=True)
+        return Failure(
+            text=f"rank {waited[0]['rank']}: timeout in a collective that every rank came to", transient=True
+        )
     names = ", ".join(map(str, absent[:8])) + (", ..." if len(absent) > 8 else "")
     ranks = "rank" if len(absent) == 1 else "ranks"
     text = f"timeout in a collective: {ranks} {names} did not arrive while {len(waited)} waited (train.timeout_s)"
-    return Failure(text=text, passing=True)
+    return Failure(text=text, transient=True)
 
 
 def _watchdog(directory: Path) -> Failure | None:
@@ -118,7 +120,7 @@ def _watchdog(directory: Path) -> Failure | None:
         found = _WATCHDOG.search(_end(path))
         if found:
             text = f"NCCL timeout in {found[1]} after {int(found[2]) // 1000} s (train.timeout_s)"
-            return Failure(text=text, passing=True)
+            return Failure(text=text, transient=True)
     return None
 
 
@@ -132,16 +134,16 @@ def _signalled(directory: Path, returncode: int) -> Failure | None:
 def _apart(directory: Path) -> Failure | None:
     """Nodes that did not find each other, or lost sight before the ranks began: no fault of the program."""
     found = _RENDEZVOUS.search(_end(directory / "logs" / "node.err"))
-    return Failure(text=f"torchrun's rendezvous failed: {_one_line(found[0])}", passing=True) if found else None
+    return Failure(text=f"torchrun's rendezvous failed: {_one_line(found[0])}", transient=True) if found else None
 
 
 def _by_signal(who: str, number: int, directory: Path) -> Failure:
     name = signal.Signals(number).name
     if name != "SIGKILL":
-        return Failure(text=f"{who} was ended by {name}", passing=True)
+        return Failure(text=f"{who} was ended by {name}", transient=True)
     if any(_OOM_KILL.search(_end(path)) for path in (directory / "logs" / "submitit").glob("*_log.err")):
         return Failure(text=f"{who} was ended by the kernel: out of host memory")
-    return Failure(text=f"{who} was ended by SIGKILL: the kernel may have been out of memory", passing=True)
+    return Failure(text=f"{who} was ended by SIGKILL: the kernel may have been out of memory", transient=True)
 
 
 def _exits(path: Path) -> list[tuple[str, str, int]]:

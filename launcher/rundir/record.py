@@ -25,10 +25,10 @@ ROOT = "runs"
 def directory_of(plan: Plan, *, folder: Path) -> Path:
     """Where the run goes; without a name of its own, one made of time, model, preset and hash."""
     spec = plan.spec
-    return place(spec, f"{spec.model.name}-{spec.parallel.name}-{spec.hash[:6]}", folder=folder)
+    return directory_for(spec, f"{spec.model.name}-{spec.parallel.name}-{spec.hash[:6]}", folder=folder)
 
 
-def place(spec: RunSpec, kind: str, *, folder: Path) -> Path:
+def directory_for(spec: RunSpec, kind: str, *, folder: Path) -> Path:
     """Where a run or a sweep goes: ``run.directory``, or ``runs/<run.name>``, or a name made of the time and ``kind``.
 
     ``runs/`` lies in ``cluster.shared_folder`` where that is set, else in the working folder.

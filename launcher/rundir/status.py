@@ -12,7 +12,7 @@ from launcher.errors import SubmitError
 from launcher.rundir import failure, state
 from launcher.rundir.state import RunState
 from launcher.slurm import jobs, states
-from launcher.slurm.jobs import Job
+from launcher.slurm.jobs import QueuedJob
 
 _NOT_SUBMITTED = "recorded, but not submitted: `launch resume {}` submits it"
 
@@ -29,7 +29,7 @@ def read_all(directories: Sequence[Path]) -> list[RunState]:
     """The states of runs, in order; Slurm is asked once for all of those whose end no file tells."""
     contents = {run: files.read_json(run / "state.json") for run in directories}
     ids: dict[Path, str | None] = {}
-    known: Mapping[str, Job] = {}
+    known: Mapping[str, QueuedJob] = {}
     silent: str | None = None
     open_runs = [run for run, content in contents.items() if not _has_ended(content) and kind(run) == "slurm"]
     try:
@@ -185,7 +185,7 @@ def _from_files(run: Path, content: dict[str, Any] | None) -> tuple[state.State,
     return content["state"], content.get("reason")
 
 
-def _from_slurm(run: Path, content: dict[str, Any] | None, job: Job | None) -> tuple[state.State, str | None]:
+def _from_slurm(run: Path, content: dict[str, Any] | None, job: QueuedJob | None) -> tuple[state.State, str | None]:
     """What Slurm says of a run that no file says has ended; the file's reason, why it was stopped, is kept beside."""
     content = files.read_json(run / "state.json") or content  # It may have ended while Slurm was asked.
     if content is not None and _has_ended(content):

@@ -16,7 +16,7 @@ _MOST_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class QueuedJob:
     """One job as Slurm describes it.
 
     Attributes:
@@ -32,14 +32,14 @@ class Job:
     nodes: str = ""
 
 
-def look(ids: Iterable[str]) -> dict[str, Job]:
+def look(ids: Iterable[str]) -> dict[str, QueuedJob]:
     """Every job that Slurm still knows anything about.
 
     Raises:
         SubmitError: Slurm does not answer.
     """
     wanted = list(dict.fromkeys(ids))
-    found: dict[str, Job] = {}
+    found: dict[str, QueuedJob] = {}
     for at in range(0, len(wanted), _MOST_AT_ONCE):
         found |= _queued(wanted[at : at + _MOST_AT_ONCE])
     missing = [job for job in wanted if job not in found]
@@ -118,17 +118,17 @@ def _number(job: str) -> int:
     return int(re.match(r"\d+", job)[0])  # type: ignore[index]
 
 
-def _queued(ids: list[str]) -> dict[str, Job]:
+def _queued(ids: list[str]) -> dict[str, QueuedJob]:
     command = ["squeue", "-h", "-a", "-r", "--states=all", f"--jobs={','.join(ids)}", "-o", "%i|%T|%r|%N"]
     try:
         lines = ask(*command).splitlines()
     except SlurmRefused:  # "Invalid job id specified": the only one asked for is forgotten.
         return {}
     rows = (line.split("|") for line in lines)
-    return {job: Job(state=state, reason=_word(reason), nodes=nodes) for job, state, reason, nodes in rows}
+    return {job: QueuedJob(state=state, reason=_word(reason), nodes=nodes) for job, state, reason, nodes in rows}
 
 
-def _accounted(ids: list[str]) -> dict[str, Job]:
+def _accounted(ids: list[str]) -> dict[str, QueuedJob]:
     """From accounting; nothing where a cluster keeps none. Of a requeued job it shows the last attempt."""
     command = ["sacct", "-n", "-P", "-X", f"--jobs={','.join(ids)}", "-o", "JobID,State,ExitCode,NodeList"]
     try:
@@ -136,19 +136,19 @@ def _accounted(ids: list[str]) -> dict[str, Job]:
     except (SlurmRefused, SubmitError):
         return {}
     return {
-        job: Job(state=state.split()[0], exit_code=code, nodes=_word(nodes))
+        job: QueuedJob(state=state.split()[0], exit_code=code, nodes=_word(nodes))
         for job, state, code, nodes in rows
         if state
     }
 
 
-def _shown(job: str) -> Job | None:
+def _shown(job: str) -> QueuedJob | None:
     try:
         text = ask("scontrol", "-o", "show", "job", job)
     except SlurmRefused:
         return None
     facts = dict(re.findall(r"(\w+)=(\S*)", text))
-    return Job(
+    return QueuedJob(
         state=facts.get("JobState", "FAILED"),
         reason=_word(facts.get("Reason", "")),
         exit_code=facts.get("ExitCode", ""),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from launcher.slurm.jobs import Job
+from launcher.slurm.jobs import QueuedJob
 
 type Word = Literal["queued", "running", "requeued", "finished", "failed", "cancelled"]
 
@@ -51,7 +51,7 @@ _NO_OUTPUT = "0:53"
 """``slurmstepd`` could not open the job's output file (``ESLURMD_...``, shown as signal 53)."""
 
 
-def translated(job: Job, *, started: bool) -> tuple[Word, str | None]:
+def translated(job: QueuedJob, *, started: bool) -> tuple[Word, str | None]:
     """Our word for a job's state, and its reason.
 
     Args:

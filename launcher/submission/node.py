@@ -35,7 +35,7 @@ _LOOK_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class SlurmPlace:
     """This node's part in a Slurm job.
 
     Attributes:
@@ -57,7 +57,7 @@ class Place:
     seconds_left: Callable[[], float | None] = field(repr=False)
 
 
-def run(directory: Path, *, facts: Mapping[str, str] | None = None, place: Place | None = None) -> None:
+def run(directory: Path, *, facts: Mapping[str, str] | None = None, place: SlurmPlace | None = None) -> None:
     """Run the recorded job of this node to its end.
 
     Args:
@@ -78,7 +78,7 @@ def run(directory: Path, *, facts: Mapping[str, str] | None = None, place: Place
         raise JobFailed(reason)
 
 
-def _first_node(directory: Path, job: dict[str, Any], facts: Mapping[str, str], place: Place | None) -> str | None:
+def _first_node(directory: Path, job: dict[str, Any], facts: Mapping[str, str], place: SlurmPlace | None) -> str | None:
     if place is not None and (reason := _stuck(directory, _limit(directory), place)) is not None:
         state.put(directory, "failed", reason=reason, job_id=place.job_id)
         return reason
@@ -90,7 +90,7 @@ def _first_node(directory: Path, job: dict[str, Any], facts: Mapping[str, str], 
     return None if superseded else _conclude(directory, process.returncode, place)
 
 
-def _other_node(directory: Path, job: dict[str, Any], facts: Mapping[str, str], place: Place) -> None:
+def _other_node(directory: Path, job: dict[str, Any], facts: Mapping[str, str], place: SlurmPlace) -> None:
     """The first node judges the job: this one says that its ranks have failed, and leaves it at that."""
     with _started(directory, job, facts, place) as process:
         superseded = _wait(process, directory, place)
@@ -102,7 +102,7 @@ def _other_node(directory: Path, job: dict[str, Any], facts: Mapping[str, str], 
 
 @contextlib.contextmanager
 def _started(
-    directory: Path, job: dict[str, Any], facts: Mapping[str, str], place: Place | None
+    directory: Path, job: dict[str, Any], facts: Mapping[str, str], place: SlurmPlace | None
 ) -> Iterator[subprocess.Popen[bytes]]:
     name = f"node{place.number}" if place is not None and place.number else "node"
     with (directory / "logs" / f"{name}.out").open("ab") as out, (directory / "logs" / f"{name}.err").open("ab") as err:
@@ -126,7 +126,7 @@ def _ignore_user_signal() -> None:
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
 
 
-def _wait(process: subprocess.Popen[bytes], directory: Path, place: Place | None) -> bool:
+def _wait(process: subprocess.Popen[bytes], directory: Path, place: SlurmPlace | None) -> bool:
     """Wait for the agent; meanwhile pass on the request to save, and end it when others have failed or replaced it.
 
     Returns:
@@ -165,7 +165,7 @@ def _ask_to_save(process: subprocess.Popen[bytes], *, own: bool) -> None:
             os.kill(int(pid), signal.SIGUSR2)
 
 
-def _failed(directory: Path, place: Place) -> bool:
+def _failed(directory: Path, place: SlurmPlace) -> bool:
     """Whether another node's part has failed, or a rank has written its error."""
     logs = directory / "logs"
     return any(logs.glob(f"node*.{place.attempt}.failed")) or any(logs.glob("error.rank*.json"))
@@ -179,7 +179,7 @@ def _limit(directory: Path) -> int:
     return int(_spec(directory)["cluster"]["requeues"])
 
 
-def _stuck(directory: Path, limit: int, place: Place) -> str | None:
+def _stuck(directory: Path, limit: int, place: SlurmPlace) -> str | None:
     """Why a job that Slurm has started again should not run once more."""
     before = files.read_json(directory / "state.json") or {}
     tried = attempts.begin(directory, place.attempt)
@@ -189,7 +189,7 @@ def _stuck(directory: Path, limit: int, place: Place) -> str | None:
     return f"{tried.fruitless} attempts in a row left no new checkpoint (cluster.requeues={limit}){last}"
 
 
-def _conclude(directory: Path, returncode: int, place: Place | None) -> str | None:
+def _conclude(directory: Path, returncode: int, place: SlurmPlace | None) -> str | None:
     """Write down how the job ended; the reason where it failed."""
     losses.add_losses(directory)
     outcome = files.read_json(directory / "logs" / "outcome.json") or {}
@@ -204,14 +204,14 @@ def _conclude(directory: Path, returncode: int, place: Place | None) -> str | No
         return None
     if place is not None and (stopped or place.told_to_save.is_set() or place.told_to_end.is_set()):
         return _told(directory, outcome, place)
-    found = failure.failure(directory, returncode)
-    if place is not None and found.passing:
+    found = failure.explain(directory, returncode)
+    if place is not None and found.transient:
         return _put_back(directory, found.text, place)
     state.put(directory, "failed", reason=found.text, **facts)
     return found.text
 
 
-def _told(directory: Path, outcome: dict[str, Any], place: Place) -> str | None:
+def _told(directory: Path, outcome: dict[str, Any], place: SlurmPlace) -> str | None:
     """The job was told to stop and has: by the early signal, else by Slurm itself, which then knows what follows."""
     step = f" after step {outcome['step']}" if "step" in outcome else ""
     if place.told_to_save.is_set():
@@ -222,11 +222,11 @@ def _told(directory: Path, outcome: dict[str, Any], place: Place) -> str | None:
     return None
 
 
-def _leave_to_slurm(directory: Path, reason: str, place: Place) -> None:
+def _leave_to_slurm(directory: Path, reason: str, place: SlurmPlace) -> None:
     state.put(directory, "running", reason=reason, job_id=place.job_id)
 
 
-def _put_back(directory: Path, reason: str, place: Place) -> str | None:
+def _put_back(directory: Path, reason: str, place: SlurmPlace) -> str | None:
     """Requeue the job, unless that has led nowhere too often; the reason where it is given up."""
     limit, record = _limit(directory), files.read_json(directory / attempts.FILE) or {}
     fruitless = attempts.Attempts(**record).fruitless_now(directory)

@@ -47,7 +47,7 @@ class NodeTask:
             torchrun.IS_HOST: "1" if environment.node == 0 else "0",
             torchrun.RENDEZVOUS: attempt,
         }
-        place = node.Place(
+        place = node.SlurmPlace(
             job_id=environment.job_id,
             number=environment.node,
             attempt=attempt,

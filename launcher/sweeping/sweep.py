@@ -19,7 +19,7 @@ from launcher.preflight.assess import Assessment
 from launcher.preflight.this_machine import obstacles
 from launcher.preflight.verdict import VerdictName
 from launcher.rundir import state, status
-from launcher.rundir.record import place, taken
+from launcher.rundir.record import directory_for, taken
 from launcher.spec import RunSpec
 from launcher.units import gib
 
@@ -149,7 +149,7 @@ def directory_of(settings: RunSpec, *, folder: Path) -> Path:
     Raises:
         SubmitError: It holds something already.
     """
-    directory = place(settings, "sweep", folder=folder)
+    directory = directory_for(settings, "sweep", folder=folder)
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise taken(directory)
     return directory

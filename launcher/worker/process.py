@@ -37,7 +37,7 @@ _GRACE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class RankPlace:
     """Where this process stands: its rank of ``world``, and the device that it computes on."""
 
     rank: int
@@ -46,7 +46,7 @@ class Place:
 
 
 @contextlib.contextmanager
-def group(spec: RunSpec, backend: str | None = None) -> Iterator[Place]:
+def group(spec: RunSpec, backend: str | None = None) -> Iterator[RankPlace]:
     """The process group of the job as torchrun's variables describe it.
 
     On GPUs gloo serves the tensors that stay on the host: offloaded gradients and what ranks agree upon.
@@ -75,7 +75,7 @@ def group(spec: RunSpec, backend: str | None = None) -> Iterator[Place]:
         device_id=None if device.type == "cpu" else device,
     )
     torch.manual_seed(spec.train.seed)
-    yield Place(rank=dist.get_rank(), world=world, device=device)
+    yield RankPlace(rank=dist.get_rank(), world=world, device=device)
     dist.destroy_process_group()
 
 
