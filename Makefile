@@ -18,8 +18,8 @@ demo: $(VENV)/.built-demo ## build the environment and train a small model on th
 # they wait more than they compute, so three workers share them.
 # Status 5 is pytest's for a selection that leaves nothing.
 test: $(VENV)/.built-test ## build what the tests need and run them all
-	$(BIN)/python -m pytest $(PYTEST_ARGS) --ignore-glob='*/test_slurm_*' || test $$? = 5
-	$(BIN)/python -m pytest $(subst -n 2,-n 3,$(PYTEST_ARGS)) tests/test_slurm_*.py || test $$? = 5
+	$(BIN)/python -m pytest $(PYTEST_ARGS) --ignore=tests/slurm || test $$? = 5
+	$(BIN)/python -m pytest $(subst -n 2,-n 3,$(PYTEST_ARGS)) tests/slurm || test $$? = 5
 
 lint: $(VENV)/.built-test
 	$(BIN)/ruff format --check $(SOURCES)

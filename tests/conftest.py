@@ -17,7 +17,7 @@ import pytest
 from hypothesis import settings
 
 from slurm import dev_cluster
-from tests import slurm_runs
+from tests.support import slurm_runs
 
 _CACHE = tempfile.mkdtemp(prefix="launch-cache-")
 atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)

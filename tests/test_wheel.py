@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.support.helpers import ROOT
 
 
 @pytest.fixture(scope="module")

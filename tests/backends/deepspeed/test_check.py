@@ -1,0 +1,263 @@
+"""What DeepSpeed cannot do is refused with the way out, and what bites is said."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher.backends.deepspeed import warnings
+from tests.support.deepspeed_specs import GPU, found
+from tests.support.helpers import make_spec
+
+
+@pytest.mark.parametrize(
+    "words", [("parallel=zero1",), ("parallel=zero0", "precision=fp32"), ("parallel=zero1", "precision=fp32")]
+)
+def test_pipeline_stages_go_with_zero_1_and_in_fp32_without_zero(words: tuple[str, ...]) -> None:
+    assert found(*words, "parallel.pipeline=4", "train.global_batch_size=32") == {}
+
+
+@pytest.mark.parametrize("stage", range(4))
+def test_every_zero_stage_takes_tensor_parallel_ranks(stage: int) -> None:
+    assert found(f"parallel=zero{stage}", "parallel.tensor=4") == {}
+
+
+@pytest.mark.parametrize("stage", range(4))
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+@pytest.mark.parametrize("ulysses", [1, 4])
+def test_every_zero_stage_is_accepted(stage: int, precision: str, ulysses: int) -> None:
+    assert found(f"parallel=zero{stage}", f"precision={precision}", f"parallel.ulysses={ulysses}") == {}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "path", "rule", "way_out"),
+    [
+        (
+            ("parallel=zero1", "model=mixtral_8x7b", "parallel.tensor=2"),
+            "parallel.tensor",
+            "AutoTP cuts linear layers, and of the family moe it would have to cut the experts, whose weights are held "
+            "together in one tensor of three dimensions",
+            ("parallel.tensor=1", "parallel=tp"),
+        ),
+        (
+            ("parallel=zero1", "model=gpt2", "parallel.tensor=2"),
+            "parallel.tensor",
+            "AutoTP cuts linear layers, and of the family gpt it would have to cut GPT-2's transposed weights "
+            "(Conv1D), which hold queries, keys and values in one",
+            ("parallel.tensor=1", "parallel=tp"),
+        ),
+        (
+            ("parallel=zero1", "model=llama3_8b", "model.num_key_value_heads=4", "parallel.tensor=8"),
+            "parallel.tensor",
+            "must divide the 4 key and value heads: AutoTP gives further ranks no attention",
+            ("parallel.tensor=4", "parallel.tensor=2"),
+        ),
+        (
+            ("parallel=zero1", "parallel.tensor=2", "parallel.sequence=true"),
+            "parallel.sequence",
+            "AutoTP keeps norms and residuals whole on every tensor parallel rank",
+            ("parallel.sequence=false", "parallel=tp"),
+        ),
+        (
+            ("parallel=zero1", "parallel.tensor=2", "adapter=lora"),
+            "adapter.name",
+            "an adapter's matrices lie inside the linear layers that AutoTP replaces",
+            ("adapter=none", "parallel.tensor=1"),
+        ),
+        (
+            ("parallel=zero3", "parallel.tensor=2", "zero.hpz=2"),
+            "zero.hpz",
+            "DeepSpeed makes the groups of the second partition of neighbours, and these share tensors",
+            ("zero.hpz=1", "parallel.tensor=1"),
+        ),
+        (
+            ("parallel=zero1", "parallel.pipeline=2", "parallel.tensor=2"),
+            "parallel.tensor",
+            "DeepSpeed's PipelineModule does not do it: its grid of ranks has no axis for AutoTP's",
+            ("parallel.tensor=1", "parallel.pipeline=1"),
+        ),
+        (
+            ("parallel=zero1", "parallel.pipeline=2", "parallel.virtual_pipeline=2"),
+            "parallel.virtual_pipeline",
+            "DeepSpeed's PipelineModule does not do it: a stage is one run of layers",
+            ("parallel.virtual_pipeline=1", "parallel.pipeline=1"),
+        ),
+        (
+            ("parallel=zero1", "parallel.pipeline=2", "parallel.schedule=gpipe"),
+            "parallel.schedule",
+            "DeepSpeed's PipelineModule does not do it: it has one schedule, 1F1B (runtime/pipe/schedule.py)",
+            ("parallel.schedule=1f1b", "parallel.pipeline=1"),
+        ),
+        (
+            ("parallel=zero1", "parallel.pipeline=2", "zero.overlap_comm=true"),
+            "zero.overlap_comm",
+            "DeepSpeed's PipelineModule does not do it: it reduces gradients once, after the last backward pass",
+            ("zero.overlap_comm=null", "parallel.pipeline=1"),
+        ),
+        (
+            ("parallel=zero1", "parallel.pipeline=2", "zero.offload_optimizer=cpu"),
+            "zero.offload_optimizer",
+            "DeepSpeed's PipelineModule does not do it: offloaded optimizer states beside stages are not tested in this"
+            " version",
+            ("zero.offload_optimizer=none", "parallel.pipeline=1"),
+        ),
+        (
+            ("parallel=zero1", "parallel.pipeline=2", "adapter=lora"),
+            "adapter.name",
+            "DeepSpeed's PipelineModule does not do it: an adapter's frozen layers beside stages are not tested in this"
+            " version",
+            ("adapter.name=none", "parallel.pipeline=1"),
+        ),
+        (
+            ("parallel=zero0", "parallel.pipeline=2"),
+            "zero.stage",
+            "without ZeRO, PipelineModule steps in bf16 by BF16_Optimizer, whose memory and maths are not tested here",
+            ("zero=1", "precision=fp32"),
+        ),
+        (
+            ("parallel=ulysses", "model.attention=flash"),
+            "model.attention",
+            "between the exchanges of Ulysses runs torch's attention; another would see the tokens of one rank alone",
+            ("model.attention=sdpa", "parallel.ulysses=1"),
+        ),
+        (
+            ("parallel=ulysses", "model=deepseek_v3", "script=train.py"),
+            "parallel.ulysses",
+            "the estimate does not know what multi-head latent attention (model.kv_lora_rank) keeps where ranks share"
+            " a sequence",
+            ("parallel.ulysses=1", "parallel=cp"),
+        ),
+        (
+            ("parallel=ulysses", "zero.hpz=2"),
+            "zero.hpz",
+            "DeepSpeed's groups for it know nothing of ranks that share a sequence",
+            ("zero.hpz=1", "parallel.ulysses=1"),
+        ),
+        (
+            ("parallel=ulysses", "parallel.tensor=2"),
+            "parallel.tensor",
+            "DeepSpeed's groups for it know nothing of ranks that share a sequence",
+            ("parallel.tensor=1", "parallel.ulysses=1"),
+        ),
+        (
+            ("parallel=zero1", "parallel.replicate=2"),
+            "parallel.replicate",
+            "backend=deepspeed has data, tensor, pipeline and Ulysses parallelism and ZeRO in this version",
+            ("parallel.replicate=1", "parallel=hsdp"),
+        ),
+        (
+            ("parallel=zero0", "zero.overlap_comm=true"),
+            "zero.overlap_comm",
+            "without ZeRO there is no reduction that could overlap",
+            ("zero=1", "zero.overlap_comm=null"),
+        ),
+        (
+            ("parallel=zero3", "zero.gather_16bit_weights_on_save=true"),
+            "zero.gather_16bit_weights_on_save",
+            "checkpoints keep each rank's shard and the export gathers one parameter at a time, so nothing reads it",
+            ("zero.gather_16bit_weights_on_save=false", "save.export=safetensors"),
+        ),
+        (
+            ("parallel=zero2", "zero.hpz=4"),
+            "zero.hpz",
+            "a secondary partition of the parameters needs ZeRO 3, which partitions them",
+            ("zero.hpz=1", "zero=3"),
+        ),
+        (("parallel=zero3", "zero.hpz=3"), "zero.hpz", "must divide the 8 ranks", ("zero.hpz=2", "zero.hpz=4")),
+        (
+            ("parallel=zero0", "zero.offload_optimizer=cpu"),
+            "zero.offload_optimizer",
+            "offload of optimizer to cpu needs ZeRO 1 or more",
+            ("zero=1", "zero.offload_optimizer=none"),
+        ),
+        (
+            ("parallel=zero2", "zero.offload_optimizer=nvme", "zero.nvme_path=/local_nvme"),
+            "zero.offload_optimizer",
+            "offload of optimizer to nvme needs ZeRO 3",
+            ("zero=3", "zero.offload_optimizer=cpu", "zero.offload_optimizer=none"),
+        ),
+        (
+            ("parallel=zero2", "zero.offload_parameters=cpu"),
+            "zero.offload_parameters",
+            "offload of parameters to cpu needs ZeRO 3",
+            ("zero=3", "zero.offload_parameters=none"),
+        ),
+        (
+            ("parallel=zero3", "zero.offload_optimizer=nvme"),
+            "zero.nvme_path",
+            "zero.offload_optimizer=nvme needs a folder on the NVMe disk of each node",
+            ("zero.nvme_path=/local_nvme",),
+        ),
+        (
+            ("parallel=zero2", "optimizer=adafactor"),
+            "optimizer.name",
+            "backend=deepspeed runs adamw or sgd in this version",
+            ("optimizer=adamw", "optimizer=sgd"),
+        ),
+        (
+            ("parallel=zero2", "optimizer=sgd", "zero.offload_optimizer=cpu"),
+            "zero.offload_optimizer",
+            "sgd would step on the CPU without a kernel of DeepSpeed's for it",
+            ("optimizer=adamw", "zero.offload_optimizer=none"),
+        ),
+        (
+            ("parallel=zero3", "zero.offload_optimizer=nvme", "zero.nvme_path=/x", "optimizer.fused=true"),
+            "optimizer.fused",
+            "NVMe offload swaps the state of DeepSpeedCPUAdam, which has no such choice",
+            ("optimizer.fused=null", "zero.offload_optimizer=cpu"),
+        ),
+        (
+            ("parallel=zero2", "train.compile=true"),
+            "train.compile",
+            "blocks are compiled by backend=fsdp alone: ZeRO's hooks inside them would break the graph",
+            ("train.compile=false", "parallel=fsdp"),
+        ),
+        (
+            ("parallel=zero2", "save.async=true"),
+            "save.async",
+            "backend=deepspeed writes checkpoints in the foreground",
+            ("save.async=false", "parallel=fsdp"),
+        ),
+        (
+            ("parallel=zero2", "adapter=qlora"),
+            "adapter.name",
+            "ZeRO flattens and casts parameters, which 4-bit weights do not survive",
+            ("adapter=lora",),
+        ),
+    ],
+)
+def test_what_this_backend_cannot_do_is_refused_with_the_way_out(
+    overrides: tuple[str, ...], path: str, rule: str, way_out: tuple[str, ...]
+) -> None:
+    assert found(*overrides) == {path: (rule, way_out)}
+
+
+def cautions(*overrides: str) -> dict[str, tuple[str, tuple[str, ...]]]:
+    return {error.path: (error.rule, error.way_out) for error in warnings(make_spec(*GPU, *overrides))}
+
+
+def test_a_stage_3_key_is_idle_at_other_stages_and_that_is_said() -> None:
+    rule = "DeepSpeed reads it at stage 3 alone, and this is stage 2"
+    assert cautions("parallel=zero2", "zero.sub_group_size=1000", "optimizer.fused=true") == {
+        "zero.sub_group_size": (rule, ("zero=3", "zero.sub_group_size=1000000000"))
+    }
+    assert cautions("parallel=zero3", "zero.sub_group_size=1000", "optimizer.fused=true") == {}
+
+
+def test_kernels_that_are_compiled_on_the_node_are_announced() -> None:
+    rule = (
+        "DeepSpeed compiles its FusedAdam on each node at first use, which takes a compiler and minutes; torch's AdamW"
+        " needs neither"
+    )
+    assert cautions("parallel=zero2") == {"optimizer.fused": (rule, ("optimizer.fused=true",))}
+
+
+def test_a_run_that_cannot_be_resumed_is_announced() -> None:
+    rule = "DeepSpeed 0.19.8 restores neither weights nor optimizer states from NVMe: the run cannot be resumed"
+    found = cautions("parallel=zero3", "zero.offload_parameters=nvme", "zero.nvme_path=/x", "optimizer.fused=true")
+    assert found == {"zero.offload_parameters": (rule, ("zero.offload_parameters=cpu", "save.export=safetensors"))}
+
+
+def test_a_second_partition_beyond_the_node_is_pointed_out() -> None:
+    rule = "the second partition is meant to stay inside a node of 8"
+    found = cautions("parallel=zero3", "cluster.nodes=2", "zero.hpz=16", "optimizer.fused=true")
+    assert found == {"zero.hpz": (rule, ("zero.hpz=8",))}

@@ -1,0 +1,130 @@
+"""``backend.extra``: keys that are handed to DeepSpeed as they are, and those that are not."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher.backends.deepspeed import warnings
+from launcher.backends.deepspeed.extra import SETTINGS
+from tests.support.deepspeed_specs import GPU, found
+from tests.support.helpers import make_spec
+
+
+@pytest.mark.parametrize(
+    ("override", "path", "rule", "way_out"),
+    [
+        (
+            "+backend.extra.zero_optimisation=1",
+            "backend.extra.zero_optimisation",
+            "DeepSpeed 0.19.8 reads no such key and would ignore it",
+            ("+backend.extra.zero_optimization=1",),
+        ),
+        (
+            "+backend.extra.zero_optimization.stage=2",
+            "backend.extra.zero_optimization.stage",
+            "it has a setting of its own, zero.stage, which the memory estimate reads too",
+            ("zero.stage=2",),
+        ),
+        (
+            "+backend.extra.gradient_accumulation_steps=4",
+            "backend.extra.gradient_accumulation_steps",
+            "it has a setting of its own, train.global_batch_size, which the memory estimate reads too",
+            ("train.global_batch_size=32",),
+        ),
+        (
+            "+backend.extra.fp16.enabled=true",
+            "backend.extra.fp16.enabled",
+            "it has a setting of its own, precision.compute, which the memory estimate reads too",
+            ("precision=fp16",),
+        ),
+        (
+            "+backend.extra.bf16.bf16_optimizer_states=true",
+            "backend.extra.bf16.bf16_optimizer_states",
+            "it has a setting of its own, precision.optimizer_states, which the memory estimate reads too",
+            ("precision.optimizer_states=bf16",),
+        ),
+        (
+            "+backend.extra.optimizer.params.eps=1e-6",
+            "backend.extra.optimizer.params.eps",
+            "it has a setting of its own, optimizer.name, which the memory estimate reads too",
+            ("optimizer.epsilon=1e-06",),
+        ),
+        (
+            "+backend.extra.optimizer.type=Lamb",
+            "backend.extra.optimizer.type",
+            "it has a setting of its own, optimizer.name, which the memory estimate reads too",
+            ("optimizer=adamw", "optimizer=sgd"),
+        ),
+        (
+            "+backend.extra.scheduler.type=WarmupLR",
+            "backend.extra.scheduler.type",
+            "it has a setting of its own, optimizer.schedule, which the memory estimate reads too",
+            ("optimizer.schedule=constant", "optimizer.schedule=linear", "optimizer.schedule=cosine"),
+        ),
+        (
+            "+backend.extra.hybrid_engine.enabled=true",
+            "backend.extra.hybrid_engine",
+            "the training program must play along with it, and the launcher's own worker does not",
+            ("script=path/to/train.py",),
+        ),
+        (
+            "+backend.extra.tensor_parallel.tp_overlap_comm=true",
+            "backend.extra.tensor_parallel.tp_overlap_comm",
+            "DeepSpeed reads it only where tensors are cut, and this run cuts none",
+            ("parallel.tensor=2", "parallel.tensor=4"),
+        ),
+        (
+            "+backend.extra.tensor_parallel.autotp_size=2",
+            "backend.extra.tensor_parallel.autotp_size",
+            "it has a setting of its own, parallel.tensor, which the memory estimate reads too",
+            ("parallel.tensor=2",),
+        ),
+        (
+            "+backend.extra.bf16=false",
+            "backend.extra.bf16",
+            "it is a block, of which settings give a part (bf16.bf16_master_weights_and_grads):"
+            " hand over single keys of it",
+            ("launch show precision",),
+        ),
+        (
+            "+backend.extra.zero_optimization.offload_param=null",
+            "backend.extra.zero_optimization.offload_param",
+            "it is a block, of which settings give a part (zero_optimization.offload_param.device):"
+            " hand over single keys of it",
+            ("launch show zero",),
+        ),
+    ],
+)
+def test_an_extra_key_that_is_unknown_or_has_a_setting_is_refused(
+    override: str, path: str, rule: str, way_out: tuple[str, ...]
+) -> None:
+    assert found("parallel=zero3", override) == {path: (rule, way_out)}
+
+
+def test_a_script_of_the_user_s_own_may_play_along_with_any_block() -> None:
+    assert found("parallel=zero3", "+backend.extra.hybrid_engine.enabled=true", "script=train.py") == {}
+
+
+def test_a_key_of_tensor_parallelism_goes_through_where_tensors_are_cut() -> None:
+    assert found("parallel=zero1", "parallel.tensor=2", "+backend.extra.tensor_parallel.tp_overlap_comm=true") == {}
+
+
+def test_tensors_are_offered_to_be_cut_only_as_often_as_the_ranks_allow() -> None:
+    words = ("parallel=zero1", "cluster.gpus_per_node=6", "+backend.extra.tensor_parallel.tp_overlap_comm=true")
+    [(_, ways_out)] = found(*words).values()
+    assert ways_out == ("parallel.tensor=2",)
+
+
+def test_every_setting_that_an_extra_key_points_to_exists() -> None:
+    spec = make_spec(*GPU, "parallel=zero2")
+    assert SETTINGS
+    for setting in SETTINGS.values():
+        group, _, key = setting.partition(".")
+        assert hasattr(getattr(spec, group), key), setting
+
+
+def test_what_is_handed_through_is_listed() -> None:
+    extra = "+backend.extra.zero_optimization.round_robin_gradients=true"
+    rule = "handed to DeepSpeed as it is and not part of the memory estimate: zero_optimization.round_robin_gradients"
+    spec = make_spec(*GPU, "parallel=zero2", extra, "optimizer.fused=true")
+    assert [(w.path, w.rule, w.way_out) for w in warnings(spec)] == [("backend.extra", rule, ())]

@@ -1,0 +1,252 @@
+"""What the FSDP worker does; formats, optimizers, losses, adapters and models that it refuses, with the way out."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher.backends.fsdp import translate, warnings
+from tests.support.fsdp_specs import GPU, found
+from tests.support.helpers import assert_golden, make_spec
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("model=gpt2",),
+        ("model=mixtral_8x7b",),
+        ("model.attention_bias=true",),
+        ("zero=2",),
+        ("zero.offload_parameters=cpu",),
+        ("zero.offload_parameters=cpu", "zero.offload_optimizer=cpu"),
+        ("optimizer=sgd",),
+        ("checkpointing=selective",),
+        ("checkpointing=full", "checkpointing.method=block", "checkpointing.layers=3"),
+        ("train.loss=chunked",),
+        ("adapter=lora",),
+        ("precision.reduce=bf16",),
+        ("precision.parameters=bf16", "precision.accumulate=bf16", "precision.optimizer_states=bf16"),
+        ("parallel=ddp", "backend.bucket_cap_mb=50", "backend.bucket_view=false"),
+        ("backend.micro_step_sync=false",),
+        ("parallel=fsdp_cp",),
+        ("parallel=fsdp_cp", "parallel.tensor=2", "parallel.sequence=true", "parallel.replicate=2"),
+        ("parallel=ddp", "parallel.context=4"),
+        ("parallel=fsdp_cp", "precision=fp32", "hardware=cpu"),
+        ("parallel=pp", "backend=fsdp", "script=train.py"),
+        ("parallel=fsdp_pp", "train.global_batch_size=8"),
+        ("parallel=fsdp_pp", "train.global_batch_size=4", "parallel.schedule=gpipe"),
+        ("parallel=fsdp_pp", "train.global_batch_size=8", "parallel.virtual_pipeline=2"),
+        ("parallel=fsdp_tp", "parallel.pipeline=2", "train.global_batch_size=8", "model.tie_word_embeddings=true"),
+        ("parallel=ddp", "parallel.pipeline=2", "train.global_batch_size=8", "model=mixtral_8x7b"),
+    ],
+    ids=" ".join,
+)
+def test_what_the_worker_does_is_accepted(overrides: tuple[str, ...]) -> None:
+    assert found(*overrides) == {}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "path", "rule", "way_out"),
+    [
+        (
+            ("+backend.extra.stage=3",),
+            "backend.extra",
+            "FSDP2 and DDP have no further settings to hand over",
+            (),
+        ),
+        (
+            ("precision=fp16",),
+            "precision.compute",
+            "backend=fsdp has no loss scale yet",
+            ("precision=bf16", "parallel=zero2"),
+        ),
+        (
+            ("precision=fp8",),
+            "precision.compute",
+            "backend=fsdp has no scaled matrix products yet",
+            ("precision=bf16", "parallel=tp"),
+        ),
+        (
+            ("precision.parameters=fp16",),
+            "precision.parameters",
+            "here it is the format of the parameters or of the computation",
+            ("precision.parameters=fp32", "precision.parameters=bf16"),
+        ),
+        (
+            ("precision.optimizer_states=bf16",),
+            "precision.optimizer_states",
+            "here it is the parameters' own format",
+            ("precision.optimizer_states=fp32",),
+        ),
+        (
+            ("precision.accumulate=bf16",),
+            "precision.accumulate",
+            "here it is the parameters' own format",
+            ("precision.accumulate=fp32",),
+        ),
+        (
+            ("precision.gradients=fp32",),
+            "precision.gradients",
+            "here it is the format in which backward makes them",
+            ("precision.gradients=bf16",),
+        ),
+        (
+            ("precision.reduce=fp16",),
+            "precision.reduce",
+            "here it is fp32 or bf16",
+            ("precision.reduce=fp32", "precision.reduce=bf16"),
+        ),
+        (
+            ("precision.master=fp32",),
+            "precision.master",
+            "torch's optimizers keep no second copy of the parameters",
+            ("precision.master=null", "parallel=zero3"),
+        ),
+        (
+            ("parallel=fsdp_cp", "model=deepseek_v3", "script=train.py"),
+            "parallel.context",
+            "the estimate does not know what multi-head latent attention (model.kv_lora_rank) keeps where ranks share"
+            " a sequence",
+            ("parallel.context=1", "parallel=cp"),
+        ),
+        (
+            ("optimizer=lion",),
+            "optimizer.name",
+            "backend=fsdp runs adamw or sgd in this version",
+            ("optimizer=adamw", "optimizer=sgd"),
+        ),
+        (
+            ("checkpointing=full", "checkpointing.layers=2"),
+            "checkpointing.layers",
+            "each layer is a group of its own: transformers calls its layers one by one",
+            ("checkpointing.layers=1", "checkpointing.method=block"),
+        ),
+        (
+            ("checkpointing=selective", "checkpointing.modules=[mlp]"),
+            "checkpointing.modules",
+            "what is kept is chosen by operation, not by module: every second matrix product, and attention",
+            ("checkpointing.modules=[]",),
+        ),
+        (
+            ("train.loss=fused",),
+            "train.loss",
+            "no fused cross entropy is installed; the chunked one also never holds all logits",
+            ("train.loss=chunked", "train.loss=full"),
+        ),
+        (
+            ("adapter=qlora", "model=mixtral_8x7b", "adapter.targets=[q_proj]"),
+            "adapter.name",
+            "bitsandbytes packs linears, and transformers' moe models have weights of another kind",
+            ("adapter=lora", "model=llama2_7b"),
+        ),
+        (
+            ("adapter=qlora", "hardware.device=cpu", "model.intermediate_size=688"),
+            "model.intermediate_size",
+            "on the CPU bitsandbytes unpacks rows of whole blocks of 64 values, and these have 688",
+            ("model.intermediate_size=640", "model.intermediate_size=704"),
+        ),
+        (
+            ("adapter=qlora", "train.compile=true"),
+            "train.compile",
+            "this version compiles no blocks with 4-bit weights",
+            ("train.compile=false", "adapter=lora"),
+        ),
+        (
+            ("adapter=qlora", "zero.offload_parameters=cpu"),
+            "zero.offload_parameters",
+            "this version keeps 4-bit weights on the device",
+            ("zero.offload_parameters=none", "adapter=lora"),
+        ),
+        (
+            ("model=deepseek_v3",),
+            "model.family",
+            "backend=fsdp builds the families llama, moe, gpt in this version",
+            ("parallel=ep", "model=mixtral_8x7b"),
+        ),
+        (
+            ("model.hidden_act=gelu",),
+            "model.hidden_act",
+            "transformers' llama models have silu",
+            ("model.hidden_act=silu",),
+        ),
+        (
+            ("model.dropout=0.1",),
+            "model.dropout",
+            "transformers' llama models have 0.0",
+            ("model.dropout=0.0",),
+        ),
+        (
+            ("model=gpt2", "model.normalization=rmsnorm"),
+            "model.normalization",
+            "transformers' gpt models have layernorm",
+            ("model.normalization=layernorm",),
+        ),
+        (
+            ("model.qk_norm=true", "model.attention_bias=true"),
+            "model.qk_norm",
+            "no class of transformers has both it and model.attention_bias",
+            ("model.qk_norm=false",),
+        ),
+        (
+            ("model=gpt2", "model.num_key_value_heads=4"),
+            "model.num_key_value_heads",
+            "GPT-2 has a key and value head for every attention head",
+            ("model.num_key_value_heads=null",),
+        ),
+        (
+            ("model=gpt2", "model.head_dim=32"),
+            "model.head_dim",
+            "GPT-2's heads share out the hidden size 768",
+            ("model.head_dim=null",),
+        ),
+        (
+            ("model.weights=/w", "model.trust_remote_code=true"),
+            "model.trust_remote_code",
+            "this version runs no code that comes with weights or a tokenizer",
+            ("model.trust_remote_code=false",),
+        ),
+        (
+            ("model=mixtral_8x7b", "model.weights=/w"),
+            "model.weights",
+            "weights of experts are stored one by one and held together; this version cannot join them while reading",
+            ("model.weights=null",),
+        ),
+        (
+            ("model=gpt2", "adapter=lora"),
+            "adapter.targets",
+            "the linear layers of this model are c_attn, c_proj, c_fc; q_proj, k_proj, v_proj, o_proj, gate_proj, "
+            "up_proj, down_proj are not among them",
+            ("adapter.targets=[c_attn,c_proj,c_fc]",),
+        ),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_the_worker_cannot_do_is_refused(
+    overrides: tuple[str, ...], path: str, rule: str, way_out: tuple[str, ...]
+) -> None:
+    errors = found(*overrides)
+    assert path in errors, f"only {sorted(errors)} are refused"
+    assert errors[path] == (rule, way_out)
+
+
+def test_a_compiler_that_chooses_what_is_recomputed_is_warned_of() -> None:
+    (warning,) = warnings(make_spec(*GPU, "train.compile=true", "checkpointing=selective"))
+    assert warning.path == "train.compile"
+    assert (
+        warning.rule == "inside compiled blocks the compiler decides what is recomputed, by the same list of operations"
+    )
+    assert list(warnings(make_spec(*GPU))) == []
+
+
+def test_a_second_moment_that_sgd_lacks_is_warned_of() -> None:
+    (warning,) = warnings(make_spec(*GPU, "optimizer=sgd", "optimizer.beta2=0.9"))
+    assert warning.path == "optimizer.beta2"
+    assert warning.rule == "sgd has no second moment; it reads optimizer.beta1 as its momentum"
+    assert warning.way_out == ("optimizer=adamw", "optimizer.beta2=0.95")
+
+
+@pytest.mark.parametrize("name", ["local", "slurm"])
+def test_the_job_is_torchrun_and_one_module(name: str) -> None:
+    world = ("cluster=slurm", "cluster.nodes=2", "train.allocator=expandable") if name == "slurm" else ()
+    job = translate(make_spec(*GPU, *world), "python")
+    lines = [*job.argv, "", *job.worker_argv, "", *(f"{key}={value}" for key, value in job.environment.items())]
+    assert_golden(f"fsdp_{name}.txt", "\n".join([*lines, "", f"{job.nodes} x {job.gpus_per_node}", ""]))

@@ -1,0 +1,301 @@
+"""What Megatron-core and Transformer Engine hold beside the model states, by their sources."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher.backends.megatron import extra
+from launcher.memory import activations
+from launcher.memory.moments import Moment
+from launcher.memory.terms import MemoryTerm
+from launcher.preflight import assess
+from launcher.strategies import pipeline
+from tests.support.estimates import ranks_of
+from tests.support.helpers import make_spec
+
+MIB = 2**20
+MODEL = (
+    "model=tiny",
+    "model.num_hidden_layers=12",
+    "model.hidden_size=512",
+    "model.num_attention_heads=8",
+    "model.num_key_value_heads=null",
+    "model.head_dim=null",
+    "model.intermediate_size=2048",
+    "model.vocab_size=50257",
+    "train.sequence_length=1024",
+    "train.micro_batch_size=4",
+    "train.global_batch_size=32",
+    "parallel=tp",
+    "parallel.tensor=1",
+    "parallel.sequence=false",
+    "precision=bf16",
+    "cluster.gpus_per_node=8",
+    "hardware=a100_80g",
+)
+LOCAL = "+backend.extra.transformer-impl=local"
+
+
+def terms_of(*overrides: str, stage: int = -1) -> tuple[MemoryTerm, ...]:
+    """The terms of one stage, the last where none is named."""
+    return ranks_of(make_spec(*MODEL, *overrides))[stage].terms
+
+
+def megabytes(terms: tuple[MemoryTerm, ...], formula: str, moment: Moment) -> float:
+    """MiB at one moment of the terms whose formula has these words."""
+    return sum(term.bytes for term in terms if formula in term.formula and moment in term.moments) / MIB
+
+
+@pytest.mark.parametrize(
+    ("hardware", "printed"),
+    [("a100_80g", 4_194_304), ("l40s", 4_194_304), ("h100_80g", 33_554_432), ("b200", 33_554_432)],
+)
+def test_the_workspace_of_transformer_engine_is_32_mib_from_hopper_on_and_4_before(hardware: str, printed: int) -> None:
+    terms = terms_of(f"hardware={hardware}")
+    assert megabytes(terms, "workspaces of Transformer Engine", "idle") * MIB == printed
+
+
+EXPERTS = ("model.family=moe", "model.num_experts=8", "model.num_experts_per_tok=2", "model.moe_intermediate_size=512")
+
+
+def test_grouped_experts_have_four_workspaces_more_one_for_each_stream() -> None:
+    assert megabytes(terms_of(*EXPERTS, "hardware=h100_80g"), "workspaces of", "idle") == 5 * 32
+    one_by_one = terms_of(*EXPERTS, "hardware=h100_80g", "+backend.extra.moe-grouped-gemm=false")
+    assert megabytes(one_by_one, "workspaces of", "idle") == 32
+
+
+def test_overlapped_tensor_parallel_communication_takes_three_workspaces_in_place_of_one() -> None:
+    terms = terms_of("parallel.tensor=2", "hardware=h100_80g", "+backend.extra.tp-comm-overlap=true")
+    assert megabytes(terms, "workspaces of", "idle") == 3 * 32
+
+
+def test_local_layers_meet_transformer_engine_in_the_router_of_experts_alone() -> None:
+    assert megabytes(terms_of(LOCAL), "workspaces of", "idle") == 0
+    assert megabytes(terms_of(LOCAL, *EXPERTS), "workspaces of", "idle") == 4
+
+
+@pytest.mark.parametrize(("tensor", "printed"), [(1, 64), (2, 32), (4, 16)])
+def test_local_attention_keeps_a_buffer_for_its_scores_b_a_s_squared_over_t(tensor: int, printed: int) -> None:
+    terms = terms_of(LOCAL, f"parallel.tensor={tensor}")
+    assert megabytes(terms, "global buffer", "idle") == printed
+
+
+def test_the_output_projection_gathers_the_sequence_into_a_permanent_buffer() -> None:
+    terms = terms_of("parallel.tensor=2", "parallel.sequence=true", "parallel.pipeline=2")
+    assert megabytes(terms, "global buffer", "idle") == 2 * 512 * 4096 / MIB
+    first = terms_of("parallel.tensor=2", "parallel.sequence=true", "parallel.pipeline=2", stage=0)
+    assert megabytes(first, "global buffer", "idle") == 0
+
+
+@pytest.mark.parametrize(("chunks", "printed"), [(1, 8), (3, 24)])
+def test_each_model_chunk_keeps_its_last_input_and_the_gradient_of_it(chunks: int, printed: int) -> None:
+    overrides = ("parallel.pipeline=4", f"parallel.virtual_pipeline={chunks}", "train.global_batch_size=64")
+    assert megabytes(terms_of(*overrides), "model chunks and their gradients", "idle") == printed
+    assert megabytes(terms_of(*overrides), "model chunks and their gradients", "loss") == 0
+    assert megabytes(terms_of(*overrides, stage=0), "model chunks and their gradients", "idle") == 0
+
+
+def test_transformer_engine_keeps_an_unread_gradient_of_each_shape() -> None:
+    attention, mlp, output = 4 * 512 * 512, 3 * 2048 * 512, 50304 * 512
+    printed = 2 * (attention + mlp + output + 2 * 512) / MIB
+    assert megabytes(terms_of(), "weight of each shape", "idle") == pytest.approx(printed)
+    unfused = "+backend.extra.no-gradient-accumulation-fusion=true"
+    assert megabytes(terms_of(unfused), "weight of each shape", "idle") == 0
+
+
+def test_fp16_gradients_are_held_in_fp32_until_the_next_step() -> None:
+    rank = ranks_of(make_spec(*MODEL, "precision=fp16"))[0]
+    found = [term for term in rank.terms if "gradients of this rank" in term.formula]
+    assert [term.bytes for term in found] == [4 * rank.model.elements.optimizer]
+    assert "idle" in found[0].moments
+    assert "forward" not in found[0].moments
+
+
+def test_a_batch_brings_no_attention_mask_unless_it_is_asked_for() -> None:
+    asked = "+backend.extra.no-create-attention-mask-in-dataloader=false"
+    assert megabytes(terms_of(), "positions", "loss") == 0
+    assert megabytes(terms_of(asked), "positions", "loss") == 4 * 1024 * 1024 / MIB
+    assert megabytes(terms_of(asked, "parallel.context=2"), "positions", "loss") == 4 + 2
+
+
+SAVED_BY_FLASH = 2 * 512
+DETERMINISTIC = "+cluster.environment.NVTE_ALLOW_NONDETERMINISTIC_ALGO='0'"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "more"),
+    [
+        (("hardware=h100_80g",), 0),
+        (("hardware=b200",), 0),
+        (("hardware=b200", DETERMINISTIC), SAVED_BY_FLASH),
+        (("hardware=a100_80g",), SAVED_BY_FLASH),
+        (("hardware=h100_80g", "model.attention=flash"), SAVED_BY_FLASH),
+        (("hardware=a100_80g", "train.micro_batch_size=1"), 0),
+    ],
+)
+def test_flash_attn_keeps_its_output_twice_and_runs_where_cudnn_does_not(overrides: tuple[str, ...], more: int) -> None:
+    block = ranks_of(make_spec(*MODEL, *overrides))[0].model.blocks[0]
+    assert sum(row.bytes for row in block.saved if "batch first" in row.name) == more
+
+
+@pytest.mark.parametrize("overrides", [(LOCAL,), ("hardware=v100_32g", "precision=fp16")])
+def test_local_layers_and_gpus_before_ampere_keep_the_scores(overrides: tuple[str, ...]) -> None:
+    block = ranks_of(make_spec(*MODEL, *overrides))[0].model.blocks[0]
+    assert [row.bytes for row in block.saved if row.name == "scores"] == [2 * 8 * 1024]
+
+
+WIDE = (LOCAL, "+backend.extra.attention-softmax-in-fp32=true", "+backend.extra.no-masked-softmax-fusion=true")
+
+
+@pytest.mark.parametrize(("dropout", "per_score"), [(0.1, 4 + 1 + 2), (0.0, 4 + 2)])
+def test_a_softmax_in_fp32_without_its_kernel_is_saved_beside_the_factor_of_the_values(
+    dropout: float, per_score: int
+) -> None:
+    block = ranks_of(make_spec(*MODEL, *WIDE, f"model.dropout={dropout}"))[0].model.blocks[0]
+    assert [row.bytes for row in block.saved if row.name == "scores"] == [per_score * 8 * 1024]
+
+
+@pytest.mark.parametrize(("multiple", "rows"), [(128, 50432), (3232, 51712)])
+def test_the_vocabulary_is_padded_to_the_multiple_that_is_asked_for(multiple: int, rows: int) -> None:
+    padding = (f"+backend.extra.make-vocab-size-divisible-by={multiple}", "parallel.tensor=2")
+    assert ranks_of(make_spec(*MODEL, *padding))[0].model.vocabulary == rows
+
+
+@pytest.mark.parametrize(("limit", "number"), [(0, 3), (2, 2)])
+def test_deferred_gradients_of_the_output_projection_wait_for_the_end(limit: int, number: int) -> None:
+    deferring = ("+backend.extra.defer-embedding-wgrad-compute=true", f"+backend.extra.wgrad-deferral-limit={limit}")
+    terms = terms_of(*deferring, "parallel.tensor=2", "parallel.pipeline=2")
+    one = 2 * (50432 // 2 + 512) * 4096 / MIB
+    assert megabytes(terms, "micro-batches of gradients", "loss") == pytest.approx(number * one)
+    assert megabytes(terms_of(*deferring), "micro-batches of gradients", "loss") == 0
+
+
+@pytest.mark.parametrize(
+    ("overrides", "printed"),
+    [
+        (("model.hidden_act=silu",), 2 * (512 + 2 * 512 + 512)),
+        (("model.hidden_act=gelu",), 2 * (512 + 512 + 512 + 512)),
+        (("model.hidden_act=gelu", "+backend.extra.deterministic-mode=true"), 2 * (512 + 3 * 512 + 512)),
+        (
+            (
+                "model.hidden_act=gelu",
+                "+backend.extra.deterministic-mode=true",
+                "+backend.extra.moe-permute-fusion=true",
+            ),
+            2 * (512 + 3 * 512),
+        ),
+    ],
+)
+def test_an_expert_saves_its_input_its_mlp_and_what_the_routers_weight_multiplies(
+    overrides: tuple[str, ...], printed: int
+) -> None:
+    block = ranks_of(make_spec(*MODEL, *EXPERTS, *overrides))[0].model.blocks[0]
+    assert sum(row.bytes for row in block.saved if row.share.startswith("routed")) == printed
+
+
+@pytest.mark.parametrize(
+    ("hardware", "printed"), [("a100_80g", 8_519_680), ("h100_80g", 33_554_432), ("b200", 33_554_432)]
+)
+def test_a_workspace_of_cublas_is_32_mib_from_hopper_on(hardware: str, printed: int) -> None:
+    assert megabytes(terms_of(f"hardware={hardware}"), "cuBLAS handles", "idle") * MIB == 2 * printed
+
+
+COUNTED = (
+    "model.num_hidden_layers=6",
+    "parallel.pipeline=4",
+    "parallel.virtual_pipeline=2",
+    "train.global_batch_size=64",
+    "+backend.extra.account-for-embedding-in-pipeline-split=true",
+    "+backend.extra.account-for-loss-in-pipeline-split=true",
+)
+
+
+def test_a_split_that_counts_embedding_and_loss_leaves_their_chunks_a_layer_less() -> None:
+    spec = make_spec(*MODEL, *COUNTED)
+    assert pipeline.chunk_sizes(spec) == (0, 1, 1, 1, 1, 1, 1, 0)
+    # The last stage runs its first chunk four times before its second, which has no layer.
+    assert pipeline.in_flight(spec, 3) == 4
+
+
+def test_the_named_size_of_a_stage_is_shared_out_among_its_chunks() -> None:
+    sizes = ("parallel.first_stage_layers=2", "parallel.last_stage_layers=2")
+    spec = make_spec(*MODEL, "parallel.pipeline=4", "parallel.virtual_pipeline=2", *sizes)
+    assert pipeline.chunk_sizes(spec) == (1, 2, 2, 1, 1, 2, 2, 1)
+
+
+INTERLEAVED = ("parallel.pipeline=4", "parallel.virtual_pipeline=3", "train.global_batch_size=64")
+
+
+@pytest.mark.parametrize(
+    ("extra", "chunks"),
+    [
+        ((), 2 * 4 + 1),
+        (("+backend.extra.microbatch-group-size-per-virtual-pipeline-stage=5",), 2 * 5 + 1),
+        (("+backend.extra.overlap_moe_expert_parallel_comm=true",), 2 * 4 + 1 + 1),
+    ],
+)
+def test_the_last_stage_warms_up_with_v_minus_1_rounds_of_chunks(extra: tuple[str, ...], chunks: int) -> None:
+    rank = ranks_of(make_spec(*MODEL, *INTERLEAVED, *extra))[-1]
+    assert rank.model.view.in_flight * 3 == chunks
+
+
+ROUND = "+backend.extra.microbatch-group-size-per-virtual-pipeline-stage"
+
+
+@pytest.mark.parametrize(
+    ("size", "batch", "legal"),
+    [(6, 40, True), (6, 32, False), (6, 48, True), (3, 48, False), (16, 32, False), (4, 32, True), (4, 40, False)],
+)
+def test_rounds_have_the_pipelines_length_at_least_and_so_has_the_last(size: int, batch: int, legal: bool) -> None:
+    """``forward_backward_pipelining_with_interleaving`` of Megatron-core refuses others at the first step."""
+    stages = ("parallel.pipeline=4", "parallel.virtual_pipeline=3", "train.micro_batch_size=2")
+    found = list(pipeline.check(make_spec(*MODEL, *stages, f"train.global_batch_size={batch}", f"{ROUND}={size}")))
+    assert bool(found) is not legal, found
+
+
+def test_a_round_of_another_length_is_named_where_it_does_not_come_out_even() -> None:
+    stages = ("parallel.pipeline=4", "parallel.virtual_pipeline=3", "train.micro_batch_size=2")
+    (error,) = pipeline.check(make_spec(*MODEL, *stages, "train.global_batch_size=32", f"{ROUND}=6"))
+    assert error.rule == (
+        "the interleaved schedule needs rounds of 6 micro-batches"
+        " (--microbatch-group-size-per-virtual-pipeline-stage), of pipeline 4 at least and so the last one,"
+        " and an optimizer step has 8"
+    )
+    assert error.way_out == ("train.global_batch_size=24", "train.global_batch_size=48", "parallel.virtual_pipeline=1")
+
+
+@pytest.mark.parametrize(
+    ("method", "layers", "inputs", "whole"),
+    [("block", 1, 3, 9), ("block", 2, 6, 6), ("block", 4, 12, 0), ("uniform", 1, 12, 0), ("uniform", 3, 6, 0)],
+)
+def test_each_model_chunk_counts_its_recomputed_layers_anew(method: str, layers: int, inputs: int, whole: int) -> None:
+    """Three chunks of four layers each, with one input a checkpointed layer or group (``core/recompute.py``)."""
+    stages = ("parallel.pipeline=2", "parallel.virtual_pipeline=3", "model.num_hidden_layers=24")
+    full = ("checkpointing=full", f"checkpointing.method={method}", f"checkpointing.layers={layers}")
+    rank = ranks_of(make_spec(*MODEL, *stages, *full))[0].model
+    (kind,) = rank.blocks
+    one = 2 * 512 * rank.tokens
+    expected = inputs * one + whole * rank.bytes_of(kind.saved)
+    assert abs(kind.count * activations.block_bytes(rank, kind) - expected) < kind.count
+
+
+@pytest.mark.parametrize("value", ["abc", "2.5", "true", "-1"])
+@pytest.mark.parametrize(
+    "argument",
+    ["make-vocab-size-divisible-by", "microbatch-group-size-per-virtual-pipeline-stage", "wgrad-deferral-limit"],
+)
+def test_a_word_is_refused_where_the_estimate_reads_a_number(argument: str, value: str) -> None:
+    key = f"backend.extra.{argument}"
+    deferred = "+backend.extra.defer-embedding-wgrad-compute=true"
+    stages = ("parallel.pipeline=4", "parallel.virtual_pipeline=3", "train.global_batch_size=64")
+    longer = "model.max_position_embeddings=1024"
+    (error,) = assess.errors(make_spec(*MODEL, longer, *stages, deferred, f"+{key}={value}"))
+    assert (error.path, error.way_out) == (key, (f"+{key}=null",))
+    assert error.rule == f"it is a whole number of at least {0 if 'limit' in argument else 1}"
+
+
+def test_only_arguments_that_the_estimate_does_not_read_are_called_uncounted() -> None:
+    spec = make_spec(*MODEL, LOCAL, "+backend.extra.rope-type=yarn")
+    (warning,) = extra.warnings(spec)
+    assert warning.rule == "handed to Megatron-LM as it is and not part of the memory estimate: --rope-type"
+    assert list(extra.warnings(make_spec(*MODEL, LOCAL))) == []

@@ -1,0 +1,167 @@
+"""Megatron-FSDP: its formats as arguments, and what its ranks hold beside their shards."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher.backends.megatron.arguments import arguments
+from launcher.backends.megatron.check import check
+from launcher.importers.megatron import read
+from launcher.memory.moments import Moment
+from tests.support.estimates import ranks_of
+from tests.support.foreign_files import SIZES
+from tests.support.helpers import make_spec
+
+EIGHT_B = (
+    "model=llama3_8b",
+    "parallel=tp",
+    "parallel.tensor=1",
+    "parallel.sequence=false",
+    "hardware=h100_80g",
+    "cluster.gpus_per_node=8",
+)
+BLOCK, ROOT = 218_112_000, 2 * 128_256 * 4096 + 4096
+"""Parameters of one layer of Llama-3 8B, and of its embedding, last norm and output projection."""
+
+
+def rank(*overrides: str, formula: str, moment: Moment) -> int:
+    """Bytes at one moment of the terms whose formula has these words."""
+    terms = ranks_of(make_spec(*EIGHT_B, *overrides))[0].terms
+    return sum(term.bytes for term in terms if formula in term.formula and moment in term.moments)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "parameters", "gradients"),
+    [
+        (("precision=bf16",), "fp32", "fp32"),
+        (
+            ("precision=bf16", *(f"precision.{key}=bf16" for key in ("gradients", "accumulate", "reduce"))),
+            "fp32",
+            "bf16",
+        ),
+        (("precision=fp16",), "fp32", "fp16"),
+        (("precision=fp32",), "auto", "fp32"),
+    ],
+)
+@pytest.mark.parametrize("stage", [2, 3])
+def test_megatron_fsdp_is_told_the_formats_of_its_main_parameters_and_gradients(
+    stage: int, overrides: tuple[str, ...], parameters: str, gradients: str
+) -> None:
+    found = arguments(make_spec(*EIGHT_B, f"zero={stage}", *overrides))
+    assert found["megatron-fsdp-main-params-dtype"] == parameters
+    assert found["megatron-fsdp-main-grads-dtype"] == gradients
+    assert found["megatron-fsdp-grad-comm-dtype"] == "auto"
+
+
+def test_the_distributed_optimizer_gets_no_argument_of_megatron_fsdp() -> None:
+    assert not [name for name in arguments(make_spec(*EIGHT_B, "zero=1")) if "fsdp" in name and "ckpt" not in name]
+
+
+@pytest.mark.parametrize(
+    ("words", "format_"),
+    [
+        ("--bf16 --use-megatron-fsdp", "bf16"),
+        ("--bf16 --use-megatron-fsdp --megatron-fsdp-main-grads-dtype fp32", "fp32"),
+        ("--fp16 --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads", "fp16"),
+    ],
+)
+def test_an_argument_list_that_leaves_the_gradients_to_megatron_fsdp_has_them_in_the_parameters_format(
+    words: str, format_: str
+) -> None:
+    assert f"precision.accumulate={format_}" in read(f"{SIZES} {words}", "args.txt").overrides
+
+
+def test_formats_of_megatron_fsdp_that_have_no_setting_are_named() -> None:
+    words = "--bf16 --use-megatron-fsdp --megatron-fsdp-main-params-dtype auto --megatron-fsdp-grad-comm-dtype bf16"
+    found = read(f"{SIZES} {words} --megatron-fsdp-main-grads-dtype fp32", "args.txt").not_understood
+    assert "--megatron-fsdp-main-params-dtype=auto" in found
+    assert "--megatron-fsdp-grad-comm-dtype=bf16" in found
+
+
+def test_fp8_without_bf16_is_named_since_its_parameters_are_not_those_of_fp8_here() -> None:
+    assert (
+        "--fp8-format without --bf16: parameters count as bf16"
+        in read(f"{SIZES} --fp8-format hybrid", "args.txt").not_understood
+    )
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_gradients_wait_unreduced_until_a_thousand_million_are_queued(stage: int) -> None:
+    words = "wait for their reduction"
+    zero = f"zero={stage}"
+    assert rank(zero, formula=words, moment="loss_backward") == 0
+    assert rank(zero, formula=words, moment="block_backward") == 4 * (128_256 * 4096 + 4096 + BLOCK)
+    assert rank(zero, formula=words, moment="first_layer_backward") == 4 * (10**9 + 2 * BLOCK)
+    few = "model.num_hidden_layers=1"
+    assert rank(zero, few, formula=words, moment="root_backward") == 4 * (BLOCK + ROOT)
+    assert rank("zero=1", formula=words, moment="root_backward") == 0
+
+
+def test_what_stands_around_the_blocks_stays_gathered_at_stage_3() -> None:
+    words = "outside the blocks, gathered"
+    assert rank("zero=3", formula=words, moment="idle") == 2 * ROOT
+    assert rank("zero=3", formula=words, moment="load") == 0
+    assert rank("zero=2", formula=words, moment="idle") == 0
+
+
+@pytest.mark.parametrize(
+    ("moment", "blocks"),
+    [("forward", 1), ("output", 0), ("block_backward", 4), ("second_layer_backward", 2), ("first_layer_backward", 1)],
+)
+def test_half_a_thousand_million_parameters_are_gathered_ahead(moment: Moment, blocks: int) -> None:
+    assert rank("zero=3", formula="gathered blocks", moment=moment) == blocks * 2 * BLOCK
+
+
+def test_no_more_blocks_are_gathered_than_there_are() -> None:
+    assert rank("zero=3", "model.num_hidden_layers=2", formula="gathered blocks", moment="block_backward") == 4 * BLOCK
+
+
+def test_the_whole_model_is_built_before_it_is_cut_unless_on_the_meta_device() -> None:
+    whole, shards = 32 * BLOCK + ROOT, (2 + 4 + 4) * (32 * BLOCK + ROOT) // 8
+    words = "before they are cut"
+    assert rank("zero=3", formula=words, moment="load") == 2 * whole - shards
+    meta = "+backend.extra.init-model-with-meta-device=true"
+    assert rank("zero=3", meta, formula=words, moment="load") == 0
+
+
+def test_a_single_rank_cuts_and_gathers_nothing() -> None:
+    terms = ranks_of(make_spec(*EIGHT_B, "zero=3", "cluster.gpus_per_node=1"))[0].terms
+    assert not [term for term in terms if "Megatron-FSDP" in term.source]
+
+
+NARROW = tuple(f"precision.{key}=bf16" for key in ("gradients", "accumulate", "reduce"))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "master", "cast"),
+    [
+        (("zero=1",), 4, 0),
+        (("zero=1", *NARROW), 4, 4),
+        (("zero=1", "precision.optimizer_states=bf16"), 2, 0),
+        (("zero=1", "precision.optimizer_states=bf16", *NARROW), 2, 0),
+        (("zero=1", "precision.master=fp16"), 2, 0),
+        (("zero=1", "precision=fp8", "precision.recipe=delayed", "precision.optimizer_states=bf16"), 2, 0),
+        (("zero=1", "precision=fp8", "precision.recipe=blockwise", "precision.optimizer_states=bf16"), 4, 0),
+        (("zero=3", "precision.optimizer_states=bf16", *NARROW), 4, 0),
+        (("zero=3", *NARROW), 4, 4),
+    ],
+)
+def test_the_precision_aware_optimizer_keeps_half_of_the_master_copy_and_casts_no_gradients(
+    overrides: tuple[str, ...], master: int, cast: int
+) -> None:
+    rank = ranks_of(make_spec(*EIGHT_B, "precision=bf16", *overrides))[0]
+    held_bytes = sum(term.bytes for term in rank.at("step") if term.pile == "master_weights")
+    casts = sum(term.bytes for term in rank.at("step") if "gradients of this rank" in term.formula)
+    elements = rank.model.elements.optimizer
+    assert (held_bytes, casts) == (master * elements, cast * elements)
+
+
+def test_instances_of_the_distributed_optimizer_must_divide_the_copies_of_the_experts() -> None:
+    run = ("model=mixtral_8x7b", "parallel=ep", "parallel.expert=8", "hardware=h100_80g", "cluster.nodes=2")
+    (error,) = check(make_spec(*run, "cluster.gpus_per_node=8", "parallel.replicate=4"))
+    assert (error.path, error.found) == ("parallel.replicate", 4)
+    assert error.rule == (
+        "replicas are instances of the distributed optimizer, which must divide the 2 copies of the experts"
+    )
+    assert error.way_out == ("parallel.replicate=2", "parallel.replicate=1")
+    assert not list(check(make_spec(*run, "cluster.gpus_per_node=8", "parallel.replicate=2")))

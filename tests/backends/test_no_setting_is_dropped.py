@@ -1,0 +1,195 @@
+"""No setting is dropped in silence: each one, changed, gives another job or a refusal, or the worker reads it.
+
+The worker takes the run from ``spec.json``, so for it a job differs in what it reads there: its source shows which
+keys that are. A key that is refused only beside others is changed in a run in which it means something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Literal, TypeAliasType, get_args, get_origin, get_type_hints
+
+import pytest
+
+from launcher import registry
+from launcher.preflight import assess, plan
+from launcher.rules.dependencies import REFUSED, WARNED
+from launcher.spec import RunSpec, edit
+from launcher.spec.parse import known_keys, parse, to_dict
+from launcher.submission.submit import sbatch_text
+from tests.support.helpers import make_spec
+from tests.support.settings_read import keys_read_by
+
+PLANNING_ONLY = frozenset({
+    "cluster.shared_folder",
+    "hardware.name",
+    "hardware.title",
+    "hardware.memory_bytes",
+    "hardware.host_memory_bytes",
+    "hardware.disk_bytes",
+    "hardware.dtypes",
+    "hardware.source",
+    "model.name",
+    "model.source",
+    "parallel.name",
+    "precision.name",
+    "run.name",
+    "run.directory",
+    "sweep.sampler",
+    "sweep.budget",
+    "sweep.parallelism",
+})
+"""Fields that only planning reads: names, sources, capacities, where runs lie and what they are called."""
+
+PRESETS = {
+    "fsdp": ("parallel=fsdp", "parallel=ddp"),
+    "deepspeed": ("parallel=zero3", "parallel=zero2"),
+    "megatron": ("parallel=tp", "parallel=pp"),
+}
+"""Runs of each backend in which a setting may mean something; one in which it does suffices."""
+
+CONTEXT = {row.path: (row.needs,) for row in (*REFUSED, *WARNED) if not row.needs.startswith("parallel=")} | {
+    "backend.path": (),
+    "data.path": (),
+    "data.tokenizer": (),
+    "model.weights": (),
+    "script_args": ("script=train.py",),
+    "train.loss_chunk": ("train.loss=chunked",),
+    "zero.nvme_path": ("zero.offload_optimizer=nvme", "zero.nvme_path=/nvme"),
+    "cluster.time_limit_min": ("cluster=slurm",),
+    "cluster.memory_request": ("cluster=slurm", "cluster.memory=0"),
+    "cluster.container_image": ("cluster=slurm", "cluster.container=apptainer", "cluster.container_image=a.sif"),
+    "cluster.container_mounts": ("cluster=slurm", "cluster.container=apptainer", "cluster.container_image=a.sif"),
+}
+"""What a setting needs beside it; a preset of ``parallel`` would be the run of another backend."""
+
+OTHER: dict[str, tuple[object, ...]] = {
+    "model.name": ("other",),
+    "model.head_dim": (64,),
+    "model.num_key_value_heads": (2,),
+    "model.weights": ("path/to/model",),
+    "model.num_attention_heads": (4,),
+    "model.family": ("gpt",),
+    "backend.name": ("deepspeed", "fsdp"),
+    "backend.reshard_after_forward": (True, False),
+    "backend.path": ("/megatron",),
+    "backend.extra": ({"key": 1},),
+    "parallel.first_stage_layers": (1,),
+    "parallel.last_stage_layers": (1,),
+    "parallel.expert_tensor": (1,),
+    "zero.stage": (0, 1, 2, 3),
+    "zero.nvme_path": ("/other",),
+    "zero.overlap_comm": (True, False),
+    "checkpointing.modules": (("mlp",),),
+    "checkpointing.layers": (2,),
+    "optimizer.fused": (True, False),
+    "optimizer.foreach": (True, False),
+    "adapter.targets": (("q_proj",),),
+    "train.sequence_length": (64,),
+    "train.global_batch_size": (4,),
+    "train.eval_every": (10,),
+    "save.every": (10,),
+    "save.load": ("runs/other",),
+    "data.path": ("words/*.txt",),
+    "data.tokenizer": ("path/to/tokenizer",),
+    "hardware.dtypes": (("fp32",),),
+    "cluster.cpus_per_node": (4,),
+    "cluster.time_limit_min": (60,),
+    "cluster.environment": ({"NAME": "value"},),
+    "cluster.pass_environment": (("NAME",),),
+    "cluster.setup": (("module load cuda",),),
+    "cluster.modules": (("cuda",),),
+    "cluster.container_mounts": (("/data:/data",),),
+    "cluster.requeues": (0,),  # How many is the node's business, and tested there.
+    "cluster.extra": ({"mem": "0"},),
+    "cluster.interface": ("eth9",),
+    "cluster.shared_folder": ("/shared",),
+    "sweep.budget": (10,),
+    "sweep.parallelism": (2,),
+    "script": ("train.py",),
+    "script_args": (("--fast",),),
+}
+
+
+@cache
+def _read(backend: str) -> frozenset[str]:
+    argv = plan.translate(make_spec(PRESETS[backend][0]), python="python").argv
+    entry = argv[argv.index("--") + 1]
+    return keys_read_by(f"{entry}.__main__", backend)
+
+
+def _others(spec: RunSpec, path: str) -> Iterator[object]:
+    """Other legal values of a key."""
+    value = edit.value_at(spec, path)
+    if path in OTHER:
+        yield from (other for other in OTHER[path] if other != value)
+    elif words := _words(path):
+        yield from (word for word in words if word != value)
+    elif isinstance(value, bool):
+        yield not value
+    elif isinstance(value, int):
+        yield value * 2 if value else 1
+    elif isinstance(value, float):
+        yield value / 2 if value else 0.1
+    elif isinstance(value, str) or value is None:
+        yield "other"
+
+
+def _words(path: str) -> tuple[object, ...]:
+    group, _, key = path.partition(".")
+    kind = get_type_hints(type(getattr(make_spec(), group)), include_extras=True).get(
+        {"async": "asynchronous"}.get(key, key)
+    )
+    found: list[object] = []
+    waiting = [kind]
+    while waiting:
+        kind = waiting.pop()
+        if isinstance(kind, TypeAliasType):
+            waiting.append(kind.__value__)
+        elif get_origin(kind) is Literal:
+            found += get_args(kind)
+        else:
+            waiting += get_args(kind)
+    return tuple(found)
+
+
+def _is_heard(backend: str, path: str, base: RunSpec) -> bool:
+    """Whether every other value is refused or changes the job, or the worker reads the key.
+
+    A key that is not set stands for a default, which may be one of the values: there, one that differs suffices.
+    """
+    changes = [edit.changed(base, path, value) for value in _others(base, path)]
+    assert changes, f"no other value is known for {path}: add one to OTHER"
+    for changed in changes:
+        assert parse(to_dict(changed)) == changed, "the other value is legal"
+    enough = any if edit.value_at(base, path) is None else all
+    return path in _read(backend) or enough(_differs(base, changed) for changed in changes)
+
+
+def _differs(base: RunSpec, changed: RunSpec) -> bool:
+    if assess.errors(changed):
+        return True
+    return _job(base) != _job(changed)
+
+
+def _job(spec: RunSpec) -> tuple[object, ...]:
+    return plan.translate(spec, python="python"), sbatch_text("name", "{run}", spec.cluster)
+
+
+@pytest.mark.parametrize("path", sorted(known_keys() - PLANNING_ONLY))
+@pytest.mark.parametrize("backend", registry.names("backends"))
+def test_a_setting_changes_the_job_or_is_refused(backend: str, path: str) -> None:
+    heard = []
+    for preset in PRESETS[backend]:
+        base = make_spec(preset, *CONTEXT.get(path, ()))
+        heard.append(bool(assess.errors(base)) or _is_heard(backend, path.replace("async", "asynchronous"), base))
+    assert all(heard), f"{path} is dropped in silence by backend={backend}"
+
+
+def test_fields_that_only_planning_reads_exist() -> None:
+    assert known_keys() >= PLANNING_ONLY
+
+
+def test_every_backend_is_asked() -> None:
+    assert set(PRESETS) == set(registry.names("backends")) >= {"fsdp", "deepspeed", "megatron"}

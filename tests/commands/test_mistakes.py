@@ -1,0 +1,197 @@
+"""What someone types who does not know the launcher yet: each mistake has an answer that says what to type instead."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher import machine
+from launcher.cli import main
+from launcher.errors import ConfigErrors
+from launcher.preflight import this_machine
+from launcher.sweeping import samplers
+from tests.support.helpers import CPU_HOST, make_spec
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working folder with files that are none of ours."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(machine, "facts", lambda: CPU_HOST)
+    Path("empty.yaml").touch()
+    Path("words.yaml").write_text("hello\n")
+    Path("binary.yaml").write_bytes(bytes(range(200, 256)))
+    Path("broken.yaml").write_text("schema: [1\n")
+    Path("list.json").write_text("[1]")
+    Path("text.txt").write_text("hi\n")
+    return tmp_path
+
+
+def answer(words: str | list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """The exit status, and all that was said with its lines joined."""
+    status = main(words.split() if isinstance(words, str) else words)
+    printed = capsys.readouterr()
+    return status, " ".join((printed.out + printed.err).split())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("check recipe=empty.yaml", "empty.yaml=nothing: a recipe is a mapping of schema, summary,"),
+        ("check recipe=words.yaml", "words.yaml=hello: a recipe is a mapping of schema, summary,"),
+        ("check recipe=empty.yaml", "sweep try launch recipe save mine model=tiny"),
+        ("check recipe=binary.yaml", "binary.yaml: it cannot be read: it is not UTF-8 text"),
+        ("check recipe=broken.yaml", "did not find expected ',' or ']', line 2, column 1"),
+        ("check recipe=nope", "tiny_cpu try launch recipe list"),
+        ("import hf nope.json", "nope.json: the file cannot be read: No such file or directory"),
+        ("import hf binary.yaml", "binary.yaml: the file cannot be read: it is not UTF-8 text"),
+        ("import hf list.json", "list.json=[1]: a config.json is one JSON object: {...}"),
+        ("import megatron empty.yaml", "empty.yaml=nothing: an argument list is a mapping of arguments"),
+        ("check --points nope.jsonl", "--points=nope.jsonl: the file cannot be read: No such file or directory"),
+        ("run --from nope", "nope: it cannot be read: No such file or directory"),
+        ("logs --lines 0", "--lines=0: at least one line is shown try --lines 1"),
+        ("check --from runs/a", "launch check: unrecognized arguments: --from try launch check --help"),
+        ("check -json", "launch check: unrecognized arguments: -json try --json"),
+    ],
+)
+def test_a_wrong_file_or_option_is_named_with_what_is_wrong(
+    words: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, found = answer(words, capsys)
+    assert status == 2
+    assert "".join(said.split()) in "".join(found.split())  # A long path is broken between two lines.
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["model", "=", "tiny"], "error: =: a group or key stands in front of =, and no space"),
+        (["model=tiny train.steps=5"], "the quotes away that join them try model=tiny train.steps=5"),
+        (["train.steps=5 model=tiny"], "the quotes away that join them try train.steps=5 model=tiny"),
+        (["precision=frob"], "it has bf16, fp16, fp32, fp8 try launch show precision"),
+        (["data.path='it's'"], """token recognition error at: ''' try 'data.path="it'"'"'s"'"""),
+        (["-m", "train.seed=range(1,4"], "the value cannot be read: no viable alternative at input 'range(1,4'"),
+        (["~model"], "error: ~model: keys cannot be deleted or moved to another package"),
+    ],
+)
+def test_a_mistake_in_spaces_or_quotes_is_explained(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, found = answer(["check", *words], capsys)
+    assert status == 2
+    assert said in found
+
+
+def test_the_way_out_of_an_unreadable_text_is_one_that_a_shell_and_the_launcher_read(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    main(["check", "--json", "data.path='it's'"])
+    (error,) = json.loads(capsys.readouterr().out)["errors"]
+    typed = subprocess.run(["sh", "-c", f"printf %s {error['way_out'][0]}"], capture_output=True, text=True, check=True)
+    assert make_spec(typed.stdout).data.path == "it's"
+
+
+def test_a_number_that_cannot_be_read_gets_no_text_for_a_way_out(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["check", "--json", "-m", "train.seed=range(a,b)"])
+    (error,) = json.loads(capsys.readouterr().out)["errors"]
+    assert error["way_out"] == []
+
+
+@pytest.mark.parametrize("words", ["--jsn", "--hf nope", "--points nope", "recipe=empty.yaml", "model=frob", "-m x=1"])
+def test_the_document_of_a_wrong_check_is_whole_whatever_is_wrong(
+    words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", "--json", "precison=fp8"]) == 2
+    keys = set(json.loads(capsys.readouterr().out))
+    assert {"verdict", "warnings", "errors", "peak", "fixes"} <= keys
+    assert main(["check", "--json", *words.split()]) == 2
+    assert set(json.loads(capsys.readouterr().out)) == keys
+
+
+def test_logs_that_are_empty_say_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "runs" / "a" / "logs" / "ranks" / "rank1").mkdir(parents=True)
+    (folder / "runs" / "a" / "spec.json").touch()
+    assert answer("logs a", capsys) == (0, "launch: a is prepared, and nothing was printed")
+    assert answer("logs a --rank 1", capsys) == (0, "launch: a is prepared, and nothing was printed by rank 1")
+
+
+def test_nothing_is_written_over_by_an_import_or_a_saved_recipe(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("ds.json").write_text("{}")
+    assert answer("recipe save mine model=tiny", capsys)[0] == 0
+    status, said = answer("recipe save mine model=7b", capsys)
+    assert (status, said.endswith("recipes/mine.yaml exists and is not overwritten: choose another name")) == (4, True)
+    status, said = answer("import deepspeed ds.json --recipe text.txt", capsys)
+    assert (status, said) == (4, "launch: text.txt exists and is not overwritten: choose another --recipe")
+    assert Path("text.txt").read_text() == "hi\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "path", "rule", "ways"),
+    [
+        (
+            ("tracking=mlflow",),
+            "tracking.kind",
+            "its package is not installed for this Python",
+            (f"{sys.executable} -m pip install 'llm-launch[tracking]'", "tracking=none"),
+        ),
+        (
+            ("data=huggingface", "data.path=x"),
+            "data.source",
+            "needs datasets, not installed for this Python",
+            (f"{sys.executable} -m pip install 'llm-launch[fsdp]'", "data=synthetic"),
+        ),
+        (
+            ("data=text", "data.path=text.txt"),
+            "data.path",
+            "3 bytes are too few: a sample is 256 tokens and one more, a byte each",
+            ("data=text",),
+        ),
+    ],
+)
+def test_what_a_run_lacks_is_said_before_it_starts(
+    words: tuple[str, ...], path: str, rule: str, ways: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in ("mlflow", "datasets"):
+        monkeypatch.setitem(sys.modules, package, None)  # To Python such a module cannot be found.
+    (error,) = this_machine.obstacles(make_spec("model=tiny", *words), CPU_HOST)
+    assert (error.path, error.rule, error.way_out) == (path, rule, ways)
+
+
+def test_what_a_job_elsewhere_will_read_is_looked_for_before_the_queue(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("data=text", "data.path=nowhere", "model.weights=7b", "save.load=text.txt")
+    main(["check", "--json", "model=tiny", "cluster=slurm", *words])
+    warnings = json.loads(capsys.readouterr().out)["warnings"]
+    found = {each["path"]: each for each in warnings if "on this machine" in each["rule"]}
+    assert found.keys() == {"data.path", "model.weights"}
+    rule = "there is no such file or folder on this machine; the nodes of the job must have it"
+    expected = {"path": "data.path", "found": "nowhere", "rule": rule, "way_out": ["data=synthetic"]}
+    assert found["data.path"] == expected
+    assert not list(this_machine.not_seen_here(make_spec("model=tiny", "data=text", "data.path=**/*.txt")))
+
+
+def test_a_missing_sampler_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(ConfigErrors) as caught:
+        samplers.require()
+    (error,) = caught.value.errors
+    assert error.rule == "a sampler needs optuna, which is not installed for this Python"
+    assert error.way_out == (f"{sys.executable} -m pip install 'llm-launch[sweep]'", "sweep.sampler=grid")
+
+
+def test_the_doctor_speaks_of_this_machine_also_where_slurm_is_silent(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("sbatch", "scontrol", "sinfo", "squeue"):
+        (folder / name).write_text("#!/bin/sh\necho 'Unable to contact slurm controller' >&2\nexit 1\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    status, said = answer("doctor", capsys)
+    assert status == 4
+    assert said.startswith("this machine: Python 3.")
+    assert "Unable to contact slurm controller" in said
+    assert answer("doctor --write ours", capsys)[0] == 4
+    assert not Path("conf").exists()

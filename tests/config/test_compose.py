@@ -1,0 +1,137 @@
+"""Composition: presets, precedence, the user's own folder, and both ways to compose giving the same."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launcher.config import compose as module
+from launcher.config.catalog import Catalog
+from launcher.config.overrides import read
+from launcher.errors import ComposeError
+from tests.support.helpers import make_spec
+
+SHIPPED = Catalog(folder=Path("/nonexistent"))
+
+
+def composed(*texts: str, catalog: Catalog = SHIPPED) -> dict[str, Any]:
+    overrides, errors = read(texts, catalog)
+    assert not errors
+    return module.compose(overrides, catalog)
+
+
+def test_a_preset_chooses_backend_and_zero_and_the_command_line_wins_in_any_position() -> None:
+    assert make_spec("parallel=zero2").zero.stage == 2
+    for words in (("parallel=zero2", "zero=3"), ("zero=3", "parallel=zero2")):
+        spec = make_spec(*words)
+        assert (spec.backend.name, spec.zero.stage) == ("deepspeed", 3)
+
+
+def test_the_last_of_two_choices_and_of_two_values_wins() -> None:
+    spec = make_spec("precision=fp32", "precision=bf16", "train.steps=3", "train.steps=4")
+    assert (spec.precision.compute, spec.train.steps) == ("bf16", 4)
+
+
+KEYS = {
+    "train.steps": st.integers(1, 10**12),
+    "optimizer.lr": st.floats(1e-9, 1e6),
+    "train.compile": st.sampled_from(["true", "False", "TRUE"]),
+    "checkpointing.modules": st.sampled_from(["[]", "[mlp]", "[ mlp, core_attn ]", "['a']", "[1,true,null]"]),
+    "run.directory": st.sampled_from(["'a b'", "'[x]'", "'it\\'s'", "''"]),
+    "train.eval_every": st.sampled_from(["null", "5"]),
+    "data.path": st.from_regex(r"[A-Za-z0-9_/.~:@+,'\[\]{}= -]{0,12}", fullmatch=True),
+    "run.name": st.from_regex(r"[A-Za-z0-9_.+-]{1,8}", fullmatch=True),
+}
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.fixed_dictionaries({}, optional=KEYS), st.sampled_from(["fsdp", "zero2", "3d"]))
+def test_plain_values_put_in_place_give_what_hydra_gives(values: dict[str, object], preset: str) -> None:
+    overrides, errors = read([f"parallel={preset}", *(f"{key}={value}" for key, value in values.items())], SHIPPED)
+    assert not errors
+    try:
+        quick = module.compose(overrides, SHIPPED)
+    except ComposeError:
+        return  # Hydra's grammar, or the test for sweeps, refuses the text: there is nothing to compare.
+    full = module._hydra(module._last_choices(overrides), SHIPPED)
+    assert repr(quick) == repr(full)
+
+
+def test_options_composed_apart_give_what_hydra_gives_of_them_together() -> None:
+    assert SHIPPED.options_stand_alone
+    options = [f"{group}={option}" for group, names in SHIPPED.groups.items() if group != "recipe" for option in names]
+    assert len(options) > 80
+    draw = random.Random(1)
+    for _ in range(8):
+        overrides, _ = read(draw.sample(options, 12), SHIPPED)
+        assert repr(module.compose(overrides, SHIPPED)) == repr(module._hydra(module._last_choices(overrides), SHIPPED))
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("tracking/mine.yaml", "# @package _global_\ndefaults: [none, _self_]\ntrain: {steps: 7}\n"),
+        ("parallel/mine.yaml", "# @package _global_\ndefaults: [_base, _self_]\ntrain:\n  steps: 7\n"),
+    ],
+)
+def test_an_option_that_reaches_into_another_group_does_so(tmp_path: Path, file: str, text: str) -> None:
+    for name in ("tracking", "parallel"):
+        (tmp_path / "conf" / name).mkdir(parents=True)
+    (tmp_path / "conf" / file).write_text(text)
+    catalog = Catalog(folder=tmp_path)
+    assert not catalog.options_stand_alone
+    assert composed(file.replace("/", "=").removesuffix(".yaml"), catalog=catalog)["train"]["steps"] == 7
+
+
+def test_what_is_put_in_place_stays_out_of_the_parts_that_are_kept() -> None:
+    before = composed("parallel=ddp")
+    assert composed("parallel=ddp", "train.steps=123456", "+cluster.environment.A=b")["train"]["steps"] == 123456
+    assert composed("parallel=ddp") == before
+
+
+def test_the_users_own_folder_comes_first(tmp_path: Path) -> None:
+    (tmp_path / "conf" / "model").mkdir(parents=True)
+    (tmp_path / "conf" / "config.yaml").write_text("of: another project\n")
+    (tmp_path / "conf" / "model" / "mine.yaml").write_text("defaults: [tiny, _self_]\nname: mine\nhidden_size: 128\n")
+    (tmp_path / "conf" / "model" / "tiny.yaml").write_text("defaults: [_base, _self_]\nname: ours\n")
+    catalog = Catalog(folder=tmp_path)
+    assert "mine" in catalog.groups["model"]
+    assert composed("model=mine", catalog=catalog)["model"]["hidden_size"] == 128
+    assert composed("model=tiny", catalog=catalog)["model"]["name"] == "ours"
+    assert composed("model=tiny")["model"]["name"] == "tiny"
+
+
+def test_a_changed_file_is_composed_anew(tmp_path: Path) -> None:
+    (tmp_path / "conf" / "model").mkdir(parents=True)
+    file = tmp_path / "conf" / "model" / "mine.yaml"
+    for size in (128, 1024):
+        file.write_text(f"defaults: [tiny, _self_]\nhidden_size: {size}\n")
+        assert composed("model=mine", catalog=Catalog(folder=tmp_path))["model"]["hidden_size"] == size
+
+
+def test_a_broken_file_of_the_users_is_named(tmp_path: Path) -> None:
+    (tmp_path / "conf" / "model").mkdir(parents=True)
+    (tmp_path / "conf" / "model" / "bad.yaml").write_text("defaults: [nope, _self_]\n")
+    with pytest.raises(ComposeError, match="In 'model/bad': Could not load 'model/nope'"):
+        composed("model=bad", catalog=Catalog(folder=tmp_path))
+
+
+def test_an_interpolating_configuration_follows_the_values(tmp_path: Path) -> None:
+    (tmp_path / "conf" / "train").mkdir(parents=True)
+    (tmp_path / "conf" / "train" / "mine.yaml").write_text(
+        "defaults: [_base, _self_]\nglobal_batch_size: ${.micro_batch_size}\n"
+    )
+    config = composed("train=mine", "train.micro_batch_size=6", catalog=Catalog(folder=tmp_path))
+    assert config["train"]["global_batch_size"] == 6
+
+
+def test_a_value_that_cannot_be_read_is_an_error_of_its_override() -> None:
+    with pytest.raises(ComposeError) as caught:
+        composed("adapter.targets=[a", "train.steps=3")
+    assert [error.path for error in caught.value.errors] == ["adapter.targets"]
+    assert caught.value.errors[0].rule.startswith("the value cannot be read")

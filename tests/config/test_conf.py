@@ -1,0 +1,180 @@
+"""Every option of every group, and every recipe: each composes, holds no key that is not there, and has its source."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+from launcher import registry
+from launcher.config.catalog import Catalog, shipped
+from launcher.rank.counts import parameter_counts
+from launcher.rules import precision
+from launcher.units import GIB
+from tests.support.helpers import make_spec
+
+CONF = shipped("conf")
+CATALOG = Catalog(folder=CONF.parent)
+OPTIONS = [(group, option) for group, options in CATALOG.groups.items() if group != "recipe" for option in options]
+
+PARAMETERS = {
+    "125m": 125_226_240,
+    "350m": 355_871_744,
+    "1b": 1_235_814_400,
+    "3b": 3_212_749_824,
+    "7b": 6_738_415_616,
+    "13b": 13_015_864_320,
+    "30b": 32_528_943_616,
+    "70b": 68_976_648_192,
+    "175b": 174_604_259_328,
+    "deepseek_v3": 671_026_404_352,
+    "gpt2": 124_439_808,
+    "gpt2_large": 774_030_080,
+    "gpt2_medium": 354_823_168,
+    "gpt2_xl": 1_557_611_200,
+    "gpt3_175b": 174_604_259_328,
+    "llama2_13b": 13_015_864_320,
+    "llama2_70b": 68_976_648_192,
+    "llama2_7b": 6_738_415_616,
+    "llama3_1b": 1_235_814_400,
+    "llama3_3b": 3_212_749_824,
+    "llama3_405b": 405_853_388_800,
+    "llama3_70b": 70_553_706_496,
+    "llama3_8b": 8_030_261_248,
+    "mixtral_8x22b": 140_620_634_112,
+    "mixtral_8x7b": 46_702_792_704,
+    "qwen3_32b": 32_762_123_264,
+    "qwen3_8b": 8_190_735_360,
+    "tiny": 3_033_344,
+}
+"""Counted in transformers 5.23 with the matching config on the meta device; the totals of the published weights."""
+
+ACTIVE = {"mixtral_8x7b": 12_879_925_248, "mixtral_8x22b": 39_152_031_744, "deepseek_v3": 37_552_282_624}
+"""12.9 B and 39 B as Mistral states them, 37 B as arXiv:2412.19437 does."""
+
+NEEDED: dict[tuple[str, str], list[str]] = {
+    ("data", "text"): [],
+    ("data", "tokens"): ["data.path=train.bin"],
+    ("data", "huggingface"): ["data.path=a/dataset"],
+}
+"""What an option leaves to the user."""
+
+
+def read(group: str, option: str) -> dict[str, Any]:
+    content = yaml.safe_load((CONF / group / f"{option}.yaml").read_text())
+    assert isinstance(content, dict)
+    return content
+
+
+def own_keys(group: str, option: str) -> dict[str, Any]:
+    """The keys that an option sets in its own group."""
+    content = {key: value for key, value in read(group, option).items() if key != "defaults"}
+    return content.get("parallel", {}) if group == "parallel" else content
+
+
+def test_the_options_of_the_contract_are_there() -> None:
+    models = """tiny 125m 350m 1b 3b 7b 13b 30b 70b 175b llama3_8b llama3_70b llama3_405b qwen3_32b mixtral_8x7b
+        mixtral_8x22b deepseek_v3 gpt2 gpt3_175b"""
+    gpus = "a100_40g a100_80g h100_80g h200 b200 mi300x v100_32g rtx4090 l40s auto"
+    presets = "ddp fsdp hsdp zero1 zero2 zero3 tp tp_pp 3d"
+    assert set(models.split()) <= set(CATALOG.groups["model"])
+    assert set(gpus.split()) <= set(CATALOG.groups["hardware"])
+    assert set(presets.split()) <= set(CATALOG.groups["parallel"])
+
+
+@pytest.mark.parametrize(("group", "option"), OPTIONS)
+def test_an_option_composes_and_parses(group: str, option: str) -> None:
+    make_spec(f"{group}={option}", *NEEDED.get((group, option), []))
+
+
+@pytest.mark.parametrize(("group", "option"), OPTIONS)
+def test_an_option_holds_only_keys_that_its_base_names(group: str, option: str) -> None:
+    base = {key for key in read(group, "_base") if key != "defaults"}
+    assert set(own_keys(group, option)) <= base
+
+
+@pytest.mark.parametrize(
+    ("group", "option"), [pair for pair in OPTIONS if pair[0] in ("model", "hardware", "parallel")]
+)
+def test_an_option_that_is_a_fact_carries_its_own_name(group: str, option: str) -> None:
+    assert getattr(make_spec(f"{group}={option}"), group).name == option
+
+
+@pytest.mark.parametrize(("group", "option"), [pair for pair in OPTIONS if pair[0] in ("model", "hardware")])
+def test_an_option_that_states_facts_has_a_source(group: str, option: str) -> None:
+    source = getattr(make_spec(f"{group}={option}"), group).source
+    assert len(source) >= len("this project")
+    assert source != "custom"
+
+
+@pytest.mark.parametrize(("group", "option"), [pair for pair in OPTIONS if pair[0] == "model"])
+def test_a_model_sets_only_what_differs_from_its_base(group: str, option: str) -> None:
+    [parent, _] = read(group, option)["defaults"]
+    inherited = read(group, parent)
+    same = {key for key, value in own_keys(group, option).items() if key != "name" and inherited.get(key) == value}
+    assert not same - {"source"}
+
+
+@pytest.mark.parametrize("option", CATALOG.groups["model"])
+def test_a_model_has_the_parameters_of_its_name(option: str) -> None:
+    spec = make_spec(f"model={option}")
+    total, active = parameter_counts(spec, registry.load("families", spec.model.family))
+    assert total == PARAMETERS[option]
+    assert active == ACTIVE.get(option, total)
+
+
+def test_a_models_comment_states_its_parameters() -> None:
+    assert len(PARAMETERS) > 20
+    for option, total in PARAMETERS.items():
+        if option != "tiny":
+            comment = (CONF / "model" / f"{option}.yaml").read_text().splitlines()[0]
+            assert f"{total:,} parameters" in comment, option
+
+
+def test_a_size_in_a_models_name_is_its_size() -> None:
+    scale = {"m": 10**6, "b": 10**9}
+    sized = [name for name in PARAMETERS if name[:-1].isdigit()]
+    assert len(sized) == 9
+    for name in sized:
+        assert PARAMETERS[name] == pytest.approx(int(name[:-1]) * scale[name[-1]], rel=0.25), name
+
+
+def test_a_gpu_with_a_memory_in_its_name_has_that_memory() -> None:
+    named = [name for name in CATALOG.groups["hardware"] if re.fullmatch(r"\w+_\d+g", name)]
+    assert "a100_80g" in named
+    for name in named:
+        nominal = int(name.split("_")[1].removesuffix("g")) * GIB
+        memory = make_spec(f"hardware={name}").hardware.memory_bytes
+        assert memory is not None
+        assert 0.98 * nominal <= memory <= nominal, name
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("v100_32g", ("fp32", "fp16")),
+        ("a100_80g", ("fp32", "fp16", "bf16")),
+        ("h100_80g", ("fp32", "fp16", "bf16", "fp8")),
+        ("cpu", ("fp32", "bf16")),
+    ],
+)
+def test_a_gpu_has_the_formats_of_its_generation(name: str, expected: tuple[str, ...]) -> None:
+    assert make_spec(f"hardware={name}").hardware.dtypes == expected
+
+
+def test_bf16_on_a_v100_is_refused_with_what_it_has() -> None:
+    [error] = precision.check(make_spec("hardware=v100_32g", "precision=bf16"))
+    assert error.rule == "Tesla V100-SXM2-32GB computes in fp32, fp16"
+    assert error.way_out[:2] == ("precision=fp16", "precision=fp32")
+
+
+def test_an_h100_has_the_bytes_that_the_driver_reports() -> None:
+    assert make_spec("hardware=h100_80g").hardware.memory_bytes == 85_520_809_984
+
+
+def test_no_yaml_file_lies_outside_a_group() -> None:
+    stray = [path for path in CONF.glob("*.yaml") if path.name != "launch.yaml"]
+    assert stray == []
+    assert all((folder / "_base.yaml").is_file() for folder in CONF.iterdir() if folder.is_dir())

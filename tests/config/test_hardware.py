@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from launcher import machine
+from launcher.capability import capability
+from launcher.config.hardware import dtypes, resolve
+from launcher.config.request import request
+from launcher.machine import Gpu, Machine, facts, host_memory
+from launcher.spec import RunSpec
+from tests.support.helpers import CPU_HOST, make_spec
+
+H200 = Gpu(name="NVIDIA H200", memory_bytes=150_754_820_096, compute_capability=(9, 0))
+GPU_NODE = Machine(gpus=(H200,) * 4, host_memory_bytes=2**40, disk_free_bytes=2**41, cpus=64)
+
+
+def spec_on(where: Machine, *overrides: str) -> RunSpec:
+    return request(overrides, facts=where).require()
+
+
+def test_auto_takes_the_gpus_of_this_machine() -> None:
+    spec = spec_on(GPU_NODE)
+    assert (spec.hardware.name, spec.hardware.title) == ("auto", "NVIDIA H200 (this machine)")
+    assert (spec.hardware.device, spec.hardware.memory_bytes) == ("cuda", 150_754_820_096)
+    assert (spec.hardware.host_memory_bytes, spec.hardware.disk_bytes) == (2**40, 2**41)
+    assert spec.hardware.dtypes == ("fp32", "fp16", "bf16", "fp8")
+    assert spec.cluster.gpus_per_node == 4
+
+
+def test_auto_takes_the_hosts_memory_where_there_is_no_gpu() -> None:
+    spec = spec_on(CPU_HOST)
+    assert (spec.hardware.device, spec.hardware.title) == ("cpu", "this machine's CPU, 24.0 GiB")
+    assert (spec.hardware.memory_bytes, spec.hardware.host_memory_bytes) == (None, 24 * 2**30)
+    assert spec.hardware.dtypes == ("fp32", "bf16")
+    assert (spec.cluster.gpus_per_node, spec.rank_memory_bytes) == (2, 12 * 2**30)
+
+
+def test_of_several_kinds_of_gpus_the_smallest_decides() -> None:
+    old = Gpu(name="Tesla V100-SXM2-16GB", memory_bytes=2**34, compute_capability=(7, 0))
+    spec = spec_on(replace(GPU_NODE, gpus=(H200, old)))
+    assert spec.hardware.title == "NVIDIA H200 and Tesla V100-SXM2-16GB (this machine)"
+    assert (spec.hardware.memory_bytes, spec.hardware.dtypes) == (2**34, ("fp32", "fp16"))
+
+
+def test_what_the_user_sets_beside_auto_stays() -> None:
+    spec = spec_on(GPU_NODE, "hardware.memory_bytes=1000000", "hardware.dtypes=[fp32]", "hardware.disk_bytes=5")
+    assert (spec.hardware.memory_bytes, spec.hardware.dtypes, spec.hardware.disk_bytes) == (1000000, ("fp32",), 5)
+    assert spec_on(GPU_NODE, "cluster.gpus_per_node=1").cluster.gpus_per_node == 1
+
+
+def test_cpu_ranks_on_a_machine_with_gpus_can_be_asked_for() -> None:
+    for words in ("hardware.device=cpu", "hardware=cpu"):
+        spec = spec_on(GPU_NODE, words)
+        assert (spec.hardware.device, spec.hardware.memory_bytes, spec.cluster.gpus_per_node) == ("cpu", None, 2)
+
+
+def test_a_gpu_that_this_machine_lacks_has_an_unknown_memory() -> None:
+    spec = spec_on(CPU_HOST, "hardware.device=cuda")
+    assert (spec.hardware.title, spec.hardware.memory_bytes) == ("a GPU (this machine has none)", None)
+
+
+@pytest.mark.parametrize(
+    ("where", "cluster", "ranks"),
+    [(CPU_HOST, "local", 2), (CPU_HOST, "slurm", 8), (GPU_NODE, "local", 4), (GPU_NODE, "slurm", 8)],
+)
+def test_a_named_gpu_has_the_default_ranks_of_its_cluster(where: Machine, cluster: str, ranks: int) -> None:
+    spec = spec_on(where, "hardware=h100_80g", f"cluster={cluster}", "cluster.nodes=3")
+    assert (spec.hardware.memory_bytes, spec.hardware.host_memory_bytes) == (85_520_809_984, None)
+    assert (spec.cluster.gpus_per_node, spec.cluster.nodes) == (ranks, 3)
+
+
+def test_resolving_leaves_the_given_configuration_as_it_was() -> None:
+    hardware: dict[str, Any] = {"name": "auto", "device": None, "dtypes": [], "memory_bytes": None}
+    config: dict[str, Any] = {"hardware": hardware, "cluster": {"kind": "local", "gpus_per_node": None}}
+    before = {"hardware": dict(hardware), "cluster": dict(config["cluster"])}
+    resolve(config, GPU_NODE)
+    assert config == before
+
+
+@pytest.mark.parametrize(
+    ("capability", "expected"),
+    [
+        ((5, 2), ("fp32",)),
+        ((7, 0), ("fp32", "fp16")),
+        ((8, 6), ("fp32", "fp16", "bf16")),
+        ((8, 9), ("fp32", "fp16", "bf16", "fp8")),
+        ((10, 0), ("fp32", "fp16", "bf16", "fp8")),
+    ],
+)
+def test_formats_follow_from_the_compute_capability(capability: tuple[int, int], expected: tuple[str, ...]) -> None:
+    assert dtypes(capability) == expected
+
+
+def test_this_machine_answers() -> None:
+    found = facts()
+    assert found.host_memory_bytes > 2**28
+    assert found.cpus >= 1
+    assert found.disk_free_bytes is not None
+    assert all(gpu.memory_bytes > 0 and gpu.name for gpu in found.gpus)
+
+
+def test_asking_a_machine_without_a_driver_imports_no_nvml_and_is_quick() -> None:
+    code = (
+        "import sys, time; start = time.perf_counter()\n"
+        "from launcher import machine; took = time.perf_counter() - start\n"
+        "machine._driver = lambda: False\n"
+        "assert machine.facts().gpus == ()\n"
+        "assert 'pynvml' not in sys.modules and 'torch' not in sys.modules\n"
+        "print(took)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert float(run.stdout) < 1.0  # The figure itself is measured in benchmarks/.
+
+
+class FakeNvml:
+    """Stands in for pynvml: a plain GPU and one that is cut into two MIG slices."""
+
+    class NVMLError(Exception):
+        """As pynvml's."""
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:  # noqa: N802
+        return f"gpu{index}"
+
+    def nvmlDeviceGetCudaComputeCapability(self, handle: str) -> list[int]:  # noqa: N802
+        return [9, 0]
+
+    def nvmlDeviceGetMigMode(self, handle: str) -> list[int]:  # noqa: N802
+        if handle == "gpu0":
+            raise self.NVMLError("not supported")
+        return [1, 1]
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, handle: str) -> int:  # noqa: N802
+        return 3
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: str, number: int) -> str:  # noqa: N802
+        if number == 1:
+            raise self.NVMLError("not found")
+        return f"{handle}-slice{number}"
+
+    def nvmlDeviceGetMemoryInfo(self, handle: str) -> SimpleNamespace:  # noqa: N802
+        return SimpleNamespace(total=10 if "slice" in handle else 80)
+
+    def nvmlDeviceGetName(self, handle: str) -> str:  # noqa: N802
+        return f"Fake {handle}"
+
+    def nvmlDeviceGetUUID(self, handle: str) -> str:  # noqa: N802
+        return f"uuid-{handle}"
+
+
+def test_with_a_fake_nvml_mig_slices_stand_in_the_place_of_their_gpu() -> None:
+    nvml: Any = FakeNvml()
+    found = [entry for index in range(2) for entry in machine._devices(nvml, index)]
+    assert [(uuid, gpu.memory_bytes) for uuid, gpu in found] == [
+        ("uuid-gpu0", 80),
+        ("uuid-gpu1-slice0", 10),
+        ("uuid-gpu1-slice2", 10),
+    ]
+    assert {gpu.compute_capability for _, gpu in found} == {(9, 0)}
+
+
+@pytest.mark.parametrize(
+    ("visible", "positions"),
+    [
+        (None, [0, 1, 2]),
+        ("2,0", [2, 0]),
+        ("", []),
+        ("-1", []),
+        ("0,7,1", [0]),
+        ("GPU-b, GPU-a", [1, 0]),
+        ("GPU-x", []),
+    ],
+)
+def test_the_gpus_are_those_that_cuda_shows(visible: str | None, positions: list[int]) -> None:
+    assert machine._visible(["GPU-a1", "GPU-b2", "GPU-c3"], visible) == positions
+
+
+def limited(folder: Path, membership: str, limits: dict[str, str]) -> int:
+    """The memory under cgroup files with these contents."""
+    folder.mkdir()
+    (folder / "membership").write_text(membership)
+    for name, text in limits.items():
+        path = folder / "cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return host_memory(folder / "cgroup", folder / "membership")
+
+
+def test_the_limit_of_a_cgroup_counts_where_it_is_below_the_machines_memory(tmp_path: Path) -> None:
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    two = {"job/step/memory.max": "max\n", "job/memory.max": "1048576\n"}
+    assert limited(tmp_path / "two", "0::/job/step\n", two) == 1048576
+    one = {"memory/slurm/memory.limit_in_bytes": "2097152\n", "memory/memory.limit_in_bytes": "9223372036854771712\n"}
+    assert limited(tmp_path / "one", "4:memory:/slurm\n1:cpu:/\n", one) == 2097152
+    assert limited(tmp_path / "free", "0::/\n", {"memory.max": "max\n"}) == total
+    assert host_memory(tmp_path / "none", tmp_path / "none") == total
+
+
+@pytest.mark.parametrize(
+    ("name", "dtypes", "expected"),
+    [
+        ("gb200_nvl72", ("fp16", "bf16", "fp8"), (10, 0)),
+        ("v100_32g", ("fp16",), (7, 0)),
+        ("mine", ("fp16", "bf16", "fp8"), (9, 0)),
+        ("mine", ("fp16", "bf16"), (8, 0)),
+        ("mine", ("fp16",), (7, 0)),
+    ],
+)
+def test_the_name_of_a_gpu_tells_its_compute_capability_and_else_its_formats_the_first_that_has_them(
+    name: str, dtypes: tuple[str, ...], expected: tuple[int, int]
+) -> None:
+    hardware = make_spec("hardware=h100_80g", f"hardware.name={name}", f"hardware.dtypes=[{','.join(dtypes)}]").hardware
+    assert capability(hardware) == expected

@@ -1,0 +1,71 @@
+"""The error band: from the residuals of measured runs, written by a tool, and said aloud where they are another's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.memory import residuals
+from benchmarks.memory.row import Row
+from benchmarks.memory.scoring import judged
+from launcher.memory import band as module
+from launcher.memory.band import LEAST_ROWS, RESIDUALS, band
+from launcher.preflight import assess
+from launcher.preflight.report import as_text
+from tests.support.helpers import make_spec
+
+WORDS = ("model=1b", "hardware=h100_80g", "cluster.gpus_per_node=8")
+
+
+def test_the_committed_residuals_are_quantiles_in_order_with_their_origin() -> None:
+    content = json.loads(RESIDUALS.read_text())
+    assert {"what", "command", "date", "commit"} <= set(content)
+    rows = [*content["measured"].values(), *content["own_runs"].values()]
+    assert len(rows) > 3
+    assert all(0 < row["low"] <= row["median"] <= row["high"] for row in rows)
+
+
+def test_a_measured_framework_has_the_band_of_its_own_runs() -> None:
+    measured = json.loads(RESIDUALS.read_text())["measured"]["megatron"]
+    found = band("megatron", cuda=True)
+    assert (found.own, found.rows, found.low, found.high) == (True, measured["rows"], measured["low"], measured["high"])
+
+
+def test_one_that_is_not_measured_has_the_widest_and_the_answer_says_so() -> None:
+    found = band("deepspeed", cuda=True)
+    enough = [row for row in json.loads(RESIDUALS.read_text())["measured"].values() if row["rows"] >= LEAST_ROWS]
+    assert found.high - found.low == max(row["high"] - row["low"] for row in enough)
+    text = " ".join(as_text(assess.assess(make_spec("parallel=zero1", *WORDS))).split())
+    assert f"as wide as that of {found.whose}: too few runs of this kind were measured" in text
+
+
+def test_fsdp2_has_that_of_torchtitan_which_is_fsdp2_too_and_ddp_has_not() -> None:
+    measured = json.loads(RESIDUALS.read_text())["measured"]["Torchtitan"]
+    found = band("fsdp", cuda=True, runs_on="FSDP2")
+    assert (found.own, found.low, found.high) == (False, measured["low"], measured["high"])
+    text = " ".join(as_text(assess.assess(make_spec("parallel=fsdp", *WORDS))).split())
+    assert f", that of {measured['rows']} runs of Torchtitan, which is FSDP2 too)" in text
+    assert "too few runs of this kind were measured" in as_text(assess.assess(make_spec("parallel=ddp", *WORDS)))
+
+
+def test_on_the_cpu_it_is_that_of_the_workers_own_runs() -> None:
+    assert [band(name, cuda=False).own for name in ("fsdp", "deepspeed")] == [True, True]
+
+
+def test_the_residuals_are_measured_over_predicted_by_framework(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = make_spec("parallel=tp", *WORDS)
+    predicted = assess.estimated(spec).peak.allocated_bytes
+    items = [
+        judged(Row(name=str(share), spec=spec, measured={"allocated": predicted * share // 100}))
+        for share in range(90, 111)
+    ]
+    target = tmp_path / "residuals.json"
+    monkeypatch.setattr(residuals, "RESIDUALS", target)
+    residuals.write({"runs.csv": items})
+    row = json.loads(target.read_text())["measured"]["megatron"]
+    assert row == {"rows": 21, "low": 0.92, "median": 1.0, "high": 1.08, "files": ["runs.csv"], "engine": None}
+    assert module.RESIDUALS.parent == Path(module.__file__).parent

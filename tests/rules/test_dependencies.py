@@ -1,0 +1,74 @@
+"""The table of settings that mean something only beside another one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from launcher.config.catalog import shipped
+from launcher.preflight import assess
+from launcher.rules.dependencies import REFUSED, WARNED, Dependent
+from launcher.spec import edit
+from tests.support.helpers import make_spec
+from tests.support.rule_cases import ERRORS, WARNINGS
+
+ROWS = [*REFUSED, *WARNED]
+
+
+def _plain(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.path)
+def test_the_neutral_value_is_the_default_of_the_group(row: Dependent) -> None:
+    group, _, key = row.path.partition(".")
+    base: dict[str, Any] = yaml.safe_load((shipped("conf") / group / "_base.yaml").read_text())
+    assert base[key] == _plain(row.neutral)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.path)
+def test_what_a_row_needs_makes_its_key_active(row: Dependent) -> None:
+    assert row.active(make_spec(row.needs))
+
+
+def test_every_row_has_a_case_that_pins_its_message() -> None:
+    cases = {override.partition("=")[0] for case in (*ERRORS["dependencies"], *WARNINGS) for override in case}
+    assert len(ROWS) > 40
+    missing = [row.path for row in ROWS if not any(f"{key}.".startswith(f"{row.path}.") for key in cases)]
+    assert missing == []
+
+
+def test_ways_round_trip_every_kind_of_value() -> None:
+    spec = make_spec()
+    for path, value in {
+        "parallel.tensor": 4,
+        "save.async": True,
+        "train.eval_every": None,
+        "optimizer.lr": 0.1,
+    }.items():
+        text = edit.override(path, value)
+        changed = edit.applied(spec, text)
+        assert changed is not None
+        assert edit.value_at(changed, path) == value
+        assert make_spec(text) == changed
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["parallel=fsdp", "adapter.targets=[a,b]", "+backend.extra.wandb=1", "data=tokens data.path=x", "launch show data"],
+)
+def test_a_way_out_that_is_no_plain_setting_cannot_be_applied(text: str) -> None:
+    assert edit.applied(make_spec(), text) is None
+
+
+def test_a_way_out_of_several_settings_is_applied_as_a_whole() -> None:
+    changed = edit.applied(make_spec(), "train.steps=7 parallel.sequence=true")
+    assert changed == make_spec("train.steps=7", "parallel.sequence=true")
+
+
+def test_a_misspelt_key_of_an_engine_is_answered_with_the_nearest() -> None:
+    spec = make_spec("parallel=zero1", "+backend.extra.wall_clock_breakdwn=true")
+    (error,) = [error for error in assess.errors(spec) if error.path.startswith("backend.extra")]
+    assert error.way_out == ("+backend.extra.wall_clock_breakdown=true",)

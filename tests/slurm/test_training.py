@@ -1,0 +1,32 @@
+"""Training on a real Slurm: two jobs on one node, and the other engines on two nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from slurm.dev_cluster import Cluster
+from tests.support.slurm_runs import lines, losses, submit, succeeds
+from tests.support.training import SMALL
+
+
+def test_two_jobs_on_one_node_do_not_meet(cluster: Cluster) -> None:
+    words = (*SMALL, "cluster.gpus_per_node=1", "train.micro_batch_size=4", "parallel=fsdp", "train.steps=5")
+    both = [submit(name, *words, "cluster.extra.nodelist=node3") for name in ("one", "other")]
+    for run in both:
+        succeeds(run, 300)
+    assert losses(both[0]) == losses(both[1])
+    assert len(losses(both[0])) == 5
+
+
+@pytest.mark.parametrize(
+    "engine", [("parallel=zero3",), ("parallel=tp", "parallel.tensor=2")], ids=["zero3", "megatron"]
+)
+def test_the_other_engines_train_on_two_nodes(cluster: Cluster, engine: tuple[str, ...]) -> None:
+    world = ("cluster.nodes=2", "cluster.gpus_per_node=2", "train.micro_batch_size=2")
+    run = submit("other", *SMALL, *world, "train.steps=5", *engine)
+    succeeds(run, 400)
+    found: list[dict[str, Any]] = lines(run)
+    assert [line["step"] for line in found] == [1, 2, 3, 4, 5]
+    assert found[-1]["loss"] < found[0]["loss"]

@@ -1,0 +1,106 @@
+"""``parse``: every error at once with path, rule and way out; ``to_dict`` its inverse."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from launcher.errors import ConfigErrors
+from launcher.spec.parse import known_keys, parse, to_dict
+from tests.support.helpers import make_spec
+
+BASE = to_dict(make_spec("model=tiny"))
+
+
+def errors_of(**changes: object) -> dict[str, tuple[str, tuple[str, ...]]]:
+    config: dict[str, Any] = deepcopy(BASE)
+    for path, value in changes.items():
+        group, _, key = path.partition("__")
+        if key:
+            config[group][key] = value
+        else:
+            config[group] = value
+    with pytest.raises(ConfigErrors) as caught:
+        parse(config)
+    return {error.path: (error.rule, error.way_out) for error in caught.value.errors}
+
+
+@pytest.mark.parametrize("words", [("model=tiny",), ("parallel=zero3", "adapter=lora"), ("cluster=slurm",)])
+def test_a_specification_survives_the_round_trip(words: tuple[str, ...]) -> None:
+    spec = make_spec(*words)
+    assert parse(to_dict(spec)) == spec
+
+
+def test_wrong_types_values_and_ranges_are_all_named_at_once() -> None:
+    found = errors_of(
+        train__steps="many",
+        train__compile=1,
+        checkpointing__mode="ful",
+        optimizer__lr=float("nan"),
+        optimizer__beta1=1.5,
+        adapter__targets="q_proj",
+        backend__name="deepspede",
+        cluster__environment=3,
+        zero__stage=4,
+        save__every=0,
+    )
+    assert found == {
+        "train.steps": ("must be an integer of at least 1", ()),
+        "train.compile": ("must be true or false", ("train.compile=true", "train.compile=false")),
+        "checkpointing.mode": ("must be one of none, selective, full", ("checkpointing.mode=full",)),
+        "optimizer.lr": ("must be a number above 0", ()),
+        "optimizer.beta1": ("must be a number from 0 to 1", ("optimizer.beta1=1",)),
+        "adapter.targets": ("must be a list, each text of one line", ()),
+        "backend.name": ("must be one of deepspeed, fsdp, megatron", ("backend.name=deepspeed",)),
+        "cluster.environment": ("must be a mapping of names to values", ()),
+        "zero.stage": ("must be an integer from 0 to 3", ("zero.stage=3",)),
+        "save.every": ("must be an integer of at least 1 or null", ("save.every=1",)),
+    }
+
+
+def test_unknown_and_missing_keys_are_named() -> None:
+    config: dict[str, Any] = deepcopy(BASE)
+    config["train"]["stpes"] = 3
+    del config["train"]["seed"]
+    config["model"]["hidden_size"] = "???"
+    with pytest.raises(ConfigErrors) as caught:
+        parse(config)
+    found = {error.path: (error.rule, error.way_out) for error in caught.value.errors}
+    assert found["train.stpes"] == ("there is no such key", ("train.steps=3",))
+    assert found["train.seed"][0] == "must be set"
+    assert found["model.hidden_size"] == ("must be set", ("model.hidden_size=...",))
+
+
+def test_a_group_that_is_no_mapping_is_named() -> None:
+    assert errors_of(train=3)["train"][0] == "a group of keys is expected here"
+
+
+def test_integers_are_numbers_and_numbers_are_names() -> None:
+    config: dict[str, Any] = deepcopy(BASE)
+    config["optimizer"]["lr"] = 1
+    config["run"]["name"] = 7
+    spec = parse(config)
+    assert spec.optimizer.lr == 1.0
+    assert spec.run.name == "7"
+
+
+def test_every_key_of_the_specification_is_known() -> None:
+    keys = known_keys()
+    assert {"model.family", "save.async", "script", "zero.stage"} <= keys
+    assert "save.asynchronous" not in keys
+
+
+def test_the_hash_names_what_the_run_is_and_not_where_it_goes() -> None:
+    one = make_spec("model=tiny")
+    assert one.hash == make_spec("model=tiny", "run.name=elsewhere").hash
+    assert one.hash != make_spec("model=tiny", "train.seed=1").hash
+
+
+def test_nothing_below_an_open_node_breaks_a_line_of_the_batch_script() -> None:
+    config = to_dict(make_spec("model=tiny"))
+    config["cluster"]["extra"] = {"comment": "a\nb"}  # type: ignore[index]
+    with pytest.raises(ConfigErrors) as caught:
+        parse(config)
+    assert [error.path for error in caught.value.errors] == ["cluster.extra"]

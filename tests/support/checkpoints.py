@@ -1,0 +1,47 @@
+"""What a checkpoint of a real run is worth: the loss on held-out samples of what it holds, and of what it exported."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from launcher.spec.parse import parse
+from launcher.worker.data.corpus import Part, Synthetic, split
+from launcher.worker.data.order import Order
+
+
+def exported(folder: Path) -> Any:
+    transformers = pytest.importorskip("transformers")
+    return transformers.AutoModelForCausalLM.from_pretrained(folder)
+
+
+def held_out_loss(model: Any, directory: Path) -> float:
+    """What the worker evaluates at the end of a run, computed here from its specification."""
+    spec = parse(json.loads((directory / "spec.json").read_text()))
+    whole = Synthetic(spec.model.vocab_size, spec.sequence_length, spec.train.seed)
+    _, part = split(whole, spec.data.eval_fraction)
+    rows = torch.stack([
+        torch.from_numpy(row) for row in evaluated(part, spec.train.eval_steps, spec.global_batch_size)
+    ])
+    with torch.no_grad():
+        logits = model(input_ids=rows[:, :-1]).logits
+    return float(torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten()))
+
+
+def evaluated(part: Part, steps: int, batch: int) -> Iterator[Any]:
+    order = Order(
+        size=part.size,
+        seed=0,
+        shuffle=False,
+        global_batch_size=batch,
+        micro_batch_size=batch,
+        data_rank=0,
+        data_ranks=1,
+    )
+    for step in range(1, steps + 1):
+        yield from (part.sample(index) for index in order.samples(step)[0])

@@ -1,0 +1,42 @@
+"""What many tests need: a specification from overrides, and golden files."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from pathlib import Path
+
+from launcher.config.catalog import Catalog
+from launcher.config.request import Request, request
+from launcher.machine import Machine
+from launcher.spec import RunSpec
+
+ROOT = Path(__file__).parents[2]
+"""The checkout."""
+
+GOLDEN = ROOT / "tests" / "golden"
+ACCEPT = "LAUNCH_ACCEPT_GOLDEN"
+
+CPU_HOST = Machine(gpus=(), host_memory_bytes=24 * 2**30, disk_free_bytes=80 * 2**30, cpus=2)
+"""A machine that the tests do not depend on being this one: no GPU, 24 GiB."""
+
+
+def ask(*overrides: str, folder: Path | None = None) -> Request:
+    """Compose and parse as the commands do, on the pinned machine."""
+    return request(overrides, facts=CPU_HOST, catalog=Catalog(folder=folder or Path.cwd()))
+
+
+def make_spec(*overrides: str, folder: Path | None = None) -> RunSpec:
+    """The specification of a command line; errors are raised. No rules are checked."""
+    return ask(*overrides, folder=folder).require()
+
+
+def assert_golden(name: str, text: str) -> None:
+    """Compare generated text with ``tests/golden/<name>``; the failure shows the difference and how to accept it."""
+    path = GOLDEN / name
+    if os.environ.get(ACCEPT):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    expected = path.read_text() if path.exists() else ""
+    difference = "".join(difflib.unified_diff(expected.splitlines(True), text.splitlines(True), str(path), "generated"))
+    assert expected == text, f"{difference}\nTo accept it: {ACCEPT}=1 pytest -k <this test>"

@@ -1,0 +1,125 @@
+"""Real training in tests: recorded runs in ranks of their own, with no launcher in between."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from launcher.preflight import plan
+from launcher.spec import RunSpec
+from launcher.spec.parse import to_dict
+from tests.support import ranks as ranks_of_a_job
+from tests.support import train_many
+from tests.support.helpers import ROOT, make_spec
+
+SMALL = (
+    "model=tiny",
+    "model.num_hidden_layers=2",
+    "model.hidden_size=64",
+    "model.intermediate_size=96",
+    "model.num_attention_heads=4",
+    "model.num_key_value_heads=2",
+    "precision=fp32",
+    "data=synthetic",
+    "train.sequence_length=32",
+    "train.global_batch_size=8",
+    "train.steps=20",
+    "optimizer.lr=3e-3",
+    "save.last=false",
+)
+"""A model and a task that are learnt in seconds; overrides that a test gives come after these."""
+
+GPT = (
+    "model.family=gpt",
+    "model.hidden_act=gelu_new",
+    "model.normalization=layernorm",
+    "model.position_embedding=learned",
+    "model.attention_bias=true",
+    "model.mlp_bias=true",
+    "model.tie_word_embeddings=true",
+)
+"""GPT-2's kind of block, over the sizes of a Llama-style model."""
+
+MOE = (
+    "model.family=moe",
+    "model.num_experts=4",
+    "model.num_experts_per_tok=2",
+    "model.moe_intermediate_size=48",
+)
+"""Four experts in place of each MLP."""
+
+
+def prepare(directory: Path, *overrides: str, ranks: int) -> RunSpec:
+    """Write ``spec.json`` and the job's files into a new run directory, as the launcher's record does."""
+    spec = make_spec(*SMALL, f"cluster.gpus_per_node={ranks}", "train.micro_batch_size=4", *overrides)
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "logs").mkdir(exist_ok=True)
+    (directory / "spec.json").write_text(json.dumps(to_dict(spec)))
+    for name, text in plan.translate(spec, python=sys.executable).at(str(directory)).files.items():
+        (directory / name).write_text(text)
+    return spec
+
+
+def argv(directory: Path, spec: RunSpec, ranks: int) -> list[str]:
+    """The torchrun command of a recorded run."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    return [*torchrun, "-m", "--", f"launcher.worker.{spec.backend.name}", "--run", str(directory)]
+
+
+def environment() -> dict[str, str]:
+    """What the launcher would set."""
+    wanted = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "DS_ACCELERATOR": "cpu", "LAUNCH_CACHE": ""}
+    root = str(ROOT)
+    return {**os.environ, **wanted, "PYTHONPATH": root}
+
+
+def train_all(folder: Path, runs: Mapping[str, Sequence[str]], *, ranks: int) -> dict[str, list[float]]:
+    """Train several runs in the same ranks, one after the other; the losses of each.
+
+    Args:
+        folder: Each run gets a directory of its name in it.
+        runs: Overrides by name, all for one backend.
+        ranks: CPU processes.
+    """
+    specs = {name: prepare(folder / name, *overrides, ranks=ranks) for name, overrides in runs.items()}
+    backends = {spec.backend.name for spec in specs.values()}
+    assert len(backends) == 1, f"one backend at a time, not {backends}"
+    places = [f"{folder / name}:{port}" for name, port in zip(runs, _free_ports(len(runs)), strict=True)]
+    arguments = [f"launcher.worker.{backends.pop()}.__main__", *places]
+    ranks_of_a_job.run(train_many.main, arguments, count=ranks, environment=environment(), log=folder / "ranks.log")
+    return {name: losses(folder / name) for name in runs}
+
+
+def _free_ports(count: int) -> list[int]:
+    """Of those that no system gives away by itself, since most are used minutes after they were looked for."""
+    found: list[int] = []
+    for port in random.sample(range(20_000, 32_000), 10 * count):
+        with socket.socket() as each, contextlib.suppress(OSError):
+            each.bind(("127.0.0.1", port))
+            found.append(port)
+    return found[:count]
+
+
+def lines(directory: Path) -> list[dict[str, Any]]:
+    """``metrics.jsonl`` as it is."""
+    return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+
+
+def losses(directory: Path) -> list[float]:
+    """The loss of each step that has a line."""
+    return [line["loss"] for line in lines(directory) if "loss" in line]
+
+
+def error(directory: Path) -> str:
+    """The message of the first error that a rank wrote."""
+    written = sorted((directory / "logs").glob("error.rank*.json"), key=lambda path: path.stat().st_mtime_ns)
+    assert written, "no rank wrote an error"
+    message: str = json.loads(written[0].read_text())["message"]
+    return message

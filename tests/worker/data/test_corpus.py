@@ -1,0 +1,208 @@
+"""Corpora in one process: what they hold, and what is said of files that hold none."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from launcher.worker import memory
+from launcher.worker.data import batches, sources
+from launcher.worker.data.corpus import Synthetic, TokenFiles, split
+from launcher.worker.engine import Context
+from launcher.worker.errors import DataError
+from tests.support.helpers import make_spec
+
+
+@pytest.fixture(scope="module", autouse=True)
+def alone() -> Iterator[None]:
+    """A process group of one, as the corpora are opened by all ranks together."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+    yield
+    dist.destroy_process_group()
+
+
+def context(directory: Path, *overrides: str, rank: int = 0) -> Context:
+    spec = make_spec("model=tiny", "precision=fp32", "train.sequence_length=16", *overrides)
+    device = torch.device("cpu")
+    return Context(
+        spec=spec, directory=directory, rank=rank, world=spec.gpus, device=device, memory=memory.tracker(device)
+    )
+
+
+def text(folder: Path, **files: bytes) -> str:
+    folder.mkdir(exist_ok=True)
+    for name, content in files.items():
+        (folder / f"{name}.txt").write_bytes(content)
+    return f"data.path={folder}"
+
+
+def test_the_synthetic_rows_follow_from_the_seed_and_can_be_learnt() -> None:
+    row = Synthetic(256, 8, seed=3).sample(5)
+    assert row.tolist() == Synthetic(256, 8, seed=3).sample(5).tolist()
+    assert all((5 * a + 1) % 256 == b for a, b in itertools.pairwise(row))
+    assert row.tolist() != Synthetic(256, 8, seed=4).sample(5).tolist()
+
+
+def test_text_becomes_its_bytes_in_the_order_of_the_files(tmp_path: Path) -> None:
+    place = text(tmp_path / "t", a=b"abcdefghijklmnop", b="qrstuvwxyz\u00e4".encode() * 3)
+    found = sources.corpus(context(tmp_path, "data=text", place))
+    assert found.size == (16 + 36 - 1) // 16
+    assert bytes(found.sample(0).astype(np.uint8)) == b"abcdefghijklmnopq"
+    assert bytes(found.sample(1).astype(np.uint8))[:4] == b"qrst"
+
+
+def test_a_corpus_is_tokenised_once(tmp_path: Path) -> None:
+    place = text(tmp_path / "t", a=b"x" * 64)
+    sources.corpus(context(tmp_path, "data=text", place))
+    (made,) = (tmp_path / "cache").iterdir()
+    before = made.stat().st_mtime_ns
+    sources.corpus(context(tmp_path, "data=text", place))
+    assert [path.stat().st_mtime_ns for path in (tmp_path / "cache").iterdir()] == [before]
+
+
+def test_a_cache_folder_is_shared_by_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(sources.CACHE, str(tmp_path / "shared"))
+    sources.corpus(context(tmp_path, "data=text", text(tmp_path / "t", a=b"x" * 64)))
+    assert len(list((tmp_path / "shared" / "corpora").iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({}, "data.path={path}: no file matches"),
+        ({"a": b"", "b": b""}, "data.path={path}: every file that matches is empty"),
+        (
+            {"a": b"good", "b": b"\x7fELF\xff\xfe"},
+            "data.path: {path}/b.txt is not UTF-8 text (byte 4 cannot be decoded): name text files, or data=tokens for "
+            "files of token ids",
+        ),
+        (
+            {"a": b"zero\0byte"},
+            "data.path: {path}/a.txt holds zero bytes, so it is no text: name text files, or data=tokens",
+        ),
+        (
+            {"a": b"short"},
+            "data.path holds 5 tokens in 1 files, and one sample needs 17 (train.sequence_length=16 and one more): "
+            "name more data or set a shorter length",
+        ),
+    ],
+    ids=["missing", "empty", "binary", "zero", "short"],
+)
+def test_bad_text_is_named(tmp_path: Path, files: dict[str, bytes], message: str) -> None:
+    place = text(tmp_path / "t", **files)
+    with pytest.raises(DataError) as caught:
+        sources.corpus(context(tmp_path, "data=text", place))
+    assert str(caught.value) == message.format(path=tmp_path / "t")
+
+
+def test_token_files_are_read_end_to_end(tmp_path: Path) -> None:
+    np.arange(20, dtype=np.uint16).tofile(tmp_path / "a.bin")
+    np.arange(20, 51, dtype=np.uint16).tofile(tmp_path / "b.bin")
+    found = TokenFiles([tmp_path / "a.bin", tmp_path / "b.bin"], "uint16", length=10, vocabulary=100)
+    assert found.size == 5
+    assert [found.sample(index).tolist() for index in range(5)] == [
+        list(range(start, start + 11)) for start in range(0, 50, 10)
+    ]
+
+
+def test_a_token_outside_of_the_vocabulary_is_named(tmp_path: Path) -> None:
+    np.arange(40, dtype=np.uint16).tofile(tmp_path / "a.bin")
+    found = TokenFiles([tmp_path / "a.bin"], "uint16", length=10, vocabulary=25)
+    found.sample(0)
+    with pytest.raises(
+        DataError, match=r"token id 30, and the model has rows for ids below model.vocab_size=25: check"
+    ):
+        found.sample(2)
+
+
+def test_a_token_file_that_ends_within_a_token_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(b"12345")
+    with pytest.raises(DataError, match=r"a\.bin has 5 bytes, which is no multiple of 2 \(uint16\)"):
+        TokenFiles([tmp_path / "a.bin"], "uint16", length=1, vocabulary=2**16)
+
+
+def test_the_end_of_the_corpus_is_held_out() -> None:
+    training, held_out = split(Synthetic(256, 4, 1, size=200), 0.1)
+    assert (training.size, held_out.size) == (180, 20)
+    assert held_out.sample(0).tolist() == Synthetic(256, 4, 1).sample(180).tolist()
+
+
+def test_a_corpus_too_small_to_hold_something_out_is_refused() -> None:
+    with pytest.raises(DataError, match=r"the corpus has 1 samples and data.eval_fraction=0.5 holds 1 of them out"):
+        split(Synthetic(256, 4, 1, size=1), 0.5)
+
+
+def test_two_ranks_get_different_rows_which_are_those_of_one(tmp_path: Path) -> None:
+    def rows(rank: int, ranks: int) -> list[list[int]]:
+        world = (f"cluster.gpus_per_node={ranks}", "parallel=ddp", "train.global_batch_size=4", "data=synthetic")
+        found = batches(context(tmp_path, *world, rank=rank)).training(first=3, last=3)
+        return [row for _, micro_batches in found for tokens in micro_batches for row in tokens.tolist()]
+
+    first, second, both = rows(0, 2), rows(1, 2), rows(0, 1)
+    assert len(first) == len(second) == 2
+    assert not [row for row in first if row in second]
+    assert sorted(first + second) == sorted(both)
+
+
+def test_tensor_parallel_ranks_get_the_same_rows(tmp_path: Path) -> None:
+    world = ("parallel=fsdp_tp", "cluster.gpus_per_node=4", "data=synthetic")
+    shares = [next(batches(context(tmp_path, *world, rank=rank)).training(first=1, last=1))[1] for rank in range(4)]
+    assert torch.equal(shares[0][0], shares[1][0])
+    assert torch.equal(shares[2][0], shares[3][0])
+    assert not torch.equal(shares[0][0], shares[2][0])
+
+
+def test_reading_ahead_changes_nothing(tmp_path: Path) -> None:
+    plain, ahead = (
+        list(batches(context(tmp_path, "data=synthetic", f"data.workers={workers}")).training(first=2, last=5))
+        for workers in (0, 2)
+    )
+    assert [step for step, _ in plain] == [2, 3, 4, 5]
+    for (step, rows), (other, same) in zip(plain, ahead, strict=True):
+        assert step == other
+        assert torch.equal(torch.stack(rows), torch.stack(same))
+
+
+def test_a_saved_data_set_is_read(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    datasets.Dataset.from_dict({"story": ["once upon a time", "there was a launcher"]}).save_to_disk(tmp_path / "d")
+    place = ("data=huggingface", f"data.path={tmp_path / 'd'}", "data.column=story")
+    found = sources.corpus(context(tmp_path, *place))
+    assert bytes(found.sample(0).astype(np.uint8)) == b"once upon a timet"
+    with pytest.raises(DataError, match=r"data.column=text: .* has the columns story"):
+        sources.corpus(context(tmp_path, *place[:2]))
+
+
+def test_a_tokenizer_is_read_from_a_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "words"
+    folder.mkdir()
+    words = {"[UNK]": 0, "the": 1, "launcher": 2, "fits": 3}
+    content = {
+        "version": "1.0",
+        "added_tokens": [],
+        "pre_tokenizer": {"type": "Whitespace"},
+        "model": {"type": "WordLevel", "vocab": words, "unk_token": "[UNK]"},
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
+    place = text(tmp_path / "t", a=b"the launcher fits the launcher " * 8)
+    found = sources.corpus(context(tmp_path, "data=text", place, f"data.tokenizer={folder}"))
+    assert found.sample(0).tolist()[:5] == [1, 2, 3, 1, 2]
+
+
+def test_a_missing_tokenizer_is_named(tmp_path: Path) -> None:
+    place = text(tmp_path / "t", a=b"x" * 64)
+    with pytest.raises(DataError, match=r"data.tokenizer=/nowhere: there is no such folder"):
+        sources.corpus(context(tmp_path, "data=text", place, "data.tokenizer=/nowhere"))
+
+
+def test_no_cache_folder_is_the_default() -> None:
+    assert not os.environ.get(sources.CACHE), f"unset {sources.CACHE} to run the tests"

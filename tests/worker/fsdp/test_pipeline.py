@@ -1,0 +1,164 @@
+"""Pipeline stages of the FSDP worker lose what one process does (fp32, CPU)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from launcher.preflight.assess import estimated
+from launcher.spec.parse import parse
+from tests.support.checkpoints import exported, held_out_loss
+from tests.support.training import GPT, MOE, lines, train_all
+
+TOLERANCE = 2e-5
+"""Relative, over ten steps."""
+
+STEPS, SAVED = 10, 5
+LEARNT = ("model.num_hidden_layers=4", f"train.steps={STEPS}", f"train.eval_every={STEPS}", "optimizer.clip=0.1")
+LLAMA = LEARNT
+TIED = (*LEARNT, "model.tie_word_embeddings=true", "model.qk_norm=true")
+GPT2 = (*LEARNT, *GPT, "model.num_key_value_heads=4")
+MIXTRAL = (*LEARNT, *MOE)
+LORA = (*LEARNT, "adapter=lora", "adapter.rank=4")
+
+DDP = ("parallel=ddp", "parallel.pipeline=2")
+FSDP = ("parallel=fsdp_pp",)
+INTERLEAVED = ("parallel.schedule=interleaved", "parallel.virtual_pipeline=2")
+
+ONE_RANK = {
+    "llama": ("parallel=ddp", *LLAMA),
+    "tied": ("parallel=ddp", *TIED),
+    "gpt2": ("parallel=ddp", *GPT2),
+    "moe": ("parallel=ddp", *MIXTRAL),
+    "lora": ("parallel=ddp", *LORA),
+}
+TWO_RANKS = {
+    "llama-1f1b": (*DDP, *LLAMA, "train.micro_batch_size=2"),
+    "llama-gpipe": (*FSDP, *LLAMA, "parallel.schedule=gpipe", "train.micro_batch_size=2"),
+    "llama-gpipe_one": (*DDP, *LLAMA, "parallel.schedule=gpipe", "train.micro_batch_size=8"),
+    "llama-interleaved": (*FSDP, *LLAMA, *INTERLEAVED, "train.micro_batch_size=1", "checkpointing=full"),
+    "llama-uneven": (*FSDP, *LLAMA, "parallel.first_stage_layers=1", "parallel.last_stage_layers=3"),
+    "llama-chunked": (*DDP, *LLAMA, "train.loss=chunked", "train.loss_chunk=50", "checkpointing=selective"),
+    "llama-offloaded": (*FSDP, *LLAMA, "zero.offload_parameters=cpu"),
+    "tied-1f1b": (*DDP, *TIED, "save.export=safetensors"),
+    "gpt2-1f1b": (*FSDP, *GPT2),
+    "gpt2-interleaved": (*DDP, *GPT2, *INTERLEAVED),
+    "moe-1f1b": (*DDP, *MIXTRAL),
+    "lora-1f1b": (*FSDP, *LORA, "save.export=safetensors"),
+}
+FOUR_RANKS = {
+    "llama-fsdp": (*FSDP, *LLAMA, "train.micro_batch_size=1", f"save.every={SAVED}", "save.export=safetensors"),
+    "llama-zero2": (*FSDP, *LLAMA, *INTERLEAVED, "zero=2", "train.micro_batch_size=2"),
+    "llama-unsynchronised": (*FSDP, *LLAMA, "backend.micro_step_sync=false", "train.micro_batch_size=1"),
+    "llama-ddp": (*DDP, *LLAMA, "train.micro_batch_size=1"),
+    "llama-tensor": ("parallel=fsdp_tp", "parallel.pipeline=2", *LLAMA),
+    "llama-tensor_replicated": ("parallel=fsdp_tp", "parallel.pipeline=2", *LLAMA, "parallel.sequence=false"),
+    "llama-four_stages": (*DDP, "parallel.pipeline=4", *LLAMA, "train.micro_batch_size=1"),
+    "tied-fsdp": (*FSDP, *TIED, "train.micro_batch_size=1", f"save.every={SAVED}"),
+    "tied-tensor": ("parallel=fsdp_tp", "parallel.pipeline=2", *TIED),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def four(folder: Path) -> Mapping[str, list[float]]:
+    return train_all(folder / "four", FOUR_RANKS, ranks=4)
+
+
+def elsewhere(folder: Path, name: str) -> str:
+    return f"save.load={folder}/four/{name}/checkpoints/step-{SAVED:08d}"
+
+
+@pytest.fixture(scope="module")
+def two(folder: Path, four: Mapping[str, list[float]]) -> Mapping[str, list[float]]:
+    """On two ranks, and the checkpoints of two stages of two ranks goes on with other degrees."""
+    resumed = {
+        "resumed-sharded": ("parallel=fsdp", *LLAMA, elsewhere(folder, "llama-fsdp")),
+        "resumed-tied": (*DDP, *INTERLEAVED, *TIED, elsewhere(folder, "tied-fsdp")),
+        "resumed-weights": (*FSDP, *LLAMA, f"model.weights={folder}/four/llama-fsdp/export"),
+    }
+    return train_all(folder / "two", {**TWO_RANKS, **resumed}, ranks=2)
+
+
+@pytest.fixture(scope="module")
+def one(folder: Path, four: Mapping[str, list[float]]) -> Mapping[str, list[float]]:
+    weights = f"model.weights={folder}/four/llama-fsdp/export"
+    resumed = {"weights": ("parallel=ddp", *LLAMA, weights)}
+    return train_all(folder / "one", {**ONE_RANK, **resumed}, ranks=1)
+
+
+@pytest.mark.parametrize("name", TWO_RANKS)
+def test_two_stages_lose_what_one_process_does(
+    name: str, one: Mapping[str, list[float]], two: Mapping[str, list[float]], folder: Path
+) -> None:
+    compare(folder, "two", name)
+
+
+@pytest.mark.parametrize("name", FOUR_RANKS)
+def test_stages_with_another_axis_lose_what_one_process_does(
+    name: str, one: Mapping[str, list[float]], four: Mapping[str, list[float]], folder: Path
+) -> None:
+    compare(folder, "four", name)
+
+
+def compare(folder: Path, ranks: str, name: str) -> None:
+    """Losses and gradient norms of every step, and the evaluation."""
+    found, expected = lines(folder / ranks / name), lines(folder / "one" / name.partition("-")[0])
+    assert len(found) == STEPS
+    for key in ("loss", "grad_norm"):
+        assert [line[key] for line in found] == pytest.approx([line[key] for line in expected], rel=TOLERANCE), key
+    assert found[-1]["eval_loss"] == pytest.approx(expected[-1]["eval_loss"], rel=TOLERANCE)
+
+
+def test_a_checkpoint_of_stages_goes_on_with_other_degrees(
+    one: Mapping[str, list[float]], two: Mapping[str, list[float]]
+) -> None:
+    assert two["resumed-sharded"] == pytest.approx(one["llama"][SAVED:], rel=TOLERANCE)
+    assert two["resumed-tied"] == pytest.approx(one["tied"][SAVED:], rel=TOLERANCE)
+
+
+def test_stages_start_from_an_export_of_stages(one: Mapping[str, list[float]], two: Mapping[str, list[float]]) -> None:
+    assert one["weights"][0] < one["llama"][-1] * 1.05 < one["llama"][0]
+    assert two["resumed-weights"] == pytest.approx(one["weights"], rel=TOLERANCE)
+
+
+def test_an_export_of_stages_computes_in_transformers_what_they_did(
+    folder: Path, two: Mapping[str, list[float]]
+) -> None:
+    for directory in (folder / "four" / "llama-fsdp", folder / "two" / "tied-1f1b"):
+        evaluation = lines(directory)[-1]["eval_loss"]
+        assert held_out_loss(exported(directory / "export"), directory) == pytest.approx(evaluation, rel=1e-5)
+
+
+def test_an_adapter_of_stages_is_exported_whole(folder: Path, two: Mapping[str, list[float]]) -> None:
+    from safetensors import safe_open
+
+    with safe_open(folder / "two" / "lora-1f1b" / "export" / "adapter_model.safetensors", framework="pt") as content:
+        found = {name.partition(".layers.")[2].partition(".")[0] for name in content.keys()}  # noqa: SIM118
+    assert found == {"0", "1", "2", "3"}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "name"),
+    [("two", name) for name in TWO_RANKS if "offloaded" not in name] + [("four", name) for name in FOUR_RANKS],
+)
+def test_each_stage_takes_about_what_is_predicted(
+    ranks: str, name: str, two: Mapping[str, list[float]], four: Mapping[str, list[float]], folder: Path
+) -> None:
+    directory = folder / ranks / name
+    spec = parse(json.loads((directory / "spec.json").read_text()))
+    measured = json.loads((directory / "memory.json").read_text())["ranks"]
+    together = spec.gpus // spec.parallel.pipeline
+    predicted = estimated(spec).ranks
+    assert len(predicted) == spec.parallel.pipeline
+    for stage in predicted:
+        own = measured[stage.stage * together : (stage.stage + 1) * together]
+        assert stage.static_bytes == pytest.approx(max(rank["static_bytes"] for rank in own), rel=0.01)
+        assert 0.94 < stage.allocated_bytes / max(rank["peak_allocated_bytes"] for rank in own) < 1.3

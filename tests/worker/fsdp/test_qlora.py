@@ -1,0 +1,148 @@
+"""QLoRA in real runs on the CPU: 4-bit bases on two ranks, resumed on one, exported, measured."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from launcher.spec import RunSpec
+from launcher.spec.parse import parse
+from launcher.worker import memory
+from launcher.worker.engine import Context
+from launcher.worker.fsdp import engine
+from tests.support import training
+from tests.support.adapters import LINEARS, first_rank
+from tests.support.checkpoints import held_out_loss
+from tests.support.helpers import make_spec
+
+SAVED = 8
+SIZES = ("model.intermediate_size=128",)
+LORA = (*SIZES, "adapter.rank=16", "optimizer.lr=1e-2", "train.eval_every=20")
+SAVING = (f"save.every={SAVED}", "save.keep=3", "save.last=true")
+CODES_BYTES = 2 * len(LINEARS) * 4 * (16 + 256 + 1 + 32)
+"""Tables of 16 and 256 values and an offset beside the weights of each linear of two layers, and what is rounded up."""
+
+
+@dataclass(frozen=True)
+class Runs:
+    folder: Path
+    losses: dict[str, list[float]]
+
+
+def overrides(folder: Path) -> dict[str, tuple[str, ...]]:
+    """Runs by name; the first exports the weights that the others start from."""
+    base = (*LORA, f"model.weights={folder}/whole/export")
+    qlora = ("adapter=qlora", *base)
+    simple = ("precision=bf16", "adapter.double_quant=false")
+    return {
+        "whole": (*SIZES, "parallel=ddp", "train.steps=8", "save.export=safetensors"),
+        "lora": ("parallel=ddp", "adapter=lora", *base),
+        "ddp": ("parallel=ddp", *qlora, *SAVING, "save.export=safetensors"),
+        "fsdp": ("parallel=fsdp", *qlora, *SAVING),
+        "ddp_bf16": ("parallel=ddp", *qlora, *simple),
+        "fsdp_bf16": ("parallel=fsdp", *qlora, *simple),
+        "full": ("parallel=fsdp", *qlora, "checkpointing=full"),
+        "selective": ("parallel=ddp", *qlora, "checkpointing=selective"),
+    }
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    folder = tmp_path_factory.mktemp("runs")
+    return Runs(folder, training.train_all(folder, overrides(folder), ranks=2))
+
+
+def spec_of(runs: Runs, name: str) -> RunSpec:
+    return parse(json.loads((runs.folder / name / "spec.json").read_text()))
+
+
+def test_an_adapter_learns_beside_4_bit_weights_nearly_what_it_learns_beside_whole_ones(runs: Runs) -> None:
+    losses = runs.losses["ddp"]
+    assert sum(losses[-5:]) < sum(losses[:5]) - 0.5
+    assert losses == pytest.approx(runs.losses["lora"], rel=0.01)
+    assert losses != pytest.approx(runs.losses["lora"], rel=1e-5), "the weights were not quantised"
+
+
+@pytest.mark.parametrize("name", ["fsdp", "full", "selective"])
+def test_sharding_and_recomputation_change_no_loss(runs: Runs, name: str) -> None:
+    assert runs.losses[name] == pytest.approx(runs.losses["ddp"], rel=1e-5)
+
+
+def test_products_in_bf16_with_plain_constants_lose_about_the_same(runs: Runs) -> None:
+    for name in ("ddp_bf16", "fsdp_bf16"):
+        assert runs.losses[name] == pytest.approx(runs.losses["ddp"], rel=0.01)
+        assert runs.losses[name] != runs.losses["ddp"]
+
+
+def test_a_run_goes_on_from_its_checkpoint_on_one_rank(runs: Runs, tmp_path: Path) -> None:
+    wanted = {}
+    for name in ("ddp", "fsdp"):
+        shutil.copytree(runs.folder / "fsdp", tmp_path / name)
+        for path in (tmp_path / name / "checkpoints").glob("step-*"):
+            if path.name != f"step-{SAVED:08d}":
+                shutil.rmtree(path)
+            else:
+                assert sum(file.stat().st_size for file in path.glob("*.distcp")) < 800_000, "the adapter alone"
+        wanted[name] = (f"parallel={name}", *overrides(runs.folder)["fsdp"][1:])
+    for losses in training.train_all(tmp_path, wanted, ranks=1).values():
+        assert losses == pytest.approx(runs.losses["fsdp"], rel=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft 0.21.2 reads it.
+def test_the_export_computes_in_transformers_and_peft_what_the_worker_did(runs: Runs) -> None:
+    transformers, peft = pytest.importorskip("transformers"), pytest.importorskip("peft")
+    nf4 = transformers.BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=torch.float32,
+    )
+    base = transformers.AutoModelForCausalLM.from_pretrained(
+        runs.folder / "whole" / "export", quantization_config=nf4, dtype=torch.float32, device_map="cpu"
+    )
+    model = peft.PeftModel.from_pretrained(base, runs.folder / "ddp" / "export")
+    model.train()  # There is no dropout; in evaluation bitsandbytes packs weights anew, with constants in bf16.
+    evaluation = training.lines(runs.folder / "ddp")[-1]["eval_loss"]
+    assert held_out_loss(model, runs.folder / "ddp") == pytest.approx(evaluation, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["ddp", "fsdp", "ddp_bf16", "fsdp_bf16", "full"])
+def test_between_steps_ranks_hold_what_is_predicted_and_tables_of_codes(runs: Runs, name: str) -> None:
+    predicted = first_rank(spec_of(runs, name)).allocated("idle")
+    measured = json.loads((runs.folder / name / "memory.json").read_text())["ranks"][0]["static_bytes"]
+    assert 0 <= measured - predicted <= CODES_BYTES + 0.01 * predicted
+
+
+@pytest.mark.parametrize("double", ["true", "false"])
+def test_the_base_is_packed_and_frozen_and_the_adapter_is_not(tmp_path: Path, double: str) -> None:
+    from bitsandbytes.functional import dequantize_4bit
+
+    def built(name: str) -> dict[str, torch.nn.Module]:
+        spec = make_spec(*training.SMALL, *SIZES, "parallel=ddp", f"adapter={name}", f"adapter.double_quant={double}")
+        device = torch.device("cpu")
+        tracker = memory.tracker(device)
+        context = Context(spec=spec, directory=tmp_path, rank=0, world=1, device=device, memory=tracker)
+        made = engine.build(context)
+        assert all(value.dtype == torch.float32 for value in made._parameters)
+        return {path: module for path, module in made._model.named_modules() if path.endswith(".base_layer")}
+
+    whole, packed = built("lora"), built("qlora")
+    assert whole.keys() == packed.keys()
+    assert len(packed) == 2 * len(LINEARS)
+    for path, module in packed.items():
+        weight = module.weight
+        assert isinstance(weight, torch.Tensor)
+        assert weight.dtype == torch.uint8
+        assert not weight.requires_grad
+        values = dequantize_4bit(weight, module.quant_state)
+        before = whole[path].weight
+        assert isinstance(before, torch.Tensor)
+        assert 2 * weight.numel() == before.numel()
+        # NF4's values lie at most 0.304 of the largest of 64 apart (QLoRA, appendix E); its constants are rounded too.
+        assert float((values - before).abs().max()) < 0.2 * float(before.abs().max())
+        assert not torch.equal(values, before)

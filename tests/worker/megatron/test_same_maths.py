@@ -1,0 +1,203 @@
+"""Megatron-LM's own training loop loses what one process without Megatron does, however the ranks are laid out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from torch.nn import functional
+
+from launcher.spec import RunSpec
+from launcher.worker.data.corpus import Synthetic
+from launcher.worker.data.order import Order
+from launcher.worker.model import network
+from tests.support.helpers import make_spec
+from tests.support.training import GPT, MOE, SMALL, lines, train_all
+
+TOLERANCE = 2e-5
+"""Relative, over ten steps."""
+
+SIZES = ("model.num_hidden_layers=4", "model.vocab_size=512", "model.num_key_value_heads=4", "train.steps=10")
+"""Sizes that divide among all layouts below; Megatron pads the vocabulary to 128 rows for each tensor parallel rank."""
+
+GROUPED = "model.num_key_value_heads=2"
+ONE_GROUP = "model.num_key_value_heads=1"
+GROUPED_MOE = (*MOE, GROUPED)
+EVALUATED = ("train.eval_every=5", "train.eval_steps=2")
+MEGATRON = ("parallel=tp", "parallel.tensor=1", "parallel.sequence=false", "zero=0", "train.micro_batch_size=2")
+TENSOR = "parallel.tensor=2"
+PIPELINE = "parallel.pipeline=2"
+DISTRIBUTED = "zero=1"
+
+REFERENCE = {
+    "single": ("parallel=ddp", "save.export=safetensors"),
+    "evaluated": ("parallel=ddp", *EVALUATED),
+    "moe": ("parallel=ddp", *GROUPED_MOE, "save.export=safetensors"),
+    "gpt": ("parallel=ddp", *GPT),
+    "fewer_groups_than_ranks": ("parallel=ddp", ONE_GROUP),
+}
+FOUR = {
+    "tensor_pipeline": (TENSOR, PIPELINE, DISTRIBUTED, "save.every=5", "save.last=true", "save.export=safetensors"),
+    "tensor_data": (TENSOR, "parallel.sequence=true", DISTRIBUTED, "checkpointing=selective"),
+    "pipeline_data": (PIPELINE, "parallel.virtual_pipeline=2", "parallel.schedule=interleaved", DISTRIBUTED),
+    "resumed_tensor": ("parallel.tensor=4", DISTRIBUTED),
+}
+TWO = {
+    "tensor": (TENSOR,),
+    "evaluated": (TENSOR, *EVALUATED),
+    "tensor_sequence": (TENSOR, "parallel.sequence=true"),
+    "pipeline": (PIPELINE,),
+    "interleaved": (PIPELINE, "parallel.virtual_pipeline=2", "parallel.schedule=interleaved"),
+    "data": (DISTRIBUTED, "checkpointing=full"),
+    "gpt": (PIPELINE, *GPT),
+    "moe": ("parallel.expert=2", DISTRIBUTED, *GROUPED_MOE, "save.export=safetensors"),
+    "resumed_data": (DISTRIBUTED,),
+    "saving_beside": (TENSOR, "save.every=4", "save.last=true", "save.async=true"),
+    "fewer_groups_than_ranks": (TENSOR, ONE_GROUP),
+}
+LOADED = {
+    "llama": (TENSOR, "parallel.sequence=true"),
+    "moe": ("parallel.expert=2", *GROUPED_MOE),
+}
+"""Runs on two ranks from a folder that ``transformers`` has written; Mixtral's has its experts one by one."""
+
+ONE = {"selective": ("checkpointing=selective",), "gpt": GPT, "resumed_one": (DISTRIBUTED,)}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def reference(folder: Path) -> dict[str, list[float]]:
+    return train_all(folder / "reference", {name: (*SIZES, *words) for name, words in REFERENCE.items()}, ranks=1)
+
+
+@pytest.fixture(scope="module")
+def four(folder: Path) -> dict[str, list[float]]:
+    return _trained(folder, "four", FOUR, 4)
+
+
+@pytest.fixture(scope="module")
+def two(folder: Path, four: dict[str, list[float]]) -> dict[str, list[float]]:
+    return _trained(folder, "two", TWO, 2)
+
+
+@pytest.fixture(scope="module")
+def one(folder: Path, four: dict[str, list[float]]) -> dict[str, list[float]]:
+    return _trained(folder, "one", ONE, 1)
+
+
+def _trained(folder: Path, name: str, runs: dict[str, tuple[str, ...]], ranks: int) -> dict[str, list[float]]:
+    """Train them in the same ranks; what is resumed goes on from step 5 of the run on two axes."""
+    load = f"save.load={folder / 'four' / 'tensor_pipeline' / 'checkpoints' / 'iter_0000005'}"
+    words = {
+        run: (*MEGATRON, *SIZES, *overrides, *((load,) if run.startswith("resumed") else ()))
+        for run, overrides in runs.items()
+    }
+    return train_all(folder / name, words, ranks=ranks)
+
+
+def _compare(found: dict[str, list[float]], reference: dict[str, list[float]]) -> None:
+    for name, losses in found.items():
+        expected = reference.get(name, reference["single"])
+        assert expected[-1] < 0.98 * expected[0], "nothing was learnt, so equal losses would say little"
+        expected = expected[5:] if name.startswith("resumed") else expected
+        assert losses == pytest.approx(expected, rel=TOLERANCE), name
+
+
+def test_four_ranks_lose_what_one_process_does(reference: dict[str, list[float]], four: dict[str, list[float]]) -> None:
+    _compare(four, reference)
+
+
+def test_two_ranks_lose_what_one_process_does(reference: dict[str, list[float]], two: dict[str, list[float]]) -> None:
+    _compare(two, reference)
+
+
+def test_one_rank_loses_what_one_process_does(reference: dict[str, list[float]], one: dict[str, list[float]]) -> None:
+    _compare(one, reference)
+
+
+@pytest.mark.usefixtures("reference", "two")
+def test_norms_rates_and_held_out_losses_are_those_of_one_process(folder: Path) -> None:
+    expected, found = (lines(folder / part) for part in ("reference/evaluated", "two/evaluated"))
+    for key in ("grad_norm", "eval_loss", "learning_rate"):
+        values = [line[key] for line in expected if key in line]
+        assert len(values) == (2 if key == "eval_loss" else 10)
+        assert [line[key] for line in found if key in line] == pytest.approx(values, rel=1e-4), key
+    assert expected[0].keys() == found[0].keys()
+
+
+@pytest.mark.usefixtures("four")
+def test_the_memory_of_every_phase_is_measured(folder: Path) -> None:
+    content = json.loads((folder / "four" / "tensor_pipeline" / "memory.json").read_text())
+    assert len(content["ranks"]) == 4
+    for rank in content["ranks"]:
+        assert all(rank["phases"].values()), rank["phases"]
+        assert rank["static_bytes"]
+
+
+@pytest.mark.usefixtures("four")
+def test_the_newest_checkpoints_are_kept_and_the_outcome_is_written(folder: Path) -> None:
+    run = folder / "four" / "tensor_pipeline"
+    assert sorted(path.name for path in (run / "checkpoints").glob("iter_*")) == ["iter_0000005", "iter_0000010"]
+    assert (run / "checkpoints" / "latest_checkpointed_iteration.txt").read_text() == "10"
+    outcome = json.loads((run / "logs" / "outcome.json").read_text())
+    assert (outcome["state"], outcome["step"]) == ("finished", 10)
+    assert not list((folder / "four" / "tensor_data" / "checkpoints").glob("iter_*")), "save.last=false saves nothing"
+
+
+@pytest.mark.usefixtures("two")
+def test_a_checkpoint_is_written_beside_training(folder: Path) -> None:
+    run = folder / "two" / "saving_beside" / "checkpoints"
+    assert sorted(path.name for path in run.glob("iter_*")) == ["iter_0000008", "iter_0000010"]
+    assert (run / "latest_checkpointed_iteration.txt").read_text() == "10"
+
+
+@pytest.mark.usefixtures("four", "two", "reference")
+@pytest.mark.parametrize(("run", "expected"), [("four/tensor_pipeline", "single"), ("two/moe", "moe")])
+def test_the_export_is_the_model_that_one_process_trains(run: str, expected: str, folder: Path) -> None:
+    tokens = torch.arange(64).reshape(2, 32)
+    losses = []
+    for path in (folder / run, folder / "reference" / expected):
+        model = transformers.AutoModelForCausalLM.from_pretrained(path / "export", dtype=torch.float32)
+        with torch.no_grad():
+            losses.append(float(model(input_ids=tokens, labels=tokens).loss))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+def test_a_run_starts_from_what_transformers_has_written(folder: Path) -> None:
+    runs, expected = {}, {}
+    for name, overrides in LOADED.items():
+        words = (*MEGATRON, *SIZES, "train.steps=1", *overrides)
+        weights = folder / "weights" / name
+        spec = make_spec(*SMALL, "cluster.gpus_per_node=2", *words)
+        torch.manual_seed(0)
+        model = transformers.AutoModelForCausalLM.from_config(network.config(spec.model))
+        model.save_pretrained(weights)
+        rows = _first_batch(spec)
+        with torch.no_grad():
+            logits = model(input_ids=rows[:, :-1]).logits
+        expected[name] = float(functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten()))
+        runs[name] = (*words, f"model.weights={weights}")
+    found = train_all(folder / "loaded", runs, ranks=2)
+    assert {name: losses[0] for name, losses in found.items()} == pytest.approx(expected, rel=TOLERANCE)
+
+
+def _first_batch(spec: RunSpec) -> torch.Tensor:
+    corpus = Synthetic(spec.model.vocab_size, spec.sequence_length, spec.train.seed)
+    order = Order(
+        size=corpus.size,
+        seed=spec.train.seed,
+        shuffle=spec.data.shuffle,
+        global_batch_size=spec.global_batch_size,
+        micro_batch_size=spec.global_batch_size,
+        data_rank=0,
+        data_ranks=1,
+    )
+    return torch.from_numpy(np.stack([corpus.sample(number) for number in order.samples(1)[0]]))

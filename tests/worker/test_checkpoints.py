@@ -1,0 +1,228 @@
+"""Checkpoints of real runs: resumed on other ranks, killed while they are written, exported, of another model."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from launcher.worker import checkpoints, memory
+from launcher.worker.errors import CheckpointError
+from tests.support import training
+from tests.support.checkpoints import exported, held_out_loss
+
+STEPS = 20
+SAVED = 8
+"""The step that the resumed runs start from."""
+
+BASE = ("parallel=fsdp", f"save.every={SAVED}", "save.keep=3", "save.last=true", f"train.eval_every={STEPS}")
+REORDERED = 1e-5
+"""Relative: fp32 sums in another order."""
+
+
+@dataclass(frozen=True)
+class Runs:
+    folder: Path
+    losses: dict[str, list[float]]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """Runs on two ranks: a whole one with its export, one with background saves, one of LoRA on the first's export."""
+    folder = tmp_path_factory.mktemp("runs")
+    lora = ("adapter=lora", "adapter.rank=4", "checkpointing=full", f"model.weights={folder}/whole/export")
+    wanted = {
+        "whole": (*BASE, "save.export=safetensors"),
+        "background": ("parallel=ddp", "save.every=3", "save.async=true", "save.last=true", "train.steps=8"),
+        "lora": (*BASE, *lora, "save.export=safetensors"),
+    }
+    return Runs(folder, training.train_all(folder, wanted, ranks=2))
+
+
+@pytest.fixture(scope="module")
+def resumed(runs: Runs) -> Runs:
+    """The whole run and the one of LoRA, cut back to a checkpoint on the way, then finished by one rank."""
+    wanted: dict[str, tuple[str, ...]] = {"whole": BASE, "whole_ddp": ("parallel=ddp", *BASE[1:])}
+    for name in ("whole", "whole_ddp"):
+        shutil.copytree(runs.folder / "whole", runs.folder / "resumed" / name)
+        for path in (runs.folder / "resumed" / name / "checkpoints").glob("step-*"):
+            if path.name != f"step-{SAVED:08d}":
+                shutil.rmtree(path)
+    load = f"save.load={runs.folder}/resumed/whole/checkpoints/step-{SAVED:08d}"
+    wanted["elsewhere"] = (*BASE, load)
+    return Runs(runs.folder / "resumed", training.train_all(runs.folder / "resumed", wanted, ranks=1))
+
+
+@pytest.mark.parametrize("name", ["whole", "whole_ddp"])
+def test_a_run_goes_on_with_other_ranks_as_if_it_had_not_stopped(runs: Runs, resumed: Runs, name: str) -> None:
+    assert resumed.losses[name] == pytest.approx(runs.losses["whole"], rel=REORDERED)
+
+
+def test_no_step_has_two_lines_after_a_resumption(resumed: Runs) -> None:
+    steps = [line["step"] for line in training.lines(resumed.folder / "whole")]
+    assert steps == list(range(1, STEPS + 1))
+
+
+def test_a_run_starts_from_a_checkpoint_of_another_run(runs: Runs, resumed: Runs) -> None:
+    assert resumed.losses["elsewhere"] == pytest.approx(runs.losses["whole"][SAVED:], rel=REORDERED)
+
+
+def test_the_newest_checkpoints_are_kept(runs: Runs) -> None:
+    kept = [path.name for path in checkpoints.complete(runs.folder / "whole" / "checkpoints")]
+    assert kept == ["step-00000008", "step-00000016", "step-00000020"]
+    kept = [path.name for path in checkpoints.complete(runs.folder / "background" / "checkpoints")]
+    assert kept == ["step-00000006", "step-00000008"]
+    assert not list((runs.folder / "background" / "checkpoints").glob("*.partial"))
+
+
+def test_memory_is_measured_by_phase_on_every_rank(runs: Runs) -> None:
+    content = json.loads((runs.folder / "whole" / "memory.json").read_text())
+    assert content["device"] == "cpu"
+    assert content["method"] == memory.CPU_METHOD
+    assert [rank["rank"] for rank in content["ranks"]] == [0, 1]
+    parameters = sum(value.numel() for value in exported(runs.folder / "whole" / "export").parameters())
+    for rank in content["ranks"]:
+        assert rank["static_bytes"] == pytest.approx(3 * 4 * parameters / 2, rel=0.01), "fp32 weights and two moments"
+        phases = rank["phases"]
+        assert set(phases) == {"load", "forward", "backward", "optimizer", "checkpoint_save"}
+        assert rank["static_bytes"] <= phases["forward"] <= phases["backward"] == rank["peak_allocated_bytes"]
+        assert rank["peak_rss_bytes"] > rank["peak_allocated_bytes"]
+        assert rank["peak_reserved_bytes"] is None
+
+
+def test_the_export_computes_in_transformers_what_the_worker_did(runs: Runs) -> None:
+    directory = runs.folder / "whole"
+    assert len(list((directory / "export").glob("model-*-of-00002.safetensors"))) == 2, "each rank writes its share"
+    evaluation = training.lines(directory)[-1]["eval_loss"]
+    assert held_out_loss(exported(directory / "export"), directory) == pytest.approx(evaluation, rel=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft 0.21.2 reads it.
+def test_lora_starts_from_the_weights_and_its_export_computes_in_peft_what_the_worker_did(runs: Runs) -> None:
+    peft = pytest.importorskip("peft")
+    directory = runs.folder / "lora"
+    assert runs.losses["lora"][0] == pytest.approx(runs.losses["whole"][-1], rel=0.1)
+    base = exported(runs.folder / "whole" / "export")
+    model = peft.PeftModel.from_pretrained(base, directory / "export")
+    evaluation = training.lines(directory)[-1]["eval_loss"]
+    assert held_out_loss(model, directory) == pytest.approx(evaluation, rel=1e-5)
+    assert evaluation < training.lines(runs.folder / "whole")[-1]["eval_loss"]
+
+
+def test_a_checkpoint_of_lora_holds_the_adapter_alone(runs: Runs) -> None:
+    def size(name: str) -> int:
+        folder = runs.folder / name / "checkpoints" / f"step-{SAVED:08d}"
+        return sum(path.stat().st_size for path in folder.glob("*.distcp"))
+
+    assert 0 < size("lora") < size("whole") / 2
+
+
+def begin(directory: Path, *overrides: str, limit: Callable[[], None] | None = None) -> subprocess.Popen[bytes]:
+    spec = training.prepare(directory, *overrides, ranks=1)
+    return subprocess.Popen(
+        training.argv(directory, spec, 1),
+        env=training.environment(),
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=limit,
+    )
+
+
+def until(condition: Callable[[], bool], process: subprocess.Popen[bytes], what: str) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert process.poll() is None, f"ended with {process.returncode} before {what}"
+        assert time.monotonic() < deadline, f"no {what} in two minutes"
+        time.sleep(0.001)
+
+
+def trainer(agent: int) -> int:
+    """The one rank below a torchrun agent."""
+    children = Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
+    assert len(children) == 1
+    return int(children[0])
+
+
+def test_a_kill_during_a_save_costs_nothing_and_a_signal_ends_with_a_checkpoint(runs: Runs, tmp_path: Path) -> None:
+    run, long = tmp_path / "run", (*BASE[:1], "train.steps=5000", "save.last=true")
+    shutil.copytree(runs.folder / "whole", run)
+    folder = run / "checkpoints"
+    process = begin(run, *long, "save.every=1", "save.keep=2")
+    until(lambda: bool(list(folder.glob("step-0000002[2-9].partial"))), process, "save")
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    newest = checkpoints.newest(folder)
+    assert newest is not None
+    assert int(newest.name[-8:]) > STEPS
+
+    process = begin(run, *long)
+    steps = len(training.lines(run))
+    until(lambda: len(training.lines(run)) > steps + 3, process, "steps after the resumption")
+    os.kill(trainer(process.pid), signal.SIGUSR2)
+    assert process.wait(60) == 0
+    outcome = json.loads((run / "logs" / "outcome.json").read_text())
+    assert outcome["state"] == "interrupted"
+    saved = checkpoints.newest(folder)
+    assert saved is not None
+    assert saved.name == f"step-{outcome['step']:08d}"
+    assert [line["step"] for line in training.lines(run)] == list(range(1, outcome["step"] + 1))
+
+
+def small_files() -> None:
+    """Let no file of the process grow beyond 100 KiB, as a disk that is nearly full would."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100 * 2**10, 100 * 2**10))
+
+
+def test_a_save_that_fails_says_so_and_leaves_the_checkpoint_before(runs: Runs, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(runs.folder / "whole", run)
+    process = begin(run, *BASE[:1], "train.steps=22", "save.last=true", limit=small_files)
+    assert process.wait(120) != 0
+    message = training.error(run)
+    assert message == (
+        f"the checkpoint of step 22 could not be written to {run}/checkpoints: a file took less than was written to "
+        "it: the disk is full, or a quota or a limit is reached; step-00000020 is intact"
+    )
+    assert [path.name for path in (run / "checkpoints").iterdir() if path.name.startswith("step-00000022")] == []
+
+
+def test_a_full_disk_is_recognised_behind_the_writers_own_error() -> None:
+    from torch.distributed.checkpoint.api import CheckpointException
+
+    full = OSError(errno.ENOSPC, "No space left on device")
+    assert checkpoints.is_full(CheckpointException("save", {0: (full, [])}))  # type: ignore[dict-item]
+    assert not checkpoints.is_full(OSError(errno.EACCES, "Permission denied"))
+
+
+def test_a_checkpoint_of_another_model_is_refused_with_what_differs(runs: Runs, tmp_path: Path) -> None:
+    load = f"save.load={runs.folder / 'whole'}"
+    spec = training.prepare(tmp_path / "run", "parallel=fsdp", load, "model.hidden_size=128", ranks=2)
+    source = checkpoints.find(Path(spec.save.load or ""))
+    with pytest.raises(CheckpointError) as caught:
+        checkpoints.fits(spec, json.loads((source / checkpoints.STATE).read_text()), source)
+    assert str(caught.value) == (
+        f"{source} is a checkpoint of another model: model.hidden_size is 64 there and 128 here"
+    )
+
+
+def test_a_folder_without_a_checkpoint_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"holds no whole checkpoint: name a run directory or one of its"):
+        checkpoints.find(tmp_path)
+
+
+def test_what_a_kill_left_behind_is_no_checkpoint(tmp_path: Path) -> None:
+    for name in ("step-00000001", "step-00000002.partial", "step-00000003"):
+        (tmp_path / name).mkdir()
+    for name in ("step-00000001", "step-00000002.partial"):
+        (tmp_path / name / checkpoints.STATE).write_text("{}")
+    assert [path.name for path in checkpoints.complete(tmp_path)] == ["step-00000001"]

@@ -1,0 +1,174 @@
+"""Parts of the worker in one process: schedules, fresh weights, what is exported by whom, metrics."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.worker import memory, metrics
+from launcher.worker.engine import Context, StepResult
+from launcher.worker.errors import CheckpointError, TrainingError
+from launcher.worker.live_bytes import LiveBytes
+from launcher.worker.model import export, initial, network, optimizers, weights
+from tests.support.helpers import make_spec
+
+SMALL = ("model=tiny", "model.hidden_size=64", "model.num_hidden_layers=2", "precision=fp32")
+
+
+def context(directory: Path, *overrides: str) -> Context:
+    spec = make_spec(*SMALL, *overrides)
+    device = torch.device("cpu")
+    return Context(spec=spec, directory=directory, rank=0, world=1, device=device, memory=memory.tracker(device))
+
+
+def result(loss: float) -> StepResult:
+    return StepResult(loss=torch.tensor(loss), grad_norm=torch.tensor(1.0), learning_rate=0.1)
+
+
+def test_the_rate_rises_then_follows_the_schedule() -> None:
+    cosine = replace(make_spec(*SMALL).optimizer, lr=1.0, min_lr=0.2, warmup_steps=4, schedule="cosine")
+    rates = [optimizers.learning_rate(cosine, step, 12) for step in range(1, 14)]
+    assert rates[:5] == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0])
+    assert rates[8] == pytest.approx(0.6)
+    assert rates[12] == pytest.approx(0.2)
+    linear = replace(cosine, schedule="linear", warmup_steps=0, min_lr=0.0)
+    assert [optimizers.learning_rate(linear, step, 4) for step in (1, 2, 3, 4)] == pytest.approx([1, 0.75, 0.5, 0.25])
+    assert optimizers.learning_rate(replace(linear, schedule="constant"), 4, 4) == 1.0
+
+
+def test_norms_and_biases_do_not_decay() -> None:
+    made = network.network(make_spec(*SMALL).model, torch.float32)
+    matrices, vectors = optimizers.parameter_groups(made, 0.1)
+    assert (matrices["weight_decay"], vectors["weight_decay"]) == (0.1, 0.0)
+    assert {parameter.dim() for parameter in matrices["params"]} == {2}
+    assert {parameter.dim() for parameter in vectors["params"]} == {1}
+
+
+def filled(seed: int) -> torch.nn.Module:
+    made: torch.nn.Module = network.network(make_spec(*SMALL).model, torch.float32).to_empty(device="cpu")
+    initial.fill(made, seed)
+    return made
+
+
+def test_fresh_weights_follow_from_the_seed_and_have_the_models_deviation() -> None:
+    first, again, other = (dict(filled(seed).named_parameters()) for seed in (1, 1, 2))
+    assert len(first) > 10
+    for name, value in first.items():
+        assert torch.equal(value, again[name])
+        if "norm" in name:
+            assert torch.equal(value, torch.ones_like(value))
+        else:
+            assert float(value.detach().std()) == pytest.approx(0.02, rel=0.1)
+            assert not torch.equal(value, other[name])
+
+
+@given(rows=st.integers(1, 40), columns=st.integers(1, 9), data=st.data())
+def test_any_part_of_a_parameter_is_drawn_as_it_lies_in_the_whole(rows: int, columns: int, data: st.DataObject) -> None:
+    def normal(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        return values.normal_(generator=generator)
+
+    elements, initial.BLOCK_ELEMENTS = initial.BLOCK_ELEMENTS, 16
+    whole = torch.empty(rows, columns)
+    initial.draw_into(initial.Local(whole, (rows, columns), (0, 0)), "name", 7, normal)
+    start, left = data.draw(st.integers(0, rows - 1)), data.draw(st.integers(0, columns - 1))
+    part = torch.empty(data.draw(st.integers(0, rows - start)), data.draw(st.integers(1, columns - left)))
+    initial.draw_into(initial.Local(part, (rows, columns), (start, left)), "name", 7, normal)
+    initial.BLOCK_ELEMENTS = elements
+    assert torch.equal(part, whole[start : start + part.shape[0], left : left + part.shape[1]])
+
+
+def test_weights_of_another_model_are_refused_with_what_differs(tmp_path: Path) -> None:
+    network.network(make_spec(*SMALL).model, torch.float32).to_empty(device="cpu").save_pretrained(tmp_path)
+    other = make_spec(*SMALL, "model.intermediate_size=32").model
+    made = network.network(other, torch.float32).to_empty(device="cpu")
+    with pytest.raises(CheckpointError) as caught:
+        weights.load(made, tmp_path, 0)
+    assert str(caught.value) == (
+        f"model.weights={tmp_path} is of another model: "
+        "model.layers.0.mlp.gate_proj.weight is (688, 64) there and (32, 64) here, "
+        "model.layers.0.mlp.up_proj.weight is (688, 64) there and (32, 64) here, "
+        "model.layers.0.mlp.down_proj.weight is (64, 688) there and (64, 32) here and 3 more"
+    )
+    deeper = network.network(make_spec(*SMALL, "model.num_hidden_layers=3").model, torch.float32)
+    with pytest.raises(CheckpointError, match=r"lacks 9 tensors of this model: model.layers.2.self_attn.q_proj.weight"):
+        weights.load(deeper.to_empty(device="cpu"), tmp_path, 0)
+
+
+def test_a_folder_without_weights_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"has neither model.safetensors nor model.safetensors.index.json"):
+        weights.load(filled(0), tmp_path, 0)
+
+
+@given(sizes=st.lists(st.integers(1, 1000), min_size=1, max_size=60), ranks=st.integers(1, 8))
+def test_no_rank_exports_much_more_than_another(sizes: list[int], ranks: int) -> None:
+    named = {f"t{index}": size for index, size in enumerate(sizes)}
+    owners = export.shares(named, ranks)
+    assert owners.keys() == named.keys()
+    loads = [sum(named[name] for name, owner in owners.items() if owner == rank) for rank in range(ranks)]
+    assert max(loads) - min(loads) <= max(sizes)
+
+
+def test_a_resumed_run_leaves_no_later_lines(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(json.dumps({"step": step}) + "\n" for step in range(1, 6)) + '{"step": 6, "lo')
+    written = metrics.Metrics(context(tmp_path), resumed_at=3)
+    written.step(4, result(2.0))
+    written.close()
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 2, 3, 4]
+
+
+def test_a_line_holds_what_readers_rely_on(tmp_path: Path) -> None:
+    written = metrics.Metrics(context(tmp_path, "train.log_every=2", "train.steps=5"), resumed_at=0)
+    for step in range(1, 6):
+        written.step(step, result(2.0), (lambda: torch.tensor(3.0)) if step == 3 else None)
+    written.close()
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [2, 3, 4, 5]
+    assert [line.get("eval_loss") for line in lines] == [None, 3.0, None, None]
+    keys = {"step", "loss", "grad_norm", "learning_rate", "tokens_per_second", "step_seconds", "time", "memory_bytes"}
+    assert all(keys <= set(line) for line in lines)
+
+
+def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path) -> None:
+    written = metrics.Metrics(context(tmp_path), resumed_at=0)
+    with pytest.raises(
+        TrainingError, match=r"the loss of step 1 is nan: training has diverged; try a lower optimizer.lr"
+    ):
+        written.step(1, result(float("nan")))
+    written.close()
+
+
+def test_a_missing_tracker_names_the_extra(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    with pytest.raises(TrainingError) as caught:
+        metrics.Metrics(context(tmp_path, "tracking=mlflow"), resumed_at=0)
+    assert str(caught.value) == (
+        "tracking=mlflow needs a package that is not installed: "
+        f"{sys.executable} -m pip install 'llm-launch[tracking]', or tracking=none"
+    )
+
+
+def test_live_bytes_follow_tensors_until_they_are_freed() -> None:
+    live = LiveBytes()
+    before = torch.zeros(100)
+    live.follow([before])
+    with live:
+        live.enter("one")
+        kept = before + 1
+        gone = kept * 2
+        view = kept.view(10, 10)
+        del gone
+        live.enter("two")
+        kept.untyped_storage().resize_(0)
+        kept.untyped_storage().resize_(400)
+    assert live.bytes == 800
+    assert dict(live.peaks) == {"one": 1200, "two": 800}
+    del kept, view
+    assert live.bytes == 400

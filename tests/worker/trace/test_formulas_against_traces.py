@@ -1,0 +1,163 @@
+"""The formulas against the trace of the workers' own code: families, frameworks, precisions, checkpointing, degrees."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from functools import cache
+
+import pytest
+
+from launcher.preflight import assess
+from launcher.spec import RunSpec
+from launcher.spec.parse import to_dict
+from tests.support.helpers import make_spec
+
+pytest.importorskip("torch", reason="the trace needs the extra 'fsdp'")
+
+_SHAPE = (
+    "model.num_hidden_layers=3",
+    "model.hidden_size=512",
+    "model.num_attention_heads=8",
+    "model.vocab_size=4100",
+    "model.max_position_embeddings=1024",
+    "train.sequence_length=512",
+    "train.micro_batch_size=2",
+    "hardware=h100_80g",
+)
+_GATED = ("model.intermediate_size=1376", "model.num_key_value_heads=4")
+_FAMILIES = {
+    "llama": ("model=tiny", *_GATED),
+    "gpt": ("model=gpt2", "model.intermediate_size=2048", "model.num_key_value_heads=8"),
+    "moe": (
+        *("model=mixtral_8x7b", "model.num_experts=4", "model.moe_intermediate_size=1376", "model.head_dim=64"),
+        *_GATED,
+    ),
+}
+_FRAMEWORKS = {
+    "ddp": ("parallel=ddp",),
+    "fsdp": ("parallel=fsdp",),
+    "hsdp": ("parallel=hsdp",),
+    "tp": ("parallel=fsdp", "parallel.tensor=2"),
+    "tp+sp": ("parallel=fsdp", "parallel.tensor=2", "parallel.sequence=true"),
+    "cp": ("parallel=fsdp_cp",),
+    "zero0": ("parallel=ddp", "backend=deepspeed", "zero=0"),
+    "zero1": ("parallel=zero1", "zero.reduce_bucket_size=1000000"),
+    "zero2": ("parallel=zero2", "zero.reduce_bucket_size=1000000"),
+    "zero3": ("parallel=zero3", "zero.reduce_bucket_size=1000000"),
+    "ulysses": ("parallel=ulysses", "zero.reduce_bucket_size=1000000"),
+}
+_LONG = "/".join((
+    "train.sequence_length=4096",
+    "model.max_position_embeddings=4096",
+    "train.micro_batch_size=1",
+    "model.vocab_size=1024",
+))
+"""So many tokens and so few logits that what attention holds decides."""
+
+_BOUND = 0.02
+_MODES = ("none", "selective", "full")
+
+_FSDP = (
+    *(f"llama/fsdp/{precision}/{mode}/4" for precision in ("bf16", "fp32") for mode in _MODES),
+    *(f"llama/ddp/bf16/{mode}/4" for mode in _MODES),
+    *(f"gpt/fsdp/{precision}/{mode}/4" for precision in ("bf16", "fp32") for mode in ("selective", "full")),
+    *(f"gpt/ddp/fp32/{mode}/4" for mode in _MODES),
+    *(f"moe/fsdp/{cell}/4" for cell in ("bf16/none", "bf16/full", "fp32/none", "fp32/selective")),
+    *(f"moe/ddp/{cell}/4" for cell in ("bf16/none", "fp32/none", "fp32/full")),
+    *(f"llama/tp/{cell}/4" for cell in ("bf16/none", "fp32/none", "fp32/selective", "bf16/full")),
+    *(f"llama/cp/bf16/{mode}/4" for mode in ("none", "full")),
+    *(f"llama/cp/bf16/{mode}/4/parallel.context=4/model.num_key_value_heads=8/{_LONG}" for mode in _MODES),
+    f"llama/fsdp/bf16/selective/4/{_LONG}",
+    "llama/hsdp/bf16/none/4",
+    "llama/tp+sp/bf16/none/4",
+    "llama/fsdp/bf16/none/64",
+    *(f"llama/fsdp/{cell}/4/zero=2" for cell in ("bf16/none", "fp32/none", "bf16/full")),
+    *(f"llama/ddp/{cell}/4/train.global_batch_size=24" for cell in ("bf16/none", "bf16/full")),
+    "llama/fsdp/bf16/none/4/train.global_batch_size=24",
+    "llama/fsdp/bf16/full/4/train.loss=chunked",
+    "moe/ddp/bf16/full/4",
+    "moe/fsdp/bf16/full/2/model.moe_intermediate_size=128",
+    "llama/tp+sp/bf16/selective/4/model.tie_word_embeddings=true",
+    "gpt/hsdp/bf16/none/4/optimizer.foreach=true/model.tie_word_embeddings=true",
+    *(f"llama/fsdp/fp32/full/4/optimizer=sgd/optimizer.{how}" for how in ("foreach=true", "foreach=false")),
+)
+"""Family / framework / precision / checkpointing / ranks / more overrides."""
+
+_DEEPSPEED = (
+    *(f"llama/zero0/{cell}/4" for cell in ("bf16/none", "fp32/full")),
+    *(f"llama/zero1/{cell}/4" for cell in ("bf16/none", "fp32/none", "bf16/full", "fp32/full")),
+    *(f"llama/zero2/{cell}/4" for cell in ("bf16/none", "fp32/none", "bf16/selective", "fp32/full")),
+    *(f"llama/zero3/{cell}/4" for cell in ("bf16/none", "fp32/none", "bf16/selective", "fp32/full")),
+    f"llama/ulysses/fp32/full/4/zero=1/{_LONG}",
+    f"llama/ulysses/bf16/none/4/zero=2/parallel.ulysses=4/model.num_key_value_heads=2/{_LONG}",
+    f"llama/ulysses/bf16/selective/4/zero=3/{_LONG}",
+    f"llama/zero3/bf16/full/4/{_LONG}",
+    "llama/zero3/bf16/selective/4/zero.prefetch_bucket_size=10000000",
+    *(f"llama/zero2/bf16/{mode}/2" for mode in ("none", "full")),
+    "llama/zero2/bf16/none/4/train.global_batch_size=16",
+    "gpt/zero2/bf16/selective/2/model.tie_word_embeddings=true",
+    "gpt/zero3/fp32/none/4/model.tie_word_embeddings=true",
+    *(f"moe/{stage}/bf16/full/2/model.moe_intermediate_size=128" for stage in ("zero1", "zero2", "zero3")),
+    "moe/zero0/bf16/full/4/optimizer.foreach=true",
+    "llama/zero0/bf16/full/4/optimizer=sgd",
+    "llama/zero1/bf16/none/4/optimizer=sgd/optimizer.foreach=false",
+    "llama/zero1/bf16/none/4/train.global_batch_size=16",
+)
+"""One process traces them all, each in a world of its own."""
+
+
+def _spec(cell: str) -> RunSpec:
+    family, framework, precision, mode, ranks, *more = cell.split("/")
+    places = (f"precision={precision}", f"checkpointing={mode}", f"cluster.gpus_per_node={ranks}")
+    spec = make_spec(*_FAMILIES[family], *_SHAPE, *_FRAMEWORKS[framework], *places, *more)
+    assert not assess.errors(spec)
+    return spec
+
+
+@cache
+def _traced(cells: Sequence[str]) -> dict[str, dict[str, int]]:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.trace_many"],
+        input=json.dumps({cell: to_dict(_spec(cell)) for cell in cells}),
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, dict[str, int]] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def _by_formula(spec: RunSpec) -> dict[str, int]:
+    """Each phase without the libraries' workspaces, which fake tensors do not have."""
+    estimate = assess.estimated(spec)
+    workspace = sum(pile.bytes for pile in estimate.piles if pile.pile == "workspace")
+    found: dict[str, int] = {"idle": estimate.static_bytes - workspace}
+    for phase, size in estimate.phases.items():
+        if phase != "checkpoint_save":
+            found[phase] = size - workspace
+    return found
+
+
+def _compare(cell: str, cells: Sequence[str]) -> None:
+    traced, formula = _traced(cells)[cell], _by_formula(_spec(cell))
+    assert set(traced) == set(formula)
+    for phase, size in traced.items():
+        assert formula[phase] == pytest.approx(size, rel=_BOUND), f"{phase}: formula {formula}, trace {traced}"
+
+
+@pytest.mark.parametrize("cell", _FSDP)
+def test_formula_and_trace_agree_within_two_percent_in_every_phase(cell: str) -> None:
+    _compare(cell, _FSDP)
+
+
+@pytest.mark.parametrize("cell", _DEEPSPEED)
+def test_formula_and_trace_of_deepspeed_agree_within_two_percent_in_every_phase(cell: str) -> None:
+    pytest.importorskip("deepspeed", reason="the trace of these needs the extra 'deepspeed'")
+    _compare(cell, _DEEPSPEED)
