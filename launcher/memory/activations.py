@@ -1,25 +1,24 @@
-"""Saved activations: what forward keeps for backward, what recomputation brings back, what backward adds."""
+"""Saved activations: what forward keeps for backward, what recomputation brings back, what backward adds.
+
+What all blocks keep is counted block by block (``saved``). The block whose backward pass runs is left out of that sum
+at its moment: what it holds then, kept, recomputed and made, is counted at each instant of its own pass. The fullest
+instant inside its MLP is ``mlp_backward``; a backend adds those at which its own buffers stand beside other tensors, by
+``content`` and what it knows, and the fullest of them all counts (``memory.terms.fullest``).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from math import ceil
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
 
-from launcher.memory.moments import Moment
-from launcher.memory.terms import MemoryTerm
+from launcher.memory.moments import BEFORE_BLOCKS_BACKWARD, BLOCK_BACKWARD, LOSS, PASSES, Moment, Moments
+from launcher.memory.terms import MemoryTerm, Value, term
 from launcher.rank.model import BlockKind, RankModel
 from launcher.rank.tensors import SavedTensor
-from launcher.rank.view import rounded_up
 
 SOURCE = "arXiv:2205.05198, section 4, with the tensors that the modules save (launcher/families)"
-
-FULL: frozenset[Moment] = frozenset(("forward", "output", "loss", "loss_backward", "block_backward"))
-RECOMPUTING: frozenset[Moment] = frozenset((
-    "block_backward",
-    "next_block_backward",
-    "second_layer_backward",
-    "first_layer_backward",
-))
+_BACKWARD_TRACE = "trace of the live tensors of a backward pass (launcher/families)"
+_FORWARD_TRACE = "trace of the live tensors of a forward pass (launcher/families)"
 
 _MODULES = {
     "core_attn": ("core_attention",),
@@ -34,114 +33,154 @@ _MODULES = {
 
 
 def saved(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Activations of all layers and of all micro-batches in flight, less those that backward has freed.
+    """Activations of all layers and micro-batches in flight, ``f k_all tok``, without the block whose backward runs.
 
-    ``in_flight x L x kept``; at the next block's backward one block less, two at the second layer's, one at the
-    first's.
+    Backward frees a block after another: beside the last block's pass one block less is held, beside the one before it
+    two; beside the second one the first is left, beside the first one none. Of the other micro-batches in flight all
+    stay.
     """
-    sizes = [(kind.count, block_bytes(rank, kind)) for kind in rank.blocks]
-    everything = sum(count * size for count, size in sizes)
-    in_flight = rounded_up(everything, rank.view.in_flight)
-    others = max(0, in_flight - everything)
-    last = sizes[-1][1] if sizes else 0
-    first = [size for count, size in sizes for _ in range(min(count, 2))][:2]
-    per_token = everything / max(rank.tokens * rank.layers, 1)
-    formula = (
-        f"of {rank.layers}: {per_token:,.0f} B a token and layer x {rank.tokens:,} tokens"
-        f" x {float(rank.view.in_flight):g} micro-batches in flight"
-    )
+    if not rank.blocks:
+        return
+    kept = [kept_per_token(rank, kind) for kind in rank.blocks]
+    everything = sum(kind.count * size for kind, size in zip(rank.blocks, kept, strict=True))
+    first, before, last = (kept[_block_at(rank, place)] for place in (0, -2, -1))
+    left: dict[Moments, tuple[str, Value]] = {
+        BEFORE_BLOCKS_BACKWARD: ("saved by all blocks", everything),
+        frozenset(("block_backward",)): ("saved by all blocks but the last", everything - last),
+    }
+    if rank.layers > 1:
+        left[frozenset(("next_block_backward",))] = ("saved by all blocks but two", everything - last - before)
+        left[frozenset(("second_layer_backward",))] = ("saved by the first block", first)
+    yield from (_kept(rank, moments, what, k, everything) for moments, (what, k) in left.items() if k)
+    if rank.view.in_flight > 1:
+        moments = (PASSES - BEFORE_BLOCKS_BACKWARD).difference(*left)
+        yield _kept(rank, moments, "saved by micro-batches in flight", 0, everything)
 
-    def term(moments: frozenset[Moment], size: int, what: str) -> MemoryTerm:
-        return MemoryTerm(pile="activations", moments=moments, bytes=size, formula=f"{what} {formula}", source=SOURCE)
 
-    yield term(FULL, in_flight, "all layers")
-    yield term(frozenset(("next_block_backward",)), others + everything - last, "all layers but one")
-    yield term(frozenset(("second_layer_backward",)), others + sum(first), "the first layers")
-    yield term(frozenset(("first_layer_backward",)), others + sum(first[:1]), "the first layer")
-    yield term(frozenset(("root_backward",)), others, "micro-batches still in flight")
+def _kept(rank: RankModel, moments: Moments, what: str, k: Value, everything: Value) -> MemoryTerm:
+    f, tok = rank.view.in_flight, rank.tokens
+    if f <= 1:
+        return term("activations", moments, what, "k * tok", SOURCE, k=k, tok=tok)
+    others = {"f": int(f) if f.denominator == 1 else f, "k_all": everything}
+    return term("activations", moments, what, "k * tok + (f - 1) * k_all * tok", SOURCE, k=k, tok=tok, **others)
 
 
 def after_blocks(rank: RankModel) -> Iterator[MemoryTerm]:
-    """The last norm and the input of the output projection, of one micro-batch, and the token ids."""
-    ids = 2 * 8 * rank.tokens
-    yield MemoryTerm(
-        pile="activations",
-        moments=frozenset(("output", "loss", "loss_backward")),
-        bytes=rank.bytes_of(rank.after_blocks) + ids,
-        formula=f"last norm and token ids of {rank.tokens:,} tokens",
-        source=SOURCE,
-    )
+    """The last norm and the input of the output projection, of one micro-batch, and two lists of token ids in int64."""
+    k = rank.token_bytes(rank.after_blocks)
+    what = "last norm and token ids"
+    yield term("activations", LOSS, what, "(k + 2 * 8) * tok", SOURCE, k=k, tok=rank.tokens)
 
 
-def recomputed(rank: RankModel) -> Iterator[MemoryTerm]:
-    """What the backward pass of one group of checkpointed blocks brings back: ``saved`` of each, less what is there.
+def running_blocks(rank: RankModel) -> Iterator[tuple[Moments, BlockKind]]:
+    """The kinds of blocks whose backward pass runs, each with the moments at which it does."""
+    places: dict[Moment, int] = {
+        "block_backward": -1,
+        "next_block_backward": -2,
+        "second_layer_backward": 1,
+        "first_layer_backward": 0,
+    }
+    if len(rank.blocks) < 2:
+        return ((BLOCK_BACKWARD, kind) for kind in rank.blocks)
+    found: dict[int, list[Moment]] = {}
+    for moment, place in places.items():
+        found.setdefault(_block_at(rank, place), []).append(moment)
+    return ((frozenset(moments), rank.blocks[kind]) for kind, moments in found.items())
 
-    The group's input is there where the first norm saves it as it is, and with selective checkpointing what that keeps.
+
+def _block_at(rank: RankModel, place: int) -> int:
+    """Which of the kinds a block is of; counted from the first one or, below zero, from the last."""
+    last = len(rank.blocks) - 1
+    kinds = range(last + 1) if place >= 0 else range(last, -1, -1)
+    left = place if place >= 0 else -place - 1
+    for kind in kinds:
+        if left < rank.blocks[kind].count:
+            return kind
+        left -= rank.blocks[kind].count
+    return kinds[-1]
+
+
+def mlp_backward(rank: RankModel) -> Iterator[MemoryTerm]:
+    """The backward pass of one block at the fullest of its MLP: all that it saved, and the gradients inside it."""
+    for moments, kind in running_blocks(rank):
+        yield content(rank, kind, moments).at("mlp")
+        k = rank.token_bytes(kind.backward_extra)
+        what = "gradients inside one block"
+        yield term("temporary", moments, what, "k * tok", _BACKWARD_TRACE, k=k, tok=rank.tokens).at("mlp")
+
+
+def content(
+    rank: RankModel,
+    kind: BlockKind,
+    moments: Moments,
+    *,
+    saved: Sequence[SavedTensor] | None = None,
+) -> MemoryTerm:
+    """What a block holds of its forward pass when its backward pass begins: what it kept, or has recomputed.
+
+    Recomputation brings back ``saved`` of all blocks of a group, less what is there: the group's input, where the first
+    norm saves it as it is, and with selective checkpointing what that keeps.
+
+    Args:
+        rank: The rank.
+        kind: The kind of the block.
+        moments: When its backward pass runs.
+        saved: What is left of the saved tensors by then; None is all of them.
     """
-    spec = rank.spec.checkpointing
-    if spec.mode == "none" or not rank.blocks:
-        return
+    spec, tok = rank.spec.checkpointing, rank.tokens
+    rows = saved if saved is not None else [item for item in kind.saved if item.part != "cache"]
+    whole = rank.token_bytes(rows)
+    if spec.mode == "none":
+        return term("activations", moments, "saved by one block", "k * tok", SOURCE, k=whole, tok=tok)
     group = min(spec.layers or 1, _chunk(rank)) if spec.mode == "full" and spec.method == "uniform" else 1
-    kind = max(rank.blocks, key=lambda kind: rank.bytes_of(kind.saved))
-    whole = rank.bytes_of(item for item in kind.saved if item.part != "cache")
-    one = min(group, kind.count) * whole - _there(rank, kind)
-    yield MemoryTerm(
-        pile="activations",
-        moments=RECOMPUTING,
-        bytes=max(one, 0),
-        formula=f"recomputed block: {whole / max(rank.tokens, 1):,.0f} B a token x {rank.tokens:,} tokens",
-        source=SOURCE,
+    return term(
+        "activations",
+        moments,
+        "kept and recomputed of one block",
+        "(k_kept + max(n * k - k_there, 0)) * tok",
+        SOURCE,
+        n=min(group, kind.count),
+        k=whole,
+        k_there=_there(rank, kind),
+        k_kept=kept_per_token(rank, kind),
+        tok=tok,
     )
 
 
-def _there(rank: RankModel, kind: BlockKind) -> int:
-    """What of a recomputed block's saved tensors is counted among those that it kept.
+def inside_mlp(rank: RankModel, kind: BlockKind) -> Value:
+    """Bytes of a token of the gradients inside a block's MLP, without the reordering of experts' outputs."""
+    return rank.token_bytes(row for row in kind.backward_extra if row.part != "moe")
+
+
+def first_norm(rank: RankModel, kind: BlockKind) -> Value:
+    """Bytes of a token that a block holds at the end of its backward pass, in its first norm.
+
+    Of what a checkpointed block kept, what recomputation did not find among its own tensors stays beside it.
+    """
+    left = rank.token_bytes(kind.first_norm_backward)
+    if rank.spec.checkpointing.mode == "none":
+        return left
+    return left + max(kept_per_token(rank, kind) - _there(rank, kind), 0)
+
+
+def _there(rank: RankModel, kind: BlockKind) -> Value:
+    """What of a recomputed block's saved tensors is counted among those that it kept, in bytes of a token.
 
     The product that its last operation made is not: recomputation stops before it (``early_stop`` of
     ``torch/utils/checkpoint.py``), and it stays in the cache.
     """
     selective, engine = rank.spec.checkpointing.mode == "selective", rank.engine
     if engine.library == "megatron":
-        return kept_bytes(rank, kind) if selective else 0
+        return checkpoint_per_token(rank, kind) if selective else 0
     rows = [item for item in kind.saved if item.kept_by_selective and not item.last] if selective else []
     if rank.spec.model.normalization == "layernorm" or engine.fused_norm or engine.residual_size == 4:
         rows.append(_input(rank))
-    return rank.bytes_of(rows)
+    return rank.token_bytes(rows)
 
 
 def _input(rank: RankModel) -> SavedTensor:
     size = rank.engine.residual_size * rank.spec.model.hidden_size
     return SavedTensor(name="block input", bytes=size, share="residual", part="input")
-
-
-def backward_extra(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Gradients inside the block whose backward pass runs."""
-    if rank.blocks:
-        kind = _fullest(rank)
-        yield MemoryTerm(
-            pile="temporary",
-            moments=RECOMPUTING,
-            bytes=rank.bytes_of(kind.backward_extra),
-            formula=f"gradients inside one block, {rank.tokens:,} tokens",
-            source="trace of the live tensors of a backward pass (launcher/families)",
-        )
-
-
-def backward_extra_parts(rank: RankModel) -> tuple[int, int]:
-    """Of :func:`backward_extra` the gradients inside the MLP, and beyond them the reordering of experts' outputs.
-
-    Half of the former exist when that of the MLP's last weight does, and none of the latter.
-    """
-    if not rank.blocks:
-        return 0, 0
-    rows = _fullest(rank).backward_extra
-    outputs = rank.bytes_of(row for row in rows if row.part == "moe")
-    return rank.bytes_of(rows) - outputs, outputs
-
-
-def _fullest(rank: RankModel) -> BlockKind:
-    """The kind of block whose backward pass adds the most."""
-    return max(rank.blocks, key=lambda kind: rank.bytes_of(kind.backward_extra))
 
 
 def forward_extra(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -159,37 +198,36 @@ def forward_extra(rank: RankModel) -> Iterator[MemoryTerm]:
     row = SavedTensor(
         name="residuals", bytes=rows * engine.residual_size * model.hidden_size, share="residual", part="input"
     )
+    k = rank.token_bytes([row, *(_passing(rank, kind) if recomputes else ())])
+    what = "tensors inside one block"
+    yield term("temporary", ("forward",), what, "k * tok", _FORWARD_TRACE, k=k, tok=rank.tokens).at("mlp")
+
+
+def _passing(rank: RankModel, kind: BlockKind) -> Iterator[SavedTensor]:
+    """The tensors of a checkpointed block's MLP that are in memory together, without those that are kept."""
     kept = {item.output_of for item in kind.saved if item.part == "cache"} - {""}
-    inside = [item for item in kind.saved_if_trained if item.part in ("mlp", "activation", "moe")]
-    loops = not engine.grouped_experts
-    passing = [
-        item
-        for item in inside
-        if item.in_forward_peak and item.output_of not in kept and not (loops and item.share.startswith("routed"))
-    ]
-    yield MemoryTerm(
-        pile="temporary",
-        moments=frozenset(("forward",)),
-        bytes=rank.bytes_of([row, *(passing if recomputes else ())]),
-        formula=f"tensors inside one block, {rank.tokens:,} tokens",
-        source="trace of the live tensors of a forward pass (launcher/families)",
-    )
+    loops = not rank.engine.grouped_experts
+    for item in kind.saved_if_trained:
+        inside = item.in_forward_peak and item.part in ("mlp", "activation", "moe")
+        if inside and item.output_of not in kept and not (loops and item.share.startswith("routed")):
+            yield item
 
 
-def block_bytes(rank: RankModel, kind: BlockKind) -> int:
-    """What one block keeps of one micro-batch, averaged over the blocks where only some are checkpointed."""
+def kept_per_token(rank: RankModel, kind: BlockKind) -> Value:
+    """Bytes that one block keeps of a token until its backward pass, averaged where only some are checkpointed."""
     spec = rank.spec.checkpointing
-    whole = rank.bytes_of(kind.saved)
+    whole = rank.token_bytes(kind.saved)
     if spec.mode == "none":
         return whole
-    kept = kept_bytes(rank, kind)
+    kept = checkpoint_per_token(rank, kind)
     if spec.mode == "selective":
         return kept
     chunk = _chunk(rank)
     if spec.method == "block":
         checkpointed = min(spec.layers or chunk, chunk)
-        return ceil((checkpointed * kept + (chunk - checkpointed) * whole) / chunk)
-    return ceil(kept * -(-chunk // (spec.layers or 1)) / chunk)
+        return Fraction(checkpointed * kept + (chunk - checkpointed) * whole) / chunk
+    groups = -(-chunk // (spec.layers or 1))
+    return kept if groups == chunk else Fraction(kept * groups) / chunk
 
 
 def _chunk(rank: RankModel) -> int:
@@ -201,12 +239,12 @@ def _chunk(rank: RankModel) -> int:
     return max(1, -(-rank.layers // chunks))
 
 
-def kept_bytes(rank: RankModel, kind: BlockKind) -> int:
+def checkpoint_per_token(rank: RankModel, kind: BlockKind) -> Value:
     """What one checkpointed block keeps: its input, and with selective checkpointing what that does not drop."""
     spec, engine, row = rank.spec.checkpointing, rank.engine, _input(rank)
     if spec.mode == "full":
-        return rank.bytes_of([row])
+        return rank.token_bytes([row])
     if engine.library == "transformers":
-        return rank.bytes_of([row, *(item for item in kind.saved if item.kept_by_selective)])
+        return rank.token_bytes([row, *(item for item in kind.saved if item.kept_by_selective)])
     dropped = {part for name in spec.modules or ("core_attn",) for part in _MODULES.get(name, ())}
-    return rank.bytes_of(item for item in kind.saved if item.part not in dropped)
+    return rank.token_bytes(item for item in kind.saved if item.part not in dropped)

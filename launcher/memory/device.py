@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from launcher.capability import BLACKWELL, HOPPER, known
 from launcher.memory.moments import ALWAYS
-from launcher.memory.terms import MemoryTerm
+from launcher.memory.terms import MemoryTerm, term
 from launcher.rank.model import RankModel
 from launcher.spec import RunSpec
 from launcher.units import KIB, MIB
@@ -69,14 +69,8 @@ def allocator(spec: RunSpec) -> Allocator:
 def workspace(rank: RankModel) -> Iterator[MemoryTerm]:
     """The workspaces of cuBLAS, which torch takes from its own allocator: one for each thread that multiplies."""
     if rank.cuda:
-        size = cublas_workspace(rank.spec)
-        yield MemoryTerm(
-            pile="workspace",
-            moments=ALWAYS,
-            bytes=CUBLAS_HANDLES * size,
-            formula=f"{CUBLAS_HANDLES} cuBLAS handles x {size / MIB:g} MiB",
-            source="torch CublasHandlePool.cpp",
-        )
+        size, source = cublas_workspace(rank.spec), "torch CublasHandlePool.cpp"
+        yield term("workspace", ALWAYS, "workspaces of cuBLAS", "n * size", source, n=CUBLAS_HANDLES, size=size)
 
 
 def cublas_workspace(spec: RunSpec) -> int:
@@ -90,27 +84,16 @@ def cublas_workspace(spec: RunSpec) -> int:
 def context(rank: RankModel) -> Iterator[MemoryTerm]:
     """The CUDA context of the process."""
     if rank.cuda:
-        yield MemoryTerm(
-            pile="context",
-            moments=ALWAYS,
-            bytes=CONTEXT_BYTES,
-            formula="one CUDA context",
-            source="pytorch issues 86509 and 107667",
-        )
+        yield term("context", ALWAYS, "one CUDA context", "size", "pytorch issues 86509, 107667", size=CONTEXT_BYTES)
 
 
 def communicators(rank: RankModel) -> Iterator[MemoryTerm]:
     """NCCL's buffers: one communicator for the world and for each degree above 1 that is not all of the world."""
     if not rank.cuda or rank.spec.gpus == 1:
         return
-    number = groups(rank.spec)
-    yield MemoryTerm(
-        pile="communicators",
-        moments=ALWAYS,
-        bytes=min(number * COMMUNICATOR_BYTES, COMMUNICATORS_LIMIT_BYTES),
-        formula=f"{number} communicators x {COMMUNICATOR_BYTES // MIB} MiB",
-        source="NCCL issues 964 and 864, Megatron-LM issue 150",
-    )
+    n, limit, source = groups(rank.spec), COMMUNICATORS_LIMIT_BYTES, "NCCL issues 964 and 864, Megatron-LM issue 150"
+    what, size = "communicators of NCCL", COMMUNICATOR_BYTES
+    yield term("communicators", ALWAYS, what, "min(n * size, limit)", source, n=n, size=size, limit=limit)
 
 
 def groups(spec: RunSpec) -> int:

@@ -13,7 +13,7 @@ from launcher.memory import activations, device, host, logits, states
 from launcher.memory.band import Band, band
 from launcher.memory.moments import MOMENTS, PHASES, Moment, Phase
 from launcher.memory.result import MemoryEstimate, Needs, ParameterCount, Peak, PileBytes, RankPeak
-from launcher.memory.terms import OUTSIDE_PILES, PILES, MemoryTerm
+from launcher.memory.terms import OUTSIDE_PILES, PILES, MemoryTerm, fullest
 from launcher.rank.counts import kinds_of, parameter_counts
 from launcher.rank.engine import EngineTraits
 from launcher.rank.family import Family
@@ -171,7 +171,7 @@ def rank_terms(
 def _terms_of(stages: Iterable[RankView], spec: RunSpec, family: Family, backend: Backend) -> tuple[RankTerms, ...]:
     dtypes, engine = backend.dtypes(spec), backend.engine(spec)
     models = [rank_model(spec, view, family, dtypes, engine) for view in stages]
-    return tuple(RankTerms(model=one, terms=tuple(_terms(one, backend))) for one in models)
+    return tuple(RankTerms(model=one, terms=tuple(fullest(_terms(one, backend)))) for one in models)
 
 
 def _terms(one: RankModel, backend: Backend) -> Iterator[MemoryTerm]:
@@ -184,8 +184,7 @@ def _terms(one: RankModel, backend: Backend) -> Iterator[MemoryTerm]:
     yield from states.step_temporaries(one)
     yield from activations.saved(one)
     yield from activations.after_blocks(one)
-    yield from activations.recomputed(one)
-    yield from activations.backward_extra(one)
+    yield from activations.mlp_backward(one)
     yield from activations.forward_extra(one)
     yield from logits.logits(one)
     yield from device.workspace(one)

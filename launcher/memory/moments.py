@@ -1,4 +1,32 @@
-"""One row of a memory estimate: bytes of one pile, alive at these moments, by this formula, from this source."""
+"""The moments of a training step at which memory is counted, and every named set of them, once.
+
+One step of one rank, from left to right, and what is alive when::
+
+                    load | forward output loss | loss_    | *_backward of a block:  | root_    | clip step | idle
+                         |                     | backward | last next second first  | backward |           |
+    parameters      ==== | ======= ====== ==== | ======== | ==== ==== ====== =====  | ======== | ==== ==== | ====
+    master weights  ==== | ======= ====== ==== | ======== | ==== ==== ====== =====  | ======== | ==== ==== | ====
+    optimizer states     | ======= ====== ==== | ======== | ==== ==== ====== =====  | ======== | ==== ==== | ====
+    saved activations    | ======= ====== ==== | ======== | a block less with each  |          |           |
+    logits               |         ====== ==== | ======== |                         |          |           |
+    one running block    | =======             |          | ==== ==== ====== =====  |          |           |
+    gradient buffers     | ======= ====== ==== | ======== | ==== ==== ====== =====  | ======== | ==== ==== | ====
+    fresh gradients      |                     |          | a block more with each  | ======== | ==== ==== |
+    gathered weights     | ======= ====== ==== | ======== | ==== ==== ====== =====  | ======== |           |
+    reduce buffers       |                     |          |      ==== ====== =====  | ======== |           |
+    step's temporaries   |                     |          |                         |          |      ==== |
+
+``forward`` is the last block of the last micro-batch in flight. ``output`` has the logits, while the weights that made
+them are still gathered; ``loss`` the logits and their cross entropy. ``loss_backward`` is the gradient of the logits,
+before any block's. ``block_backward`` is the backward pass of the block that runs first, the stage's last, while all
+other activations are still held; ``next_block_backward`` that of the one before it, while the gradients of the last
+are being reduced; ``second_layer_backward`` that of the stage's second block, the last one beside which another is
+gathered ahead; ``first_layer_backward`` that of its first block, beside the gradients of all others. ``root_backward``
+is the end of the backward pass, when all gradients exist. ``idle`` is between two steps.
+
+Within the backward pass of one block, and while the model is loaded, memory is full at several instants that follow
+each other: see ``instant`` of ``memory.terms.MemoryTerm``.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +49,9 @@ type Moment = Literal[
     "idle",
     "checkpoint_save",
 ]
+type Moments = frozenset[Moment]
 
 PHASES: tuple[Phase, ...] = ("load", "forward", "backward", "optimizer", "checkpoint_save")
-
 
 MOMENTS: dict[Moment, Phase] = {
     "load": "load",
@@ -41,16 +69,47 @@ MOMENTS: dict[Moment, Phase] = {
     "idle": "optimizer",
     "checkpoint_save": "checkpoint_save",
 }
-"""The candidates for the peak and the phase that each belongs to.
+"""The candidates for the peak, in the order of a step, and the phase that each belongs to."""
 
-``forward``: the last block of the last micro-batch in flight. ``output``: the logits,
-while the weights that made them are still gathered. ``loss``: the logits and their cross entropy.
-``loss_backward``: the gradient of the logits, before any block's. ``block_backward``: the backward pass of the block
-that runs first, the stage's last, while all activations are still held. ``next_block_backward``: the one before it,
-while the gradients of the last are being reduced. ``second_layer_backward``: the
-stage's second block, the last one beside which another is gathered ahead. ``first_layer_backward``: its first block,
-whose backward pass is the last, beside the gradients of all others.
-``root_backward``: the end of the backward pass, when all gradients exist. ``idle``: between two steps.
-"""
+ALWAYS: Moments = frozenset(MOMENTS)
 
-ALWAYS: frozenset[Moment] = frozenset(MOMENTS)
+TRAINING: Moments = ALWAYS - {"load"}
+"""From the first step on."""
+
+FORWARD: Moments = frozenset(("forward", "output", "loss"))
+
+LOSS: Moments = frozenset(("output", "loss", "loss_backward"))
+"""While the last norm's output and the logits are needed."""
+
+BEFORE_BLOCKS_BACKWARD: Moments = FORWARD | {"loss_backward"}
+"""All that one micro-batch saves is there."""
+
+UNTIL_FIRST_GRADIENTS: Moments = BEFORE_BLOCKS_BACKWARD | {"block_backward"}
+"""Before any block's gradients are complete."""
+
+BLOCK_BACKWARD: Moments = frozenset((
+    "block_backward",
+    "next_block_backward",
+    "second_layer_backward",
+    "first_layer_backward",
+))
+"""The backward pass of one block runs; a checkpointed one has been recomputed."""
+
+LATER_BLOCKS_BACKWARD: Moments = BLOCK_BACKWARD - {"block_backward"}
+"""That of a block behind which another's gradients are complete already."""
+
+BACKWARD_FROM_BLOCKS: Moments = BLOCK_BACKWARD | {"root_backward"}
+"""From the first block's backward pass to the end of all."""
+
+ROOT_BACKWARD: Moments = frozenset(("root_backward",))
+
+PASSES: Moments = BEFORE_BLOCKS_BACKWARD | BACKWARD_FROM_BLOCKS
+"""Forward and backward: from the first micro-batch of a step to the end of its last."""
+
+STEPPING: Moments = frozenset(("clip", "step"))
+
+GRADIENTS_COMPLETE: Moments = STEPPING | {"root_backward"}
+"""From the end of the backward pass to the end of the optimizer step."""
+
+BETWEEN_PASSES: Moments = TRAINING - PASSES
+"""From the last backward pass of a step until the next step begins."""

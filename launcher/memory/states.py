@@ -1,44 +1,46 @@
-"""Model states: parameters, gradients, master weights and optimizer states, and the temporaries of the step."""
+"""Model states: parameters, gradients, master weights and optimizer states, and the temporaries of the step.
+
+Each is bytes of an element times elements of this rank's shard; which moments they live at is what differs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcher.memory.moments import ALWAYS, Moment
-from launcher.memory.terms import MemoryTerm
+from launcher.memory.moments import (
+    ALWAYS,
+    BLOCK_BACKWARD,
+    GRADIENTS_COMPLETE,
+    LATER_BLOCKS_BACKWARD,
+    ROOT_BACKWARD,
+    STEPPING,
+    TRAINING,
+    UNTIL_FIRST_GRADIENTS,
+    Moments,
+)
+from launcher.memory.terms import MemoryTerm, term
 from launcher.rank.model import NF4_BITS, RankModel
 from launcher.spec import OptimizerSpec
-from launcher.units import count
 
 _ZERO = "ZeRO, arXiv:1910.02054, section 3 and figure 1"
+_STEP = "torch/optim/adam.py and sgd.py, trace of the live tensors of a step"
 _ADAM_STATES = {"adamw": 2, "sgd": 1, "lion": 1}
 _BLOCK_8BIT = 256  # bitsandbytes blockwise quantisation: one fp32 scale for 256 values, functional.py.
 
-AFTER_BACKWARD: frozenset[Moment] = frozenset(("root_backward", "clip", "step"))
-_STEPPING: frozenset[Moment] = frozenset(("clip", "step"))
-DURING_BACKWARD: frozenset[Moment] = frozenset(("next_block_backward", "second_layer_backward", "first_layer_backward"))
-TRAINING: frozenset[Moment] = ALWAYS - {"load"}
-WITHIN_MICRO_BATCH: frozenset[Moment] = frozenset(("forward", "output", "loss", "loss_backward", "block_backward"))
-
 
 def parameters(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Parameters as the module holds them between two steps: ``size x P``, or ``size x P / N`` where they are sharded.
+    """Parameters as the module holds them between two steps: ``z P``, or ``z P / d`` where they are sharded.
 
     Offloaded parameters are the backend's own account.
     """
     if rank.spec.zero.offload_parameters != "none":
         return
-    elements, size = rank.elements, rank.dtypes.size("parameters")
-    yield _state(rank, "parameters", elements.parameters - elements.quantised_parameters, size, ALWAYS)
-    if elements.quantised_parameters:
-        bits = NF4_BITS[rank.spec.adapter.double_quant]
-        yield MemoryTerm(
-            pile="parameters",
-            moments=ALWAYS,
-            bytes=rank.parameter_bytes(elements.quantised_parameters, elements.quantised_parameters, size),
-            formula=f"{float(bits):.4g} bits x {count(elements.quantised_parameters)} of blocks' linears",
-            source="QLoRA, arXiv:2305.14314, section 3",
-        )
+    elements, quantised = rank.elements.parameters, rank.elements.quantised_parameters
+    z = rank.dtypes.size("parameters")
+    yield term("parameters", ALWAYS, "parameters", "z_par * shard", _ZERO, z_par=z, shard=elements - quantised)
+    if quantised:
+        bits, what, source = NF4_BITS[rank.spec.adapter.double_quant], "quantised weights", "QLoRA, arXiv:2305.14314, 3"
+        yield term("parameters", ALWAYS, what, "ceil(bits * shard / 8)", source, bits=bits, shard=quantised)
 
 
 def dequantised(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -47,138 +49,127 @@ def dequantised(rank: RankModel) -> Iterator[MemoryTerm]:
     bitsandbytes ``autograd/_functions.py``, ``MatMul4Bit``.
     """
     if rank.elements.largest_quantised:
-        elements, size = rank.elements.largest_quantised, rank.engine.size
-        yield MemoryTerm(
-            pile="temporary",
-            moments=DURING_BACKWARD | {"forward", "block_backward"},
-            bytes=size * elements,
-            formula=f"{size} B x {count(elements)} of the largest weight in 4 bits",
-            source="bitsandbytes autograd/_functions.py, MatMul4Bit",
-        )
+        what, source = "the largest weight, dequantised", "bitsandbytes autograd/_functions.py, MatMul4Bit"
+        w = rank.elements.largest_quantised
+        yield term("temporary", {*BLOCK_BACKWARD, "forward"}, what, "z * w", source, z=rank.engine.size, w=w)
 
 
 def drawing(rank: RankModel) -> Iterator[MemoryTerm]:
     """While the model is loaded, one block of a weight's rows in fp32, from which each rank takes its part.
 
-    It is gone before master weights and gradient buffers are made, and is counted where it is more than those.
+    It is gone before master weights and gradient buffers are made, and takes no memory that these do not take later.
     """
-    size = drawn_bytes(rank)
-    if size:
-        yield MemoryTerm(
-            pile="temporary",
-            moments=frozenset(("load",)),
-            bytes=size,
-            formula=f"4 B x {count(rank.elements.drawn)} of a block of rows, less what is made after it",
-            source="launcher/worker/model/initial.py",
-        )
-
-
-def drawn_bytes(rank: RankModel) -> int:
-    """What :func:`drawing` adds to a load."""
     if rank.engine.library != "transformers":
-        return 0
-    later = rank.dtypes.size("master") * rank.elements.optimizer
-    if rank.engine.gradients_stay:
-        later += rank.dtypes.size("accumulate") * rank.elements.gradients
-    return max(4 * rank.elements.drawn - later, 0)
+        return
+    gradients = rank.dtypes.size("accumulate") if rank.engine.gradients_stay else 0
+    later = rank.dtypes.size("master") * rank.elements.optimizer + gradients * rank.elements.gradients
+    what, source = "values of some rows, beyond what is made later", "launcher/worker/model/initial.py"
+    rows = rank.elements.drawn
+    yield term("temporary", ("load",), what, "4 * rows - later", source, rows=rows, later=later).at("drawing")
 
 
 def gradients(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Gradients in the format in which micro-batches meet: ``size x P / N``.
+    """Gradients in the format in which micro-batches meet: ``z P / d``.
 
     They live always (buffers), from one micro-batch to the next, or from the backward pass of a block to the step.
     Shards that have a buffer of their own are the backend's account, and whole gradients are gone before the step.
     """
-    elements, size = rank.elements.gradients, rank.dtypes.size("accumulate")
-    after = AFTER_BACKWARD
+    after = GRADIENTS_COMPLETE
     if rank.engine.partition_buffer:
         if rank.view.states.gradients < 1:
             return
-        after = AFTER_BACKWARD - _STEPPING
+        after = GRADIENTS_COMPLETE - STEPPING
     if rank.engine.gradients_stay:
-        yield _state(rank, "gradients", elements, size, ALWAYS)
-    elif rank.spec.gradient_accumulation > 1:
-        moments = after | DURING_BACKWARD | WITHIN_MICRO_BATCH
-        yield _state(rank, "gradients", elements, size, moments)
+        yield _gradients(rank, ALWAYS, "gradient buffers", rank.elements.gradients)
+        return
+    block = rank.largest_block.gradients
+    if rank.spec.gradient_accumulation > 1:
+        yield from _complete(rank, after)
+        moments = UNTIL_FIRST_GRADIENTS | LATER_BLOCKS_BACKWARD
+        yield _gradients(rank, moments, "gradients of earlier micro-batches", rank.elements.gradients)
         # What a block's reduction brings stands beside the sum of earlier micro-batches until it is added.
-        yield _state(rank, "gradients", rank.largest_block.gradients, size, DURING_BACKWARD)
-    else:
-        block = rank.largest_block.gradients
-        done = max(0, rank.all_blocks.gradients - 2 * block)
-        yield _state(rank, "gradients", elements, size, after)
-        yield _state(rank, "gradients", done, size, frozenset(("second_layer_backward",)))
-        if rank.layers > 1:
-            yield _state(rank, "gradients", block, size, frozenset(("next_block_backward",)))
-            yield _state(rank, "gradients", done + block, size, frozenset(("first_layer_backward",)))
+        yield _gradients(rank, LATER_BLOCKS_BACKWARD, "new gradients of one block", block)
+        return
+    done = max(0, rank.all_blocks.gradients - 2 * block)
+    yield from _complete(rank, after)
+    yield _gradients(rank, frozenset(("second_layer_backward",)), "gradients of all blocks but two", done)
+    if rank.layers > 1:
+        yield _gradients(rank, frozenset(("next_block_backward",)), "gradients of one block", block)
+        yield _gradients(rank, frozenset(("first_layer_backward",)), "gradients of all blocks but one", done + block)
+
+
+def _complete(rank: RankModel, moments: Moments) -> Iterator[MemoryTerm]:
+    """All gradients; at the end of the backward pass a backend may know of a fuller instant before they exist."""
+    shard = rank.elements.gradients
+    yield _gradients(rank, moments & ROOT_BACKWARD, "gradients", shard).at("all gradients")
+    if later := moments - ROOT_BACKWARD:
+        yield _gradients(rank, later, "gradients", shard)
+
+
+def _gradients(rank: RankModel, moments: Moments, what: str, shard: int) -> MemoryTerm:
+    z = rank.dtypes.size("accumulate")
+    return term("gradients", moments, what, "z_acc * shard", _ZERO, z_acc=z, shard=shard)
 
 
 def master_weights(rank: RankModel) -> Iterator[MemoryTerm]:
-    """A wider copy of the parameters for the optimizer: ``size x P / N``, none where the parameters are that copy."""
-    size = rank.engine.master_size or rank.dtypes.size("master")
-    if size and rank.spec.zero.offload_optimizer == "none":
-        yield _state(rank, "master_weights", rank.elements.optimizer, size, ALWAYS)
+    """A wider copy of the parameters for the optimizer: ``z P / d``, none where the parameters are that copy."""
+    z = rank.engine.master_size or rank.dtypes.size("master")
+    if z and rank.spec.zero.offload_optimizer == "none":
+        shard = rank.elements.optimizer
+        yield term("master_weights", ALWAYS, "master weights", "z_master * shard", _ZERO, z_master=z, shard=shard)
 
 
 def optimizer_states(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Adam's two moments, ``2 x size x P / N``; one moment for SGD and Lion; of frozen parameters none.
+    """Adam's two moments, ``2 z P / d``; one moment for SGD and Lion; of frozen parameters none.
 
     Adafactor keeps the sums of rows and columns of a matrix, and no first moment (arXiv:1804.04235, algorithm 4).
     Eight-bit Adam keeps a byte a value and an fp32 scale for 256 of them; the paged one may keep all of it on the host.
+    Muon steps the matrices of the blocks with one moment; the rest is AdamW's (Keller Jordan's Muon).
     """
-    name, elements = rank.spec.optimizer.name, rank.elements.optimizer
+    name, shard = rank.spec.optimizer.name, rank.elements.optimizer
     if rank.spec.zero.offload_optimizer != "none":
         return
+    z = rank.dtypes.size("optimizer_states")
     if name in _ADAM_STATES:
-        size = _ADAM_STATES[name] * rank.dtypes.size("optimizer_states")
-        yield _state(rank, "optimizer_states", elements, size, TRAINING)
+        yield _states("n * z_opt * shard", n=_ADAM_STATES[name], z_opt=z, shard=shard)
     elif name == "muon":
-        # Muon steps the matrices of the blocks; embedding, output and norms are AdamW's (Keller Jordan's Muon).
-        size = rank.dtypes.size("optimizer_states")
-        yield _state(rank, "optimizer_states", elements + rank.root.optimizer, size, TRAINING)
+        yield _states("z_opt * (shard + root)", z_opt=z, shard=shard, root=rank.root.optimizer)
     elif name == "adafactor":
-        factors = rank.elements.factors
-        yield MemoryTerm(
-            pile="optimizer_states",
-            moments=TRAINING,
-            bytes=4 * factors,
-            formula=f"4 B x {count(factors)} sums of rows and columns",
-            source="Adafactor, arXiv:1804.04235, algorithm 4",
-        )
+        yield _states("4 * sums", source="Adafactor, arXiv:1804.04235, algorithm 4", sums=rank.elements.factors)
     elif name == "adamw_8bit":
-        yield MemoryTerm(
-            pile="optimizer_states",
-            moments=TRAINING,
-            bytes=2 * elements + 2 * 4 * -(-elements // _BLOCK_8BIT),
-            formula=f"2 x (1 B + 4 B / {_BLOCK_8BIT}) x {count(elements)} parameters of this rank",
-            source="bitsandbytes functional.py, blockwise quantisation",
-        )
+        source = "bitsandbytes functional.py, blockwise quantisation"
+        yield _states("2 * shard + 2 * 4 * ceil(shard / n)", source=source, shard=shard, n=_BLOCK_8BIT)
+
+
+def _states(expression: str, *, source: str = _ZERO, **values: int) -> MemoryTerm:
+    return term("optimizer_states", TRAINING, "optimizer states", expression, source, **values)
 
 
 def step_temporaries(rank: RankModel) -> Iterator[MemoryTerm]:
-    """What ``torch.optim`` adds in the step: nothing fused, ``4 P / N`` with lists, or a few tensors in a loop.
+    """What ``torch.optim`` adds in the step: nothing fused, ``z P / d`` with lists, or a few tensors in a loop.
 
     Lists (foreach) make one more tensor of every parameter: AdamW a square root of the second moment, SGD the sum of a
     gradient and its weight decay. The loop makes SGD's for one parameter; of AdamW's a square root and a quotient of
     one parameter, and it holds the quotient of the one before: the largest two of a block follow each other, and the
     output projection follows a block.
     """
-    optimizer, lists = rank.spec.optimizer, rank.engine.optimizer == "foreach"
+    optimizer = rank.spec.optimizer
     if rank.engine.optimizer == "fused" or not list_copies(optimizer):
         return
-    size = rank.dtypes.size("optimizer_states")
-    inside = rank.largest_block.largest_shard
-    loop = max(2 * rank.embedding.largest_shard, inside + 2 * max(inside, rank.head.largest_shard))
-    if optimizer.name == "sgd":
-        loop = rank.elements.largest_shard
-    elements = rank.elements.optimizer if lists else loop
-    what = "all parameters" if lists else "one tensor after the other"
-    yield MemoryTerm(
-        pile="temporary",
-        moments=frozenset(("step",)),
-        bytes=size * elements,
-        formula=f"{size} B x {count(elements)} ({what} of this rank)",
-        source="torch/optim/adam.py and sgd.py, trace of the live tensors of a step",
-    )
+    z = rank.dtypes.size("optimizer_states")
+    if rank.engine.optimizer == "foreach":
+        yield _step("lists of the optimizer", "z_opt * shard", z_opt=z, shard=rank.elements.optimizer)
+    elif optimizer.name == "sgd":
+        yield _step("the optimizer's loop", "z_opt * w", z_opt=z, w=rank.elements.largest_shard)
+    else:
+        inside, head = rank.largest_block.largest_shard, rank.head.largest_shard
+        expression = "z_opt * max(2 * table, w + 2 * max(w, head))"
+        table = rank.embedding.largest_shard
+        yield _step("the optimizer's loop", expression, z_opt=z, table=table, w=inside, head=head)
+
+
+def _step(what: str, expression: str, **values: int) -> MemoryTerm:
+    return term("temporary", ("step",), what, expression, _STEP, **values)
 
 
 def list_copies(optimizer: OptimizerSpec) -> int:
@@ -188,13 +179,3 @@ def list_copies(optimizer: OptimizerSpec) -> int:
     ``_foreach_add(grads, params, alpha=weight_decay)`` where there is weight decay (``torch/optim/sgd.py``).
     """
     return int(optimizer.name == "adamw" or (optimizer.name == "sgd" and optimizer.weight_decay != 0))
-
-
-def _state(rank: RankModel, pile: str, elements: int, size: int, moments: frozenset[Moment]) -> MemoryTerm:
-    return MemoryTerm(
-        pile=pile,  # type: ignore[arg-type]
-        moments=moments,
-        bytes=size * elements,
-        formula=f"{size} B x {count(elements)} of {count(rank.elements.whole)} parameters of this position",
-        source=_ZERO,
-    )

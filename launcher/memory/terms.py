@@ -1,10 +1,25 @@
-"""One row of a memory estimate: bytes of one pile, alive at these moments, by this formula, from this source."""
+"""One row of a memory estimate: bytes of one pile, alive at these moments, by this expression, from this source.
+
+The printed formula is the formula: a term is made from one expression over named values, as ``z * (root + 2 * block)``,
+and its bytes, its symbols and its numbers all come from that text. Expressions are compiled once each; their language
+is names, whole numbers, ``+ - * // /``, ``max``, ``min`` and ``ceil``; ``memory.symbols`` is the names' legend.
+
+Terms that name an instant exclude each other: of the instants of one moment only the fullest counts (``fullest``). So a
+backend states what a block's backward pass holds at another instant, in place of what is counted at the fullest of its
+MLP, and never has to know what to subtract.
+"""
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from fractions import Fraction
+from functools import cache
+from math import ceil
 from typing import Literal, NamedTuple, get_args
 
 from launcher.memory.moments import MOMENTS, Moment, Phase
+from launcher.units import count
 
 type Pile = Literal[
     "parameters",
@@ -27,25 +42,177 @@ PILES: tuple[Pile, ...] = get_args(Pile.__value__)
 OUTSIDE_PILES: frozenset[Pile] = frozenset(("context", "communicators"))
 """What the process holds on the device outside of the caching allocator."""
 
+type Value = int | Fraction
+
+_FUNCTIONS: dict[str, object] = {"max": max, "min": min, "ceil": ceil}
+_OPERATORS: dict[type[ast.operator], str] = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "x",
+    ast.Div: "/",
+    ast.FloorDiv: "//",
+}
+
 
 class MemoryTerm(NamedTuple):
     """Bytes of one pile on one rank; a tuple, since an estimate makes dozens of them.
 
     Attributes:
-        pile: The pile that CONTRACT.md's report adds it to.
+        pile: The pile that the report adds it to.
         moments: When it is alive.
-        bytes: Never negative.
-        formula: How the bytes were computed, as text.
+        bytes: The value of the expression, and 0 where that is negative.
+        what: What it is, in words.
+        expression: The formula, over names.
+        values: What the names stand for on this rank.
         source: Where the formula stands: a paper's equation, a file of the framework, a trace.
+        instant: Of terms with an instant, those of one instant at a time are alive; without one it is alive at all.
     """
 
     pile: Pile
     moments: frozenset[Moment]
     bytes: int
-    formula: str
+    what: str
+    expression: str
+    values: Mapping[str, Value]
     source: str
+    instant: str = ""
 
     @property
     def phases(self) -> frozenset[Phase]:
         """The phases in which it is alive at one moment at least."""
         return frozenset(MOMENTS[moment] for moment in self.moments)
+
+    @property
+    def formula(self) -> str:
+        """What it is, and its expression with numbers as people say them: ``parameters: 4 x 842.30 M``."""
+        return f"{self.what}: {self.with_numbers(_said)}"
+
+    @property
+    def symbols(self) -> str:
+        """The expression as it is printed: ``z x (root + 2 x block)``."""
+        return _printed(_parsed(self.expression), lambda name: name)
+
+    @property
+    def numbers(self) -> str:
+        """The expression with its exact numbers: ``2 x (525,336,576 + 2 x 218,112,000)``."""
+        return self.with_numbers(lambda value: f"{value:,}")
+
+    def at(self, instant: str) -> MemoryTerm:
+        """The same term, alive at one instant of its moments."""
+        return self._replace(instant=instant)
+
+    def with_numbers(self, said: Callable[[Value], str]) -> str:
+        """The expression with each name's value in its place."""
+        return _printed(_parsed(self.expression), lambda name: said(self.values[name]))
+
+
+def term(
+    pile: Pile,
+    moments: Iterable[Moment],
+    what: str,
+    expression: str,
+    source: str,
+    /,
+    **values: Value,
+) -> MemoryTerm:
+    """A term of a formula, never below zero.
+
+    Args:
+        pile: The pile that it belongs to.
+        moments: When it is alive.
+        what: What it is, in words.
+        expression: Bytes over the names of ``values``.
+        source: Where the formula stands.
+        values: What each name of the expression stands for; ``memory.symbols`` has their legend.
+    """
+    size = ceil(_compiled(expression)(**values))
+    alive = moments if isinstance(moments, frozenset) else frozenset(moments)
+    return MemoryTerm(pile, alive, max(size, 0), what, expression, values, source)
+
+
+def fullest(terms: Iterable[MemoryTerm]) -> Iterator[MemoryTerm]:
+    """All terms, those with an instant at the moments alone at which no other instant takes more."""
+    instants: dict[Moment, dict[str, int]] = {}
+    competing = []
+    for one in terms:
+        if not one.instant:
+            yield one
+            continue
+        competing.append(one)
+        for moment in one.moments:
+            sums = instants.setdefault(moment, {})
+            sums[one.instant] = sums.get(one.instant, 0) + one.bytes
+    first = {moment: max(sums, key=sums.__getitem__) for moment, sums in instants.items()}
+    for one in competing:
+        alive = frozenset(moment for moment in one.moments if first[moment] == one.instant)
+        if alive:
+            yield one._replace(moments=alive)
+
+
+@cache
+def _compiled(expression: str) -> Callable[..., Value]:
+    """A function whose keywords are the names of the expression; one too many or too few is our own mistake."""
+    keywords = ", ".join(sorted(names_in(expression)))
+    function: Callable[..., Value] = eval(f"lambda {keywords}: {ast.unparse(_parsed(expression))}", _FUNCTIONS)
+    return function
+
+
+@cache
+def _parsed(expression: str) -> ast.expr:
+    """The expression as a tree of what its language allows.
+
+    Raises:
+        AssertionError: It holds anything but arithmetic.
+    """
+    tree = ast.parse(expression, mode="eval").body
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            assert isinstance(node.func, ast.Name), expression
+            assert node.func.id in _FUNCTIONS, expression
+        elif isinstance(node, ast.BinOp):
+            assert type(node.op) in _OPERATORS, expression
+        elif isinstance(node, ast.Constant):
+            assert type(node.value) is int, expression
+        else:
+            assert isinstance(node, (ast.Name, ast.operator, ast.expr_context)), expression
+    return tree
+
+
+def names_in(expression: str) -> frozenset[str]:
+    """The names of an expression."""
+    names = {node.id for node in ast.walk(_parsed(expression)) if isinstance(node, ast.Name)}
+    return frozenset(names - _FUNCTIONS.keys())
+
+
+def _printed(node: ast.expr, name: Callable[[str], str]) -> str:
+    """An expression as text; brackets only where a reader needs them."""
+    match node:
+        case ast.Name():
+            return name(node.id)
+        case ast.Constant(value=int(number)):
+            return f"{number:,}"
+        case ast.Call(func=ast.Name(id=function)):
+            return f"{function}({', '.join(_printed(argument, name) for argument in node.args)})"
+        case ast.BinOp():
+            left, right = _printed(node.left, name), _printed(node.right, name)
+            if not isinstance(node.op, (ast.Add, ast.Sub)):
+                left, right = _bracketed(left, node.left), _bracketed(right, node.right, strictly=True)
+            elif isinstance(node.op, ast.Sub):
+                right = _bracketed(right, node.right)
+            return f"{left} {_OPERATORS[type(node.op)]} {right}"
+        case _:
+            raise AssertionError(ast.dump(node))
+
+
+def _bracketed(text: str, node: ast.expr, *, strictly: bool = False) -> str:
+    """A factor or subtrahend: a sum in brackets, and behind a division or product also a division or product."""
+    if isinstance(node, ast.BinOp) and (strictly or isinstance(node.op, (ast.Add, ast.Sub))):
+        return f"({text})"
+    return text
+
+
+def _said(value: Value) -> str:
+    """A number as people say it: whole below a thousand, then ``842.30 M``."""
+    if isinstance(value, Fraction) and value.denominator != 1:
+        return f"{float(value):,.4g}"
+    return count(int(value))

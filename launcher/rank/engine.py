@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Literal
 
 
@@ -17,7 +18,7 @@ class LogitsBytes:
         source: Where the loss is written down.
     """
 
-    output: int
+    output: int | Fraction
     loss: int
     backward: int
     source: str

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from math import ceil, lcm
+from math import lcm
 
 from launcher.rank import adapters, selective
 from launcher.rank.counts import EqualBlocks, RankCounts, block_weights, count_rank, kinds_of, padded
@@ -115,27 +115,23 @@ class RankModel:
         """Whether the rank is a GPU."""
         return self.spec.hardware.device == "cuda"
 
-    def parameter_bytes(self, elements: int, quantised: int, size: int) -> int:
-        """Bytes of so many parameters of ``size`` bytes, some of which are held in 4 bits."""
-        if not quantised:
-            return size * elements
+    def compute_parameters(self, counts: WeightCounts) -> int | Fraction:
+        """Parameters of a group before sharding; one in 4 bits counts as the part of an element that it takes."""
+        if not counts.quantised:
+            return counts.whole
         bits = NF4_BITS[self.spec.adapter.double_quant]
-        return size * (elements - quantised) + ceil(bits * quantised / 8)
+        return counts.whole - counts.quantised + counts.quantised * bits / (8 * self.engine.size)
 
-    def gathered_bytes(self, elements: WeightCounts) -> int:
-        """Bytes of a group of weights before sharding, in the compute format."""
-        return self.parameter_bytes(elements.whole, elements.quantised, self.engine.size)
-
-    def bytes_of(self, rows: Iterable[SavedTensor], tokens: int | None = None) -> int:
-        """Bytes of saved rows for one micro-batch, or for so many tokens."""
+    def token_bytes(self, rows: Iterable[SavedTensor]) -> int | Fraction:
+        """Bytes of saved rows for one token on this rank, exactly."""
         view = self.view
         choices = self.spec.model.num_experts_per_tok
         weights, denominator = _shares(view.residual, view.tensor, view.expert_tensor, choices)
-        count = self.tokens if tokens is None else tokens
         total = 0
         for row in rows:
             total += row.bytes * weights[row.share]
-        return -(-count * total // denominator)
+        whole, rest = divmod(total, denominator)
+        return Fraction(total, denominator) if rest else whole
 
 
 @lru_cache(maxsize=1024)

@@ -71,7 +71,8 @@ AS_OVER_H = 96 * 2048 / 12288
 def saved_of_a_layer(*overrides: str) -> float:
     """What one layer of GPT-3 175B keeps, in units of sbh."""
     rank = ranks_of(make_spec(*GPT3, *overrides))[0]
-    return activations.block_bytes(rank.model, rank.model.blocks[0]) / SBH
+    kept = activations.kept_per_token(rank.model, rank.model.blocks[0])
+    return float(kept * rank.model.tokens / SBH)
 
 
 @pytest.mark.parametrize(
@@ -139,8 +140,8 @@ def test_reordering_the_outputs_of_narrow_experts_takes_12_bytes_for_each_of_a_t
     # With 3,584 features or more in an expert, the two gradients inside of it would be more: 2 x 2 B x 3,584.
     narrow = make_spec("model=mixtral_8x7b", "model.moe_intermediate_size=512", "parallel=fsdp")
     rank = ranks_of(narrow)[0].model
-    inside, outputs = activations.backward_extra_parts(rank)
-    assert inside + outputs == rank.tokens * (2 * 12 * 4096 + 2 * 4096)
+    (extra,) = (term for term in activations.mlp_backward(rank) if term.pile == "temporary")
+    assert extra.bytes == rank.tokens * (2 * 12 * 4096 + 2 * 4096)
 
 
 def test_the_gradients_of_a_zero_2_partition_are_those_of_all_weights_that_it_touches() -> None:

@@ -73,7 +73,7 @@ def test_an_adapted_block_saves_the_bytes_that_autograd_keeps_for_it(
     module = adapted_module(name, targets, dropout, "bfloat16")
     rank = held_of(name, targets, "parallel=fsdp", "precision=bf16", f"adapter.dropout={dropout}")
     assert [kind.count for kind in rank.blocks] == [1, 1]
-    predicted = rank.bytes_of(rank.blocks[layer].saved)
+    predicted = rank.tokens * rank.token_bytes(rank.blocks[layer].saved)
     measured = saved_by_autograd(module, layer=layer)
     if layer == 0 and dropout:
         # Before the first gradient a dropout keeps no mask; the model counts one, of the first linear's input.
@@ -91,7 +91,7 @@ def test_an_adapted_block_under_autocast_saves_its_casts_too(name: str) -> None:
         measured = saved_by_autograd(module, layer=1)
     matrices = sum(weight.numel() for weight in block_of(module, 1).parameters() if weight.dim() == 2)
     rank = held_of(name, targets, "parallel=ddp", "precision=bf16")
-    assert measured == rank.bytes_of(rank.blocks[1].saved) + 2 * matrices
+    assert measured == rank.tokens * rank.token_bytes(rank.blocks[1].saved) + 2 * matrices
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "mixtral"])

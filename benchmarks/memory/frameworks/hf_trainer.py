@@ -9,23 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 
-from launcher.memory.moments import ALWAYS, Moment
-from launcher.memory.terms import MemoryTerm, Pile
+from launcher.memory.moments import ALWAYS, LOSS, ROOT_BACKWARD, Moments
+from launcher.memory.terms import MemoryTerm, term
 from launcher.rank.engine import EngineTraits, LogitsBytes
 from launcher.rank.formats import Dtypes
 from launcher.rank.model import NF4_BITS, RankModel
 from launcher.spec import Dtype, RunSpec
-from launcher.units import count
 
 type Version = tuple[int, ...]
 
-GPTQ_BITS = 4 + (16 + 4) / 128
+GPTQ_BITS = 4 + Fraction(16 + 4, 128)
 """Bits of a weight: 4, and a 16-bit scale and a 4-bit zero for each group of 128 (AutoGPTQ, ``group_size=128``)."""
 
 _FSDP = "torch/distributed/fsdp/_flat_param.py and _runtime_utils.py"
 _CHECKPOINT = "torch/utils/checkpoint.py, CheckpointFunction"
-_BACKWARD: frozenset[Moment] = frozenset(("block_backward", "next_block_backward", "second_layer_backward"))
+_BACKWARD: Moments = frozenset(("block_backward", "next_block_backward", "second_layer_backward"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +97,7 @@ class HfTrainer:
             yield from unsharded_gradients(rank)
             yield from retained_inputs(rank)
         elif rank.elements.trained:
-            largest = rank.engine.size * max(rank.largest_block.largest_trained, rank.root.largest_trained)
-            yield _term("temporary", _BACKWARD, largest, "gradient of one weight", "torch AccumulateGrad")
+            yield largest_gradient(rank)
 
 
 def causal_loss(version: Version, *, fast: bool) -> LogitsBytes:
@@ -121,49 +120,49 @@ def causal_loss(version: Version, *, fast: bool) -> LogitsBytes:
 def adapters(rank: RankModel) -> Iterator[MemoryTerm]:
     """The other half of each adapter's fp32 parameters, beside a 16-bit base: ``peft``'s ``autocast_adapter_dtype``."""
     if rank.spec.adapter.name != "none":
-        size = (4 - rank.dtypes.size("parameters")) * rank.elements.optimizer
-        yield _term("parameters", ALWAYS, size, f"fp32 adapters of {count(rank.elements.optimizer)}", "peft, LoraLayer")
+        z, shard, source = rank.dtypes.size("parameters"), rank.elements.optimizer, "peft, LoraLayer"
+        yield term("parameters", ALWAYS, "fp32 adapters", "(4 - z_par) * shard", source, z_par=z, shard=shard)
 
 
 def recomputed_output(rank: RankModel) -> Iterator[MemoryTerm]:
     """The output of the block that is recomputed."""
     if rank.spec.checkpointing.mode == "full":
-        size = 2 * rank.spec.model.hidden_size * rank.tokens
-        yield _term("activations", _BACKWARD, size, "output of the recomputed block", _CHECKPOINT)
+        h, what = rank.spec.model.hidden_size, "output of the recomputed block"
+        yield term("activations", _BACKWARD, what, "2 * h * tok", _CHECKPOINT, h=h, tok=rank.tokens)
 
 
 def last_hidden_state(rank: RankModel) -> Iterator[MemoryTerm]:
     """The output of the last norm, which the model's output names while the loss is computed."""
     if rank.spec.adapter.name != "none":
-        size = 2 * rank.spec.model.hidden_size * rank.tokens
-        moments: frozenset[Moment] = frozenset(("output", "loss"))
-        yield _term("activations", moments, size, "last hidden state", "transformers, CausalLMOutputWithPast")
+        h, source = rank.spec.model.hidden_size, "transformers, CausalLMOutputWithPast"
+        yield term("activations", ("output", "loss"), "last hidden state", "2 * h * tok", source, h=h, tok=rank.tokens)
 
 
 def gptq_scales(rank: RankModel) -> Iterator[MemoryTerm]:
     """What GPTQ's scales and zeros take more than NF4's constants."""
-    bits = GPTQ_BITS - float(NF4_BITS[rank.spec.adapter.double_quant])
-    size = round(bits / 8 * rank.elements.quantised_parameters)
-    yield _term("parameters", ALWAYS, size, f"{GPTQ_BITS:.4g} bits a weight", "AutoGPTQ nn_modules/qlinear")
+    bits, w = GPTQ_BITS - NF4_BITS[rank.spec.adapter.double_quant], rank.elements.quantised_parameters
+    source = "AutoGPTQ nn_modules/qlinear"
+    yield term("parameters", ALWAYS, "scales beyond NF4's constants", "bits * w / 8", source, bits=bits, w=w)
 
 
 def gathered(rank: RankModel) -> Iterator[MemoryTerm]:
     """The root unit from its forward to the end of its backward, and the block that runs."""
-    root, block = rank.gathered_bytes(rank.root), rank.gathered_bytes(rank.largest_block)
-    outside: frozenset[Moment] = frozenset(("output", "loss", "loss_backward", "root_backward"))
-    yield _term("gather_buffers", outside, root, f"root unit of {count(rank.root.whole)}", _FSDP)
-    text = f"root unit and block of {count(rank.largest_block.whole)}"
-    yield _term("gather_buffers", _BACKWARD | {"forward"}, root + block, text, _FSDP)
+    root, block = rank.compute_parameters(rank.root), rank.compute_parameters(rank.largest_block)
+    z, what = rank.engine.size, "gathered root unit"
+    yield term("gather_buffers", LOSS | ROOT_BACKWARD, what, "z * root", _FSDP, z=z, root=root)
+    what = "gathered root unit and block"
+    yield term(
+        "gather_buffers", {*_BACKWARD, "forward"}, what, "z * (root + block)", _FSDP, z=z, root=root, block=block
+    )
 
 
 def unsharded_gradients(rank: RankModel) -> Iterator[MemoryTerm]:
     """The output projection's gradient until the root unit's are complete, and one weight's of the block that runs."""
-    size, head = rank.engine.size, rank.root.largest_trained
-    one = rank.largest_block.largest_trained
-    yield _term("reduce_buffers", _BACKWARD, size * (head + one), "gradients of single weights", _FSDP)
-    root = 2 * size * rank.root.trained
-    moment: frozenset[Moment] = frozenset(("root_backward",))
-    yield _term("reduce_buffers", moment, root, "gradients of the root unit, one by one and flat", _FSDP)
+    z, head, w = rank.engine.size, rank.root.largest_trained, rank.largest_block.largest_trained
+    what = "gradients of single weights"
+    yield term("reduce_buffers", _BACKWARD, what, "z * (head + w)", _FSDP, z=z, head=head, w=w)
+    what = "gradients of the root unit, one by one and flat"
+    yield term("reduce_buffers", ROOT_BACKWARD, what, "2 * z * root", _FSDP, z=z, root=rank.root.trained)
 
 
 def retained_inputs(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -173,10 +172,12 @@ def retained_inputs(rank: RankModel) -> Iterator[MemoryTerm]:
     are the checkpoints: at the first block ``2 (L - 2)`` of them beyond those that are needed.
     """
     if rank.spec.adapter.name != "none" and rank.spec.checkpointing.mode == "full":
-        size = 2 * (rank.layers - 2) * 2 * rank.spec.model.hidden_size * rank.tokens
-        moment: frozenset[Moment] = frozenset(("second_layer_backward",))
-        yield _term("activations", moment, size, "inputs of all blocks and their gradients", _FSDP)
+        what, h = "inputs of all blocks and their gradients", rank.spec.model.hidden_size
+        values = {"L": rank.layers, "h": h, "tok": rank.tokens}
+        yield term("activations", ("second_layer_backward",), what, "2 * (L - 2) * 2 * h * tok", _FSDP, **values)
 
 
-def _term(pile: Pile, moments: frozenset[Moment], size: int, formula: str, source: str) -> MemoryTerm:
-    return MemoryTerm(pile=pile, moments=moments, bytes=max(size, 0), formula=formula, source=source)
+def largest_gradient(rank: RankModel) -> MemoryTerm:
+    """The gradient of one weight while it is made, of the largest of all."""
+    z, w = rank.engine.size, max(rank.largest_block.largest_trained, rank.root.largest_trained)
+    return term("temporary", _BACKWARD, "gradient of one weight", "z * w", "torch AccumulateGrad", z=z, w=w)

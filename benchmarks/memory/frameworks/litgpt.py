@@ -8,15 +8,14 @@ from dataclasses import dataclass
 
 from benchmarks.memory.frameworks import hf_trainer
 from benchmarks.memory.frameworks.expressed import Expressed, LeftOutError, Line
-from launcher.memory.moments import ALWAYS, Moment
-from launcher.memory.terms import MemoryTerm, Pile
+from launcher.memory.moments import ALWAYS, LOSS, PASSES, Moments
+from launcher.memory.terms import MemoryTerm, term
 from launcher.rank.engine import EngineTraits, LogitsBytes
 from launcher.rank.formats import Dtypes
 from launcher.rank.model import RankModel
 from launcher.spec import RunSpec
-from launcher.units import count
 
-_BACKWARD: frozenset[Moment] = frozenset(("block_backward", "next_block_backward", "second_layer_backward"))
+_BACKWARD: Moments = frozenset(("block_backward", "next_block_backward", "second_layer_backward"))
 _LOSS = "litgpt/utils.py, chunked_cross_entropy, on logits that Fabric's precision plugin casts to fp32"
 
 WHOLE = LogitsBytes(output=6, loss=12, backward=16, source=_LOSS)
@@ -72,31 +71,23 @@ class LitGpt:
             yield from unreduced_gradients(rank)
             return
         if rank.spec.world.data > 1:
-            size = 2 * rank.elements.trained
-            yield _term("reduce_buffers", ALWAYS, size, "buckets of DistributedDataParallel", "torch reducer.cpp")
-        largest = rank.engine.size * max(rank.largest_block.largest_trained, rank.root.largest_trained)
-        yield _term("temporary", _BACKWARD, largest, "gradient of one weight", "torch AccumulateGrad")
+            what, w = "buckets of DistributedDataParallel", rank.elements.trained
+            yield term("reduce_buffers", ALWAYS, what, "2 * w", "torch reducer.cpp", w=w)
+        yield hf_trainer.largest_gradient(rank)
 
 
 def unreduced_gradients(rank: RankModel) -> Iterator[MemoryTerm]:
     """What FSDP1's ``no_sync`` keeps whole from one micro-batch to the next, beyond the shards: ``2 P (1 - 1 / N)``."""
     if rank.spec.gradient_accumulation > 1:
-        size = 2 * (rank.elements.trained - rank.elements.gradients)
-        moments = ALWAYS - {"load", "clip", "step", "idle", "checkpoint_save"}
-        yield _term("gradients", moments, size, "unreduced gradients", "Fabric.no_backward_sync")
+        w, shard, source = rank.elements.trained, rank.elements.gradients, "Fabric.no_backward_sync"
+        yield term("gradients", PASSES, "unreduced gradients", "2 * (w - shard)", source, w=w, shard=shard)
 
 
 def adapted_head(rank: RankModel) -> Iterator[MemoryTerm]:
     """The output projection's adapter: ``r (h + V)`` parameters with states, its input after dropout and a mask."""
-    model = rank.spec.model
-    elements = rank.spec.adapter.rank * (model.hidden_size + rank.vocabulary)
-    yield _term("parameters", ALWAYS, 6 * elements, f"adapter of the head, {count(elements)}", "litgpt/lora.py")
-    moments: frozenset[Moment] = frozenset(("output", "loss", "loss_backward"))
-    yield _term("activations", moments, 3 * model.hidden_size * rank.tokens, "the head's dropout", "litgpt/lora.py")
-
-
-def _term(pile: Pile, moments: frozenset[Moment], size: int, formula: str, source: str) -> MemoryTerm:
-    return MemoryTerm(pile=pile, moments=moments, bytes=size, formula=formula, source=source)
+    h, r, source = rank.spec.model.hidden_size, rank.spec.adapter.rank, "litgpt/lora.py"
+    yield term("parameters", ALWAYS, "adapter of the head", "6 * r * (h + V)", source, r=r, h=h, V=rank.vocabulary)
+    yield term("activations", LOSS, "the head's dropout", "3 * h * tok", source, h=h, tok=rank.tokens)
 
 
 def express(line: Line) -> Expressed:

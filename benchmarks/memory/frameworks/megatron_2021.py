@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import ceil
 
 from launcher.backends.megatron import permanent
 from launcher.backends.megatron.overheads import VOCABULARY_MULTIPLE, embedding_dropout
-from launcher.memory.moments import ALWAYS, Moment
-from launcher.memory.terms import MemoryTerm, Pile
+from launcher.memory.moments import BEFORE_BLOCKS_BACKWARD, TRAINING, Moments
+from launcher.memory.terms import MemoryTerm, term
 from launcher.rank.engine import EngineTraits
 from launcher.rank.formats import Dtypes
 from launcher.rank.model import RankModel
 from launcher.spec import RunSpec
-from launcher.units import count
 
 _FORMATS = Dtypes(
     parameters="fp16",
@@ -29,9 +27,9 @@ _FORMATS = Dtypes(
     optimizer_states="fp32",
     reduce="fp16",
 )
-_BLOCKS: frozenset[Moment] = frozenset(("block_backward", "next_block_backward", "second_layer_backward"))
-_PASSES: frozenset[Moment] = _BLOCKS | {"forward", "output", "loss", "loss_backward"}
-_STEP: frozenset[Moment] = frozenset(("step", "idle", "checkpoint_save"))
+_BLOCKS: Moments = frozenset(("block_backward", "next_block_backward", "second_layer_backward"))
+_PASSES: Moments = _BLOCKS | BEFORE_BLOCKS_BACKWARD
+_STEP: Moments = frozenset(("step", "idle", "checkpoint_save"))
 _OPTIMIZER = "Megatron-LM v2.4 megatron/optimizer/optimizer.py"
 
 
@@ -74,28 +72,22 @@ class Megatron2021:
 def stage_outputs(rank: RankModel) -> Iterator[MemoryTerm]:
     """The output of every micro-batch in flight, ``size h tok``, which later versions free once it is sent."""
     if not rank.view.head:
-        model = rank.spec.model
-        size = ceil(rank.engine.residual_size * model.hidden_size * rank.tokens * rank.view.in_flight)
-        yield _term("activations", _PASSES, size, "outputs of the stage", "Megatron-LM v2.4 megatron/schedules.py")
+        h, f, z_res = rank.spec.model.hidden_size, rank.view.in_flight, rank.engine.residual_size
+        what, source = "outputs of the stage", "Megatron-LM v2.4 megatron/schedules.py"
+        yield term("activations", _PASSES, what, "f * z_res * h * tok", source, f=f, z_res=z_res, h=h, tok=rank.tokens)
 
 
 def gradients(rank: RankModel) -> Iterator[MemoryTerm]:
     """fp16 gradients, ``2 P``, from the first micro-batch's backward pass until they are cast, and one weight's new."""
-    elements = rank.elements.whole
-    moments: frozenset[Moment] = frozenset(("root_backward", "clip"))
+    moments: Moments = frozenset(("root_backward", "clip"))
     if rank.spec.gradient_accumulation > 1:
         moments |= _PASSES
-    yield _term("gradients", moments, 2 * elements, f"2 B x {count(elements)} parameters", _OPTIMIZER)
-    largest = 2 * rank.largest_block.largest
-    yield _term("temporary", _BLOCKS, largest, "new gradient of one weight", "torch AccumulateGrad")
+    yield term("gradients", moments, "fp16 gradients", "2 * P", _OPTIMIZER, P=rank.elements.whole)
+    what = "new gradient of one weight"
+    yield term("temporary", _BLOCKS, what, "2 * w", "torch AccumulateGrad", w=rank.largest_block.largest)
 
 
 def main_gradients(rank: RankModel, *, first_step: bool) -> MemoryTerm:
     """fp32 gradients for the optimizer, ``4 P``, from the first step on."""
-    elements = rank.elements.whole
-    moments = _STEP if first_step else ALWAYS - {"load"}
-    return _term("gradients", moments, 4 * elements, f"4 B x {count(elements)} parameters", _OPTIMIZER)
-
-
-def _term(pile: Pile, moments: frozenset[Moment], size: int, formula: str, source: str) -> MemoryTerm:
-    return MemoryTerm(pile=pile, moments=moments, bytes=size, formula=formula, source=source)
+    moments = _STEP if first_step else TRAINING
+    return term("gradients", moments, "fp32 gradients", "4 * P", _OPTIMIZER, P=rank.elements.whole)

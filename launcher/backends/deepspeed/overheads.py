@@ -1,40 +1,37 @@
-"""Buffers and temporaries of DeepSpeed 0.19.8, read in its source and seen in traces of its live tensors."""
+"""Buffers and temporaries of DeepSpeed 0.19.8, read in its source and seen in traces of its live tensors.
+
+Each stage of ZeRO holds gradients in its own way: whole below stage 2, in a buffer of the rank's partition
+(``partition``), or in stage 3 in shards beside a window of gathered parameters. ``block_instants`` names the instants
+of a block's backward pass at which a gradient waits or a bucket is copied; ``start`` those of loading.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from math import ceil
 
 from launcher.backends.deepspeed import optimizer, partition, pipeline, ulysses
 from launcher.backends.deepspeed.dtypes import dtypes
-from launcher.memory.activations import RECOMPUTING, backward_extra_parts
-from launcher.memory.moments import ALWAYS, Moment
-from launcher.memory.states import drawn_bytes, list_copies
-from launcher.memory.terms import MemoryTerm, Pile
+from launcher.memory.activations import content, inside_mlp, running_blocks
+from launcher.memory.moments import (
+    ALWAYS,
+    BACKWARD_FROM_BLOCKS,
+    BLOCK_BACKWARD,
+    LATER_BLOCKS_BACKWARD,
+    PASSES,
+    ROOT_BACKWARD,
+    TRAINING,
+    Moment,
+    Moments,
+)
+from launcher.memory.states import list_copies
+from launcher.memory.terms import MemoryTerm, Pile, Value, term
 from launcher.rank.engine import EngineTraits
-from launcher.rank.model import RankModel
+from launcher.rank.model import BlockKind, RankModel
 from launcher.spec import RunSpec
-from launcher.units import DTYPE_BYTES, count
+from launcher.units import DTYPE_BYTES
 
 _TRACE = "trace of the live tensors of DeepSpeed 0.19.8"
-_BACKWARD: frozenset[Moment] = frozenset((
-    "block_backward",
-    "next_block_backward",
-    "second_layer_backward",
-    "first_layer_backward",
-    "root_backward",
-))
-_GATHERED: frozenset[Moment] = frozenset((
-    "forward",
-    "output",
-    "loss",
-    "loss_backward",
-    "block_backward",
-    "next_block_backward",
-    "second_layer_backward",
-    "first_layer_backward",
-))
-_LATE = _BACKWARD - {"block_backward"}
+_LOAD: Moments = frozenset(("load",))
 
 
 def engine(spec: RunSpec) -> EngineTraits:
@@ -77,16 +74,16 @@ def buffers_partition(spec: RunSpec) -> bool:
 def overheads(rank: RankModel) -> Iterable[MemoryTerm]:
     """Everything that DeepSpeed adds at the run's stage."""
     stage = rank.spec.zero.stage
-    yield from flattening(rank)
-    yield from unreduced(rank)
+    yield from start(rank)
+    yield from whole_gradients(rank)
     yield from step_copies(rank)
     yield from first_step(rank)
     yield from fp32_partition(rank)
     yield from pipeline.buffers(rank)
+    for moments, kind in running_blocks(rank):
+        yield from block_instants(rank, kind, moments)
     if buffers_partition(rank.spec):
         yield from partition.gradients(rank)
-    if stage == 2:
-        yield from partition.oversized(rank)
     if stage >= 2:
         yield from partition.tied(rank)
     if stage == 0 or flat_fp32_gradients(rank.spec):
@@ -100,59 +97,113 @@ def overheads(rank: RankModel) -> Iterable[MemoryTerm]:
         yield from secondary_partition(rank)
 
 
-def flattening(rank: RankModel) -> Iterator[MemoryTerm]:
-    """While it starts: a flat copy of the parameters in stages 1 and 2, or later zeros for gradients, ``4 P / N``.
+def start(rank: RankModel) -> Iterator[MemoryTerm]:
+    """While it starts: a flat copy of the parameters in stages 1 and 2, or later zeros for gradients, ``4 P / d``.
 
-    In stage 3 a flat copy of one weight, or the fp32 copy of the shard from which the master copy is cloned. DeepSpeed
-    makes the first copy on the host where the device lacks the room, so it never decides what fits.
+    In stage 3 a flat copy of one weight, or the fp32 copy of the shard from which the master copy is cloned, before
+    gradients and the bucket are made. DeepSpeed makes the first copy on the host where the device lacks the room, so it
+    never decides what fits.
     """
-    zero, size = rank.spec.zero, rank.dtypes.size("parameters")
+    zero, z_par = rank.spec.zero, rank.dtypes.size("parameters")
     if not zero.stage:
         return
-    shard = 4 * rank.elements.optimizer if zero.offload_optimizer == "none" else 0
-    whole = rank.elements.largest if zero.stage == 3 else rank.elements.trained
-    flat, capacity = size * whole, rank.spec.rank_memory_bytes
-    if capacity is not None and 2 * flat > capacity:
-        flat = 0
-    if zero.stage == 3:
-        gradients = rank.dtypes.size("accumulate") * rank.elements.gradients
-        later = shard - gradients - rank.dtypes.size("gradients") * zero.reduce_bucket_size
-        copy = max(flat, later if rank.dtypes.master else 0)
-    else:
-        copy = max(flat - shard, shard)
-    copy -= drawn_bytes(rank)
-    yield _term("temporary", frozenset(("load",)), copy, f"flat copy of {count(whole)} parameters, or after it zeros")
-
-
-def unreduced(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Below stage 2, whole gradients: of the block's last weight, and of the output projection from the first on.
-
-    They stay until the end of the backward pass; from stage 2 on each is freed once it is in a bucket.
-    """
-    if rank.engine.gradients_stay or rank.spec.zero.stage >= 2:
+    shard = rank.elements.optimizer if zero.offload_optimizer == "none" else 0
+    w, capacity = rank.elements.largest if zero.stage == 3 else rank.elements.trained, rank.spec.rank_memory_bytes
+    fits = capacity is None or 2 * z_par * w <= capacity
+    if zero.stage < 3:
+        what, expression = "flat copy of the parameters, before the master weights", "z_par * w - 4 * shard"
+        if fits:
+            yield _at_load("flat copy", what, expression, z_par=z_par, w=w, shard=shard)
+        yield _at_load("zeros", "zeros for gradients", "4 * shard", shard=shard)
         return
-    size = rank.engine.size
-    last = rank.largest_block.last_trained
-    _, outputs = backward_extra_parts(rank)
-    yield _term("temporary", RECOMPUTING, size * last - outputs, f"one weight's gradient of {count(last)}")
-    accumulating = rank.spec.gradient_accumulation > 1
-    if rank.root.trained and not accumulating:
+    if fits:
+        yield _at_load("flat copy", "flat copy of one weight", "z_par * w", z_par=z_par, w=w)
+    if rank.dtypes.master:
+        z_acc, z_grad = rank.dtypes.size("accumulate"), rank.dtypes.size("gradients")
+        later = z_acc * rank.elements.gradients + z_grad * zero.reduce_bucket_size
+        what = "fp32 copy of the shard, beyond what is made later"
+        yield _at_load("shard copy", what, "4 * shard - later", shard=shard, later=later)
+
+
+def _at_load(instant: str, what: str, expression: str, **values: Value) -> MemoryTerm:
+    return term("temporary", _LOAD, what, expression, _TRACE, **values).at(instant)
+
+
+def whole_gradients(rank: RankModel) -> Iterator[MemoryTerm]:
+    """Below stage 2 the output projection's gradient, whole from the first block's backward pass on.
+
+    It stays until the end of the backward pass; from stage 2 on each gradient is freed once it is in a bucket.
+    """
+    if rank.engine.gradients_stay or rank.spec.zero.stage >= 2 or not rank.blocks:
+        return
+    if rank.root.trained and rank.spec.gradient_accumulation == 1:
         tied = rank.view.head and rank.view.embedding and rank.spec.model.tie_word_embeddings
-        elements = rank.head.gradients + (rank.embedding.largest if tied else 0)
-        yield _term("gradients", RECOMPUTING, size * elements, "gradient of the output projection")
+        head = rank.head.gradients + (rank.embedding.largest if tied else 0)
+        what = "gradient of the output projection"
+        yield _term("gradients", BLOCK_BACKWARD, what, "z * head", z=rank.engine.size, head=head)
+
+
+def block_instants(rank: RankModel, kind: BlockKind, moments: Moments) -> Iterator[MemoryTerm]:
+    """Instants of a block's backward pass beside that of its MLP.
+
+    A weight's gradient waits, beside all the gradients inside the MLP; and from the second block on, while it is
+    reduced, a bucket is copied, when half of those exist: in stages 1 and 2 flattened (``allreduce_and_scatter``), in
+    stage 3 concatenated (``reduce_scatter_coalesced``). Neither meets the reordering of experts' outputs.
+    """
+    zero, inside, tok = rank.spec.zero, inside_mlp(rank, kind), rank.tokens
+    expression, values = waiting_gradient(rank)
+    yield content(rank, kind, moments).at("weight gradient")
+    what = "gradients inside the MLP and of a weight that waits"
+    yield _term("temporary", moments, what, f"inside * tok + {expression}", inside=inside, tok=tok, **values).at(
+        "weight gradient"
+    )
+    reducing = moments & LATER_BLOCKS_BACKWARD
+    if not reducing or zero.stage == 0 or flat_fp32_gradients(rank.spec):
+        return
+    yield content(rank, kind, reducing).at("reduction")
+    what = "half of the gradients inside the MLP, and of a weight that waits"
+    formula = f"ceil(inside * tok / 2) + {expression}"
+    yield _term("temporary", reducing, what, formula, inside=inside, tok=tok, **values).at("reduction")
+    yield bucket_copy(rank, reducing).at("reduction")
+
+
+def waiting_gradient(rank: RankModel) -> tuple[str, dict[str, Value]]:
+    """Of a block's weights the gradients that wait while others are made, as an expression and its values.
+
+    Below stage 2 that of the block's last weight, which stays whole. In stage 2 gradients of more elements than a
+    bucket, which stay until the next (``extra_large_param_to_reduce``): that of the block's last weight beside all that
+    the block saved; that of experts' first weight comes when what their products saved is freed, four times their
+    width, of which the gradients inside them are two.
+    """
+    zero, block, z = rank.spec.zero, rank.largest_block, rank.engine.size
+    if zero.stage == 2:
+        z = rank.dtypes.size("gradients")
+        last, largest = (
+            each if each > zero.reduce_bucket_size else 0 for each in (block.last_trained, block.largest_trained)
+        )
+        if block.expert:
+            return "max(z * w, z * (w + w_next) - 2 * inside * tok)", {"z": z, "w": last, "w_next": largest}
+        return "z * w", {"z": z, "w": last}
+    whole = zero.stage < 2 and not rank.engine.gradients_stay
+    return "z * w", {"z": z, "w": block.last_trained if whole else 0}
+
+
+def bucket_copy(rank: RankModel, moments: Moments) -> MemoryTerm:
+    """The copy of a bucket that is reduced: of ``reduce_bucket_size``, at most the model's size."""
+    size, z_grad = min(rank.spec.zero.reduce_bucket_size, rank.elements.trained), rank.dtypes.size("gradients")
+    return _term("reduce_buffers", moments, "copy of a bucket", "z_grad * bucket", z_grad=z_grad, bucket=size)
 
 
 def bucket(rank: RankModel) -> Iterator[MemoryTerm]:
     """Stages 1 and 2: contiguous gradient buckets of ``reduce_bucket_size``, two with ``overlap_comm``.
 
-    Stage 2's ``allreduce_and_scatter`` flattens a bucket into a copy, so one more is counted, at most the model's size.
+    At the end of the backward pass a copy of one stands beside them.
     """
-    zero, size = rank.spec.zero, rank.dtypes.size("gradients")
-    buckets = size * zero.reduce_bucket_size * (2 if zero.overlap_comm else 1)
-    copy = size * min(zero.reduce_bucket_size, rank.elements.trained)
-    text = f"{size} B x reduce_bucket_size {count(zero.reduce_bucket_size)}"
-    yield _term("reduce_buffers", _BACKWARD, buckets, text)
-    yield from _beside_backward(rank, copy, "flattened copy of a bucket")
+    zero, z_grad = rank.spec.zero, rank.dtypes.size("gradients")
+    n, size = 2 if zero.overlap_comm else 1, zero.reduce_bucket_size
+    expression = "n * z_grad * bucket"
+    yield _term("reduce_buffers", BACKWARD_FROM_BLOCKS, "buckets", expression, n=n, z_grad=z_grad, bucket=size)
+    yield bucket_copy(rank, ROOT_BACKWARD)
 
 
 def whole_reduction(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -160,14 +211,13 @@ def whole_reduction(rank: RankModel) -> Iterator[MemoryTerm]:
 
     BF16_Optimizer also keeps the module's own bf16 gradients, zeroed and not freed.
     """
-    size, elements = rank.dtypes.size("gradients"), rank.elements.trained
-    end: frozenset[Moment] = frozenset(("root_backward",))
+    z_grad, w = rank.dtypes.size("gradients"), rank.elements.trained
     if flat_fp32_gradients(rank.spec):
-        yield _term("reduce_buffers", end, size * elements, f"bf16 copy of {count(elements)} gradients")
-        yield _term("gradients", ALWAYS - {"load"}, size * elements, f"bf16 gradients of {count(elements)}")
+        yield _term("reduce_buffers", ROOT_BACKWARD, "bf16 copy of the gradients", "z_grad * w", z_grad=z_grad, w=w)
+        yield _term("gradients", TRAINING, "bf16 gradients of the module", "z_grad * w", z_grad=z_grad, w=w)
     else:
-        flat = size * min(elements, rank.spec.zero.reduce_bucket_size)
-        yield _term("reduce_buffers", end, flat, "flattened gradients of one all-reduce")
+        what, expression, size = "flattened gradients", "z_grad * min(w, bucket)", rank.spec.zero.reduce_bucket_size
+        yield _term("reduce_buffers", ROOT_BACKWARD, what, expression, z_grad=z_grad, w=w, bucket=size)
 
 
 def step_copies(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -175,86 +225,85 @@ def step_copies(rank: RankModel) -> Iterator[MemoryTerm]:
 
     Stage 3 steps one sub-group at a time; gradients of stage 0 are stepped on as they are. Before it, the norm is
     computed of one gradient at a time in fp64 (``complete_grad_norm_calculation_for_cpu_offload``,
-    ``get_grad_norm_direct``).
+    ``get_grad_norm_direct``). A flat copy in another format is gone before the step of torch begins.
     """
-    zero, elements = rank.spec.zero, rank.elements.optimizer
+    zero, shard = rank.spec.zero, rank.elements.optimizer
     if zero.offload_optimizer != "none":
         return
-    moment: frozenset[Moment] = frozenset(("step",))
     if zero.stage == 3:
-        elements = min(elements, zero.sub_group_size)
-    size = rank.dtypes.size("accumulate")
-    flat = size * elements if zero.stage and not flat_fp32_gradients(rank.spec) else 0
-    if size < 4:
-        yield _term("temporary", moment, 4 * elements, f"fp32 gradients of {count(elements)}")
-    torch_states = torch_temporaries(rank, elements)
-    # A flat copy in another format is gone before the step of torch begins.
-    more = max(flat, torch_states) if size < 4 else flat + torch_states
-    yield _term("temporary", moment, more, f"flat gradients and torch's temporaries of {count(elements)}")
-    if zero.stage and not flat_fp32_gradients(rank.spec):
-        norm = rank.elements.largest_shard if zero.stage == 3 else min(rank.elements.largest_trained, elements)
-        yield _term("temporary", frozenset(("clip",)), 8 * norm, f"fp64 copy of a gradient of {count(norm)}")
+        shard = min(shard, zero.sub_group_size)
+    z_acc = rank.dtypes.size("accumulate")
+    flattens = zero.stage > 0 and not flat_fp32_gradients(rank.spec)
+    if z_acc < 4:
+        yield _term("temporary", ("step",), "fp32 gradients", "4 * shard", shard=shard)
+    if flattens:
+        flat = _term("temporary", ("step",), "flat gradients", "z_acc * shard", z_acc=z_acc, shard=shard)
+        yield flat.at("flattening") if z_acc < 4 else flat
+        norm = rank.elements.largest_shard if zero.stage == 3 else min(rank.elements.largest_trained, shard)
+        yield _term("temporary", ("clip",), "fp64 copy of a gradient", "8 * w", w=norm)
+    yield from (each.at("torch") for each in torch_temporaries(rank, shard, ("step",)))
 
 
-def torch_temporaries(rank: RankModel, elements: int) -> int:
-    """What ``torch.optim`` makes of ``elements`` to step: a list, or tensor after tensor in a loop.
+def torch_temporaries(rank: RankModel, shard: int, moments: Iterable[Moment]) -> Iterator[MemoryTerm]:
+    """What ``torch.optim`` makes to step a shard: a list, or tensor after tensor in a loop.
 
     ZeRO hands over flat tensors, stage 0 those of the model. A loop makes AdamW's square root and quotient of one, and
     of several holds the quotient of the one before; SGD's is the same sum in a loop (``torch/optim/adam.py``,
     ``sgd.py``).
     """
-    how, copies = optimizer.step(rank.spec), list_copies(rank.spec.optimizer)
-    if how == "fused":
-        return 0
+    how, n = optimizer.step(rank.spec), list_copies(rank.spec.optimizer)
+    if how == "fused" or not n:
+        return
+    w = shard
     if how == "loop":
-        adam, stage = rank.spec.optimizer.name == "adamw", rank.spec.zero.stage
-        copies *= (2 if stage else 3) if adam else 1
-        elements = elements if stage else max(rank.largest_block.largest_trained, rank.root.largest_trained)
-    return rank.dtypes.size("optimizer_states") * copies * elements
+        stage = rank.spec.zero.stage
+        if rank.spec.optimizer.name == "adamw":
+            n = 2 if stage else 3
+        if not stage:
+            w = max(rank.largest_block.largest_trained, rank.root.largest_trained)
+    z_opt = rank.dtypes.size("optimizer_states")
+    yield _term("temporary", moments, "torch's temporaries of the step", "n * z_opt * w", n=n, z_opt=z_opt, w=w)
 
 
 def stage3_bucket(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Stage 3: one gradient bucket, permanent, and the copy that ``reduce_scatter_coalesced`` concatenates."""
-    size, elements = rank.dtypes.size("gradients"), rank.spec.zero.reduce_bucket_size
-    text = f"{size} B x reduce_bucket_size {count(elements)}"
-    yield _term("reduce_buffers", ALWAYS, size * elements, text)
-    copy = size * min(elements, rank.elements.trained)
-    yield from _beside_backward(rank, copy, "concatenated copy of a bucket")
+    """Stage 3: one gradient bucket, permanent; at the end of the backward pass a copy of it."""
+    z_grad, size = rank.dtypes.size("gradients"), rank.spec.zero.reduce_bucket_size
+    yield _term("reduce_buffers", ALWAYS, "bucket", "z_grad * bucket", z_grad=z_grad, bucket=size)
+    yield bucket_copy(rank, ROOT_BACKWARD)
 
 
 def stage3_window(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Stage 3: gathered parameters, ``size x min(P, max_reuse_distance + current + prefetch)``.
+    """Stage 3: gathered parameters, ``z min(P, max_reuse_distance + current + prefetch)``.
 
-    The current module is a leaf, so the largest weight; parameters below the persistence threshold stay gathered.
+    The current module is a leaf, so the largest weight; parameters below the persistence threshold stay gathered. What
+    one all-gather brings stays until the last of its weights is used; the weights are copies of it. It takes weights
+    until they are no fewer than the bucket (``numel_prefetching``, partitioned_param_coordinator.py).
     """
-    zero, elements = rank.spec.zero, rank.elements
-    window = min(elements.whole, zero.max_reuse_distance + elements.largest + zero.prefetch_bucket_size)
-    size = rank.engine.size * window
-    text = f"{rank.engine.size} B x {count(window)} gathered parameters (stage3_max_reuse_distance and prefetch)"
-    yield _term("gather_buffers", _GATHERED, size, text)
-    # What one all-gather brings stays until the last of its weights is used; the weights are copies of it. It takes
-    # weights until they are no fewer than the bucket (``numel_prefetching``, partitioned_param_coordinator.py).
-    ahead = rank.engine.size * min(elements.whole, zero.prefetch_bucket_size + elements.largest)
-    yield _term("gather_buffers", frozenset(("forward",)), ahead, "output of the all-gather ahead")
+    zero, z, whole = rank.spec.zero, rank.engine.size, rank.elements.whole
+    ahead = zero.prefetch_bucket_size + rank.elements.largest
+    what, expression = "gathered parameters (stage3_max_reuse_distance and prefetch)", "z * min(P, window)"
+    window = zero.max_reuse_distance + ahead
+    yield _term("gather_buffers", PASSES - ROOT_BACKWARD, what, expression, z=z, P=whole, window=window)
+    what = "output of the all-gather ahead"
+    yield _term("gather_buffers", ("forward",), what, expression, z=z, P=whole, window=ahead)
 
 
 def secondary_partition(rank: RankModel) -> Iterator[MemoryTerm]:
-    """ZeRO++ hpZ: a second shard among ``hpz`` ranks, ``size P / k`` (``ds_secondary_tensor``)."""
-    ranks = rank.spec.zero.hpz
+    """ZeRO++ hpZ: a second shard among ``hpz`` ranks, ``z P / d`` (``ds_secondary_tensor``)."""
+    ranks, whole = rank.spec.zero.hpz, rank.elements.whole
     if ranks > 1:
-        size = rank.engine.size * ceil(rank.elements.whole / ranks)
-        yield _term("gather_buffers", ALWAYS - {"load"}, size, f"secondary partition among {ranks} ranks")
+        what, z = "secondary partition (hpZ)", rank.engine.size
+        yield _term("gather_buffers", TRAINING, what, "z * ceil(P / d)", z=z, P=whole, d=ranks)
 
 
 def fp32_partition(rank: RankModel) -> Iterator[MemoryTerm]:
-    """ZeRO clones its shard for the optimizer in fp32 even where the parameters are fp32: ``4 P / N``.
+    """ZeRO clones its shard for the optimizer in fp32 even where the parameters are fp32: ``4 P / d``.
 
     ``single_partition_of_fp32_groups`` in ``stage_1_and_2.py``, ``fp32_partitioned_groups_flat`` in ``stage3.py``.
     """
     zero = rank.spec.zero
     if zero.stage and rank.dtypes.master is None and zero.offload_optimizer == "none":
-        elements = rank.elements.optimizer
-        yield _term("master_weights", ALWAYS, 4 * elements, f"4 B x {count(elements)}")
+        yield _term("master_weights", ALWAYS, "fp32 clone of the shard", "4 * shard", shard=rank.elements.optimizer)
 
 
 def first_step(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -264,21 +313,12 @@ def first_step(rank: RankModel) -> Iterator[MemoryTerm]:
     torch's optimizer makes.
     """
     if rank.spec.zero.stage == 0 and rank.dtypes.master is not None:
-        elements = rank.elements.trained
-        moment: frozenset[Moment] = frozenset(("load",))
-        states = (2 if rank.spec.optimizer.name == "adamw" else 1) * 4
-        yield _term("optimizer_states", moment, states * elements, f"{states} B x {count(elements)}")
-        yield _term("temporary", moment, torch_temporaries(rank, elements), "torch's temporaries of the first step")
-        size = rank.dtypes.size("gradients") + 4
-        yield _term("gradients", moment, size * elements, f"gradients in both formats of {count(elements)}")
+        w, z_grad = rank.elements.trained, rank.dtypes.size("gradients")
+        n = 2 if rank.spec.optimizer.name == "adamw" else 1
+        yield _term("optimizer_states", _LOAD, "moments of the first step", "n * 4 * w", n=n, w=w)
+        yield from torch_temporaries(rank, w, _LOAD)
+        yield _term("gradients", _LOAD, "gradients in both formats", "(z_grad + 4) * w", z_grad=z_grad, w=w)
 
 
-def _beside_backward(rank: RankModel, size: int, text: str) -> Iterator[MemoryTerm]:
-    """What lives while one gradient is reduced: half of the gradients inside the MLP exist by then."""
-    inside, outputs = backward_extra_parts(rank)
-    yield _term("reduce_buffers", _LATE - {"root_backward"}, size - inside // 2 - outputs, text)
-    yield _term("reduce_buffers", frozenset(("root_backward",)), size, text)
-
-
-def _term(pile: Pile, moments: frozenset[Moment], size: int, formula: str) -> MemoryTerm:
-    return MemoryTerm(pile=pile, moments=moments, bytes=max(size, 0), formula=formula, source=_TRACE)
+def _term(pile: Pile, moments: Iterable[Moment], what: str, expression: str, **values: Value) -> MemoryTerm:
+    return term(pile, moments, what, expression, _TRACE, **values)

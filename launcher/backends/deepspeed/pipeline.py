@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from launcher.errors import ConfigError
-from launcher.memory.moments import ALWAYS, Moment
-from launcher.memory.terms import MemoryTerm, Pile
+from launcher.memory.moments import BEFORE_BLOCKS_BACKWARD, BETWEEN_PASSES, PASSES, ROOT_BACKWARD, TRAINING, Moments
+from launcher.memory.terms import MemoryTerm, term
 from launcher.rank.model import RankModel
-from launcher.rank.tensors import SavedTensor
 from launcher.spec import RunSpec, edit
 
 _SOURCE = "DeepSpeed 0.19.8 runtime/pipe/engine.py, pipe_buffers and _allocate_or_extend_buffers"
-
-_PASSES: frozenset[Moment] = ALWAYS - {"load", "clip", "step", "idle", "checkpoint_save"}
 
 _NEUTRAL: dict[str, tuple[object, str]] = {
     "parallel.tensor": (1, "its grid of ranks has no axis for AutoTP's"),
@@ -44,7 +41,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def buffers(rank: RankModel) -> Iterator[MemoryTerm]:
-    """What goes from stage to stage: ``size s b h`` each.
+    """What goes from stage to stage: ``z h tok`` each.
 
     One buffer, kept between steps, receives states and gradients alike. Of every micro-batch in flight a stage keeps
     the states that it received, of which its layers run on a clone, and those that it sent, until their backward pass;
@@ -53,14 +50,17 @@ def buffers(rank: RankModel) -> Iterator[MemoryTerm]:
     view, stages = rank.view, rank.view.stages
     if stages == 1:
         return
-    width = rank.engine.size * rank.spec.model.hidden_size
-    one = rank.bytes_of([SavedTensor(name="states", bytes=width, share="token", part="input")])
     made = min(2, rank.spec.gradient_accumulation) if view.head else 0
-    flying = int(view.in_flight)
-    during = flying * ((view.stage > 0) + (not view.head)) + max(made - 1, 0)  # The last is the loss's own input.
-    yield _term("activations", ALWAYS - {"load"}, one, "buffer for states and gradients of other stages")
-    yield _term("activations", _PASSES, during * one, f"states that stages exchange: {during} x {one:,} B")
-    yield _term("activations", ALWAYS - _PASSES - {"load"}, made * one, f"last states: {made} x {one:,} B")
+    neighbours = (1 if view.stage > 0 else 0) + (0 if view.head else 1)
+    during = int(view.in_flight) * neighbours + max(made - 1, 0)  # The last is the loss's own input.
+    yield _states(rank, TRAINING, "buffer for states and gradients of other stages", 1)
+    yield _states(rank, PASSES, "states that stages exchange", during)
+    yield _states(rank, BETWEEN_PASSES, "last states", made)
+
+
+def _states(rank: RankModel, moments: Moments, what: str, n: int) -> MemoryTerm:
+    z, h, tok = rank.engine.size, rank.spec.model.hidden_size, rank.tokens
+    return term("activations", moments, what, "n * z * h * tok", _SOURCE, n=n, z=z, h=h, tok=tok)
 
 
 def buckets(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -70,12 +70,10 @@ def buckets(rank: RankModel) -> Iterator[MemoryTerm]:
     """
     if rank.view.stages == 1:
         return
-    size = rank.dtypes.size("gradients") * rank.spec.zero.reduce_bucket_size
-    forward: frozenset[Moment] = frozenset(("forward", "output", "loss", "loss_backward"))
+    values = {"z_grad": rank.dtypes.size("gradients"), "bucket": rank.spec.zero.reduce_bucket_size}
+    expression = "z_grad * bucket"
     if rank.spec.gradient_accumulation > 1:
-        yield _term("reduce_buffers", forward, size, "the bucket between micro-batches")
-    yield _term("reduce_buffers", frozenset(("root_backward",)), size, "a second bucket for the reduction at the end")
-
-
-def _term(pile: Pile, moments: frozenset[Moment], size: int, formula: str) -> MemoryTerm:
-    return MemoryTerm(pile=pile, moments=moments, bytes=size, formula=formula, source=_SOURCE)
+        what = "the bucket between micro-batches"
+        yield term("reduce_buffers", BEFORE_BLOCKS_BACKWARD, what, expression, _SOURCE, **values)
+    what = "a second bucket for the reduction at the end"
+    yield term("reduce_buffers", ROOT_BACKWARD, what, expression, _SOURCE, **values)

@@ -1,4 +1,10 @@
-"""Buffers and temporaries of PyTorch's FSDP2 and DDP, as seen in traces of the live tensors of both."""
+"""Buffers and temporaries of PyTorch's FSDP2 and DDP, as seen in traces of the live tensors of both.
+
+FSDP2 gathers a block's parameters ahead of its pass and reduces its gradients behind it: ``gathered``,
+``block_reduction`` and ``root_reduction`` follow both through the moments of a step. DDP keeps whole parameters and
+reduces buckets; under autocast it keeps copies of weights (``weight_cache``). Inside the backward pass of a block
+``block_instants`` names the instants that are fuller than the one of its MLP may be.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +14,22 @@ from typing import Literal
 
 from launcher.backends.fsdp import ring, stages
 from launcher.backends.fsdp.dtypes import dtypes
-from launcher.memory.activations import RECOMPUTING, backward_extra_parts
-from launcher.memory.moments import ALWAYS, Moment
-from launcher.memory.states import WITHIN_MICRO_BATCH, drawn_bytes
-from launcher.memory.terms import MemoryTerm, Pile
+from launcher.memory.activations import content, first_norm, inside_mlp, running_blocks
+from launcher.memory.moments import (
+    ALWAYS,
+    BLOCK_BACKWARD,
+    LATER_BLOCKS_BACKWARD,
+    PASSES,
+    ROOT_BACKWARD,
+    UNTIL_FIRST_GRADIENTS,
+    Moment,
+    Moments,
+)
+from launcher.memory.terms import MemoryTerm, Value, term
 from launcher.rank.engine import EngineTraits
-from launcher.rank.model import NF4_BITS, RankModel
+from launcher.rank.model import NF4_BITS, BlockKind, RankModel
 from launcher.spec import RunSpec
-from launcher.units import DTYPE_BYTES, count
+from launcher.units import DTYPE_BYTES
 
 _TRACE = "trace of the live tensors of torch.distributed.fsdp.fully_shard, torch 2.15"
 _DDP_TRACE = "trace of the live tensors of DistributedDataParallel, torch 2.15"
@@ -70,129 +84,152 @@ def overheads(rank: RankModel) -> Iterable[MemoryTerm]:
     else:
         yield from weight_cache(rank)
         yield from buckets(rank)
-    in_flight = [*gradients_in_flight(rank)]
-    yield from in_flight
+        yield from tied_gradient(rank)
+    for moments, kind in running_blocks(rank):
+        yield from block_instants(rank, kind, moments)
     yield from untied(rank)
-    yield from ring.overheads(rank, gradients=sum(term.bytes for term in in_flight))
+    yield from ring.overheads(rank)
     yield from stages.overheads(rank, ddp=is_ddp(rank.spec))
 
 
 def constants(rank: RankModel) -> Iterator[MemoryTerm]:
     """What 4-bit weights' constants, of which every rank has all, take more than the shard that is counted of them."""
-    bits = NF4_BITS[rank.spec.adapter.double_quant] - 4
     shared = rank.elements.quantised - rank.elements.quantised_parameters
     if shared:
-        text = f"{float(bits):.3f} bits x {count(shared)} of other ranks' weights in 4 bits"
-        yield _term("parameters", ALWAYS, ceil(bits * shared / 8), text, "launcher/worker/model/quantised.py")
+        bits, source = NF4_BITS[rank.spec.adapter.double_quant] - 4, "launcher/worker/model/quantised.py"
+        what = "constants of other ranks' 4-bit weights"
+        yield term("parameters", ALWAYS, what, "ceil(bits * w / 8)", source, bits=bits, w=shared)
 
 
 def gathered(rank: RankModel) -> Iterator[MemoryTerm]:
     """Gathered parameters in the compute format: the root group, the current block, and one all-gather's output.
 
-    ``size (root + 2 b)`` in forward (the all-gather's output is held one step by ``all_gather_state``) and in backward
+    ``z (root + 2 block)`` in forward (the all-gather's output is held one step by ``all_gather_state``) and in backward
     (the prefetched next block). The worker computes the loss inside the root module, which stays gathered from forward
     to backward, and the last block's all-gather output lasts as long. Without resharding after forward every
     block stays until its own backward pass, which gathers nothing.
     """
-    root, block = rank.gathered_bytes(rank.root), rank.gathered_bytes(rank.largest_block)
-    every = rank.gathered_bytes(rank.all_blocks)
-    two = root + min(rank.layers, 2) * block
-    keeps = not reshards(rank.spec)
-    after = root + (every + block if keeps else block)
-    yield _gather(rank, "forward", root + (every + block if keeps else 2 * block))
-    yield _gather(rank, "output", after)
-    yield _gather(rank, "loss", after)
-    yield _gather(rank, "loss_backward", root + (every if keeps else block))
-    yield _gather(rank, "block_backward", root + every if keeps else two)
-    third = 2 * block if rank.layers > 2 else block
-    yield _gather(rank, "next_block_backward", root + (max(every - block, 0) if keeps else third))
-    yield _gather(rank, "second_layer_backward", two)
-    yield _gather(rank, "first_layer_backward", root + block)
+    block, n = rank.compute_parameters(rank.largest_block), min(rank.layers, 2)
+    if reshards(rank.spec):
+        yield _gathered(rank, ("forward",), "root + 2 * block", block=block)
+        yield _gathered(rank, ("output", "loss", "loss_backward"), "root + block", block=block)
+        yield _gathered(rank, ("block_backward",), "root + n * block", n=n, block=block)
+        next_ahead = 2 if rank.layers > 2 else 1
+        yield _gathered(rank, ("next_block_backward",), "root + n * block", n=next_ahead, block=block)
+    else:
+        blocks = rank.compute_parameters(rank.all_blocks)
+        yield _gathered(rank, ("forward", "output", "loss"), "root + blocks + block", blocks=blocks, block=block)
+        yield _gathered(rank, ("loss_backward", "block_backward"), "root + blocks", blocks=blocks)
+        yield _gathered(rank, ("next_block_backward",), "root + max(blocks - block, 0)", blocks=blocks, block=block)
+    yield _gathered(rank, ("second_layer_backward",), "root + n * block", n=n, block=block)
+    yield _gathered(rank, ("first_layer_backward",), "root + block", block=block)
+
+
+def _gathered(rank: RankModel, moments: tuple[Moment, ...], parameters: str, **values: Value) -> MemoryTerm:
+    root, z = rank.compute_parameters(rank.root), rank.engine.size
+    what = "gathered parameters"
+    return term("gather_buffers", moments, what, f"z * ({parameters})", _TRACE, z=z, root=root, **values)
 
 
 def block_reduction(rank: RankModel) -> Iterator[MemoryTerm]:
-    """The reduce-scatter's input of the block before, in the reduce format, held until the next reduction: ``size b``.
+    """The reduce-scatter's input of the block before, in the reduce format, held until the next reduction: ``z block``.
 
     Its output is the gradient shard itself, counted there; beside it the unreduced gradient of the output projection.
     """
-    elements = rank.largest_block.trained
-    size = rank.dtypes.size("reduce") * elements
-    head = rank.engine.size * (output_elements(rank) if rank.root.trained else 0)
-    yield _reduce("block_backward", head, "gradient of the output projection")
+    source, z_red, block = _TRACE, rank.dtypes.size("reduce"), rank.largest_block.trained
+    head = output_elements(rank) if rank.root.trained else 0
+    what = "gradient of the output projection"
+    yield term("reduce_buffers", ("block_backward",), what, "z * head", source, z=rank.engine.size, head=head)
     if rank.layers > 1:
-        yield _reduce("next_block_backward", size + head, f"reduce-scatter input of {count(elements)}")
-        yield _reduce("second_layer_backward", size + head, f"reduce-scatter input of {count(elements)}")
-        yield _reduce("first_layer_backward", size + head, f"reduce-scatter input of {count(elements)}")
+        what, expression = f"reduce-scatter input of a block, {what}", "z_red * block + z * head"
+        values = {"z_red": z_red, "block": block, "z": rank.engine.size, "head": head}
+        yield term("reduce_buffers", LATER_BLOCKS_BACKWARD, what, expression, source, **values)
 
 
 def unreduced(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Gradients that wait unreduced for the last micro-batch, whole and in the reduce format: ``size P``.
+    """Gradients that wait unreduced for the last micro-batch, whole and in the reduce format: ``z P``.
 
     ``set_requires_gradient_sync(False)`` accumulates them in ``unsharded_accumulated_grad`` (``_fsdp_param.py``).
     """
     spec = rank.spec
     if spec.gradient_accumulation > 1 and not spec.backend.micro_step_sync:
-        size = rank.dtypes.size("reduce") * rank.elements.trained
-        moments = ALWAYS - {"load", "clip", "step", "idle", "checkpoint_save"}
-        yield _term("gradients", moments, size, f"unreduced gradients of {count(rank.elements.trained)}", _TRACE)
+        z_red, w = rank.dtypes.size("reduce"), rank.elements.trained
+        yield term("gradients", PASSES, "unreduced gradients", "z_red * w", _TRACE, z_red=z_red, w=w)
 
 
 def root_reduction(rank: RankModel) -> Iterator[MemoryTerm]:
     """The end of backward: gradients of the root group and, in the reduce format, the reduce-scatter's input.
 
-    Before that, the gathered root group and the last block's reduction are still held beside those gradients; the
-    gradients are freed before the reduction's output, the root group's gradient shards, is made.
+    At first the gathered root group and the last block's reduction are still held beside those gradients; then the
+    reduction's input. The gradients are freed before the reduction's output, the root group's gradient shards, is made.
     """
-    size, reduce = rank.engine.size, rank.dtypes.size("reduce")
-    root, block = rank.root.trained, rank.largest_block.trained
-    gathered = rank.gathered_bytes(rank.root)
-    during = max(gathered + size * root + reduce * block, (size + reduce) * root) - _root_shards(rank)
-    after = reduce * root
-    yield _reduce("root_backward", max(during, after), f"gradients and reduction of {count(root)} outside the blocks")
+    z, z_red, root = rank.engine.size, rank.dtypes.size("reduce"), rank.root.trained
+    shards = rank.elements.gradients - rank.root.gradients
+
+    def reduced(what: str, instant: str, expression: str, **values: Value) -> Iterator[MemoryTerm]:
+        if instant != "all gradients":
+            z_acc = rank.dtypes.size("accumulate")
+            what_else, formula = "gradients of the blocks", "z_acc * shard"
+            yield term("gradients", ROOT_BACKWARD, what_else, formula, _TRACE, z_acc=z_acc, shard=shards).at(instant)
+        yield term("reduce_buffers", ROOT_BACKWARD, what, expression, _TRACE, **values).at(instant)
+
+    before = {"table": rank.compute_parameters(rank.root), "block": rank.largest_block.trained}
+    what, expression = "gathered root group, its gradients, a block's reduction", "z * (table + root) + z_red * block"
+    yield from reduced(what, "root gradients", expression, z=z, z_red=z_red, root=root, **before)
+    what = "gradients of the root group and the input of their reduction"
+    yield from reduced(what, "root reduction", "(z + z_red) * root", z=z, z_red=z_red, root=root)
+    yield from reduced("input of the root's reduction", "all gradients", "z_red * root", z_red=z_red, root=root)
 
 
-def _root_shards(rank: RankModel) -> int:
-    """Gradient shards of the root group, which exist only after its reduction."""
-    return rank.dtypes.size("accumulate") * rank.root.gradients
+def block_instants(rank: RankModel, kind: BlockKind, moments: Moments) -> Iterator[MemoryTerm]:
+    """Instants of a block's backward pass beside that of its MLP: a weight's gradient is there, or all of the block's.
 
-
-def gradients_in_flight(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Weight gradients of the block whose backward pass runs, before they are reduced or accumulated.
-
-    Early on the last weight's gradient beside all of the block's activations, at the end all of the block's
-    gradients and only the first norm's activations: the greater of both, less what is counted anyway. DDP puts each
-    into its bucket on its own, under autocast through an fp32 copy, when half of the gradients inside the MLP exist;
-    that of a tied output projection waits for the embedding's. Experts' gradients need no copy: autocast leaves their
-    products alone; the first of theirs comes like an MLP's, the larger when what their products saved is freed.
+    FSDP2 holds all of a block's gradients until its end, when of its activations the first norm's are left; early on
+    the last weight's gradient stands beside all of them. DDP puts each into its bucket on its own, under autocast
+    through an fp32 copy, when half of the gradients inside the MLP exist.
     """
-    size, block = rank.engine.size, rank.largest_block
-    early = size * block.last_trained
-    moments = RECOMPUTING
-    inside, outputs = backward_extra_parts(rank)
+    z, block = rank.engine.size, rank.largest_block
+    inside, tok = inside_mlp(rank, kind), rank.tokens
     if not rank.spec.parallel.shard:
-        if rank.engine.autocast and block.expert:
-            whole = rank.dtypes.size("parameters")
-            early = max(whole * block.last_trained, whole * block.largest_trained - 3 * inside // 2)
-        elif rank.engine.autocast:
-            early += 4 * block.largest_trained
-        early -= inside // 2 + outputs
-        if rank.root.trained and rank.spec.model.tie_word_embeddings:
-            tied = rank.dtypes.size("accumulate") * output_elements(rank)
-            yield _term("temporary", moments, tied, "gradient of the tied output projection", _DDP_TRACE)
-        yield _term("temporary", moments, early, f"one weight's gradient of {count(block.largest_trained)}", _DDP_TRACE)
+        yield content(rank, kind, moments).at("weight gradient")
+        yield _ddp_gradient(rank, moments, inside)
         return
-    kinds = rank.blocks
-    freed = max(
-        (
-            rank.bytes_of(kind.saved) + rank.bytes_of(kind.backward_extra) - rank.bytes_of(kind.first_norm_backward)
-            for kind in kinds
-        ),
-        default=0,
-    )
-    late = size * block.trained - freed
-    yield _term(
-        "temporary", moments, max(early - outputs, late), f"gradients of one block of {count(block.trained)}", _TRACE
-    )
+    yield content(rank, kind, moments).at("weight gradient")
+    values = {"inside": inside, "tok": tok, "z": z, "w": block.last_trained}
+    what, expression = "gradients inside the MLP and of its last weight", "inside * tok + z * w"
+    yield term("temporary", moments, what, expression, _TRACE, **values).at("weight gradient")
+    norm, source = first_norm(rank, kind), _TRACE
+    what = "first norm of one block"
+    yield term("activations", moments, what, "k * tok", source, k=norm, tok=tok).at("block gradients")
+    what = "gradients of one block"
+    yield term("temporary", moments, what, "z * block", source, z=z, block=block.trained).at("block gradients")
+
+
+def _ddp_gradient(rank: RankModel, moments: Moments, inside: Value) -> MemoryTerm:
+    """Beside half of the gradients inside the MLP one weight's gradient, under autocast with an fp32 copy of it.
+
+    Experts' gradients need no copy: autocast leaves their products alone. The first of theirs comes like an MLP's, the
+    larger when what their products saved, twice what is inside, is freed.
+    """
+    block, z, common = rank.largest_block, rank.engine.size, {"inside": inside, "tok": rank.tokens}
+    what, half = "gradients inside the MLP and of one weight", "ceil(inside * tok / 2)"
+    if not rank.engine.autocast:
+        expression, values = f"{half} + z * w", {"z": z, "w": block.last_trained}
+    elif block.expert:
+        expression = f"max({half} + z_par * w, z_par * w_next - inside * tok)"
+        values = {"z_par": rank.dtypes.size("parameters"), "w": block.last_trained, "w_next": block.largest_trained}
+    else:
+        expression, values = f"{half} + z * w + 4 * w_next", {"z": z, "w": block.last_trained}
+        values["w_next"] = block.largest_trained
+    return term("temporary", moments, what, expression, _DDP_TRACE, **common, **values).at("weight gradient")
+
+
+def tied_gradient(rank: RankModel) -> Iterator[MemoryTerm]:
+    """In DDP the gradient of a tied output projection waits for the embedding's."""
+    if rank.root.trained and rank.spec.model.tie_word_embeddings and rank.blocks:
+        z_acc, head = rank.dtypes.size("accumulate"), output_elements(rank)
+        what = "gradient of the tied output projection"
+        yield term("temporary", BLOCK_BACKWARD, what, "z_acc * head", _DDP_TRACE, z_acc=z_acc, head=head)
 
 
 def untied(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -203,12 +240,9 @@ def untied(rank: RankModel) -> Iterator[MemoryTerm]:
     """
     tied = rank.view.head and rank.view.embedding and rank.spec.model.tie_word_embeddings
     if tied and not rank.engine.gradients_stay and rank.spec.zero.offload_parameters == "none":
-        shard = ceil(rank.embedding.largest * rank.view.states.parameters)
-        size = rank.dtypes.size("parameters") * shard - drawn_bytes(rank)
-        text = f"memory of the tied output projection of {count(shard)}, less a block of rows"
-        yield _term(
-            "temporary", frozenset(("load",)), size, text, "launcher/worker/fsdp/engine.py, torch.nn.Module.to_empty"
-        )
+        shard, z_par = ceil(rank.embedding.largest * rank.view.states.parameters), rank.dtypes.size("parameters")
+        what, source = "a tied output projection", "launcher/worker/fsdp/engine.py, torch.nn.Module.to_empty"
+        yield term("temporary", ("load",), what, "z_par * shard", source, z_par=z_par, shard=shard).at("untied")
 
 
 def output_elements(rank: RankModel) -> int:
@@ -218,7 +252,7 @@ def output_elements(rank: RankModel) -> int:
 
 
 def weight_cache(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Autocast's copy of every linear's weight in the compute format, saved for backward: ``size P`` of the matrices.
+    """Autocast's copy of every linear's weight in the compute format, saved for backward: ``z P`` of the matrices.
 
     Checkpointed blocks cast again in backward, one block at a time; a copy goes with the backward pass of its product,
     the output projection's first. Embeddings are looked up in fp32, and the grouped
@@ -227,23 +261,24 @@ def weight_cache(rank: RankModel) -> Iterator[MemoryTerm]:
     """
     if not rank.engine.autocast:
         return
-    size, block = rank.engine.size, rank.largest_block.dense - rank.largest_block.quantised
+    block = rank.largest_block.dense - rank.largest_block.quantised
     blocks = rank.all_blocks.dense - rank.all_blocks.quantised
     head = output_elements(rank)
-    full = rank.spec.checkpointing.mode != "none"
-    inside, text = block if full and not rank.root.trained else blocks, "autocast's copies of weights"
-    yield _term("gather_buffers", frozenset(("forward",)), size * inside, text, _DDP_TRACE)
-    yield _term("gather_buffers", frozenset(("output", "loss")), size * (head + inside), text, _DDP_TRACE)
-    yield _term(
-        "gather_buffers", frozenset(("loss_backward",)), size * (head + (0 if full else blocks)), text, _DDP_TRACE
-    )
-    yield _term("gather_buffers", frozenset(("block_backward",)), size * (block if full else blocks), text, _DDP_TRACE)
+    recomputes = rank.spec.checkpointing.mode != "none"
+    inside = block if recomputes and not rank.root.trained else blocks
+    cast: list[tuple[tuple[Moment, ...], int]] = [
+        (("forward",), inside),
+        (("output", "loss"), head + inside),
+        (("loss_backward",), head if recomputes else head + blocks),
+        (("block_backward",), block if recomputes else blocks),
+        (("second_layer_backward", "first_layer_backward"), block),
+    ]
     if rank.layers > 1:
-        left = size * (block if full else blocks - block)
-        moment: frozenset[Moment] = frozenset(("next_block_backward",))
-        yield _term("gather_buffers", moment, left, "autocast's copies of weights", _DDP_TRACE)
-    last: frozenset[Moment] = frozenset(("second_layer_backward", "first_layer_backward"))
-    yield _term("gather_buffers", last, size * block, "autocast's copies of weights", _DDP_TRACE)
+        cast.append((("next_block_backward",), block if recomputes else blocks - block))
+    for moments, w in cast:
+        yield term(
+            "gather_buffers", moments, "autocast's copies of weights", "z * w", _DDP_TRACE, z=rank.engine.size, w=w
+        )
 
 
 def buckets(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -254,17 +289,20 @@ def buckets(rank: RankModel) -> Iterator[MemoryTerm]:
     """
     if not is_ddp(rank.spec):
         return
-    size, elements = rank.dtypes.size("accumulate"), rank.elements.trained
+    z_acc, elements = rank.dtypes.size("accumulate"), rank.elements.trained
     if not rank.spec.backend.bucket_view:
-        yield _term("reduce_buffers", ALWAYS, size * elements, f"buckets of {count(elements)}", _DDP_TRACE)
+        yield term("reduce_buffers", ALWAYS, "buckets", "z_acc * w", _DDP_TRACE, z_acc=z_acc, w=elements)
     elif rank.spec.gradient_accumulation > 1:
-        text = f"gradients of earlier micro-batches, of {count(elements)}"
-        block, left = rank.largest_block.trained, rank.embedding.trained
-        yield _term("gradients", WITHIN_MICRO_BATCH, size * elements, text, _DDP_TRACE)
+        block, table = rank.largest_block.trained, rank.embedding.trained
         rest = max(rank.all_blocks.trained - block, 0)
-        yield _term("gradients", frozenset(("next_block_backward",)), size * (rest + left), text, _DDP_TRACE)
-        late: frozenset[Moment] = frozenset(("second_layer_backward", "first_layer_backward"))
-        yield _term("gradients", late, size * (block + left), text, _DDP_TRACE)
+        left: dict[Moments, int] = {
+            UNTIL_FIRST_GRADIENTS: elements,
+            frozenset(("next_block_backward",)): rest + table,
+            frozenset(("second_layer_backward", "first_layer_backward")): block + table,
+        }
+        for moments, w in left.items():
+            what = "gradients of earlier micro-batches"
+            yield term("gradients", moments, what, "z_acc * w", _DDP_TRACE, z_acc=z_acc, w=w)
 
 
 def reshards(spec: RunSpec) -> bool:
@@ -272,17 +310,3 @@ def reshards(spec: RunSpec) -> bool:
     if spec.backend.reshard_after_forward is not None:
         return spec.backend.reshard_after_forward
     return spec.zero.stage != 2
-
-
-def _gather(rank: RankModel, moment: Moment, size: int) -> MemoryTerm:
-    block, root = rank.largest_block.whole, rank.root.whole
-    formula = f"{rank.engine.size} B x (root {count(root)} + blocks of {count(block)})"
-    return _term("gather_buffers", frozenset((moment,)), size, formula, _TRACE)
-
-
-def _reduce(moment: Moment, size: int, formula: str) -> MemoryTerm:
-    return _term("reduce_buffers", frozenset((moment,)), size, formula, _TRACE)
-
-
-def _term(pile: Pile, moments: frozenset[Moment], size: int, formula: str, source: str) -> MemoryTerm:
-    return MemoryTerm(pile=pile, moments=moments, bytes=max(size, 0), formula=formula, source=source)

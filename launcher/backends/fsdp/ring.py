@@ -9,56 +9,47 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from launcher.memory.activations import RECOMPUTING, forward_extra
-from launcher.memory.terms import MemoryTerm
-from launcher.rank.model import RankModel
+from launcher.memory.activations import content, running_blocks
+from launcher.memory.moments import Moments
+from launcher.memory.terms import MemoryTerm, term
+from launcher.rank.model import BlockKind, RankModel
 from launcher.rank.tensors import SavedTensor, Share
 
 _SOURCE = "torch/distributed/tensor/experimental/_context_parallel/_attention.py"
 _FP32 = 4
 
 
-def overheads(rank: RankModel, *, gradients: int) -> Iterator[MemoryTerm]:
-    """Both passes.
-
-    Args:
-        rank: The rank.
-        gradients: Weight gradients that are counted beside the block whose backward pass runs.
-    """
+def overheads(rank: RankModel) -> Iterator[MemoryTerm]:
+    """Both passes, each as the instant of attention beside that of the MLP."""
     if rank.spec.parallel.context > 1 and rank.blocks:
         yield from forward(rank)
-        yield from backward(rank, gradients)
+        for moments, kind in running_blocks(rank):
+            yield from backward(rank, kind, moments)
 
 
 def forward(rank: RankModel) -> Iterator[MemoryTerm]:
-    """``_templated_ring_attention`` while a neighbour's result is merged, where that is more than the block's MLP.
+    """``_templated_ring_attention`` while a neighbour's result is merged.
 
     Elements a token: queries ``q``, keys and values ``2 k``, of ``size`` bytes; the norm's output ``h``; neighbours'
     keys and values, ``2 k`` and from three ranks on ``2 k`` of the one after; the output before, its second half with
     and without the neighbour's, and the whole of it joined (``_SDPAMerger``): ``4 (q + q/2 + q/2 + q)`` and ``size
     q/2`` as the kernel returned it. Only a block that saves nothing is looked at: beside what it saves of its MLP the
-    ring is less.
+    ring is less. Of the products that selective checkpointing keeps, the queries' alone is there by then.
     """
     if rank.spec.checkpointing.mode == "none":
         return
     size, queries, pairs = _sizes(rank)
     kernel = size * queries // 2 if size < _FP32 else 0
     ring = size * (queries + (1 + _neighbours(rank)) * pairs) + 3 * _FP32 * queries + kernel
-    inside = rank.bytes_of([_row(ring, "tensor"), _row(rank.engine.residual_size * _hidden(rank), "token")])
-    counted = sum(term.bytes for term in forward_extra(rank))
-    # Of the products that selective checkpointing keeps, the queries' alone is there beside what is counted here.
-    counted += rank.bytes_of(row for row in rank.blocks[-1].saved if row.part == "cache" and row.output_of != "q_proj")
-    yield MemoryTerm(
-        pile="temporary",
-        moments=frozenset(("forward",)),
-        bytes=max(inside - counted, 0),
-        formula=f"ring attention beyond the MLP, {rank.tokens:,} tokens",
-        source=_SOURCE,
-    )
+    k = rank.token_bytes([_row(ring, "tensor"), _row(rank.engine.residual_size * _hidden(rank), "token")])
+    kept = (row for row in rank.blocks[-1].saved if row.part == "cache" and row.output_of != "q_proj")
+    values = {"k": k, "k_there": rank.token_bytes(kept), "tok": rank.tokens}
+    what, expression = "ring attention, less products to come", "(k - k_there) * tok"
+    yield term("temporary", ("forward",), what, expression, _SOURCE, **values).at("attention")
 
 
-def backward(rank: RankModel, gradients: int) -> Iterator[MemoryTerm]:
-    """``_templated_ring_attention_backward`` in its second round, where that is more than the block's MLP before it.
+def backward(rank: RankModel, kind: BlockKind, moments: Moments) -> Iterator[MemoryTerm]:
+    """``_templated_ring_attention_backward`` in its second round.
 
     Elements a token as in :func:`forward`. In fp32 the sums ``q + 2 k``, and the gradients of keys and values on their
     way, sent and received: ``2 x 2 k``. In ``size`` bytes the kernel's gradients of the round before ``q + 2 k`` and of
@@ -69,18 +60,12 @@ def backward(rank: RankModel, gradients: int) -> Iterator[MemoryTerm]:
     size, queries, pairs = _sizes(rank)
     sums = _FP32 * (queries + pairs + 2 * pairs)
     ring = sums + size * (2 * queries + queries // 2 + (3 + _neighbours(rank)) * pairs)
-    kind = max(rank.blocks, key=lambda kind: rank.bytes_of(kind.backward_extra))
-    saved = [row for row in kind.saved if row.part != "cache"]
-    freed = rank.bytes_of(saved) - rank.bytes_of(_before(saved))
-    inside = rank.bytes_of([_row(ring, "tensor"), _row(rank.engine.residual_size * _hidden(rank), "residual")])
-    inside += rank.engine.size * _later_weights(rank)
-    yield MemoryTerm(
-        pile="temporary",
-        moments=RECOMPUTING,
-        bytes=max(inside - freed - rank.bytes_of(kind.backward_extra) - gradients, 0),
-        formula=f"ring attention's backward pass beyond the MLP's, {rank.tokens:,} tokens",
-        source=_SOURCE,
-    )
+    k = rank.token_bytes([_row(ring, "tensor"), _row(rank.engine.residual_size * _hidden(rank), "residual")])
+    values = {"k": k, "tok": rank.tokens, "z": size, "w": _later_weights(rank)}
+    what = "ring attention's backward pass and gradients of the weights after it"
+    yield term("temporary", moments, what, "k * tok + z * w", _SOURCE, **values).at("attention")
+    before = _before([row for row in kind.saved if row.part != "cache"])
+    yield content(rank, kind, moments, saved=before).at("attention")
 
 
 def _sizes(rank: RankModel) -> tuple[int, int, int]:

@@ -1,4 +1,7 @@
-"""Buffers and temporaries of Megatron-core with Transformer Engine."""
+"""Buffers and temporaries of Megatron-core with Transformer Engine: what one step adds.
+
+What stays from one step to the next is in ``permanent``, and what Megatron-FSDP's shards bring in ``sharded``.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,21 @@ from math import ceil
 from launcher.backends.megatron import permanent, sharded
 from launcher.backends.megatron.dtypes import dtypes
 from launcher.backends.megatron.implementation import Implementation, fsdp, implementation, reads_gradients_as_they_are
-from launcher.backends.megatron.term import AFTER_BACKWARD, term
-from launcher.memory.moments import Moment
-from launcher.memory.terms import MemoryTerm
+from launcher.memory.moments import BEFORE_BLOCKS_BACKWARD, BETWEEN_PASSES, FORWARD, Moments
+from launcher.memory.terms import MemoryTerm, term
 from launcher.rank.engine import EngineTraits
 from launcher.rank.model import RankModel
 from launcher.spec import RunSpec
-from launcher.units import DTYPE_BYTES, count
+from launcher.units import DTYPE_BYTES
 
 VOCABULARY_MULTIPLE = 128
 """Megatron-LM's default of ``--make-vocab-size-divisible-by``, times the tensor-parallel degree."""
 
-_BLOCK: frozenset[Moment] = frozenset(("forward", "block_backward", "next_block_backward", "second_layer_backward"))
-_BATCH: frozenset[Moment] = frozenset(("forward", "output", "loss"))
-_HELD: frozenset[Moment] = _BATCH | {"loss_backward", "block_backward", "next_block_backward"}
+_BLOCK: Moments = frozenset(("forward", "block_backward", "next_block_backward", "second_layer_backward"))
+"""A block runs, forward or backward, and its input is whole."""
+
+_HELD: Moments = BEFORE_BLOCKS_BACKWARD | {"block_backward", "next_block_backward"}
+"""From forward to the backward pass of the first blocks."""
 
 
 def engine(spec: RunSpec) -> EngineTraits:
@@ -83,9 +87,9 @@ def gathered_sequence(rank: RankModel, how: Implementation) -> Iterator[MemoryTe
     permanent buffer.
     """
     if rank.spec.parallel.sequence and rank.spec.parallel.tensor > 1 and how.transformer_engine:
-        size = permanent.whole_sequence(rank)
-        text = f"{rank.engine.size} B x {rank.spec.model.hidden_size:,} hidden x {rank.tokens:,} tokens"
-        yield term("gather_buffers", _BLOCK, size, text, "arXiv:2205.05198, section 4.2.2")
+        source = "arXiv:2205.05198, section 4.2.2"
+        z, h, tok = rank.engine.size, rank.spec.model.hidden_size, rank.tokens
+        yield term("gather_buffers", _BLOCK, "gathered input of a linear", "z * h * tok", source, z=z, h=h, tok=tok)
 
 
 def attention_mask(rank: RankModel, how: Implementation) -> Iterator[MemoryTerm]:
@@ -94,28 +98,29 @@ def attention_mask(rank: RankModel, how: Implementation) -> Iterator[MemoryTerm]
     ``create_attention_mask_in_dataloader`` of Megatron-core's GPT data set; only the first and the last stage get it.
     """
     if (rank.view.embedding or rank.view.head) and how.attention_mask:
-        length, context = rank.spec.sequence_length, rank.spec.parallel.context
-        size = rank.spec.train.micro_batch_size * length * length
-        size += size // context if context > 1 else 0
-        text = f"{rank.spec.train.micro_batch_size} x {length:,} x {length:,} positions"
-        yield term("temporary", _BATCH, size, text, "Megatron-core datasets/gpt_dataset.py")
+        b, s, c = rank.spec.train.micro_batch_size, rank.spec.sequence_length, rank.spec.parallel.context
+        what, source = "attention mask of positions", "Megatron-core datasets/gpt_dataset.py"
+        if c > 1:
+            yield term("temporary", FORWARD, what, "b * s * s + b * s * s // c", source, b=b, s=s, c=c)
+        else:
+            yield term("temporary", FORWARD, what, "b * s * s", source, b=b, s=s)
 
 
 def embedding_dropout(rank: RankModel) -> Iterator[MemoryTerm]:
     """The mask of the dropout after the embedding, a byte an element, of every micro-batch in flight."""
     if rank.view.embedding and rank.spec.model.dropout:
-        size = int(rank.spec.model.hidden_size * rank.tokens * rank.view.residual * rank.view.in_flight)
-        yield term("activations", _HELD, size, "mask of the embedding's dropout", "arXiv:2205.05198, section 4.3")
+        what, source = "mask of the embedding's dropout", "arXiv:2205.05198, section 4.3"
+        h = rank.spec.model.hidden_size * rank.view.residual
+        yield term("activations", _HELD, what, "f * h * tok", source, f=rank.view.in_flight, h=h, tok=rank.tokens)
 
 
 def deferred_gradients(rank: RankModel, how: Implementation) -> Iterator[MemoryTerm]:
     """Input and output gradient of the output projection, of micro-batches whose weight gradient is computed later."""
     if rank.view.head and how.deferred:
-        size = rank.engine.size
-        logits = size * ceil(rank.vocabulary * rank.view.tensor) * rank.tokens
-        inputs = ceil(size * rank.spec.model.hidden_size * rank.tokens * rank.view.residual)
-        text = f"{how.deferred} micro-batches of gradients of the logits and inputs of the output projection"
-        yield term("logits", _HELD, how.deferred * (logits + inputs), text, "Megatron-core tensor_parallel/layers.py")
+        what, source = "gradients of logits, inputs of the projection", "Megatron-core tensor_parallel/layers.py"
+        entries, h = ceil(rank.vocabulary * rank.view.tensor), rank.spec.model.hidden_size * rank.view.residual
+        z, n, tok = rank.engine.size, how.deferred, rank.tokens
+        yield term("logits", _HELD, what, "n * z * (V + h) * tok", source, n=n, z=z, V=entries, h=h, tok=tok)
 
 
 def cast_gradients(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -127,6 +132,9 @@ def cast_gradients(rank: RankModel) -> Iterator[MemoryTerm]:
     if reads_gradients_as_they_are(rank.spec):
         return
     if rank.dtypes.size("accumulate") < 4 and rank.dtypes.master is not None:
-        elements = rank.elements.optimizer
-        text = f"4 B x {count(elements)} gradients of this rank"
-        yield term("temporary", AFTER_BACKWARD, 4 * elements, text, "Megatron-core distrib_optimizer.py")
+        what, source, shard = (
+            "fp32 gradients of this rank",
+            "Megatron-core distrib_optimizer.py",
+            rank.elements.optimizer,
+        )
+        yield term("temporary", BETWEEN_PASSES, what, "4 * shard", source, shard=shard)

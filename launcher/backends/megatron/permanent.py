@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from math import ceil
 
 from launcher.backends.megatron.implementation import Implementation
-from launcher.backends.megatron.term import AFTER_BACKWARD, term
 from launcher.capability import HOPPER, capability
-from launcher.memory.moments import ALWAYS
-from launcher.memory.terms import MemoryTerm
+from launcher.memory.moments import ALWAYS, BETWEEN_PASSES, TRAINING
+from launcher.memory.terms import MemoryTerm, term
 from launcher.rank.model import RankModel
-from launcher.units import MIB, count
+from launcher.units import MIB
 
 TRANSFORMER_ENGINE_WORKSPACE = {True: 32 * MIB, False: 4 * MIB}
 """``get_cublas_workspace_size_bytes`` of Transformer Engine: 32 MiB from compute capability 9.0 on, else 4 MiB."""
@@ -21,8 +20,6 @@ GROUPED_STREAMS = 4
 
 OVERLAP_STREAMS = 3
 """``_NUM_MAX_UB_STREAMS`` of Transformer Engine: with ``--tp-comm-overlap`` the workspace is so many in one."""
-
-_TRAINING = ALWAYS - {"load"}
 
 
 def workspaces(rank: RankModel, how: Implementation) -> Iterator[MemoryTerm]:
@@ -36,9 +33,8 @@ def workspaces(rank: RankModel, how: Implementation) -> Iterator[MemoryTerm]:
         new = capability(rank.spec.hardware) >= HOPPER
         number = OVERLAP_STREAMS if rank.spec.backend.argument("tp-comm-overlap") else 1
         number += GROUPED_STREAMS if how.grouped else 0
-        size = TRANSFORMER_ENGINE_WORKSPACE[new]
-        text = f"{number} workspaces of Transformer Engine x {size / MIB:g} MiB"
-        yield term("workspace", ALWAYS, number * size, text, "transformer_engine/pytorch/module/base.py")
+        size, source = TRANSFORMER_ENGINE_WORKSPACE[new], "transformer_engine/pytorch/module/base.py"
+        yield term("workspace", ALWAYS, "workspaces of Transformer Engine", "n * size", source, n=number, size=size)
 
 
 def global_buffer(rank: RankModel, how: Implementation) -> Iterator[MemoryTerm]:
@@ -47,14 +43,21 @@ def global_buffer(rank: RankModel, how: Implementation) -> Iterator[MemoryTerm]:
     Its own linears gather the sequence into it (``tensor_parallel/layers.py``; the output projection is one of them in
     any case), and its own attention starts its scores from it (``transformer/dot_product_attention.py``).
     """
-    spec, size = rank.spec, 0
+    spec, h, a = rank.spec, 0, 0
     if spec.parallel.sequence and spec.parallel.tensor > 1 and (rank.view.head or not how.transformer_engine):
-        size = whole_sequence(rank)
+        h = spec.model.hidden_size
     if not how.transformer_engine and not spec.model.kv_lora_rank:
-        heads = ceil(spec.model.num_attention_heads * rank.view.tensor)
-        size = max(size, rank.engine.size * heads * spec.sequence_length * rank.tokens)
-    if size:
-        yield term("gather_buffers", _TRAINING, size, "Megatron-core's global buffer", "Megatron-core core/utils.py")
+        a = ceil(spec.model.num_attention_heads * rank.view.tensor)
+    if h or a:
+        what, source, z, s = (
+            "Megatron-core's global buffer",
+            "Megatron-core core/utils.py",
+            rank.engine.size,
+            spec.sequence_length,
+        )
+        yield term(
+            "gather_buffers", TRAINING, what, "z * max(h, a * s) * tok", source, z=z, h=h, a=a, s=s, tok=rank.tokens
+        )
 
 
 def unused_gradients(rank: RankModel, how: Implementation) -> Iterator[MemoryTerm]:
@@ -69,8 +72,8 @@ def unused_gradients(rank: RankModel, how: Implementation) -> Iterator[MemoryTer
         elements = block.dense + block.expert // experts
         if rank.view.head:
             elements += ceil(rank.vocabulary * rank.view.tensor) * rank.spec.model.hidden_size
-        text = f"{rank.engine.size} B x {count(elements)} of one weight of each shape"
-        yield term("temporary", _TRAINING, rank.engine.size * elements, text, "transformer_engine get_dummy_wgrad")
+        what, source = "unread gradients of one weight of each shape", "transformer_engine get_dummy_wgrad"
+        yield term("temporary", TRAINING, what, "z * w", source, z=rank.engine.size, w=elements)
 
 
 def last_inputs(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -79,12 +82,7 @@ def last_inputs(rank: RankModel) -> Iterator[MemoryTerm]:
     ``TransformerBlock.set_input_tensor`` holds it until the next one comes (``transformer/transformer_block.py``).
     """
     if rank.view.stage:
-        chunks = rank.spec.parallel.virtual_pipeline
-        one = ceil(rank.engine.residual_size * rank.spec.model.hidden_size * rank.tokens * rank.view.residual)
-        text = f"inputs of {chunks} model chunks and their gradients"
-        yield term("temporary", AFTER_BACKWARD, 2 * chunks * one, text, "Megatron-core transformer_block.py")
-
-
-def whole_sequence(rank: RankModel) -> int:
-    """The residual stream of one micro-batch, of all tensor-parallel ranks together."""
-    return rank.engine.size * rank.spec.model.hidden_size * rank.tokens
+        what, source = "inputs of model chunks and their gradients", "Megatron-core transformer_block.py"
+        h, n = rank.spec.model.hidden_size * rank.view.residual, rank.spec.parallel.virtual_pipeline
+        z_res, tok, expression = rank.engine.residual_size, rank.tokens, "2 * n * ceil(z_res * h * tok)"
+        yield term("temporary", BETWEEN_PASSES, what, expression, source, n=n, z_res=z_res, h=h, tok=tok)

@@ -9,16 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from launcher.backends.megatron.implementation import fsdp
-from launcher.backends.megatron.term import term
-from launcher.memory.moments import ALWAYS, Moment
-from launcher.memory.terms import MemoryTerm
+from launcher.memory.moments import TRAINING, Moment, Moments
+from launcher.memory.terms import MemoryTerm, term
 from launcher.rank.model import RankModel
-from launcher.units import count
 
 UNIT = 10**9
 """Elements that are communicated at a time, at least (``megatron_fsdp.py``, ``suggested_communication_unit_size``)."""
 
-_LATE: frozenset[Moment] = frozenset(("second_layer_backward", "first_layer_backward", "root_backward"))
+_QUEUE_IS_FULL: Moments = frozenset(("second_layer_backward", "first_layer_backward", "root_backward"))
 
 
 def overheads(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -45,14 +43,12 @@ def waiting_gradients(rank: RankModel) -> Iterator[MemoryTerm]:
     most = min(rank.elements.trained, queued + 2 * block)
     output = rank.root.trained if rank.spec.model.tie_word_embeddings else rank.head.trained
 
-    def waiting(moments: frozenset[Moment], elements: int) -> MemoryTerm:
-        elements = min(elements, most)
-        text = f"{size} B x {count(elements)} gradients that wait for their reduction"
-        return term("reduce_buffers", moments, size * elements, text, "Megatron-FSDP param_and_grad_buffer.py")
-
-    yield waiting(frozenset(("block_backward",)), output + block)
-    yield waiting(frozenset(("next_block_backward",)), output + 2 * block)
-    yield waiting(_LATE, most)
+    what, source = "gradients that wait for their reduction", "Megatron-FSDP param_and_grad_buffer.py"
+    first: dict[Moment, int] = {"block_backward": 1, "next_block_backward": 2}
+    for moment, n in first.items():
+        values = {"z_acc": size, "head": output, "n": n, "block": block, "window": most}
+        yield term("reduce_buffers", (moment,), what, "z_acc * min(head + n * block, window)", source, **values)
+    yield term("reduce_buffers", _QUEUE_IS_FULL, what, "z_acc * window", source, z_acc=size, window=most)
 
 
 def whole_model(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -65,21 +61,19 @@ def whole_model(rank: RankModel) -> Iterator[MemoryTerm]:
     elements, size = rank.elements, rank.dtypes.size
     later = size("parameters") * elements.parameters + size("master") * elements.optimizer
     later += size("accumulate") * elements.gradients
-    text = f"{size('parameters')} B x {count(elements.whole)} before they are cut, less what is made after"
-    moment: frozenset[Moment] = frozenset(("load",))
-    whole = size("parameters") * elements.whole - later
-    yield term("temporary", moment, whole, text, "Megatron-FSDP param_and_grad_buffer.py")
+    what, source = "the model before it is cut, beyond what is made after", "Megatron-FSDP param_and_grad_buffer.py"
+    values = {"z_par": size("parameters"), "P": elements.whole, "later": later}
+    yield term("temporary", ("load",), what, "z_par * P - later", source, **values)
 
 
 def gathered_root(rank: RankModel) -> Iterator[MemoryTerm]:
-    """What stands around the blocks stays gathered once it has been: ``size (V h + V h + h)``.
+    """Parameters outside the blocks stay gathered once they have been: ``z root``, of ``V h + V h + h`` elements.
 
     ``AllGatherPipeline.reset`` keeps buckets outside of FSDP units, which are the layers alone
     (``mcore_fsdp_adapter.py``).
     """
-    elements = rank.root.whole
-    text = f"{rank.engine.size} B x {count(elements)} outside the blocks, gathered"
-    yield term("gather_buffers", ALWAYS - {"load"}, rank.engine.size * elements, text, "Megatron-FSDP megatron_fsdp.py")
+    what, source = "parameters outside the blocks, gathered", "Megatron-FSDP megatron_fsdp.py"
+    yield term("gather_buffers", TRAINING, what, "z * root", source, z=rank.engine.size, root=rank.root.whole)
 
 
 def gathered_blocks(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -93,12 +87,13 @@ def gathered_blocks(rank: RankModel) -> Iterator[MemoryTerm]:
         return
     ahead = -(-max(UNIT // 2, block) // block)
 
-    def gathered(moments: frozenset[Moment], blocks: int) -> MemoryTerm:
-        text = f"{rank.engine.size} B x {blocks} gathered blocks of {count(block)}"
-        size = rank.engine.size * blocks * block
-        return term("gather_buffers", moments, size, text, "Megatron-FSDP param_and_grad_buffer.py")
-
-    yield gathered(frozenset(("forward", "first_layer_backward")), 1)
-    yield gathered(frozenset(("block_backward",)), min(1 + ahead, layers))
-    yield gathered(frozenset(("next_block_backward",)), min(1 + ahead, max(layers - 1, 1)))
-    yield gathered(frozenset(("second_layer_backward",)), min(2, layers))
+    at: dict[Moment, int] = {
+        "forward": 1,
+        "block_backward": min(1 + ahead, layers),
+        "next_block_backward": min(1 + ahead, max(layers - 1, 1)),
+        "second_layer_backward": min(2, layers),
+        "first_layer_backward": 1,
+    }
+    what, source, z = "gathered blocks", "Megatron-FSDP param_and_grad_buffer.py", rank.engine.size
+    for moment, n in at.items():
+        yield term("gather_buffers", (moment,), what, "n * z * block", source, n=n, z=z, block=block)

@@ -274,9 +274,8 @@ def test_each_model_chunk_counts_its_recomputed_layers_anew(method: str, layers:
     full = ("checkpointing=full", f"checkpointing.method={method}", f"checkpointing.layers={layers}")
     rank = ranks_of(make_spec(*MODEL, *stages, *full))[0].model
     (kind,) = rank.blocks
-    one = 2 * 512 * rank.tokens
-    expected = inputs * one + whole * rank.bytes_of(kind.saved)
-    assert abs(kind.count * activations.block_bytes(rank, kind) - expected) < kind.count
+    expected = inputs * 2 * 512 + whole * rank.token_bytes(kind.saved)
+    assert kind.count * activations.kept_per_token(rank, kind) == expected
 
 
 @pytest.mark.parametrize("value", ["abc", "2.5", "true", "-1"])

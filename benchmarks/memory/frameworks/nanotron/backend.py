@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import ceil
 
 from benchmarks.memory.frameworks.nanotron.device_memory import BLOCK_LAUNCHES, LAUNCHES
 from launcher.memory import device
-from launcher.memory.activations import FULL
-from launcher.memory.moments import ALWAYS, Moment
-from launcher.memory.terms import MemoryTerm, Pile
+from launcher.memory.moments import ALWAYS, TRAINING, UNTIL_FIRST_GRADIENTS, Moment, Moments
+from launcher.memory.terms import MemoryTerm, Value, term
 from launcher.rank.engine import EngineTraits
 from launcher.rank.formats import Dtypes
 from launcher.rank.model import RankModel
 from launcher.rank.tensors import SavedTensor
 from launcher.spec import RunSpec
-from launcher.units import count
 
 _FORMATS = Dtypes(
     parameters="bf16",
@@ -69,16 +66,16 @@ class Nanotron:
 def buckets(rank: RankModel) -> Iterator[MemoryTerm]:
     """The bf16 buckets of DistributedDataParallel, which wraps a model with copies unless ZeRO shards them: ``2 P``."""
     if rank.spec.world.data > 1 and rank.spec.zero.stage == 0:
-        elements, source = rank.elements.whole, "nanotron trainer.py, make_ddp; torch reducer.cpp"
-        yield _term("reduce_buffers", ALWAYS, 2 * elements, f"bf16 buckets of {count(elements)}", source)
+        source = "nanotron trainer.py, make_ddp; torch reducer.cpp"
+        yield term("reduce_buffers", ALWAYS, "bf16 buckets", "2 * P", source, P=rank.elements.whole)
 
 
 def gathered_parameters(rank: RankModel) -> Iterator[MemoryTerm]:
     """ZeRO 1 gathers the stepped bf16 parameters: ``2 P / d`` flat; ``4 P``, a flat tensor a rank, and NCCL's."""
     if rank.spec.zero.stage == 1 and rank.spec.world.data > 1:
-        size = 2 * rank.elements.optimizer + 4 * rank.elements.whole
         source = "nanotron distributed.py, all_gather_coalesced; torch ProcessGroupNCCL.cpp, allgather"
-        yield _term("gather_buffers", frozenset(("step",)), size, "flat bf16 parameters, twice", source)
+        what, shard, whole = "flat bf16 parameters, twice", rank.elements.optimizer, rank.elements.whole
+        yield term("gather_buffers", ("step",), what, "2 * shard + 4 * P", source, shard=shard, P=whole)
 
 
 def gathered_sequence(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -88,9 +85,9 @@ def gathered_sequence(rank: RankModel) -> Iterator[MemoryTerm]:
     name ``tp_recompute_allgather`` is of later versions than the one that was read.]
     """
     if rank.spec.parallel.tensor > 1:
-        size = 2 * 2 * rank.spec.model.hidden_size * rank.tokens
-        formula = f"2 x 2 B x hidden x {rank.tokens:,} tokens"
-        yield _term("gather_buffers", ALWAYS - {"load"}, size, formula, "nanotron's runs in their optimizer step")
+        what, source = "buffers for all tokens", "nanotron's runs in their optimizer step"
+        h = rank.spec.model.hidden_size
+        yield term("gather_buffers", TRAINING, what, "2 * 2 * h * tok", source, h=h, tok=rank.tokens)
 
 
 def saved(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -104,24 +101,25 @@ def saved(rank: RankModel) -> Iterator[MemoryTerm]:
         SavedTensor(name="silu", bytes=2 * model.intermediate_size, share="tensor", part="mlp"),
         SavedTensor(name="attention output", bytes=4 * model.hidden_size, share="tensor", part="attention"),
     ]
-    block, layers, in_flight = rank.bytes_of(rows), rank.layers, rank.view.in_flight
-    others = ceil((in_flight - 1) * layers * block)
-    at: dict[frozenset[Moment], int] = {
-        FULL: others + layers * block,
-        frozenset(("next_block_backward",)): others + max(layers - 1, 0) * block,
-        frozenset(("second_layer_backward",)): others + min(layers, 2) * block,
-        frozenset(("root_backward",)): others,
+    k, layers, f = rank.token_bytes(rows), rank.layers, rank.view.in_flight
+    at: dict[Moments, int] = {
+        UNTIL_FIRST_GRADIENTS: layers,
+        frozenset(("next_block_backward",)): max(layers - 1, 0),
+        frozenset(("second_layer_backward",)): min(layers, 2),
+        frozenset(("root_backward",)): 0,
     }
-    for moments, size in at.items():
-        yield _term("activations", moments, size, "silu, attention's output", "nanotron models/llama.py")
+    what, expression = "silu, attention's output", "((f - 1) * L + n) * k * tok"
+    for moments, n in at.items():
+        values: dict[str, Value] = {"f": f, "L": layers, "n": n, "k": k, "tok": rank.tokens}
+        yield term("activations", moments, what, expression, "nanotron models/llama.py", **values)
 
 
 def copied_logits(rank: RankModel) -> Iterator[MemoryTerm]:
     """The loss subtracts the maximum into another fp32 tensor: 8 V / t a token in forward, 2 V / t more."""
     if rank.view.head:
-        size = int(2 * rank.vocabulary * rank.view.tensor * rank.tokens)
         source = "nanotron parallel/tensor_parallel/functional.py, _ShardedCrossEntropy"
-        yield _term("logits", frozenset(("loss",)), size, "fp32 logits beside their copy", source)
+        what, entries = "fp32 logits beside their copy", rank.vocabulary * rank.view.tensor
+        yield term("logits", ("loss",), what, "2 * V * tok", source, V=entries, tok=rank.tokens)
 
 
 def half_gradients(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -134,7 +132,7 @@ def half_gradients(rank: RankModel) -> Iterator[MemoryTerm]:
         "root_backward": whole,
     }
     for moment, elements in at.items():
-        yield _term("gradients", frozenset((moment,)), 2 * elements, f"2 B x {count(elements)}", _GRADIENT)
+        yield term("gradients", (moment,), "bf16 gradients", "2 * w", _GRADIENT, w=elements)
 
 
 def late_buffers(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -144,23 +142,27 @@ def late_buffers(rank: RankModel) -> Iterator[MemoryTerm]:
     is not given out again before (torch ``record_stream``). [inferred: runs without a pipeline hold them so]
     """
     if rank.spec.parallel.tensor > 1:
-        blocks = min(rank.layers, LAUNCHES // BLOCK_LAUNCHES)
-        size = 2 * 2 * rank.spec.model.hidden_size * rank.tokens * blocks
-        formula = f"2 x 2 B x hidden x {rank.tokens:,} tokens x {blocks} blocks"
-        moments: frozenset[Moment] = frozenset(("forward", "output", "loss", "loss_backward", "block_backward"))
-        yield _term("temporary", moments, size, formula, "torch c10/cuda/CUDACachingAllocator.cpp, record_stream")
+        what, source = "buffers that NCCL still reads", "torch c10/cuda/CUDACachingAllocator.cpp, record_stream"
+        n, h = min(rank.layers, LAUNCHES // BLOCK_LAUNCHES), rank.spec.model.hidden_size
+        expression = "n * 2 * 2 * h * tok"
+        yield term("temporary", UNTIL_FIRST_GRADIENTS, what, expression, source, n=n, h=h, tok=rank.tokens)
 
 
 def communicators(rank: RankModel) -> Iterator[MemoryTerm]:
-    """What nanotron's communicators take beyond the estimate's own account of them.
+    """What nanotron's communicators take: groups of 2 GB and pairs of 0.544 GB, beyond the estimate's own account.
 
     Some runs prove that it can be much less: 77.4 GiB were reserved on 64 GPUs.
     """
     spec, stage = rank.spec, rank.view.stage
-    counted = sum(term.bytes for term in device.communicators(rank))
-    size = max(0, communicator_bytes(spec, stage) - counted)
-    formula = f"{groups(spec)} communicators x 2 GB and {pairs(spec, stage)} of two ranks x 0.544 GB, the rest"
-    yield _term("communicators", ALWAYS, size, formula, "NCCL issues 864 and 964")
+    values = {
+        "n": groups(spec),
+        "size": GROUP_BYTES,
+        "n_pairs": pairs(spec, stage),
+        "size_pair": PAIR_BYTES,
+        "later": sum(each.bytes for each in device.communicators(rank)),
+    }
+    what, expression = "communicators of groups and pairs, beyond NCCL's", "n * size + n_pairs * size_pair - later"
+    yield term("communicators", ALWAYS, what, expression, "NCCL issues 864 and 964", **values)
 
 
 def communicator_bytes(spec: RunSpec, stage: int) -> int:
@@ -196,7 +198,3 @@ def usable_bytes(spec: RunSpec) -> int:
     if capacity is None:
         raise AssertionError("the card's memory is known")
     return capacity - device.CONTEXT_BYTES - communicator_bytes(spec, 0)
-
-
-def _term(pile: Pile, moments: frozenset[Moment], size: int, formula: str, source: str) -> MemoryTerm:
-    return MemoryTerm(pile=pile, moments=moments, bytes=size, formula=formula, source=source)

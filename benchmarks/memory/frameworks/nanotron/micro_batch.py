@@ -16,7 +16,7 @@ from benchmarks.memory.frameworks.nanotron.sizes import Sizes
 
 
 @dataclass(slots=True)
-class SavedTensor:
+class SavedForward:
     """What the forward pass of one micro-batch keeps: blocks of every layer by name, and the tensors after them."""
 
     layers: list[dict[str, int]] = field(default_factory=list)
@@ -36,9 +36,9 @@ class FirstStage:
     gradients: dict[str, int] = field(default_factory=dict)
     buffers: set[str] = field(default_factory=set)
 
-    def forward(self) -> SavedTensor:
+    def forward(self) -> SavedForward:
         """The forward pass of one micro-batch; the result of the last block stays until its gradient has come."""
-        memory, saved = self.memory, SavedTensor()
+        memory, saved = self.memory, SavedForward()
         stream = self._embedding()
         for _ in range(self.layers):
             layer = {"input": stream}
@@ -53,7 +53,7 @@ class FirstStage:
             self._loss(saved)
         return saved
 
-    def backward(self, saved: SavedTensor) -> None:
+    def backward(self, saved: SavedForward) -> None:
         """Its backward pass; bf16 gradients of all weights exist until it ends, then their fp32 sums alone."""
         memory = self.memory
         gradient = self._loss_backward(saved) if self.last else memory.new(self.sizes.row)
@@ -131,7 +131,7 @@ class FirstStage:
             self.memory.new(self.sizes.whole)
         self.memory.launch(2 if self.split else 0)
 
-    def _loss(self, saved: SavedTensor) -> None:
+    def _loss(self, saved: SavedForward) -> None:
         """Logits in bf16 and fp32; the loss subtracts the maximum into another fp32 tensor and turns it to softmax."""
         memory, sizes = self.memory, self.sizes
         saved.after["norm"] = memory.new(sizes.row)
@@ -142,15 +142,15 @@ class FirstStage:
         saved.after["softmax"] = memory.new(2 * sizes.logits)
         memory.free(wide)
 
-    def _loss_backward(self, saved: SavedTensor) -> int:
+    def _loss_backward(self, saved: SavedForward) -> int:
         memory, sizes = self.memory, self.sizes
         logits = memory.new(sizes.logits)
         memory.free(saved.after.pop("softmax"))
         gradient = self._column_backward("table" if self.tied else "head", sizes.table)
         memory.free(logits, saved.after.pop("norm"))
-        first_norm_backward = memory.new(sizes.row)
+        closing = memory.new(sizes.row)
         memory.free(gradient)
-        return first_norm_backward
+        return closing
 
     def _mlp_backward(self, layer: dict[str, int], gradient: int, index: int) -> int:
         memory, width = self.memory, self.sizes.width

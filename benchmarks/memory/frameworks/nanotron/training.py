@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from benchmarks.memory.frameworks.nanotron.device_memory import DeviceMemory
-from benchmarks.memory.frameworks.nanotron.micro_batch import FirstStage, SavedTensor
+from benchmarks.memory.frameworks.nanotron.micro_batch import FirstStage, SavedForward
 from benchmarks.memory.frameworks.nanotron.sizes import Sizes, sizes
 from launcher.spec import RunSpec
 from launcher.units import MIB
@@ -97,7 +97,7 @@ class _Training:
         """1F1B over the micro-batches, and the optimizer."""
         count = self.spec.gradient_accumulation
         warm_up = min(self.spec.parallel.pipeline - 1, count)
-        waiting: list[SavedTensor] = []
+        waiting: list[SavedForward] = []
         for number in range(min(count, warm_up + _STEADY)):
             self.memory.ahead = self._ahead(number, warm_up, first=first)
             waiting.append(stage.forward())
@@ -132,7 +132,7 @@ class _Training:
             return True
         return self.run_ahead and 2 <= number <= warm_up
 
-    def _backward(self, stage: FirstStage, saved: SavedTensor) -> None:
+    def _backward(self, stage: FirstStage, saved: SavedForward) -> None:
         if not self.only:
             self.memory.wait()
         stage.backward(saved)
