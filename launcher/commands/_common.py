@@ -25,6 +25,7 @@ from launcher.preflight.fixes import Searching
 _OF_ONE_RUN = {
     "--from": (),
     "--debug": (),
+    "--explain": (),
     "--hf": ("launch import hf {} --recipe mine.yaml", "recipe=mine.yaml"),
     "--deepspeed": ("launch import deepspeed {} --recipe mine.yaml", "recipe=mine.yaml"),
     "--megatron-args": ("launch import megatron {} --recipe mine.yaml", "recipe=mine.yaml"),
@@ -124,6 +125,9 @@ def require_one_run(options: argparse.Namespace, several: str | None) -> None:
     if several is not None and options.engine == "trace":
         rule = f"{several} takes the formulas: a trace takes seconds for each point"
         raise ConfigErrors([ConfigError("--engine", "trace", rule, ["--engine formula"])])
+    if getattr(options, "explain", None) is not None and options.engine == "trace":
+        rule = "a trace has bytes and no formulas: the terms that are explained are those of --engine formula"
+        raise ConfigErrors([ConfigError("--explain", options.explain, rule, ["--engine formula"])])
     if options.plot is None:
         return
     from launcher.preflight import plot

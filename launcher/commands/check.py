@@ -26,6 +26,10 @@ from launcher.commands._common import (
     width,
 )
 from launcher.errors import ConfigError, ConfigErrors
+from launcher.memory.terms import PILES
+from launcher.preflight import explain
+from launcher.preflight.assess import Assessment
+from launcher.preflight.explain import Explanation
 from launcher.preflight.report import as_json, as_text, invalid_as_json
 from launcher.preflight.this_machine import not_seen_here
 
@@ -48,6 +52,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--megatron-args", type=Path, metavar="FILE", help="take the settings of a Megatron-LM argument list"
     )
+    words = "explain one pile: each of its terms with symbols, numbers, bytes, moments and source"
+    parser.add_argument("--explain", choices=PILES, metavar="PILE", help=f"{words} ({', '.join(PILES)})")
     add_engine(parser)
 
 
@@ -72,12 +78,22 @@ def run(options: argparse.Namespace) -> int:
     assessment = replace(
         assessment, warnings=(*unknown, *found.warnings, *assessment.warnings, *not_seen_here(assessment.spec))
     )
+    explanation = _explanation(options, assessment)
     if options.json:
-        print_json(as_json(assessment))
+        print_json(as_json(assessment) | ({} if explanation is None else {"explain": explanation.as_dict()}))
+    elif explanation is not None:
+        print(explain.as_text(explanation, width()))
     else:
         print(as_text(assessment, width()))
     draw(options, assessment)
     return _STATUS[assessment.verdict.name]
+
+
+def _explanation(options: argparse.Namespace, assessment: Assessment) -> Explanation | None:
+    """The explanation that was asked for; an invalid run has none."""
+    if options.explain is None or assessment.estimate is None:
+        return None
+    return explain.explained(assessment.spec, options.explain)
 
 
 def _imported(options: argparse.Namespace) -> tuple[list[str], list[ConfigError]]:

@@ -33,7 +33,7 @@ _MODULES = {
 
 
 def saved(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Activations of all layers and micro-batches in flight, ``f k_all tok``, without the block whose backward runs.
+    """Activations of all layers and micro-batches in flight, ``f L k tok``, without the block whose backward runs.
 
     Backward frees a block after another: beside the last block's pass one block less is held, beside the one before it
     two; beside the second one the first is left, beside the first one none. Of the other micro-batches in flight all
@@ -41,28 +41,42 @@ def saved(rank: RankModel) -> Iterator[MemoryTerm]:
     """
     if not rank.blocks:
         return
-    kept = [kept_per_token(rank, kind) for kind in rank.blocks]
-    everything = sum(kind.count * size for kind, size in zip(rank.blocks, kept, strict=True))
-    first, before, last = (kept[_block_at(rank, place)] for place in (0, -2, -1))
-    left: dict[Moments, tuple[str, Value]] = {
-        BEFORE_BLOCKS_BACKWARD: ("saved by all blocks", everything),
-        frozenset(("block_backward",)): ("saved by all blocks but the last", everything - last),
+    last, before = _block_at(rank, -1), _block_at(rank, -2)
+    left: dict[Moments, tuple[str, list[int]]] = {
+        BEFORE_BLOCKS_BACKWARD: ("saved by all blocks", []),
+        frozenset(("block_backward",)): ("saved by all blocks but the last", [last]),
     }
     if rank.layers > 1:
-        left[frozenset(("next_block_backward",))] = ("saved by all blocks but two", everything - last - before)
-        left[frozenset(("second_layer_backward",))] = ("saved by the first block", first)
-    yield from (_kept(rank, moments, what, k, everything) for moments, (what, k) in left.items() if k)
+        left[frozenset(("next_block_backward",))] = ("saved by all blocks but two", [last, before])
+    counts = [kind.count for kind in rank.blocks]
+    for moments, (what, gone) in left.items():
+        yield _saved(rank, moments, what, [count - gone.count(kind) for kind, count in enumerate(counts)])
+    if rank.layers > 1:
+        first = [1 if kind == 0 else 0 for kind in range(len(counts))]
+        yield _saved(rank, frozenset(("second_layer_backward",)), "saved by the first block", first)
     if rank.view.in_flight > 1:
-        moments = (PASSES - BEFORE_BLOCKS_BACKWARD).difference(*left)
-        yield _kept(rank, moments, "saved by micro-batches in flight", 0, everything)
+        late: Moments = frozenset(("first_layer_backward", "root_backward"))
+        moments = late if rank.layers > 1 else PASSES - BEFORE_BLOCKS_BACKWARD - {"block_backward"}
+        yield _saved(rank, moments, "saved by micro-batches in flight", [0 for _ in counts])
 
 
-def _kept(rank: RankModel, moments: Moments, what: str, k: Value, everything: Value) -> MemoryTerm:
+def _saved(rank: RankModel, moments: Moments, what: str, counts: list[int]) -> MemoryTerm:
+    """What so many blocks of each kind keep, and all blocks of the other micro-batches in flight."""
     f, tok = rank.view.in_flight, rank.tokens
+    kept = [kept_per_token(rank, kind) for kind in rank.blocks]
+    values: dict[str, Value] = {"k": kept[0], "n": counts[0]}
+    one, every = "n * k", "L * k"
+    if len(kept) > 1:
+        values = {"k": sum(count * k for count, k in zip(counts, kept, strict=True))}
+        one, every = "k", "k_all"
     if f <= 1:
-        return term("activations", moments, what, "k * tok", SOURCE, k=k, tok=tok)
-    others = {"f": int(f) if f.denominator == 1 else f, "k_all": everything}
-    return term("activations", moments, what, "k * tok + (f - 1) * k_all * tok", SOURCE, k=k, tok=tok, **others)
+        return term("activations", moments, what, f"{one} * tok", SOURCE, tok=tok, **values)
+    values["f"] = int(f) if f.denominator == 1 else f
+    if len(kept) > 1:
+        values["k_all"] = sum(kind.count * k for kind, k in zip(rank.blocks, kept, strict=True))
+    else:
+        values["L"] = rank.layers
+    return term("activations", moments, what, f"{one} * tok + (f - 1) * {every} * tok", SOURCE, tok=tok, **values)
 
 
 def after_blocks(rank: RankModel) -> Iterator[MemoryTerm]:

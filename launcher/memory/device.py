@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 
 from launcher.capability import BLACKWELL, HOPPER, known
 from launcher.memory.moments import ALWAYS
@@ -64,6 +65,13 @@ NO_LOSS = Allocator(needed=0.0, reserved=0.0, source="the CPU allocator keeps no
 def allocator(spec: RunSpec) -> Allocator:
     """The allocator that the run trains with."""
     return ALLOCATORS[spec.train.allocator] if spec.hardware.device == "cuda" else NO_LOSS
+
+
+def fragmentation(spec: RunSpec, allocated: int) -> MemoryTerm:
+    """What the caching allocator reserves beside what it has handed out: a share of the allocated peak."""
+    share = Fraction(str(allocator(spec).reserved))
+    what, source = "segments that the caching allocator holds and does not use", allocator(spec).source
+    return term("fragmentation", ALWAYS, what, "lost * size", source, lost=share, size=allocated)
 
 
 def workspace(rank: RankModel) -> Iterator[MemoryTerm]:

@@ -94,7 +94,7 @@ def estimate(
         backend: The package of ``launcher.backends`` that ``backend.name`` names.
     """
     ranks = rank_terms(spec, family=family, strategies=strategies, backend=backend)
-    worst, error, loss = _worst(ranks), _band(spec, backend), device.allocator(spec)
+    worst, error = worst_rank(ranks), _band(spec, backend)
     needed, (allocated, moment) = _needs(ranks, family, error), worst.peak
     total, active = parameter_counts(spec, family)
     return MemoryEstimate(
@@ -105,7 +105,7 @@ def estimate(
         moments=needed.moments,
         band=error,
         phases=_phases(ranks),
-        piles=tuple(_piles(worst.at(moment), needed.peak.reserved_bytes - allocated, loss)),
+        piles=tuple(_piles([*worst.at(moment), device.fragmentation(spec, allocated)])),
         ranks=tuple(_rank_peak(rank) for rank in ranks),
         host=needed.host,
         disk=needed.disk,
@@ -134,7 +134,7 @@ def _fullest(stages: Sequence[RankView], family: Family, model: ModelSpec) -> tu
 
 
 def _needs(ranks: Sequence[RankTerms], family: Family, error: Band) -> Needs:
-    worst = _worst(ranks)
+    worst = worst_rank(ranks)
     peak, outside = _peak(worst, error), worst.outside_bytes
     lost = 1 + device.allocator(worst.model.spec).needed
     return Needs(
@@ -146,7 +146,8 @@ def _needs(ranks: Sequence[RankTerms], family: Family, error: Band) -> Needs:
     )
 
 
-def _worst(ranks: Sequence[RankTerms]) -> RankTerms:
+def worst_rank(ranks: Sequence[RankTerms]) -> RankTerms:
+    """The rank with the highest allocated peak."""
     return max(ranks, key=lambda rank: rank.peak[0])
 
 
@@ -196,8 +197,8 @@ def _terms(one: RankModel, backend: Backend) -> Iterator[MemoryTerm]:
 def _peak(worst: RankTerms, error: Band) -> Peak:
     spec = worst.model.spec
     allocated, moment = worst.peak
-    loss = device.allocator(spec)
-    needed, reserved = ceil(allocated * (1 + loss.needed)), ceil(allocated * (1 + loss.reserved))
+    needed = ceil(allocated * (1 + device.allocator(spec).needed))
+    reserved = allocated + device.fragmentation(spec, allocated).bytes
     return Peak(
         allocated_bytes=allocated,
         needed_bytes=needed,
@@ -216,7 +217,7 @@ def _rank_peak(rank: RankTerms) -> RankPeak:
         stage=rank.model.view.stage,
         static_bytes=rank.allocated("idle"),
         allocated_bytes=allocated,
-        reserved_bytes=ceil(allocated * (1 + device.allocator(rank.model.spec).reserved)),
+        reserved_bytes=allocated + device.fragmentation(rank.model.spec, allocated).bytes,
     )
 
 
@@ -227,8 +228,8 @@ def _phases(ranks: Sequence[RankTerms]) -> dict[Phase, int]:
     }
 
 
-def _piles(terms: Sequence[MemoryTerm], lost: int, loss: device.Allocator) -> Iterator[PileBytes]:
-    """The terms of each pile together, the largest first in the text; what the allocator adds is one more pile."""
+def _piles(terms: Sequence[MemoryTerm]) -> Iterator[PileBytes]:
+    """The terms of each pile together, the largest first in the text."""
     for pile in PILES:
         own = sorted((term for term in terms if term.pile == pile and term.bytes), key=lambda term: -term.bytes)
         if own:
@@ -238,10 +239,3 @@ def _piles(terms: Sequence[MemoryTerm], lost: int, loss: device.Allocator) -> It
                 formula=" + ".join(term.formula for term in own),
                 source="; ".join(dict.fromkeys(term.source for term in own)),
             )
-    if lost:
-        yield PileBytes(
-            pile="fragmentation",
-            bytes=lost,
-            formula=f"{loss.reserved:g} x allocated: segments that the caching allocator holds and does not use",
-            source=loss.source,
-        )

@@ -60,5 +60,8 @@ SYMBOLS: dict[str, str] = {
     "later": "bytes of what is made afterwards",
     "inside": "bytes of a token, of the gradients inside the MLP",
     "size": "bytes of one of them",
+    "lost": "share of what is allocated",
+    "n_pairs": "how many pairs there are",
+    "size_pair": "bytes of one pair",
     "limit": "bytes at most",
 }
