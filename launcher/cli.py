@@ -31,7 +31,7 @@ RESERVED = ("plan", "rehearse", "report")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The entry point of the ``launch`` command; returns the exit status of CONTRACT.md."""
+    """The entry point of the ``launch`` command; returns the exit status of docs/contract.md."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         status = _dispatch(words)

@@ -18,7 +18,7 @@ def unreadable(error: OSError | UnicodeDecodeError) -> str:
 
 
 class LauncherError(Exception):
-    """The root: a message for the user and the exit status of CONTRACT.md that goes with it."""
+    """The root: a message for the user and the exit status of docs/contract.md that goes with it."""
 
     exit_status = 1
 

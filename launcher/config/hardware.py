@@ -9,11 +9,11 @@ from launcher.machine import Machine
 from launcher.units import GIB
 
 CPU_RANKS = 2
-"""Ranks of a local run without a GPU (CONTRACT.md)."""
+"""Ranks of a local run without a GPU (docs/contract.md)."""
 
 
 SLURM_GPUS = 8
-"""GPUs of a Slurm node where nothing is said (CONTRACT.md)."""
+"""GPUs of a Slurm node where nothing is said (docs/contract.md)."""
 
 
 def resolve(config: Mapping[str, Any], machine: Machine) -> dict[str, Any]:

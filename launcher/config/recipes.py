@@ -48,7 +48,7 @@ class Recipe:
 def expand(overrides: Sequence[Override], catalog: Catalog) -> list[Override]:
     """Put a recipe's overrides before the user's own.
 
-    A group that the user chooses drops what the recipe chose and set inside it (CONTRACT.md).
+    A group that the user chooses drops what the recipe chose and set inside it (docs/contract.md).
 
     Raises:
         ConfigErrors: The recipe is broken, or it names what does not exist.

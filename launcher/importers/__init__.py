@@ -25,7 +25,7 @@ class Imported:
 
     Attributes:
         overrides: Choices and settings as they are typed, choices first.
-        recipe: The same as a recipe (CONTRACT.md).
+        recipe: The same as a recipe (docs/contract.md).
         not_understood: What has no counterpart here, each with its value and, where it is known, what to do.
     """
 

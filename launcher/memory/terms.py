@@ -32,7 +32,7 @@ class MemoryTerm(NamedTuple):
     """Bytes of one pile on one rank; a tuple, since an estimate makes dozens of them.
 
     Attributes:
-        pile: The pile that CONTRACT.md's report adds it to.
+        pile: The pile of the report (docs/contract.md) that it is added to.
         moments: When it is alive.
         bytes: Never negative.
         formula: How the bytes were computed, as text.

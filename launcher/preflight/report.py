@@ -43,7 +43,7 @@ def invalid_as_json(errors: Iterable[ConfigError], warnings: Iterable[ConfigErro
 
 
 def as_json(assessment: Assessment) -> dict[str, Any]:
-    """The document of CONTRACT.md."""
+    """The document of docs/contract.md."""
     spec, estimate = assessment.spec, assessment.estimate
     if estimate is None:
         return invalid_as_json(assessment.errors, assessment.warnings)

@@ -7,7 +7,7 @@ from launcher.spec import RunSpec
 
 
 def dtypes(spec: RunSpec) -> Dtypes:
-    """Parameters, gradients and their reduction in the word's format, fp32 master and moments (CONTRACT.md).
+    """Parameters, gradients and their reduction in the word's format, fp32 master and moments (docs/contract.md).
 
     ``accumulate`` is DeepSpeed's own default for ``data_types.grad_accum_dtype``: the model's format.
     """
