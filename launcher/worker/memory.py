@@ -26,7 +26,7 @@ CUDA_METHOD = "counters of torch.cuda's caching allocator; phases from the first
 
 
 class MemoryTracker:
-    """What one rank's memory holds, by phase. This class measures the CPU; :class:`CudaTracker` a GPU."""
+    """Peak memory of one rank by phase. This class measures the CPU; :class:`CudaTracker` a GPU."""
 
     method = CPU_METHOD
 
@@ -60,7 +60,7 @@ class MemoryTracker:
             self._static = self._allocated()
 
     def has(self, phase: Phase) -> bool:
-        """Whether a phase has been measured."""
+        """True if a phase has been measured."""
         return phase in self._peaks
 
     def summary(self) -> dict[str, Any]:

@@ -1,4 +1,10 @@
-"""``metrics.jsonl``: a line a step by rank 0, also handed to an experiment tracker."""
+"""``metrics.jsonl``: a line a step by rank 0, also handed to an experiment tracker.
+
+Reading the loss waits for the device, so it happens only on steps that get a line (``train.log_every``, the last, and
+those with an evaluation); ``step_seconds`` is the mean since the line before. Every rank reads the loss then, since all
+of them must stop where it is no number. A resumed run first cuts the lines of steps after its checkpoint, which it will
+do again. At the end all ranks' memory summaries become ``memory.json``.
+"""
 
 from __future__ import annotations
 

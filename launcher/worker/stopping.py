@@ -22,7 +22,7 @@ class Agreed:
 
 
 class Agreement:
-    """What all ranks must decide alike, asked before a step and answered after it.
+    """Decisions that all ranks must take alike, asked before a step and answered after it.
 
     The two flags travel in one maximum over CPU tensors that runs beside the step, so it costs no time and never
     waits for a GPU.
@@ -44,7 +44,7 @@ class Agreement:
         self._work = dist.all_reduce(self._flags, op=dist.ReduceOp.MAX, async_op=True)
 
     def answer(self) -> Agreed:
-        """What held when :meth:`ask` was called."""
+        """The flags of all ranks as of when :meth:`ask` was called."""
         if self._work is not None:
             self._work.wait()
             self._work = None

@@ -45,7 +45,7 @@ class Order:
     Attributes:
         size: Samples of one epoch.
         seed: Decides the order of every epoch.
-        shuffle: Whether there is an order other than that of the corpus.
+        shuffle: True for another order than the corpus's own.
         global_batch_size: Samples of one step.
         micro_batch_size: Samples of one micro-batch of one data rank.
         data_rank: This rank among ``data_ranks`` that see different samples.

@@ -97,7 +97,7 @@ def _with_memory(
 
 
 def _partitioner(config: dict[str, Any]) -> Callable[[nn.Parameter], None]:
-    """What partitions one parameter among the ranks, as ``zero.Init(module=...)`` does for a module's.
+    """A function that partitions one parameter among the ranks, as ``zero.Init(module=...)`` does for a module's.
 
     One ``Init`` serves all of them, since with NVMe offload it owns the buffers that they are swapped through.
     """

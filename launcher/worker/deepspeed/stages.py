@@ -18,7 +18,7 @@ _TABLE = "embedding"
 
 
 class Stage(nn.Module):
-    """What a stage runs: from tokens, or the states of the stage before, to states."""
+    """One stage's layers: from tokens, or the hidden states of the stage before, to hidden states."""
 
     def __init__(self, model: LanguageModel, *, first: bool) -> None:
         super().__init__()

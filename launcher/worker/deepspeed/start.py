@@ -1,4 +1,4 @@
-"""What must hold before DeepSpeed starts, and what must be undone after it has."""
+"""Preparations before DeepSpeed starts, and side effects of its start that are undone after it."""
 
 from __future__ import annotations
 

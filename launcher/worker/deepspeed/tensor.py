@@ -1,4 +1,10 @@
-"""Tensor parallelism by DeepSpeed's AutoTP, cut on the meta device, so that no rank ever holds a whole weight."""
+"""Tensor parallelism by DeepSpeed's AutoTP, cut on the meta device, so that no rank ever holds a whole weight.
+
+``deepspeed.initialize`` would cut a model whose weights are in memory on every rank. Here AutoTP's own classes cut the
+network before its weights have memory; the notes that they leave on a parameter (the dimension that is cut, the sizes
+of the parts) are handed on to the parameter with memory that takes its place, and say later where a rank's part lies
+in the whole, for first values, for loading and for export.
+"""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Ulysses:
     """The ranks that share a sequence, as one of them sees them.
 
     Attributes:
-        mpu: What tells DeepSpeed of these ranks.
+        mpu: The object that DeepSpeed asks for these ranks' groups and sizes.
     """
 
     def __init__(self, context: Context) -> None:

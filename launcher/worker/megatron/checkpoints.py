@@ -65,7 +65,7 @@ def newest(folder: Path) -> int:
 
 
 class Checkpoints:
-    """What surrounds Megatron's own reading and writing."""
+    """The run's checkpoints, around Megatron's own reading and writing."""
 
     def __init__(self, context: Context) -> None:
         self._context, self._spec = context, context.spec

@@ -4,8 +4,8 @@ Reads a JSON list of questions on stdin (``arguments``, ``world``, ``environment
 writes one of answers on stdout: null where ``parse_args``, ``validate_args`` and the configurations of transformer,
 optimizer and gradient buffers accept the list, else what they said.
 
-What stands in for the target machine: its compute capability, ``WORLD_SIZE`` and the job's environment, and, for a GPU,
-Transformer Engine where this machine has none. Everything else is Megatron-LM's code.
+Replaced by those of the target machine are the compute capability, ``WORLD_SIZE``, the job's environment and, for a
+GPU, Transformer Engine where this machine has none. Everything else is Megatron-LM's code.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FUSED: list[tuple[Any, str]] = []
 
 
 def judge(questions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any] | None]:
-    """What Megatron-LM says about each argument list, in order; the parser is built once."""
+    """Megatron-LM's answer to each argument list, in order, None where it accepts one; the parser is built once."""
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         parser = _prepare()
@@ -42,7 +42,7 @@ def judge(questions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any] | None]
 
 
 class _Refused(Exception):
-    """What argparse says in place of printing it and ending the process."""
+    """The message of argparse, raised in place of being printed before the process ends."""
 
 
 class _Parser(argparse.ArgumentParser):

@@ -1,4 +1,10 @@
-"""Values of a Megatron model: fresh ones, those of a Hugging Face folder, and the way back to one."""
+"""Values of a Megatron model: fresh ones, those of a Hugging Face folder, and the way back to one.
+
+``launcher.worker.megatron.layout`` lists which region of which Hugging Face tensor each of this rank's parameters
+holds. Every value goes through these pieces: fresh ones are drawn by the tensor's name and the element's place in it,
+so that all engines and layouts start alike, and stored ones are read region by region. On export each whole tensor has
+one owner, to which the ranks send the pieces in one order known to all.
+"""
 
 from __future__ import annotations
 

@@ -121,8 +121,8 @@ def cut(made: Any, layers: Collection[int], *, first: bool, last: bool) -> None:
     Args:
         made: The network.
         layers: Indices of the blocks that stay.
-        first: Whether tokens come in, and not the states that another chunk made.
-        last: Whether the chunk has the last norm and the output head; a tied head keeps its own token table.
+        first: True if tokens come in, and not the hidden states of another chunk.
+        last: True if the chunk has the last norm and the output head; a tied head keeps its own token table.
     """
     base = made.base_model
     table, norm, every = ("wte", "ln_f", base.h) if hasattr(base, "h") else ("embed_tokens", "norm", base.layers)

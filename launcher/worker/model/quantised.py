@@ -28,7 +28,7 @@ class Linear(Linear4bit):  # type: ignore[misc]  # Frameworks are not type-check
     Args:
         like: The linear that it stands for.
         compute: The format that values are quantised from and multiplied in.
-        double: Whether the quantisation constants are quantised too.
+        double: True to quantise the quantisation constants, too.
     """
 
     def __init__(self, like: nn.Linear, compute: torch.dtype, *, double: bool) -> None:

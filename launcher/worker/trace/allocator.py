@@ -51,7 +51,7 @@ class CachingAllocator:
     """Hands out blocks of numbered sizes.
 
     Args:
-        expandable: Whether ``expandable_segments:True`` is set.
+        expandable: True for ``expandable_segments:True``.
         capacity: Bytes that it may reserve; None is no limit.
 
     Attributes:

@@ -47,7 +47,7 @@ def gradients(engine: Engine) -> Iterator[object]:
 
 
 def states(engine: Any) -> Iterator[tuple[Pile, Iterable[object]]]:
-    """What the optimizer keeps."""
+    """Optimizer states, and the pile that they belong to."""
     wrapper = engine._optimizer if hasattr(engine, "_optimizer") else engine._engine.optimizer
     optimizer = getattr(wrapper, "optimizer", wrapper)
     for name in _MASTERS:

@@ -1,4 +1,4 @@
-"""What an allocation is for, as far as its operation tells."""
+"""The pile of an allocation, as far as its operation tells."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from launcher.memory.terms import Pile
 
 GATHERED: Pile = "gather_buffers"
-"""What is resized from nothing: FSDP2's gathered parameters, whose storages it keeps."""
+"""Pile of storages resized from nothing: FSDP2's gathered parameters, whose storages it keeps."""
 
 _COLLECTIVES: dict[str, Pile] = {
     "all_gather": "gather_buffers",

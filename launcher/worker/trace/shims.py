@@ -1,4 +1,9 @@
-"""What frameworks do that a process group without peers, or tensors without values, cannot answer."""
+"""Replacements for calls of frameworks that a process group without peers, or tensors without values, cannot answer.
+
+DDP agrees on its buckets by sending values and waits on futures that torch's fake process group leaves empty; DeepSpeed
+compares numbers among ranks and keeps groups of the world it started in; ``Module._apply`` swaps parameters, which fake
+ones do not allow. Each is replaced only inside a context manager and put back after it.
+"""
 
 from __future__ import annotations
 
