@@ -46,7 +46,7 @@ def begin(directory: Path, allocation: str) -> Attempts:
 
 
 def superseded(directory: Path, allocation: str) -> bool:
-    """Whether the job has begun again elsewhere: a node whose slurmd is dead counts as lost, but its ranks live on."""
+    """True if the job has begun again elsewhere: a node whose slurmd is dead counts as lost, but its ranks live on."""
     newest = (files.read_json(directory / FILE) or {}).get("allocation", "")
     (job, _, times), (ours, _, mine) = newest.rpartition("_"), allocation.rpartition("_")
     return job == ours and int(times or 0) > int(mine or 0)

@@ -1,4 +1,10 @@
-"""The run directory on the planning side: written whole or not at all, and never over an existing run."""
+"""The run directory on the planning side: written whole or not at all, and never over an existing run.
+
+All of it is written into ``.<name>.<pid>.partial`` beside its place and renamed, which fails where another launch was
+quicker. It is written before anything is submitted, so a submission that fails, or a launcher that is killed, leaves a
+run that ``launch resume`` submits. Only then is the run noted in the user's own list, by which ``launch status`` finds
+it from any folder.
+"""
 
 from __future__ import annotations
 
