@@ -1,4 +1,12 @@
-"""What runs on one node of the job: put the node's facts into argv, start it, wait, and write down how it ended."""
+"""One node's part of a job: put the node's facts into argv, start it, wait, and write down how it ended.
+
+The first node alone writes ``state.json``; the others leave a file where their part fails, for which the first looks.
+The job's ranks are asked to save by SIGUSR2 (before a time limit, a preemption, or after ``launch cancel``) and again
+every two seconds, since a rank may not have a handler yet. When the agent has ended, :func:`_conclude` decides by the
+outcome that the worker wrote, by who asked for the stop, and else by ``launcher.rundir.failure``: finished, cancelled,
+failed, or back into the queue, unless too many attempts in a row left no new checkpoint. A node that finds that Slurm
+has started the job again elsewhere ends its ranks and writes nothing, because the state is no longer its own.
+"""
 
 from __future__ import annotations
 
@@ -130,7 +138,7 @@ def _wait(process: subprocess.Popen[bytes], directory: Path, place: SlurmPlace |
     """Wait for the agent; meanwhile pass on the request to save, and end it when others have failed or replaced it.
 
     Returns:
-        Whether the job has begun again elsewhere, so that its state is no longer ours to write.
+        True if the job has begun again elsewhere, so that its state is no longer ours to write.
     """
     reminded, looked, failed = 0.0, 0.0, None
     while process.poll() is None:  # Not wait(): a signal handler that polls would deadlock on its lock.
@@ -166,7 +174,7 @@ def _ask_to_save(process: subprocess.Popen[bytes], *, own: bool) -> None:
 
 
 def _failed(directory: Path, place: SlurmPlace) -> bool:
-    """Whether another node's part has failed, or a rank has written its error."""
+    """True if another node's part has failed, or a rank has written its error."""
     logs = directory / "logs"
     return any(logs.glob(f"node*.{place.attempt}.failed")) or any(logs.glob("error.rank*.json"))
 
@@ -180,7 +188,7 @@ def _limit(directory: Path) -> int:
 
 
 def _stuck(directory: Path, limit: int, place: SlurmPlace) -> str | None:
-    """Why a job that Slurm has started again should not run once more."""
+    """Why a job that Slurm has started again should not run once more; None where it should."""
     before = files.read_json(directory / "state.json") or {}
     tried = attempts.begin(directory, place.attempt)
     if tried.fruitless <= limit:

@@ -1,4 +1,4 @@
-"""What submitit pickles and starts on each node of a job."""
+"""The callable that submitit pickles and starts on each node of a job."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _REQUEUE_PATIENCE_S = 90
 
 
 class NodeTask:
-    """What submitit pickles: importable, with no state; all the job needs is in the run directory."""
+    """The pickled callable: importable, with no state; all the job needs is in the run directory."""
 
     def __call__(self, directory: str) -> None:
         """Run this node's part of the job.

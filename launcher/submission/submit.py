@@ -1,4 +1,12 @@
-"""A recorded run started here or queued on Slurm; only this room imports submitit."""
+"""A recorded run started here or queued on Slurm; only this room imports submitit.
+
+A run must be submitted once, whatever fails. A file lock keeps two launchers of one run apart. Before sbatch is called
+``submission.json`` notes the intent, with the job's comment (submitit's folder) and no id: a launcher that is killed
+between sbatch's answer and the note of it, or that gets no answer, leaves a job that is found by this comment and
+adopted. Slurm is asked first (``launcher.slurm.precheck``), so that a refusal names a key of ours. The script is made
+by submitit's own function with the parameters that are submitted, so ``show`` prints that text. Of a sweep, runs with
+equal resources are one array.
+"""
 
 from __future__ import annotations
 
