@@ -1,4 +1,10 @@
-"""A sweep: every point judged on its own before anything starts, and the folder that remembers what came of each."""
+"""A sweep: every point judged on its own before anything starts, and the folder that remembers what came of each.
+
+A point is the words that all share plus its own overrides, composed anew: each may choose another backend or cluster.
+``sweep.json`` keeps the words as typed, so that ``launch resume`` reads the same axes again, and every point with its
+verdict, also those left out and why. A point that is kept has a run directory of its own below the sweep's, named by
+its number; what came of it is read from there.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +36,12 @@ class Point:
 
     Attributes:
         id: Its number in the sweep, and the name of its run's folder.
-        overrides: What it sets beyond the words that all points share.
+        overrides: Its own settings, beside the words that all points share.
         verdict: The pre-flight's answer.
         reason: Why it is left out; None where it is run.
         predicted_bytes: The allocated peak of the worst rank; None for an invalid point.
-        needed_bytes: What that rank's device must have, the figure of the verdict; None for an invalid point.
-        largest_pile: What most of that rank's memory goes to, with its bytes; None for an invalid point.
+        needed_bytes: Bytes that its device must have, the figure of the verdict; None for an invalid point.
+        largest_pile: The pile with most of that rank's memory, with its bytes; None for an invalid point.
     """
 
     id: str
@@ -48,7 +54,7 @@ class Point:
 
     @property
     def kept(self) -> bool:
-        """Whether it is run."""
+        """True if it is run."""
         return self.reason is None
 
     def as_dict(self) -> dict[str, Any]:
@@ -59,7 +65,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """What a sweep spans, and what judging one of its points needs.
+    """The space of a sweep, and all that judging one of its points needs.
 
     Attributes:
         words: The command line, as typed.
@@ -67,7 +73,7 @@ class Sweep:
         settings: The specification whose ``sweep``, ``run`` and ``cluster`` hold for the whole sweep.
         catalog: The configuration folders.
         facts: This machine.
-        force: Whether points that do not fit are run all the same.
+        force: True to run points that do not fit, too.
     """
 
     words: tuple[str, ...]
@@ -116,7 +122,7 @@ def _invalid(name: str, overrides: Sequence[str], errors: Iterable[ConfigError])
 
 
 def _why_not(assessment: Assessment) -> str:
-    """What is too small, and by how much."""
+    """The places that are too small, each with its need and its capacity."""
     shortages = assessment.verdict.shortages
     parts = [f"{short.place} needs {gib(short.used_bytes)} of {gib(short.capacity_bytes)}" for short in shortages]
     return ", ".join(parts)
