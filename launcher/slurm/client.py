@@ -57,12 +57,12 @@ def ask(*command: str, patience_s: float = 0) -> str:
 
 
 def installed() -> bool:
-    """Whether this machine has Slurm's commands."""
+    """True if this machine has Slurm's commands."""
     return shutil.which("scontrol") is not None
 
 
 def is_away(text: str) -> bool:
-    """Whether a command failed because nobody answered."""
+    """True if a command failed because nobody answered."""
     return any(words in text for words in (*_AWAY, _UNKNOWN))
 
 
@@ -75,5 +75,5 @@ def environment(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def leaks(name: str) -> bool:
-    """Whether a variable belongs to a surrounding job; where Slurm is found stays."""
+    """True if a variable belongs to a surrounding job; those by which Slurm is found do not."""
     return name != "SLURM_CONF" and (name.startswith(LEAKS) or name in RANKS)

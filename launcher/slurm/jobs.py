@@ -1,4 +1,10 @@
-"""What Slurm knows about jobs: from squeue, else from accounting, else from scontrol, in few calls for many jobs."""
+"""Slurm's knowledge of jobs: from squeue, else from accounting, else from scontrol, in few calls for many jobs.
+
+squeue knows jobs that wait or run and, for ``MinJobAge``, those that have ended; accounting knows older ones where a
+cluster keeps it; scontrol adds the exit code of a failed one. A controller should not be asked once for each of a
+thousand runs, so ids go in batches. A command that refuses some of many jobs has gone on with the others, and its
+message says which: such refusals are returned by job, not raised.
+"""
 
 from __future__ import annotations
 

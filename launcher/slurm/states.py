@@ -34,7 +34,7 @@ _PENDING = {
     "ReqNodeNotAvail": "a node that it needs is not available",
     "launch failed requeued held": "held, because Slurm could not start it on its nodes: scontrol release lets it go",
 }
-"""What ``squeue`` says of a job that waits, in words that say what to do; others are shown as they are."""
+"""Reasons of ``squeue`` for a job that waits, in words that say what to do; others are shown as they are."""
 
 _ENDED = {
     "TIMEOUT": "its time limit ended it before it had saved; raise cluster.save_margin_s or cluster.time_limit_min",
@@ -56,7 +56,7 @@ def translated(job: QueuedJob, *, started: bool) -> tuple[Word, str | None]:
 
     Args:
         job: As Slurm describes it.
-        started: Whether the run directory shows that it has run before.
+        started: True if the run directory shows that it has run before.
     """
     if job.state in _WAITING:
         return "requeued" if started else "queued", _PENDING.get(job.reason, job.reason) or None
