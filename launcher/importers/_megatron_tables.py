@@ -68,10 +68,10 @@ USUAL: dict[str, object] = {
 
 
 def is_dropped(name: str) -> bool:
-    """Whether the launcher has other means for what the argument does."""
+    """True if the launcher has other means for what the argument does."""
     return name in DROPPED or name.startswith(DROPPED_PREFIXES)
 
 
 def is_carried(name: str) -> bool:
-    """Whether the argument is handed on without a word."""
+    """True if the argument is handed on without a word."""
     return name in CARRIED or name.startswith(CARRIED_PREFIXES)

@@ -1,4 +1,10 @@
-"""Megatron-LM argument lists as text: shell scripts, YAML and JSON become one mapping of arguments."""
+"""Megatron-LM argument lists as text: shell scripts, YAML and JSON become one mapping of arguments.
+
+A shell script is read, never run: it is split into commands as a shell would, plain assignments are remembered and put
+in for ``$NAME`` and ``${NAME:-default}``, and the words of every command that has arguments are taken, whether they
+stand in an array, in a variable or behind ``torchrun``. Loops, conditions and command substitution are not followed;
+a variable that the file does not set stays as it is, and the reader of its argument says so.
+"""
 
 from __future__ import annotations
 
