@@ -19,7 +19,7 @@ from launcher.errors import ConfigError, ConfigErrors
 
 MAXIMUM_POINTS = 100_000
 _OF_THE_SWEEP = ("recipe", "run.name", "run.directory", "sweep", "sweep.sampler", "sweep.budget", "sweep.parallelism")
-"""What belongs to the sweep as a whole and so has one value."""
+"""Keys that belong to the sweep as a whole and so have one value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,9 +99,9 @@ def read_axes(texts: Sequence[str], catalog: Catalog) -> Axes:
 
 
 def _of_the_recipe(overrides: Sequence[Override], catalog: Catalog) -> list[Override]:
-    """What the named recipe sweeps, less what the user sets or whose group the user chooses.
+    """The axes of the named recipe, less those that the user sets or whose group the user chooses.
 
-    What it sets in a group that it sweeps comes again as words, since choosing an option would drop it.
+    Its settings in a group that it sweeps come again as words, since choosing an option would drop them.
     """
     named = recipes.named(overrides, catalog)
     if named is None:

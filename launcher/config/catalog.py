@@ -35,7 +35,7 @@ def shipped(kind: str) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class Catalog:
-    """What can be chosen from a working folder."""
+    """The groups and options that can be chosen from a working folder."""
 
     folder: Path
 
@@ -101,12 +101,12 @@ class Catalog:
 
     @cached_property
     def interpolates(self) -> bool:
-        """Whether a value may be made of others."""
+        """True if a value may be made of others."""
         return any("${" in path.read_text() for path, _ in self._files)
 
     @cached_property
     def options_stand_alone(self) -> bool:
-        """Whether each option writes into its own group alone and, but for the presets, chooses no other's."""
+        """True if each option writes into its own group alone and, but for the presets, chooses no other's."""
         return all(self._stands_alone(path.read_text(), path.relative_to(folder)) for path, folder in self._files)
 
     def _stands_alone(self, text: str, path: Path) -> bool:

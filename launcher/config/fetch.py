@@ -1,6 +1,6 @@
 """Fetch a recipe or lock from the network: https with a hash, or a git repository at a revision. Nothing else does.
 
-What comes is data from someone else: only https is followed, also after a redirect, never to an address that is not
+The answer is data from someone else: only https is followed, also after a redirect, never to an address that is not
 public, at most a mebibyte, and within a time limit.
 """
 

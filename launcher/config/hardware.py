@@ -1,4 +1,4 @@
-"""What ``hardware=auto`` and an unset number of ranks mean on this machine: its facts, put into the configuration."""
+"""This machine's facts in place of ``hardware=auto`` and of an unset number of ranks."""
 
 from __future__ import annotations
 
