@@ -1,4 +1,9 @@
-"""What several verbs share: their options, and the way from words to a checked plan."""
+"""Options that several verbs share, and the way from words to a checked plan.
+
+A verb declares its options by the functions ``add_...``, refuses combinations by ``require_...`` before it prints
+anything, reads its words by :func:`asked` and judges them by :func:`assessed`. Results go to stdout and every message
+to stderr (:func:`say`), so that ``--json`` stands alone on stdout.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +72,7 @@ def require_trust(options: argparse.Namespace) -> None:
 
 
 def may_run_code(options: argparse.Namespace) -> bool:
-    """Whether a program may be asked that runs code which settings name; where a recipe is not trusted, that is said.
+    """True if a program may be asked that runs code which settings name; where a recipe is not trusted, say so.
 
     Megatron-LM's validator imports the module of ``backend.extra.spec``.
     """
@@ -92,7 +97,7 @@ def _recipe_and_wants(options: argparse.Namespace) -> tuple[Path, list[str]] | N
 
 
 def _recipe(options: argparse.Namespace) -> tuple[Path, Recipe] | None:
-    """What a command line takes from the recipe that it names, and the recipe's file."""
+    """The recipe that a command line names, less what its other words take out, and the recipe's file."""
     catalog = Catalog(folder=folder())
     return recipes.named(read(options.overrides, catalog)[0], catalog)
 
@@ -182,9 +187,9 @@ def assessed(
     """Judge a request; the errors of reading it stand before those of the rules.
 
     Args:
-        found: What was asked for.
+        found: The request.
         refined: Another memory engine than the formulas.
-        native: Whether to ask the engine's own validator, too.
+        native: True to ask the engine's own validator, too.
         search: How to look for ways out.
 
     Raises:
@@ -202,7 +207,7 @@ def write_new(path: Path, content: str | bytes, *, otherwise: str = "") -> None:
     Args:
         path: The file.
         content: Its text or bytes.
-        otherwise: What else the user can do where it exists, for the message.
+        otherwise: Another way for the user where it exists, for the message.
 
     Raises:
         SubmitError: It exists, or cannot be written.

@@ -1,4 +1,11 @@
-"""``launch -m``: judge every point of a sweep, leave out what is invalid or cannot fit, and start the rest."""
+"""``launch -m``: judge every point of a sweep, leave out what is invalid or cannot fit, and start the rest.
+
+Of a grid all points are judged and recorded before any is started; nothing is written where none is kept. A sampler's
+points come one at a time here, so that each can use the loss of the one before, and in batches of
+``sweep.parallelism`` on Slurm, after which the command returns: ``launch resume`` draws the next. Points that are left
+out are told to the sampler and do not count against the budget. Starting and resuming are one function: it starts
+whatever is recorded and has not ended well. A lock keeps a second launcher away from the sweep.
+"""
 
 from __future__ import annotations
 
@@ -143,7 +150,7 @@ def _proposed(asked: Sweep, directory: Path, points: list[Point], limit: int | N
 
 
 def _tried(directory: Path, point: Point) -> Tried:
-    """What a point came to, for the sampler."""
+    """The result of a point, for the sampler."""
     if not point.kept:
         return Tried(overrides=point.overrides, loss=None)
     run = directory / point.id

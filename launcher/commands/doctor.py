@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _cluster(options: argparse.Namespace) -> dict[str, Any]:
-    """What Slurm and a node of it say; why there is nothing to say among what is lacking."""
+    """The answers of Slurm and of one node; where there is none, ``lacks`` says why."""
     nothing = {"slurm": None, "profile": None}
     if not client.installed():
         return {**nothing, "lacks": ["this machine has no Slurm: runs start here (cluster=local)"]}
