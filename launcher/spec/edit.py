@@ -42,7 +42,7 @@ def _getter(path: str) -> Callable[[RunSpec], object]:
 
 
 def reader(paths: Iterable[str]) -> Callable[[RunSpec], tuple[object, ...]]:
-    """What reads the values of several keys at once, two at least."""
+    """A function that reads the values of several keys at once, two at least."""
     return attrgetter(*map(_attribute, paths))
 
 

@@ -50,7 +50,7 @@ class ModelSpec:
 
     @property
     def gated(self) -> bool:
-        """Whether the MLP has a gate projection (SwiGLU), as the families with SiLU have."""
+        """True if the MLP has a gate projection (SwiGLU), as the families with SiLU have."""
         return self.hidden_act == "silu"
 
     @property
