@@ -11,7 +11,7 @@ from launcher.spec import RunSpec, edit
 
 
 def apply(view: RankView, spec: RunSpec) -> RankView:
-    """What the rank keeps of parameters, gradients and optimizer states.
+    """Narrow the rank's shares of parameters, gradients and optimizer states.
 
     FSDP keeps shards of all three whatever ``zero.stage`` says about resharding after forward. Routed experts have
     one data-parallel copy for ``world / (pipeline x expert x expert_tensor)`` ranks (Megatron-core ``parallel_state``).
