@@ -35,10 +35,10 @@ class Fix:
     Attributes:
         overrides: To be pasted behind the command line.
         spec: The run that they give.
-        peak_bytes: What the worst rank then needs, with context and communicators: the figure of the verdict.
-        excess_bytes: By how much device, host and disk are too small even so; 0 where it fits.
-        cost: What it costs, in words.
-        shortfall_by_moment: As the verdict has it: by how much each moment and place is too small.
+        peak_bytes: Bytes that the worst rank then needs, with context and communicators: the figure of the verdict.
+        excess_bytes: Bytes by which device, host and disk are too small even so; 0 where it fits.
+        cost: Its cost, in words.
+        shortfall_by_moment: As the verdict has it: bytes that each moment and place lacks.
     """
 
     overrides: tuple[str, ...]
@@ -55,7 +55,7 @@ class Fix:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """What a search found: fixes, or the neighbour that comes nearest and is not enough."""
+    """The result of a search: fixes, or the neighbour that comes nearest and is not enough."""
 
     found: tuple[Fix, ...] = ()
     nearest: Fix | None = None
@@ -127,7 +127,7 @@ class _Tree:
         self.start = start
 
     def is_modest(self, fix: Fix) -> bool:
-        """Whether it asks for no more than a few times the GPUs, or a usual node of them."""
+        """True if it asks for no more than a few times the GPUs, or a usual node of them."""
         return fix.spec.gpus <= max(_NODE, _MODEST * self._spec.gpus)
 
     def variants(self, steps: _Steps, neighbour: Neighbour) -> tuple[Change, ...]:
@@ -185,7 +185,7 @@ def _alone(tree: _Tree) -> tuple[dict[Neighbour, _Try | None], dict[Neighbour, F
 
 
 def _is_useful(tree: _Tree, try_: _Try) -> bool:
-    """Whether a change helps where memory lacks, or makes another change possible as more ranks do for sharding.
+    """True if a change helps where memory lacks, or makes another change possible as more ranks do for sharding.
 
     That the peak at another moment hides its help is no reason to leave it out: the other half of a pair may end that.
     """

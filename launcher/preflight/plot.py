@@ -175,7 +175,7 @@ def _capacity(panel: Axes, assessment: Assessment, unit: int, top: float, *, lab
 
 
 def _needed(panel: Axes, assessment: Assessment, place: int, unit: int) -> None:
-    """What the verdict rests on, beside the column of the peak: ``needed`` and its error band."""
+    """Draw ``needed`` and its error band, on which the verdict rests, beside the column of the peak."""
     peak, outside = _peak(assessment), _outside(assessment)
     low, needed, high = ((size + outside) / unit for size in (peak.low_bytes, peak.needed_bytes, peak.high_bytes))
     panel.errorbar(
@@ -217,7 +217,7 @@ def _phase_name(column: Column, staged: bool) -> str:
 
 
 def _dark(colour: str) -> bool:
-    """Whether white text reads better on a colour: its luminance by ITU-R BT.601 is below the middle."""
+    """True if white text reads better on a colour: its luminance by ITU-R BT.601 is below the middle."""
     red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
     return 0.299 * red + 0.587 * green + 0.114 * blue < 140
 

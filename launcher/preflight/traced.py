@@ -1,4 +1,10 @@
-"""``check --engine trace``: the workers' own code under fake tensors, in a process of its own."""
+"""``check --engine trace``: the workers' own code under fake tensors, in a process of its own.
+
+Planning imports no torch, so the trace is a program (``python -m launcher.worker.trace``) that reads a ``spec.json``
+and leaves a report. Its allocated, needed and reserved bytes, phases and piles take the place of the formulas'.
+Allocations that fake tensors do not see stay the formulas': libraries' workspaces, context, communicators, host memory,
+disk; so does the width of the error band, moved to the trace's numbers.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +37,7 @@ _CACHE_PILES = ("workspace",)
 def traced(
     spec: RunSpec, formula: MemoryEstimate, *, python: str = sys.executable, rank: int | None = None
 ) -> MemoryEstimate:
-    """The estimate with what the trace of a rank says in the formula's place.
+    """The estimate with the trace of a rank in the formula's place.
 
     Host memory, disk, the number of parameters, libraries' workspaces, context and communicators stay the formula's.
 
