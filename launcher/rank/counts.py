@@ -1,4 +1,9 @@
-"""The elements of one rank, of its blocks by kind and of what stands around them; kept, since many runs share them."""
+"""Elements of one rank: of its blocks by kind, and of the parameters outside the blocks.
+
+Blocks of one kind are equal, so one of each is counted and multiplied. Counts depend on the model, the adapter and the
+rank's :class:`ShardRule` alone, which many runs of a sweep and all neighbours in a search for ways out share: they are
+kept in caches by these arguments, and that is why models, families and rules are hashable.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +21,7 @@ from launcher.spec import AdapterSpec, ModelSpec, RunSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EqualBlocks:
-    """Equal blocks: the family's word, one of their layers, how many they are and the elements of one."""
+    """Equal blocks: the family's word, one of their layers, their number and the elements of one."""
 
     name: str
     layer: int
@@ -34,7 +39,7 @@ class RankCounts:
 
     @cached_property
     def root(self) -> WeightCounts:
-        """What stands around the blocks."""
+        """Elements of the parameters outside the blocks: embedding and head."""
         return self.embedding + self.head
 
     @cached_property
@@ -70,7 +75,17 @@ def count_rank(
     ends: tuple[bool, bool],
     cut: ShardRule,
 ) -> RankCounts:
-    """What one rank holds; ``kinds`` as :func:`kinds_of` gives them, ``ends``: whether embedding and head."""
+    """Count one rank's elements.
+
+    Args:
+        family: The model's family.
+        model: The model.
+        adapter: The adapter.
+        vocabulary: Rows of the token table, padded.
+        kinds: The rank's blocks, as :func:`kinds_of` gives them.
+        ends: True if the rank has the embedding, and True if it has the head.
+        cut: The rank's part of each weight.
+    """
     table, head = family.embedding(model, vocabulary), list(family.head(model, vocabulary))
     of_table = replace(cut, tensor=cut.embedding)
     if not ends[0] and model.tie_word_embeddings:
@@ -95,7 +110,7 @@ def count_rank(
 def kinds_of(
     family: Family, model: ModelSpec, layers: tuple[int, ...], *, first_apart: bool
 ) -> tuple[tuple[str, int, int], ...]:
-    """Of each kind of block its name, one of its layers, the same on every rank, and how many there are.
+    """Each kind of block: its name, one of its layers, the same on every rank, and the number of its blocks.
 
     Beside an adapter the model's first block is a kind of its own.
     """

@@ -1,4 +1,4 @@
-"""What a model family tells the memory model; a family is a module of ``launcher.families``."""
+"""The protocol between a model family and the memory model; a family is a module of ``launcher.families``."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ class Family(Protocol):
         ...
 
     def saved(self, model: ModelSpec, layer: int, engine: EngineTraits) -> Sequence[SavedTensor]:
-        """What the forward pass of one block keeps."""
+        """Tensors that the forward pass of one block saves."""
         ...
 
     def after_blocks(self, model: ModelSpec, engine: EngineTraits) -> Sequence[SavedTensor]:
-        """What is kept between the last block and the output projection."""
+        """Tensors saved between the last block and the output projection."""
         ...
 
     def backward_extra(self, model: ModelSpec, layer: int, engine: EngineTraits) -> Sequence[SavedTensor]:
-        """What the backward pass of one block adds at its fullest, beyond what the forward pass kept."""
+        """Tensors that the backward pass of one block adds at its peak, beyond those that the forward pass saved."""
         ...
 
     def first_norm_backward(self, model: ModelSpec, engine: EngineTraits) -> Sequence[SavedTensor]:

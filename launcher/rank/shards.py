@@ -1,4 +1,10 @@
-"""Elements of a group of weights on one rank: all of its model-parallel part, and the shards that it keeps."""
+"""Elements of a group of weights on one rank: all of its model-parallel part, and the shards that it keeps.
+
+Each weight is cut twice: by tensor and expert parallelism, which splits one dimension, and then by ZeRO or FSDP, whose
+shards are rows of each tensor (FSDP2) or parts of one flat buffer. Either is rounded up, as the rank with most has it.
+A :class:`WeightCounts` holds every count that some formula needs, since a group of weights is counted once and read
+often; groups are joined by sums, maxima and, where order matters, one after the other.
+"""
 
 from __future__ import annotations
 
@@ -111,10 +117,10 @@ class ShardRule:
         embedding: Its share of the token embedding.
         experts: Its share of the routed experts of a layer.
         expert_tensor: Its share of each of those experts.
-        states: What it keeps of its dense parameters, their gradients and optimizer states.
+        states: Its shares of its dense parameters, their gradients and optimizer states.
         expert_states: The same for its routed experts.
-        joined: Whether one tensor holds all experts of a layer.
-        rows: Whether shards are cut by rows of each tensor, or from one flat buffer.
+        joined: True if one tensor holds all experts of a layer.
+        rows: True if shards are cut by rows of each tensor, False if from one flat buffer.
     """
 
     tensor: Fraction
