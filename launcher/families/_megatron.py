@@ -102,7 +102,7 @@ def latent_attention(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor
 
 
 def backward_extra(model: ModelSpec, engine: EngineTraits, width: int) -> list[SavedTensor]:
-    """The backward pass of the MLP at its fullest: gradients of both its tensors and of the residual stream."""
+    """The backward pass of the MLP at its peak: gradients of both its tensors and of the residual stream."""
     inner = 2 * width if model.gated else width
     return [
         _saved("gradient of the MLP", engine.size * inner, "tensor", "mlp"),
