@@ -1,4 +1,10 @@
-"""The content of ``ds_config.json``: every choice spelt out, no ``"auto"``, so that the file alone says what runs."""
+"""The content of ``ds_config.json``: every choice spelt out, no ``"auto"``, so that the file alone says what runs.
+
+Defaults of DeepSpeed are written down too, with the file that they are from: another release may have others, and the
+memory estimate reads these. Features add blocks of their own, and ``backend.extra`` is merged in last, key by key,
+after ``launcher.backends.deepspeed.extra`` has refused keys that a setting gives. :func:`build` is pure; the text is a
+golden file.
+"""
 
 from __future__ import annotations
 

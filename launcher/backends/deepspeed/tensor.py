@@ -38,7 +38,7 @@ def block(spec: RunSpec) -> dict[str, Any]:
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
-    """What AutoTP of DeepSpeed 0.19.8 does not cut, or would cut wrongly."""
+    """Models and settings that AutoTP of DeepSpeed 0.19.8 does not cut, or would cut wrongly."""
     degree, model, path = spec.parallel.tensor, spec.model, "parallel.tensor"
     if degree == 1:
         return

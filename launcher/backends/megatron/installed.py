@@ -31,7 +31,7 @@ def found_version() -> str | None:
 
 
 def is_supported(found: str) -> bool:
-    """Whether its arguments are the ones that this backend knows."""
+    """True if its arguments are the ones that this backend knows."""
     return f"{found}.".startswith(f"{SUPPORTED}.")
 
 
