@@ -1,4 +1,10 @@
-"""``launch``: find the verb, hand over, and turn what the user can act on into a message and an exit status."""
+"""``launch``: find the verb, hand over, and turn what the user can act on into a message and an exit status.
+
+The verb is the first word that is no option, and ``run`` where that is no verb, so that ``launch model=tiny`` works.
+Only its module is imported: ``launch status`` should not wait for Hydra. Errors of the user's are exceptions of
+``launcher.errors``, each with its exit status; anything else is a fault of ours and ends with a traceback and status 1.
+With ``--json`` an error of the configuration is a document on stdout, too, and stderr always has the text.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +37,7 @@ RESERVED = ("plan", "rehearse", "report")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The entry point of the ``launch`` command; returns the exit status of docs/contract.md."""
+    """Run the ``launch`` command and return its exit status (docs/contract.md)."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         status = _dispatch(words)

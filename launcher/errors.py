@@ -34,7 +34,7 @@ class ConfigError(LauncherError):
         Args:
             path: The setting, spelt as it is typed: ``parallel.tensor``.
             found: The offending value as plain data.
-            rule: What must hold, in one sentence.
+            rule: The rule that it breaks, in one sentence.
             way_out: Overrides that can be pasted, each of which would satisfy the rule; an iterator is read once, when
                 they are asked for.
         """

@@ -49,7 +49,7 @@ def command(spec: RunSpec, python: str, program: Sequence[str], arguments: Seque
 
 
 def alone(argv: Sequence[str]) -> list[str]:
-    """What :func:`command` would start as each rank, without torchrun: interpreter, program and arguments."""
+    """One rank's part of the argv of :func:`command`, without torchrun: interpreter, program and arguments."""
     at = list(argv).index("--")
     return [argv[0], *(("-m",) if argv[at - 1] == "-m" else ()), *argv[at + 1 :]]
 
