@@ -34,6 +34,7 @@ VERBS = {
     "recipe": "list, show, save, lock, verify, diff and fetch recipes",
 }
 RESERVED = ("plan", "rehearse", "report")
+"""Verbs of later versions, refused by name: otherwise each would be read as a wrong override of ``run``."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

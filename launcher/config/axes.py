@@ -44,7 +44,7 @@ class Axes:
 
     @property
     def size(self) -> int:
-        """How many points the grid has; 1 without an axis. An interval counts as one."""
+        """Number of points of the grid; 1 without an axis. An interval counts as one."""
         return math.prod(len(axis.values) for axis in self.swept if isinstance(axis.values, tuple))
 
     def first(self) -> tuple[str, ...]:

@@ -95,7 +95,7 @@ class Catalog:
 
     @cached_property
     def digest(self) -> str:
-        """Of path, size and time of every configuration file as first seen: equal digests compose equally."""
+        """Digest of path, size and time of every configuration file as first seen: equal digests compose equally."""
         stamps = [[str(path), (stat := path.stat()).st_size, stat.st_mtime_ns] for path, _ in self._files]
         return hashlib.sha256(json.dumps(stamps).encode()).hexdigest()
 

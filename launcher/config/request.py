@@ -73,7 +73,7 @@ def request(
 
 
 def _guessed(spec: RunSpec, overrides: Sequence[Override], facts: machine.Machine) -> Iterator[ConfigError]:
-    """How many GPUs of a named kind a node has, where nobody says so and this machine has none."""
+    """A warning that the GPUs of a node were guessed: nobody says how many, and this machine has none."""
     said = {"cluster", "cluster.gpus_per_node"} & {override.key for override in overrides}
     if said or facts.gpus or spec.hardware.device != "cuda" or spec.hardware.name == "auto":
         return

@@ -54,7 +54,7 @@ def needs(settings: Mapping[str, Any]) -> Iterator[str]:
 
 
 def needs_of_spec(spec: RunSpec) -> list[str]:
-    """The same of a whole specification, as a lock holds it."""
+    """Deeds of a whole specification, as a lock holds it, that need the user's word."""
     flat: dict[str, Any] = {}
     for section, content in to_dict(spec).items():
         if isinstance(content, dict):

@@ -27,7 +27,7 @@ DROPPED = frozenset((
     "use-checkpoint-args", "use-checkpoint-opt-param-scheduler", "use-dist-ckpt", "use-mcore-models",
     "use-persistent-ckpt-worker", "valid-data-path", "verify-integrity", "vocab-file",
 ))  # fmt: skip
-"""As the prefixes, one by one."""
+"""Names of further such arguments, one by one."""
 
 CARRIED_PREFIXES = ("lr-", "muon-", "rope-", "sgd-", "yarn-")
 

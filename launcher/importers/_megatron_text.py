@@ -174,7 +174,7 @@ def _gather(words: Iterable[str]) -> tuple[Arguments, list[str]]:
     found: Arguments = {}
     loose: list[str] = []
     name, values = "", list[str]()
-    for word in [*words, "--"]:
+    for word in [*words, "--"]:  # The last one closes the argument before it.
         if word.startswith("--") or word.endswith(".py"):
             if name:
                 found[_name(name)] = Argument(

@@ -245,7 +245,7 @@ _KINDS: Mapping[str, Callable[[_Config], dict[str, Any]]] = {
 
 
 def _head_dim(config: _Config) -> int | None:
-    """As set; Qwen3's class default; else none, which is the hidden size shared among the heads."""
+    """Size of a head: as set; Qwen3's class default; else none, which is the hidden size shared among the heads."""
     default = 128 if config.content["model_type"] == "qwen3" else None
     return default if config.get("head_dim") is None else config.size("head_dim")
 

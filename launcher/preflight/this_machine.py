@@ -26,7 +26,7 @@ _ADAPTERS = {"lora": ("peft",), "qlora": ("peft", "bitsandbytes")}
 
 
 def obstacles(spec: RunSpec, machine: Machine) -> list[ConfigError]:
-    """Why this machine cannot start the run, all reasons at once. A Slurm job runs elsewhere and has none here."""
+    """Errors of a run that this machine cannot start, all at once. A Slurm job runs elsewhere and has none here."""
     if spec.cluster.kind != "local":
         return []
     return [*_hardware(spec, machine), *_packages(spec), *_data(spec), *_folders(spec), *_of_the_backend(spec)]

@@ -147,7 +147,7 @@ def _piles(report: dict[str, Any], allocated: int) -> list[PileBytes]:
     """The piles of the report, rounded so that they sum to what is allocated."""
     found = {cast("Pile", name): int(size) for name, size in report["piles"].items()}
     largest = max(found, key=lambda pile: found[pile])
-    found[largest] += allocated - sum(found.values())
+    found[largest] += allocated - sum(found.values())  # Extrapolated piles are rounded one by one.
     return [_pile(pile, size) for pile, size in found.items()]
 
 

@@ -103,14 +103,14 @@ _OF_SEVERAL: dict[str, Callable[[Iterable[Any]], Any]] = {
     "last_trained": _last,
     "matrices": _joined,
 }
-"""How each count of several groups follows from those of each."""
+"""The function that joins each count of several groups."""
 
 _read = attrgetter(*_OF_SEVERAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardRule:
-    """How a rank's part of a weight is cut out of it.
+    """The rule by which a rank's shard of a weight follows from its shape.
 
     Attributes:
         tensor: Its share of every split weight.
@@ -134,7 +134,7 @@ class ShardRule:
 
 
 def shard_rule(view: RankView, engine: EngineTraits) -> ShardRule:
-    """The cut of one rank."""
+    """The shard rule of one rank."""
     return ShardRule(
         tensor=view.tensor,
         embedding=ONE if engine.whole_embedding else view.tensor,

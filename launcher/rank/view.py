@@ -2,7 +2,7 @@
 
 A strategy narrows a view; each multiplies a share of its own or the product of degrees, so their order does not matter.
 The fold begins with a rank that holds and sees everything (:func:`whole`). Shares are exact fractions: the shares of
-all ranks add up to the model, which a test asks for, and sizes are rounded where bytes are counted.
+all ranks add up to the batch and the sequence, and sizes are rounded where elements are counted.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Failure:
 
 
 def explain(directory: Path, returncode: int) -> Failure:
-    """Why the job failed.
+    """Return the reason of a job's failure.
 
     The first error that a rank wrote wins, unless it is only that another rank is gone; then the signal that ended a
     rank or the agent; else the end of a log.
@@ -72,7 +72,7 @@ def explain(directory: Path, returncode: int) -> Failure:
 
 
 def not_started(log: Path) -> str | None:
-    """Why Slurm did not start the job's program on its nodes, where that is the last that srun says in a log."""
+    """The reason why Slurm did not start the job's program, where that is the last that srun says in a log; or None."""
     for line in _end(log).splitlines()[-3:]:
         if re.match(NO_STEP, line):
             return f"Slurm could not start it on its nodes: {_one_line(line.removeprefix('srun: error: '))}"

@@ -197,7 +197,7 @@ def _hash(path: Path, size: int, changed_ns: int, whole: bool) -> str:
 
 
 def _blocks(size: int) -> Iterator[int]:
-    """Where the blocks begin: the first at the start, the last at the end."""
+    """Offsets of the blocks: the first at the start of the file, the last at its end."""
     for number in range(_BLOCKS):
         yield number * (size - _BLOCK_BYTES) // (_BLOCKS - 1)
 

@@ -29,13 +29,13 @@ ROOT = "runs"
 
 
 def directory_of(plan: Plan, *, folder: Path) -> Path:
-    """Where the run goes; without a name of its own, one made of time, model, preset and hash."""
+    """The directory of a run; without a name of its own, one made of time, model, preset and hash."""
     spec = plan.spec
     return directory_for(spec, f"{spec.model.name}-{spec.parallel.name}-{spec.hash[:6]}", folder=folder)
 
 
 def directory_for(spec: RunSpec, kind: str, *, folder: Path) -> Path:
-    """Where a run or a sweep goes: ``run.directory``, or ``runs/<run.name>``, or a name made of the time and ``kind``.
+    """The directory of a run or a sweep: as set, ``runs/<run.name>``, or a name made of the time and ``kind``.
 
     ``runs/`` lies in ``cluster.shared_folder`` where that is set, else in the working folder.
     """

@@ -47,6 +47,7 @@ def read_all(directories: Sequence[Path]) -> list[RunState]:
         silent = str(error)
     found = []
     for run in directories:
+        # Files first: what they know is shown also where Slurm is silent or has forgotten the job.
         word, reason = _from_files(run, contents[run])
         if run in open_runs and silent is not None:
             reason = silent
@@ -153,7 +154,7 @@ def is_own(run: Path) -> bool:
 
 
 def kind(run: Path) -> str | None:
-    """Where the run was submitted: ``local`` or ``slurm``; None where it was not."""
+    """The cluster that the run was submitted to: ``local`` or ``slurm``; None where it was not."""
     return (files.read_json(run / state.SUBMISSION) or {}).get("kind")
 
 

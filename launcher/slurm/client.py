@@ -16,7 +16,10 @@ _UNKNOWN = "Could not establish a configuration source"
 _BETWEEN_S = 0.5
 
 LEAKS = ("SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "SUBMITIT_")
+"""Beginnings of the names of variables that a surrounding Slurm job or submitit sets."""
+
 RANKS = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+"""Variables that torchrun sets for a rank: a launch from inside a job must not hand them to the next one."""
 
 
 class SlurmRefused(Exception):
@@ -47,6 +50,7 @@ def ask(*command: str, patience_s: float = 0) -> str:
         except subprocess.TimeoutExpired:
             raise SubmitError(f"Slurm does not answer: {command[0]} took more than {_TIMEOUT_S} s") from None
         if done.returncode == 0:
+            # sbatch says on stderr what it would do.
             return f"{done.stdout}{done.stderr}" if "--test-only" in command else done.stdout
         text = " ".join((done.stderr or done.stdout).split())
         if not is_away(text):

@@ -108,7 +108,7 @@ def _cancelled(names: Sequence[str], *options: str) -> dict[str, str]:
 
 
 def seconds_left(job: str) -> float | None:
-    """How long a job may still run; None where it has no limit, or Slurm does not say."""
+    """Seconds that a job may still run; None where it has no limit, or Slurm does not say."""
     try:
         text = ask("squeue", "-h", "-j", job, "-o", "%L").strip()
     except (SlurmRefused, SubmitError):

@@ -56,7 +56,7 @@ def parameters(name: str, folder: str, directory: str, cluster: ClusterSpec) -> 
 
 
 def python(directory: str, cluster: ClusterSpec) -> str:
-    """How the script calls Python; in a container its own, and with pyxis srun brings the container."""
+    """The words by which the script calls Python; in a container its own (with pyxis srun brings the container)."""
     interpreter = cluster.python or (sys.executable if cluster.container == "none" else "python3")
     if cluster.container != "apptainer":
         return shlex.quote(interpreter)

@@ -9,6 +9,8 @@ from launcher.slurm.jobs import QueuedJob
 type Word = Literal["queued", "running", "requeued", "finished", "failed", "cancelled"]
 
 _WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
+"""States of squeue(1), "JOB STATE CODES", in which a job has no nodes and will be started."""
+
 _LIVE = frozenset({
     "RUNNING",
     "COMPLETING",
@@ -19,6 +21,7 @@ _LIVE = frozenset({
     "STAGE_OUT",
     "RESIZING",
 })
+"""States in which it has nodes; every other one is an end."""
 
 _PENDING = {
     "Resources": "waiting for free nodes",
@@ -45,7 +48,7 @@ _ENDED = {
     "COMPLETED": "the job ended without saying how",
 }
 NO_STEP = "srun: error: (Unable to create step|Application launch failed)"
-"""How srun says that Slurm has not started any program on the nodes."""
+"""Pattern of srun's messages that Slurm has not started any program on the nodes."""
 
 _NO_OUTPUT = "0:53"
 """``slurmstepd`` could not open the job's output file (``ESLURMD_...``, shown as signal 53)."""

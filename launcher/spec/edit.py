@@ -37,7 +37,7 @@ def value_at(spec: RunSpec, path: str) -> object:
 
 @cache
 def _getter(path: str) -> Callable[[RunSpec], object]:
-    """Of one of the keys that rules and neighbours name."""
+    """The function that reads one key, kept for the keys that rules and neighbours name."""
     return attrgetter(_attribute(path))
 
 

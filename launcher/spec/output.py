@@ -39,7 +39,7 @@ class RunNames:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepSpec:
-    """How ``launch -m`` explores; not part of what one run is."""
+    """Settings of ``launch -m``; no part of one run's identity."""
 
     sampler: Literal["grid", "random", "tpe"]
     budget: Count | None

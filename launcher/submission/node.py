@@ -188,7 +188,7 @@ def _limit(directory: Path) -> int:
 
 
 def _stuck(directory: Path, limit: int, place: SlurmPlace) -> str | None:
-    """Why a job that Slurm has started again should not run once more; None where it should."""
+    """The reason why a job that Slurm has started again should not run once more; None where it should."""
     before = files.read_json(directory / "state.json") or {}
     tried = attempts.begin(directory, place.attempt)
     if tried.fruitless <= limit:

@@ -14,7 +14,7 @@ from launcher.slurm import client, jobs
 from launcher.submission import node
 
 _REQUEUE_PATIENCE_S = 90
-"""How long a job that has saved waits for the controller; beyond the margin that Slurm gave it, it is ended anyway."""
+"""Seconds that a job that has saved waits for the controller; beyond Slurm's margin it is ended anyway."""
 
 
 class NodeTask:

@@ -35,7 +35,7 @@ _FOREVER_MIN = 60 * 24 * 365
 
 
 _PATIENCE_S = 20
-"""How long a submission outlasts a controller that is being restarted."""
+"""Seconds that a submission waits for a controller that is being restarted."""
 
 
 def submit(directory: Path, spec: RunSpec) -> str:
@@ -100,6 +100,7 @@ def _submit_array(recorded: Sequence[Path], cluster: ClusterSpec, parallelism: i
         parameters = script.parameters(sweep.name, str(folder), str(sweep), cluster)
         precheck.check(cluster, _script(parameters, cluster, folder, sweep), patience_s=_PATIENCE_S)
         precheck.check_folder(sweep)
+        # Before sbatch is called, so that a job whose id is never noted is found by this comment.
         intent = {"kind": "slurm", "job_id": None, "comment": str(folder)}
         for index, run in enumerate(recorded):
             attempts.forget(run)
@@ -198,7 +199,7 @@ def _local_parameters(cluster: ClusterSpec) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def one_at_a_time(directory: Path, *, wait: bool = True) -> Iterator[None]:
-    """Of two launchers at one run or sweep, the second waits, and finds it submitted, or is refused.
+    """Lock a run or sweep: of two launchers the second waits and finds it submitted, or is refused.
 
     Raises:
         SubmitError: Another launcher is at it, or the directory cannot be written.

@@ -98,6 +98,7 @@ class Sweep:
         found = request([*self.axes.fixed, *overrides, *placed], facts=self.facts, catalog=self.catalog)
         if found.spec is None:
             return _invalid(name, overrides, found.errors), None
+        # Ways out are searched for one run at a time: for a thousand points they would take most of the time.
         assessment = assess.assess(found.spec, earlier=found.errors, search=None)
         errors = assessment.errors or (tuple(obstacles(found.spec, self.facts)) if directory is not None else ())
         if errors or assessment.estimate is None:
@@ -150,7 +151,7 @@ def read(words: Sequence[str], *, catalog: Catalog, facts: Machine, force: bool)
 
 
 def directory_of(settings: RunSpec, *, folder: Path) -> Path:
-    """Where a sweep goes: ``run.directory``, ``runs/<run.name>``, or a name made of the time and ``sweep``.
+    """The folder of a sweep: ``run.directory``, ``runs/<run.name>``, or a name made of the time and ``sweep``.
 
     Raises:
         SubmitError: It holds something already.

@@ -114,7 +114,7 @@ class Checkpoints:
         self._finish(step, partial)
 
     def _finish(self, step: int, partial: Path) -> None:
-        dist.barrier()
+        dist.barrier()  # The name says that every rank's part is there.
         if self._context.rank == 0:
             try:
                 files.finish_directory(partial, partial.with_suffix(""))

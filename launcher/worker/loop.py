@@ -86,7 +86,7 @@ class _Training:
             self._export()
         metrics.write(self._context)
         self._metrics.close()
-        dist.barrier()
+        dist.barrier()  # The outcome speaks for all ranks.
         if self._context.rank == 0:
             process.write_outcome(self._context.directory, "interrupted" if interrupted else "finished", step)
 
@@ -114,6 +114,7 @@ class _Training:
             result = self._engine.train_step(step, micro_batches)
         evaluates = self._due(self._spec.train.eval_every, step)
         self._metrics.step(step, result, self._evaluate if evaluates else None)
+        # ``memory.json`` is there from now on, also for a run that is killed later.
         if step == measured_until:
             metrics.write(self._context)
             self._metrics.mark()

@@ -70,7 +70,7 @@ class MemoryTracker:
             "phases": {phase: self._peaks.get(phase) for phase in PHASES},
             "peak_allocated_bytes": self._peak_allocated(),
             "peak_reserved_bytes": self._peak_reserved(),
-            "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,  # KiB on Linux (getrusage(2)).
         }
 
     def _measured(self, alive: Iterable[torch.Tensor]) -> contextlib.AbstractContextManager[object]:

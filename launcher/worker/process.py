@@ -44,7 +44,7 @@ _GRACE_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPlace:
-    """Where this process stands: its rank of ``world``, and the device that it computes on."""
+    """This process's rank of ``world``, and the device that it computes on."""
 
     rank: int
     world: int

@@ -25,7 +25,7 @@ def is_torch(spec: RunSpec) -> bool:
 
 
 def step(spec: RunSpec) -> Literal["fused", "foreach", "loop"]:
-    """How the step is computed: where neither word is set, torch takes lists on a GPU and a loop on the CPU.
+    """Kernel of the step: where neither word is set, torch takes lists on a GPU and a loop on the CPU.
 
     ``torch/optim/optimizer.py``, ``_default_to_fused_or_foreach``; DeepSpeed's own kernels make no temporaries.
     """

@@ -17,7 +17,7 @@ from launcher.errors import ConfigError
 from launcher.spec import RunSpec, edit, nearest
 
 _SCHEDULES = ("1f1b", "gpipe", "interleaved")
-"""Of ``torch.distributed.pipelining``, those whose activations in flight ``launcher.strategies.pipeline`` knows."""
+"""Schedules of ``torch.distributed.pipelining`` whose activations in flight ``launcher.strategies.pipeline`` knows."""
 
 _AXES = {"ulysses": "ulysses", "expert": "ep"}
 """The axes that this worker does not drive, and the preset that has each."""

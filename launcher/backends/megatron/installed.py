@@ -1,4 +1,4 @@
-"""Which megatron-core is installed here, and what else this machine lacks to run a valid job."""
+"""The megatron-core that is installed here, and other lacks of this machine for a valid job."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Batches:
         else:
             loader = DataLoader(
                 source,
-                batch_size=None,
+                batch_size=None,  # An item is a whole step already.
                 sampler=steps,
                 num_workers=spec.data.workers,
                 pin_memory=device.type == "cuda",

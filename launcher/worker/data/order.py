@@ -40,7 +40,7 @@ def permuted(index: int, size: int, seed: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """Which samples of ``size`` belong to which step and rank.
+    """The assignment of samples to steps and ranks.
 
     Attributes:
         size: Samples of one epoch.

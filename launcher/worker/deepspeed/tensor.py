@@ -74,7 +74,7 @@ def finish(model: Any, cutter: AutoTP) -> None:
 
 
 def part(parameter: torch.Tensor, tensor: torch.Tensor) -> initial.Local:
-    """Where a rank's tensor lies in the whole parameter."""
+    """A rank's tensor with its place in the whole parameter."""
     layout = _layout(parameter)
     if layout is None:
         return initial.Local(tensor, tuple(tensor.shape), (0,) * tensor.dim())
@@ -94,7 +94,7 @@ def whole(parameter: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def elements(parameter: torch.Tensor) -> int:
-    """Of the whole parameter; ZeRO 3 leaves an empty tensor in its place and notes its size."""
+    """Elements of the whole parameter; ZeRO 3 leaves an empty tensor in its place and notes its size."""
     layout = _layout(parameter)
     if layout is not None:
         return torch.Size(layout["logical_shape"]).numel()
@@ -102,6 +102,6 @@ def elements(parameter: torch.Tensor) -> int:
 
 
 def _layout(parameter: torch.Tensor) -> dict[str, Any] | None:
-    """How AutoTP has cut a parameter, where it has."""
+    """AutoTP's note on how it has split a parameter; None where it is whole."""
     found: dict[str, Any] | None = getattr(parameter, DS_AUTOTP_UC_META, None)
     return None if found is None or found["replicated"] else found

@@ -75,7 +75,7 @@ def _local(
 
 
 def excess(spec: RunSpec) -> int:
-    """By how much gradients of the mean loss are too large once DeepSpeed 0.19.8 has reduced them.
+    """Factor by which gradients of the mean loss are too large once DeepSpeed 0.19.8 has reduced them.
 
     Stages 0 to 2 sum over the ranks of a sequence and average over the others (``sequence_parallel_size`` in
     ``runtime/engine.py`` and ``runtime/zero/stage_1_and_2.py``), stage 3 averages over all

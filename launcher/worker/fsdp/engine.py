@@ -183,7 +183,7 @@ class FsdpEngine:
         if spec.model.dropout or spec.adapter.dropout:  # So that a resumed run draws what this one would have.
             torch.manual_seed(initial.seed_of(spec.train.seed, "dropout", step, self._context.rank))
         self._model.train()
-        total = self._passes.train(micro_batches)
+        total = self._passes.train(micro_batches)  # A rank without a loss adds zero to the sum.
         summed = dist.all_reduce(total, async_op=True)  # Beside the optimizer, which does not need it.
         memory.enter("optimizer")
         rate = optimizers.learning_rate(spec.optimizer, step, spec.train.steps)

@@ -1,4 +1,4 @@
-"""How the ranks share the model: FSDP2, HSDP, tensor parallel ranks inside of them, or DDP."""
+"""Sharding of the model over the ranks: FSDP2, HSDP, tensor parallel ranks inside of them, or DDP."""
 
 from __future__ import annotations
 

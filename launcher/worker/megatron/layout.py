@@ -1,4 +1,4 @@
-"""Where the tensors of a Hugging Face model lie in this rank's part of a Megatron model.
+"""The places of a Hugging Face model's tensors in this rank's part of a Megatron model.
 
 Megatron-core keeps query, key and value of a group in one matrix, gate and up projection in another, pads the
 vocabulary, and cuts matrices by rows or columns among tensor parallel ranks. One table of that serves fresh values,
@@ -37,7 +37,7 @@ class Piece:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the region."""
+        """Shape of the region."""
         return tuple(part.stop - part.start for part in self.region)
 
     def write(self, values: torch.Tensor) -> None:

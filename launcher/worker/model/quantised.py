@@ -66,7 +66,7 @@ def quantise(made: Any, adapter: AdapterSpec, compute: torch.dtype) -> None:
 
 
 def access(made: nn.Module, device: torch.device) -> initial.Access:
-    """How the parameters of a network are opened to be filled (``initial.fill``)."""
+    """The context in which a parameter of a network is filled (``initial.fill``)."""
     quantised = {id(module.weight): module for module in made.modules() if isinstance(module, Linear)}
 
     def opened(parameter: torch.Tensor) -> contextlib.AbstractContextManager[torch.Tensor]:

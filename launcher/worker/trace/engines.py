@@ -1,4 +1,4 @@
-"""How each of the workers' engines is made under fake tensors, and which of its tensors are what."""
+"""Each of the workers' engines under fake tensors, with its tensors by purpose."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ class Recording:
         return found
 
     def _spans(self) -> dict[int, int]:
-        """Where each mark's events end; of marks at the same event the last counts."""
+        """The end of each mark's events; of marks at the same event the last counts."""
         ends = [*(mark.event for mark in self.marks[1:]), len(self.events)]
         return {mark.event: end for mark, end in zip(self.marks, ends, strict=True)}
 
