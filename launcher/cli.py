@@ -86,7 +86,7 @@ def _dispatch(words: list[str]) -> int:
 
 
 def _split(words: list[str]) -> tuple[list[str], list[str]]:
-    """Separate what follows ``--``: the arguments of a user's own script."""
+    """Separate the words after ``--``: the arguments of a user's own script."""
     if "--" not in words:
         return words, []
     at = words.index("--")

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from functools import cached_property
 
 INTERRUPTED = 130
-"""The exit status of what Ctrl-C ended, as a shell counts it."""
+"""The exit status of a command that Ctrl-C ended, as a shell counts it."""
 
 
 def unreadable(error: OSError | UnicodeDecodeError) -> str:
@@ -24,7 +24,7 @@ class LauncherError(Exception):
 
 
 class ConfigError(LauncherError):
-    """One thing that is wrong with a configuration: where, what was found, the rule, and the way out."""
+    """One error of a configuration: the setting, the value found, the rule, and the ways out."""
 
     exit_status = 2
 

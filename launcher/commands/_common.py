@@ -60,7 +60,7 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
 
 
 def require_trust(options: argparse.Namespace) -> None:
-    """Ask for ``--trust`` where the recipe of a command line is from elsewhere and would do what needs it.
+    """Ask for ``--trust`` where a command line's recipe is from elsewhere and would run code or leave the folder.
 
     Raises:
         ConfigErrors: It was not given.
@@ -86,7 +86,7 @@ def may_run_code(options: argparse.Namespace) -> bool:
 
 
 def _recipe_and_wants(options: argparse.Namespace) -> tuple[Path, list[str]] | None:
-    """The file of a command line's recipe, and what it would do that the user does not set; None without one."""
+    """The file of a command line's recipe, and its deeds that need trust and that the user does not set; or None."""
     from launcher.config import trust
 
     found = _recipe(options)
@@ -103,7 +103,7 @@ def _recipe(options: argparse.Namespace) -> tuple[Path, Recipe] | None:
 
 
 def asked(options: argparse.Namespace) -> Request:
-    """The request of a command line for one run; what its recipe sweeps is left aside, which is said."""
+    """The request of a command line for one run; the axes of its recipe are left aside, which is said."""
     found = request(options.overrides, script_args=options.script_args)
     named = None if found.errors else _recipe(options)
     if named is not None and named[1].sweep:
@@ -119,7 +119,7 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
 
 
 def require_one_run(options: argparse.Namespace, several: str | None) -> None:
-    """Refuse a figure that cannot be made, and of ``several`` runs what is of one, before anything is printed.
+    """Refuse a figure that cannot be made, and for ``several`` runs the options of one, before anything is printed.
 
     Raises:
         ConfigErrors: They were asked for.
@@ -228,7 +228,7 @@ def print_json(document: dict[str, Any]) -> None:
 
 
 def say(text: str) -> None:
-    """A message for a person: on stderr, so that stdout stays what was asked for."""
+    """Print a message for a person on stderr, so that stdout holds the result alone."""
     print(text, file=sys.stderr)
 
 

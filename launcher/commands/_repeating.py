@@ -164,7 +164,7 @@ def _difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str,
 
 
 def _equal(ours: float | None, theirs: float | None) -> bool:
-    """Equality in which what is not a number equals itself."""
+    """Equality in which NaN equals NaN."""
     return ours == theirs or (ours != ours and theirs != theirs)
 
 
@@ -199,7 +199,7 @@ def difference(first: str, second: str, *, as_json: bool) -> int:
 
 
 def _described(name: str) -> tuple[RunSpec, Mapping[str, Any] | None]:
-    """A specification, and what it was made of where that is known: of a run, a lock, or a recipe."""
+    """The specification of a run, a lock or a recipe, with its ingredients where they are known."""
     for path in (folder() / "runs" / name, folder() / name):
         if (path / losses.NAME).is_file() or (path.is_file() and _is_lock(path)):
             found = lock.read(path)

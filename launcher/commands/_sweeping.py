@@ -80,13 +80,13 @@ def start(options: argparse.Namespace) -> int:
 
 
 def resume(directory: Path, *, quiet: bool) -> int:
-    """Go on with a sweep: start what has not finished, and what a sampler has still to propose."""
+    """Go on with a sweep: start the runs that have not finished, then those that a sampler has still to propose."""
     asked, points = sweep.load(directory, catalog=Catalog(folder=folder()), facts=machine.facts())
     return _go(asked, directory, points, quiet=quiet)
 
 
 def _go(asked: Sweep, directory: Path, points: list[Point], *, quiet: bool) -> int:
-    """Start what is recorded and has not ended well, then what a sampler adds; ``points`` grows with it."""
+    """Start the recorded runs that have not finished, then the points of a sampler, which are added to ``points``."""
     exit_status = _started(asked, directory, _waiting(directory, points), quiet=quiet)
     if asked.settings.sweep.sampler == "grid" or exit_status == INTERRUPTED:
         return exit_status

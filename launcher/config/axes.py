@@ -32,7 +32,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axes:
-    """A command line taken apart: the words that hold for every point, and what is swept.
+    """A command line taken apart: the words that hold for every point, and the axes.
 
     Attributes:
         fixed: Overrides of every point, as typed.
@@ -74,7 +74,7 @@ class Axes:
 
 
 def read_axes(texts: Sequence[str], catalog: Catalog) -> Axes:
-    """Find what is swept. What a recipe sweeps comes first, unless the command line sets the same key.
+    """Find the axes. Those of a recipe come first, unless the command line sets the same key.
 
     Raises:
         ConfigErrors: A word cannot be read, or something is swept that belongs to the whole sweep.

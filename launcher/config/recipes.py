@@ -29,7 +29,7 @@ _BARE = re.compile(r"^[A-Za-z0-9_/.:@+-]+$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """One recipe: which options it chooses, which keys it sets, and what it would sweep."""
+    """One recipe: the options that it chooses, the keys that it sets, and its axes."""
 
     name: str
     summary: str
@@ -172,7 +172,7 @@ def _value_errors(where: str, content: Mapping[str, Mapping[str, object]]) -> li
 
 
 def _key_rule(section: str, key: str) -> str | None:
-    """The rule that a key breaks, or None: one that could be read as another would do what nobody is asked about."""
+    """The rule that a key breaks, or None; a key that reads as another could pass by the questions about trust."""
     if section == "choose" and (not key.isidentifier() or key in known_keys() or key == "recipe"):
         return "choose takes the names of groups"
     if not _KEY.match(key) or key == "recipe":

@@ -79,7 +79,7 @@ def _short(value: object) -> str:
 
 
 def require(path: Path, wants: list[str], *, folder: Path, given: bool) -> None:
-    """Let a file do what it wants, if it is the user's own or trusted already, or is so from now on.
+    """Allow a file's deeds if it is the user's own or trusted already, or trust it from now on.
 
     Args:
         path: The recipe or lock.

@@ -111,7 +111,7 @@ def dropout(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
 
 
 def feed_forward(model: ModelSpec, engine: EngineTraits, width: int) -> list[SavedTensor]:
-    """The MLP: gate, up, activation and product; without a gate, what the activation saves, and its output.
+    """The MLP: gate, up, activation and product; without a gate, tensors that the activation saves, and its output.
 
     ``gelu_new`` is Python code that saves five tensors (its input, tanh, 1 + tanh, half the input, the product).
     """
@@ -208,7 +208,7 @@ def backward_extra(model: ModelSpec, engine: EngineTraits, width: int) -> list[S
 
 
 def first_norm_backward(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
-    """The backward pass of the first norm: what it saved, its gradients, and of RMSNorm four fp32 products."""
+    """The backward pass of the first norm: tensors that it saved, its gradients, and of RMSNorm four fp32 products."""
     products = 4 * 4 if model.normalization == "rmsnorm" else engine.residual_size
     hidden = (products + engine.residual_size) * model.hidden_size
     return [*norm(model.hidden_size, model, engine), _saved("gradients of a norm", hidden, "residual", "norm")]

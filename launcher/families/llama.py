@@ -1,4 +1,4 @@
-"""Llama and what follows its shape (Mistral, Qwen): RMSNorm, rotary positions, grouped queries, gated MLP."""
+"""Llama and models of its shape (Mistral, Qwen): RMSNorm, rotary positions, grouped queries, gated MLP."""
 
 from __future__ import annotations
 

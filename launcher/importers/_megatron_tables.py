@@ -68,7 +68,7 @@ USUAL: dict[str, object] = {
 
 
 def is_dropped(name: str) -> bool:
-    """True if the launcher has other means for what the argument does."""
+    """True if the launcher has other means for the argument's purpose."""
     return name in DROPPED or name.startswith(DROPPED_PREFIXES)
 
 

@@ -139,7 +139,7 @@ def _commands(text: str) -> Iterator[list[str]]:
 
 
 def _arguments_of(command: list[str], variables: dict[str, str], lists: set[str]) -> list[str]:
-    """Take assignments in; return the words of what is left, or of a list of arguments, with variables put in."""
+    """Take assignments in; return the other words, or those of a list of arguments, with variables put in."""
     words = [_substituted(word, variables) for word in command]
     if words and words[0] in ("export", "local", "declare", "readonly"):
         words.pop(0)

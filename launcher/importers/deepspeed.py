@@ -72,7 +72,7 @@ _NO_EFFECT = (
     f"{_ZERO}.ignore_unused_parameters", f"{_ZERO}.legacy_stage1", f"{_ZERO}.elastic_checkpoint",
     f"{_ZERO}.load_from_fp32_weights", f"{_ZERO}.offload_param.fast_init", f"{_ZERO}.offload_optimizer.fast_init",
 )  # fmt: skip
-"""Blocks and keys about logging, profiling and files, and what the launcher itself decides anew."""
+"""Blocks and keys about logging, profiling and files, and those that the launcher itself decides anew."""
 
 _CARRIED = (
     "aio", "dataloader_drop_last", "disable_allgather", "disable_python_gc", "gradient_allreduce_op",

@@ -62,7 +62,7 @@ _KEY_VALUE_HEADS = {"mistral": 8, "qwen2": 32, "qwen3": 32, "mixtral": 8, "qwen3
 
 @dataclass(slots=True)
 class _Config:
-    """The file's content; remembers which keys were read and what was wrong with them."""
+    """The file's content; remembers which keys were read, and their errors."""
 
     content: Mapping[str, Any]
     path: str

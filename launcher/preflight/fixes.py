@@ -106,7 +106,7 @@ type _Steps = tuple[_Step, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Try:
-    """Steps that lead to a valid run, and what that is as a fix."""
+    """Steps that lead to a valid run, and that run as a fix."""
 
     steps: _Steps
     fix: Fix
@@ -242,7 +242,7 @@ def _until(tries: Iterable[_Try], tree: _Tree) -> Iterator[_Try]:
 def _in_order(
     tree: _Tree, enough: Collection[Neighbour], both: Sequence[Fix], alone: Mapping[Neighbour, Fix]
 ) -> tuple[Fix, ...]:
-    """Single changes that are enough, pairs, and the rest; what takes many GPUs only where there is little else."""
+    """Single changes that are enough, pairs, and the rest; those with many GPUs only where there is little else."""
     first = [fix for neighbour, fix in alone.items() if neighbour in enough]
     last = [fix for neighbour, fix in alone.items() if neighbour not in enough]
     fits = list({fix.overrides: fix for fix in (*first, *both, *last)}.values())
@@ -252,7 +252,7 @@ def _in_order(
 
 
 def _chain(tree: _Tree, useful: Iterable[Neighbour], tried: Iterable[_Try | None], most: int | None) -> _Try | None:
-    """From the best so far, take what lowers the excess most, again and again, until it fits or nothing helps.
+    """From the best so far, take the change that lowers the excess most, until the run fits or nothing helps.
 
     ``most`` are the GPUs that it may take; None is any number.
     """

@@ -43,7 +43,7 @@ COLOURS: dict[Pile, str] = {
     "communicators": "#b3b3b3",
     "fragmentation": "#f4f4f4",
 }
-"""States blue, activations orange, buffers green, what the libraries take grey."""
+"""States blue, activations orange, buffers green, memory of the libraries grey."""
 
 _CAPACITY, _INK = "#b3261e", "#222222"
 _OFF_SCALE = 8

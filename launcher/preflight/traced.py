@@ -137,14 +137,14 @@ def _peak(formula: Peak, phase: Phase, allocated: int, needed: int, reserved: in
 
 
 def _phases(traced_phases: dict[str, int], formula: MemoryEstimate, extra: int) -> dict[Phase, int]:
-    """A checkpoint is not traced: what it takes above the state between two steps is the formula's."""
+    """Peaks by phase; a checkpoint is not traced, so that its phase is the formula's."""
     return {
         phase: traced_phases[phase] + extra if phase in traced_phases else formula.phases[phase] for phase in PHASES
     }
 
 
 def _piles(report: dict[str, Any], allocated: int) -> list[PileBytes]:
-    """The piles of the report, rounded so that they sum to what is allocated."""
+    """The piles of the report, rounded so that they sum to the allocated bytes."""
     found = {cast("Pile", name): int(size) for name, size in report["piles"].items()}
     largest = max(found, key=lambda pile: found[pile])
     found[largest] += allocated - sum(found.values())  # Extrapolated piles are rounded one by one.

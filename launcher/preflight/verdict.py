@@ -74,7 +74,7 @@ INVALID = Verdict(name="invalid")
 
 
 def judge(spec: RunSpec, needs: Needs) -> Verdict:
-    """Compare what a run needs with what there is.
+    """Compare the needs of a run with the capacities.
 
     The device decides by the band around ``needed``, with context and communicators added at both ends: above the
     capacity as a whole it does not fit, across it it is tight. Host and disk have no band.
@@ -115,7 +115,7 @@ def _shortfall_by_moment(spec: RunSpec, needs: Needs) -> tuple[int, ...]:
 
 
 def _host_shortfall(spec: RunSpec, needs: Needs) -> int:
-    """On the CPU the devices are the host: only what is offloaded beside them is another fact."""
+    """Bytes that a node's host lacks. On the CPU the devices are the host: only offloaded bytes come beside them."""
     inside = spec.cluster.gpus_per_node * needs.peak.device_bytes if spec.hardware.device == "cpu" else 0
     capacity = needs.host.capacity_bytes
     return 0 if capacity is None else needs.host.bytes_per_node - max(capacity, inside)

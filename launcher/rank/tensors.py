@@ -1,4 +1,4 @@
-"""The tensors of a model: its weights and what its blocks save, each with how it is split among ranks."""
+"""The tensors of a model: its weights and those that its blocks save, each with its split among ranks."""
 
 from __future__ import annotations
 

@@ -210,7 +210,7 @@ def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[tupl
 
 
 def spec_differences(ours: RunSpec, theirs: RunSpec) -> list[tuple[str, Any, Any]]:
-    """Settings in which two runs differ; their names and what was free on the machine do not count."""
+    """Settings in which two runs differ; their names, the host's memory and its free disk do not count."""
     flat = [
         {key: value for section, content in to_dict(spec).items() for key, value in _flat(content, section)}
         for spec in (ours, theirs)

@@ -39,7 +39,7 @@ PACKAGES = (
     "omegaconf",
     "submitit",
 )
-"""Those whose version can change what a run computes."""
+"""Packages whose version can change the numbers of a run."""
 
 _ENVIRONMENT = re.compile(
     r"^(CUDA|NCCL|GLOO|TORCH|TORCHINDUCTOR|PYTORCH|OMP|MKL|CUBLAS|DS|UCX|HF_DATASETS|TRITON)_[A-Z0-9_]+$|^LD_PRELOAD$"

@@ -27,7 +27,7 @@ class SlurmRefused(Exception):
 
 
 def ask(*command: str, patience_s: float = 0) -> str:
-    """Run one of Slurm's commands and return what it printed.
+    """Run one of Slurm's commands and return its output.
 
     Args:
         command: The program and its arguments.
@@ -71,7 +71,7 @@ def is_away(text: str) -> bool:
 
 
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """The environment without what a surrounding job has left in it.
+    """The environment without the variables of a surrounding job.
 
     ``SBATCH_PARTITION`` and its like would win over the script's own lines, and so make ``launch show`` untrue.
     """

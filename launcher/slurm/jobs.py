@@ -68,7 +68,7 @@ def commented() -> dict[str, str]:
 
 
 def end(ids: Iterable[str]) -> dict[str, str]:
-    """End jobs; what Slurm said of each that it refused to.
+    """End jobs; return Slurm's words about each that it refused.
 
     Raises:
         SubmitError: Slurm does not answer.
@@ -77,7 +77,7 @@ def end(ids: Iterable[str]) -> dict[str, str]:
 
 
 def tell(ids: Iterable[str], signal: str) -> dict[str, str]:
-    """Send what srun runs of jobs a signal; what Slurm said of each that it refused.
+    """Send the processes that srun runs for jobs a signal; return Slurm's words about each that it refused.
 
     It names the steps: of a task of an array of which two more wait, Slurm 22.05 says "try again later" although the
     signal was sent, and ``scancel`` tries again until the task has ended.

@@ -36,7 +36,7 @@ _IN_MEMORY = ("tmpfs", "ramfs")
 
 
 def check(cluster: ClusterSpec, text: str, *, patience_s: float) -> None:
-    """Refuse what Slurm would refuse, and what it would take and never start.
+    """Refuse jobs that Slurm would refuse, and those that it would take and never start.
 
     Args:
         cluster: The profile.

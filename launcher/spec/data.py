@@ -1,4 +1,4 @@
-"""The keys of ``data``: what it is trained on."""
+"""The keys of ``data``: the source of the tokens and their tokenizer."""
 
 from __future__ import annotations
 

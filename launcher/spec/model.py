@@ -1,4 +1,4 @@
-"""The keys of ``model`` and ``adapter``: what is trained."""
+"""The keys of ``model`` and ``adapter``: sizes, kinds of modules, and LoRA's matrices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The keys of ``save``, ``tracking``, ``run`` and ``sweep``: what a run leaves behind, and under which name."""
+"""The keys of ``save``, ``tracking``, ``run`` and ``sweep``: checkpoints, metrics, names and points of a sweep."""
 
 from __future__ import annotations
 

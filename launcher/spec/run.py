@@ -39,7 +39,7 @@ class World:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec:
-    """Everything that decides what a run is. Built by ``parse`` alone."""
+    """The whole specification of a run. Built by ``parse`` alone."""
 
     model: ModelSpec
     backend: BackendSpec
@@ -121,7 +121,7 @@ class RunSpec:
 
     @property
     def hash(self) -> str:
-        """Twelve hexadecimal digits that name what the run is; its name, directory and sweep do not count."""
+        """Twelve hexadecimal digits that identify the run; its name, directory and sweep do not count."""
         groups = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in ("run", "sweep")}
         content = {name: _shallow(group) if is_dataclass(group) else group for name, group in groups.items()}
         text = json.dumps(content, sort_keys=True, separators=(",", ":"))

@@ -25,7 +25,7 @@ class PrecisionSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointingSpec:
-    """Activation checkpointing: what is recomputed in the backward pass instead of kept."""
+    """Activation checkpointing: which activations are recomputed in the backward pass instead of kept."""
 
     mode: Literal["none", "selective", "full"]
     method: Literal["uniform", "block"]

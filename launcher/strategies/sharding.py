@@ -39,7 +39,7 @@ def _narrowed(shares: StateShares, stage: int, ranks: int) -> StateShares:
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
-    """Replicas need shards; pipelines bear no sharded gradients. What is offloaded where is each engine's own rule."""
+    """Replicas need shards; pipelines bear no sharded gradients. Rules of offload are each engine's own."""
     sharded = spec.parallel.shard or spec.zero.stage > 0
     if spec.parallel.replicate > 1 and not sharded:
         rule = "replicas are of a sharded model, and here every rank holds the whole (zero.stage=0)"

@@ -127,7 +127,7 @@ def _started(
 
 
 def _ignore_user_signal() -> None:
-    """Let torchrun survive SIGUSR2, which Slurm sends to all processes: what is ignored stays so across exec.
+    """Let torchrun survive SIGUSR2, which Slurm sends to all processes: an ignored signal stays so across exec.
 
     Its ranks begin in the same way, and install a handler of their own when they can save.
     """
@@ -164,7 +164,7 @@ def _wait(process: subprocess.Popen[bytes], directory: Path, place: SlurmPlace |
 
 
 def _ask_to_save(process: subprocess.Popen[bytes], *, own: bool) -> None:
-    """SIGUSR2 to our own ranks; those of a user's script get what torchrun sends, SIGTERM."""
+    """Send our own ranks SIGUSR2; torchrun sends those of a user's script SIGTERM."""
     if not own:
         process.terminate()
         return
@@ -266,7 +266,7 @@ def _fill(text: str, facts: Mapping[str, str]) -> str:
 
 
 def _forget_last_attempt(directory: Path) -> None:
-    """A resumed run must not be judged by what its last attempt wrote."""
+    """Remove the files of the last attempt, by which a resumed run must not be judged."""
     logs = directory / "logs"
     old = [*logs.glob("error.rank*.json"), *logs.glob("node*.failed"), logs / "outcome.json", *logs.glob("node*.err")]
     for path in (*old, directory / state.CANCEL_REQUEST):
@@ -274,7 +274,7 @@ def _forget_last_attempt(directory: Path) -> None:
 
 
 def _end_leftovers(process_group: int, directory: Path) -> None:
-    """Leave no rank behind: what is left of the job has lost its agent.
+    """Kill the ranks that are left: they have lost their agent.
 
     Torchrun gives each rank a session of its own, so the ranks are known by the variable that the job gave them.
     """

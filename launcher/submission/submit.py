@@ -180,7 +180,7 @@ def sbatch_text(name: str, directory: str, cluster: ClusterSpec) -> str | None:
 
 
 def _script(parameters: dict[str, Any], cluster: ClusterSpec, folder: Path | str, seen: Path | str) -> str:
-    """Made by submitit's own function, so that what is shown is what is submitted."""
+    """The sbatch text by submitit's own function, so that the text that is shown is the one that is submitted."""
     from submitit.slurm.slurm import _make_sbatch_string
 
     own = script.python(str(seen), cluster)
@@ -227,7 +227,7 @@ def _without_job_variables() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _shielded() -> Iterator[None]:
-    """Start processes that ignore Ctrl-C and a closed terminal: the launcher alone decides what these mean."""
+    """Start processes that ignore Ctrl-C and a closed terminal, to which the launcher alone reacts."""
     before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGHUP)}
     try:
         yield

@@ -1,4 +1,4 @@
-"""Which points of a sweep to try next: Optuna's samplers, fed with what the points so far came to."""
+"""The next points of a sweep: Optuna's samplers, fed with the results of the points so far."""
 
 from __future__ import annotations
 

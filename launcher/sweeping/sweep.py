@@ -163,7 +163,7 @@ def directory_of(settings: RunSpec, *, folder: Path) -> Path:
 
 
 def write(directory: Path, sweep: Sweep, points: Sequence[Point]) -> None:
-    """Write or replace ``sweep.json``: what was asked for, and every point with its verdict.
+    """Write or replace ``sweep.json``: the words as typed, and every point with its verdict.
 
     Raises:
         SubmitError: The folder cannot be written.

@@ -150,7 +150,7 @@ def failed(step: int, folder: Path, error: BaseException, kept: str | None) -> C
 
 
 def complete(folder: Path) -> list[Path]:
-    """The whole checkpoints of a folder, oldest first; what a kill left behind under ``.partial`` is not among them."""
+    """The whole checkpoints of a folder, oldest first; a ``.partial`` that a kill left behind is not among them."""
     found = [path for path in folder.glob("step-*") if _NAME.fullmatch(path.name) and (path / STATE).is_file()]
     return sorted(found, key=lambda path: int(path.name.removeprefix("step-")))
 

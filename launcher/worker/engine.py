@@ -71,7 +71,7 @@ class PendingSave(Protocol):
         """True once this rank's part is on disk, or has failed."""
 
     def result(self) -> object:
-        """Wait for this rank's part; raises what went wrong."""
+        """Wait for this rank's part; raises the writer's exception."""
 
 
 class Engine(Protocol):

@@ -62,7 +62,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ty
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Count what an operation takes and returns.
+        """Count the tensors that an operation takes and returns.
 
         Tensor subclasses (DTensor) are left to take themselves apart first: their operations come back here on local
         tensors. The fake tensors of DTensor's sharding propagation hold no memory.

@@ -43,7 +43,7 @@ class MemoryTracker:
 
     @contextlib.contextmanager
     def measuring(self, phase: Phase, alive: Iterable[torch.Tensor] = ()) -> Iterator[None]:
-        """Measure what runs inside, which begins in ``phase``; ``alive`` is what existed before."""
+        """Measure the code inside, which begins in ``phase``; ``alive`` are the tensors that existed before."""
         self._on = True
         try:
             with self._measured(alive):
@@ -54,7 +54,7 @@ class MemoryTracker:
             self._on = False
 
     def rest(self, alive: Iterable[torch.Tensor]) -> None:
-        """The step is over: what is alive now is what is alive between two steps."""
+        """End a step: the tensors alive now are those between two steps."""
         if self._on:
             self._live.follow(alive)
             self._static = self._allocated()
@@ -64,7 +64,7 @@ class MemoryTracker:
         return phase in self._peaks
 
     def summary(self) -> dict[str, Any]:
-        """This rank's entry of ``memory.json``, in bytes; None for what has not been measured."""
+        """This rank's entry of ``memory.json``, in bytes; None where nothing was measured."""
         return {
             "static_bytes": self._static,
             "phases": {phase: self._peaks.get(phase) for phase in PHASES},
@@ -106,7 +106,7 @@ class CudaTracker(MemoryTracker):
         self._highest = self._highest_reserved = 0
 
     def rest(self, alive: Iterable[torch.Tensor]) -> None:
-        """The step is over: what is allocated now is allocated between two steps."""
+        """End a step: the bytes allocated now are those between two steps."""
         if self._on:
             self._static = torch.cuda.memory_allocated(self._device)
 

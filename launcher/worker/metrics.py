@@ -113,7 +113,7 @@ def _step_of(line: str) -> float:
 
 
 def _memory_bytes(device: torch.device) -> int:
-    """On a GPU the peak of what is allocated; on the CPU the resident memory of this process now."""
+    """On a GPU the peak of allocated bytes; on the CPU the resident memory of this process now."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     pages = int(Path("/proc/self/statm").read_text().split()[1])

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGUSR2 ask the job to end with what it has: finish the step, save, exit 0."""
+"""SIGTERM and SIGUSR2 ask the job to end early: finish the step, save, exit 0."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
-"""SIGTERM is what torchrun and schedulers send; SIGUSR2 what submitit and Slurm's ``--signal`` send ahead of time."""
+"""Torchrun and schedulers send SIGTERM; submitit and Slurm's ``--signal`` send SIGUSR2 ahead of time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The Megatron-LM argument list of a run: every choice spelt out, what ``backend.extra`` sets put in its place."""
+"""The Megatron-LM argument list of a run: every choice spelt out, those of ``backend.extra`` in their places."""
 
 from __future__ import annotations
 

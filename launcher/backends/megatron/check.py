@@ -249,7 +249,7 @@ def _checkpoints(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
-    """The padded vocabulary (``training/vocab_utils.py``), unbalanced experts, and what only some optimizers read."""
+    """The padded vocabulary (``training/vocab_utils.py``), unbalanced experts, keys that only some optimizers read."""
     yield from checkout.warnings(spec)
     yield from _padded(spec)
     yield from _idle(spec)

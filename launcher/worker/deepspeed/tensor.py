@@ -60,14 +60,14 @@ def cut(made: Any, settings: Mapping[str, Any]) -> AutoTP:
 
 
 def hand_on(parameter: torch.Tensor, fresh: torch.Tensor) -> None:
-    """Note on the parameter that takes another's place what AutoTP has noted there of its cut."""
+    """Copy AutoTP's notes on a parameter's split to the parameter that takes its place."""
     for name in _NOTES:
         if hasattr(parameter, name):
             setattr(fresh, name, getattr(parameter, name))
 
 
 def finish(model: Any, cutter: AutoTP) -> None:
-    """Add what belongs to real parameters, and tell DeepSpeed that the model is cut."""
+    """Add the hooks of parameters with memory, and tell DeepSpeed that the model is split already."""
     cutter.register_replicated_grad_hooks(model)
     setattr(model, UNIVERSAL_CHECKPOINT_INFO, collect_autotp_universal_checkpoint_info(model))
     model.ds_autotp_parsed = True

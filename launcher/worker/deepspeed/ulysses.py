@@ -17,7 +17,7 @@ from launcher.spec import RunSpec
 from launcher.worker.engine import Context
 
 _BATCH, _TOKENS, _HEADS = 0, 1, 2
-"""Dimensions of what is exchanged: (batch, tokens, heads, head size)."""
+"""Dimensions of the tensors that are exchanged: (batch, tokens, heads, head size)."""
 
 
 class Ulysses:

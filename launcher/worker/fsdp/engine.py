@@ -255,7 +255,7 @@ class FsdpEngine:
             yield from (value for value in state.values() if isinstance(value, torch.Tensor))
 
     def _state(self) -> dict[str, Any]:
-        """Tensors by their names in the whole model; what the optimizer is set to follows from the run."""
+        """Tensors by their names in the whole model; the optimizer's settings follow from the run and are left out."""
         model, optimizer = get_state_dict(self._model, self._optimizer, options=self._options())
         states = {_in_model(name): value for name, value in optimizer.items() if name.startswith("state.")}
         return {"model": {_in_model(name): value for name, value in model.items()}, "optimizer": states}

@@ -73,7 +73,7 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def loading(self) -> Iterator[None]:
-        """Refuse a checkpoint of another model, and say what could not be read.
+        """Refuse a checkpoint of another model, and name one that cannot be read.
 
         Raises:
             CheckpointError: In place of Megatron's errors.

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 _TARGET: dict[str, Any] = {"device": "cuda", "capability": (9, 0)}
-"""The machine that the present question is about; what stands in for it reads it here."""
+"""The machine that the present question is about, for the functions that replace those of the real one."""
 
 _FUSED: list[tuple[Any, str]] = []
 """Kernels of Transformer Engine that Megatron-LM looks for and this machine lacks."""
@@ -134,7 +134,7 @@ def _prepare() -> argparse.ArgumentParser:
 
 
 def _without_training_loop() -> None:
-    """The package ``megatron.training`` without what its ``__init__`` imports besides the global variables."""
+    """The package ``megatron.training`` with the global variables alone of the imports of its ``__init__``."""
     core = importlib.util.find_spec("megatron.core")
     if core is None or core.origin is None:
         raise ModuleNotFoundError("No module named 'megatron.core'")
@@ -162,7 +162,7 @@ def _as_target(torch: Any) -> None:
 
 
 def _as_with_transformer_engine() -> None:
-    """On a GPU a job has a Transformer Engine that is new enough for what is asked of it."""
+    """Pretend a Transformer Engine that is new enough for every question, as a job on GPUs has."""
 
     def on_gpu(*_: object, **__: object) -> bool:
         return bool(_TARGET["device"] == "cuda")

@@ -100,7 +100,7 @@ def _bounds(piece: Piece) -> tuple[tuple[int, int], ...]:
 
 
 def _stored(name: str, shape: tuple[int, ...], region: Region, folder: weights.Folder) -> torch.Tensor:
-    """A region of a tensor in a folder; what stacks all experts is there one by one, as Mixtral's own files have it.
+    """A region of a tensor in a folder; experts that are stacked here lie there one by one, as in Mixtral's files.
 
     ``w1`` is the gate, ``w3`` the way up, ``w2`` the way down (``transformers``, ``conversion_mapping.py``).
     """

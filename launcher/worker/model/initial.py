@@ -22,7 +22,7 @@ from launcher.rank.shards import DRAWN_ELEMENTS
 from launcher.worker.model import network
 
 BLOCK_ELEMENTS = DRAWN_ELEMENTS
-"""Elements of one block of rows: what a rank holds beside its shard while it draws values."""
+"""Elements of one block of rows, which a rank holds beside its shard while it draws values."""
 
 type Draw = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
 """Fills a block of rows, of shape (rows, *rest)."""

@@ -21,7 +21,7 @@ _COLLECTIVES: dict[str, Pile] = {
 
 
 def of_collective(operation: str) -> Pile | None:
-    """The pile of what a collective or its packing reads and writes; None for any other operation."""
+    """The pile of the tensors that a collective or its packing reads and writes; None for any other operation."""
     if not operation.startswith(("c10d.", "_c10d_functional.", "fsdp.")):
         return None
     return next((pile for name, pile in _COLLECTIVES.items() if name in operation), None)

@@ -92,7 +92,7 @@ def report(traced: Traced, *, expandable: bool, cuda: bool) -> dict[str, Any]:
 
 
 def _losses(recording: Recording, *, expandable: bool) -> tuple[float, float]:
-    """Memory that the allocator needs, and reserves, above what is allocated, as shares of that."""
+    """Memory that the allocator needs, and reserves, above the allocated bytes, as shares of these."""
     free = allocator.replay(recording, expandable=expandable)
     least = allocator.needed(recording, expandable=expandable)
     return least / free.peak_allocated - 1, free.peak_reserved / free.peak_allocated - 1

@@ -73,7 +73,7 @@ def ddp() -> Iterator[None]:
 
 @contextlib.contextmanager
 def deepspeed(context: Context) -> Iterator[None]:
-    """Let DeepSpeed start on the fake device, with no check of what the other ranks have."""
+    """Let DeepSpeed start on the fake device, with no check of the other ranks' numbers."""
     place = {"RANK": context.rank, "LOCAL_RANK": 0, "WORLD_SIZE": context.world, "LOCAL_SIZE": context.world}
     os.environ |= {"DS_ACCELERATOR": "cpu", **{name: str(number) for name, number in place.items()}}
     from deepspeed.comm import comm
