@@ -33,7 +33,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Look, say, and keep the profile where that is asked for."""
+    """Survey the machine and its Slurm, print the findings, and write the profile with ``--write``."""
     document, status = {"machine": _machine(machine.facts()), **_cluster(options)}, 0
     if document["slurm"] is None and client.installed():
         status = SubmitError.exit_status

@@ -72,7 +72,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Hand over to the action."""
+    """Call the action with its words."""
     action, words = options.action, options.words
     if not _FEWEST[action] <= len(words) <= _MOST.get(action, len(words)):
         usage = next(line for line in (__doc__ or "").splitlines() if line.startswith(f"launch recipe {action}"))

@@ -54,7 +54,7 @@ _LABELLED_SHARE = 0.035
 
 
 def check_path(path: Path) -> None:
-    """Say at once that a figure cannot be made.
+    """Refuse a figure that cannot be made, before anything is computed.
 
     Raises:
         ConfigErrors: The suffix names no format, or matplotlib is not installed.

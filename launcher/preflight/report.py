@@ -169,7 +169,7 @@ def _verdict(assessment: Assessment, estimate: MemoryEstimate) -> str:
 
 
 def _borrowed(band: Band) -> str:
-    """Whose runs a band is of, where it is not of the framework's own."""
+    """Text that names the runs of a band, where they are not of the framework's own."""
     if band.runs_on is not None:
         return f", that of {band.rows} runs of {band.whose}, which is {band.runs_on} too"
     return f", as wide as that of {band.whose}: too few runs of this kind were measured"

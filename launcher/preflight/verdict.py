@@ -20,7 +20,7 @@ from launcher.units import gib
 type VerdictName = Literal["fits", "tight", "does_not_fit", "invalid"]
 
 _CROWDED = 0.5
-"""Share of the device that whole copies of the model states may take before DDP is said to bite."""
+"""Share of the device that whole copies of the model states may take before DDP gets a warning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,7 @@ def _shortages(spec: RunSpec, needs: Needs) -> Iterator[Shortage]:
 
 
 def _shortfall_by_moment(spec: RunSpec, needs: Needs) -> tuple[int, ...]:
-    """See :class:`Verdict`; 0 where the capacity is unknown."""
+    """Bytes that each moment, the host and the disk lack (:class:`Verdict`); 0 where a capacity is unknown."""
     capacity, disk = spec.rank_memory_bytes, needs.disk
     device = (0,) if capacity is None else tuple(used - capacity for used in needs.moments)
     kept = 0 if disk.capacity_bytes is None else disk.kept_bytes - disk.capacity_bytes

@@ -31,7 +31,7 @@ class EqualBlocks:
 
 @dataclass(frozen=True, kw_only=True)
 class RankCounts:
-    """The elements of one rank."""
+    """Counts of elements of one rank, by the place of the weights in the model."""
 
     blocks: tuple[EqualBlocks, ...]
     embedding: WeightCounts
@@ -44,24 +44,24 @@ class RankCounts:
 
     @cached_property
     def all_blocks(self) -> WeightCounts:
-        """All blocks of the rank."""
+        """Elements of all blocks of the rank."""
         return total(alike.elements.times(alike.count) for alike in self.blocks)
 
     @cached_property
     def everything(self) -> WeightCounts:
-        """Blocks and root."""
+        """Elements of all parameters of the rank."""
         return self.all_blocks + self.root
 
     @cached_property
     def largest_block(self) -> WeightCounts:
-        """The block with the most elements."""
+        """Elements of the block that has most."""
         return max(
             (alike.elements for alike in self.blocks), key=lambda elements: elements.whole, default=WeightCounts()
         )
 
     @cached_property
     def layers(self) -> int:
-        """Blocks on this rank."""
+        """Number of blocks on this rank."""
         return sum(alike.count for alike in self.blocks)
 
 

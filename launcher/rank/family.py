@@ -14,7 +14,7 @@ class Family(Protocol):
     """A module of ``launcher.families``: pure functions, whose answers are kept by the module and the model."""
 
     def __hash__(self) -> int:
-        """A module's own."""
+        """Hash of the module itself."""
         ...
 
     def embedding(self, model: ModelSpec, vocabulary: int) -> Sequence[Weight]:
@@ -30,7 +30,7 @@ class Family(Protocol):
         ...
 
     def kind(self, model: ModelSpec, layer: int) -> str:
-        """Blocks of the same kind are equal."""
+        """Name of a block's kind: blocks of the same kind are equal."""
         ...
 
     def saved(self, model: ModelSpec, layer: int, engine: EngineTraits) -> Sequence[SavedTensor]:
@@ -46,5 +46,5 @@ class Family(Protocol):
         ...
 
     def first_norm_backward(self, model: ModelSpec, engine: EngineTraits) -> Sequence[SavedTensor]:
-        """All that is alive at the end of the backward pass of one block, in its first norm."""
+        """Tensors alive at the end of the backward pass of one block, in its first norm."""
         ...

@@ -94,7 +94,7 @@ class RankModel:
 
     @property
     def all_blocks(self) -> WeightCounts:
-        """All blocks of the rank."""
+        """Elements of all blocks of the rank."""
         return self.counts.all_blocks
 
     @property
@@ -104,12 +104,12 @@ class RankModel:
 
     @property
     def largest_block(self) -> WeightCounts:
-        """The block with the most elements."""
+        """Elements of the block that has most."""
         return self.counts.largest_block
 
     @property
     def layers(self) -> int:
-        """Blocks on this rank."""
+        """Number of blocks on this rank."""
         return self.counts.layers
 
     @property

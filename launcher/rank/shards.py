@@ -73,7 +73,7 @@ class WeightCounts:
         return total((self, other))
 
     def times(self, count: int) -> WeightCounts:
-        """So many equal groups."""
+        """Counts of ``count`` equal groups together."""
         if not count:
             return WeightCounts()
         sizes = zip(_OF_SEVERAL.items(), _read(self), strict=True)
@@ -87,12 +87,12 @@ def total(parts: Iterable[WeightCounts]) -> WeightCounts:
 
 
 def _last(numbers: Iterable[int]) -> int:
-    """The last that is not 0."""
+    """The last number that is not 0; 0 without one."""
     return next(filter(None, reversed(tuple(numbers))), 0)
 
 
 def _joined(tuples: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
-    """One after the other."""
+    """The tuples joined, one after the other."""
     return tuple(chain.from_iterable(tuples))
 
 

@@ -1,4 +1,4 @@
-"""A cluster's offers and lacks, and the profile that follows from it.
+"""Survey of a cluster: its partitions, the facts of one node, its pitfalls, and the profile that follows.
 
 The controller says which partitions and limits there are; only a node can say whether it writes to the shared folder
 and which Python, packages and GPUs a job finds, so one short job runs ``launcher.slurm.probe`` there and answers
@@ -112,7 +112,7 @@ def _answer(job: str, place: Path, wait_s: float) -> tuple[dict[str, Any] | None
 
 
 def lacks(found: Survey) -> Iterator[str]:
-    """Lacks of the cluster that will bite, in sentences."""
+    """Pitfalls of the cluster, in sentences."""
     signals = f"{found.config.get('SlurmctldParameters', '')},{found.config.get('PreemptParameters', '')}"
     if any(part.preempt_mode == "REQUEUE" for part in found.partitions) and "send_user_signal" not in signals:
         yield "preempted jobs get SIGTERM alone (no preempt_send_user_signal): they must save within GraceTime"

@@ -36,7 +36,7 @@ def is_supported(found: str) -> bool:
 
 
 def obstacles(spec: RunSpec) -> Iterator[ConfigError]:
-    """No megatron-core or another version of it, no Transformer Engine, no checkout, no tokenizer, no data set."""
+    """Lacks: megatron-core in a supported version, Transformer Engine, a checkout, its tokenizer, a data set."""
     if spec.script is not None:
         return
     yield from _packages(spec)

@@ -21,7 +21,7 @@ _ATTENTION = {"flash": "flash", "sdpa": "auto", "eager": "unfused"}
 
 
 def arguments(spec: RunSpec) -> Arguments:
-    """Sizes and kinds of the model."""
+    """Arguments of the sizes and kinds of the model."""
     model = spec.model
     grouped = model.key_value_heads != model.num_attention_heads and not model.kv_lora_rank
     return {

@@ -19,7 +19,7 @@ CORPUS = f"{RUN}/data/corpus"
 
 
 def arguments(spec: RunSpec) -> Arguments:
-    """Everything about the training itself."""
+    """Arguments of batches, optimizer, data, checkpoints, process and logs."""
     return {**_steps(spec), **_optimizer(spec), **_data(spec), **_checkpoints(spec), **_process(spec), **_logs(spec)}
 
 
