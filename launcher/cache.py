@@ -1,4 +1,4 @@
-"""What is kept between commands in the user's cache folder: answers that were dear, by the hash of their question."""
+"""Answers kept between commands in the user's cache folder: those that were dear, by the hash of their question."""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""``launch``: find the verb, hand over, and turn what the user can act on into a message and an exit status."""
+"""``launch``: find the verb, hand over, and turn what the user can act on into a message and an exit status.
+
+The verb is the first word that is no option, and ``run`` where that is no verb, so that ``launch model=tiny`` works.
+Only its module is imported: ``launch status`` should not wait for Hydra. Errors of the user's are exceptions of
+``launcher.errors``, each with its exit status; anything else is a fault of ours and ends with a traceback and status 1.
+With ``--json`` an error of the configuration is a document on stdout, too, and stderr always has the text.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +34,11 @@ VERBS = {
     "recipe": "list, show, save, lock, verify, diff and fetch recipes",
 }
 RESERVED = ("plan", "rehearse", "report")
+"""Verbs of later versions, refused by name: otherwise each would be read as a wrong override of ``run``."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The entry point of the ``launch`` command; returns the exit status of CONTRACT.md."""
+    """Run the ``launch`` command and return its exit status (docs/contract.md)."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         status = _dispatch(words)
@@ -79,7 +86,7 @@ def _dispatch(words: list[str]) -> int:
 
 
 def _split(words: list[str]) -> tuple[list[str], list[str]]:
-    """Separate what follows ``--``: the arguments of a user's own script."""
+    """Separate the words after ``--``: the arguments of a user's own script."""
     if "--" not in words:
         return words, []
     at = words.index("--")

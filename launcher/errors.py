@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from functools import cached_property
 
 INTERRUPTED = 130
-"""The exit status of what Ctrl-C ended, as a shell counts it."""
+"""The exit status of a command that Ctrl-C ended, as a shell counts it."""
 
 
 def unreadable(error: OSError | UnicodeDecodeError) -> str:
@@ -18,13 +18,13 @@ def unreadable(error: OSError | UnicodeDecodeError) -> str:
 
 
 class LauncherError(Exception):
-    """The root: a message for the user and the exit status of CONTRACT.md that goes with it."""
+    """The root: a message for the user and the exit status of docs/contract.md that goes with it."""
 
     exit_status = 1
 
 
 class ConfigError(LauncherError):
-    """One thing that is wrong with a configuration: where, what was found, the rule, and the way out."""
+    """One error of a configuration: the setting, the value found, the rule, and the ways out."""
 
     exit_status = 2
 
@@ -34,7 +34,7 @@ class ConfigError(LauncherError):
         Args:
             path: The setting, spelt as it is typed: ``parallel.tensor``.
             found: The offending value as plain data.
-            rule: What must hold, in one sentence.
+            rule: The rule that it breaks, in one sentence.
             way_out: Overrides that can be pasted, each of which would satisfy the rule; an iterator is read once, when
                 they are asked for.
         """

@@ -15,7 +15,7 @@ def write_atomically(path: Path, content: dict[str, Any]) -> None:
 
 
 def write_text_atomically(path: Path, text: str) -> None:
-    """The same of any text."""
+    """Write text under a temporary name and move it into place: a reader sees the old file or the new one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_text(text)
     temporary.replace(path)

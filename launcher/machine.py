@@ -27,7 +27,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What this machine has and this process may use; ``None`` is unknown."""
+    """Resources that this machine has and this process may use; ``None`` is unknown."""
 
     gpus: tuple[Gpu, ...]
     host_memory_bytes: int
@@ -65,7 +65,7 @@ def _gpus(visible: str | None) -> tuple[Gpu, ...]:
 
 
 def _driver() -> bool:
-    """Whether the library is there that ``pynvml`` itself loads on Linux; elsewhere it has to look."""
+    """True if the library is there that ``pynvml`` itself loads on Linux; elsewhere ``pynvml`` has to look."""
     if sys.platform != "linux":
         return True
     try:

@@ -1,4 +1,4 @@
-"""Where jobs that were queued before ``launcher.submission`` was a room find the task that submitit has pickled."""
+"""Alias under which jobs queued before ``launcher.submission`` was a room find the task that submitit has pickled."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """A line of the answer (CONTRACT.md); shares and errors are fractions, None where there is nothing to score."""
+    """A line of the answer (docs/contract.md); shares and errors are fractions, None where nothing is scored."""
 
     file: str
     counter: str

@@ -1,4 +1,9 @@
-"""Which models the worker builds: those that a class of ``transformers`` computes exactly as specified."""
+"""Which models the worker builds: those that a class of ``transformers`` computes exactly as specified.
+
+The workers build their networks from ``transformers``' classes, whose maths is fixed: a Llama has no dropout, a GPT-2
+has biases. A specification is more general, so each family's classes are listed with the values that they compute, and
+any other is refused rather than trained as something else. :func:`computed` asks the same for other readers.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +55,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def computed(spec: RunSpec) -> bool:
-    """Whether a class of ``transformers`` computes the model."""
+    """True if a class of ``transformers`` computes the model."""
     return next(_network(spec), None) is None
 
 

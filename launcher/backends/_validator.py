@@ -19,7 +19,7 @@ TIMEOUT_S = 120
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """What an engine's own validator says of a run: errors, and what stood in the way of asking it."""
+    """The answer of an engine's own validator to a run: its errors, or a warning of why it was not asked."""
 
     errors: tuple[ConfigError, ...] = ()
     warnings: tuple[ConfigError, ...] = ()

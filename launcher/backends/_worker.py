@@ -1,4 +1,4 @@
-"""What no engine's worker honours yet, since they share its code: recomputation by groups or modules, a fused loss."""
+"""Settings that no engine's worker honours yet, since they share code: kinds of recomputation, a fused loss."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from launcher.spec import RunSpec
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
-    """What ``launcher.worker.model.recompute`` and ``launcher.worker.model.language_model`` would otherwise drop."""
+    """Settings that ``launcher.worker.model.recompute`` and ``launcher.worker.model.language_model`` would drop."""
     settings = spec.checkpointing
     if settings.mode == "full" and settings.method == "uniform" and (settings.layers or 1) > 1:
         rule = "each layer is a group of its own: transformers calls its layers one by one"

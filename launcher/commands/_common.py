@@ -1,4 +1,9 @@
-"""What several verbs share: their options, and the way from words to a checked plan."""
+"""Options that several verbs share, and the way from words to a checked plan.
+
+A verb declares its options by the functions ``add_...``, refuses combinations by ``require_...`` before it prints
+anything, reads its words by :func:`asked` and judges them by :func:`assessed`. Results go to stdout and every message
+to stderr (:func:`say`), so that ``--json`` stands alone on stdout.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +61,7 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
 
 
 def require_trust(options: argparse.Namespace) -> None:
-    """Ask for ``--trust`` where the recipe of a command line is from elsewhere and would do what needs it.
+    """Ask for ``--trust`` where a command line's recipe is from elsewhere and would run code or leave the folder.
 
     Raises:
         ConfigErrors: It was not given.
@@ -68,7 +73,7 @@ def require_trust(options: argparse.Namespace) -> None:
 
 
 def may_run_code(options: argparse.Namespace) -> bool:
-    """Whether a program may be asked that runs code which settings name; where a recipe is not trusted, that is said.
+    """True if a program may be asked that runs code which settings name; where a recipe is not trusted, say so.
 
     Megatron-LM's validator imports the module of ``backend.extra.spec``.
     """
@@ -82,7 +87,7 @@ def may_run_code(options: argparse.Namespace) -> bool:
 
 
 def _recipe_and_wants(options: argparse.Namespace) -> tuple[Path, list[str]] | None:
-    """The file of a command line's recipe, and what it would do that the user does not set; None without one."""
+    """The file of a command line's recipe, and its deeds that need trust and that the user does not set; or None."""
     from launcher.config import trust
 
     found = _recipe(options)
@@ -93,13 +98,13 @@ def _recipe_and_wants(options: argparse.Namespace) -> tuple[Path, list[str]] | N
 
 
 def _recipe(options: argparse.Namespace) -> tuple[Path, Recipe] | None:
-    """What a command line takes from the recipe that it names, and the recipe's file."""
+    """The recipe that a command line names, less what its other words take out, and the recipe's file."""
     catalog = Catalog(folder=folder())
     return recipes.named(read(options.overrides, catalog)[0], catalog)
 
 
 def asked(options: argparse.Namespace) -> Request:
-    """The request of a command line for one run; what its recipe sweeps is left aside, which is said."""
+    """The request of a command line for one run; the axes of its recipe are left aside, which is said."""
     found = request(options.overrides, script_args=options.script_args)
     named = None if found.errors else _recipe(options)
     if named is not None and named[1].sweep:
@@ -115,7 +120,7 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
 
 
 def require_one_run(options: argparse.Namespace, several: str | None) -> None:
-    """Refuse a figure that cannot be made, and of ``several`` runs what is of one, before anything is printed.
+    """Refuse a figure that cannot be made, and for ``several`` runs the options of one, before anything is printed.
 
     Raises:
         ConfigErrors: They were asked for.
@@ -186,9 +191,9 @@ def assessed(
     """Judge a request; the errors of reading it stand before those of the rules.
 
     Args:
-        found: What was asked for.
+        found: The request.
         refined: Another memory engine than the formulas.
-        native: Whether to ask the engine's own validator, too.
+        native: True to ask the engine's own validator, too.
         search: How to look for ways out.
 
     Raises:
@@ -206,7 +211,7 @@ def write_new(path: Path, content: str | bytes, *, otherwise: str = "") -> None:
     Args:
         path: The file.
         content: Its text or bytes.
-        otherwise: What else the user can do where it exists, for the message.
+        otherwise: Another way for the user where it exists, for the message.
 
     Raises:
         SubmitError: It exists, or cannot be written.
@@ -227,7 +232,7 @@ def print_json(document: dict[str, Any]) -> None:
 
 
 def say(text: str) -> None:
-    """A message for a person: on stderr, so that stdout stays what was asked for."""
+    """Print a message for a person on stderr, so that stdout holds the result alone."""
     print(text, file=sys.stderr)
 
 

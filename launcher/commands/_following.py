@@ -1,4 +1,10 @@
-"""Watch a run on this machine: a progress bar while it trains, one table when it ends."""
+"""Watch a run on this machine: a progress bar while it trains, one table when it ends.
+
+The run is a process of its own that this one only watches, through ``metrics.jsonl`` and ``state.json``. Ctrl-C reaches
+this process alone (the job has a session of its own) and becomes the signal to save and end, a second one the signal
+that kills. Lines of metrics are read from where the file ended before, since a resumed run has old ones; if the file
+has become shorter, the worker has cut the lines after its checkpoint.
+"""
 
 from __future__ import annotations
 

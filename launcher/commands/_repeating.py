@@ -1,4 +1,11 @@
-"""Repeat a run from its lock, compare what comes of it, and say what differs between two runs."""
+"""Repeat a run from its lock, compare what comes of it, and say what differs between two runs.
+
+``run --from`` takes the lock's specification with keys set over it, and says which ingredients (versions, code, data,
+machine) differ here. ``recipe verify`` starts that run, stops it once the locked steps are in its metrics, and compares
+losses and gradient norms bit by bit; the schedule is that of the whole run, so its first steps are the same. A run that
+agrees is removed, one that differs is kept. ``recipe diff`` compares resolved specifications, so two spellings of one
+meaning do not differ.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +71,7 @@ def _respecified(found: Lock, texts: Sequence[str]) -> RunSpec:
 
 
 def _otherwise(found: Lock, spec: RunSpec) -> list[str]:
-    """What the run, this machine and this folder have otherwise than the lock, a line each."""
+    """Differences of the run, this machine and this folder from the lock, a line each."""
     differences = lock.spec_differences(found.spec, spec)
     differences += lock.differences(lock.ingredients(found.content), lock.ingredients(lock.here(spec.data)))
     lines = [f"{key} was {_short(then)}, here {_short(now)}" for key, then, now in differences]
@@ -157,7 +164,7 @@ def _difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str,
 
 
 def _equal(ours: float | None, theirs: float | None) -> bool:
-    """Equality in which what is not a number equals itself."""
+    """Equality in which NaN equals NaN."""
     return ours == theirs or (ours != ours and theirs != theirs)
 
 
@@ -175,7 +182,7 @@ def _verdict(rows: Sequence[Mapping[str, Any]], wanted: int, lines: Sequence[str
 
 
 def difference(first: str, second: str, *, as_json: bool) -> int:
-    """What differs in meaning between two recipes, locks or runs."""
+    """Print the differences in meaning between two recipes, locks or runs; return the exit status."""
     (spec_a, parts_a), (spec_b, parts_b) = (_described(name) for name in (first, second))
     rows = lock.spec_differences(spec_a, spec_b)
     settings = {key for key, _, _ in rows if key.count(".") <= 1}  # Deeper are keys that one side may not have at all.
@@ -192,7 +199,7 @@ def difference(first: str, second: str, *, as_json: bool) -> int:
 
 
 def _described(name: str) -> tuple[RunSpec, Mapping[str, Any] | None]:
-    """A specification, and what it was made of where that is known: of a run, a lock, or a recipe."""
+    """The specification of a run, a lock or a recipe, with its ingredients where they are known."""
     for path in (folder() / "runs" / name, folder() / name):
         if (path / losses.NAME).is_file() or (path.is_file() and _is_lock(path)):
             found = lock.read(path)

@@ -1,4 +1,11 @@
-"""``launch -m``: judge every point of a sweep, leave out what is invalid or cannot fit, and start the rest."""
+"""``launch -m``: judge every point of a sweep, leave out what is invalid or cannot fit, and start the rest.
+
+Of a grid all points are judged and recorded before any is started; nothing is written where none is kept. A sampler's
+points come one at a time here, so that each can use the loss of the one before, and in batches of
+``sweep.parallelism`` on Slurm, after which the command returns: ``launch resume`` draws the next. Points that are left
+out are told to the sampler and do not count against the budget. Starting and resuming are one function: it starts
+whatever is recorded and has not ended well. A lock keeps a second launcher away from the sweep.
+"""
 
 from __future__ import annotations
 
@@ -73,13 +80,13 @@ def start(options: argparse.Namespace) -> int:
 
 
 def resume(directory: Path, *, quiet: bool) -> int:
-    """Go on with a sweep: start what has not finished, and what a sampler has still to propose."""
+    """Go on with a sweep: start the runs that have not finished, then those that a sampler has still to propose."""
     asked, points = sweep.load(directory, catalog=Catalog(folder=folder()), facts=machine.facts())
     return _go(asked, directory, points, quiet=quiet)
 
 
 def _go(asked: Sweep, directory: Path, points: list[Point], *, quiet: bool) -> int:
-    """Start what is recorded and has not ended well, then what a sampler adds; ``points`` grows with it."""
+    """Start the recorded runs that have not finished, then the points of a sampler, which are added to ``points``."""
     exit_status = _started(asked, directory, _waiting(directory, points), quiet=quiet)
     if asked.settings.sweep.sampler == "grid" or exit_status == INTERRUPTED:
         return exit_status
@@ -143,7 +150,7 @@ def _proposed(asked: Sweep, directory: Path, points: list[Point], limit: int | N
 
 
 def _tried(directory: Path, point: Point) -> Tried:
-    """What a point came to, for the sampler."""
+    """The result of a point, for the sampler."""
     if not point.kept:
         return Tried(overrides=point.overrides, loss=None)
     run = directory / point.id

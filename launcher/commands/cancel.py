@@ -46,7 +46,7 @@ def stop(directory: Path, how: signal.Signals) -> bool:
 
 
 def _stop_all(directories: Sequence[Path], how: signal.Signals) -> list[bool]:
-    """The same of many runs, for all of which Slurm is asked once and told once."""
+    """:func:`stop` of many runs, for all of which Slurm is asked once and told once."""
     rows = status.read_all(directories)
     live = dict.fromkeys(row for row in rows if row.state not in (*state.ENDED, "prepared"))
     on_slurm = [row for row in live if status.kind(Path(row.directory)) == "slurm"]

@@ -97,7 +97,10 @@ def _explanation(options: argparse.Namespace, assessment: Assessment) -> Explana
 
 
 def _imported(options: argparse.Namespace) -> tuple[list[str], list[ConfigError]]:
-    """What foreign files say as overrides, and a warning of what is not understood and asks for no key that is set."""
+    """Foreign files as overrides, and warnings of their settings that are not understood.
+
+    One that only asks for a key is left out where the user sets that key.
+    """
     from launcher.commands.import_ import read
 
     given = {text.partition("=")[0] for text in options.overrides}

@@ -33,7 +33,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Look, say, and keep the profile where that is asked for."""
+    """Survey the machine and its Slurm, print the findings, and write the profile with ``--write``."""
     document, status = {"machine": _machine(machine.facts()), **_cluster(options)}, 0
     if document["slurm"] is None and client.installed():
         status = SubmitError.exit_status
@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _cluster(options: argparse.Namespace) -> dict[str, Any]:
-    """What Slurm and a node of it say; why there is nothing to say among what is lacking."""
+    """The answers of Slurm and of one node; where there is none, ``lacks`` says why."""
     nothing = {"slurm": None, "profile": None}
     if not client.installed():
         return {**nothing, "lacks": ["this machine has no Slurm: runs start here (cluster=local)"]}

@@ -31,7 +31,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print what the file says in our words."""
+    """Print the file's settings as overrides."""
     imported = read(options.kind, options.file)
     report_not_understood(imported)
     if options.recipe is not None:
@@ -65,7 +65,7 @@ def read(kind: str, path: Path) -> Imported:
 
 
 def report_not_understood(imported: Imported) -> None:
-    """Name what has no counterpart here."""
+    """Name the settings that have no counterpart here."""
     for item in imported.not_understood:
         text = f"not understood, and not in the estimate: {item}"
         say(textwrap.fill(text, width(), subsequent_indent="  ", break_on_hyphens=False, break_long_words=False))

@@ -30,7 +30,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the files of each run; with --follow what is added to them, too."""
+    """Print the files of each run; with --follow also the text that is added to them."""
     if options.json and options.follow:
         rule = "it prints what is added as it comes, and --json is one document"
         raise ConfigErrors([ConfigError("--follow", None, rule, ["launch logs --json"])])
@@ -87,7 +87,7 @@ def _of_rank(directory: Path, rank: int) -> Path:
 
 
 def _follow(directory: Path, rank: int | None, offsets: dict[Path, int]) -> None:
-    """Print what is added until the run has ended."""
+    """Print the text that is added until the run has ended."""
     ended, asked = False, time.monotonic()
     while not ended:
         ended = (files.read_json(directory / "state.json") or {}).get("state") in state.ENDED

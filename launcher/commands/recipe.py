@@ -72,7 +72,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Hand over to the action."""
+    """Call the action with its words."""
     action, words = options.action, options.words
     if not _FEWEST[action] <= len(words) <= _MOST.get(action, len(words)):
         usage = next(line for line in (__doc__ or "").splitlines() if line.startswith(f"launch recipe {action}"))
@@ -182,7 +182,7 @@ def _said(path: Path, use: str, options: argparse.Namespace) -> int:
 
 
 def _list(catalog: Catalog, *, as_json: bool) -> int:
-    """Every recipe with what it trains, on what, how, and the peak that is predicted for it."""
+    """Print every recipe with its model, GPUs, strategy and predicted peak."""
     facts = machine.facts()
     rows = [_row(recipes.load(catalog.recipe(name)), catalog, facts) for name in catalog.groups["recipe"]]
     if as_json:

@@ -19,7 +19,7 @@ from launcher.errors import ConfigError, ConfigErrors
 
 MAXIMUM_POINTS = 100_000
 _OF_THE_SWEEP = ("recipe", "run.name", "run.directory", "sweep", "sweep.sampler", "sweep.budget", "sweep.parallelism")
-"""What belongs to the sweep as a whole and so has one value."""
+"""Keys that belong to the sweep as a whole and so have one value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axes:
-    """A command line taken apart: the words that hold for every point, and what is swept.
+    """A command line taken apart: the words that hold for every point, and the axes.
 
     Attributes:
         fixed: Overrides of every point, as typed.
@@ -44,7 +44,7 @@ class Axes:
 
     @property
     def size(self) -> int:
-        """How many points the grid has; 1 without an axis. An interval counts as one."""
+        """Number of points of the grid; 1 without an axis. An interval counts as one."""
         return math.prod(len(axis.values) for axis in self.swept if isinstance(axis.values, tuple))
 
     def first(self) -> tuple[str, ...]:
@@ -74,7 +74,7 @@ class Axes:
 
 
 def read_axes(texts: Sequence[str], catalog: Catalog) -> Axes:
-    """Find what is swept. What a recipe sweeps comes first, unless the command line sets the same key.
+    """Find the axes. Those of a recipe come first, unless the command line sets the same key.
 
     Raises:
         ConfigErrors: A word cannot be read, or something is swept that belongs to the whole sweep.
@@ -99,9 +99,9 @@ def read_axes(texts: Sequence[str], catalog: Catalog) -> Axes:
 
 
 def _of_the_recipe(overrides: Sequence[Override], catalog: Catalog) -> list[Override]:
-    """What the named recipe sweeps, less what the user sets or whose group the user chooses.
+    """The axes of the named recipe, less those that the user sets or whose group the user chooses.
 
-    What it sets in a group that it sweeps comes again as words, since choosing an option would drop it.
+    Its settings in a group that it sweeps come again as words, since choosing an option would drop them.
     """
     named = recipes.named(overrides, catalog)
     if named is None:

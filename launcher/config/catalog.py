@@ -35,7 +35,7 @@ def shipped(kind: str) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class Catalog:
-    """What can be chosen from a working folder."""
+    """The groups and options that can be chosen from a working folder."""
 
     folder: Path
 
@@ -95,18 +95,18 @@ class Catalog:
 
     @cached_property
     def digest(self) -> str:
-        """Of path, size and time of every configuration file as first seen: equal digests compose equally."""
+        """Digest of path, size and time of every configuration file as first seen: equal digests compose equally."""
         stamps = [[str(path), (stat := path.stat()).st_size, stat.st_mtime_ns] for path, _ in self._files]
         return hashlib.sha256(json.dumps(stamps).encode()).hexdigest()
 
     @cached_property
     def interpolates(self) -> bool:
-        """Whether a value may be made of others."""
+        """True if a value may be made of others."""
         return any("${" in path.read_text() for path, _ in self._files)
 
     @cached_property
     def options_stand_alone(self) -> bool:
-        """Whether each option writes into its own group alone and, but for the presets, chooses no other's."""
+        """True if each option writes into its own group alone and, but for the presets, chooses no other's."""
         return all(self._stands_alone(path.read_text(), path.relative_to(folder)) for path, folder in self._files)
 
     def _stands_alone(self, text: str, path: Path) -> bool:
@@ -134,7 +134,7 @@ def _installed_recipe(package: str, name: str) -> Path | None:
 
 
 def _by_size(name: str) -> tuple[float, str]:
-    """Sort ``125m < 1b < 13b`` by what they say, and names without a size after them."""
+    """Sort key of names: sizes by their numbers (``125m < 1b < 13b``), names without a size after them."""
     scale = {"m": 1e6, "b": 1e9}.get(name[-1:])
     number = name[:-1]
     return (float(number) * scale, name) if scale and number.isdigit() else (float("inf"), name)

@@ -111,6 +111,7 @@ def _composed(name: str, choices: tuple[tuple[str, str], ...], folder: Path, dig
     def found() -> Config:
         return _hydra([Override("", *item, group=True).hydra for item in choices], Catalog(folder=folder), name)
 
+    # The user's cache folder outlives this version, and another one may compose the same files otherwise.
     config: Config = cache.answer("compose", [__version__, name, choices, digest], found)
     return config
 

@@ -1,6 +1,6 @@
 """Fetch a recipe or lock from the network: https with a hash, or a git repository at a revision. Nothing else does.
 
-What comes is data from someone else: only https is followed, also after a redirect, never to an address that is not
+The answer is data from someone else: only https is followed, also after a redirect, never to an address that is not
 public, at most a mebibyte, and within a time limit.
 """
 
@@ -28,7 +28,7 @@ from launcher.errors import ConfigError, ConfigErrors, SubmitError
 
 TIMEOUT_S, GIT_TIMEOUT_S = 20.0, 60.0
 PACK_BYTES = 64 << 20
-"""Of a repository at one revision, compressed: recipes are text, and a hostile server could send for ever."""
+"""Bytes of a repository at one revision, compressed: recipes are text, and a hostile server could send for ever."""
 
 _REDIRECTS = 3
 _GIT = re.compile(

@@ -1,4 +1,4 @@
-"""What ``hardware=auto`` and an unset number of ranks mean on this machine: its facts, put into the configuration."""
+"""This machine's facts in place of ``hardware=auto`` and of an unset number of ranks."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from launcher.machine import Machine
 from launcher.units import GIB
 
 CPU_RANKS = 2
-"""Ranks of a local run without a GPU (CONTRACT.md)."""
+"""Ranks of a local run without a GPU (docs/contract.md)."""
 
 
 SLURM_GPUS = 8
-"""GPUs of a Slurm node where nothing is said (CONTRACT.md)."""
+"""GPUs of a Slurm node where nothing is said (docs/contract.md)."""
 
 
 def resolve(config: Mapping[str, Any], machine: Machine) -> dict[str, Any]:

@@ -47,7 +47,7 @@ class Override:
 
     @property
     def sweeps(self) -> bool:
-        """Whether the value names several points."""
+        """True if the value names several points."""
         return bool(_SWEEP.match(self.value)) or (self.group and "*" in self.value)
 
     def plain(self) -> tuple[bool, Plain]:
@@ -162,7 +162,7 @@ def _near_keys(key: str, catalog: Catalog) -> list[str]:
 
 
 def takes_text(key: str) -> bool:
-    """Whether a key, as far as its type is known, may hold any text."""
+    """True if a key, as far as its type is known, may hold any text."""
     kind = kinds().get(key, str)
     return kind is str or str in get_args(kind)
 

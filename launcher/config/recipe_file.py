@@ -1,4 +1,4 @@
-"""A command line written down as a recipe: what ``launch recipe save`` and ``launch import`` put into a file."""
+"""A command line written down as a recipe: the file of ``launch recipe save`` and ``launch import``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from launcher.errors import ConfigError, ConfigErrors
 
 
 def content_of(texts: Sequence[str], catalog: Catalog, *, summary: str) -> dict[str, Any]:
-    """A command line as a recipe: what it chooses, sets and sweeps; a recipe that it names is taken in.
+    """A command line as a recipe: its choices, settings and axes; a recipe that it names is taken in.
 
     Raises:
         ConfigErrors: A word cannot be read.

@@ -1,4 +1,10 @@
-"""Recipes: shared runs as data. One is read before Hydra and becomes overrides that come before the user's own."""
+"""Recipes: shared runs as data. One is read before Hydra and becomes overrides that come before the user's own.
+
+So a recipe can say nothing that a user could not type, and precedence needs no rule of its own: what comes later wins.
+A group that the user chooses takes the recipe's choice and settings of that group out first, since they were written
+for another option. A recipe may come from anywhere: it is read as plain YAML with no tags, its keys and values are
+checked here before anything reads them as overrides, and nothing in it is looked up.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +29,7 @@ _BARE = re.compile(r"^[A-Za-z0-9_/.:@+-]+$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """One recipe: which options it chooses, which keys it sets, and what it would sweep."""
+    """One recipe: the options that it chooses, the keys that it sets, and its axes."""
 
     name: str
     summary: str
@@ -41,14 +47,14 @@ class Recipe:
         return [f"{key}={literal(value)}" for key, value in self.set.items()]
 
     def sweeps(self) -> list[str]:
-        """What it sweeps, as typed behind ``-m``."""
+        """Its axes, as typed behind ``-m``."""
         return [f"{key}=choice({','.join(map(literal, values))})" for key, values in self.sweep.items()]
 
 
 def expand(overrides: Sequence[Override], catalog: Catalog) -> list[Override]:
     """Put a recipe's overrides before the user's own.
 
-    A group that the user chooses drops what the recipe chose and set inside it (CONTRACT.md).
+    A group that the user chooses drops what the recipe chose and set inside it (docs/contract.md).
 
     Raises:
         ConfigErrors: The recipe is broken, or it names what does not exist.
@@ -147,7 +153,7 @@ def _recipe(name: str, where: str, content: object) -> Recipe:
 
 
 def _value_errors(where: str, content: Mapping[str, Mapping[str, object]]) -> list[ConfigError]:
-    """What a recipe may not say: lookups of the environment or of files, and values of the wrong shape."""
+    """Errors in a recipe's values: lookups of the environment or of files, and values of the wrong shape."""
     errors = []
     for section in ("choose", "set", "sweep"):
         for key, value in content.get(section, {}).items():
@@ -166,7 +172,7 @@ def _value_errors(where: str, content: Mapping[str, Mapping[str, object]]) -> li
 
 
 def _key_rule(section: str, key: str) -> str | None:
-    """What is wrong with a key: one that could be read as another would do what nobody is asked about."""
+    """The rule that a key breaks, or None; a key that reads as another could pass by the questions about trust."""
     if section == "choose" and (not key.isidentifier() or key in known_keys() or key == "recipe"):
         return "choose takes the names of groups"
     if not _KEY.match(key) or key == "recipe":

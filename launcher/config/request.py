@@ -18,10 +18,10 @@ from launcher.spec.parse import parse
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What was asked for: the specification, or as much of it as can be read, and what is wrong.
+    """The user's request: the specification, or as much of it as can be read, and its errors.
 
     ``spec`` may stand beside errors: it is then what the remaining overrides say, so that the rules can be judged too
-    and all errors of a configuration come at once. ``warnings`` are of what was put where nothing was said.
+    and all errors of a configuration come at once. ``warnings`` are of values that were taken where nothing was said.
     """
 
     overrides: tuple[str, ...]
@@ -51,7 +51,7 @@ def request(
 
     Args:
         texts: Overrides as typed.
-        script_args: What followed ``--``.
+        script_args: The words after ``--``.
         catalog: The configuration folders; those of the working folder where None.
         facts: This machine, read now where None.
     """
@@ -73,7 +73,7 @@ def request(
 
 
 def _guessed(spec: RunSpec, overrides: Sequence[Override], facts: machine.Machine) -> Iterator[ConfigError]:
-    """How many GPUs of a named kind a node has, where nobody says so and this machine has none."""
+    """A warning that the GPUs of a node were guessed: nobody says how many, and this machine has none."""
     said = {"cluster", "cluster.gpus_per_node"} & {override.key for override in overrides}
     if said or facts.gpus or spec.hardware.device != "cuda" or spec.hardware.name == "auto":
         return

@@ -55,7 +55,7 @@ def loads(text: str, where: str) -> object:
 
 
 def said(error: Exception) -> str:
-    """What YAML's reader says, in one line and without its name for a text that it was handed."""
+    """The message of YAML's reader, in one line and without its name for a text that it was handed."""
     return " ".join(str(error).split()).replace(' in "<unicode string>"', "")
 
 

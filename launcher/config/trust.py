@@ -1,6 +1,9 @@
-"""What a recipe or lock from elsewhere may do only once the user has said so: run code, or leave the working folder.
+"""Trust: a recipe or lock from elsewhere runs code or leaves the working folder only once the user has said so.
 
-Reading, checking and showing it does none of that and asks for nothing.
+Reading, checking and showing it does none of that and asks for nothing. A file is the user's own if it lies in
+``recipes/`` or ``runs/`` of the working folder or was shipped, and was not fetched. Any other is known by the hash of
+its content, so that one that was trusted and has changed is asked about again. Trust is kept in the user's state
+folder, never beside the file, which could bring it along.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ _OWN_FOLDERS = ("recipes", "runs")
 
 
 def needs(settings: Mapping[str, Any]) -> Iterator[str]:
-    """What settings would do that needs the user's word.
+    """Deeds of settings that need the user's word, a sentence each.
 
     Args:
         settings: Values by key: ``cluster.setup``, ``data.path``, ...
@@ -51,7 +54,7 @@ def needs(settings: Mapping[str, Any]) -> Iterator[str]:
 
 
 def needs_of_spec(spec: RunSpec) -> list[str]:
-    """The same of a whole specification, as a lock holds it."""
+    """Deeds of a whole specification, as a lock holds it, that need the user's word."""
     flat: dict[str, Any] = {}
     for section, content in to_dict(spec).items():
         if isinstance(content, dict):
@@ -62,7 +65,7 @@ def needs_of_spec(spec: RunSpec) -> list[str]:
 
 
 def _leaves(value: object) -> bool:
-    """Whether a value, or one in it, is a path that leads out of the folder it is read in."""
+    """True if a value, or one in it, is a path that leads out of the folder it is read in."""
     if isinstance(value, list | tuple):
         return any(map(_leaves, value))
     if not isinstance(value, str):
@@ -76,13 +79,13 @@ def _short(value: object) -> str:
 
 
 def require(path: Path, wants: list[str], *, folder: Path, given: bool) -> None:
-    """Let a file do what it wants, if it is the user's own or trusted already, or is so from now on.
+    """Allow a file's deeds if it is the user's own or trusted already, or trust it from now on.
 
     Args:
         path: The recipe or lock.
-        wants: What :func:`needs` found.
+        wants: The sentences of :func:`needs`.
         folder: The working folder: files of its ``recipes/`` and ``runs/`` are the user's own, unless fetched.
-        given: Whether the user has said ``--trust``.
+        given: True if the user has said ``--trust``.
 
     Raises:
         ConfigErrors: It is from elsewhere, and nobody has said so.
@@ -96,7 +99,7 @@ def require(path: Path, wants: list[str], *, folder: Path, given: bool) -> None:
 
 
 def is_allowed(path: Path, wants: list[str], *, folder: Path) -> bool:
-    """Whether a file may do what it wants without a new word: nothing, or it is the user's own or trusted already."""
+    """True if a file needs no new word: it wants nothing, or is the user's own or trusted already."""
     return not wants or _is_own(path, folder) or digest(path) in _read(_store())
 
 

@@ -67,7 +67,7 @@ def feed_forward(model: ModelSpec, engine: EngineTraits, width: int, part: Part 
 
 
 def routed(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
-    """Routed experts: input of each token sent, what the expert's MLP saves, and the router in fp32.
+    """Routed experts: input of each token sent, tensors that the expert's MLP saves, and the router in fp32.
 
     The router's weight is applied inside the expert (``transformer/moe/experts.py``): the gated activation's kernel
     does it, else it is a product whose factor is saved beside it. Deterministic un-permutation adds by index, which
@@ -102,7 +102,7 @@ def latent_attention(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor
 
 
 def backward_extra(model: ModelSpec, engine: EngineTraits, width: int) -> list[SavedTensor]:
-    """The backward pass of the MLP at its fullest: gradients of both its tensors and of the residual stream."""
+    """The backward pass of the MLP at its peak: gradients of both its tensors and of the residual stream."""
     inner = 2 * width if model.gated else width
     return [
         _saved("gradient of the MLP", engine.size * inner, "tensor", "mlp"),
@@ -111,7 +111,7 @@ def backward_extra(model: ModelSpec, engine: EngineTraits, width: int) -> list[S
 
 
 def first_norm_backward(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
-    """The backward pass of the first norm: what it saved and two gradients."""
+    """The backward pass of the first norm: the tensors that it saved and two gradients."""
     gradients = _saved("gradients of a norm", 2 * engine.size * model.hidden_size, "residual", "norm")
     return [*norm(model.hidden_size, engine), gradients]
 

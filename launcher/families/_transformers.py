@@ -93,7 +93,7 @@ def _attention_output(size: int, engine: EngineTraits) -> SavedTensor:
 
 
 def core(model: ModelSpec, engine: EngineTraits, heads: int) -> list[SavedTensor]:
-    """What attention keeps besides its inputs and its output: a log-sum-exp a head, or the scores."""
+    """Tensors that attention saves besides its inputs and its output: a log-sum-exp a head, or the scores."""
     if not engine.scores:
         return [_saved("log-sum-exp", _STATISTIC * heads, "tensor", "core_attention", kept_by_selective=True)]
     # The fp32 softmax is a tensor of its own only where the module casts it back (all but GPT-2's).
@@ -111,7 +111,7 @@ def dropout(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
 
 
 def feed_forward(model: ModelSpec, engine: EngineTraits, width: int) -> list[SavedTensor]:
-    """The MLP: gate, up, activation and product; without a gate, what the activation saves, and its output.
+    """The MLP: gate, up, activation and product; without a gate, tensors that the activation saves, and its output.
 
     ``gelu_new`` is Python code that saves five tensors (its input, tanh, 1 + tanh, half the input, the product).
     """
@@ -162,7 +162,7 @@ def routed(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
 
 
 def reordering(model: ModelSpec, gradients: list[SavedTensor]) -> SavedTensor:
-    """What the backward pass of the experts' outputs takes beyond the gradients inside of them, which come later.
+    """Tensors of the backward pass of the experts' outputs beyond the gradients inside of them, which come later.
 
     The weighted outputs, fp32 as the router's weights are, are put back into the tokens' order: their gradient, zeros
     and the gradient put into those, ``3 x 4 k h`` (transformers ``integrations/moe.py``, ``weighted_out[inv_perm]``).
@@ -196,7 +196,7 @@ def latent_attention(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor
 
 
 def backward_extra(model: ModelSpec, engine: EngineTraits, width: int) -> list[SavedTensor]:
-    """The backward pass of the MLP at its fullest: two gradients of its width and that of the residual stream.
+    """The backward pass of the MLP at its peak: two gradients of its width and that of the residual stream.
 
     Seen in a trace of FSDP2's backward pass: with the gradients of gate and up, the product is already freed.
     """
@@ -208,7 +208,7 @@ def backward_extra(model: ModelSpec, engine: EngineTraits, width: int) -> list[S
 
 
 def first_norm_backward(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
-    """The backward pass of the first norm: what it saved, its gradients, and of RMSNorm four fp32 products."""
+    """The backward pass of the first norm: tensors that it saved, its gradients, and of RMSNorm four fp32 products."""
     products = 4 * 4 if model.normalization == "rmsnorm" else engine.residual_size
     hidden = (products + engine.residual_size) * model.hidden_size
     return [*norm(model.hidden_size, model, engine), _saved("gradients of a norm", hidden, "residual", "norm")]

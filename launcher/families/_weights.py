@@ -16,7 +16,7 @@ def linear(name: str, outputs: int, inputs: int, *, bias: bool, rows: bool = Tru
 
 
 def norm(name: str, size: int, model: ModelSpec) -> list[Weight]:
-    """RMSNorm has a weight, LayerNorm a weight and a bias."""
+    """Weights of a norm: RMSNorm has a weight, LayerNorm a weight and a bias."""
     weights = [Weight(name=f"{name}.weight", shape=(size,))]
     if model.normalization == "layernorm":
         weights.append(Weight(name=f"{name}.bias", shape=(size,)))

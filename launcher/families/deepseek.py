@@ -16,7 +16,7 @@ backward_extra = moe.backward_extra
 
 
 def block(model: ModelSpec, layer: int) -> list[Weight]:
-    """Two norms, latent attention and experts, or the MLP in the first layers."""
+    """Weights of two norms, latent attention and experts, or the MLP in the first layers."""
     weights = _weights.norm("input_layernorm", model.hidden_size, model) + latent_attention(model)
     weights += _weights.norm("post_attention_layernorm", model.hidden_size, model)
     if kind(model, layer) == "dense":
@@ -25,7 +25,7 @@ def block(model: ModelSpec, layer: int) -> list[Weight]:
 
 
 def saved(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
-    """Two norms, latent attention and experts, or the MLP in the first layers."""
+    """Tensors saved by two norms, latent attention and experts, or the MLP in the first layers."""
     if engine.library == "megatron":
         rows = _megatron.norm(model.hidden_size, engine) + _megatron.latent_attention(model, engine)
     else:

@@ -41,7 +41,7 @@ def kind(model: ModelSpec, layer: int) -> str:
 
 
 def saved(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
-    """Two norms, attention and MLP."""
+    """Tensors saved by two norms, attention and MLP, in bytes for one token."""
     hidden, width = model.hidden_size, model.intermediate_size
     if engine.library == "megatron":
         rows = _megatron.norm(hidden, engine) + _megatron.attention(model, engine)
@@ -57,5 +57,5 @@ first_norm_backward = llama.first_norm_backward
 
 
 def backward_extra(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
-    """The gradients inside the MLP."""
+    """Gradients inside the MLP, in bytes for one token."""
     return llama.mlp_gradients(model, engine, model.intermediate_size)

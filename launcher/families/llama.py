@@ -1,4 +1,4 @@
-"""Llama and what follows its shape (Mistral, Qwen): RMSNorm, rotary positions, grouped queries, gated MLP."""
+"""Llama and models of its shape (Mistral, Qwen): RMSNorm, rotary positions, grouped queries, gated MLP."""
 
 from __future__ import annotations
 
@@ -32,38 +32,38 @@ def kind(model: ModelSpec, layer: int) -> str:
 
 
 def saved(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
-    """Two norms, attention and MLP."""
+    """Tensors saved by two norms, attention and MLP, in bytes for one token."""
     return attention(model, engine) + feed_forward(model, engine)
 
 
 def backward_extra(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
-    """The gradients inside the MLP."""
+    """Gradients inside the MLP, in bytes for one token."""
     return mlp_gradients(model, engine, model.intermediate_size)
 
 
 def after_blocks(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
-    """The last norm, whose output the output projection reads."""
+    """Tensors saved by the last norm, whose output the output projection reads."""
     if engine.library == "megatron":
         return _megatron.norm(model.hidden_size, engine)
     return _transformers.norm(model.hidden_size, model, engine, readers=("lm_head",))
 
 
 def first_norm_backward(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
-    """The first norm, where the backward pass of a block ends."""
+    """Tensors alive in the first norm, where the backward pass of a block ends."""
     if engine.library == "megatron":
         return _megatron.first_norm_backward(model, engine)
     return _transformers.first_norm_backward(model, engine)
 
 
 def mlp_gradients(model: ModelSpec, engine: EngineTraits, width: int) -> list[SavedTensor]:
-    """The gradients inside an MLP of so many features."""
+    """Gradients inside an MLP of ``width`` features."""
     if engine.library == "megatron":
         return _megatron.backward_extra(model, engine, width)
     return _transformers.backward_extra(model, engine, width)
 
 
 def attention(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
-    """The norm before attention, and attention."""
+    """Tensors saved by the norm before attention, and by attention."""
     if engine.library == "megatron":
         return _megatron.norm(model.hidden_size, engine) + _megatron.attention(model, engine)
     rows = _transformers.norm(model.hidden_size, model, engine, readers=("q_proj", "k_proj", "v_proj"))
@@ -71,7 +71,7 @@ def attention(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
 
 
 def feed_forward(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
-    """The norm before the MLP, and the MLP."""
+    """Tensors saved by the norm before the MLP, and by the MLP."""
     hidden, width = model.hidden_size, model.intermediate_size
     if engine.library == "megatron":
         rows = _megatron.norm(hidden, engine) + _megatron.feed_forward(model, engine, width)

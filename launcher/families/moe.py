@@ -18,7 +18,7 @@ first_norm_backward = llama.first_norm_backward
 
 
 def block(model: ModelSpec, layer: int) -> list[Weight]:
-    """As Llama's, with experts in place of the MLP after the first dense layers."""
+    """Weights of a Llama block, with experts in place of the MLP after the first dense layers."""
     if kind(model, layer) == "dense":
         return llama.block(model, layer)
     weights = _weights.norm("input_layernorm", model.hidden_size, model)
@@ -33,14 +33,14 @@ def kind(model: ModelSpec, layer: int) -> str:
 
 
 def saved(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
-    """As Llama's, with experts in place of the MLP after the first dense layers."""
+    """Tensors saved by a Llama block, with experts in place of the MLP after the first dense layers."""
     if kind(model, layer) == "dense":
         return llama.saved(model, layer, engine)
     return llama.attention(model, engine) + experts(model, engine)
 
 
 def backward_extra(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
-    """The gradients inside the MLP, or inside the experts that a token meets: all at once, or one after the other.
+    """Gradients inside the MLP, or inside the experts that a token meets: all at once, or one after the other.
 
     Grouped products run in the weights' own format under autocast too (``_transformers.routed``).
     """
@@ -57,7 +57,7 @@ def backward_extra(model: ModelSpec, layer: int, engine: EngineTraits) -> list[S
 
 
 def experts(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
-    """The norm before the experts, the routed experts that one token meets, and the shared ones."""
+    """Tensors saved by the norm before the experts, the routed experts that one token meets, and the shared ones."""
     hidden, shared = model.hidden_size, model.num_shared_experts * model.moe_intermediate_size
     if engine.library == "megatron":
         rows = _megatron.norm(hidden, engine) + _megatron.routed(model, engine) + _megatron.dropout(model)

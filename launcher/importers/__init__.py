@@ -21,12 +21,12 @@ _LONGEST = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """What a foreign file says in our words.
+    """A foreign file in our words.
 
     Attributes:
         overrides: Choices and settings as they are typed, choices first.
-        recipe: The same as a recipe (CONTRACT.md).
-        not_understood: What has no counterpart here, each with its value and, where it is known, what to do.
+        recipe: The same as a recipe (docs/contract.md).
+        not_understood: Settings without a counterpart here, each with its value and, where it is known, what to do.
     """
 
     overrides: tuple[str, ...]
@@ -59,7 +59,7 @@ def shown(key: str, value: object) -> str:
 
 
 def word_in(table: Mapping[str, str], value: object) -> str | None:
-    """What a word stands for; None for a word that is not in the table, and for anything that is no word."""
+    """The table's entry for a word; None for a word that is not in the table, and for anything that is no word."""
     return table.get(value) if isinstance(value, str) else None
 
 

@@ -1,4 +1,10 @@
-"""Megatron-LM arguments as settings. Defaults are those of ``megatron/training/arguments.py``, megatron-core 0.19.2."""
+"""Megatron-LM arguments as settings. Defaults are those of ``megatron/training/arguments.py``, megatron-core 0.19.2.
+
+Each function reads the arguments of one group through a :class:`Reader`, which notes what was read: what is left over
+at the end is handed on or named (``launcher.importers.megatron``). An argument that is not given has Megatron-LM's
+default, not ours, because the file is read as Megatron-LM would read it. Wrong values are collected, so that all come
+at once, and a value that only the tokenizer or a shell variable knows is left open rather than guessed.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +77,7 @@ class Reader:
         return int(value)
 
     def switch(self, name: str) -> bool:
-        """Whether a switch is given; a variable after it is somebody else's."""
+        """True if a switch is given; a variable after it is somebody else's."""
         given = name in self.arguments
         return given and self.get(name, True) is not False
 

@@ -27,7 +27,7 @@ DROPPED = frozenset((
     "use-checkpoint-args", "use-checkpoint-opt-param-scheduler", "use-dist-ckpt", "use-mcore-models",
     "use-persistent-ckpt-worker", "valid-data-path", "verify-integrity", "vocab-file",
 ))  # fmt: skip
-"""As the prefixes, one by one."""
+"""Names of further such arguments, one by one."""
 
 CARRIED_PREFIXES = ("lr-", "muon-", "rope-", "sgd-", "yarn-")
 
@@ -68,10 +68,10 @@ USUAL: dict[str, object] = {
 
 
 def is_dropped(name: str) -> bool:
-    """Whether the launcher has other means for what the argument does."""
+    """True if the launcher has other means for the argument's purpose."""
     return name in DROPPED or name.startswith(DROPPED_PREFIXES)
 
 
 def is_carried(name: str) -> bool:
-    """Whether the argument is handed on without a word."""
+    """True if the argument is handed on without a word."""
     return name in CARRIED or name.startswith(CARRIED_PREFIXES)

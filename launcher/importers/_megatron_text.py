@@ -1,4 +1,10 @@
-"""Megatron-LM argument lists as text: shell scripts, YAML and JSON become one mapping of arguments."""
+"""Megatron-LM argument lists as text: shell scripts, YAML and JSON become one mapping of arguments.
+
+A shell script is read, never run: it is split into commands as a shell would, plain assignments are remembered and put
+in for ``$NAME`` and ``${NAME:-default}``, and the words of every command that has arguments are taken, whether they
+stand in an array, in a variable or behind ``torchrun``. Loops, conditions and command substitution are not followed;
+a variable that the file does not set stays as it is, and the reader of its argument says so.
+"""
 
 from __future__ import annotations
 
@@ -133,7 +139,7 @@ def _commands(text: str) -> Iterator[list[str]]:
 
 
 def _arguments_of(command: list[str], variables: dict[str, str], lists: set[str]) -> list[str]:
-    """Take assignments in; return the words of what is left, or of a list of arguments, with variables put in."""
+    """Take assignments in; return the other words, or those of a list of arguments, with variables put in."""
     words = [_substituted(word, variables) for word in command]
     if words and words[0] in ("export", "local", "declare", "readonly"):
         words.pop(0)
@@ -168,7 +174,7 @@ def _gather(words: Iterable[str]) -> tuple[Arguments, list[str]]:
     found: Arguments = {}
     loose: list[str] = []
     name, values = "", list[str]()
-    for word in [*words, "--"]:
+    for word in [*words, "--"]:  # The last one closes the argument before it.
         if word.startswith("--") or word.endswith(".py"):
             if name:
                 found[_name(name)] = Argument(

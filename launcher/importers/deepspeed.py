@@ -1,7 +1,7 @@
 """DeepSpeed's ``ds_config.json``: keys and defaults of DeepSpeed 0.19.8 (``runtime/config.py``, ``runtime/zero``).
 
 ``"auto"`` is filled in by the program that reads the file, so its value is not in the file: such keys are named.
-What has no setting of its own here and is DeepSpeed's alone travels in ``backend.extra``.
+Keys without a setting of their own here that are DeepSpeed's alone travel in ``backend.extra``.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _NO_EFFECT = (
     f"{_ZERO}.ignore_unused_parameters", f"{_ZERO}.legacy_stage1", f"{_ZERO}.elastic_checkpoint",
     f"{_ZERO}.load_from_fp32_weights", f"{_ZERO}.offload_param.fast_init", f"{_ZERO}.offload_optimizer.fast_init",
 )  # fmt: skip
-"""Blocks and keys about logging, profiling and files, and what the launcher itself decides anew."""
+"""Blocks and keys about logging, profiling and files, and those that the launcher itself decides anew."""
 
 _CARRIED = (
     "aio", "dataloader_drop_last", "disable_allgather", "disable_python_gc", "gradient_allreduce_op",
@@ -119,7 +119,7 @@ _HANDED_ON = ("data_types", "bf16", "fp16", _ZERO)
 
 @dataclass(slots=True)
 class _Found:
-    """What has been gathered so far."""
+    """Findings so far."""
 
     choose: dict[str, str] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
@@ -181,7 +181,7 @@ def _check(content: Mapping[str, Any], path: str) -> None:
 
 
 def _is_number(value: object) -> bool:
-    """Whether JSON's value is a finite number; Python's reader takes ``Infinity`` and ``NaN`` too."""
+    """True if JSON's value is a finite number; Python's reader takes ``Infinity`` and ``NaN`` too."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
@@ -260,7 +260,7 @@ def _place(key: str, value: Any, found: _Found) -> None:
 
 
 def _is_idle(key: str, found: _Found) -> bool:
-    """Whether it belongs to the other of the two half-precision blocks, which many files hold side by side."""
+    """True if it belongs to the other of the two half-precision blocks, which many files hold side by side."""
     block = key.partition(".")[0]
     return block in ("bf16", "fp16") and found.choose.get("precision") not in (None, block)
 

@@ -62,7 +62,7 @@ _KEY_VALUE_HEADS = {"mistral": 8, "qwen2": 32, "qwen3": 32, "mixtral": 8, "qwen3
 
 @dataclass(slots=True)
 class _Config:
-    """The file's content; remembers which keys were read and what was wrong with them."""
+    """The file's content; remembers which keys were read, and their errors."""
 
     content: Mapping[str, Any]
     path: str
@@ -245,7 +245,7 @@ _KINDS: Mapping[str, Callable[[_Config], dict[str, Any]]] = {
 
 
 def _head_dim(config: _Config) -> int | None:
-    """As set; Qwen3's class default; else none, which is the hidden size shared among the heads."""
+    """Size of a head: as set; Qwen3's class default; else none, which is the hidden size shared among the heads."""
     default = 128 if config.content["model_type"] == "qwen3" else None
     return default if config.get("head_dim") is None else config.size("head_dim")
 

@@ -1,7 +1,7 @@
 """Megatron-LM argument lists: shell scripts, the YAML of its functional tests, JSON.
 
-What has no setting of its own here and is Megatron's alone travels in ``backend.extra``; of that, what may change
-memory is named as well.
+Arguments without a setting of their own here that are Megatron's alone travel in ``backend.extra``; those of them that
+may change memory are named as well.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def _warmup(reader: Reader) -> int | None:
 
 
 def _cluster(reader: Reader) -> dict[str, Any]:
-    """What torchrun is told; a script that leaves it to variables leaves it open here too."""
+    """Settings from torchrun's arguments; a script that leaves them to variables leaves them open here too."""
     found = {
         "cluster.nodes": reader.arguments.get("nnodes"),
         "cluster.gpus_per_node": reader.arguments.get("nproc-per-node"),

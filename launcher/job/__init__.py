@@ -1,1 +1,1 @@
-"""The job: what is started on a node, as frozen data, and the torchrun command around a worker."""
+"""The job as frozen data: a node's command, files and environment, and the torchrun command around a worker."""

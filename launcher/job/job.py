@@ -1,4 +1,4 @@
-"""The translated job as data: what is started on a node, with which files and environment."""
+"""The translated job as data: the command that is started on a node, its files and its environment."""
 
 from __future__ import annotations
 

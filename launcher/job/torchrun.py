@@ -11,8 +11,8 @@ HOST = "{host}"
 PORT = "{port}"
 IS_HOST = "{is_host}"
 RENDEZVOUS = "{rendezvous}"
-"""Stand in argv for what only the node knows: the first host of the allocation, the job's port, whether this node is
-that host, and an id that differs for every allocation. ``launcher.submission.node`` puts them in."""
+"""Placeholders in argv for facts that only the node knows: the first host of the allocation, the job's port, 1 or 0 for
+whether this node is that host, and an id that differs for every allocation. ``launcher.submission.node`` fills them."""
 
 SAVING_S = 120
 """Seconds that ranks have for their last checkpoint once they are asked to stop; torchrun's own 30 cut large ones."""
@@ -49,7 +49,7 @@ def command(spec: RunSpec, python: str, program: Sequence[str], arguments: Seque
 
 
 def alone(argv: Sequence[str]) -> list[str]:
-    """What :func:`command` would start as each rank, without torchrun: interpreter, program and arguments."""
+    """One rank's part of the argv of :func:`command`, without torchrun: interpreter, program and arguments."""
     at = list(argv).index("--")
     return [argv[0], *(("-m",) if argv[at - 1] == "-m" else ()), *argv[at + 1 :]]
 

@@ -1,4 +1,4 @@
-"""What the estimate says, as frozen data in the shape of CONTRACT.md's ``launch check --json``."""
+"""What the estimate says, as frozen data in the shape of ``launch check --json`` (docs/contract.md)."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class MemoryTerm(NamedTuple):
     """Bytes of one pile on one rank; a tuple, since an estimate makes dozens of them.
 
     Attributes:
-        pile: The pile that the report adds it to.
+        pile: The pile of the report (docs/contract.md) that it is added to.
         moments: When it is alive.
         bytes: The value of the expression, and 0 where that is negative.
         what: What it is, in words.

@@ -1,4 +1,11 @@
-"""The pre-flight: all errors and warnings of a run, its memory, the verdict and the ways out, with nothing started."""
+"""The pre-flight: all errors and warnings of a run, its memory, the verdict and the ways out, with nothing started.
+
+First every rule is asked: general ones (``launcher.rules``, ``launcher.strategies``), then those of the model's family
+and of the backend. Only a run without errors is estimated, since formulas rest on degrees that divide. Each error's
+ways out are tried on the specification, and those that lead into another error are left out. The memory model gets
+family, strategies and backend as arguments (:func:`parts`), so that a measured framework that we do not launch can take
+the backend's place. The search for ways out judges neighbours by the same rules and by the smaller estimate ``needs``.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +35,14 @@ type Refinement = Callable[[RunSpec, MemoryEstimate], MemoryEstimate]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assessment:
-    """What is known about a run before it starts.
+    """The pre-flight's answer about one run.
 
     Attributes:
         spec: The run.
-        errors: Everything that is wrong with it; the rest is empty where there are any.
-        warnings: What runs but bites.
+        errors: All errors; the rest is empty where there are any.
+        warnings: Pitfalls of a valid run.
         estimate: The memory estimate; None for an invalid run.
-        verdict: Whether it fits.
+        verdict: The verdict on its memory.
         fixes: Changes with which it would fit, the cheapest first; only where it does not, or does so by the estimate's
             error alone.
         nearest: Where no change suffices, the one that comes nearest; it is not enough.
@@ -99,9 +106,9 @@ def _invalid(spec: RunSpec, found: tuple[ConfigError, ...], judgement: Judgement
 
 
 def errors(spec: RunSpec) -> tuple[ConfigError, ...]:
-    """Everything that is wrong with a run, each with the ways out that lead into no other error, if there are any.
+    """All errors of a run, each with the ways out that lead into no other error, if there are any.
 
-    What a backend or a family finds is left out where a general rule has found the same key, with the same ways out.
+    A finding of the backend or the family is left out where a general rule has one of the same key and ways out.
     """
     known = {error.path for error in broken_rules(spec)}
     if not known:
@@ -113,12 +120,12 @@ def errors(spec: RunSpec) -> tuple[ConfigError, ...]:
 
 
 def broken_rules(spec: RunSpec) -> Iterator[ConfigError]:
-    """What is wrong with a run, rule by rule, with every way out that a rule knows."""
+    """Errors of a run, rule by rule, with every way out that a rule knows."""
     return _found((*_general(), *_special(spec)), spec)
 
 
 def warnings(spec: RunSpec) -> tuple[ConfigError, ...]:
-    """What runs but bites, as far as the configuration alone shows it."""
+    """Pitfalls of a valid run, as far as the configuration alone shows them."""
     return _distinct(_found((*_general(), *_special(spec)), spec, "warnings"))
 
 
@@ -133,7 +140,7 @@ def broken_down(spec: RunSpec, estimate: MemoryEstimate) -> Breakdown:
 
 
 def parts(spec: RunSpec) -> dict[str, Any]:
-    """What reaches the memory model as arguments, so that it looks nothing up."""
+    """Arguments of the memory model for a run: family, strategies and backend, so that it looks nothing up."""
     return {
         "family": registry.load("families", spec.model.family),
         "strategies": _all("strategies"),

@@ -35,10 +35,10 @@ class Fix:
     Attributes:
         overrides: To be pasted behind the command line.
         spec: The run that they give.
-        peak_bytes: What the worst rank then needs, with context and communicators: the figure of the verdict.
-        excess_bytes: By how much device, host and disk are too small even so; 0 where it fits.
-        cost: What it costs, in words.
-        shortfall_by_moment: As the verdict has it: by how much each moment and place is too small.
+        peak_bytes: Bytes that the worst rank then needs, with context and communicators: the figure of the verdict.
+        excess_bytes: Bytes by which device, host and disk are too small even so; 0 where it fits.
+        cost: Its cost, in words.
+        shortfall_by_moment: As the verdict has it: bytes that each moment and place lacks.
     """
 
     overrides: tuple[str, ...]
@@ -55,7 +55,7 @@ class Fix:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """What a search found: fixes, or the neighbour that comes nearest and is not enough."""
+    """The result of a search: fixes, or the neighbour that comes nearest and is not enough."""
 
     found: tuple[Fix, ...] = ()
     nearest: Fix | None = None
@@ -106,7 +106,7 @@ type _Steps = tuple[_Step, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Try:
-    """Steps that lead to a valid run, and what that is as a fix."""
+    """Steps that lead to a valid run, and that run as a fix."""
 
     steps: _Steps
     fix: Fix
@@ -127,7 +127,7 @@ class _Tree:
         self.start = start
 
     def is_modest(self, fix: Fix) -> bool:
-        """Whether it asks for no more than a few times the GPUs, or a usual node of them."""
+        """True if it asks for no more than a few times the GPUs, or a usual node of them."""
         return fix.spec.gpus <= max(_NODE, _MODEST * self._spec.gpus)
 
     def variants(self, steps: _Steps, neighbour: Neighbour) -> tuple[Change, ...]:
@@ -185,7 +185,7 @@ def _alone(tree: _Tree) -> tuple[dict[Neighbour, _Try | None], dict[Neighbour, F
 
 
 def _is_useful(tree: _Tree, try_: _Try) -> bool:
-    """Whether a change helps where memory lacks, or makes another change possible as more ranks do for sharding.
+    """True if a change helps where memory lacks, or makes another change possible as more ranks do for sharding.
 
     That the peak at another moment hides its help is no reason to leave it out: the other half of a pair may end that.
     """
@@ -242,7 +242,7 @@ def _until(tries: Iterable[_Try], tree: _Tree) -> Iterator[_Try]:
 def _in_order(
     tree: _Tree, enough: Collection[Neighbour], both: Sequence[Fix], alone: Mapping[Neighbour, Fix]
 ) -> tuple[Fix, ...]:
-    """Single changes that are enough, pairs, and the rest; what takes many GPUs only where there is little else."""
+    """Single changes that are enough, pairs, and the rest; those with many GPUs only where there is little else."""
     first = [fix for neighbour, fix in alone.items() if neighbour in enough]
     last = [fix for neighbour, fix in alone.items() if neighbour not in enough]
     fits = list({fix.overrides: fix for fix in (*first, *both, *last)}.values())
@@ -252,7 +252,7 @@ def _in_order(
 
 
 def _chain(tree: _Tree, useful: Iterable[Neighbour], tried: Iterable[_Try | None], most: int | None) -> _Try | None:
-    """From the best so far, take what lowers the excess most, again and again, until it fits or nothing helps.
+    """From the best so far, take the change that lowers the excess most, until the run fits or nothing helps.
 
     ``most`` are the GPUs that it may take; None is any number.
     """

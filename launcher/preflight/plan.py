@@ -47,6 +47,7 @@ def translate(spec: RunSpec, *, python: str) -> Job:
     if spec.script is not None:
         argv = torchrun.command(spec, python, (spec.script,), spec.script_args)
         job = replace(job, argv=argv, worker_argv=spec.script_args)
+    # Later ones win: the backend knows more than we do here, and the user more than either.
     environment = {**_common_environment(spec), **job.environment, **spec.cluster.environment}
     return replace(job, environment=environment, pass_environment=spec.cluster.pass_environment)
 

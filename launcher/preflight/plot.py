@@ -43,7 +43,7 @@ COLOURS: dict[Pile, str] = {
     "communicators": "#b3b3b3",
     "fragmentation": "#f4f4f4",
 }
-"""States blue, activations orange, buffers green, what the libraries take grey."""
+"""States blue, activations orange, buffers green, memory of the libraries grey."""
 
 _CAPACITY, _INK = "#b3261e", "#222222"
 _OFF_SCALE = 8
@@ -54,7 +54,7 @@ _LABELLED_SHARE = 0.035
 
 
 def check_path(path: Path) -> None:
-    """Say at once that a figure cannot be made.
+    """Refuse a figure that cannot be made, before anything is computed.
 
     Raises:
         ConfigErrors: The suffix names no format, or matplotlib is not installed.
@@ -175,7 +175,7 @@ def _capacity(panel: Axes, assessment: Assessment, unit: int, top: float, *, lab
 
 
 def _needed(panel: Axes, assessment: Assessment, place: int, unit: int) -> None:
-    """What the verdict rests on, beside the column of the peak: ``needed`` and its error band."""
+    """Draw ``needed`` and its error band, on which the verdict rests, beside the column of the peak."""
     peak, outside = _peak(assessment), _outside(assessment)
     low, needed, high = ((size + outside) / unit for size in (peak.low_bytes, peak.needed_bytes, peak.high_bytes))
     panel.errorbar(
@@ -217,7 +217,7 @@ def _phase_name(column: Column, staged: bool) -> str:
 
 
 def _dark(colour: str) -> bool:
-    """Whether white text reads better on a colour: its luminance by ITU-R BT.601 is below the middle."""
+    """True if white text reads better on a colour: its luminance by ITU-R BT.601 is below the middle."""
     red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
     return 0.299 * red + 0.587 * green + 0.114 * blue < 140
 

@@ -1,4 +1,9 @@
-"""The page of ``launch check --plot FILE.html``: one file with the figure and its numbers, which loads nothing."""
+"""The page of ``launch check --plot FILE.html``: one file with the figure and its numbers, which loads nothing.
+
+The figure is the SVG of ``launcher.preflight.plot``, put in as it is. Tables beside it give the same piles in numbers,
+then the formulas and sources of the peak, then the ways out. All text is escaped, since names of models and paths are
+the user's or a recipe's.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""The answer of the pre-flight: as the document of ``launch check --json``, and as text for a terminal."""
+"""The answer of the pre-flight: as the document of ``launch check --json``, and as text for a terminal.
+
+Both are made from one :class:`Assessment` and hold the same numbers. The document has every key of docs/contract.md in
+any case, null where an invalid run has no answer. The text is filled to the terminal's width, overrides excepted: these
+are to be pasted.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +48,7 @@ def invalid_as_json(errors: Iterable[ConfigError], warnings: Iterable[ConfigErro
 
 
 def as_json(assessment: Assessment) -> dict[str, Any]:
-    """The document of CONTRACT.md."""
+    """The document of ``launch check --json`` (docs/contract.md)."""
     spec, estimate = assessment.spec, assessment.estimate
     if estimate is None:
         return invalid_as_json(assessment.errors, assessment.warnings)
@@ -164,7 +169,7 @@ def _verdict(assessment: Assessment, estimate: MemoryEstimate) -> str:
 
 
 def _borrowed(band: Band) -> str:
-    """Whose runs a band is of, where it is not of the framework's own."""
+    """Text that names the runs of a band, where they are not of the framework's own."""
     if band.runs_on is not None:
         return f", that of {band.rows} runs of {band.whose}, which is {band.runs_on} too"
     return f", as wide as that of {band.whose}: too few runs of this kind were measured"

@@ -1,4 +1,9 @@
-"""What stands between a valid run and this machine: its GPUs, missing packages, missing data."""
+"""Obstacles between a valid run and this machine: its GPUs, missing packages, missing data.
+
+They are no part of the rules: ``check`` judges a run for any machine, ``run`` also asks whether this one can start it.
+Packages are looked for without being imported, and of data only names, sizes and the start of a text are read. A Slurm
+job runs elsewhere, so for it missing files are warnings (:func:`not_seen_here`), never errors.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +26,7 @@ _ADAPTERS = {"lora": ("peft",), "qlora": ("peft", "bitsandbytes")}
 
 
 def obstacles(spec: RunSpec, machine: Machine) -> list[ConfigError]:
-    """Why this machine cannot start the run, all reasons at once. A Slurm job runs elsewhere and has none here."""
+    """Errors of a run that this machine cannot start, all at once. A Slurm job runs elsewhere and has none here."""
     if spec.cluster.kind != "local":
         return []
     return [*_hardware(spec, machine), *_packages(spec), *_data(spec), *_folders(spec), *_of_the_backend(spec)]
@@ -92,7 +97,7 @@ def _data(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _is_binary(path: Path) -> bool:
-    """Whether the start of a file cannot be UTF-8; the worker reads, and judges, all of it."""
+    """True if the start of a file cannot be UTF-8; the worker reads, and judges, all of it."""
     with path.open("rb") as file:
         start = file.read(_LOOKED_AT)
     try:
@@ -114,7 +119,7 @@ def _folders(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def not_seen_here(spec: RunSpec) -> Iterator[ConfigError]:
-    """What the run names and this machine has not: a warning, since the nodes of a queue may have disks of their own.
+    """Files that the run names and this machine lacks: a warning, since the nodes of a queue may have their own disks.
 
     Only names are looked up, no pattern is followed and nothing is read: a check answers at once, whatever it is given.
     """

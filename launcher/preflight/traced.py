@@ -1,4 +1,10 @@
-"""``check --engine trace``: the workers' own code under fake tensors, in a process of its own."""
+"""``check --engine trace``: the workers' own code under fake tensors, in a process of its own.
+
+Planning imports no torch, so the trace is a program (``python -m launcher.worker.trace``) that reads a ``spec.json``
+and leaves a report. Its allocated, needed and reserved bytes, phases and piles take the place of the formulas'.
+Allocations that fake tensors do not see stay the formulas': libraries' workspaces, context, communicators, host memory,
+disk; so does the width of the error band, moved to the trace's numbers.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +37,7 @@ _CACHE_PILES = ("workspace",)
 def traced(
     spec: RunSpec, formula: MemoryEstimate, *, python: str = sys.executable, rank: int | None = None
 ) -> MemoryEstimate:
-    """The estimate with what the trace of a rank says in the formula's place.
+    """The estimate with the trace of a rank in the formula's place.
 
     Host memory, disk, the number of parameters, libraries' workspaces, context and communicators stay the formula's.
 
@@ -131,17 +137,17 @@ def _peak(formula: Peak, phase: Phase, allocated: int, needed: int, reserved: in
 
 
 def _phases(traced_phases: dict[str, int], formula: MemoryEstimate, extra: int) -> dict[Phase, int]:
-    """A checkpoint is not traced: what it takes above the state between two steps is the formula's."""
+    """Peaks by phase; a checkpoint is not traced, so that its phase is the formula's."""
     return {
         phase: traced_phases[phase] + extra if phase in traced_phases else formula.phases[phase] for phase in PHASES
     }
 
 
 def _piles(report: dict[str, Any], allocated: int) -> list[PileBytes]:
-    """The piles of the report, rounded so that they sum to what is allocated."""
+    """The piles of the report, rounded so that they sum to the allocated bytes."""
     found = {cast("Pile", name): int(size) for name, size in report["piles"].items()}
     largest = max(found, key=lambda pile: found[pile])
-    found[largest] += allocated - sum(found.values())
+    found[largest] += allocated - sum(found.values())  # Extrapolated piles are rounded one by one.
     return [_pile(pile, size) for pile, size in found.items()]
 
 

@@ -1,4 +1,10 @@
-"""Whether a run fits: its estimate against the device, the host and the disk."""
+"""The verdict on a run: its estimate against the device, the host and the disk.
+
+The device is compared with the error band around ``needed``: it does not fit where even the lower end is above the
+capacity, it is tight where the capacity lies within the band. Host memory and disk have no band. A capacity that is
+unknown refuses nothing. For the search for ways out a verdict also says what is lacking at each moment of a step: a
+change that helps at any such moment may be half of an answer.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +20,7 @@ from launcher.units import gib
 type VerdictName = Literal["fits", "tight", "does_not_fit", "invalid"]
 
 _CROWDED = 0.5
-"""Share of the device that whole copies of the model states may take before DDP is said to bite."""
+"""Share of the device that whole copies of the model states may take before DDP gets a warning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,15 +34,15 @@ class Shortage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The answer in one word, and what it rests on.
+    """The answer in one word, and the figures that it rests on.
 
     Attributes:
         name: ``tight`` is a fit within the estimate's error band.
         used_bytes: ``needed`` with context and communicators on the worst rank; None for an invalid run.
-        capacity_bytes: What a rank may use; None is unknown, and then nothing is refused.
-        shortages: What is too small; empty unless it does not fit.
-        shortfall_by_moment: By how much the device is too small at each moment, then the host and the disk; negative
-            where there is room.
+        capacity_bytes: Bytes that a rank may use; None is unknown, and then nothing is refused.
+        shortages: The places that are too small; empty unless it does not fit.
+        shortfall_by_moment: Bytes that the device lacks at each moment, then host and disk; negative where there is
+            room.
     """
 
     name: VerdictName
@@ -47,20 +53,20 @@ class Verdict:
 
     @property
     def headroom_bytes(self) -> int | None:
-        """What is left on the worst rank's device; negative where it does not fit, None where that is unknown."""
+        """Bytes left on the worst rank's device; negative where it does not fit, None where that is unknown."""
         if self.used_bytes is None or self.capacity_bytes is None:
             return None
         return self.capacity_bytes - self.used_bytes
 
     @property
     def excess_bytes(self) -> int:
-        """By how much the places are too small together; a device also where it is so within the estimate's error."""
+        """Bytes that all places lack together; a device also where it lacks them within the estimate's error."""
         elsewhere = sum(s.used_bytes - s.capacity_bytes for s in self.shortages if s.place != "device")
         return elsewhere + max(0, -(self.headroom_bytes or 0))
 
     @property
     def fits(self) -> bool:
-        """Whether the run may start: ``tight`` counts as fitting."""
+        """True if the run may start: ``tight`` counts as fitting."""
         return self.name in ("fits", "tight")
 
 
@@ -68,7 +74,7 @@ INVALID = Verdict(name="invalid")
 
 
 def judge(spec: RunSpec, needs: Needs) -> Verdict:
-    """Compare what a run needs with what there is.
+    """Compare the needs of a run with the capacities.
 
     The device decides by the band around ``needed``, with context and communicators added at both ends: above the
     capacity as a whole it does not fit, across it it is tight. Host and disk have no band.
@@ -101,7 +107,7 @@ def _shortages(spec: RunSpec, needs: Needs) -> Iterator[Shortage]:
 
 
 def _shortfall_by_moment(spec: RunSpec, needs: Needs) -> tuple[int, ...]:
-    """See :class:`Verdict`; 0 where the capacity is unknown."""
+    """Bytes that each moment, the host and the disk lack (:class:`Verdict`); 0 where a capacity is unknown."""
     capacity, disk = spec.rank_memory_bytes, needs.disk
     device = (0,) if capacity is None else tuple(used - capacity for used in needs.moments)
     kept = 0 if disk.capacity_bytes is None else disk.kept_bytes - disk.capacity_bytes
@@ -109,7 +115,7 @@ def _shortfall_by_moment(spec: RunSpec, needs: Needs) -> tuple[int, ...]:
 
 
 def _host_shortfall(spec: RunSpec, needs: Needs) -> int:
-    """On the CPU the devices are the host: only what is offloaded beside them is another fact."""
+    """Bytes that a node's host lacks. On the CPU the devices are the host: only offloaded bytes come beside them."""
     inside = spec.cluster.gpus_per_node * needs.peak.device_bytes if spec.hardware.device == "cpu" else 0
     capacity = needs.host.capacity_bytes
     return 0 if capacity is None else needs.host.bytes_per_node - max(capacity, inside)

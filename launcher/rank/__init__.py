@@ -1,1 +1,1 @@
-"""What one rank of one pipeline stage holds, counted: shares, weights, saved tensors and number formats."""
+"""One rank of one pipeline stage, counted: shares, weights, saved tensors and number formats."""

@@ -1,7 +1,8 @@
-"""What an adapter makes of a model: frozen weights, low-rank matrices beside some of them, other saved tensors.
+"""A model beside an adapter: frozen weights, low-rank matrices beside some of them, other saved tensors.
 
 LoRA (arXiv:2106.09685) as ``peft`` wraps it: ``base(x) + B(A(dropout(x)))``. The base, its norms, the embedding and the
-output projection are frozen, so that what only their weights' gradients need is not saved.
+output projection are frozen, so tensors that only their weights' gradients need are not saved. The functions here take
+the rows of a block that is trained as a whole and leave those that are still needed, then add the adapter's own.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def weights(block: Sequence[Weight], adapter: AdapterSpec) -> list[Weight]:
 
 
 def frozen(outside: Sequence[Weight], adapter: AdapterSpec) -> list[Weight]:
-    """The weights around the blocks: frozen beside an adapter, and never quantised."""
+    """The weights outside the blocks: frozen beside an adapter, and never quantised."""
     return [replace(weight, frozen=adapter.name != "none") for weight in outside]
 
 
@@ -49,17 +50,17 @@ def matrices(weight: Weight, rank: int) -> tuple[Weight, Weight]:
 def saved(
     rows: Sequence[SavedTensor], block: Sequence[Weight], spec: RunSpec, engine: EngineTraits, *, first: bool
 ) -> tuple[SavedTensor, ...]:
-    """The rows that are left of a block's beside an adapter, and the adapter's own.
+    """Tensors that a block saves beside an adapter, and the adapter's own.
 
-    In the model's first block nothing needs a gradient, and nothing is saved, before the first adapted linear. What is
-    parallel to that linear is counted all the same: a gate beside an adapted up-projection.
+    In the model's first block nothing needs a gradient, and nothing is saved, before the first adapted linear. Tensors
+    parallel to that linear are counted all the same: a gate beside an adapted up-projection.
 
     Args:
-        rows: What the block saves where all of it is trained.
+        rows: Tensors that the block saves where all of it is trained.
         block: Its weights.
         spec: The run.
         engine: The engine.
-        first: Whether it is the model's first block.
+        first: True for the model's first block.
     """
     adapter = spec.adapter
     if adapter.name == "none":
@@ -80,7 +81,7 @@ def backward_extra(
 
     Args:
         rows: The gradients inside a block that is trained.
-        saved_if_trained: What such a block saves.
+        saved_if_trained: Tensors that such a block saves.
         block: Its weights.
         spec: The run.
     """
@@ -96,7 +97,7 @@ def backward_extra(
 
 
 def after_blocks(rows: Sequence[SavedTensor], spec: RunSpec) -> tuple[SavedTensor, ...]:
-    """What is kept after the last block; the frozen output projection keeps its input only to compute it in chunks."""
+    """Tensors saved after the last block; the frozen output projection saves its input only for a chunked loss."""
     if spec.adapter.name == "none":
         return tuple(rows)
     names = frozenset(() if spec.train.loss == "full" else ("lm_head",))
@@ -110,15 +111,15 @@ def _after(rows: Sequence[SavedTensor], names: frozenset[str]) -> Sequence[Saved
 
 
 def _needed(row: SavedTensor, names: frozenset[str], *, reads: bool) -> bool:
-    """Whether more than the gradients of frozen weights needs it; after dropout an adapter reads its own copy."""
+    """True if more than the gradients of frozen weights needs it; after dropout an adapter reads its own copy."""
     return not row.only_readers or (reads and bool(names.intersection(row.readers)))
 
 
 def _own(weight: Weight, adapter: AdapterSpec, engine: EngineTraits) -> Iterator[SavedTensor]:
-    """What one adapter saves: ``r`` between its two matrices; with dropout its input and a mask.
+    """Tensors that one adapter saves: ``r`` between its two matrices; with dropout its input and a mask.
 
     Under autocast ``peft`` casts its input to the fp32 of its parameters and autocast back, so that it is a copy.
-    Unsloth's kernels compute the adapter again in backward from what dropout left of its input, with no mask.
+    Unsloth's kernels compute the adapter again in backward from its input after dropout, with no mask.
     """
     inputs, size = weight.shape[1], engine.size
     if engine.fused_adapters:

@@ -1,4 +1,9 @@
-"""The elements of one rank, of its blocks by kind and of what stands around them; kept, since many runs share them."""
+"""Elements of one rank: of its blocks by kind, and of the parameters outside the blocks.
+
+Blocks of one kind are equal, so one of each is counted and multiplied. Counts depend on the model, the adapter and the
+rank's :class:`ShardRule` alone, which many runs of a sweep and all neighbours in a search for ways out share: they are
+kept in caches by these arguments, and that is why models, families and rules are hashable.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +21,7 @@ from launcher.spec import AdapterSpec, ModelSpec, RunSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EqualBlocks:
-    """Equal blocks: the family's word, one of their layers, how many they are and the elements of one."""
+    """Equal blocks: the family's word, one of their layers, their number and the elements of one."""
 
     name: str
     layer: int
@@ -26,7 +31,7 @@ class EqualBlocks:
 
 @dataclass(frozen=True, kw_only=True)
 class RankCounts:
-    """The elements of one rank."""
+    """Counts of elements of one rank, by the place of the weights in the model."""
 
     blocks: tuple[EqualBlocks, ...]
     embedding: WeightCounts
@@ -34,29 +39,29 @@ class RankCounts:
 
     @cached_property
     def root(self) -> WeightCounts:
-        """What stands around the blocks."""
+        """Elements of the parameters outside the blocks: embedding and head."""
         return self.embedding + self.head
 
     @cached_property
     def all_blocks(self) -> WeightCounts:
-        """All blocks of the rank."""
+        """Elements of all blocks of the rank."""
         return total(alike.elements.times(alike.count) for alike in self.blocks)
 
     @cached_property
     def everything(self) -> WeightCounts:
-        """Blocks and root."""
+        """Elements of all parameters of the rank."""
         return self.all_blocks + self.root
 
     @cached_property
     def largest_block(self) -> WeightCounts:
-        """The block with the most elements."""
+        """Elements of the block that has most."""
         return max(
             (alike.elements for alike in self.blocks), key=lambda elements: elements.whole, default=WeightCounts()
         )
 
     @cached_property
     def layers(self) -> int:
-        """Blocks on this rank."""
+        """Number of blocks on this rank."""
         return sum(alike.count for alike in self.blocks)
 
 
@@ -70,7 +75,17 @@ def count_rank(
     ends: tuple[bool, bool],
     cut: ShardRule,
 ) -> RankCounts:
-    """What one rank holds; ``kinds`` as :func:`kinds_of` gives them, ``ends``: whether embedding and head."""
+    """Count one rank's elements.
+
+    Args:
+        family: The model's family.
+        model: The model.
+        adapter: The adapter.
+        vocabulary: Rows of the token table, padded.
+        kinds: The rank's blocks, as :func:`kinds_of` gives them.
+        ends: True if the rank has the embedding, and True if it has the head.
+        cut: The rank's part of each weight.
+    """
     table, head = family.embedding(model, vocabulary), list(family.head(model, vocabulary))
     of_table = replace(cut, tensor=cut.embedding)
     if not ends[0] and model.tie_word_embeddings:
@@ -95,7 +110,7 @@ def count_rank(
 def kinds_of(
     family: Family, model: ModelSpec, layers: tuple[int, ...], *, first_apart: bool
 ) -> tuple[tuple[str, int, int], ...]:
-    """Of each kind of block its name, one of its layers, the same on every rank, and how many there are.
+    """Each kind of block: its name, one of its layers, the same on every rank, and the number of its blocks.
 
     Beside an adapter the model's first block is a kind of its own.
     """

@@ -1,4 +1,4 @@
-"""What of an engine's implementation the formulas outside of its own overheads depend on."""
+"""Traits of an engine's implementation that formulas outside of its own overheads depend on."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class LogitsBytes:
 
     Attributes:
         output: When the output projection has made them.
-        loss: At the fullest of the loss's forward pass.
-        backward: At the fullest of its backward pass.
-        source: Where the loss is written down.
+        loss: At the peak of the loss's forward pass.
+        backward: At the peak of its backward pass.
+        source: File or trace that shows it.
     """
 
     output: int | Fraction
@@ -26,32 +26,32 @@ class LogitsBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineTraits:
-    """What of the engine's implementation the formulas outside of its own overheads depend on.
+    """Traits of the engine's implementation that formulas outside of its own overheads depend on.
 
     Attributes:
         library: Whose modules run: Hugging Face ``transformers`` or Megatron-core.
         size: Bytes of an element of the compute format.
         residual_size: Bytes of an element of the residual stream; 4 under autocast.
-        autocast: Whether each linear casts its own input, and weights are cast on use.
+        autocast: True if each linear casts its own input, and weights are cast on use.
         sequence_length: Keys that a query meets, for attention that stores its scores.
-        scores: Whether attention stores its scores.
+        scores: True if attention stores its scores.
         softmax_size: Bytes of an element of the saved softmax over the scores, where it is not the compute format's.
-        attention_copy: Whether attention's output is kept twice, in the layouts of its kernel and of the block.
-        expert_outputs: Whether the outputs of routed experts are kept.
-        cpu: Whether the kernels are those of the CPU.
+        attention_copy: True if attention's output is kept twice, in the layouts of its kernel and of the block.
+        expert_outputs: True if the outputs of routed experts are kept.
+        cpu: True if the kernels are those of the CPU.
         vocabulary_multiple: The vocabulary is padded to a multiple of it.
-        shard_rows: Whether shards are cut by rows of each tensor (FSDP2), or from one flat buffer.
-        gradients_stay: Whether gradient buffers live from the first step to the last.
-        grouped_experts: Whether routed experts run in grouped products, all at once, or in a loop.
-        partition_buffer: Whether the gradients of a rank's shard are put into a buffer, which its backend counts.
+        shard_rows: True if shards are cut by rows of each tensor (FSDP2), False if from one flat buffer.
+        gradients_stay: True if gradient buffers live from the first step to the last.
+        grouped_experts: True if routed experts run in grouped products, all at once; False if in a loop.
+        partition_buffer: True if the gradients of a rank's shard are put into a buffer, which its backend counts.
         optimizer: How the step is computed: one kernel, or torch's lists or loop with their temporaries.
-        whole_embedding: Whether every tensor parallel rank holds the whole token embedding, and a tied projection.
-        vocabulary_parallel: Whether the loss works on the rank's own part of the vocabulary.
-        fused_norm: Whether RMSNorm is one kernel, which saves its input as it is and the reciprocal deviation.
+        whole_embedding: True if every tensor parallel rank holds the whole token embedding, and a tied projection.
+        vocabulary_parallel: True if the loss works on the rank's own part of the vocabulary.
+        fused_norm: True if RMSNorm is one kernel, which saves its input as it is and the reciprocal deviation.
         key_heads: Heads that keys and values are copied to before attention; None are the model's own.
-        fused_adapters: Whether an adapter's matrices and their linear layer are one operation (Unsloth's kernels).
-        logits: What the full loss holds; None is torch's cross entropy on an fp32 copy.
-        master_size: Bytes of an element of the master copy, where only what the parameters lack of it is kept.
+        fused_adapters: True if an adapter's matrices and their linear layer are one operation (Unsloth's kernels).
+        logits: Bytes of the full loss; None is torch's cross entropy on an fp32 copy.
+        master_size: Bytes of an element of the master copy, where only the bits that the parameters lack are kept.
     """
 
     library: Literal["transformers", "megatron"]

@@ -1,4 +1,4 @@
-"""What a model family tells the memory model; a family is a module of ``launcher.families``."""
+"""The protocol between a model family and the memory model; a family is a module of ``launcher.families``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Family(Protocol):
     """A module of ``launcher.families``: pure functions, whose answers are kept by the module and the model."""
 
     def __hash__(self) -> int:
-        """A module's own."""
+        """Hash of the module itself."""
         ...
 
     def embedding(self, model: ModelSpec, vocabulary: int) -> Sequence[Weight]:
@@ -30,21 +30,21 @@ class Family(Protocol):
         ...
 
     def kind(self, model: ModelSpec, layer: int) -> str:
-        """Blocks of the same kind are equal."""
+        """Name of a block's kind: blocks of the same kind are equal."""
         ...
 
     def saved(self, model: ModelSpec, layer: int, engine: EngineTraits) -> Sequence[SavedTensor]:
-        """What the forward pass of one block keeps."""
+        """Tensors that the forward pass of one block saves."""
         ...
 
     def after_blocks(self, model: ModelSpec, engine: EngineTraits) -> Sequence[SavedTensor]:
-        """What is kept between the last block and the output projection."""
+        """Tensors saved between the last block and the output projection."""
         ...
 
     def backward_extra(self, model: ModelSpec, layer: int, engine: EngineTraits) -> Sequence[SavedTensor]:
-        """What the backward pass of one block adds at its fullest, beyond what the forward pass kept."""
+        """Tensors that the backward pass of one block adds at its peak, beyond those that the forward pass saved."""
         ...
 
     def first_norm_backward(self, model: ModelSpec, engine: EngineTraits) -> Sequence[SavedTensor]:
-        """All that is alive at the end of the backward pass of one block, in its first norm."""
+        """Tensors alive at the end of the backward pass of one block, in its first norm."""
         ...

@@ -1,4 +1,4 @@
-"""What a ``precision`` means once a backend has been chosen; the memory model and the translation read the same one."""
+"""The meaning of ``precision`` for a chosen backend; the memory model and the translation read the same one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Dtypes:
         master: A second, wider copy of the parameters for the optimizer; ``None`` where the parameters are that copy.
         optimizer_states: Adam's two moments.
         reduce: The collective that averages the gradients.
-        autocast: Whether ``torch.autocast`` casts each weight on use, in place of a cast of whole shards.
+        autocast: True if ``torch.autocast`` casts each weight on use, in place of a cast of whole shards.
     """
 
     parameters: Dtype

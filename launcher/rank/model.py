@@ -1,6 +1,8 @@
-"""What a rank holds, counted: elements of its weights and of their shards, tokens, bytes that a block saves.
+"""A rank, counted: elements of its weights and of their shards, tokens, bytes that a block saves.
 
-``memory`` and the backends' overheads read it; neither looks at a family or a strategy again.
+:func:`rank_model` joins the fold of the strategies (:class:`RankView`), the family's weights and saved tensors, the
+backend's number formats and traits, and an adapter. ``memory`` and the backends' overheads read the result; neither
+looks at a family or a strategy again.
 """
 
 from __future__ import annotations
@@ -34,10 +36,10 @@ class BlockKind:
         name: The family's word for them.
         count: How many of them the rank holds.
         elements: Elements of one.
-        saved_if_trained: What the forward pass of one keeps for one micro-batch where all of it is trained.
-        saved: What it keeps in this run.
-        backward_extra: What its backward pass adds at its fullest.
-        first_norm_backward: What is left at its end.
+        saved_if_trained: Tensors that the forward pass of one saves for one micro-batch where all of it is trained.
+        saved: Tensors that it saves in this run.
+        backward_extra: Tensors that its backward pass adds at its peak.
+        first_norm_backward: Tensors alive at the end of its backward pass, in its first norm.
     """
 
     name: str
@@ -56,10 +58,10 @@ class RankModel:
     Attributes:
         spec: The run.
         view: The rank's shares.
-        dtypes: What the precision means for the backend.
+        dtypes: The number formats of the backend's meaning of the precision.
         engine: The implementation that runs.
         blocks: The kinds of blocks that it holds.
-        after_blocks: What is kept after the last block, where the rank has the head.
+        after_blocks: Tensors saved after the last block, where the rank has the head.
         counts: The elements of all of it.
         tokens: Tokens of one micro-batch on this rank.
         vocabulary: The padded vocabulary, whole.
@@ -77,42 +79,42 @@ class RankModel:
 
     @property
     def embedding(self) -> WeightCounts:
-        """What stands before the blocks."""
+        """Elements of the parameters before the blocks."""
         return self.counts.embedding
 
     @property
     def head(self) -> WeightCounts:
-        """What stands after the blocks, a tied output projection's copy on another stage included."""
+        """Elements of the parameters after the blocks, with a tied token table's copy on another stage."""
         return self.counts.head
 
     @property
     def root(self) -> WeightCounts:
-        """What stands around the blocks."""
+        """Elements of the parameters outside the blocks: embedding and head."""
         return self.counts.root
 
     @property
     def all_blocks(self) -> WeightCounts:
-        """All blocks of the rank."""
+        """Elements of all blocks of the rank."""
         return self.counts.all_blocks
 
     @property
     def elements(self) -> WeightCounts:
-        """Everything that the rank holds."""
+        """Elements of all parameters of the rank."""
         return self.counts.everything
 
     @property
     def largest_block(self) -> WeightCounts:
-        """The block with the most elements."""
+        """Elements of the block that has most."""
         return self.counts.largest_block
 
     @property
     def layers(self) -> int:
-        """Blocks on this rank."""
+        """Number of blocks on this rank."""
         return self.counts.layers
 
     @property
     def cuda(self) -> bool:
-        """Whether the rank is a GPU."""
+        """True if the rank is a GPU."""
         return self.spec.hardware.device == "cuda"
 
     def compute_parameters(self, counts: WeightCounts) -> int | Fraction:
@@ -154,7 +156,7 @@ def _shares(
 
 
 def rank_model(spec: RunSpec, view: RankView, family: Family, dtypes: Dtypes, engine: EngineTraits) -> RankModel:
-    """Count what a rank holds."""
+    """Count a rank: its weights, its tokens, and the tensors that its blocks save."""
     model, ends = spec.model, (view.embedding, view.head)
     vocabulary = padded(model.vocab_size, engine.vocabulary_multiple)
     kinds = kinds_of(family, model, view.layers, first_apart=spec.adapter.name != "none")
@@ -197,6 +199,6 @@ def _kind(spec: RunSpec, family: Family, engine: EngineTraits, alike: EqualBlock
 def _rows(
     family: Family, model: ModelSpec, layer: int, engine: EngineTraits
 ) -> tuple[tuple[SavedTensor, ...], tuple[SavedTensor, ...], tuple[SavedTensor, ...]]:
-    """What a block makes, what its backward pass adds and what is left at its end."""
+    """Tensors that a block saves, that its backward pass adds, and that are left at the end of that pass."""
     saved, backward_extra = family.saved(model, layer, engine), family.backward_extra(model, layer, engine)
     return tuple(saved), tuple(backward_extra), tuple(family.first_norm_backward(model, engine))

@@ -1,4 +1,4 @@
-"""What per-operator selective checkpointing keeps of a block, as ``launcher/worker/model/recompute.py`` does it."""
+"""Tensors that per-operator selective checkpointing keeps of a block (``launcher/worker/model/recompute.py``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Elements of a group of weights on one rank: all of its model-parallel part, and the shards that it keeps."""
+"""Elements of a group of weights on one rank: all of its model-parallel part, and the shards that it keeps.
+
+Each weight is cut twice: by tensor and expert parallelism, which splits one dimension, and then by ZeRO or FSDP, whose
+shards are rows of each tensor (FSDP2) or parts of one flat buffer. Either is rounded up, as the rank with most has it.
+A :class:`WeightCounts` holds every count that some formula needs, since a group of weights is counted once and read
+often; groups are joined by sums, maxima and, where order matters, one after the other.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +73,7 @@ class WeightCounts:
         return total((self, other))
 
     def times(self, count: int) -> WeightCounts:
-        """So many equal groups."""
+        """Counts of ``count`` equal groups together."""
         if not count:
             return WeightCounts()
         sizes = zip(_OF_SEVERAL.items(), _read(self), strict=True)
@@ -81,12 +87,12 @@ def total(parts: Iterable[WeightCounts]) -> WeightCounts:
 
 
 def _last(numbers: Iterable[int]) -> int:
-    """The last that is not 0."""
+    """The last number that is not 0; 0 without one."""
     return next(filter(None, reversed(tuple(numbers))), 0)
 
 
 def _joined(tuples: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
-    """One after the other."""
+    """The tuples joined, one after the other."""
     return tuple(chain.from_iterable(tuples))
 
 
@@ -97,24 +103,24 @@ _OF_SEVERAL: dict[str, Callable[[Iterable[Any]], Any]] = {
     "last_trained": _last,
     "matrices": _joined,
 }
-"""How each count of several groups follows from those of each."""
+"""The function that joins each count of several groups."""
 
 _read = attrgetter(*_OF_SEVERAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardRule:
-    """How a rank's part of a weight is cut out of it.
+    """The rule by which a rank's shard of a weight follows from its shape.
 
     Attributes:
         tensor: Its share of every split weight.
         embedding: Its share of the token embedding.
         experts: Its share of the routed experts of a layer.
         expert_tensor: Its share of each of those experts.
-        states: What it keeps of its dense parameters, their gradients and optimizer states.
+        states: Its shares of its dense parameters, their gradients and optimizer states.
         expert_states: The same for its routed experts.
-        joined: Whether one tensor holds all experts of a layer.
-        rows: Whether shards are cut by rows of each tensor, or from one flat buffer.
+        joined: True if one tensor holds all experts of a layer.
+        rows: True if shards are cut by rows of each tensor, False if from one flat buffer.
     """
 
     tensor: Fraction
@@ -128,7 +134,7 @@ class ShardRule:
 
 
 def shard_rule(view: RankView, engine: EngineTraits) -> ShardRule:
-    """The cut of one rank."""
+    """The shard rule of one rank."""
     return ShardRule(
         tensor=view.tensor,
         embedding=ONE if engine.whole_embedding else view.tensor,

@@ -1,4 +1,4 @@
-"""The tensors of a model: its weights and what its blocks save, each with how it is split among ranks."""
+"""The tensors of a model: its weights and those that its blocks save, each with its split among ranks."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Weight:
         name: As in the checkpoint of the model, without the layer's prefix.
         shape: Rows first, as ``torch.nn.Linear`` holds it.
         split: ``replicated`` on every tensor-parallel rank, or split over the ``tensor`` or the ``expert`` ranks.
-        copies: How many there are: the routed experts of a layer.
+        copies: Number of equal tensors: the routed experts of a layer.
         dimension: The dimension that tensor parallelism splits.
-        frozen: Whether it is not trained.
-        quantised: Whether it is held in 4 bits.
+        frozen: True if it is not trained.
+        quantised: True if it is held in 4 bits.
     """
 
     name: str
@@ -46,18 +46,18 @@ class SavedTensor:
     """A tensor that the forward pass of a block keeps for its backward pass.
 
     Attributes:
-        name: What it is.
+        name: Its name, for readers.
         bytes: Bytes for one token.
         share: Which ranks share it: ``token`` is whole on every tensor-parallel rank, ``residual`` is split by
             Megatron's sequence parallelism, ``tensor`` by tensor parallelism; the bytes of ``routed`` ones are those
             of one token sent to one expert.
         part: The module that it belongs to, for selective recomputation.
-        kept_by_selective: Whether per-operator selective checkpointing keeps it.
+        kept_by_selective: True if per-operator selective checkpointing keeps it.
         output_of: The linear layer whose output it is, where that matters.
-        in_forward_peak: Whether it is alive at the fullest moment of a forward pass that saves nothing.
-        last: Whether the block's last operation made it.
+        in_forward_peak: True if it is alive at the peak of a forward pass that saves nothing.
+        last: True if the block's last operation made it.
         readers: The modules whose weights' gradients are computed from it.
-        only_readers: Whether nothing else needs it, so that it is not saved where those weights are frozen.
+        only_readers: True if nothing else needs it, so that it is not saved where those weights are frozen.
     """
 
     name: str

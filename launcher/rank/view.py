@@ -1,6 +1,8 @@
-"""What one rank of one pipeline stage holds: shares of the model, of the batch and of the sequence.
+"""Shares of one rank of one pipeline stage: of the model, of the batch and of the sequence.
 
 A strategy narrows a view; each multiplies a share of its own or the product of degrees, so their order does not matter.
+The fold begins with a rank that holds and sees everything (:func:`whole`). Shares are exact fractions: the shares of
+all ranks add up to the batch and the sequence, and sizes are rounded where elements are counted.
 """
 
 from __future__ import annotations
@@ -34,8 +36,8 @@ class RankView(NamedTuple):
         stage: Its pipeline stage, from 0.
         stages: Pipeline stages in all.
         layers: Indices of the model's blocks that it runs.
-        embedding: Whether it holds the token embedding.
-        head: Whether it holds the last norm and the output projection, and computes the loss.
+        embedding: True if it holds the token embedding.
+        head: True if it holds the last norm and the output projection, and computes the loss.
         in_flight: Micro-batches whose activations of all its layers are held at once; a fraction with interleaving.
         batch: Its share of the global batch.
         tokens: Its share of the tokens of one sequence.
@@ -43,7 +45,7 @@ class RankView(NamedTuple):
         tensor: Its share of every split weight, of the heads and of the feed-forward width.
         experts: Its share of the routed experts of a layer.
         expert_tensor: Its share of each of those experts.
-        states: What it keeps of its dense parameters, their gradients and optimizer states.
+        states: Its shares of its dense parameters, their gradients and optimizer states.
         expert_states: The same for its routed experts, which have fewer data-parallel copies.
     """
 

@@ -1,4 +1,4 @@
-"""Where the job runs."""
+"""Rules about the machine or cluster that the job runs on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The model's own arithmetic: heads, positions, experts, vocabulary."""
+"""The model's own arithmetic: heads, positions, experts, vocabulary.
+
+Only rules that hold for every engine are here. Limits of one engine are in its ``check``, and those of a way of
+splitting the model in its strategy, so that each way out names a key that the user meant to decide.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ _BYTES = 256
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
-    """What no engine could build, or would build other than asked."""
+    """Errors of a model that no engine could build, or would build other than asked."""
     yield from _heads(spec)
     yield from _positions(spec)
     yield from _experts(spec)

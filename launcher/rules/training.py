@@ -30,7 +30,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
-    """What never happens in a run this short, and work that is lost at its end."""
+    """Settings that never take effect in a run this short, and work that is lost at its end."""
     train, save, warmup = spec.train, spec.save, spec.optimizer.warmup_steps
     if warmup >= train.steps and warmup:
         rule = f"the learning rate is still rising when the run ends after train.steps={train.steps}"

@@ -1,4 +1,4 @@
-"""How often a job has been started, and whether that still leads anywhere: a crash loop is not requeued for ever."""
+"""Attempts of a job, counted with and without progress, so that a crash loop is not requeued for ever."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def begin(directory: Path, allocation: str) -> Attempts:
 
 
 def superseded(directory: Path, allocation: str) -> bool:
-    """Whether the job has begun again elsewhere: a node whose slurmd is dead counts as lost, but its ranks live on."""
+    """True if the job has begun again elsewhere: a node whose slurmd is dead counts as lost, but its ranks live on."""
     newest = (files.read_json(directory / FILE) or {}).get("allocation", "")
     (job, _, times), (ours, _, mine) = newest.rpartition("_"), allocation.rpartition("_")
     return job == ours and int(times or 0) > int(mine or 0)
@@ -58,10 +58,11 @@ def forget(directory: Path) -> None:
 
 
 def checkpoint_seconds(directory: Path) -> float | None:
-    """How long the newest checkpoint took: from its first file to the folder's final name; None where there is none."""
+    """Seconds that the newest checkpoint took, from its first file to the folder's final name; None without one."""
     folders = [path for path in (directory / "checkpoints").glob("step-*") if _STEP.search(path.name)]
     try:
         newest = max(folders, key=lambda path: int(_STEP.search(path.name)[1]), default=None)  # type: ignore[index]
+        # A worker writes ``state.json`` first and renames the folder last, and a rename changes the folder's ctime.
         return None if newest is None else newest.stat().st_ctime - (newest / "state.json").stat().st_mtime
     except OSError:
         return None

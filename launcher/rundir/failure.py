@@ -1,4 +1,10 @@
-"""Why a job failed, in one line, from what its ranks and its agent wrote."""
+"""Why a job failed, in one line, from the files of its ranks and the output of its agent.
+
+One failure makes many: ranks that wait for the one that failed lose their connection or time out, and torchrun ends the
+rest by SIGTERM. So errors that only say that another rank is gone are passed over, the earliest of the others wins, and
+of signals that of the root cause in torchrun's report. The order of the questions is that of :func:`explain`. A failure
+of the surroundings (a node, the network, a signal) is ``transient``: on Slurm the job goes back into the queue.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +29,7 @@ _RENDEZVOUS = re.compile(
 _TIMED_OUT = re.compile(
     r"Timed out waiting \d+ ?ms|Application timeout caused pair closure|collective operation timeout"
 )
-"""What gloo and NCCL say of a collective; a timeout of the program's own is an error like any other."""
+"""Words of gloo and NCCL about a collective; a timeout of the program's own is an error like any other."""
 
 _LOST = re.compile(r"Connection (closed|reset|refused)|connection was (closed|reset)|Broken pipe|recvBytes failed")
 _TAIL = 65536
@@ -33,14 +39,14 @@ _LONGEST = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """One line, and whether the same job may well succeed when it is started again."""
+    """One line; ``transient`` if the same job may well succeed when it is started again."""
 
     text: str
     transient: bool = False
 
 
 def explain(directory: Path, returncode: int) -> Failure:
-    """Why the job failed.
+    """Return the reason of a job's failure.
 
     The first error that a rank wrote wins, unless it is only that another rank is gone; then the signal that ended a
     rank or the agent; else the end of a log.
@@ -66,7 +72,7 @@ def explain(directory: Path, returncode: int) -> Failure:
 
 
 def not_started(log: Path) -> str | None:
-    """Why Slurm did not start the job's program on its nodes, where that is the last that srun says in a log."""
+    """The reason why Slurm did not start the job's program, where that is the last that srun says in a log; or None."""
     for line in _end(log).splitlines()[-3:]:
         if re.match(NO_STEP, line):
             return f"Slurm could not start it on its nodes: {_one_line(line.removeprefix('srun: error: '))}"
@@ -74,7 +80,7 @@ def not_started(log: Path) -> str | None:
 
 
 def _errors(logs: Path) -> list[dict[str, Any]]:
-    """What ranks wrote, the earliest first."""
+    """Contents of the ranks' ``error.rank<r>.json``, each with its rank, the earliest first."""
     paths = sorted(logs.glob("error.rank*.json"), key=lambda path: path.stat().st_mtime_ns)
     contents = ((path.stem.removeprefix("error.rank"), files.read_json(path) or {}) for path in paths)
     return [
@@ -177,7 +183,7 @@ def _last_words(directory: Path, returncode: int) -> Failure:
 
 
 def _rank_logs(directory: Path) -> list[Path]:
-    """What ranks wrote on stderr, the latest first."""
+    """Files of the ranks' stderr, the latest first."""
 
     def found() -> Iterator[tuple[int, Path]]:
         for path in (directory / "logs" / "ranks").glob("*/attempt_*/*/stderr.log"):

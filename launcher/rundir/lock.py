@@ -1,6 +1,10 @@
 """``run.lock.yaml``: everything that made a run, so that someone else can repeat it and see whether it is the same.
 
-It is plain data like a recipe, and as untrusted when it comes from elsewhere: reading it runs nothing.
+It is plain data like a recipe, and as untrusted when it comes from elsewhere: reading it runs nothing. It holds the
+resolved specification and its ingredients: versions, a requirements list, git commit and difference, machine, data with
+hashes, environment, prediction. It is written with the run directory; the run's first losses are added when the run has
+ended (``launcher.rundir.losses``). ``run --from`` takes the specification from it and says which ingredients differ
+here; ``recipe verify`` also compares the losses.
 """
 
 from __future__ import annotations
@@ -54,7 +58,7 @@ def build(
         plan: The run with its prediction.
         job: The translated job, as ``job.json`` holds it.
         overrides: The command line, as typed.
-        made_of: What :func:`here` has said already; None asks it.
+        made_of: The answer of :func:`here`, where it is known already; None asks it.
     """
     spec, estimate = plan.spec, plan.assessment.estimate
     requirements = [f"{name}=={version}" for name, version in provenance.installed().items()]
@@ -75,7 +79,7 @@ def build(
 
 
 def here(data: DataSpec) -> dict[str, Any]:
-    """What a run on this data would be made of now, on this machine and in this folder."""
+    """Ingredients of a run on this data if it were started now, on this machine and in this folder."""
     return {
         "versions": {**provenance.versions(), **provenance.software()},
         "hardware": provenance.hardware(machine.facts()),
@@ -152,7 +156,7 @@ def read(path: Path) -> Lock:
 
 
 def _is_row(row: object) -> bool:
-    """Whether an entry of the losses has a step, a loss and, where the engine has one, a norm."""
+    """True if an entry of the losses has a step, a loss and, where the engine has one, a norm."""
     if not isinstance(row, dict) or type(row.get("step")) is not int or not isinstance(row.get("loss"), int | float):
         return False
     return "grad_norm" in row and isinstance(row["grad_norm"], int | float | None)
@@ -184,7 +188,7 @@ def respecified(lock: Lock, overrides: Sequence[Override]) -> RunSpec:
 
 
 def ingredients(content: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run is made of apart from its specification, flat: ``versions.torch``, ``data.sha256``, ..."""
+    """Ingredients of a run apart from its specification, flat: ``versions.torch``, ``data.sha256``, ..."""
     flat: dict[str, Any] = {}
     for section in ("versions", "hardware", "environment", "data"):
         flat |= dict(_flat(content.get(section), section))
@@ -206,7 +210,7 @@ def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[tupl
 
 
 def spec_differences(ours: RunSpec, theirs: RunSpec) -> list[tuple[str, Any, Any]]:
-    """Settings in which two runs differ; their names and what was free on the machine do not count."""
+    """Settings in which two runs differ; their names, the host's memory and its free disk do not count."""
     flat = [
         {key: value for section, content in to_dict(spec).items() for key, value in _flat(content, section)}
         for spec in (ours, theirs)

@@ -1,4 +1,4 @@
-"""The first losses of a run, put into its lock: what a repeated run is compared with, to the last bit."""
+"""The first losses of a run, put into its lock: a repeated run is compared with them, to the last bit."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def add_losses(run: Path) -> None:
 
 
 def _as_line(row: Mapping[str, Any]) -> str:
-    """A row as an item of YAML, which spells otherwise than JSON what is not finite: fp16 may begin so."""
+    """A row as an item of YAML, which spells NaN and infinity otherwise than JSON; a run in fp16 may begin so."""
     return f"- {json.dumps(dict(row)).replace('NaN', '.nan').replace('Infinity', '.inf')}\n"
 
 

@@ -1,4 +1,10 @@
-"""What made a run, apart from its configuration: software, code, machine, data. Read without importing a framework."""
+"""Ingredients of a run apart from its configuration: software, code, machine, data.
+
+They are read on every launch, so nothing here imports a framework, opens every distribution or reads terabytes:
+versions come from the names of ``.dist-info`` folders, CUDA's from torch's ``version.py`` as text, the driver's from
+``/proc``, and of large data only blocks are hashed. The environment is taken by an allow-list of prefixes less every
+name that looks like a secret. A version that cannot be found out is None.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +39,7 @@ PACKAGES = (
     "omegaconf",
     "submitit",
 )
-"""Those whose version can change what a run computes."""
+"""Packages whose version can change the numbers of a run."""
 
 _ENVIRONMENT = re.compile(
     r"^(CUDA|NCCL|GLOO|TORCH|TORCHINDUCTOR|PYTORCH|OMP|MKL|CUBLAS|DS|UCX|HF_DATASETS|TRITON)_[A-Z0-9_]+$|^LD_PRELOAD$"
@@ -100,7 +106,7 @@ def _driver() -> str | None:
 
 @cache  # A sweep records many runs of one folder.
 def git(folder: Path) -> dict[str, Any] | None:
-    """Commit, whether the tree differs from it, and the difference; None outside a repository or without git."""
+    """Commit, ``dirty`` if the tree differs from it, and the difference; None outside a repository or without git."""
     status = _git(folder, "status", "--porcelain=v2", "--branch", "--untracked-files=no")
     if status is None:
         return None
@@ -149,7 +155,7 @@ def _processor() -> str | None:
 
 
 def data(data: DataSpec) -> dict[str, Any] | None:
-    """What a run reads: each file with its size and a hash, and the revision of a data set; None for synthetic data.
+    """Data of a run: each file with its size and a hash, and the revision of a data set; None for synthetic data.
 
     Files beyond 64 MiB in all are hashed in 64 blocks of 64 KiB each, evenly spread: a launch does not read terabytes.
     """
@@ -191,7 +197,7 @@ def _hash(path: Path, size: int, changed_ns: int, whole: bool) -> str:
 
 
 def _blocks(size: int) -> Iterator[int]:
-    """Where the blocks begin: the first at the start, the last at the end."""
+    """Offsets of the blocks: the first at the start of the file, the last at its end."""
     for number in range(_BLOCKS):
         yield number * (size - _BLOCK_BYTES) // (_BLOCKS - 1)
 

@@ -1,4 +1,10 @@
-"""The run directory on the planning side: written whole or not at all, and never over an existing run."""
+"""The run directory on the planning side: written whole or not at all, and never over an existing run.
+
+All of it is written into ``.<name>.<pid>.partial`` beside its place and renamed, which fails where another launch was
+quicker. It is written before anything is submitted, so a submission that fails, or a launcher that is killed, leaves a
+run that ``launch resume`` submits. Only then is the run noted in the user's own list, by which ``launch status`` finds
+it from any folder.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +29,13 @@ ROOT = "runs"
 
 
 def directory_of(plan: Plan, *, folder: Path) -> Path:
-    """Where the run goes; without a name of its own, one made of time, model, preset and hash."""
+    """The directory of a run; without a name of its own, one made of time, model, preset and hash."""
     spec = plan.spec
     return directory_for(spec, f"{spec.model.name}-{spec.parallel.name}-{spec.hash[:6]}", folder=folder)
 
 
 def directory_for(spec: RunSpec, kind: str, *, folder: Path) -> Path:
-    """Where a run or a sweep goes: ``run.directory``, or ``runs/<run.name>``, or a name made of the time and ``kind``.
+    """The directory of a run or a sweep: as set, ``runs/<run.name>``, or a name made of the time and ``kind``.
 
     ``runs/`` lies in ``cluster.shared_folder`` where that is set, else in the working folder.
     """

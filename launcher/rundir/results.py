@@ -1,4 +1,4 @@
-"""What a run came to, read from the files that its worker left: losses, speed, measured memory."""
+"""Results of a run, read from the files that its worker left: losses, speed, measured memory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def speed(found: Sequence[dict[str, Any]]) -> float:
 
 
 def loss(found: Sequence[dict[str, Any]]) -> float:
-    """What a sampler minimises: the last loss on held-out samples, else the mean over the last tenth of the steps."""
+    """The loss that a sampler minimises: the last on held-out samples, else the mean over the last tenth of steps."""
     held_out = [row["eval_loss"] for row in found if "eval_loss" in row]
     if held_out:
         return float(held_out[-1])

@@ -68,7 +68,7 @@ def last_step(run: Path) -> int | None:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process of this machine lives; a zombie that nobody has waited for does not."""
+    """True if a process of this machine lives; a zombie that nobody has waited for does not."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

@@ -1,4 +1,11 @@
-"""Runs as a person sees them: found by name from any folder, in the state that files or, beyond these, Slurm tells."""
+"""Runs as a person sees them: found by name from any folder, in the state that files or, beyond these, Slurm tells.
+
+``state.json`` is written by the job's first node and believed once it says that the run has ended. A run on this
+machine whose keeper process is gone is ``lost``. For all other runs Slurm is asked, once for many: its word counts,
+with the file's reason beside it. A submission whose job id was never noted (the launcher was killed in between) is
+found by the job's comment, which is the folder that it was submitted from. Names are looked up below ``runs/``, then in
+the user's list of runs recorded anywhere, which is also how a run is known to be the user's own (:func:`is_own`).
+"""
 
 from __future__ import annotations
 
@@ -40,6 +47,7 @@ def read_all(directories: Sequence[Path]) -> list[RunState]:
         silent = str(error)
     found = []
     for run in directories:
+        # Files first: what they know is shown also where Slurm is silent or has forgotten the job.
         word, reason = _from_files(run, contents[run])
         if run in open_runs and silent is not None:
             reason = silent
@@ -140,13 +148,13 @@ def remembered() -> list[Path]:
 
 
 def is_own(run: Path) -> bool:
-    """Whether a run or sweep was recorded, or trusted, by this user, wherever its folder is seen from."""
+    """True if a run or sweep was recorded, or trusted, by this user, wherever its folder is seen from."""
     place = run.resolve()
     return any(Path(line).resolve() in (place, place.parent) for line in _noted())
 
 
 def kind(run: Path) -> str | None:
-    """Where the run was submitted: ``local`` or ``slurm``; None where it was not."""
+    """The cluster that the run was submitted to: ``local`` or ``slurm``; None where it was not."""
     return (files.read_json(run / state.SUBMISSION) or {}).get("kind")
 
 
@@ -186,7 +194,7 @@ def _from_files(run: Path, content: dict[str, Any] | None) -> tuple[state.State,
 
 
 def _from_slurm(run: Path, content: dict[str, Any] | None, job: QueuedJob | None) -> tuple[state.State, str | None]:
-    """What Slurm says of a run that no file says has ended; the file's reason, why it was stopped, is kept beside."""
+    """State and reason by Slurm of a run that no file says has ended; the file's reason for a stop is kept beside."""
     content = files.read_json(run / "state.json") or content  # It may have ended while Slurm was asked.
     if content is not None and _has_ended(content):
         return content["state"], content.get("reason")
@@ -202,7 +210,7 @@ def _from_slurm(run: Path, content: dict[str, Any] | None, job: QueuedJob | None
 
 
 def _log(run: Path) -> Path:
-    """What srun wrote of the run's job."""
+    """The file with srun's own messages about the run's job."""
     submission = files.read_json(run / state.SUBMISSION) or {}
     return Path(submission.get("comment", ""), f"{submission.get('job_id')}_0_log.err")
 

@@ -1,1 +1,1 @@
-"""Slurm from the planning side: its commands, what it has, what became of jobs. Nothing here imports submitit."""
+"""Slurm from the planning side: its commands, its partitions, its jobs. Nothing here imports submitit."""

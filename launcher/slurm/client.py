@@ -16,7 +16,10 @@ _UNKNOWN = "Could not establish a configuration source"
 _BETWEEN_S = 0.5
 
 LEAKS = ("SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "SUBMITIT_")
+"""Beginnings of the names of variables that a surrounding Slurm job or submitit sets."""
+
 RANKS = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+"""Variables that torchrun sets for a rank: a launch from inside a job must not hand them to the next one."""
 
 
 class SlurmRefused(Exception):
@@ -24,7 +27,7 @@ class SlurmRefused(Exception):
 
 
 def ask(*command: str, patience_s: float = 0) -> str:
-    """Run one of Slurm's commands and return what it printed.
+    """Run one of Slurm's commands and return its output.
 
     Args:
         command: The program and its arguments.
@@ -47,6 +50,7 @@ def ask(*command: str, patience_s: float = 0) -> str:
         except subprocess.TimeoutExpired:
             raise SubmitError(f"Slurm does not answer: {command[0]} took more than {_TIMEOUT_S} s") from None
         if done.returncode == 0:
+            # sbatch says on stderr what it would do.
             return f"{done.stdout}{done.stderr}" if "--test-only" in command else done.stdout
         text = " ".join((done.stderr or done.stdout).split())
         if not is_away(text):
@@ -57,17 +61,17 @@ def ask(*command: str, patience_s: float = 0) -> str:
 
 
 def installed() -> bool:
-    """Whether this machine has Slurm's commands."""
+    """True if this machine has Slurm's commands."""
     return shutil.which("scontrol") is not None
 
 
 def is_away(text: str) -> bool:
-    """Whether a command failed because nobody answered."""
+    """True if a command failed because nobody answered."""
     return any(words in text for words in (*_AWAY, _UNKNOWN))
 
 
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """The environment without what a surrounding job has left in it.
+    """The environment without the variables of a surrounding job.
 
     ``SBATCH_PARTITION`` and its like would win over the script's own lines, and so make ``launch show`` untrue.
     """
@@ -75,5 +79,5 @@ def environment(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def leaks(name: str) -> bool:
-    """Whether a variable belongs to a surrounding job; where Slurm is found stays."""
+    """True if a variable belongs to a surrounding job; those by which Slurm is found do not."""
     return name != "SLURM_CONF" and (name.startswith(LEAKS) or name in RANKS)

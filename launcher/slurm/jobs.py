@@ -1,4 +1,10 @@
-"""What Slurm knows about jobs: from squeue, else from accounting, else from scontrol, in few calls for many jobs."""
+"""Slurm's knowledge of jobs: from squeue, else from accounting, else from scontrol, in few calls for many jobs.
+
+squeue knows jobs that wait or run and, for ``MinJobAge``, those that have ended; accounting knows older ones where a
+cluster keeps it; scontrol adds the exit code of a failed one. A controller should not be asked once for each of a
+thousand runs, so ids go in batches. A command that refuses some of many jobs has gone on with the others, and its
+message says which: such refusals are returned by job, not raised.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +68,7 @@ def commented() -> dict[str, str]:
 
 
 def end(ids: Iterable[str]) -> dict[str, str]:
-    """End jobs; what Slurm said of each that it refused to.
+    """End jobs; return Slurm's words about each that it refused.
 
     Raises:
         SubmitError: Slurm does not answer.
@@ -71,7 +77,7 @@ def end(ids: Iterable[str]) -> dict[str, str]:
 
 
 def tell(ids: Iterable[str], signal: str) -> dict[str, str]:
-    """Send what srun runs of jobs a signal; what Slurm said of each that it refused.
+    """Send the processes that srun runs for jobs a signal; return Slurm's words about each that it refused.
 
     It names the steps: of a task of an array of which two more wait, Slurm 22.05 says "try again later" although the
     signal was sent, and ``scancel`` tries again until the task has ended.
@@ -102,7 +108,7 @@ def _cancelled(names: Sequence[str], *options: str) -> dict[str, str]:
 
 
 def seconds_left(job: str) -> float | None:
-    """How long a job may still run; None where it has no limit, or Slurm does not say."""
+    """Seconds that a job may still run; None where it has no limit, or Slurm does not say."""
     try:
         text = ask("squeue", "-h", "-j", job, "-o", "%L").strip()
     except (SlurmRefused, SubmitError):

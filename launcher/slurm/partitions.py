@@ -1,4 +1,8 @@
-"""Partitions and nodes as ``scontrol`` and ``sinfo`` describe them, from Slurm 22.05 on."""
+"""Partitions and nodes as ``scontrol`` and ``sinfo`` describe them, from Slurm 22.05 on.
+
+Limits of a partition are in ``scontrol show partition``, its nodes in ``sinfo``, one line for each kind of equal nodes.
+Both are read as text, in forms that Slurm 22.05 prints already.
+"""
 
 from __future__ import annotations
 

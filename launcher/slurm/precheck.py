@@ -1,4 +1,9 @@
-"""Asked of Slurm before a submission: would it take the job, and could the job ever start?"""
+"""Asked of Slurm before a submission: would it take the job, and could the job ever start?
+
+First the profile is compared with the partitions: time, nodes, CPUs, memory, GPUs. Slurm takes many a job over a
+partition's limits and never starts it, and each such finding names a key with the value that would do. Then
+``sbatch --test-only`` judges the script itself, and its refusal is translated to the key that it is about.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +36,7 @@ _IN_MEMORY = ("tmpfs", "ramfs")
 
 
 def check(cluster: ClusterSpec, text: str, *, patience_s: float) -> None:
-    """Refuse what Slurm would refuse, and what it would take and never start.
+    """Refuse jobs that Slurm would refuse, and those that it would take and never start.
 
     Args:
         cluster: The profile.
@@ -74,7 +79,7 @@ def _test_only(cluster: ClusterSpec, script: str, patience_s: float) -> None:
 def check_folder(directory: Path) -> None:
     """Refuse a run directory in this machine's memory, which no other machine sees.
 
-    Whether nodes see a folder on a disk shows only on a node: ``launch doctor`` looks there.
+    That nodes see a folder on a disk shows only on a node: ``launch doctor`` looks there.
 
     Raises:
         SubmitError: With the way out.

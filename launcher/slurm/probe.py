@@ -1,4 +1,4 @@
-"""What one compute node sees: ``python -m launcher.slurm.probe FOLDER``, run there by ``launch doctor``."""
+"""The view from one compute node: ``python -m launcher.slurm.probe FOLDER``, run there by ``launch doctor``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""What a run asks Slurm for, as submitit's parameters: one task a node, torchrun below it, only what the user set."""
+"""A run's request to Slurm, as submitit's parameters: one task a node, torchrun below it, only what the user set.
+
+Where submitit would add a time limit or a workload key of its own, the line is left out. The job's shell lines before
+and after the task close two gaps: submitit puts the pickled task in place only after it has read the job's id, so the
+job copies one in case the launcher was killed before; and a step that Slurm could not start never reaches our code, so
+the script itself requeues the job.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +56,7 @@ def parameters(name: str, folder: str, directory: str, cluster: ClusterSpec) -> 
 
 
 def python(directory: str, cluster: ClusterSpec) -> str:
-    """How the script calls Python; in a container its own, and with pyxis srun brings the container."""
+    """The words by which the script calls Python; in a container its own (with pyxis srun brings the container)."""
     interpreter = cluster.python or (sys.executable if cluster.container == "none" else "python3")
     if cluster.container != "apptainer":
         return shlex.quote(interpreter)

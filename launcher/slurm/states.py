@@ -9,6 +9,8 @@ from launcher.slurm.jobs import QueuedJob
 type Word = Literal["queued", "running", "requeued", "finished", "failed", "cancelled"]
 
 _WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
+"""States of squeue(1), "JOB STATE CODES", in which a job has no nodes and will be started."""
+
 _LIVE = frozenset({
     "RUNNING",
     "COMPLETING",
@@ -19,6 +21,7 @@ _LIVE = frozenset({
     "STAGE_OUT",
     "RESIZING",
 })
+"""States in which it has nodes; every other one is an end."""
 
 _PENDING = {
     "Resources": "waiting for free nodes",
@@ -34,7 +37,7 @@ _PENDING = {
     "ReqNodeNotAvail": "a node that it needs is not available",
     "launch failed requeued held": "held, because Slurm could not start it on its nodes: scontrol release lets it go",
 }
-"""What ``squeue`` says of a job that waits, in words that say what to do; others are shown as they are."""
+"""Reasons of ``squeue`` for a job that waits, in words that say what to do; others are shown as they are."""
 
 _ENDED = {
     "TIMEOUT": "its time limit ended it before it had saved; raise cluster.save_margin_s or cluster.time_limit_min",
@@ -45,7 +48,7 @@ _ENDED = {
     "COMPLETED": "the job ended without saying how",
 }
 NO_STEP = "srun: error: (Unable to create step|Application launch failed)"
-"""How srun says that Slurm has not started any program on the nodes."""
+"""Pattern of srun's messages that Slurm has not started any program on the nodes."""
 
 _NO_OUTPUT = "0:53"
 """``slurmstepd`` could not open the job's output file (``ESLURMD_...``, shown as signal 53)."""
@@ -56,7 +59,7 @@ def translated(job: QueuedJob, *, started: bool) -> tuple[Word, str | None]:
 
     Args:
         job: As Slurm describes it.
-        started: Whether the run directory shows that it has run before.
+        started: True if the run directory shows that it has run before.
     """
     if job.state in _WAITING:
         return "requeued" if started else "queued", _PENDING.get(job.reason, job.reason) or None

@@ -1,4 +1,10 @@
-"""What a cluster offers and lacks, and the profile that follows from it."""
+"""Survey of a cluster: its partitions, the facts of one node, its pitfalls, and the profile that follows.
+
+The controller says which partitions and limits there are; only a node can say whether it writes to the shared folder
+and which Python, packages and GPUs a job finds, so one short job runs ``launcher.slurm.probe`` there and answers
+through a file in that folder. The job asks for one GPU at most and two minutes, and is cancelled when the user's
+patience is over.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +35,7 @@ class Survey:
     Attributes:
         config: The lines of ``scontrol show config``.
         partitions: All that this user sees.
-        node: What one node said, or None where none answered.
+        node: One node's answer, or None where none answered.
         problem: Why no node answered; None where one did.
     """
 
@@ -106,7 +112,7 @@ def _answer(job: str, place: Path, wait_s: float) -> tuple[dict[str, Any] | None
 
 
 def lacks(found: Survey) -> Iterator[str]:
-    """What will bite, in sentences."""
+    """Pitfalls of the cluster, in sentences."""
     signals = f"{found.config.get('SlurmctldParameters', '')},{found.config.get('PreemptParameters', '')}"
     if any(part.preempt_mode == "REQUEUE" for part in found.partitions) and "send_user_signal" not in signals:
         yield "preempted jobs get SIGTERM alone (no preempt_send_user_signal): they must save within GraceTime"

@@ -11,7 +11,7 @@ from launcher.spec.values import Count, Natural
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSpec:
-    """Where the job runs: this machine or a Slurm cluster."""
+    """The place where the job runs: this machine or a Slurm cluster."""
 
     kind: Literal["local", "slurm"]
     nodes: Count

@@ -1,4 +1,4 @@
-"""The keys of ``data``: what it is trained on."""
+"""The keys of ``data``: the source of the tokens and their tokenizer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from launcher.spec.values import Natural, Probability
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSpec:
-    """Where tokens come from. ``path`` may hold globs and ``{stdlib}``, the folder of Python's own sources."""
+    """The source of tokens. ``path`` may hold globs and ``{stdlib}``, the folder of Python's own sources."""
 
     source: Literal["synthetic", "text", "tokens", "huggingface"]
     path: str | None

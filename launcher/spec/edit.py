@@ -37,12 +37,12 @@ def value_at(spec: RunSpec, path: str) -> object:
 
 @cache
 def _getter(path: str) -> Callable[[RunSpec], object]:
-    """Of one of the keys that rules and neighbours name."""
+    """The function that reads one key, kept for the keys that rules and neighbours name."""
     return attrgetter(_attribute(path))
 
 
 def reader(paths: Iterable[str]) -> Callable[[RunSpec], tuple[object, ...]]:
-    """What reads the values of several keys at once, two at least."""
+    """A function that reads the values of several keys at once, two at least."""
     return attrgetter(*map(_attribute, paths))
 
 

@@ -1,4 +1,4 @@
-"""The keys of ``model`` and ``adapter``: what is trained."""
+"""The keys of ``model`` and ``adapter``: sizes, kinds of modules, and LoRA's matrices."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ModelSpec:
 
     @property
     def gated(self) -> bool:
-        """Whether the MLP has a gate projection (SwiGLU), as the families with SiLU have."""
+        """True if the MLP has a gate projection (SwiGLU), as the families with SiLU have."""
         return self.hidden_act == "silu"
 
     @property

@@ -35,8 +35,8 @@ def nearest(
         spec: The run that breaks the rule.
         path: The setting to change.
         candidates: Values to try.
-        legal: Whether the rule holds for a run.
-        limit: How many are returned at most; the pre-flight then keeps those that break no other rule.
+        legal: True for a run that the rule holds for.
+        limit: The most that are returned; the pre-flight then keeps those that break no other rule.
     """
     value = value_at(spec, path)
     here = value if isinstance(value, int) else 0

@@ -1,4 +1,4 @@
-"""The keys of ``save``, ``tracking``, ``run`` and ``sweep``: what a run leaves behind, and under which name."""
+"""The keys of ``save``, ``tracking``, ``run`` and ``sweep``: checkpoints, metrics, names and points of a sweep."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class RunNames:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepSpec:
-    """How ``launch -m`` explores; not part of what one run is."""
+    """Settings of ``launch -m``; no part of one run's identity."""
 
     sampler: Literal["grid", "random", "tpe"]
     budget: Count | None

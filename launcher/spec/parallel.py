@@ -36,7 +36,7 @@ class BackendSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelSpec:
-    """Parallel degrees as plain words. The data degree is what is left of the world; see :class:`World`."""
+    """Parallel degrees as plain words. The data degree is the rest of the world; see :class:`World`."""
 
     name: str
     tensor: Count

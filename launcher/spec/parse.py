@@ -21,7 +21,7 @@ MISSING = "???"
 """OmegaConf's mark for a mandatory value that nobody set."""
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-"""What no name, path or shell line holds: a line break would end a line of the batch script."""
+"""Characters that no name, path or shell line holds: a line break would end a line of the batch script."""
 
 OPEN_NODES = ("backend.extra", "cluster.extra", "cluster.environment")
 """The nodes below which a user may invent keys."""
@@ -134,7 +134,7 @@ def _value(kind: Any, value: object, path: str, errors: list[ConfigError]) -> ob
 
 
 type _Reader = Callable[[Any], tuple[bool, Any]]
-"""Whether a value is of a type, and the value as that type has it."""
+"""Reads a value: True if it is of the type, and the value as that type has it."""
 
 
 @cache

@@ -1,4 +1,10 @@
-"""One run: its groups, and what follows from them."""
+"""One run: its groups, and what follows from them.
+
+A property is the only place of a number that follows from keys (the data degree, the accumulation, the global batch),
+so that no rule, formula or translation computes it in another way. They hold for any specification, also for one whose
+degrees do not divide, because rules read them to say so; where that would be a division by nothing they are at least 1.
+``hash`` names what a run is: its name, its directory and the sweep that it belongs to do not count.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +39,7 @@ class World:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec:
-    """Everything that decides what a run is. Built by ``parse`` alone."""
+    """The whole specification of a run. Built by ``parse`` alone."""
 
     model: ModelSpec
     backend: BackendSpec
@@ -106,7 +112,7 @@ class RunSpec:
 
     @property
     def rank_memory_bytes(self) -> int | None:
-        """What one rank may use: the card's memory, or on the CPU its share of the host's; None is unknown."""
+        """Memory that one rank may use: the card's, or on the CPU its share of the host's; None is unknown."""
         if self.hardware.device == "cuda":
             return self.hardware.memory_bytes
         if self.hardware.host_memory_bytes is None:
@@ -115,7 +121,7 @@ class RunSpec:
 
     @property
     def hash(self) -> str:
-        """Twelve hexadecimal digits that name what the run is; its name, directory and sweep do not count."""
+        """Twelve hexadecimal digits that identify the run; its name, directory and sweep do not count."""
         groups = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in ("run", "sweep")}
         content = {name: _shallow(group) if is_dataclass(group) else group for name, group in groups.items()}
         text = json.dumps(content, sort_keys=True, separators=(",", ":"))

@@ -25,7 +25,7 @@ class PrecisionSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointingSpec:
-    """Activation checkpointing: what is recomputed in the backward pass instead of kept."""
+    """Activation checkpointing: which activations are recomputed in the backward pass instead of kept."""
 
     mode: Literal["none", "selective", "full"]
     method: Literal["uniform", "block"]
@@ -53,7 +53,7 @@ class OptimizerSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainSpec:
-    """What is trained and for how long; batch sizes are sequences, lengths are tokens."""
+    """Batches, length and memory settings of the training; batch sizes are sequences, lengths are tokens."""
 
     sequence_length: Count | None
     micro_batch_size: Count

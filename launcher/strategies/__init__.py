@@ -1,1 +1,1 @@
-"""One parallel axis each: ``check(spec)`` finds what is wrong, ``apply(view, spec)`` narrows what a rank holds."""
+"""One parallel axis each: ``check(spec)`` finds errors, ``apply(view, spec)`` narrows a rank's shares."""

@@ -1,4 +1,11 @@
-"""Pipeline parallelism: consecutive layers on consecutive stages, several micro-batches in flight."""
+"""Pipeline parallelism: consecutive layers on consecutive stages, several micro-batches in flight.
+
+The layers are cut into ``pipeline x virtual_pipeline`` chunks (:func:`chunk_sizes`), and stage ``r`` has every
+``pipeline``-th of them from the ``r``-th on. The schedule decides how many micro-batches' activations a stage holds at
+once (:func:`in_flight`), in units of all its layers, so that interleaving, in which a micro-batch is held in some
+chunks and not in others, gives a fraction. The rules demand that layers divide as the schedule needs; the worker and
+the translation read the same sizes from here.
+"""
 
 from __future__ import annotations
 
@@ -124,7 +131,7 @@ def _without_stages(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _shares_out(spec: RunSpec) -> bool:
-    """Whether the stages without a size of their own get equal numbers of layers, at least one each."""
+    """True if the stages without a size of their own get equal numbers of layers, at least one each."""
     named = [size for size in (spec.parallel.first_stage_layers, spec.parallel.last_stage_layers) if size is not None]
     left, stages = spec.model.num_hidden_layers - sum(named), spec.parallel.pipeline - len(named)
     if stages == 0:

@@ -11,7 +11,7 @@ from launcher.spec import RunSpec, edit
 
 
 def apply(view: RankView, spec: RunSpec) -> RankView:
-    """What the rank keeps of parameters, gradients and optimizer states.
+    """Narrow the rank's shares of parameters, gradients and optimizer states.
 
     FSDP keeps shards of all three whatever ``zero.stage`` says about resharding after forward. Routed experts have
     one data-parallel copy for ``world / (pipeline x expert x expert_tensor)`` ranks (Megatron-core ``parallel_state``).
@@ -39,7 +39,7 @@ def _narrowed(shares: StateShares, stage: int, ranks: int) -> StateShares:
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
-    """Replicas need shards; pipelines bear no sharded gradients. What is offloaded where is each engine's own rule."""
+    """Replicas need shards; pipelines bear no sharded gradients. Rules of offload are each engine's own."""
     sharded = spec.parallel.shard or spec.zero.stage > 0
     if spec.parallel.replicate > 1 and not sharded:
         rule = "replicas are of a sharded model, and here every rank holds the whole (zero.stage=0)"

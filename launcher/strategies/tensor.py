@@ -21,7 +21,7 @@ def apply(view: RankView, spec: RunSpec) -> RankView:
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
-    """What is split must divide: whole heads and equal parts of the feed-forward width."""
+    """Errors of a degree that leaves no whole heads or no equal parts of the feed-forward width."""
     if indivisible := _indivisible(spec):
         degree, path = spec.parallel.tensor, "parallel.tensor"
         rule = f"tensor parallel ranks must divide the model's {' and '.join(indivisible)}"
@@ -39,7 +39,10 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _indivisible(spec: RunSpec) -> list[str]:
-    """What the degree does not divide; fewer key and value heads than ranks are repeated, so either may divide."""
+    """Sizes that the degree does not divide.
+
+    Key and value heads are repeated where there are fewer of them than ranks, so either number may divide the other.
+    """
     model, degree = spec.model, spec.parallel.tensor
     heads, key_value = model.num_attention_heads, model.key_value_heads
     found = [f"{heads} attention heads"] if heads % degree else []

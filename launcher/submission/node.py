@@ -1,4 +1,12 @@
-"""What runs on one node of the job: put the node's facts into argv, start it, wait, and write down how it ended."""
+"""One node's part of a job: put the node's facts into argv, start it, wait, and write down how it ended.
+
+The first node alone writes ``state.json``; the others leave a file where their part fails, for which the first looks.
+The job's ranks are asked to save by SIGUSR2 (before a time limit, a preemption, or after ``launch cancel``) and again
+every two seconds, since a rank may not have a handler yet. When the agent has ended, :func:`_conclude` decides by the
+outcome that the worker wrote, by who asked for the stop, and else by ``launcher.rundir.failure``: finished, cancelled,
+failed, or back into the queue, unless too many attempts in a row left no new checkpoint. A node that finds that Slurm
+has started the job again elsewhere ends its ranks and writes nothing, because the state is no longer its own.
+"""
 
 from __future__ import annotations
 
@@ -119,7 +127,7 @@ def _started(
 
 
 def _ignore_user_signal() -> None:
-    """Let torchrun survive SIGUSR2, which Slurm sends to all processes: what is ignored stays so across exec.
+    """Let torchrun survive SIGUSR2, which Slurm sends to all processes: an ignored signal stays so across exec.
 
     Its ranks begin in the same way, and install a handler of their own when they can save.
     """
@@ -130,7 +138,7 @@ def _wait(process: subprocess.Popen[bytes], directory: Path, place: SlurmPlace |
     """Wait for the agent; meanwhile pass on the request to save, and end it when others have failed or replaced it.
 
     Returns:
-        Whether the job has begun again elsewhere, so that its state is no longer ours to write.
+        True if the job has begun again elsewhere, so that its state is no longer ours to write.
     """
     reminded, looked, failed = 0.0, 0.0, None
     while process.poll() is None:  # Not wait(): a signal handler that polls would deadlock on its lock.
@@ -156,7 +164,7 @@ def _wait(process: subprocess.Popen[bytes], directory: Path, place: SlurmPlace |
 
 
 def _ask_to_save(process: subprocess.Popen[bytes], *, own: bool) -> None:
-    """SIGUSR2 to our own ranks; those of a user's script get what torchrun sends, SIGTERM."""
+    """Send our own ranks SIGUSR2; torchrun sends those of a user's script SIGTERM."""
     if not own:
         process.terminate()
         return
@@ -166,7 +174,7 @@ def _ask_to_save(process: subprocess.Popen[bytes], *, own: bool) -> None:
 
 
 def _failed(directory: Path, place: SlurmPlace) -> bool:
-    """Whether another node's part has failed, or a rank has written its error."""
+    """True if another node's part has failed, or a rank has written its error."""
     logs = directory / "logs"
     return any(logs.glob(f"node*.{place.attempt}.failed")) or any(logs.glob("error.rank*.json"))
 
@@ -180,7 +188,7 @@ def _limit(directory: Path) -> int:
 
 
 def _stuck(directory: Path, limit: int, place: SlurmPlace) -> str | None:
-    """Why a job that Slurm has started again should not run once more."""
+    """The reason why a job that Slurm has started again should not run once more; None where it should."""
     before = files.read_json(directory / "state.json") or {}
     tried = attempts.begin(directory, place.attempt)
     if tried.fruitless <= limit:
@@ -258,7 +266,7 @@ def _fill(text: str, facts: Mapping[str, str]) -> str:
 
 
 def _forget_last_attempt(directory: Path) -> None:
-    """A resumed run must not be judged by what its last attempt wrote."""
+    """Remove the files of the last attempt, by which a resumed run must not be judged."""
     logs = directory / "logs"
     old = [*logs.glob("error.rank*.json"), *logs.glob("node*.failed"), logs / "outcome.json", *logs.glob("node*.err")]
     for path in (*old, directory / state.CANCEL_REQUEST):
@@ -266,7 +274,7 @@ def _forget_last_attempt(directory: Path) -> None:
 
 
 def _end_leftovers(process_group: int, directory: Path) -> None:
-    """Leave no rank behind: what is left of the job has lost its agent.
+    """Kill the ranks that are left: they have lost their agent.
 
     Torchrun gives each rank a session of its own, so the ranks are known by the variable that the job gave them.
     """

@@ -1,4 +1,4 @@
-"""What submitit pickles and starts on each node of a job."""
+"""The callable that submitit pickles and starts on each node of a job."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from launcher.slurm import client, jobs
 from launcher.submission import node
 
 _REQUEUE_PATIENCE_S = 90
-"""How long a job that has saved waits for the controller; beyond the margin that Slurm gave it, it is ended anyway."""
+"""Seconds that a job that has saved waits for the controller; beyond Slurm's margin it is ended anyway."""
 
 
 class NodeTask:
-    """What submitit pickles: importable, with no state; all the job needs is in the run directory."""
+    """The pickled callable: importable, with no state; all the job needs is in the run directory."""
 
     def __call__(self, directory: str) -> None:
         """Run this node's part of the job.

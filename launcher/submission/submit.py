@@ -1,4 +1,12 @@
-"""A recorded run started here or queued on Slurm; only this room imports submitit."""
+"""A recorded run started here or queued on Slurm; only this room imports submitit.
+
+A run must be submitted once, whatever fails. A file lock keeps two launchers of one run apart. Before sbatch is called
+``submission.json`` notes the intent, with the job's comment (submitit's folder) and no id: a launcher that is killed
+between sbatch's answer and the note of it, or that gets no answer, leaves a job that is found by this comment and
+adopted. Slurm is asked first (``launcher.slurm.precheck``), so that a refusal names a key of ours. The script is made
+by submitit's own function with the parameters that are submitted, so ``show`` prints that text. Of a sweep, runs with
+equal resources are one array.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +35,7 @@ _FOREVER_MIN = 60 * 24 * 365
 
 
 _PATIENCE_S = 20
-"""How long a submission outlasts a controller that is being restarted."""
+"""Seconds that a submission waits for a controller that is being restarted."""
 
 
 def submit(directory: Path, spec: RunSpec) -> str:
@@ -92,6 +100,7 @@ def _submit_array(recorded: Sequence[Path], cluster: ClusterSpec, parallelism: i
         parameters = script.parameters(sweep.name, str(folder), str(sweep), cluster)
         precheck.check(cluster, _script(parameters, cluster, folder, sweep), patience_s=_PATIENCE_S)
         precheck.check_folder(sweep)
+        # Before sbatch is called, so that a job whose id is never noted is found by this comment.
         intent = {"kind": "slurm", "job_id": None, "comment": str(folder)}
         for index, run in enumerate(recorded):
             attempts.forget(run)
@@ -171,7 +180,7 @@ def sbatch_text(name: str, directory: str, cluster: ClusterSpec) -> str | None:
 
 
 def _script(parameters: dict[str, Any], cluster: ClusterSpec, folder: Path | str, seen: Path | str) -> str:
-    """Made by submitit's own function, so that what is shown is what is submitted."""
+    """The sbatch text by submitit's own function, so that the text that is shown is the one that is submitted."""
     from submitit.slurm.slurm import _make_sbatch_string
 
     own = script.python(str(seen), cluster)
@@ -190,7 +199,7 @@ def _local_parameters(cluster: ClusterSpec) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def one_at_a_time(directory: Path, *, wait: bool = True) -> Iterator[None]:
-    """Of two launchers at one run or sweep, the second waits, and finds it submitted, or is refused.
+    """Lock a run or sweep: of two launchers the second waits and finds it submitted, or is refused.
 
     Raises:
         SubmitError: Another launcher is at it, or the directory cannot be written.
@@ -218,7 +227,7 @@ def _without_job_variables() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _shielded() -> Iterator[None]:
-    """Start processes that ignore Ctrl-C and a closed terminal: the launcher alone decides what these mean."""
+    """Start processes that ignore Ctrl-C and a closed terminal, to which the launcher alone reacts."""
     before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGHUP)}
     try:
         yield

@@ -1,1 +1,1 @@
-"""Sweeping: which points a sweep has, which of them are tried, and the table of what became of them."""
+"""Sweeping: the points of a sweep, the choice of those to try, and the table of their results."""

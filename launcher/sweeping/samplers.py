@@ -1,4 +1,4 @@
-"""Which points of a sweep to try next: Optuna's samplers, fed with what the points so far came to."""
+"""The next points of a sweep: Optuna's samplers, fed with the results of the points so far."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Tried:
 
     Attributes:
         overrides: Its own overrides.
-        loss: What it came to; None for a point that was left out, failed, or has not ended.
-        pending: Whether it is still to come or running.
+        loss: The loss of its run; None for a point that was left out, failed, or has not ended.
+        pending: True if it is still to come or running.
     """
 
     overrides: tuple[str, ...]

@@ -1,4 +1,10 @@
-"""A sweep: every point judged on its own before anything starts, and the folder that remembers what came of each."""
+"""A sweep: every point judged on its own before anything starts, and the folder that remembers what came of each.
+
+A point is the words that all share plus its own overrides, composed anew: each may choose another backend or cluster.
+``sweep.json`` keeps the words as typed, so that ``launch resume`` reads the same axes again, and every point with its
+verdict, also those left out and why. A point that is kept has a run directory of its own below the sweep's, named by
+its number; what came of it is read from there.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +36,12 @@ class Point:
 
     Attributes:
         id: Its number in the sweep, and the name of its run's folder.
-        overrides: What it sets beyond the words that all points share.
+        overrides: Its own settings, beside the words that all points share.
         verdict: The pre-flight's answer.
         reason: Why it is left out; None where it is run.
         predicted_bytes: The allocated peak of the worst rank; None for an invalid point.
-        needed_bytes: What that rank's device must have, the figure of the verdict; None for an invalid point.
-        largest_pile: What most of that rank's memory goes to, with its bytes; None for an invalid point.
+        needed_bytes: Bytes that its device must have, the figure of the verdict; None for an invalid point.
+        largest_pile: The pile with most of that rank's memory, with its bytes; None for an invalid point.
     """
 
     id: str
@@ -48,7 +54,7 @@ class Point:
 
     @property
     def kept(self) -> bool:
-        """Whether it is run."""
+        """True if it is run."""
         return self.reason is None
 
     def as_dict(self) -> dict[str, Any]:
@@ -59,7 +65,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """What a sweep spans, and what judging one of its points needs.
+    """The space of a sweep, and all that judging one of its points needs.
 
     Attributes:
         words: The command line, as typed.
@@ -67,7 +73,7 @@ class Sweep:
         settings: The specification whose ``sweep``, ``run`` and ``cluster`` hold for the whole sweep.
         catalog: The configuration folders.
         facts: This machine.
-        force: Whether points that do not fit are run all the same.
+        force: True to run points that do not fit, too.
     """
 
     words: tuple[str, ...]
@@ -92,6 +98,7 @@ class Sweep:
         found = request([*self.axes.fixed, *overrides, *placed], facts=self.facts, catalog=self.catalog)
         if found.spec is None:
             return _invalid(name, overrides, found.errors), None
+        # Ways out are searched for one run at a time: for a thousand points they would take most of the time.
         assessment = assess.assess(found.spec, earlier=found.errors, search=None)
         errors = assessment.errors or (tuple(obstacles(found.spec, self.facts)) if directory is not None else ())
         if errors or assessment.estimate is None:
@@ -116,7 +123,7 @@ def _invalid(name: str, overrides: Sequence[str], errors: Iterable[ConfigError])
 
 
 def _why_not(assessment: Assessment) -> str:
-    """What is too small, and by how much."""
+    """The places that are too small, each with its need and its capacity."""
     shortages = assessment.verdict.shortages
     parts = [f"{short.place} needs {gib(short.used_bytes)} of {gib(short.capacity_bytes)}" for short in shortages]
     return ", ".join(parts)
@@ -144,7 +151,7 @@ def read(words: Sequence[str], *, catalog: Catalog, facts: Machine, force: bool)
 
 
 def directory_of(settings: RunSpec, *, folder: Path) -> Path:
-    """Where a sweep goes: ``run.directory``, ``runs/<run.name>``, or a name made of the time and ``sweep``.
+    """The folder of a sweep: ``run.directory``, ``runs/<run.name>``, or a name made of the time and ``sweep``.
 
     Raises:
         SubmitError: It holds something already.
@@ -156,7 +163,7 @@ def directory_of(settings: RunSpec, *, folder: Path) -> Path:
 
 
 def write(directory: Path, sweep: Sweep, points: Sequence[Point]) -> None:
-    """Write or replace ``sweep.json``: what was asked for, and every point with its verdict.
+    """Write or replace ``sweep.json``: the words as typed, and every point with its verdict.
 
     Raises:
         SubmitError: The folder cannot be written.

@@ -1,4 +1,4 @@
-"""A sweep as a table: a line a point, what was predicted and what came of it."""
+"""A sweep as a table: a line a point, with its prediction and its result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _INDENT = " " * 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A point and its run; bytes are allocated peaks of the worst rank. None is what there is not, or not yet."""
+    """A point and its run; bytes are allocated peaks of the worst rank. None where there is no number, or not yet."""
 
     point: Point
     run: state.RunState | None

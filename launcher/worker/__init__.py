@@ -1,1 +1,1 @@
-"""What runs inside the job: the only package that imports torch, DeepSpeed or Megatron. Nothing imports it."""
+"""The training processes of a job: the only package that imports torch, DeepSpeed or Megatron. Nothing imports it."""

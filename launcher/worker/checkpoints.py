@@ -1,7 +1,10 @@
 """Checkpoint folders: written whole or not at all, the newest found again, the oldest removed.
 
 ``checkpoints/step-00000100/`` holds the engine's files and ``state.json``: the step, which is also the position in the
-data, and the sizes of the model.
+data, and the sizes of the model. The engine writes into ``step-00000100.partial``; once every rank's part is on disk,
+rank 0 renames the folder, and only then removes those beyond ``save.keep``. With ``save.async`` the rename waits until
+all ranks have agreed, beside a later step, that none is still writing. A kill at any moment so leaves at least the
+checkpoint before.
 """
 
 from __future__ import annotations
@@ -29,14 +32,14 @@ _NOT_SIZES = frozenset(("name", "source", "weights", "attention", "dropout", "in
 
 
 FAILURES = (Exception, CheckpointException)
-"""What an engine may raise while it reads or writes; torch's own is not an ``Exception``."""
+"""Exceptions of an engine that reads or writes; torch's ``CheckpointException`` is not an ``Exception``."""
 
 
 _ALMOST_NOTHING = 2**20
 """Bytes; below this a disk is full, whatever the error says."""
 
 _SHORT_WRITE = "unexpected pos"
-"""What torch's zip writer says when a file took less than was written, in place of the system's own error."""
+"""Words of torch's zip writer when a file took less than was written, in place of the system's own error."""
 
 
 class Checkpoints:
@@ -50,7 +53,7 @@ class Checkpoints:
 
     @property
     def writing(self) -> bool:
-        """Whether this rank's part of a background write is not on disk yet."""
+        """True while this rank's part of a background write is not on disk yet."""
         return self._pending is not None and not self._pending[2].done()
 
     def restore(self, engine: Engine) -> int:
@@ -111,7 +114,7 @@ class Checkpoints:
         self._finish(step, partial)
 
     def _finish(self, step: int, partial: Path) -> None:
-        dist.barrier()
+        dist.barrier()  # The name says that every rank's part is there.
         if self._context.rank == 0:
             try:
                 files.finish_directory(partial, partial.with_suffix(""))
@@ -132,12 +135,12 @@ class Checkpoints:
 
 
 def failed(step: int, folder: Path, error: BaseException, kept: str | None) -> CheckpointError:
-    """What to say of a checkpoint that could not be written.
+    """The error of a checkpoint that could not be written, with the one that is left.
 
     Args:
         step: Of the checkpoint.
         folder: Where it was to be.
-        error: What the writer raised.
+        error: The writer's exception.
         kept: The name of the newest one before it.
     """
     full = is_full(error) or shutil.disk_usage(folder).free < _ALMOST_NOTHING
@@ -147,7 +150,7 @@ def failed(step: int, folder: Path, error: BaseException, kept: str | None) -> C
 
 
 def complete(folder: Path) -> list[Path]:
-    """The whole checkpoints of a folder, oldest first; what a kill left behind under ``.partial`` is not among them."""
+    """The whole checkpoints of a folder, oldest first; a ``.partial`` that a kill left behind is not among them."""
     found = [path for path in folder.glob("step-*") if _NAME.fullmatch(path.name) and (path / STATE).is_file()]
     return sorted(found, key=lambda path: int(path.name.removeprefix("step-")))
 
@@ -194,7 +197,7 @@ def _sizes(spec: RunSpec) -> dict[str, Any]:
 
 
 def state(spec: RunSpec, step: int) -> dict[str, Any]:
-    """What ``state.json`` says of a checkpoint."""
+    """Content of ``state.json``: the step, the batch that makes it a position in the data, the model's sizes."""
     return {
         "schema": 1,
         "step": step,
@@ -208,7 +211,7 @@ def state(spec: RunSpec, step: int) -> dict[str, Any]:
 
 
 def reason(error: BaseException) -> str:
-    """What went wrong, without the stacks of every rank that torch's exception prints."""
+    """The error as one line, without the stacks of every rank that torch's exception prints."""
     if isinstance(error, CheckpointException):
         error = next((inner[0] for inner in error.failures.values()), error)
     if _SHORT_WRITE in str(error) or (isinstance(error, OSError) and error.errno == errno.EFBIG):
@@ -217,7 +220,7 @@ def reason(error: BaseException) -> str:
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether a full disk is behind an error; checkpoint writers wrap it, and each rank's error, in their own."""
+    """True if a full disk is behind an error; checkpoint writers wrap it, and each rank's error, in their own."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return True
     failures = getattr(error, "failures", None)

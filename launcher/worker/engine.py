@@ -1,4 +1,4 @@
-"""What the training loop asks of an engine, and what it hands to one.
+"""The protocol between the training loop and an engine.
 
 The loop (``launcher.worker.loop``) owns the data, the schedule of steps, checkpoint directories, metrics, signals and
 errors. An engine owns the model, its sharding, the optimizer and the files inside one checkpoint.
@@ -45,18 +45,18 @@ class Context:
 
     @property
     def data_ranks(self) -> int:
-        """How many different parts a global batch has."""
+        """Number of different parts of a global batch."""
         return self.spec.data_degree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """What one optimizer step reports; tensors of one element, so that nobody waits for a device without need.
+    """Results of one optimizer step; tensors of one element, so that nobody waits for a device without need.
 
     Attributes:
         loss: The mean loss over the whole global batch, the same on all ranks.
         grad_norm: The norm of all gradients before clipping, the same on all ranks.
-        learning_rate: What this step used.
+        learning_rate: The rate of this step.
     """
 
     loss: torch.Tensor
@@ -68,10 +68,10 @@ class PendingSave(Protocol):
     """A checkpoint that is still being written in the background."""
 
     def done(self) -> bool:
-        """Whether this rank's part is on disk, or has failed."""
+        """True once this rank's part is on disk, or has failed."""
 
     def result(self) -> object:
-        """Wait for this rank's part; raises what went wrong."""
+        """Wait for this rank's part; raises the writer's exception."""
 
 
 class Engine(Protocol):
@@ -104,7 +104,7 @@ class Engine(Protocol):
         """Write safetensors that ``transformers`` (or, for an adapter, ``peft``) loads, into an existing directory."""
 
     def tensors(self) -> Iterable[torch.Tensor]:
-        """What is alive between two steps: parameters, buffers, gradients, optimizer states; for measuring memory."""
+        """Tensors alive between two steps: parameters, buffers, gradients, optimizer states; for measuring memory."""
 
 
 type EngineBuilder = Callable[[Context], Engine]

@@ -18,7 +18,7 @@ def main(run: Callable[[RunSpec, Path, list[str]], None], *, arguments: bool = F
 
     Args:
         run: Trains a run in its directory, with the words that follow.
-        arguments: Whether any may follow.
+        arguments: True if any may follow.
     """
     parser = argparse.ArgumentParser(description="One rank of a recorded run; started by torchrun.", allow_abbrev=False)
     parser.add_argument("--run", type=Path, required=True, metavar="DIR", help="the run directory")
@@ -26,7 +26,7 @@ def main(run: Callable[[RunSpec, Path, list[str]], None], *, arguments: bool = F
     if rest and not arguments:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     directory: Path = options.run
-    if "TORCHELASTIC_RUN_ID" in os.environ:
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # Not with ``run --debug``, which starts the rank without an agent.
         process.die_with_agent()
         process.link_logs(directory)
     with process.reported(directory):

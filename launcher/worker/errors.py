@@ -1,4 +1,4 @@
-"""What goes wrong inside the job for a reason that the user can act on: one message, no stack of frames."""
+"""Errors inside the job with a reason that the user can act on: one message, no stack of frames."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ty
     """Counts while it is entered; the freeing of what it has seen is noticed at all times.
 
     Attributes:
-        bytes: What is alive now.
+        bytes: Bytes alive now.
         peaks: The highest ``bytes`` of each phase.
     """
 
@@ -39,7 +39,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ty
         self._sizes: dict[int, int] = {}
 
     def enter(self, phase: str) -> None:
-        """What is alive from now on belongs to this phase; with an empty name to none."""
+        """Begin a phase, to which bytes alive from now on belong; an empty name begins none."""
         self._phase = phase
         self._grow(0)
 
@@ -62,7 +62,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ty
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Count what an operation takes and returns.
+        """Count the tensors that an operation takes and returns.
 
         Tensor subclasses (DTensor) are left to take themselves apart first: their operations come back here on local
         tensors. The fake tensors of DTensor's sharding propagation hold no memory.
@@ -76,7 +76,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ty
         return result
 
     def _counts(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor holds memory that is followed here."""
+        """True if a tensor holds memory that is followed here."""
         return not isinstance(tensor, FakeTensor) and tensor.device.type == "cpu"
 
     def _follow(self, tensor: torch.Tensor) -> None:

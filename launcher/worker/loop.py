@@ -1,4 +1,11 @@
-"""The training loop, the same for every engine: data, steps, evaluation, checkpoints, metrics and a clean end."""
+"""The training loop, the same for every engine: data, steps, evaluation, checkpoints, metrics and a clean end.
+
+A rank enters its process group, builds the engine, restores the newest checkpoint and trains from there to
+``train.steps``. Before each step the ranks begin to agree on whether one of them was asked to stop and whether a
+background write still runs; the answer is read after the step, so it costs no time. A request ends the loop after the
+step, with a checkpoint, and ``logs/outcome.json`` says which end it was. Memory is followed in the first
+``MEASURED_STEPS`` steps and in the first checkpoint alone, since following every operation on the CPU is slow.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +86,7 @@ class _Training:
             self._export()
         metrics.write(self._context)
         self._metrics.close()
-        dist.barrier()
+        dist.barrier()  # The outcome speaks for all ranks.
         if self._context.rank == 0:
             process.write_outcome(self._context.directory, "interrupted" if interrupted else "finished", step)
 
@@ -107,6 +114,7 @@ class _Training:
             result = self._engine.train_step(step, micro_batches)
         evaluates = self._due(self._spec.train.eval_every, step)
         self._metrics.step(step, result, self._evaluate if evaluates else None)
+        # ``memory.json`` is there from now on, also for a run that is killed later.
         if step == measured_until:
             metrics.write(self._context)
             self._metrics.mark()

@@ -26,7 +26,7 @@ CUDA_METHOD = "counters of torch.cuda's caching allocator; phases from the first
 
 
 class MemoryTracker:
-    """What one rank's memory holds, by phase. This class measures the CPU; :class:`CudaTracker` a GPU."""
+    """Peak memory of one rank by phase. This class measures the CPU; :class:`CudaTracker` a GPU."""
 
     method = CPU_METHOD
 
@@ -43,7 +43,7 @@ class MemoryTracker:
 
     @contextlib.contextmanager
     def measuring(self, phase: Phase, alive: Iterable[torch.Tensor] = ()) -> Iterator[None]:
-        """Measure what runs inside, which begins in ``phase``; ``alive`` is what existed before."""
+        """Measure the code inside, which begins in ``phase``; ``alive`` are the tensors that existed before."""
         self._on = True
         try:
             with self._measured(alive):
@@ -54,23 +54,23 @@ class MemoryTracker:
             self._on = False
 
     def rest(self, alive: Iterable[torch.Tensor]) -> None:
-        """The step is over: what is alive now is what is alive between two steps."""
+        """End a step: the tensors alive now are those between two steps."""
         if self._on:
             self._live.follow(alive)
             self._static = self._allocated()
 
     def has(self, phase: Phase) -> bool:
-        """Whether a phase has been measured."""
+        """True if a phase has been measured."""
         return phase in self._peaks
 
     def summary(self) -> dict[str, Any]:
-        """This rank's entry of ``memory.json``, in bytes; None for what has not been measured."""
+        """This rank's entry of ``memory.json``, in bytes; None where nothing was measured."""
         return {
             "static_bytes": self._static,
             "phases": {phase: self._peaks.get(phase) for phase in PHASES},
             "peak_allocated_bytes": self._peak_allocated(),
             "peak_reserved_bytes": self._peak_reserved(),
-            "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,  # KiB on Linux (getrusage(2)).
         }
 
     def _measured(self, alive: Iterable[torch.Tensor]) -> contextlib.AbstractContextManager[object]:
@@ -106,7 +106,7 @@ class CudaTracker(MemoryTracker):
         self._highest = self._highest_reserved = 0
 
     def rest(self, alive: Iterable[torch.Tensor]) -> None:
-        """The step is over: what is allocated now is allocated between two steps."""
+        """End a step: the bytes allocated now are those between two steps."""
         if self._on:
             self._static = torch.cuda.memory_allocated(self._device)
 

@@ -1,4 +1,10 @@
-"""``metrics.jsonl``: a line a step by rank 0, also handed to an experiment tracker."""
+"""``metrics.jsonl``: a line a step by rank 0, also handed to an experiment tracker.
+
+Reading the loss waits for the device, so it happens only on steps that get a line (``train.log_every``, the last, and
+those with an evaluation); ``step_seconds`` is the mean since the line before. Every rank reads the loss then, since all
+of them must stop where it is no number. A resumed run first cuts the lines of steps after its checkpoint, which it will
+do again. At the end all ranks' memory summaries become ``memory.json``.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +113,7 @@ def _step_of(line: str) -> float:
 
 
 def _memory_bytes(device: torch.device) -> int:
-    """On a GPU the peak of what is allocated; on the CPU the resident memory of this process now."""
+    """On a GPU the peak of allocated bytes; on the CPU the resident memory of this process now."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     pages = int(Path("/proc/self/statm").read_text().split()[1])

@@ -1,4 +1,10 @@
-"""One rank as a process: its place in the job, its process group, how its end is reported, how folders appear whole."""
+"""One rank as a process: its place in the job, its process group, how its end is reported, how folders appear whole.
+
+A rank that fails leaves ``logs/error.rank<r>.json`` and ends at once, without leaving its process group: that would
+wait for ranks that no longer answer. Every other rank looks for such files in a thread and ends too, since a rank that
+waits in a collective notices nothing. The node then reports the first error, not the timeouts that follow from it. The
+kernel ends a rank whose torchrun is gone, and a rank that has finished skips destructors, which may hang or abort.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +44,7 @@ _GRACE_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPlace:
-    """Where this process stands: its rank of ``world``, and the device that it computes on."""
+    """This process's rank of ``world``, and the device that it computes on."""
 
     rank: int
     world: int

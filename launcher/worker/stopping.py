@@ -1,4 +1,4 @@
-"""SIGTERM and SIGUSR2 ask the job to end with what it has: finish the step, save, exit 0."""
+"""SIGTERM and SIGUSR2 ask the job to end early: finish the step, save, exit 0."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
-"""SIGTERM is what torchrun and schedulers send; SIGUSR2 what submitit and Slurm's ``--signal`` send ahead of time."""
+"""Torchrun and schedulers send SIGTERM; submitit and Slurm's ``--signal`` send SIGUSR2 ahead of time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,7 @@ class Agreed:
 
 
 class Agreement:
-    """What all ranks must decide alike, asked before a step and answered after it.
+    """Decisions that all ranks must take alike, asked before a step and answered after it.
 
     The two flags travel in one maximum over CPU tensors that runs beside the step, so it costs no time and never
     waits for a GPU.
@@ -44,7 +44,7 @@ class Agreement:
         self._work = dist.all_reduce(self._flags, op=dist.ReduceOp.MAX, async_op=True)
 
     def answer(self) -> Agreed:
-        """What held when :meth:`ask` was called."""
+        """The flags of all ranks as of when :meth:`ask` was called."""
         if self._work is not None:
             self._work.wait()
             self._work = None

@@ -64,6 +64,7 @@ class _Wandb(Tracker):
         wandb = _package("wandb", "wandb")
         tracking, name = context.spec.tracking, context.directory.name
         settings = wandb.Settings(base_url=tracking.uri) if tracking.uri else None
+        # The directory's name as id: a resumed run goes on in the same run of Weights & Biases.
         self._run = wandb.init(
             project=tracking.project, name=name, id=name, resume="allow", dir=str(context.directory), settings=settings
         )

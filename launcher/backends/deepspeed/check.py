@@ -1,4 +1,10 @@
-"""What this backend cannot do, each with the way out, and what runs but bites (DeepSpeed 0.19.8)."""
+"""Limits of this backend, each with the way out, and pitfalls of runs that are valid (DeepSpeed 0.19.8).
+
+A setting is refused where the translation or the worker would drop it, where DeepSpeed stops with an error, and, most
+important, where it goes on with something else: each such rule names the file of DeepSpeed that shows it. Rules of one
+feature (AutoTP, pipeline stages, Ulysses, formats) are in its module. A script of the user's own is held to what
+DeepSpeed itself demands, not to what our worker lacks.
+"""
 
 from __future__ import annotations
 
@@ -127,7 +133,7 @@ def _optimizer(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _training(spec: RunSpec) -> Iterator[ConfigError]:
-    """What the worker does not honour; a script of the user's own may."""
+    """Settings that the worker does not honour; a script of the user's own may."""
     yield from _worker.check(spec)
     yield from _models.check(spec)
     if spec.train.compile:

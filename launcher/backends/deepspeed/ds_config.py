@@ -1,4 +1,10 @@
-"""The content of ``ds_config.json``: every choice spelt out, no ``"auto"``, so that the file alone says what runs."""
+"""The content of ``ds_config.json``: every choice spelt out, no ``"auto"``, so that the file alone says what runs.
+
+Defaults of DeepSpeed are written down too, with the file that they are from: another release may have others, and the
+memory estimate reads these. Features add blocks of their own, and ``backend.extra`` is merged in last, key by key,
+after ``launcher.backends.deepspeed.extra`` has refused keys that a setting gives. :func:`build` is pure; the text is a
+golden file.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +24,7 @@ _OPTIMIZER_BUFFERS = 4
 
 
 def build(spec: RunSpec) -> dict[str, Any]:
-    """The whole configuration; what ``backend.extra`` sets is merged in last."""
+    """The whole configuration; the keys of ``backend.extra`` are merged in last."""
     formats = dtypes(spec)
     config: dict[str, Any] = {
         "train_batch_size": spec.global_batch_size,
@@ -83,7 +89,7 @@ def _zero(spec: RunSpec) -> dict[str, Any]:
 
 
 def _offload(spec: RunSpec, device: Offload) -> dict[str, Any]:
-    """Pinned memory is what a GPU copies from; CPU ranks have no use for it."""
+    """The block of one kind of offload; a GPU copies from pinned memory, for which CPU ranks have no use."""
     block: dict[str, Any] = {"device": device}
     if device != "none":
         block["pin_memory"] = spec.hardware.device == "cuda"

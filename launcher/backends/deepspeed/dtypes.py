@@ -1,4 +1,4 @@
-"""What ``precision=`` means for DeepSpeed."""
+"""DeepSpeed's meaning of ``precision=``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from launcher.spec import RunSpec
 
 
 def dtypes(spec: RunSpec) -> Dtypes:
-    """Parameters, gradients and their reduction in the word's format, fp32 master and moments (CONTRACT.md).
+    """Parameters, gradients and their reduction in the word's format, fp32 master and moments (docs/precision.md).
 
     ``accumulate`` is DeepSpeed's own default for ``data_types.grad_accum_dtype``: the model's format.
     """

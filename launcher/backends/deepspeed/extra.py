@@ -1,4 +1,10 @@
-"""``backend.extra``: keys of ds_config.json as they are, merged in last. No typo passes, nor a rival to a setting."""
+"""``backend.extra``: keys of ds_config.json as they are, merged in last. No typo passes, nor a rival to a setting.
+
+DeepSpeed ignores keys that it does not know, so only those that its release reads are let through. A key that a setting
+of ours gives is refused with that setting, in the key's own value where it can be translated: the memory estimate and
+the record read settings, and a rival would make them wrong. Blocks that need the training program's help are refused
+for our worker and left to a script. All else is handed on, with a warning that the estimate does not see it.
+"""
 
 from __future__ import annotations
 
@@ -146,7 +152,7 @@ def _near(known: list[str], key: str, value: Any) -> list[str]:
 
 
 def _same_by_setting(spec: RunSpec, path: str, setting: str, value: Any) -> list[str]:
-    """The setting that says what the key says."""
+    """Overrides that say the same as a key of ds_config.json."""
     if setting == "precision.compute":
         return [f"precision={path.partition('.')[0] if value else 'fp32'}"]
     if setting in ("precision.master", "precision.optimizer_states"):

@@ -1,4 +1,4 @@
-"""What this machine lacks to run a valid job: what DeepSpeed compiles its own operators from."""
+"""Lacks of this machine for a valid job: tools and headers from which DeepSpeed compiles its own operators."""
 
 from __future__ import annotations
 
@@ -34,6 +34,6 @@ def obstacles(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _has_header() -> bool:
-    """Whether a compiler would find libaio's header: in its own folders, or in those of ``CPATH``."""
+    """True if a compiler would find libaio's header: in its own folders, or in those of ``CPATH``."""
     folders = [*os.environ.get("CPATH", "").split(os.pathsep), "/usr/include", "/usr/local/include"]
     return any((Path(folder) / _HEADER).is_file() for folder in folders if folder)

@@ -7,11 +7,11 @@ from typing import Any, Literal
 from launcher.spec import RunSpec
 
 SUPPORTED = ("adamw", "sgd")
-"""What this backend translates; the others have no tested counterpart in DeepSpeed."""
+"""Optimizers that this backend translates; the others have no tested counterpart in DeepSpeed."""
 
 
 def is_torch(spec: RunSpec) -> bool:
-    """Whether ``torch.optim`` makes the step, in place of DeepSpeed's FusedAdam or (offloaded) DeepSpeedCPUAdam.
+    """True if ``torch.optim`` makes the step, in place of DeepSpeed's FusedAdam or (offloaded) DeepSpeedCPUAdam.
 
     On the CPU it does, since DeepSpeed's own kernels need a compiler and minutes there. ``optimizer.fused`` and
     ``optimizer.foreach`` are words of ``torch.optim``: to set one is to choose it. NVMe offload swaps the state of
@@ -25,7 +25,7 @@ def is_torch(spec: RunSpec) -> bool:
 
 
 def step(spec: RunSpec) -> Literal["fused", "foreach", "loop"]:
-    """How the step is computed: where neither word is set, torch takes lists on a GPU and a loop on the CPU.
+    """Kernel of the step: where neither word is set, torch takes lists on a GPU and a loop on the CPU.
 
     ``torch/optim/optimizer.py``, ``_default_to_fused_or_foreach``; DeepSpeed's own kernels make no temporaries.
     """

@@ -1,4 +1,4 @@
-"""Tensor parallelism by DeepSpeed's AutoTP: the plan of the cut, spelt out, and what it cannot cut."""
+"""Tensor parallelism by DeepSpeed's AutoTP: its plan, spelt out, and the models that it cannot split."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def block(spec: RunSpec) -> dict[str, Any]:
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
-    """What AutoTP of DeepSpeed 0.19.8 does not cut, or would cut wrongly."""
+    """Models and settings that AutoTP of DeepSpeed 0.19.8 does not split, or would split wrongly."""
     degree, model, path = spec.parallel.tensor, spec.model, "parallel.tensor"
     if degree == 1:
         return

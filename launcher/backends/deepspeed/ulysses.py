@@ -1,4 +1,4 @@
-"""What Ulysses (``parallel.ulysses``) cannot do in the DeepSpeed worker, each with the way out."""
+"""Limits of Ulysses (``parallel.ulysses``) in the DeepSpeed worker, each with the way out."""
 
 from __future__ import annotations
 

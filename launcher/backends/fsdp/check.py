@@ -1,4 +1,10 @@
-"""What the FSDP2 and DDP worker cannot do, each with the way out, and what runs but bites."""
+"""Limits of the FSDP2 and DDP worker, each with the way out, and pitfalls of runs that are valid.
+
+One backend drives two engines: FSDP2 where ``parallel.shard`` is true, else DDP. Settings that one of them reads alone
+are refused with the other. The worker is ours, so the rules say what this version of it does, and torch's own limits
+where it has them (schedules, formats, the layout of 4-bit weights). A script of the user's own reads ``spec.json`` as
+it likes and is held to almost none of them.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +17,7 @@ from launcher.errors import ConfigError
 from launcher.spec import RunSpec, edit, nearest
 
 _SCHEDULES = ("1f1b", "gpipe", "interleaved")
-"""Of ``torch.distributed.pipelining``, those whose activations in flight ``launcher.strategies.pipeline`` knows."""
+"""Schedules of ``torch.distributed.pipelining`` whose activations in flight ``launcher.strategies.pipeline`` knows."""
 
 _AXES = {"ulysses": "ulysses", "expert": "ep"}
 """The axes that this worker does not drive, and the preset that has each."""
@@ -26,7 +32,7 @@ _NF4_BLOCK = 64
 """Values with a constant of their own (QLoRA, arXiv:2305.14314, section 3)."""
 
 _SECOND_MOMENT: dict[str, object] = {"optimizer.beta2": 0.95, "optimizer.epsilon": 1e-8}
-"""What only Adam reads, with the defaults of conf/optimizer/_base.yaml."""
+"""Keys that only Adam reads, with the defaults of conf/optimizer/_base.yaml."""
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
@@ -49,7 +55,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
-    """What runs, but not as one may expect."""
+    """Settings with which a run does not do what one may expect."""
     if spec.script is None and spec.train.compile and spec.checkpointing.mode == "selective":
         rule = "inside compiled blocks the compiler decides what is recomputed, by the same list of operations"
         yield ConfigError("train.compile", True, rule, ["train.compile=false", "checkpointing=full"])
@@ -73,7 +79,7 @@ def _axes(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _tensor(spec: RunSpec) -> Iterator[ConfigError]:
-    """What ``launcher.worker.fsdp.tensor_parallel`` has no plan for."""
+    """Models and settings that ``launcher.worker.fsdp.tensor_parallel`` has no plan for."""
     model, degree = spec.model, spec.parallel.tensor
     if degree == 1:
         return
@@ -204,7 +210,7 @@ def _quantised(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _unpacked_on_the_cpu(spec: RunSpec) -> Iterator[ConfigError]:
-    """What bitsandbytes 0.50.2 silently computes wrongly: in rows of other lengths it mistakes the constants."""
+    """Rows that bitsandbytes 0.50.2 silently unpacks wrongly: in those of other lengths it mistakes the constants."""
     model = spec.model
     rows = {
         "model.hidden_size": model.hidden_size,

@@ -1,4 +1,4 @@
-"""What ring attention (``parallel.context``) cannot do in the FSDP worker, each with the way out."""
+"""Limits of ring attention (``parallel.context``) in the FSDP worker, each with the way out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from launcher.spec import RunSpec, edit
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
-    """What would see one rank's tokens alone, draw other values in backward, or find no kernel."""
+    """Settings that would see one rank's tokens alone, draw other values in backward, or find no kernel."""
     if spec.parallel.context == 1:
         return
     for path, value, rule, way_out in _obstacles(spec):

@@ -1,4 +1,4 @@
-"""What ``precision=`` means for PyTorch's FSDP2 and DDP."""
+"""The meaning of ``precision=`` for PyTorch's FSDP2 and DDP."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from launcher.spec import RunSpec
 
 
 def dtypes(spec: RunSpec) -> Dtypes:
-    """FP32 parameters, compute in the word's format, reduction in fp32, no master copy (CONTRACT.md).
+    """FP32 parameters, compute in the word's format, reduction in fp32, no master copy (docs/precision.md).
 
     FSDP2 casts each gathered shard (``MixedPrecisionPolicy(param_dtype)``), so its gradients arrive in that format;
     DDP runs under ``torch.autocast``, where the fp32 parameters themselves receive fp32 gradients.

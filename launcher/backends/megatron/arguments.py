@@ -1,4 +1,4 @@
-"""The Megatron-LM argument list of a run: every choice spelt out, what ``backend.extra`` sets put in its place."""
+"""The Megatron-LM argument list of a run: every choice spelt out, those of ``backend.extra`` in their places."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CPU: Arguments = {
     "no-bias-dropout-fusion": True,
     "disable-jit-fuser": True,
 }
-"""What is compiled for GPUs alone is left out as well."""
+"""Arguments for the CPU, which also leave out all that is compiled for GPUs alone."""
 
 
 def arguments(spec: RunSpec) -> Arguments:

@@ -1,6 +1,8 @@
-"""What Megatron-LM cannot do, read from the validator of megatron-core 0.19.2.
+"""Limits of Megatron-LM, read from the validator of megatron-core 0.19.2.
 
-The names of its files below are those of ``megatron/training/arguments.py`` and ``megatron/core``.
+The validator itself can be asked only where megatron-core is installed (``launcher.backends.megatron.native``); these
+rules say the same without it, in terms of our settings and with ways out, and refuse settings that have no counterpart.
+Files named below without a folder are those of ``megatron/training`` and ``megatron/core``.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ _MODULES = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "s
 _BALANCING = ("moe-aux-loss-coeff", "moe-router-load-balancing-type", "moe-router-enable-expert-bias")
 _MINUTE = 60
 _SECOND_MOMENT: dict[str, object] = {"optimizer.beta2": 0.95, "optimizer.epsilon": 1e-8}
-"""What only Adam reads, with the defaults of conf/optimizer/_base.yaml."""
+"""Keys that only Adam reads, with the defaults of conf/optimizer/_base.yaml."""
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
@@ -83,7 +85,7 @@ def _model(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _without_gpu(spec: RunSpec) -> Iterator[ConfigError]:
-    """What only Transformer Engine or CUDA streams do (``core/transformer/dot_product_attention.py``)."""
+    """Settings that need Transformer Engine or CUDA streams (``core/transformer/dot_product_attention.py``)."""
     if spec.hardware.device == "cuda":
         return
     if spec.parallel.context > 1:
@@ -247,7 +249,7 @@ def _checkpoints(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
-    """The padded vocabulary (``training/vocab_utils.py``), unbalanced experts, and what only some optimizers read."""
+    """The padded vocabulary (``training/vocab_utils.py``), unbalanced experts, keys that only some optimizers read."""
     yield from checkout.warnings(spec)
     yield from _padded(spec)
     yield from _idle(spec)

@@ -1,4 +1,4 @@
-"""What ``pretrain_gpt.py`` of a Megatron-LM checkout, ``backend.path``, does not do and the launcher's worker does."""
+"""Limits of ``pretrain_gpt.py`` of a Megatron-LM checkout (``backend.path``) that the launcher's worker has not."""
 
 from __future__ import annotations
 

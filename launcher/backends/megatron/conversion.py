@@ -1,4 +1,4 @@
-"""Between Megatron's parameters and Hugging Face safetensors: what ``launcher.worker.megatron.weights`` cannot do."""
+"""Limits of ``launcher.worker.megatron.weights`` between Megatron's parameters and Hugging Face safetensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``precision=`` means for Megatron-core."""
+"""Megatron-core's meaning of ``precision=``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from launcher.spec import Dtype, RunSpec
 
 
 def dtypes(spec: RunSpec) -> Dtypes:
-    """Parameters in the word's format, fp32 main gradients for bf16, fp32 master and moments (CONTRACT.md).
+    """Parameters in the word's format, fp32 main gradients for bf16, fp32 master and moments (docs/precision.md).
 
     For fp16 the gradients stay in fp16: ``--accumulate-allreduce-grads-in-fp32`` is implied by ``--bf16`` alone
     (Megatron-LM ``training/arguments.py``).

@@ -1,4 +1,10 @@
-"""``backend.extra``: Megatron-LM arguments as they are, put in their places. None may rival a setting."""
+"""``backend.extra``: Megatron-LM arguments as they are, put in their places. None may rival a setting.
+
+An argument that a setting gives is refused with the setting to use, because the estimate and the record read settings.
+Those whose effect on memory the estimate knows (``implementation.COUNTED``) are read there; all others are handed on
+with a warning that names them. Names are compared as Megatron-LM spells them, with dashes; whether an argument exists
+is the business of its own validator (``launcher.backends.megatron.native``).
+"""
 
 from __future__ import annotations
 
@@ -129,7 +135,7 @@ def _is_count(value: Any, least: int) -> bool:
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
-    """What is handed through and not counted: nothing but Megatron-LM itself judges it."""
+    """Arguments that are handed through and not counted: nothing but Megatron-LM itself judges them."""
     unread = [name(key) for key in spec.backend.extra if name(key) not in COUNTED]
     if unread:
         names = ", ".join(f"--{key}" for key in unread)

@@ -1,4 +1,10 @@
-"""Which of Megatron-core's implementations run: what the settings and ``backend.extra`` choose, and what follows."""
+"""Which of Megatron-core's implementations run: the choices of settings and ``backend.extra``, and their consequences.
+
+Megatron-core has several modules for one layer (Transformer Engine's or its own, fused or in parts), and which one runs
+depends on arguments, on the GPU's compute capability and on other settings. Saved tensors and workspaces depend on it,
+so the choice is computed here once, by the rules of Megatron-core and Transformer Engine that each function names, and
+read by the overheads, the traits of the engine and the argument list.
+"""
 
 from __future__ import annotations
 
@@ -39,16 +45,16 @@ _KERNELS_FROM, _GROUPED_FROM = (8, 0), (8, 0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Implementation:
-    """What the memory depends on beyond the settings.
+    """Choices of implementation that memory depends on beyond the settings.
 
     Attributes:
-        transformer_engine: Whether the layers are Transformer Engine's, or Megatron-core's own.
+        transformer_engine: True if the layers are Transformer Engine's, False if Megatron-core's own.
         attention: cuDNN's fused kernel, flash-attn, or scores in full.
-        wide_softmax: Whether attention's softmax is torch's own, in fp32.
-        grouped: Whether the experts of a rank are one grouped matrix product.
-        attention_mask: Whether batches bring an attention mask.
-        fused_gradients: Whether gradients of weights are accumulated by the product that computes them.
-        deterministic: Whether torch's algorithms are the deterministic ones.
+        wide_softmax: True if attention's softmax is torch's own, in fp32.
+        grouped: True if the experts of a rank are one grouped matrix product.
+        attention_mask: True if batches bring an attention mask.
+        fused_gradients: True if gradients of weights are accumulated by the product that computes them.
+        deterministic: True if torch's algorithms are the deterministic ones.
         deferred: Micro-batches whose gradient of the output projection waits for the end of the pipeline, at most.
     """
 
@@ -79,18 +85,18 @@ def implementation(spec: RunSpec) -> Implementation:
 
 
 def fsdp(spec: RunSpec) -> bool:
-    """Whether Megatron-FSDP shards; ``zero.stage=1`` is the distributed optimizer."""
+    """True if Megatron-FSDP shards; ``zero.stage=1`` is the distributed optimizer."""
     return spec.zero.stage >= 2
 
 
 def precision_aware(spec: RunSpec) -> bool:
-    """Whether the precision-aware optimizer steps: states are narrower than fp32, or offloaded."""
+    """True if the precision-aware optimizer steps: states are narrower than fp32, or offloaded."""
     meaning = dtypes(spec)
     return meaning.optimizer_states != "fp32" or meaning.master == "fp16" or spec.zero.offload_optimizer == "cpu"
 
 
 def reads_gradients_as_they_are(spec: RunSpec) -> bool:
-    """Whether the optimizer's kernel takes gradients of any format, and keeps the master copy itself.
+    """True if the optimizer's kernel takes gradients of any format, and keeps the master copy itself.
 
     ``use_precision_aware_optimizer_no_fp8_or_ds_fp8`` of ``optimizer/optimizer_config.py``; Megatron-FSDP's gradients
     are so with every recipe.

@@ -1,4 +1,4 @@
-"""Which megatron-core is installed here, and what else this machine lacks to run a valid job."""
+"""The megatron-core that is installed here, and other lacks of this machine for a valid job."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def found_version() -> str | None:
 
 
 def is_supported(found: str) -> bool:
-    """Whether its arguments are the ones that this backend knows."""
+    """True if its arguments are the ones that this backend knows."""
     return f"{found}.".startswith(f"{SUPPORTED}.")
 
 
 def obstacles(spec: RunSpec) -> Iterator[ConfigError]:
-    """No megatron-core or another version of it, no Transformer Engine, no checkout, no tokenizer, no data set."""
+    """Lacks: megatron-core in a supported version, Transformer Engine, a checkout, its tokenizer, a data set."""
     if spec.script is not None:
         return
     yield from _packages(spec)

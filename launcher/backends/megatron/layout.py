@@ -14,7 +14,7 @@ _FP8_FORMATS = {"delayed": "hybrid", "tensorwise": "hybrid", "blockwise": "e4m3"
 
 
 def arguments(spec: RunSpec) -> Arguments:
-    """Everything that says where the model lies and in which formats."""
+    """Arguments of degrees, sharding, formats and recomputation."""
     return {**_degrees(spec), **_sharding(spec), **_formats(spec), **_recomputation(spec)}
 
 

@@ -1,4 +1,4 @@
-"""What Megatron-LM's own ``validate_args`` says of a run, in the words of our settings.
+"""The answer of Megatron-LM's own ``validate_args`` to a run, in the words of our settings.
 
 Asked where a supported megatron-core is installed, for the GPU of the run and not of this machine
 (``launcher.worker.megatron.validate``). Elsewhere the rules of ``check`` answer alone.
@@ -51,7 +51,7 @@ def native(spec: RunSpec) -> Judgement:
 
 
 def question(spec: RunSpec) -> dict[str, Any]:
-    """What the validator is asked: the argument list, and the machine that it is for."""
+    """The question to the validator: the argument list, and the machine that it is for."""
     return {
         "arguments": list(argument_list(spec)),
         "world": spec.gpus,

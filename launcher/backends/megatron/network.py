@@ -1,4 +1,9 @@
-"""The model as Megatron-LM arguments (``megatron/training/arguments.py`` of megatron-core 0.19.2)."""
+"""The model as Megatron-LM arguments (``megatron/training/arguments.py`` of megatron-core 0.19.2).
+
+Every size is written down, also where it is Megatron-LM's default, so that the list alone says which model it is. Some
+arguments have no key of ours and follow from the model: the router's scores from the family, the fusion of rotary
+positions from latent attention, the kernel of GELU from which GELU the model has.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +21,7 @@ _ATTENTION = {"flash": "flash", "sdpa": "auto", "eager": "unfused"}
 
 
 def arguments(spec: RunSpec) -> Arguments:
-    """Sizes and kinds of the model."""
+    """Arguments of the sizes and kinds of the model."""
     model = spec.model
     grouped = model.key_value_heads != model.num_attention_heads and not model.kv_lora_rank
     return {
@@ -49,7 +54,7 @@ def arguments(spec: RunSpec) -> Arguments:
 
 
 def grouped_gemm(spec: RunSpec) -> bool:
-    """Whether the experts of a rank are one grouped matrix product, which only Transformer Engine has."""
+    """True if the experts of a rank are one grouped matrix product, which only Transformer Engine has."""
     return implementation(spec).grouped
 
 

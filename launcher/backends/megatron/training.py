@@ -1,4 +1,9 @@
-"""Batches, optimizer, data, checkpoints and logs as Megatron-LM arguments."""
+"""Batches, optimizer, data, checkpoints and logs as Megatron-LM arguments.
+
+Two programs read the list: the launcher's worker, which follows Megatron's loop and brings data, trackers and the
+choice of checkpoint itself, and ``pretrain_gpt.py`` of a checkout (``backend.path``), which has only these arguments:
+for it the list names its own data set and tracker. ``{run}`` stands for the run directory until that is known.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +19,7 @@ CORPUS = f"{RUN}/data/corpus"
 
 
 def arguments(spec: RunSpec) -> Arguments:
-    """Everything about the training itself."""
+    """Arguments of batches, optimizer, data, checkpoints, process and logs."""
     return {**_steps(spec), **_optimizer(spec), **_data(spec), **_checkpoints(spec), **_process(spec), **_logs(spec)}
 
 

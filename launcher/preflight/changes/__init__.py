@@ -1,4 +1,4 @@
-"""The neighbours of a run: single changes that take less memory, in the order of what they cost, as data.
+"""The neighbours of a run: single changes that take less memory, the cheapest first, as data.
 
 Each function gives the variants of one change, the weakest first, each as overrides and as the run that they make;
 a test demands that pasting the overrides gives that very run. A change keeps the batch of an optimizer step wherever
@@ -39,4 +39,4 @@ NEIGHBOURS: tuple[Neighbour, ...] = (
 )
 
 ANOTHER_TRAINING = frozenset({settings.low_rank_adapter, settings.shorter_sequences})
-"""Those that change what is learnt: alone they are not answer enough where two others together suffice."""
+"""Changes that make it another training: alone they are not answer enough where two others together suffice."""

@@ -1,4 +1,10 @@
-"""Neighbours that lay the run out over ranks, nodes and host memory in another way."""
+"""Neighbours that lay the run out over ranks, nodes and host memory in another way.
+
+A change of the degrees changes how many data ranks there are, and with them the batch of a step where it follows from
+the micro-batch: :func:`_same_batch` then sets ``train.global_batch_size`` too, so that the training stays the same.
+Where a run is a preset as it stands, the change is spelt as the next preset (``parallel=zero3``), which is what a user
+would type. The cost is said in words, with the traffic that the layout adds.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +36,7 @@ def sequence_parallel(spec: RunSpec) -> Iterator[Change]:
 
 
 def _is_preset(spec: RunSpec, name: str, *, shard: bool, stage: int) -> bool:
-    """Whether the parallel group is as the preset ``parallel=<name>`` leaves it: no degree refined."""
+    """True if the parallel group is as the preset ``parallel=<name>`` leaves it: no degree refined."""
     preset = ParallelSpec(
         name=name,
         tensor=1,

@@ -1,4 +1,9 @@
-"""Neighbours that train the same ranks with other settings."""
+"""Neighbours that train the same ranks with other settings.
+
+Each change starts from the run as it is and is offered only where it changes anything. Where a group stands as one of
+its options has it, the change is spelt as another option of that group (``checkpointing=full``); where the user has
+refined it, single keys are set, so that nothing else of the group is lost.
+"""
 
 from __future__ import annotations
 

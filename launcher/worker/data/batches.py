@@ -1,4 +1,10 @@
-"""Batches of one rank, as tensors on its device."""
+"""Batches of one rank, as tensors on its device.
+
+A step number decides its samples (``launcher.worker.data.order``), so nothing about the data is saved in a checkpoint:
+a resumed run asks for the next step. A step's micro-batches are one array of shape ``(micro-batches, micro_batch_size,
+sequence_length + 1)``, read in this process or ahead by ``data.workers`` processes, and moved to the device one step
+at a time. Evaluation reads the end of the corpus, which training then never sees.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +58,7 @@ class Batches:
         else:
             loader = DataLoader(
                 source,
-                batch_size=None,
+                batch_size=None,  # An item is a whole step already.
                 sampler=steps,
                 num_workers=spec.data.workers,
                 pin_memory=device.type == "cuda",
@@ -75,11 +81,11 @@ class Batches:
             yield from source[step].to(self._context.device)
 
     def training_stream(self) -> tuple[Corpus, Order]:
-        """What to train on and its order, for an engine that walks through them by itself."""
+        """The training samples and their order, for an engine that walks through them by itself."""
         return self._training, self._order(self._training, shuffle=self._context.spec.data.shuffle)
 
     def held_out_stream(self) -> tuple[Corpus, Order] | None:
-        """The same for what is held out, where the run evaluates."""
+        """The held-out samples and their order; None where the run does not evaluate."""
         return None if self._held_out is None else (self._held_out, self._order(self._held_out, shuffle=False))
 
     def _order(self, samples: Corpus, *, shuffle: bool) -> Order:

@@ -1,4 +1,9 @@
-"""Corpora: a long row of tokens cut into samples of one length, or samples made on the spot."""
+"""Corpora: a long row of tokens cut into samples of one length, or samples made on the spot.
+
+Sample ``i`` is tokens ``i * length`` to ``(i + 1) * length``, both included: inputs are all but the last, labels all
+but the first, so neighbours share one token and none is lost between them. Document borders are not looked at. Files
+are mapped, not read, since every rank opens all of them; ids are compared with the vocabulary as a sample is read.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +26,7 @@ class Corpus(Protocol):
 
     @property
     def size(self) -> int:
-        """How many samples there are."""
+        """Number of samples."""
 
     def sample(self, index: int) -> Tokens:
         """``sequence_length + 1`` token ids."""
@@ -110,7 +115,7 @@ class TokenFiles:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A range of a corpus: what is trained on, or what is held out."""
+    """A range of a corpus: the samples to train on, or those held out."""
 
     whole: Corpus
     start: int

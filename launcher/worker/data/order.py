@@ -40,12 +40,12 @@ def permuted(index: int, size: int, seed: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """Which samples of ``size`` belong to which step and rank.
+    """The assignment of samples to steps and ranks.
 
     Attributes:
         size: Samples of one epoch.
         seed: Decides the order of every epoch.
-        shuffle: Whether there is an order other than that of the corpus.
+        shuffle: True for another order than the corpus's own.
         global_batch_size: Samples of one step.
         micro_batch_size: Samples of one micro-batch of one data rank.
         data_rank: This rank among ``data_ranks`` that see different samples.

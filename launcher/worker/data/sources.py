@@ -1,4 +1,10 @@
-"""From ``data.*`` to a corpus: text and data sets are tokenised once, by rank 0, into a file that all ranks map."""
+"""From ``data.*`` to a corpus: text and data sets are tokenised once, by rank 0, into a file that all ranks map.
+
+The file is named after a hash of the tokenizer and of the texts (their paths, sizes and times, or the data set's
+fingerprint), so a resumed run, or with ``LAUNCH_CACHE`` another run, finds it again and new texts make a new one. It is
+written under another name and renamed, and its elements are the narrowest unsigned integers that hold the vocabulary.
+The other ranks wait in a broadcast, in which rank 0 sends the path or the error, so that all of them end alike.
+"""
 
 from __future__ import annotations
 

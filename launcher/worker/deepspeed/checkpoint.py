@@ -1,4 +1,10 @@
-"""DeepSpeed's checkpoint files inside one step's folder, and the way from one number of ranks to another."""
+"""DeepSpeed's checkpoint files inside one step's folder, and the way from one number of ranks to another.
+
+``deepspeed.json`` beside the files says how the run that saved was laid out. A run with the same layout reads its
+ranks' files as they are. Another one has rank 0 convert them to DeepSpeed's universal format in a process of its own
+(``ds_to_universal``), once, inside the checkpoint's folder; combinations that DeepSpeed 0.19.8 converts wrongly or not
+at all are refused first by :func:`readable`, and states that its loading mixes up are put right by :func:`_repair`.
+"""
 
 from __future__ import annotations
 
@@ -96,17 +102,17 @@ def _facts(context: Context) -> dict[str, Any]:
 
 
 def _changed(there: dict[str, Any], here: dict[str, Any]) -> bool:
-    """Whether the ranks that resume hold other parts than those that saved; early checkpoints knew data ranks alone."""
+    """True if the ranks that resume hold other parts than those that saved; early checkpoints knew data ranks alone."""
     return any(there.get(key, 1) != here[key] for key in ("stage", "ranks", "tensor", "pipeline"))
 
 
 def readable(there: dict[str, Any], here: dict[str, Any], directory: Path) -> None:
-    """Refuse what DeepSpeed 0.19.8 cannot convert.
+    """Refuse a checkpoint that DeepSpeed 0.19.8 cannot convert to this run's layout.
 
     Its universal format has other files for ZeRO 3 than for 1 and 2, none for ZeRO 0, and holds Adam's states alone.
 
     Args:
-        there: What ``deepspeed.json`` says of the run that saved.
+        there: The layout of the run that saved, from ``deepspeed.json``.
         here: The same of this run.
         directory: The checkpoint.
 

@@ -1,4 +1,11 @@
-"""A model in training with DeepSpeed: ZeRO 0 to 3, tensor parallel parts, pipeline stages."""
+"""A model in training with DeepSpeed: ZeRO 0 to 3, tensor parallel parts, pipeline stages.
+
+:func:`build` makes the model without memory, gives each rank its part, and hands model and ``ds_config.json`` to
+``deepspeed.initialize``. The learning rate is set by the launcher before every step, with the schedule of all engines,
+and so is the seed of dropout. Without pipeline stages DeepSpeed is called micro-batch by micro-batch and steps after
+the last by its own count; with stages it runs a whole step (``train_batch``), and the memory tracker is told of its
+phases by wrapping the instructions of its schedule.
+"""
 
 from __future__ import annotations
 
@@ -161,5 +168,5 @@ class PipelineTraining(DeepSpeedTraining):
 
 
 def _pairs(batches: Sequence[torch.Tensor]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """What the first stage reads, and what the last."""
+    """Inputs for the first stage and labels for the last: the same tokens, of which each takes its columns."""
     return ((tokens, tokens) for tokens in batches)

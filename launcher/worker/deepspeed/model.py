@@ -58,9 +58,9 @@ def build(
 
 @contextlib.contextmanager
 def opened(parameter: torch.Tensor) -> Iterator[initial.Local | None]:
-    """A rank's tensor parallel part of a parameter, to be filled; of what ZeRO 3 has cut, the first data rank fills it.
+    """A rank's tensor parallel part of a parameter, to be filled; with ZeRO 3 the first data rank alone fills it.
 
-    On leaving, its values are what all data ranks have.
+    On leaving, its values are sent to all data ranks.
     """
     if not hasattr(parameter, "ds_id"):
         yield tensor.part(parameter, parameter)
@@ -97,7 +97,7 @@ def _with_memory(
 
 
 def _partitioner(config: dict[str, Any]) -> Callable[[nn.Parameter], None]:
-    """What partitions one parameter among the ranks, as ``zero.Init(module=...)`` does for a module's.
+    """A function that partitions one parameter among the ranks, as ``zero.Init(module=...)`` does for a module's.
 
     One ``Init`` serves all of them, since with NVMe offload it owns the buffers that they are swapped through.
     """

@@ -18,7 +18,7 @@ _TABLE = "embedding"
 
 
 class Stage(nn.Module):
-    """What a stage runs: from tokens, or the states of the stage before, to states."""
+    """One stage's layers: from tokens, or the hidden states of the stage before, to hidden states."""
 
     def __init__(self, model: LanguageModel, *, first: bool) -> None:
         super().__init__()
@@ -78,6 +78,6 @@ def stage_of(context: Context) -> int:
 
 
 def cut(made: Any, context: Context) -> None:
-    """Leave of a network on the meta device what this rank's stage runs."""
+    """Remove from a network on the meta device all layers but those of this rank's stage."""
     spec, stage = context.spec, stage_of(context)
     network.cut(made, stage_layers(spec, stage), first=stage == 0, last=stage == spec.parallel.pipeline - 1)

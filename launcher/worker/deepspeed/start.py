@@ -1,4 +1,4 @@
-"""What must hold before DeepSpeed starts, and what must be undone after it has."""
+"""Preparations before DeepSpeed starts, and side effects of its start that are undone after it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from launcher.worker.errors import TrainingError
 
 
 def prepare(device: torch.device, config: dict[str, Any]) -> None:
-    """Leave out what would be compiled on the CPU without need, and look for what NVMe offload is compiled from.
+    """Leave out an operator that the CPU does not need, and look for the headers of the one for NVMe offload.
 
     On the CPU DeepSpeed compiles a shared-memory allreduce (``deepspeed_shm_comm``) at the first use of a process
     group: minutes, and 69 MB of /dev/shm for each rank, where containers often have 64 MB in all.

@@ -1,4 +1,10 @@
-"""Tensor parallelism by DeepSpeed's AutoTP, cut on the meta device, so that no rank ever holds a whole weight."""
+"""Tensor parallelism by DeepSpeed's AutoTP, cut on the meta device, so that no rank ever holds a whole weight.
+
+``deepspeed.initialize`` would cut a model whose weights are in memory on every rank. Here AutoTP's own classes cut the
+network before its weights have memory; the notes that they leave on a parameter (the dimension that is cut, the sizes
+of the parts) are handed on to the parameter with memory that takes its place, and say later where a rank's part lies
+in the whole, for first values, for loading and for export.
+"""
 
 from __future__ import annotations
 
@@ -54,21 +60,21 @@ def cut(made: Any, settings: Mapping[str, Any]) -> AutoTP:
 
 
 def hand_on(parameter: torch.Tensor, fresh: torch.Tensor) -> None:
-    """Note on the parameter that takes another's place what AutoTP has noted there of its cut."""
+    """Copy AutoTP's notes on a parameter's split to the parameter that takes its place."""
     for name in _NOTES:
         if hasattr(parameter, name):
             setattr(fresh, name, getattr(parameter, name))
 
 
 def finish(model: Any, cutter: AutoTP) -> None:
-    """Add what belongs to real parameters, and tell DeepSpeed that the model is cut."""
+    """Add the hooks of parameters with memory, and tell DeepSpeed that the model is split already."""
     cutter.register_replicated_grad_hooks(model)
     setattr(model, UNIVERSAL_CHECKPOINT_INFO, collect_autotp_universal_checkpoint_info(model))
     model.ds_autotp_parsed = True
 
 
 def part(parameter: torch.Tensor, tensor: torch.Tensor) -> initial.Local:
-    """Where a rank's tensor lies in the whole parameter."""
+    """A rank's tensor with its place in the whole parameter."""
     layout = _layout(parameter)
     if layout is None:
         return initial.Local(tensor, tuple(tensor.shape), (0,) * tensor.dim())
@@ -88,7 +94,7 @@ def whole(parameter: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def elements(parameter: torch.Tensor) -> int:
-    """Of the whole parameter; ZeRO 3 leaves an empty tensor in its place and notes its size."""
+    """Elements of the whole parameter; ZeRO 3 leaves an empty tensor in its place and notes its size."""
     layout = _layout(parameter)
     if layout is not None:
         return torch.Size(layout["logical_shape"]).numel()
@@ -96,6 +102,6 @@ def elements(parameter: torch.Tensor) -> int:
 
 
 def _layout(parameter: torch.Tensor) -> dict[str, Any] | None:
-    """How AutoTP has cut a parameter, where it has."""
+    """AutoTP's note on how it has split a parameter; None where it is whole."""
     found: dict[str, Any] | None = getattr(parameter, DS_AUTOTP_UC_META, None)
     return None if found is None or found["replicated"] else found

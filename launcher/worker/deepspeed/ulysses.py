@@ -17,14 +17,14 @@ from launcher.spec import RunSpec
 from launcher.worker.engine import Context
 
 _BATCH, _TOKENS, _HEADS = 0, 1, 2
-"""Dimensions of what is exchanged: (batch, tokens, heads, head size)."""
+"""Dimensions of the tensors that are exchanged: (batch, tokens, heads, head size)."""
 
 
 class Ulysses:
     """The ranks that share a sequence, as one of them sees them.
 
     Attributes:
-        mpu: What tells DeepSpeed of these ranks.
+        mpu: The object that DeepSpeed asks for these ranks' groups and sizes.
     """
 
     def __init__(self, context: Context) -> None:
@@ -75,7 +75,7 @@ def _local(
 
 
 def excess(spec: RunSpec) -> int:
-    """By how much gradients of the mean loss are too large once DeepSpeed 0.19.8 has reduced them.
+    """Factor by which gradients of the mean loss are too large once DeepSpeed 0.19.8 has reduced them.
 
     Stages 0 to 2 sum over the ranks of a sequence and average over the others (``sequence_parallel_size`` in
     ``runtime/engine.py`` and ``runtime/zero/stage_1_and_2.py``), stage 3 averages over all

@@ -1,4 +1,11 @@
-"""A model in training with PyTorch: FSDP2 or DDP, tensor and context parallel parts, pipeline stages."""
+"""A model in training with PyTorch: FSDP2 or DDP, tensor and context parallel parts, pipeline stages.
+
+:func:`cut` makes the network on the meta device and changes it in this order: 4-bit linears and adapters,
+recomputation, compilation, then tensor parallel cuts and FSDP2. :func:`filled` then gives it memory and values, each
+rank its own part, so that no rank ever holds more than that. DDP wraps a model with memory, so it comes last, in
+:func:`passes`. How micro-batches run is a :class:`Passes`: one after the other (:class:`Whole`) or by a pipeline
+schedule. Checkpoints hold tensors by their names in the whole model, whatever the rank's chunks.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +36,7 @@ from launcher.worker.model.language_model import LanguageModel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """What a rank runs, on the meta device: one model or, of a pipeline, its chunks; and how the ranks are laid out."""
+    """A rank's part of the model on the meta device (of a pipeline, its chunks), and the mesh of the ranks."""
 
     models: tuple[LanguageModel, ...]
     ranks: DeviceMesh | None
@@ -62,7 +69,7 @@ def cut(context: Context) -> Cut:
 
 
 def filled(context: Context, parts: Cut) -> FsdpEngine:
-    """The engine of what :func:`cut` made, with its memory and its values."""
+    """Give the parts that :func:`cut` made memory and values, and return their engine."""
     spec = context.spec
     offloaded = spec.zero.offload_parameters == "cpu"
     for model in parts.models:
@@ -127,7 +134,7 @@ class Whole:
 
     @contextlib.contextmanager
     def _synchronising(self, *, last: bool) -> Iterator[None]:
-        """Whether this micro-batch's backward pass also reduces gradients over the ranks."""
+        """Reduce gradients over the ranks in the last micro-batch's backward pass, or in each (``micro_step_sync``)."""
         if isinstance(self._wrapped, DistributedDataParallel):
             with contextlib.nullcontext() if last else self._wrapped.no_sync():
                 yield
@@ -138,7 +145,7 @@ class Whole:
 
 
 def autocast(context: Context) -> contextlib.AbstractContextManager[object]:
-    """Where the parameters are wider than the format of the computation and FSDP2 does not cast them."""
+    """Autocast, where the parameters are wider than the format of the computation and FSDP2 does not cast them."""
     formats = dtypes(context.spec)
     if not formats.autocast:
         return contextlib.nullcontext()
@@ -146,7 +153,7 @@ def autocast(context: Context) -> contextlib.AbstractContextManager[object]:
 
 
 def passes(context: Context, parts: Cut) -> Passes:
-    """How the rank runs its part of the model, with DDP around it where nothing is sharded."""
+    """The passes of a rank's part of the model, in DDP where nothing is sharded."""
     ranks, stages = parts.ranks, context.spec.parallel.pipeline
     modules: list[nn.Module] = list(parts.models)
     if stages > 1:
@@ -176,7 +183,7 @@ class FsdpEngine:
         if spec.model.dropout or spec.adapter.dropout:  # So that a resumed run draws what this one would have.
             torch.manual_seed(initial.seed_of(spec.train.seed, "dropout", step, self._context.rank))
         self._model.train()
-        total = self._passes.train(micro_batches)
+        total = self._passes.train(micro_batches)  # A rank without a loss adds zero to the sum.
         summed = dist.all_reduce(total, async_op=True)  # Beside the optimizer, which does not need it.
         memory.enter("optimizer")
         rate = optimizers.learning_rate(spec.optimizer, step, spec.train.steps)
@@ -248,7 +255,7 @@ class FsdpEngine:
             yield from (value for value in state.values() if isinstance(value, torch.Tensor))
 
     def _state(self) -> dict[str, Any]:
-        """Tensors by their names in the whole model; what the optimizer is set to follows from the run."""
+        """Tensors by their names in the whole model; the optimizer's settings follow from the run and are left out."""
         model, optimizer = get_state_dict(self._model, self._optimizer, options=self._options())
         states = {_in_model(name): value for name, value in optimizer.items() if name.startswith("state.")}
         return {"model": {_in_model(name): value for name, value in model.items()}, "optimizer": states}

@@ -1,4 +1,11 @@
-"""Pipeline stages by ``torch.distributed.pipelining``: which chunks of the model a rank runs, and their schedule."""
+"""Pipeline stages by ``torch.distributed.pipelining``: which chunks of the model a rank runs, and their schedule.
+
+A rank builds the networks of its chunks alone and runs them by 1F1B, GPipe or, with several chunks, interleaved 1F1B.
+Labels are in the tokens that every stage gets, so only hidden states travel. FSDP2 is hidden from torch's stages by
+:class:`Step`, and each stage tells it when its last backward pass of a step begins, so that gradients are reduced once.
+A tied token table is on the first and the last stage: the gradients of the two copies are added after the passes, and
+the norm counts the first.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +52,7 @@ def networks(context: Context, attention: Any) -> Iterator[Any]:
 
 
 def _chunks(context: Context) -> range:
-    """Stages are far apart among the ranks, and with interleaving every ``pipeline``-th chunk is on one rank."""
+    """Numbers of this rank's chunks: with interleaving every ``pipeline``-th. The ranks of one stage are neighbours."""
     parallel = context.spec.parallel
     stage = context.rank // (context.world // parallel.pipeline)
     return range(stage, parallel.pipeline * parallel.virtual_pipeline, parallel.pipeline)
@@ -159,7 +166,11 @@ class _Stage(PipelineStage):
 
 
 def _passed(spec: RunSpec) -> torch.Tensor:
-    """What goes from stage to stage for a micro-batch: the residual stream, on the meta device."""
+    """The tensor that goes from stage to stage: hidden states of a micro-batch, on the meta device.
+
+    Of shape ``(micro_batch_size, sequence_length, hidden_size)``; with sequence parallelism each tensor parallel rank
+    sends its part of the sequence.
+    """
     formats, parallel = dtypes(spec), spec.parallel
     length = spec.sequence_length // (parallel.tensor if parallel.sequence else 1)
     dtype = sharding.TORCH_DTYPES[formats.parameters if formats.autocast else formats.compute]

@@ -1,4 +1,4 @@
-"""How the ranks share the model: FSDP2, HSDP, tensor parallel ranks inside of them, or DDP."""
+"""Sharding of the model over the ranks: FSDP2, HSDP, tensor parallel ranks inside of them, or DDP."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TORCH_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def mesh(context: Context) -> DeviceMesh:
-    """The ranks by what they share: stages outermost, tensor parallel ranks neighbours; an axis of one is left out."""
+    """The mesh of the ranks: stages outermost, tensor parallel ranks neighbours; an axis of one rank is left out."""
     parallel = context.spec.parallel
     axes = {
         "pipeline": parallel.pipeline,

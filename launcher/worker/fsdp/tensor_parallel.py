@@ -46,7 +46,7 @@ def apply(made: Any, mesh: DeviceMesh, *, sequence: bool) -> None:
     Args:
         made: The network.
         mesh: The tensor parallel ranks.
-        sequence: Whether residuals and norms are split along the sequence between the matrix products.
+        sequence: True to split residuals and norms along the sequence between the matrix products.
     """
     residual = Shard(1) if sequence else Replicate()
     for block in network.blocks(made):

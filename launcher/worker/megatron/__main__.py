@@ -92,7 +92,7 @@ def _configured(context: Context, arguments: Sequence[str]) -> Any:
 
 
 def _known_here(context: Context) -> list[str]:
-    """What the worker adds: a loss that is no number is its own to report, and only here is known what to go on from.
+    """Arguments that only the worker knows: it reports a loss that is no number itself, and it finds the checkpoint.
 
     A run goes on with its own schedule; Megatron's parser takes the last of two values.
     """

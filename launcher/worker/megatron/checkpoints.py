@@ -65,7 +65,7 @@ def newest(folder: Path) -> int:
 
 
 class Checkpoints:
-    """What surrounds Megatron's own reading and writing."""
+    """The run's checkpoints, around Megatron's own reading and writing."""
 
     def __init__(self, context: Context) -> None:
         self._context, self._spec = context, context.spec
@@ -73,7 +73,7 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def loading(self) -> Iterator[None]:
-        """Refuse a checkpoint of another model, and say what could not be read.
+        """Refuse a checkpoint of another model, and name one that cannot be read.
 
         Raises:
             CheckpointError: In place of Megatron's errors.

@@ -1,4 +1,4 @@
-"""What of ``torch.cuda`` megatron-core 0.19 calls where there is no GPU, and what takes its place.
+"""Stand-ins for the functions of ``torch.cuda`` that megatron-core 0.19 calls, for a machine without a GPU.
 
 Nothing of Megatron's arithmetic is replaced: the stand-ins say that the one device is the CPU, that nothing has to be
 waited for, and that ``cuda`` in a device argument means the CPU. Each function below says who calls what it replaces.

@@ -70,7 +70,7 @@ class Provider:
 
 
 def forward_step(batches: Any, model: Any) -> tuple[torch.Tensor, Any]:
-    """One micro-batch through this rank's stages: the loss of every token, and what makes one number of it."""
+    """One micro-batch through this rank's stages: the loss of every token, and the function that averages it."""
     batch = {name: value.to(torch.cuda.current_device(), non_blocking=True) for name, value in next(batches).items()}
     length = batch["tokens"].shape[1]
     batch["position_ids"] = torch.arange(length, device=batch["tokens"].device).expand_as(batch["tokens"])

@@ -109,6 +109,7 @@ class Follower:
     def training_log(self, original: Call, losses: dict[str, torch.Tensor], *rest: Any, **options: Any) -> Any:
         """A step is over; where an evaluation follows, its line waits for that."""
         answer = original(losses, *rest, **options)
+        # By position, as ``train`` passes them: the iteration is the fourth argument, the gradient norm the eighth.
         self.step, norm = rest[2], rest[6]
         self._last = StepResult(
             loss=self._from_the_last_rank(losses),

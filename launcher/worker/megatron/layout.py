@@ -1,4 +1,4 @@
-"""Where the tensors of a Hugging Face model lie in this rank's part of a Megatron model.
+"""The places of a Hugging Face model's tensors in this rank's part of a Megatron model.
 
 Megatron-core keeps query, key and value of a group in one matrix, gate and up projection in another, pads the
 vocabulary, and cuts matrices by rows or columns among tensor parallel ranks. One table of that serves fresh values,
@@ -27,7 +27,7 @@ class Piece:
 
     Attributes:
         name: Of the tensor, as ``transformers`` has it.
-        region: What of it; one slice for each dimension.
+        region: The part of it; one slice for each dimension.
         view: Elements of a Megatron parameter in the order of the region, possibly in another shape.
     """
 
@@ -37,7 +37,7 @@ class Piece:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the region."""
+        """Shape of the region."""
         return tuple(part.stop - part.start for part in self.region)
 
     def write(self, values: torch.Tensor) -> None:
@@ -89,7 +89,7 @@ class _Cut:
 
 
 def pieces(chunks: list[nn.Module], model: ModelSpec) -> Iterator[Piece]:
-    """What this rank holds of the Hugging Face model, over all its pipeline stages."""
+    """This rank's pieces of the Hugging Face model, over all its pipeline chunks."""
     layout = _Layout(model)
     for chunk in chunks:
         numbers = [layer.layer_number - 1 for layer in _decoder(chunk).layers]
@@ -226,7 +226,7 @@ class _Layout:
             yield Piece(f"{block}.mlp.experts.gate_up_proj", region, view)
 
     def _plain(self, block: str, inner: str, parameter: torch.Tensor) -> Iterator[Piece]:
-        """What is whole on every rank, and the matrices cut by columns."""
+        """Pieces of parameters that are whole on every rank, and of matrices cut by columns."""
         owner, _, kind = inner.rpartition(".")
         if kind.startswith("layer_norm_"):  # Transformer Engine keeps a norm with the matrix that follows it.
             owner, kind = _FUSED_NORMS[owner], kind.removeprefix("layer_norm_")

@@ -1,4 +1,4 @@
-"""What must hold before ``megatron.training.pretrain`` starts, and what megatron-core 0.19 gets wrong on its own."""
+"""Preparations before ``megatron.training.pretrain`` starts, and corrections of what megatron-core 0.19 gets wrong."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ Reads a JSON list of questions on stdin (``arguments``, ``world``, ``environment
 writes one of answers on stdout: null where ``parse_args``, ``validate_args`` and the configurations of transformer,
 optimizer and gradient buffers accept the list, else what they said.
 
-What stands in for the target machine: its compute capability, ``WORLD_SIZE`` and the job's environment, and, for a GPU,
-Transformer Engine where this machine has none. Everything else is Megatron-LM's code.
+Replaced by those of the target machine are the compute capability, ``WORLD_SIZE``, the job's environment and, for a
+GPU, Transformer Engine where this machine has none. Everything else is Megatron-LM's code.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from pathlib import Path
 from typing import Any
 
 _TARGET: dict[str, Any] = {"device": "cuda", "capability": (9, 0)}
-"""The machine that the present question is about; what stands in for it reads it here."""
+"""The machine that the present question is about, for the functions that replace those of the real one."""
 
 _FUSED: list[tuple[Any, str]] = []
 """Kernels of Transformer Engine that Megatron-LM looks for and this machine lacks."""
 
 
 def judge(questions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any] | None]:
-    """What Megatron-LM says about each argument list, in order; the parser is built once."""
+    """Megatron-LM's answer to each argument list, in order, None where it accepts one; the parser is built once."""
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         parser = _prepare()
@@ -42,7 +42,7 @@ def judge(questions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any] | None]
 
 
 class _Refused(Exception):
-    """What argparse says in place of printing it and ending the process."""
+    """The message of argparse, raised in place of being printed before the process ends."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -134,7 +134,7 @@ def _prepare() -> argparse.ArgumentParser:
 
 
 def _without_training_loop() -> None:
-    """The package ``megatron.training`` without what its ``__init__`` imports besides the global variables."""
+    """The package ``megatron.training`` with the global variables alone of the imports of its ``__init__``."""
     core = importlib.util.find_spec("megatron.core")
     if core is None or core.origin is None:
         raise ModuleNotFoundError("No module named 'megatron.core'")
@@ -162,7 +162,7 @@ def _as_target(torch: Any) -> None:
 
 
 def _as_with_transformer_engine() -> None:
-    """On a GPU a job has a Transformer Engine that is new enough for what is asked of it."""
+    """Pretend a Transformer Engine that is new enough for every question, as a job on GPUs has."""
 
     def on_gpu(*_: object, **__: object) -> bool:
         return bool(_TARGET["device"] == "cuda")

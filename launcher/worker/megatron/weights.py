@@ -1,4 +1,10 @@
-"""Values of a Megatron model: fresh ones, those of a Hugging Face folder, and the way back to one."""
+"""Values of a Megatron model: fresh ones, those of a Hugging Face folder, and the way back to one.
+
+``launcher.worker.megatron.layout`` lists which region of which Hugging Face tensor each of this rank's parameters
+holds. Every value goes through these pieces: fresh ones are drawn by the tensor's name and the element's place in it,
+so that all engines and layouts start alike, and stored ones are read region by region. On export each whole tensor has
+one owner, to which the ranks send the pieces in one order known to all.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +100,7 @@ def _bounds(piece: Piece) -> tuple[tuple[int, int], ...]:
 
 
 def _stored(name: str, shape: tuple[int, ...], region: Region, folder: weights.Folder) -> torch.Tensor:
-    """A region of a tensor in a folder; what stacks all experts is there one by one, as Mixtral's own files have it.
+    """A region of a tensor in a folder; experts that are stacked here lie there one by one, as in Mixtral's files.
 
     ``w1`` is the gate, ``w3`` the way up, ``w2`` the way down (``transformers``, ``conversion_mapping.py``).
     """

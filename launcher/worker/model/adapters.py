@@ -40,7 +40,7 @@ def quantise(network: Any, spec: RunSpec, compute: torch.dtype) -> None:
 
 
 def access(network: Any, spec: RunSpec, device: torch.device) -> initial.Access:
-    """How the parameters of a network are opened to be filled (``initial.fill``)."""
+    """The context in which a parameter of a network is filled (``initial.fill``)."""
     return _quantised().access(network, device) if spec.adapter.name == "qlora" else contextlib.nullcontext
 
 

@@ -1,4 +1,10 @@
-"""Export to safetensors that ``transformers`` loads: tensors gathered one at a time, each rank writes its share."""
+"""Export to safetensors that ``transformers`` loads: tensors gathered one at a time, each rank writes its share.
+
+Tensors are shared out among the ranks, the largest first to the rank with the least so far. All ranks then go through
+all tensors in one order and gather each together; its owner copies it to the host, the others drop it. Each owner
+writes one file, and rank 0 the index and ``config.json``. With pipeline stages each stage shares its own tensors out
+among its own ranks. An adapter is small: rank 0 writes all of it, as ``peft`` has it.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +77,7 @@ def _together(context: Context) -> int:
 
 
 def _everywhere[T](mine: T, stages: dist.ProcessGroup | None) -> list[T]:
-    """What each stage has, the first stage first."""
+    """The value of each stage, the first stage first."""
     if stages is None:
         return [mine]
     found: list[Any] = [None] * dist.get_world_size(stages)

@@ -22,7 +22,7 @@ from launcher.rank.shards import DRAWN_ELEMENTS
 from launcher.worker.model import network
 
 BLOCK_ELEMENTS = DRAWN_ELEMENTS
-"""Elements of one block of rows: what a rank holds beside its shard while it draws values."""
+"""Elements of one block of rows, which a rank holds beside its shard while it draws values."""
 
 type Draw = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
 """Fills a block of rows, of shape (rows, *rest)."""
@@ -38,7 +38,7 @@ class Local:
 
     @property
     def region(self) -> tuple[slice, ...]:
-        """Where in the whole parameter the rank's part lies."""
+        """Slices of the whole parameter that the rank's part is."""
         return tuple(slice(start, start + size) for start, size in zip(self.offset, self.tensor.shape, strict=True))
 
 
@@ -118,7 +118,7 @@ def _config(made: nn.Module) -> Any:
 
 
 def _draw(path: str, module: nn.Module, name: str, config: Any) -> Draw:
-    """How ``transformers`` (``_init_weights``) and, for LoRA, ``peft`` (``reset_lora_parameters``) begin."""
+    """The first values of ``transformers`` (``_init_weights``) and, for LoRA, ``peft`` (``reset_lora_parameters``)."""
     if "Norm" in type(module).__name__ and name == "weight":
         return lambda values, _: values.fill_(1.0)
     if name == "bias" or ".lora_B." in path:

@@ -46,7 +46,7 @@ class LanguageModel(nn.Module):
         return rows if self._share is None else self._share(*rows)
 
     def states(self, tokens: torch.Tensor, entering: torch.Tensor | None = None) -> torch.Tensor:
-        """What the network makes of the tokens, or of the states from the stage before."""
+        """Hidden states from the tokens, or from the hidden states of the stage before."""
         inputs = tokens[:, :-1]
         inputs, positions = self._own(inputs, torch.arange(inputs.shape[1], device=inputs.device).unsqueeze(0))
         first = {"input_ids": inputs} if entering is None else {"inputs_embeds": entering}

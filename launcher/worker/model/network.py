@@ -100,7 +100,7 @@ def network(model: ModelSpec, dtype: torch.dtype, attention: Callable[..., Any] 
 
 
 class Absent(nn.Module):
-    """In the place of a part that another pipeline stage has: it hands on what it is given."""
+    """A module in the place of one that another pipeline stage has: it returns its input."""
 
     def forward(self, hidden: torch.Tensor, *_: object, **__: object) -> torch.Tensor:
         """The first argument."""
@@ -116,13 +116,13 @@ class Nothing(nn.Module):
 
 
 def cut(made: Any, layers: Collection[int], *, first: bool, last: bool) -> None:
-    """Leave of a network on the meta device what one model chunk runs; its parameters keep their names.
+    """Reduce a network on the meta device to one model chunk; its parameters keep their names.
 
     Args:
         made: The network.
         layers: Indices of the blocks that stay.
-        first: Whether tokens come in, and not the states that another chunk made.
-        last: Whether the chunk has the last norm and the output head; a tied head keeps its own token table.
+        first: True if tokens come in, and not the hidden states of another chunk.
+        last: True if the chunk has the last norm and the output head; a tied head keeps its own token table.
     """
     base = made.base_model
     table, norm, every = ("wte", "ln_f", base.h) if hasattr(base, "h") else ("embed_tokens", "norm", base.layers)

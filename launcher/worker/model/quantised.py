@@ -28,7 +28,7 @@ class Linear(Linear4bit):  # type: ignore[misc]  # Frameworks are not type-check
     Args:
         like: The linear that it stands for.
         compute: The format that values are quantised from and multiplied in.
-        double: Whether the quantisation constants are quantised too.
+        double: True to quantise the quantisation constants, too.
     """
 
     def __init__(self, like: nn.Linear, compute: torch.dtype, *, double: bool) -> None:
@@ -66,7 +66,7 @@ def quantise(made: Any, adapter: AdapterSpec, compute: torch.dtype) -> None:
 
 
 def access(made: nn.Module, device: torch.device) -> initial.Access:
-    """How the parameters of a network are opened to be filled (``initial.fill``)."""
+    """The context in which a parameter of a network is filled (``initial.fill``)."""
     quantised = {id(module.weight): module for module in made.modules() if isinstance(module, Linear)}
 
     def opened(parameter: torch.Tensor) -> contextlib.AbstractContextManager[torch.Tensor]:

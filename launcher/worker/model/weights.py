@@ -1,4 +1,10 @@
-"""Start from a local Hugging Face folder: each rank reads only its own part of each tensor."""
+"""Start from a local Hugging Face folder: each rank reads only its own part of each tensor.
+
+Safetensors files are mapped, and a slice of a tensor is read without the rest. Each parameter is asked for the region
+of the whole that this rank holds (``initial.local``), so the same code serves whole and sharded models. All that is
+missing, or of another shape, is named in one error. Parameters that a folder cannot hold, those of a LoRA adapter, get
+fresh values.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +55,7 @@ class Folder:
         self._opened: dict[Path, Any] = {}
 
     def has(self, name: str) -> bool:
-        """Whether there is such a tensor."""
+        """True if there is such a tensor."""
         return _stored(name, self._prefix, self._files) is not None
 
     def read(self, name: str, shape: tuple[int, ...], region: tuple[slice, ...]) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""``python -m launcher.worker.trace``: what a run would allocate, by the workers' own code under fake tensors.
+"""``python -m launcher.worker.trace``: allocations of a run, by the workers' own code under fake tensors.
 
 No GPU and no peers: tensors have shapes and no values (``FakeTensorMode``), and the process group answers at once
 (torch's "fake" backend). Every storage that the code makes, resizes and drops is followed, and the sequence is played

@@ -37,7 +37,7 @@ def trace(spec: RunSpec, rank: int) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Read a specification, write a report or what forbids one; standard input and output where no files are named."""
+    """Read a specification, write a report or an error; standard input and output where no files are named."""
     parser = argparse.ArgumentParser(
         description="What a run would allocate, without a GPU and without its other ranks."
     )

@@ -17,10 +17,10 @@ _MICRO_BATCHES = 2
 
 
 def refuse(spec: RunSpec) -> None:
-    """Say what cannot be traced.
+    """Refuse a run that cannot be traced.
 
     Raises:
-        TrainingError: Unknown is an answer.
+        TrainingError: With every reason.
     """
     reasons = {
         f"backend={spec.backend.name} is not one of the workers that run under fake tensors": spec.backend.name
@@ -48,7 +48,7 @@ def depths(spec: RunSpec) -> tuple[int, ...]:
 
 
 def adapted(spec: RunSpec, layers: int) -> RunSpec:
-    """The run at a depth, with at most two micro-batches, from fresh values, with what a GPU would choose by default.
+    """The run at a depth, with at most two micro-batches, from fresh values, with a GPU's defaults.
 
     FlashAttention's own package saves what torch's flash kernel saves, so ``attention=flash`` is traced as ``sdpa``.
     """

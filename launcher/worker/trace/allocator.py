@@ -1,4 +1,4 @@
-"""A model of torch's caching allocator, to play a recording back: what it reserves, and the least it gets by with.
+"""A model of torch's caching allocator, to play a recording back: bytes that it reserves, and the least it needs.
 
 Followed: torch ``c10/cuda/CUDACachingAllocator.cpp`` and ``c10/core/AllocatorConfig.h``: a pool for small and one for
 large blocks on each stream, the best fitting free block, its split, merging with free neighbours, the sizes of new
@@ -51,7 +51,7 @@ class CachingAllocator:
     """Hands out blocks of numbered sizes.
 
     Args:
-        expandable: Whether ``expandable_segments:True`` is set.
+        expandable: True for ``expandable_segments:True``.
         capacity: Bytes that it may reserve; None is no limit.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""How each of the workers' engines is made under fake tensors, and which of its tensors are what."""
+"""Each of the workers' engines under fake tensors, with its tensors by purpose."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from launcher.worker.trace import shims
 
 @contextlib.contextmanager
 def prepared(context: Context) -> Iterator[Callable[[], Engine]]:
-    """Do what cannot be done under fake tensors; the function that is given makes the engine under them."""
+    """Run the preparations that fake tensors do not allow; the function that is yielded makes the engine under them."""
     if context.spec.backend.name == "deepspeed":
         with shims.deepspeed(context):
             from launcher.worker.deepspeed.engine import build
@@ -47,7 +47,7 @@ def gradients(engine: Engine) -> Iterator[object]:
 
 
 def states(engine: Any) -> Iterator[tuple[Pile, Iterable[object]]]:
-    """What the optimizer keeps."""
+    """Optimizer states, and the pile that they belong to."""
     wrapper = engine._optimizer if hasattr(engine, "_optimizer") else engine._engine.optimizer
     optimizer = getattr(wrapper, "optimizer", wrapper)
     for name in _MASTERS:
@@ -70,7 +70,7 @@ _GRADIENTS = ("averaged_gradients", "grad_partitions_flat_buffer", "fp32_groups_
 
 
 def _tensors(engine: Any) -> Iterator[torch.Tensor]:
-    """The parameters of an engine, and what else it counts among its own."""
+    """The parameters of an engine, and other tensors that it counts among them."""
     if hasattr(engine, "_engine"):
         yield from engine._engine.module.parameters()
         yield from engine._engine.module.buffers()

@@ -1,4 +1,10 @@
-"""A recording as data, and what can be read off it."""
+"""A recording as data, and its peaks.
+
+Allocations are numbered; events are their numbers as they come and ``-1 - n`` as allocation ``n`` goes; marks say where
+phases begin. All that is asked of a recording is a sum over the events up to a moment. The peak of a phase is looked
+for in the first and in the second half of each visit of the phase apart, because those grow linearly with the number of
+layers and the higher of the two need not: ``launcher.worker.trace.report`` extrapolates them from two depths.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +22,8 @@ class Allocation:
     Attributes:
         bytes: As the allocator hands them out.
         stream: The stream whose memory pool it comes from; 0 is the default stream.
-        operation: What allocated it.
-        pile: What it is for; known for certain only once it has been used.
+        operation: Name of the operation that allocated it.
+        pile: Its purpose; known for certain only once it has been used.
     """
 
     bytes: int
@@ -112,7 +118,7 @@ class Recording:
         return found
 
     def _spans(self) -> dict[int, int]:
-        """Where each mark's events end; of marks at the same event the last counts."""
+        """The end of each mark's events; of marks at the same event the last counts."""
         ends = [*(mark.event for mark in self.marks[1:]), len(self.events)]
         return {mark.event: end for mark, end in zip(self.marks, ends, strict=True)}
 
@@ -125,7 +131,7 @@ class Recording:
         return last
 
     def piles(self, event: int) -> dict[Pile, int]:
-        """What is alive after an event, by pile."""
+        """Bytes alive after an event, by pile."""
         found: Counter[Pile] = Counter()
         for allocation in self.alive(event):
             found[allocation.pile] += allocation.bytes

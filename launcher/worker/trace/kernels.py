@@ -1,4 +1,4 @@
-"""Which kernels a GPU would choose where the fake CPU device would choose others."""
+"""The kernels that a GPU would choose where the fake CPU device would choose others."""
 
 from __future__ import annotations
 

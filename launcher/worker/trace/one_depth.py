@@ -1,4 +1,11 @@
-"""Two training steps of one rank at one depth, recorded."""
+"""Two training steps of one rank at one depth, recorded.
+
+The process group is torch's fake one of the run's own size, in which a rank has no peers and collectives end at once.
+Under fake tensors every operation runs for its shapes alone, and the recorder notes what each would allocate. A run on
+GPUs is traced on the fake CPU, with streams and kernels chosen as a GPU would choose them and sizes rounded as its
+allocator rounds. The engine is the worker's own; its tensors are labelled by purpose where that is known: parameters
+after loading, gradients as the optimizer begins, states after the step.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +46,7 @@ class Phases(MemoryTracker):
         self.engine: Engine | None = None
 
     def enter(self, phase: Phase) -> None:
-        """What happens from now on belongs to this phase."""
+        """Begin a phase, to which all that follows belongs; gradients are labelled as the optimizer begins."""
         if phase == "optimizer" and self.engine is not None:
             self._recorder.label("gradients", engines.gradients(self.engine))
         self._recorder.begin(self.step, phase)

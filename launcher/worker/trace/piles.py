@@ -1,4 +1,4 @@
-"""What an allocation is for, as far as its operation tells."""
+"""The pile of an allocation, as far as its operation tells."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from launcher.memory.terms import Pile
 
 GATHERED: Pile = "gather_buffers"
-"""What is resized from nothing: FSDP2's gathered parameters, whose storages it keeps."""
+"""Pile of storages resized from nothing: FSDP2's gathered parameters, whose storages it keeps."""
 
 _COLLECTIVES: dict[str, Pile] = {
     "all_gather": "gather_buffers",
@@ -21,7 +21,7 @@ _COLLECTIVES: dict[str, Pile] = {
 
 
 def of_collective(operation: str) -> Pile | None:
-    """The pile of what a collective or its packing reads and writes; None for any other operation."""
+    """The pile of the tensors that a collective or its packing reads and writes; None for any other operation."""
     if not operation.startswith(("c10d.", "_c10d_functional.", "fsdp.")):
         return None
     return next((pile for name, pile in _COLLECTIVES.items() if name in operation), None)

@@ -1,4 +1,10 @@
-"""Every allocation and release of fake tensors, in order, each with its phase, its stream and its pile."""
+"""Every allocation and release of fake tensors, in order, each with its phase, its stream and its pile.
+
+:class:`LiveBytes` notices new storages by their tensors, operation by operation, and freed ones by finalizers. Here
+each becomes an event. Its pile is guessed from its operation, then corrected as more is known: tensors that autograd
+saves are activations, those of a collective are its buffers, and the caller labels what the engine keeps. Operations
+that need a value, which fake tensors have not, get one that changes nothing, and DTensor's own trial runs are left out.
+"""
 
 from __future__ import annotations
 
@@ -41,11 +47,11 @@ class Recorder(LiveBytes):  # type: ignore[no-untyped-call]  # torch types the b
         self._paused = False
 
     def begin(self, step: int, phase: str) -> None:
-        """What happens from now on belongs to this step (0 while loading) and phase."""
+        """Begin a phase of a step (0 while loading), to which all events that follow belong."""
         self.recording.marks.append(Mark(event=len(self.recording.events), step=step, phase=phase))
 
     def label(self, pile: Pile, tensors: Iterable[object], *, only: frozenset[Pile] | None = None) -> None:
-        """Say what tensors are for; storages not seen before are followed from now on.
+        """Assign tensors to a pile; storages not seen before are followed from now on.
 
         Args:
             pile: The pile that they belong to.
@@ -65,7 +71,7 @@ class Recorder(LiveBytes):  # type: ignore[no-untyped-call]  # torch types the b
 
     @contextlib.contextmanager
     def saving(self) -> Iterator[None]:
-        """Label what autograd saves for the backward pass."""
+        """Label tensors that autograd saves for the backward pass as activations."""
 
         def pack(tensor: Any) -> Any:
             self.label("activations", (tensor,), only=frozenset(("temporary",)))

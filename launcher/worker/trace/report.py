@@ -1,4 +1,4 @@
-"""What two depths say about a run: all but the allocator's loss is linear in the number of layers."""
+"""The memory of a run from recordings at two depths: all but the allocator's loss is linear in the number of layers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Traced:
         return round(value(last) + self.slope(value) * (self.layers - last.layers))
 
     def slope(self, value: Callable[[Depth], int]) -> float:
-        """What one layer adds to a value; zero where one depth was traced."""
+        """Bytes that one layer adds to a value; zero where one depth was traced."""
         first, last = self.depths[0], self.depths[-1]
         return (value(last) - value(first)) / max(1, last.layers - first.layers)
 
@@ -55,7 +55,7 @@ class Traced:
         return {key: self.linear(lambda depth, key=key: depth.peaks[key].bytes) for key in self.depths[-1].peaks}  # type: ignore[misc]
 
     def piles(self, key: _Key) -> dict[str, int]:
-        """What the peak of a part consists of; the piles sum to its bytes but for rounding."""
+        """Bytes of each pile at the peak of a part; they sum to its bytes but for rounding."""
         alive = {id(depth): depth.recording.piles(depth.peaks[key].event) for depth in self.depths}
         found = {pile: self.linear(lambda depth, pile=pile: alive[id(depth)].get(pile, 0)) for pile in PILES}  # type: ignore[misc]
         return {pile: size for pile, size in found.items() if size > 0}
@@ -66,8 +66,8 @@ def report(traced: Traced, *, expandable: bool, cuda: bool) -> dict[str, Any]:
 
     Args:
         traced: The recordings.
-        expandable: Whether the run's allocator has expandable segments.
-        cuda: Whether the run has a caching allocator at all.
+        expandable: True if the run's allocator has expandable segments.
+        cuda: True if the run has a caching allocator at all.
     """
     peaks = traced.peaks()
     worst = max(peaks, key=lambda key: peaks[key])
@@ -92,7 +92,7 @@ def report(traced: Traced, *, expandable: bool, cuda: bool) -> dict[str, Any]:
 
 
 def _losses(recording: Recording, *, expandable: bool) -> tuple[float, float]:
-    """What the allocator needs and reserves above what is allocated, as shares of it."""
+    """Memory that the allocator needs, and reserves, above the allocated bytes, as shares of these."""
     free = allocator.replay(recording, expandable=expandable)
     least = allocator.needed(recording, expandable=expandable)
     return least / free.peak_allocated - 1, free.peak_reserved / free.peak_allocated - 1

@@ -1,4 +1,9 @@
-"""What frameworks do that a process group without peers, or tensors without values, cannot answer."""
+"""Replacements for calls of frameworks that a process group without peers, or tensors without values, cannot answer.
+
+DDP agrees on its buckets by sending values and waits on futures that torch's fake process group leaves empty; DeepSpeed
+compares numbers among ranks and keeps groups of the world it started in; ``Module._apply`` swaps parameters, which fake
+ones do not allow. Each is replaced only inside a context manager and put back after it.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +73,7 @@ def ddp() -> Iterator[None]:
 
 @contextlib.contextmanager
 def deepspeed(context: Context) -> Iterator[None]:
-    """Let DeepSpeed start on the fake device, with no check of what the other ranks have."""
+    """Let DeepSpeed start on the fake device, with no check of the other ranks' numbers."""
     place = {"RANK": context.rank, "LOCAL_RANK": 0, "WORLD_SIZE": context.world, "LOCAL_SIZE": context.world}
     os.environ |= {"DS_ACCELERATOR": "cpu", **{name: str(number) for name, number in place.items()}}
     from deepspeed.comm import comm

@@ -1,0 +1,126 @@
+"""docs/contract.md names the verbs, options, keys and statuses of the code; every document names files that exist."""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from launcher import errors
+from launcher.cli import RESERVED, VERBS, main
+from launcher.commands import recipe
+from launcher.config.catalog import Catalog
+from launcher.memory.moments import PHASES
+from launcher.memory.terms import PILES
+from launcher.preflight.verdict import VerdictName
+from launcher.rundir.state import State
+from tests.support.helpers import ROOT
+
+CONTRACT = (ROOT / "docs" / "contract.md").read_text()
+
+
+def section(title: str) -> str:
+    """The text below a heading, up to the next one."""
+    found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", CONTRACT, re.MULTILINE | re.DOTALL)
+    assert found is not None, f"docs/contract.md has no section {title!r}"
+    return found[1]
+
+
+def test_the_contract_names_every_verb_and_those_kept_for_later() -> None:
+    commands = section("Commands")
+    named = set(re.findall(r"^\| `launch \[?([a-z]+)", commands, re.MULTILINE))
+    assert named == set(VERBS)
+    assert all(f"`{verb}`" in commands for verb in RESERVED)
+    assert "|".join(recipe._FEWEST) in commands.replace("\\|", "|")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_contract_names_every_option_of_a_verb(
+    verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main([verb, "--help"])
+    options = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", capsys.readouterr().out))
+    assert {"--help", "--json"} <= options
+    assert options <= set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", section("Commands")))
+
+
+def test_the_contract_names_every_exit_status() -> None:
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
+    statuses = {0, errors.INTERRUPTED, *(kind.exit_status for kind in kinds if hasattr(kind, "exit_status"))}
+    assert {int(status) for status in re.findall(r"^\| (\d+) \|", section("Exit status"), re.MULTILINE)} == statuses
+
+
+def test_the_contract_names_every_group_and_its_keys() -> None:
+    import yaml
+
+    words = section("Words")
+    catalog = Catalog(folder=ROOT)
+    for group in catalog.groups:
+        base = ROOT / "conf" / group / "_base.yaml"
+        if not base.is_file():
+            assert f"`{group}=" in words
+            continue
+        keys = " ".join(yaml.safe_load(base.read_text()))
+        line = textwrap.fill(keys, 110, initial_indent=f"    {group:14} ", subsequent_indent=" " * 19)
+        assert f"\n{line}\n" in words, f"docs/contract.md should say of {group}:\n{line}"
+
+
+def test_the_contract_names_the_keys_of_a_check_its_verdicts_piles_and_phases(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    said = section("`launch check --json`")
+    assert main(["check", "model=tiny", "hardware=h100_80g", "cluster.gpus_per_node=2", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    shown = said[said.index("{") : said.index("\n\nA pile")]
+    assert re.findall(r'^ *\{?"([a-z_]+)":', shown, re.MULTILINE) == list(document)
+    nested = [key for value in document.values() if isinstance(value, dict) for key in value]
+    nested += [key for name in ("piles", "ranks") for key in document[name][0]]
+    assert len(nested) > 30
+    assert all(f'"{key}"' in shown for key in nested)
+    assert "|".join(get_args(VerdictName.__value__)) in shown
+    assert all(f"`{pile}`" in said for pile in PILES)
+    assert all(f'"{phase}"' in shown for phase in PHASES)
+
+
+def test_the_contract_names_the_keys_of_a_shown_job_and_the_states_of_a_run(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["show", "model=tiny", "--json"]) == 0
+    shown = section("`launch show --json`")
+    assert all(f'"{key}"' in shown for key in json.loads(capsys.readouterr().out))
+    states = section("`launch run --json`, `launch status --json` and the other verbs")
+    assert all(f"`{state}`" in states for state in get_args(State.__value__))
+
+
+def test_every_file_that_the_documents_name_exists() -> None:
+    documents = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+    named = [(document, path) for document in documents for path in _paths(document.read_text())]
+    assert len(named) > 60
+    missing = [f"{document.name}: {path}" for document, path in named if not _exists(document, path)]
+    assert missing == []
+
+
+_WRITTEN = {"conf/cluster/ours.yaml", "recipes/mine.yaml"}
+"""Files that commands of the documents' examples write."""
+
+_ROOMS = ("benchmarks", "conf", "docs", "launcher", "recipes", "requirements", "slurm", "tests")
+
+
+def _paths(text: str) -> set[str]:
+    """Paths of the checkout in code spans, code blocks and links; one with a placeholder names no file."""
+    spans = re.findall(r"`([^`\n]+)`", text) + re.findall(r"^ {4}(.+)$", text, re.MULTILINE)
+    words = {word for span in spans for word in re.findall(r"[\w./<>*{},-]+", span)}
+    inside = {word.rstrip(".,") for word in words if word.startswith(tuple(f"{room}/" for room in _ROOMS))}
+    links = {link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link}
+    return {path for path in inside if not re.search(r"[<{]|,", path)} - _WRITTEN | links
+
+
+def _exists(document: Path, path: str) -> bool:
+    """From the checkout or, as a link, from the document; ``*`` stands for any name, and one match is enough."""
+    return any(next(folder.glob(path), None) is not None for folder in (ROOT, document.parent))
