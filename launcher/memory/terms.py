@@ -95,7 +95,7 @@ class MemoryTerm(NamedTuple):
     @property
     def numbers(self) -> str:
         """The expression with its exact numbers: ``2 x (525,336,576 + 2 x 218,112,000)``."""
-        return self.with_numbers(lambda value: f"{value:,}")
+        return self.with_numbers(_exact)
 
     def at(self, instant: str) -> MemoryTerm:
         """The same term, alive at one instant of its moments."""
@@ -211,8 +211,15 @@ def _bracketed(text: str, node: ast.expr, *, strictly: bool = False) -> str:
     return text
 
 
+def _exact(value: Value) -> str:
+    """A number in full; a fraction by both of its numbers."""
+    if value.denominator == 1:
+        return f"{int(value):,}"
+    return f"({value.numerator:,} / {value.denominator:,})"
+
+
 def _said(value: Value) -> str:
     """A number as people say it: whole below a thousand, then ``842.30 M``."""
-    if isinstance(value, Fraction) and value.denominator != 1:
+    if value.denominator != 1:
         return f"{float(value):,.4g}"
     return count(int(value))

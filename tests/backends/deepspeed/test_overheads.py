@@ -1,0 +1,152 @@
+"""DeepSpeed's overheads, each alone, by the numbers of Llama-3 8B on 8 GPUs and its own defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from launcher.backends.deepspeed import partition, pipeline
+from launcher.backends.deepspeed.overheads import (
+    block_instants,
+    bucket,
+    first_step,
+    fp32_partition,
+    secondary_partition,
+    stage3_window,
+    start,
+    step_copies,
+    waiting_gradient,
+    whole_gradients,
+    whole_reduction,
+)
+from launcher.memory.activations import running_blocks
+from launcher.memory.moments import Moment
+from launcher.memory.terms import MemoryTerm
+from launcher.rank.model import RankModel
+from tests.support.estimates import ranks_of
+from tests.support.helpers import make_spec
+
+EIGHT_B = (
+    "model=llama3_8b",
+    "precision=bf16",
+    "hardware=h100_80g",
+    "cluster.gpus_per_node=8",
+    "train.sequence_length=2048",
+)
+BLOCK, LAYERS, TOKENS, HIDDEN, WIDTH = 218_112_000, 32, 2048, 4096, 14336
+TABLE = 128_256 * HIDDEN
+HEAD = TABLE + HIDDEN
+WHOLE = TABLE + HEAD + LAYERS * BLOCK
+BUCKET = 500_000_000
+"""DeepSpeed's default of ``reduce_bucket_size``."""
+
+
+def rank(*overrides: str, stage: int = 0) -> RankModel:
+    return ranks_of(make_spec(*EIGHT_B, *overrides))[stage].model
+
+
+def at(terms: Iterable[MemoryTerm], moment: Moment, instant: str | None = None) -> int:
+    """Bytes of the terms that are alive at a moment, of one instant of it if it is named."""
+    found = [term for term in terms if moment in term.moments and instant in (None, term.instant)]
+    assert found, (moment, instant)
+    return sum(term.bytes for term in found)
+
+
+def test_zero_1_and_2_have_a_flat_copy_first_and_zeros_for_gradients_later() -> None:
+    found = list(start(rank("parallel=zero2")))
+    assert at(found, "load", "flat copy") == 2 * WHOLE - 4 * WHOLE // 8
+    assert at(found, "load", "zeros") == 4 * WHOLE // 8
+
+
+def test_zero_3_copies_one_weight_or_clones_its_shard() -> None:
+    found = list(start(rank("parallel=zero3")))
+    assert at(found, "load", "flat copy") == 2 * TABLE
+    assert at(found, "load", "shard copy") == 4 * WHOLE // 8 - 2 * WHOLE // 8 - 2 * BUCKET
+
+
+def test_below_stage_2_the_output_projections_gradient_stays_whole() -> None:
+    assert at(whole_gradients(rank("parallel=zero1")), "first_layer_backward") == 2 * HEAD
+    assert not list(whole_gradients(rank("parallel=zero2")))
+
+
+@pytest.mark.parametrize(("preset", "weight"), [("zero1", 2 * HIDDEN * WIDTH), ("zero2", 0), ("zero3", 0)])
+def test_beside_a_bucket_that_is_copied_stand_half_of_the_gradients_inside_the_mlp(preset: str, weight: int) -> None:
+    model = rank(f"parallel={preset}")
+    ((moments, kind),) = running_blocks(model)
+    found = [term for term in block_instants(model, kind, moments) if term.pile != "activations"]
+    inside = 2 * 2 * WIDTH * TOKENS + 2 * HIDDEN * TOKENS
+    assert at(found, "next_block_backward", "reduction") == inside // 2 + weight + 2 * BUCKET
+    assert at(found, "block_backward", "weight gradient") == inside + weight
+    assert not [term for term in found if "block_backward" in term.moments and term.instant == "reduction"]
+
+
+def test_in_zero_2_a_gradient_of_more_than_a_bucket_waits_for_the_next() -> None:
+    model = rank("parallel=zero2", "zero.reduce_bucket_size=50_000_000")
+    expression, values = waiting_gradient(model)
+    assert (expression, values) == ("z * w", {"z": 2, "w": HIDDEN * WIDTH})
+
+
+def test_buckets_are_two_with_overlapping_communication_and_one_without() -> None:
+    assert at(bucket(rank("parallel=zero1", "zero.overlap_comm=false")), "block_backward") == 2 * BUCKET
+    assert at(bucket(rank("parallel=zero1", "zero.overlap_comm=true")), "block_backward") == 2 * 2 * BUCKET
+
+
+def test_stage_0_flattens_at_most_a_bucket_and_bf16_optimizer_casts_all() -> None:
+    assert at(whole_reduction(rank("parallel=zero0")), "root_backward") == 2 * BUCKET
+    wide = rank("parallel=zero1", "precision.accumulate=fp32")
+    found = list(whole_reduction(wide))
+    assert at(found, "idle") == 2 * WHOLE
+    assert at(found, "root_backward") == 2 * WHOLE + 2 * WHOLE
+
+
+def test_the_step_of_a_shard_has_flat_gradients_their_fp32_copy_and_an_fp64_norm() -> None:
+    found = list(step_copies(rank("parallel=zero2")))
+    assert at(found, "step", "") == 4 * WHOLE // 8
+    assert at(found, "step", "flattening") == 2 * WHOLE // 8
+    assert at(found, "clip") == 8 * TABLE
+
+
+def test_zero_3_gathers_what_may_be_reused_and_a_prefetch_ahead() -> None:
+    model = rank("parallel=zero3", "zero.max_reuse_distance=100_000_000", "zero.prefetch_bucket_size=50_000_000")
+    found = list(stage3_window(model))
+    assert at(found, "loss") == 2 * (100_000_000 + TABLE + 50_000_000)
+    assert at(found, "forward") - at(found, "loss") == 2 * (TABLE + 50_000_000)
+
+
+def test_a_secondary_partition_is_shared_by_the_ranks_of_hpz() -> None:
+    assert at(secondary_partition(rank("parallel=zero3", "zero.hpz=8")), "idle") == 2 * WHOLE // 8
+    assert not list(secondary_partition(rank("parallel=zero3")))
+
+
+def test_zero_clones_an_fp32_shard_in_fp32() -> None:
+    assert at(fp32_partition(rank("parallel=zero2", "precision=fp32")), "idle") == 4 * WHOLE // 8
+    assert not list(fp32_partition(rank("parallel=zero2")))
+
+
+def test_stage_0_steps_once_while_it_starts() -> None:
+    found = list(first_step(rank("parallel=zero0")))
+    assert at([term for term in found if term.pile == "optimizer_states"], "load") == 2 * 4 * WHOLE
+    assert at([term for term in found if term.pile == "gradients"], "load") == (2 + 4) * WHOLE
+
+
+def test_a_partitions_gradients_are_buffered_whole_parameter_by_parameter() -> None:
+    found = list(partition.gradients(rank("parallel=zero1")))
+    (own,) = (term for term in found if term.pile == "gradients")
+    assert own.bytes == 2 * WHOLE // 8
+    assert at(found, "step") >= own.bytes
+    assert not list(partition.tied(rank("parallel=zero2")))
+    tied = rank("parallel=zero2", "model.tie_word_embeddings=true")
+    assert at(partition.tied(tied), "block_backward") == 2 * TABLE
+
+
+def test_stages_keep_what_they_exchange_until_its_backward_pass() -> None:
+    words = ("parallel=zero1", "parallel.pipeline=2", "train.global_batch_size=16")
+    first, states = rank(*words), 2 * HIDDEN * TOKENS
+    assert first.view.in_flight == 2
+    found = list(pipeline.buffers(first))
+    assert at(found, "idle") == states
+    assert at(found, "forward") == (1 + 2) * states
+    last = list(pipeline.buffers(rank(*words, stage=-1)))
+    assert at(last, "idle") == (1 + 2) * states
+    assert at(pipeline.buckets(first), "root_backward") == 2 * BUCKET
