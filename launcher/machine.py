@@ -18,11 +18,11 @@ from types import ModuleType
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One GPU as NVML names it; the memory is the driver's total in bytes."""
+    """One GPU as NVML names it; the memory is the driver's total in bytes, the capability major and minor as 9.0."""
 
     name: str
     memory_bytes: int
-    compute_capability: tuple[int, int]
+    compute_capability: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ def _driver() -> bool:
 def _devices(nvml: ModuleType, index: int) -> Iterator[tuple[str, Gpu]]:
     """One GPU, or its MIG slices in its place: CUDA shows the slices alone, and a slice has its own memory."""
     parent = nvml.nvmlDeviceGetHandleByIndex(index)
-    capability = tuple(nvml.nvmlDeviceGetCudaComputeCapability(parent))
+    capability = float("{}.{}".format(*nvml.nvmlDeviceGetCudaComputeCapability(parent)))
     for handle in _slices(nvml, parent) or [parent]:
         memory = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
         gpu = Gpu(name=nvml.nvmlDeviceGetName(handle), memory_bytes=memory, compute_capability=capability)

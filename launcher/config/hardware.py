@@ -54,9 +54,11 @@ def _gpu(machine: Machine) -> dict[str, Any]:
             "source": "hardware.device",
         }
     names = " and ".join(dict.fromkeys(gpu.name for gpu in machine.gpus))
+    capability = min(gpu.compute_capability for gpu in machine.gpus)
     return {
         "memory_bytes": min(gpu.memory_bytes for gpu in machine.gpus),
-        "dtypes": list(dtypes(min(gpu.compute_capability for gpu in machine.gpus))),
+        "compute_capability": capability,
+        "dtypes": list(dtypes(capability)),
         "title": f"{names} (this machine)",
         "source": "NVML on this machine",
     }
@@ -71,11 +73,11 @@ def _cpu(machine: Machine) -> dict[str, Any]:
     }
 
 
-def dtypes(compute_capability: tuple[int, int]) -> tuple[str, ...]:
+def dtypes(compute_capability: float) -> tuple[str, ...]:
     """Formats that a CUDA device computes in.
 
     fp16 arithmetic needs 5.3 and bf16 8.0 (CUDA C++ programming guide, table of arithmetic throughput); fp8 matrix
     units came with Ada, 8.9, and Hopper, 9.0 (Transformer Engine's own requirement).
     """
-    since = {"fp32": (0, 0), "fp16": (5, 3), "bf16": (8, 0), "fp8": (8, 9)}
+    since = {"fp32": 0.0, "fp16": 5.3, "bf16": 8.0, "fp8": 8.9}
     return tuple(name for name, first in since.items() if compute_capability >= first)

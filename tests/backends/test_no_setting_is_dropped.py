@@ -29,6 +29,7 @@ PLANNING_ONLY = frozenset({
     "hardware.host_memory_bytes",
     "hardware.disk_bytes",
     "hardware.dtypes",
+    "hardware.compute_capability",
     "hardware.source",
     "model.name",
     "model.source",
