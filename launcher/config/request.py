@@ -86,7 +86,7 @@ def _specify(
     overrides: Sequence[Override], script_args: Sequence[str], catalog: Catalog, facts: machine.Machine
 ) -> tuple[RunSpec | None, tuple[ConfigError, ...]]:
     try:
-        config: Config = hardware.resolve(compose(overrides, catalog), facts)
+        config: Config = hardware.resolve(compose(overrides, catalog), facts, {override.key for override in overrides})
         if script_args:
             config["script_args"] = list(script_args)
         return parse(config), ()

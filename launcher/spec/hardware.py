@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from launcher.spec.values import Count, Device, Positive
+from launcher.spec.values import Count, Device, Natural, Positive
 
 HOPPER, BLACKWELL = 9.0, 10.0
 """Compute capabilities from which on engines take other kernels, workspaces and arguments."""
+
+_KEPT, _OF = 1103, 97871
+"""MiB that driver and firmware keep of a GH200 (``conf/hardware/gh200.yaml``), the largest share of a measured GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,9 +23,23 @@ class HardwareSpec:
     memory_bytes: Count | None
     host_memory_bytes: Count | None
     disk_bytes: Count | None
-    compute_capability: Positive | None = None  # Runs that were recorded without it are read, too.
+    # Runs that were recorded without the next two are read, too.
+    reserved_bytes: Natural | None = None
+    compute_capability: Positive | None = None
     dtypes: tuple[str, ...]
     source: str
+
+    @property
+    def usable_bytes(self) -> int | None:
+        """What torch can have of one device; None is unknown.
+
+        Driver and firmware keep the rest of what NVML calls the total. How much that is where nobody has measured it is
+        assumed on the safe side: as large a share as of any GPU that was measured.
+        """
+        if self.memory_bytes is None:
+            return None
+        assumed = -(-self.memory_bytes * _KEPT // _OF)
+        return max(0, self.memory_bytes - (assumed if self.reserved_bytes is None else self.reserved_bytes))
 
     @property
     def effective_capability(self) -> float:

@@ -26,6 +26,7 @@ PLANNING_ONLY = frozenset({
     "hardware.name",
     "hardware.title",
     "hardware.memory_bytes",
+    "hardware.reserved_bytes",
     "hardware.host_memory_bytes",
     "hardware.disk_bytes",
     "hardware.dtypes",
