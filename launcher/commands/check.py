@@ -27,7 +27,6 @@ from launcher.commands._common import (
 )
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.preflight.report import as_json, as_text, invalid_as_json
-from launcher.preflight.this_machine import not_seen_here
 
 _STATUS = {"fits": 0, "tight": 0, "does_not_fit": 3, "invalid": 2}
 
@@ -69,9 +68,7 @@ def run(options: argparse.Namespace) -> int:
         print_json(invalid_as_json(found.errors, unknown))
         return _STATUS["invalid"]
     assessment = assessed(found, memory_engine(options), native=options.native and may_run_code(options))
-    assessment = replace(
-        assessment, warnings=(*unknown, *found.warnings, *assessment.warnings, *not_seen_here(assessment.spec))
-    )
+    assessment = replace(assessment, warnings=(*unknown, *assessment.warnings))
     if options.json:
         print_json(as_json(assessment))
     else:
