@@ -18,11 +18,19 @@ from types import ModuleType
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One GPU as NVML names it; the memory is the driver's total in bytes."""
+    """One GPU as NVML names it.
+
+    Attributes:
+        name: Its product name.
+        memory_bytes: The driver's total.
+        reserved_bytes: What driver and firmware keep of it; None where the driver does not say.
+        compute_capability: Major and minor as 9.0.
+    """
 
     name: str
     memory_bytes: int
-    compute_capability: tuple[int, int]
+    reserved_bytes: int | None
+    compute_capability: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,11 +86,23 @@ def _driver() -> bool:
 def _devices(nvml: ModuleType, index: int) -> Iterator[tuple[str, Gpu]]:
     """One GPU, or its MIG slices in its place: CUDA shows the slices alone, and a slice has its own memory."""
     parent = nvml.nvmlDeviceGetHandleByIndex(index)
-    capability = tuple(nvml.nvmlDeviceGetCudaComputeCapability(parent))
+    capability = float("{}.{}".format(*nvml.nvmlDeviceGetCudaComputeCapability(parent)))
     for handle in _slices(nvml, parent) or [parent]:
-        memory = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
-        gpu = Gpu(name=nvml.nvmlDeviceGetName(handle), memory_bytes=memory, compute_capability=capability)
+        gpu = Gpu(
+            name=nvml.nvmlDeviceGetName(handle),
+            memory_bytes=int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
+            reserved_bytes=_reserved(nvml, handle),
+            compute_capability=capability,
+        )
         yield nvml.nvmlDeviceGetUUID(handle), gpu
+
+
+def _reserved(nvml: ModuleType, handle: object) -> int | None:
+    """What the second version of NVML's memory counts says, which drivers before 510 do not have."""
+    try:
+        return int(nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).reserved)
+    except nvml.NVMLError:
+        return None
 
 
 def _slices(nvml: ModuleType, parent: object) -> list[object]:

@@ -14,10 +14,11 @@ import re
 import shlex
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from launcher.config import recipes
+from launcher.config import backend_choice, recipes
 from launcher.config.catalog import Catalog
 from launcher.config.overrides import read
 from launcher.config.recipes import Recipe
@@ -26,6 +27,7 @@ from launcher.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.preflight import assess, fixes, traced
 from launcher.preflight.assess import Assessment, Refinement
 from launcher.preflight.fixes import Searching
+from launcher.preflight.this_machine import not_seen_here
 
 _OF_ONE_RUN = {
     "--from": (),
@@ -188,7 +190,7 @@ def assessed(
     native: bool = False,
     search: Searching = fixes.search,
 ) -> Assessment:
-    """Judge a request; the errors of reading it stand before those of the rules.
+    """Judge a request; what reading it found stands before what the rules find, and what this machine lacks after it.
 
     Args:
         found: The request.
@@ -202,7 +204,13 @@ def assessed(
     if found.spec is None:
         raise ConfigErrors(found.errors)
     validator = assess.judge if native else None
-    return assess.assess(found.spec, earlier=found.errors, refined=refined, native=validator, search=search)
+    judged = assess.assess(found.spec, earlier=found.errors, refined=refined, native=validator, search=search)
+    catalog, warnings = Catalog(folder=folder()), (*found.warnings, *judged.warnings, *not_seen_here(found.spec))
+    return replace(
+        judged,
+        errors=backend_choice.leaving(found.backend, judged.errors, catalog),
+        warnings=backend_choice.leaving(found.backend, warnings, catalog),
+    )
 
 
 def write_new(path: Path, content: str | bytes, *, otherwise: str = "") -> None:

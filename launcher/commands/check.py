@@ -31,7 +31,6 @@ from launcher.preflight import explain
 from launcher.preflight.assess import Assessment
 from launcher.preflight.explain import Explanation
 from launcher.preflight.report import as_json, as_text, invalid_as_json
-from launcher.preflight.this_machine import not_seen_here
 
 _STATUS = {"fits": 0, "tight": 0, "does_not_fit": 3, "invalid": 2}
 
@@ -75,9 +74,7 @@ def run(options: argparse.Namespace) -> int:
         print_json(invalid_as_json(found.errors, unknown))
         return _STATUS["invalid"]
     assessment = assessed(found, memory_engine(options), native=options.native and may_run_code(options))
-    assessment = replace(
-        assessment, warnings=(*unknown, *found.warnings, *assessment.warnings, *not_seen_here(assessment.spec))
-    )
+    assessment = replace(assessment, warnings=(*unknown, *assessment.warnings))
     explanation = _explanation(options, assessment)
     if options.json:
         print_json(as_json(assessment) | ({} if explanation is None else {"explain": explanation.as_dict()}))

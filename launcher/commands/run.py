@@ -36,7 +36,7 @@ from launcher.job.job import Job
 from launcher.preflight.assess import Assessment
 from launcher.preflight.plan import Plan, plan
 from launcher.preflight.report import as_json, as_text
-from launcher.preflight.this_machine import not_seen_here, obstacles
+from launcher.preflight.this_machine import obstacles
 from launcher.rundir import failure, state, status
 from launcher.rundir.record import directory_of, record
 
@@ -106,7 +106,7 @@ def _refuse(assessment: Assessment, options: argparse.Namespace) -> None:
         if options.json:
             print_json({"schema": 1, "run": None, "check": as_json(assessment)})
         raise DoesNotFit("not started, because it does not fit; --force starts it all the same")
-    for warning in (*assessment.warnings, *not_seen_here(assessment.spec)):
+    for warning in assessment.warnings:
         say(f"warning: {warning.path}={warning.found}: {warning.rule}")
     if assessment.verdict.name != "fits":
         say(f"launch: the memory verdict is {assessment.verdict.name.replace('_', ' ')}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from launcher.machine import Machine
@@ -16,12 +16,14 @@ SLURM_GPUS = 8
 """GPUs of a Slurm node where nothing is said (docs/contract.md)."""
 
 
-def resolve(config: Mapping[str, Any], machine: Machine) -> dict[str, Any]:
+def resolve(config: Mapping[str, Any], machine: Machine, typed: Collection[str] = ()) -> dict[str, Any]:
     """Put this machine's facts in place of ``hardware=auto`` and of an unset number of ranks.
 
     Args:
         config: The composed configuration; it is left as it is. What the user set stays.
         machine: The facts.
+        typed: The keys that the user or a recipe set. A memory among them is what a rank may use, nothing of which is
+            kept; without it a rank on the CPU has its share of the host.
 
     Returns:
         A new configuration in which every value of ``hardware`` and ``cluster.gpus_per_node`` is known as far as
@@ -30,6 +32,10 @@ def resolve(config: Mapping[str, Any], machine: Machine) -> dict[str, Any]:
     hardware, cluster = dict(config["hardware"]), dict(config["cluster"])
     if hardware["name"] == "auto":
         hardware = _this_machine(hardware, machine, elsewhere=cluster["kind"] == "slurm")
+    if "hardware.memory_bytes" in typed:
+        hardware["reserved_bytes"] = hardware["reserved_bytes"] if "hardware.reserved_bytes" in typed else 0
+    elif hardware["device"] == "cpu":
+        hardware["memory_bytes"] = None
     if cluster["gpus_per_node"] is None:
         local = len(machine.gpus) if hardware["device"] == "cuda" else 0
         cluster["gpus_per_node"] = SLURM_GPUS if cluster["kind"] == "slurm" else local or CPU_RANKS
@@ -54,9 +60,13 @@ def _gpu(machine: Machine) -> dict[str, Any]:
             "source": "hardware.device",
         }
     names = " and ".join(dict.fromkeys(gpu.name for gpu in machine.gpus))
+    capability = min(gpu.compute_capability for gpu in machine.gpus)
+    smallest = min(machine.gpus, key=lambda gpu: gpu.memory_bytes)
     return {
-        "memory_bytes": min(gpu.memory_bytes for gpu in machine.gpus),
-        "dtypes": list(dtypes(min(gpu.compute_capability for gpu in machine.gpus))),
+        "memory_bytes": smallest.memory_bytes,
+        "reserved_bytes": smallest.reserved_bytes,
+        "compute_capability": capability,
+        "dtypes": list(dtypes(capability)),
         "title": f"{names} (this machine)",
         "source": "NVML on this machine",
     }
@@ -71,11 +81,11 @@ def _cpu(machine: Machine) -> dict[str, Any]:
     }
 
 
-def dtypes(compute_capability: tuple[int, int]) -> tuple[str, ...]:
+def dtypes(compute_capability: float) -> tuple[str, ...]:
     """Formats that a CUDA device computes in.
 
     fp16 arithmetic needs 5.3 and bf16 8.0 (CUDA C++ programming guide, table of arithmetic throughput); fp8 matrix
     units came with Ada, 8.9, and Hopper, 9.0 (Transformer Engine's own requirement).
     """
-    since = {"fp32": (0, 0), "fp16": (5, 3), "bf16": (8, 0), "fp8": (8, 9)}
+    since = {"fp32": 0.0, "fp16": 5.3, "bf16": 8.0, "fp8": 8.9}
     return tuple(name for name, first in since.items() if compute_capability >= first)

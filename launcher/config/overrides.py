@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import get_args
 
+from launcher import registry
 from launcher.config.catalog import Catalog
 from launcher.errors import ConfigError
 from launcher.spec.parse import OPEN_NODES, closest, kinds, known_keys
@@ -147,8 +148,8 @@ def _not_an_override(text: str, catalog: Catalog) -> ConfigError:
     bare = text.lstrip("-")
     homes = [f"{group}={bare}" for group, options in catalog.groups.items() if bare in options]
     if not homes:
-        words = ["check", "show", "run", "status", "logs", "cancel", "resume", "import", "recipe", "doctor"]
-        homes = [f"launch {word}" for word in closest(bare, words)]
+        verbs = [name.rstrip("_") for name in registry.names("commands")]
+        homes = [f"launch {verb}" for verb in closest(bare, verbs)]
         homes += [f"launch show {group}" for group in closest(bare, list(catalog.groups))]
     return ConfigError(text, None, "an override is group=option or group.key=value", homes or ["launch --help"])
 

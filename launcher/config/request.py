@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher import machine
-from launcher.config import hardware, recipes
+from launcher.config import backend_choice, hardware, recipes
 from launcher.config.catalog import Catalog
 from launcher.config.compose import Config, compose
 from launcher.config.overrides import Override, read
@@ -22,12 +22,14 @@ class Request:
 
     ``spec`` may stand beside errors: it is then what the remaining overrides say, so that the rules can be judged too
     and all errors of a configuration come at once. ``warnings`` are of values that were taken where nothing was said.
+    ``backend`` is the one that the command line or its recipe names, which no way out may undo.
     """
 
     overrides: tuple[str, ...]
     spec: RunSpec | None
     errors: tuple[ConfigError, ...]
     warnings: tuple[ConfigError, ...] = ()
+    backend: str | None = None
 
     def require(self) -> RunSpec:
         """The specification.
@@ -58,7 +60,7 @@ def request(
     catalog = catalog or Catalog(folder=Path.cwd())
     overrides, errors = read(texts, catalog)
     try:
-        overrides = recipes.expand(overrides, catalog)
+        overrides = backend_choice.with_defaults(recipes.expand(overrides, catalog), catalog)
     except ConfigErrors as error:
         return Request(overrides=tuple(texts), spec=None, errors=(*errors, *error.errors))
     facts = facts or machine.facts()
@@ -69,7 +71,8 @@ def request(
         if len(rest) < len(overrides):
             spec, _ = _specify(rest, script_args, catalog, facts)
     warnings = tuple(_guessed(spec, overrides, facts)) if spec is not None else ()
-    return Request(overrides=tuple(texts), spec=spec, errors=(*errors, *found), warnings=warnings)
+    named = backend_choice.chosen(overrides)
+    return Request(overrides=tuple(texts), spec=spec, errors=(*errors, *found), warnings=warnings, backend=named)
 
 
 def _guessed(spec: RunSpec, overrides: Sequence[Override], facts: machine.Machine) -> Iterator[ConfigError]:
@@ -86,7 +89,7 @@ def _specify(
     overrides: Sequence[Override], script_args: Sequence[str], catalog: Catalog, facts: machine.Machine
 ) -> tuple[RunSpec | None, tuple[ConfigError, ...]]:
     try:
-        config: Config = hardware.resolve(compose(overrides, catalog), facts)
+        config: Config = hardware.resolve(compose(overrides, catalog), facts, {override.key for override in overrides})
         if script_args:
             config["script_args"] = list(script_args)
         return parse(config), ()

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-from launcher.capability import BLACKWELL, HOPPER, known
 from launcher.memory.moments import ALWAYS
 from launcher.memory.terms import MemoryTerm, term
 from launcher.rank.model import RankModel
 from launcher.spec import RunSpec
+from launcher.spec.hardware import BLACKWELL, HOPPER
 from launcher.units import KIB, MIB
 
 CUBLAS_WORKSPACE = {True: 32 * MIB, False: 2 * 4 * MIB + 8 * 16 * KIB}
-"""torch 2.15 ``CublasHandlePool.cpp``, ``parseChosenWorkspaceSize``: 32 MiB from Hopper on, else ``:4096:2:16:8``."""
+"""torch 2.15 ``CublasHandlePool.cpp``, ``parseChosenWorkspaceSize``: 32 MiB for 9.0 and 10.0, else ``:4096:2:16:8``."""
 
 CUBLAS_HANDLES = 2
 """A handle is a thread's own, and autograd runs backward in a second thread: two workspaces. Recorded static bytes of
@@ -82,11 +82,14 @@ def workspace(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def cublas_workspace(spec: RunSpec) -> int:
-    """One workspace: the job's ``CUBLAS_WORKSPACE_CONFIG``, pairs of KiB and a count, or torch's default."""
+    """One workspace: the job's ``CUBLAS_WORKSPACE_CONFIG``, pairs of KiB and a count, or torch's default.
+
+    A GPU of unknown compute capability counts with the larger one.
+    """
     pairs = re.findall(r":(\d+):(\d+)", spec.cluster.environment.get("CUBLAS_WORKSPACE_CONFIG", ""))
     if pairs:
         return sum(int(size) * int(number) for size, number in pairs) * KIB
-    return CUBLAS_WORKSPACE[known(spec.hardware) in (HOPPER, BLACKWELL)]
+    return CUBLAS_WORKSPACE[spec.hardware.compute_capability in (None, HOPPER, BLACKWELL)]
 
 
 def context(rank: RankModel) -> Iterator[MemoryTerm]:

@@ -17,7 +17,7 @@ from launcher.memory.result import MemoryEstimate
 from launcher.preflight.assess import Assessment
 from launcher.preflight.fixes import Fix
 from launcher.rules.world import ranks
-from launcher.spec import RunSpec
+from launcher.spec import HardwareSpec, RunSpec
 from launcher.units import MIB, count, gib
 
 _NOTHING = {
@@ -88,6 +88,7 @@ def as_text(assessment: Assessment, width: int = 80) -> str:
         lines += ["", *_wrapped(_verdict(assessment, estimate), width), ""]
         lines += [*_piles(assessment, estimate, width), "", *_wrapped(_phases(estimate), width)]
         lines += _wrapped(_elsewhere(estimate), width)
+        lines += _wrapped(_kept(spec.hardware), width)
         lines += _target(spec, width)
     if assessment.warnings:
         lines += ["", *findings_as_text("warning", assessment.warnings, width)]
@@ -214,6 +215,17 @@ def _elsewhere(estimate: MemoryEstimate) -> str:
         text += f"; host memory: {gib(host.bytes_per_node)} a node"
         text += " (what it has is unknown: hardware.host_memory_bytes)" if host.capacity_bytes is None else ""
     return f"{text}; a checkpoint: {gib(disk.checkpoint_bytes)}"
+
+
+def _kept(hardware: HardwareSpec) -> str:
+    """What of the card is not the capacity, where that was not set by hand."""
+    total, usable = hardware.memory_bytes, hardware.usable_bytes
+    if total is None or usable is None or hardware.reserved_bytes == 0:
+        return ""
+    text = f"capacity: {gib(usable)} of the device's {gib(total)}; driver and firmware keep {gib(total - usable)}"
+    if hardware.reserved_bytes is None:
+        text += " (assumed: the largest share measured of any GPU; hardware.reserved_bytes sets it)"
+    return text
 
 
 def _target(spec: RunSpec, width: int) -> list[str]:

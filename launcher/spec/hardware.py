@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from launcher.spec.values import Count, Device
+from launcher.spec.values import Count, Device, Natural, Positive
+
+HOPPER, BLACKWELL = 9.0, 10.0
+"""Compute capabilities from which on engines take other kernels, workspaces and arguments."""
+
+_KEPT, _OF = 1103, 97871
+"""MiB that driver and firmware keep of a GH200 (``conf/hardware/gh200.yaml``), the largest share of a measured GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,5 +23,30 @@ class HardwareSpec:
     memory_bytes: Count | None
     host_memory_bytes: Count | None
     disk_bytes: Count | None
+    # Runs that were recorded without the next two are read, too.
+    reserved_bytes: Natural | None = None
+    compute_capability: Positive | None = None
     dtypes: tuple[str, ...]
     source: str
+
+    @property
+    def usable_bytes(self) -> int | None:
+        """What torch can have of one device; None is unknown.
+
+        Driver and firmware keep the rest of what NVML calls the total. How much that is where nobody has measured it is
+        assumed on the safe side: as large a share as of any GPU that was measured.
+        """
+        if self.memory_bytes is None:
+            return None
+        assumed = -(-self.memory_bytes * _KEPT // _OF)
+        return max(0, self.memory_bytes - (assumed if self.reserved_bytes is None else self.reserved_bytes))
+
+    @property
+    def effective_capability(self) -> float:
+        """The compute capability; where it is unknown, the first that has the formats, and the backend says so.
+
+        fp8 came with 8.9, bf16 with 8.0 and fp16 with 7.0 (CUDA C++ Programming Guide, "Compute Capabilities"). What
+        is demanded before Blackwell runs on it too, so that an unknown GPU with fp8 counts as Hopper.
+        """
+        by_formats = HOPPER if "fp8" in self.dtypes else 8.0 if "bf16" in self.dtypes else 7.0
+        return by_formats if self.compute_capability is None else self.compute_capability

@@ -9,6 +9,7 @@ import math
 import re
 import types
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING as NO_DEFAULT
 from dataclasses import asdict, fields, is_dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, TypeAliasType, Union, get_args, get_origin, get_type_hints
@@ -114,7 +115,9 @@ def _dataclass(cls: type, config: object, prefix: str, errors: list[ConfigError]
     for field in fields(cls):
         key = _KEY_OF_FIELD.get(field.name, field.name)
         path = prefix + key
-        if key not in config or config[key] == MISSING:
+        if key not in config and field.default is not NO_DEFAULT:
+            values[field.name] = field.default  # A record of a version that did not have the key.
+        elif key not in config or config[key] == MISSING:
             errors.append(ConfigError(path, None, "must be set", [f"{path}=..."]))
         elif isinstance(kind := schema[key], type) and is_dataclass(kind):
             values[field.name] = _dataclass(kind, config[key], f"{path}.", errors)

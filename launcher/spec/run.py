@@ -112,12 +112,14 @@ class RunSpec:
 
     @property
     def rank_memory_bytes(self) -> int | None:
-        """Memory that one rank may use: the card's, or on the CPU its share of the host's; None is unknown."""
-        if self.hardware.device == "cuda":
-            return self.hardware.memory_bytes
-        if self.hardware.host_memory_bytes is None:
-            return None
-        return self.hardware.host_memory_bytes // self.cluster.gpus_per_node
+        """Memory that one rank may use: of the card what torch can have, or of the host its share; None is unknown.
+
+        On the CPU ``hardware.memory_bytes`` is there only where it was set, and then it is the rank's share.
+        """
+        hardware = self.hardware
+        if hardware.device == "cuda" or hardware.memory_bytes is not None:
+            return hardware.usable_bytes
+        return None if hardware.host_memory_bytes is None else hardware.host_memory_bytes // self.cluster.gpus_per_node
 
     @property
     def hash(self) -> str:

@@ -23,7 +23,7 @@ from tests.support import ranks
 from tests.support.helpers import CPU_HOST
 
 GPU_HOST = Machine(
-    gpus=(Gpu(name="NVIDIA H200", memory_bytes=150_754_820_096, compute_capability=(9, 0)),),
+    gpus=(Gpu(name="NVIDIA H200", memory_bytes=150_754_820_096, reserved_bytes=None, compute_capability=9.0),),
     host_memory_bytes=2**37,
     disk_free_bytes=2**40,
     cpus=16,

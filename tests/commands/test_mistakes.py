@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher import machine
-from launcher.cli import main
+from launcher import machine, registry
+from launcher.cli import VERBS, main
 from launcher.errors import ConfigErrors
 from launcher.preflight import this_machine
 from launcher.sweeping import samplers
@@ -195,3 +195,37 @@ def test_the_doctor_speaks_of_this_machine_also_where_slurm_is_silent(
     assert "Unable to contact slurm controller" in said
     assert answer("doctor --write ours", capsys)[0] == 4
     assert not Path("conf").exists()
+
+
+def test_run_and_points_warn_of_what_check_warns_of(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["model=175b", "hardware=rtx4090", "cluster.kind=slurm", "data=tokens", "data.path=nowhere.bin"]
+    Path("points.jsonl").write_text(json.dumps({"id": 1, "overrides": words}))
+    documents = []
+    for command in (["check", *words], ["check", "--points", "points.jsonl"], ["run", *words]):
+        assert main([*command, *(["--json"] if "--points" not in command else [])]) == 3
+        documents.append(json.loads(capsys.readouterr().out))
+    one, point, run = documents[0], documents[1], documents[2]["check"]
+    found = {warning["path"] for warning in one["warnings"]}
+    assert {"cluster.gpus_per_node", "data.path"} <= found
+    assert one["warnings"] == point["warnings"] == run["warnings"]
+
+
+def test_no_way_out_chooses_another_backend_than_the_one_that_was_chosen(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, said = answer("check parallel=tp adapter=lora model=7b", capsys)
+    assert status == 2
+    assert "Megatron-LM has no adapters try adapter=none or parallel=fsdp" in said
+    status, said = answer("check backend=megatron parallel=fsdp adapter=lora model=7b", capsys)
+    assert status == 2
+    assert "it is read only by backend=fsdp try parallel.shard=false error" in said
+    assert "Megatron-LM has no adapters try adapter=none" in said
+    assert "parallel=fsdp" not in said
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("chek", "check"), ("imprt", "import"), ("docter", "doctor")])
+def test_a_misspelt_verb_is_answered_with_the_nearest(
+    typed: str, meant: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert set(VERBS) == {name.rstrip("_") for name in registry.names("commands")}
+    assert f"try launch {meant}" in answer(typed, capsys)[1]

@@ -14,7 +14,9 @@ from launcher.config import compose as module
 from launcher.config.catalog import Catalog
 from launcher.config.overrides import read
 from launcher.errors import ComposeError
+from launcher.preflight import assess
 from tests.support.helpers import make_spec
+from tests.support.rule_cases import NODE
 
 SHIPPED = Catalog(folder=Path("/nonexistent"))
 
@@ -30,6 +32,32 @@ def test_a_preset_chooses_backend_and_zero_and_the_command_line_wins_in_any_posi
     for words in (("parallel=zero2", "zero=3"), ("zero=3", "parallel=zero2")):
         spec = make_spec(*words)
         assert (spec.backend.name, spec.zero.stage) == ("deepspeed", 3)
+
+
+@pytest.mark.parametrize(
+    ("backend", "stage", "shard"), [("megatron", 1, False), ("deepspeed", 3, False), ("fsdp", 3, True)]
+)
+def test_a_backend_chosen_without_a_preset_brings_its_own_defaults(backend: str, stage: int, shard: bool) -> None:
+    for words in ((f"backend={backend}",), (f"backend.name={backend}", "parallel.tensor=1")):
+        spec = make_spec("model=7b", *words)
+        assert (spec.backend.name, spec.zero.stage, spec.parallel.shard) == (backend, stage, shard)
+        assert spec.parallel == make_spec(f"parallel={backend}").parallel
+    assert make_spec(f"backend={backend}", "zero=2").zero.stage == 2
+    assert make_spec("parallel.shard=true", f"backend={backend}").parallel.shard
+    assert make_spec(f"backend={backend}", "parallel=tp_pp").parallel.name == "tp_pp"
+
+
+def test_a_run_of_megatron_by_its_degrees_alone_is_valid() -> None:
+    spec = make_spec("backend=megatron", "parallel.tensor=2", "parallel.pipeline=2", "model=7b", *NODE)
+    assert assess.errors(spec) == ()
+
+
+def test_a_recipe_that_chooses_a_backend_alone_brings_its_defaults(tmp_path: Path) -> None:
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "mine.yaml").write_text("schema: 1\nsummary: mine\nchoose: {backend: megatron}\n")
+    assert make_spec("recipe=mine", folder=tmp_path).parallel.name == "megatron"
+    assert make_spec("recipe=mine", "backend=deepspeed", folder=tmp_path).parallel.name == "deepspeed"
+    assert make_spec("recipe=mine", "parallel=tp", folder=tmp_path).parallel.name == "tp"
 
 
 def test_the_last_of_two_choices_and_of_two_values_wins() -> None:

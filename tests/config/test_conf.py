@@ -10,6 +10,7 @@ import yaml
 
 from launcher import registry
 from launcher.config.catalog import Catalog, shipped
+from launcher.config.hardware import dtypes
 from launcher.rank.counts import parameter_counts
 from launcher.rules import precision
 from launcher.units import GIB
@@ -149,6 +150,16 @@ def test_a_gpu_with_a_memory_in_its_name_has_that_memory() -> None:
         memory = make_spec(f"hardware={name}").hardware.memory_bytes
         assert memory is not None
         assert 0.98 * nominal <= memory <= nominal, name
+
+
+def test_a_gpu_states_its_compute_capability_and_has_the_formats_that_follow_from_it() -> None:
+    gpus = [
+        make_spec(f"hardware={name}").hardware for name in CATALOG.groups["hardware"] if name not in ("auto", "cpu")
+    ]
+    assert len(gpus) > 10
+    for gpu in gpus:
+        assert gpu.compute_capability is not None, gpu.name
+        assert gpu.dtypes == dtypes(gpu.compute_capability), gpu.name
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,16 @@ from typing import Any
 import pytest
 
 from launcher import machine
-from launcher.capability import capability
+from launcher.backends.megatron.translate import environment
 from launcher.config.hardware import dtypes, resolve
 from launcher.config.request import request
 from launcher.machine import Gpu, Machine, facts, host_memory
+from launcher.memory.device import cublas_workspace
 from launcher.spec import RunSpec
+from launcher.units import MIB
 from tests.support.helpers import CPU_HOST, make_spec
 
-H200 = Gpu(name="NVIDIA H200", memory_bytes=150_754_820_096, compute_capability=(9, 0))
+H200 = Gpu(name="NVIDIA H200", memory_bytes=150_754_820_096, reserved_bytes=600_000_000, compute_capability=9.0)
 GPU_NODE = Machine(gpus=(H200,) * 4, host_memory_bytes=2**40, disk_free_bytes=2**41, cpus=64)
 
 
@@ -30,6 +32,7 @@ def test_auto_takes_the_gpus_of_this_machine() -> None:
     spec = spec_on(GPU_NODE)
     assert (spec.hardware.name, spec.hardware.title) == ("auto", "NVIDIA H200 (this machine)")
     assert (spec.hardware.device, spec.hardware.memory_bytes) == ("cuda", 150_754_820_096)
+    assert spec.rank_memory_bytes == 150_154_820_096
     assert (spec.hardware.host_memory_bytes, spec.hardware.disk_bytes) == (2**40, 2**41)
     assert spec.hardware.dtypes == ("fp32", "fp16", "bf16", "fp8")
     assert spec.cluster.gpus_per_node == 4
@@ -44,7 +47,7 @@ def test_auto_takes_the_hosts_memory_where_there_is_no_gpu() -> None:
 
 
 def test_of_several_kinds_of_gpus_the_smallest_decides() -> None:
-    old = Gpu(name="Tesla V100-SXM2-16GB", memory_bytes=2**34, compute_capability=(7, 0))
+    old = Gpu(name="Tesla V100-SXM2-16GB", memory_bytes=2**34, reserved_bytes=None, compute_capability=7.0)
     spec = spec_on(replace(GPU_NODE, gpus=(H200, old)))
     assert spec.hardware.title == "NVIDIA H200 and Tesla V100-SXM2-16GB (this machine)"
     assert (spec.hardware.memory_bytes, spec.hardware.dtypes) == (2**34, ("fp32", "fp16"))
@@ -53,6 +56,7 @@ def test_of_several_kinds_of_gpus_the_smallest_decides() -> None:
 def test_what_the_user_sets_beside_auto_stays() -> None:
     spec = spec_on(GPU_NODE, "hardware.memory_bytes=1000000", "hardware.dtypes=[fp32]", "hardware.disk_bytes=5")
     assert (spec.hardware.memory_bytes, spec.hardware.dtypes, spec.hardware.disk_bytes) == (1000000, ("fp32",), 5)
+    assert spec.rank_memory_bytes == 1000000
     assert spec_on(GPU_NODE, "cluster.gpus_per_node=1").cluster.gpus_per_node == 1
 
 
@@ -88,14 +92,14 @@ def test_resolving_leaves_the_given_configuration_as_it_was() -> None:
 @pytest.mark.parametrize(
     ("capability", "expected"),
     [
-        ((5, 2), ("fp32",)),
-        ((7, 0), ("fp32", "fp16")),
-        ((8, 6), ("fp32", "fp16", "bf16")),
-        ((8, 9), ("fp32", "fp16", "bf16", "fp8")),
-        ((10, 0), ("fp32", "fp16", "bf16", "fp8")),
+        (5.2, ("fp32",)),
+        (7.0, ("fp32", "fp16")),
+        (8.6, ("fp32", "fp16", "bf16")),
+        (8.9, ("fp32", "fp16", "bf16", "fp8")),
+        (10.0, ("fp32", "fp16", "bf16", "fp8")),
     ],
 )
-def test_formats_follow_from_the_compute_capability(capability: tuple[int, int], expected: tuple[str, ...]) -> None:
+def test_formats_follow_from_the_compute_capability(capability: float, expected: tuple[str, ...]) -> None:
     assert dtypes(capability) == expected
 
 
@@ -145,8 +149,12 @@ class FakeNvml:
             raise self.NVMLError("not found")
         return f"{handle}-slice{number}"
 
-    def nvmlDeviceGetMemoryInfo(self, handle: str) -> SimpleNamespace:  # noqa: N802
-        return SimpleNamespace(total=10 if "slice" in handle else 80)
+    nvmlMemory_v2 = 2  # noqa: N815
+
+    def nvmlDeviceGetMemoryInfo(self, handle: str, version: int = 1) -> SimpleNamespace:  # noqa: N802
+        if version == 2 and handle == "gpu1-slice2":
+            raise self.NVMLError("not supported")
+        return SimpleNamespace(total=10 if "slice" in handle else 80, **({"reserved": 3} if version == 2 else {}))
 
     def nvmlDeviceGetName(self, handle: str) -> str:  # noqa: N802
         return f"Fake {handle}"
@@ -158,12 +166,12 @@ class FakeNvml:
 def test_with_a_fake_nvml_mig_slices_stand_in_the_place_of_their_gpu() -> None:
     nvml: Any = FakeNvml()
     found = [entry for index in range(2) for entry in machine._devices(nvml, index)]
-    assert [(uuid, gpu.memory_bytes) for uuid, gpu in found] == [
-        ("uuid-gpu0", 80),
-        ("uuid-gpu1-slice0", 10),
-        ("uuid-gpu1-slice2", 10),
+    assert [(uuid, gpu.memory_bytes, gpu.reserved_bytes) for uuid, gpu in found] == [
+        ("uuid-gpu0", 80, 3),
+        ("uuid-gpu1-slice0", 10, 3),
+        ("uuid-gpu1-slice2", 10, None),
     ]
-    assert {gpu.compute_capability for _, gpu in found} == {(9, 0)}
+    assert {gpu.compute_capability for _, gpu in found} == {9.0}
 
 
 @pytest.mark.parametrize(
@@ -203,18 +211,37 @@ def test_the_limit_of_a_cgroup_counts_where_it_is_below_the_machines_memory(tmp_
     assert host_memory(tmp_path / "none", tmp_path / "none") == total
 
 
+def test_the_gpus_of_this_machine_bring_their_own_compute_capability() -> None:
+    assert spec_on(GPU_NODE).hardware.compute_capability == 9.0
+    l40s = replace(H200, name="NVIDIA L40S", compute_capability=8.9)
+    assert spec_on(replace(GPU_NODE, gpus=(H200, l40s))).hardware.compute_capability == 8.9
+    assert spec_on(GPU_NODE, "hardware.compute_capability=10.3").hardware.compute_capability == 10.3
+    assert spec_on(CPU_HOST, "hardware.device=cuda").hardware.compute_capability is None
+
+
 @pytest.mark.parametrize(
-    ("name", "dtypes", "expected"),
-    [
-        ("gb200_nvl72", ("fp16", "bf16", "fp8"), (10, 0)),
-        ("v100_32g", ("fp16",), (7, 0)),
-        ("mine", ("fp16", "bf16", "fp8"), (9, 0)),
-        ("mine", ("fp16", "bf16"), (8, 0)),
-        ("mine", ("fp16",), (7, 0)),
-    ],
+    ("name", "capability", "workspace", "connections"),
+    [("NVIDIA B200", 10.0, 32 * MIB, None), ("NVIDIA L40S", 8.9, 8_519_680, "1"), ("NVIDIA H200", 9.0, 32 * MIB, "1")],
 )
-def test_the_name_of_a_gpu_tells_its_compute_capability_and_else_its_formats_the_first_that_has_them(
-    name: str, dtypes: tuple[str, ...], expected: tuple[int, int]
+def test_auto_takes_the_workspace_and_the_queue_of_the_gpu_that_is_there(
+    name: str, capability: float, workspace: int, connections: str | None
 ) -> None:
-    hardware = make_spec("hardware=h100_80g", f"hardware.name={name}", f"hardware.dtypes=[{','.join(dtypes)}]").hardware
-    assert capability(hardware) == expected
+    gpu = Gpu(name=name, memory_bytes=2**37, reserved_bytes=None, compute_capability=capability)
+    spec = spec_on(replace(GPU_NODE, gpus=(gpu,) * 4), "parallel=tp")
+    assert cublas_workspace(spec) == workspace
+    assert environment(spec).get("CUDA_DEVICE_MAX_CONNECTIONS") == connections
+
+
+def test_a_gpu_of_unknown_capability_counts_with_the_larger_workspace() -> None:
+    assert cublas_workspace(spec_on(GPU_NODE, "hardware=a100_80g", "hardware.compute_capability=null")) == 32 * MIB
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "expected"), [(("fp16", "bf16", "fp8"), 9.0), (("fp16", "bf16"), 8.0), (("fp16",), 7.0)]
+)
+def test_an_unknown_compute_capability_is_the_first_that_has_the_formats(
+    dtypes: tuple[str, ...], expected: float
+) -> None:
+    words = ("hardware=b200", f"hardware.dtypes=[{','.join(dtypes)}]")
+    assert make_spec(*words).hardware.effective_capability == 10.0
+    assert make_spec(*words, "hardware.compute_capability=null").hardware.effective_capability == expected

@@ -36,7 +36,8 @@ def value_of(numbers: str) -> int:
     """The printed numbers, computed by Python itself."""
     text = re.sub(r"(?<=\d),(?=\d{3})", "", numbers).replace(" x ", " * ")
     exact = re.sub(r"\((\d+) / (\d+)\)", r"Fraction(\1, \2)", text)
-    return max(0, math.ceil(eval(exact, {"Fraction": Fraction, "max": max, "min": min, "ceil": math.ceil})))
+    computed: int | Fraction = eval(exact, {"Fraction": Fraction, "max": max, "min": min, "ceil": math.ceil})
+    return max(0, math.ceil(computed))
 
 
 def assert_printed(terms: tuple[MemoryTerm, ...]) -> None:

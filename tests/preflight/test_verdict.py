@@ -16,7 +16,7 @@ from tests.support.rule_cases import NODE
 
 
 def _spec(capacity: int | None) -> RunSpec:
-    return edit.changed(make_spec(*NODE), "hardware.memory_bytes", capacity)
+    return edit.changed_at(make_spec(*NODE), {"hardware.memory_bytes": capacity, "hardware.reserved_bytes": 0})
 
 
 @pytest.mark.parametrize(
@@ -37,6 +37,29 @@ def test_the_band_around_needed_with_context_decides(capacity: int | None, name:
     assert judged.used_bytes == 21 * GIB
     assert judged.capacity_bytes == capacity
     assert judged.headroom_bytes == (None if capacity is None else capacity - 21 * GIB)
+
+
+@pytest.mark.parametrize(("name", "measured"), [("a100_80g", 79.15), ("gh200", 94.50)])
+def test_the_capacity_is_what_torch_was_seen_to_have_of_a_card(name: str, measured: float) -> None:
+    spec = make_spec(f"hardware={name}")
+    judged = verdict.judge(spec, estimate_of(low=GIB, needed=GIB, high=GIB))
+    assert judged.capacity_bytes == pytest.approx(measured * GIB, abs=0.005 * GIB)
+    assert judged.capacity_bytes != spec.hardware.memory_bytes
+
+
+def test_what_nobody_measured_is_kept_of_a_card_is_assumed_to_be_the_largest_share_that_was() -> None:
+    cards = {name: make_spec(f"hardware={name}").hardware for name in ("a100_80g", "gh200", "h100_80g", "rtx4090")}
+    kept = {name: 1 - (card.usable_bytes or 0) / (card.memory_bytes or 1) for name, card in cards.items()}
+    assert cards["h100_80g"].reserved_bytes is None
+    assert kept["h100_80g"] == pytest.approx(kept["gh200"], rel=1e-6)
+    assert kept["rtx4090"] == pytest.approx(max(kept["gh200"], kept["a100_80g"]), rel=1e-6)
+
+
+def test_a_memory_that_is_set_by_hand_is_the_capacity() -> None:
+    words = ("hardware=a100_80g", f"hardware.memory_bytes={40 * GIB}")
+    assert make_spec(*words).rank_memory_bytes == 40 * GIB
+    assert make_spec(*words, f"hardware.reserved_bytes={GIB}").rank_memory_bytes == 39 * GIB
+    assert make_spec("hardware=a100_80g", f"hardware.reserved_bytes={GIB}").rank_memory_bytes == 79 * GIB
 
 
 def test_what_does_not_fit_names_the_place_and_the_bytes() -> None:
@@ -61,11 +84,14 @@ def test_host_memory_and_disk_refuse_without_a_band() -> None:
 def test_on_the_cpu_a_rank_has_its_share_of_the_host() -> None:
     spec = make_spec("hardware=cpu", "cluster.gpus_per_node=4", f"hardware.host_memory_bytes={8 * GIB}")
     assert verdict.judge(spec, estimate_of(low=0, needed=0, high=0)).capacity_bytes == 2 * GIB
+    set_by_hand = make_spec("hardware=cpu", f"hardware.memory_bytes={3 * GIB}", f"hardware.host_memory_bytes={8 * GIB}")
+    assert set_by_hand.rank_memory_bytes == 3 * GIB
+    assert make_spec("hardware=h100_80g", "hardware.device=cpu").rank_memory_bytes is None
 
 
 @pytest.mark.parametrize(("preset", "way"), [("ddp", "parallel=fsdp"), ("zero0", "zero.stage=1")])
 def test_whole_copies_on_a_crowded_device_are_a_warning(preset: str, way: str) -> None:
-    spec = edit.changed(make_spec(*NODE, f"parallel={preset}"), "hardware.memory_bytes", 32 * GIB)
+    spec = make_spec(*NODE, f"parallel={preset}", f"hardware.memory_bytes={32 * GIB}")
     estimate = estimate_of(low=20 * GIB, needed=20 * GIB, high=20 * GIB, static=24 * GIB)
     (remark,) = verdict.remarks(spec, estimate)
     assert str(remark) == (

@@ -99,6 +99,8 @@ def test_no_finding_is_listed_twice() -> None:
         "zero1",
         "zero2",
         "zero3",
+        "deepspeed",
+        "megatron",
         "tp",
         "pp",
         "tp_pp",

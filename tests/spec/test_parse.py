@@ -33,6 +33,17 @@ def test_a_specification_survives_the_round_trip(words: tuple[str, ...]) -> None
     assert parse(to_dict(spec)) == spec
 
 
+def test_a_record_of_a_version_without_a_later_key_is_read_and_the_key_is_unknown() -> None:
+    older = deepcopy(to_dict(make_spec("hardware=b200")))
+    hardware = older["hardware"]
+    assert isinstance(hardware, dict)
+    del hardware["compute_capability"]
+    assert parse(older).hardware.compute_capability is None
+    del hardware["memory_bytes"]
+    with pytest.raises(ConfigErrors, match=r"hardware\.memory_bytes=None: must be set"):
+        parse(older)
+
+
 def test_wrong_types_values_and_ranges_are_all_named_at_once() -> None:
     found = errors_of(
         train__steps="many",

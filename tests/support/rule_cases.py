@@ -213,6 +213,7 @@ WARNINGS = _cases(
     data=tokens data.path=words.bin model.vocab_size=128256
     hardware=h100_80g cluster.gpus_per_node=8 parallel=tp precision=fp16
     hardware=h100_80g cluster.gpus_per_node=8 parallel=tp precision.optimizer_states=fp16
+    hardware=h100_80g cluster.gpus_per_node=8 parallel=tp hardware.compute_capability=null
     adapter=lora
     optimizer.warmup_steps=100
     train.eval_every=1000

@@ -249,11 +249,23 @@ def _checkpoints(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
-    """The padded vocabulary (``training/vocab_utils.py``), unbalanced experts, keys that only some optimizers read."""
+    """An assumed GPU, the padded vocabulary, unbalanced experts, and what only some optimizers read."""
     yield from checkout.warnings(spec)
+    yield from _assumed(spec)
     yield from _padded(spec)
     yield from _idle(spec)
     yield from extra.warnings(spec)
+
+
+def _assumed(spec: RunSpec) -> Iterator[ConfigError]:
+    hardware = spec.hardware
+    if hardware.device == "cuda" and hardware.compute_capability is None:
+        rule = (
+            f"{hardware.effective_capability} is assumed, the first with the formats of hardware.dtypes: attention's"
+            f" kernel, workspaces and CUDA_DEVICE_MAX_CONNECTIONS follow from it"
+        )
+        way_out = [f"hardware.compute_capability={hardware.effective_capability}"]
+        yield ConfigError("hardware.compute_capability", None, rule, way_out)
 
 
 def _idle(spec: RunSpec) -> Iterator[ConfigError]:
@@ -270,6 +282,7 @@ def _idle(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _padded(spec: RunSpec) -> Iterator[ConfigError]:
+    """``training/vocab_utils.py``."""
     multiple = VOCABULARY_MULTIPLE * spec.parallel.tensor
     size = spec.model.vocab_size
     padded = -(-size // multiple) * multiple

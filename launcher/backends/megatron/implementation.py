@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from launcher.backends.megatron.dtypes import dtypes
-from launcher.capability import HOPPER, capability
 from launcher.spec import RunSpec
+from launcher.spec.hardware import HOPPER
 
 type Attention = Literal["fused", "flash", "unfused"]
 
@@ -39,7 +39,7 @@ COUNTED = frozenset((
 ))
 """Arguments of ``backend.extra`` that the memory estimate reads, here, in the overheads and in the pipeline."""
 
-_KERNELS_FROM, _GROUPED_FROM = (8, 0), (8, 0)
+_KERNELS_FROM, _GROUPED_FROM = 8.0, 8.0
 """The first compute capabilities of the fused kernels of attention, and of grouped products."""
 
 
@@ -112,18 +112,18 @@ def _attention(spec: RunSpec) -> Attention:
     Both kernels need compute capability 8.0. Where both run cuDNN's comes first from 9.0 on, flash-attn below. The
     backward pass of cuDNN's is deterministic on Hopper alone.
     """
-    found = capability(spec.hardware)
+    found = spec.hardware.effective_capability
     if spec.model.attention == "eager" or found < _KERNELS_FROM:
         return "unfused"
     deterministic = spec.cluster.environment.get("NVTE_ALLOW_NONDETERMINISTIC_ALGO") == "0"
-    if spec.model.attention == "flash" or found < HOPPER or (found[0] > HOPPER[0] and deterministic):
+    if spec.model.attention == "flash" or found < HOPPER or (int(found) > HOPPER and deterministic):
         return "flash"
     return "fused"
 
 
 def _grouped(spec: RunSpec) -> bool:
     """``validate_args``: grouped matrix products need compute capability 8."""
-    return capability(spec.hardware) >= _GROUPED_FROM
+    return spec.hardware.effective_capability >= _GROUPED_FROM
 
 
 def _wide_softmax(spec: RunSpec) -> bool:

@@ -15,7 +15,6 @@ from launcher.backends.megatron import installed
 from launcher.backends.megatron.arguments import argument_list, name
 from launcher.backends.megatron.extra import SETTINGS
 from launcher.backends.megatron.translate import environment
-from launcher.capability import capability
 from launcher.errors import ConfigError
 from launcher.spec import RunSpec, edit
 
@@ -57,7 +56,7 @@ def question(spec: RunSpec) -> dict[str, Any]:
         "world": spec.gpus,
         "environment": {**environment(spec), **spec.cluster.environment},
         "device": spec.hardware.device,
-        "capability": list(capability(spec.hardware)),
+        "capability": [int(part) for part in str(spec.hardware.effective_capability).split(".")],
     }
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from math import ceil
 
 from launcher.backends.megatron.implementation import Implementation
-from launcher.capability import HOPPER, capability
 from launcher.memory.moments import ALWAYS, BETWEEN_PASSES, TRAINING
 from launcher.memory.terms import MemoryTerm, term
 from launcher.rank.model import RankModel
+from launcher.spec.hardware import HOPPER
 from launcher.units import MIB
 
 TRANSFORMER_ENGINE_WORKSPACE = {True: 32 * MIB, False: 4 * MIB}
@@ -30,7 +30,7 @@ def workspaces(rank: RankModel, how: Implementation) -> Iterator[MemoryTerm]:
     Megatron-core's own layers meet it in the router of experts alone (``transformer/moe/moe_utils.py``).
     """
     if how.transformer_engine or (rank.cuda and rank.spec.model.num_experts):
-        new = capability(rank.spec.hardware) >= HOPPER
+        new = rank.spec.hardware.effective_capability >= HOPPER
         number = OVERLAP_STREAMS if rank.spec.backend.argument("tp-comm-overlap") else 1
         number += GROUPED_STREAMS if how.grouped else 0
         size, source = TRANSFORMER_ENGINE_WORKSPACE[new], "transformer_engine/pytorch/module/base.py"

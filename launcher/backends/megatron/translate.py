@@ -7,10 +7,10 @@ from pathlib import PurePosixPath
 
 from launcher.backends.megatron.arguments import argument_list
 from launcher.backends.megatron.implementation import fsdp
-from launcher.capability import BLACKWELL, capability
 from launcher.job import torchrun
 from launcher.job.job import RUN, Job
 from launcher.spec import RunSpec
+from launcher.spec.hardware import BLACKWELL
 
 PROGRAM = ("-m", "launcher.worker.megatron")
 SCRIPT = "pretrain_gpt.py"
@@ -52,7 +52,7 @@ def environment(spec: RunSpec) -> dict[str, str]:
     if spec.tracking.kind == "wandb" and spec.tracking.uri is not None:
         found["WANDB_BASE_URL"] = spec.tracking.uri
     split = spec.parallel.tensor > 1 or spec.parallel.context > 1
-    older = spec.hardware.device == "cpu" or capability(spec.hardware) < BLACKWELL
+    older = spec.hardware.device == "cpu" or spec.hardware.effective_capability < BLACKWELL
     if split and older and not fsdp(spec):
         found[_CONNECTIONS] = "1"
     return found

@@ -1,0 +1,50 @@
+"""What the choice of a backend means for the rest: the defaults that it brings, and ways out that leave it chosen.
+
+The preset of a backend's own name holds its defaults (``conf/parallel/megatron.yaml``), as ``parallel=fsdp`` does for
+the backend that is chosen where nothing is said. What a preset chooses is weaker than every word that is typed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from launcher.config.catalog import PRESETS, Catalog
+from launcher.config.compose import compose
+from launcher.config.overrides import Override
+from launcher.errors import ConfigError
+
+_BACKEND = ("backend", "backend.name")
+
+
+def chosen(overrides: Iterable[Override]) -> str | None:
+    """The backend that a command line or its recipe names; None where a preset or the defaults choose it."""
+    return next((override.value for override in reversed([*overrides]) if override.key in _BACKEND), None)
+
+
+def with_defaults(overrides: Sequence[Override], catalog: Catalog) -> list[Override]:
+    """The same overrides behind the preset of the chosen backend's name, unless a preset is chosen."""
+    backend = chosen(overrides)
+    preset = any(override.group and override.key == PRESETS for override in overrides)
+    if backend is None or preset or backend not in catalog.groups[PRESETS]:
+        return list(overrides)
+    return [Override(f"{PRESETS}={backend}", PRESETS, backend, group=True), *overrides]
+
+
+def leaving(backend: str | None, findings: Iterable[ConfigError], catalog: Catalog) -> tuple[ConfigError, ...]:
+    """Findings without the ways out that choose another backend than the one that was named, which stays chosen."""
+    if backend is None:
+        return tuple(findings)
+    kept = []
+    for error in findings:
+        ways = (way for way in error.way_out if not _chooses_another(way, backend, catalog))
+        kept.append(ConfigError(error.path, error.found, error.rule, tuple(ways)))
+    return tuple(kept)
+
+
+def _chooses_another(way: str, backend: str, catalog: Catalog) -> bool:
+    words = [word.partition("=") for word in way.split()]
+    named = [option for key, _, option in words if key in _BACKEND]
+    for key, _, option in words:
+        if key == PRESETS and option in catalog.groups[PRESETS]:
+            named.append(compose([Override(way, key, option, group=True)], catalog)["backend"]["name"])
+    return any(name != backend for name in named)
