@@ -8,8 +8,8 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
-from launcher import registry
-from launcher.backends._validator import Judgement
+from launcher import backends, registry
+from launcher.backends import Judgement
 from launcher.errors import ConfigError
 from launcher.memory.breakdown import Breakdown, breakdown
 from launcher.memory.estimate import estimate, needs, rank_terms
@@ -137,7 +137,7 @@ def parts(spec: RunSpec) -> dict[str, Any]:
     return {
         "family": registry.load("families", spec.model.family),
         "strategies": _all("strategies"),
-        "backend": registry.load("backends", spec.backend.name),
+        "backend": backends.of(spec),
     }
 
 
@@ -195,7 +195,5 @@ def _is_sound(way: str, error: ConfigError, spec: RunSpec, known: set[str]) -> b
 
 
 def judge(spec: RunSpec) -> Judgement:
-    """The judgement of the run's engine; empty for an engine that has no validator of its own."""
-    backend = registry.load("backends", spec.backend.name)
-    found: Judgement = backend.native(spec) if hasattr(backend, "native") else Judgement()
-    return found
+    """The judgement of the run's own engine."""
+    return backends.of(spec).native(spec)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcher.backends import _models, _worker
+from launcher.backends import _models, _shards, _worker
 from launcher.backends.fsdp import context
 from launcher.backends.fsdp.dtypes import dtypes
 from launcher.errors import ConfigError
@@ -50,6 +50,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
     """What runs, but not as one may expect."""
+    yield from _shards.over_one_rank(spec)
     if spec.script is None and spec.train.compile and spec.checkpointing.mode == "selective":
         rule = "inside compiled blocks the compiler decides what is recomputed, by the same list of operations"
         yield ConfigError("train.compile", True, rule, ["train.compile=false", "checkpointing=full"])

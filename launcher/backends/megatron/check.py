@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from launcher.backends import _shards
 from launcher.backends.megatron import checkout, conversion, extra, models, network
 from launcher.backends.megatron.arguments import name
 from launcher.backends.megatron.dtypes import dtypes
@@ -24,6 +25,7 @@ _SECOND_MOMENT: dict[str, object] = {"optimizer.beta2": 0.95, "optimizer.epsilon
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
     """Settings without a counterpart, and combinations that Megatron-LM's own validator refuses."""
+    yield from _shards.whole_gradients_in_stages(spec)
     yield from checkout.check(spec)
     yield from _degrees(spec)
     yield from models.check(spec)
@@ -248,6 +250,7 @@ def _checkpoints(spec: RunSpec) -> Iterator[ConfigError]:
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
     """The padded vocabulary (``training/vocab_utils.py``), unbalanced experts, and what only some optimizers read."""
+    yield from _shards.over_one_rank(spec, unasked=1)
     yield from checkout.warnings(spec)
     yield from _padded(spec)
     yield from _idle(spec)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import ceil
+from typing import ClassVar
 
 from benchmarks.memory.frameworks.nanotron.device_memory import BLOCK_LAUNCHES, LAUNCHES
 from launcher.memory import device
 from launcher.memory.activations import FULL
+from launcher.memory.estimate import Backend
 from launcher.memory.moments import ALWAYS, Moment
 from launcher.memory.terms import MemoryTerm, Pile
 from launcher.rank.engine import EngineTraits
@@ -35,8 +37,10 @@ PAIR_BYTES = 544 * 10**6
 _GRADIENT = "nanotron optim/gradient_accumulator.py, FP32GradientAccumulator"
 
 
-class Nanotron:
+class Nanotron(Backend):
     """bf16 parameters, fp32 accumulation in one permanent buffer, a vocabulary-parallel loss, fused kernels."""
+
+    framework: ClassVar[str] = "Nanotron"
 
     def dtypes(self, spec: RunSpec) -> Dtypes:
         """One format for all runs."""
