@@ -8,7 +8,7 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
-from launcher import backends, registry
+from launcher import backends, families, registry
 from launcher.backends import Judgement
 from launcher.errors import ConfigError
 from launcher.memory.breakdown import Breakdown, breakdown
@@ -101,25 +101,26 @@ def _invalid(spec: RunSpec, found: tuple[ConfigError, ...], judgement: Judgement
 def errors(spec: RunSpec) -> tuple[ConfigError, ...]:
     """Everything that is wrong with a run, each with the ways out that lead into no other error, if there are any.
 
-    What a backend or a family finds is left out where a general rule has found the same key, with the same ways out.
+    What the backend finds is left out where a general rule has found the same key, with the same ways out.
     """
     known = {error.path for error in broken_rules(spec)}
     if not known:
         return ()
     general = [_with_sound_ways(error, spec, known) for error in _distinct(_found(_general(), spec))]
-    special = [_with_sound_ways(error, spec, known) for error in _distinct(_found(_special(spec), spec))]
+    special = [_with_sound_ways(error, spec, known) for error in _distinct(backends.of(spec).check(spec))]
     said = {(error.path, error.way_out) for error in general}
     return _distinct((*general, *(error for error in special if (error.path, error.way_out) not in said)))
 
 
 def broken_rules(spec: RunSpec) -> Iterator[ConfigError]:
     """What is wrong with a run, rule by rule, with every way out that a rule knows."""
-    return _found((*_general(), *_special(spec)), spec)
+    yield from _found(_general(), spec)
+    yield from backends.of(spec).check(spec)
 
 
 def warnings(spec: RunSpec) -> tuple[ConfigError, ...]:
     """What runs but bites, as far as the configuration alone shows it."""
-    return _distinct(_found((*_general(), *_special(spec)), spec, "warnings"))
+    return _distinct((*_found(_general(), spec, "warnings"), *backends.of(spec).warnings(spec)))
 
 
 def estimated(spec: RunSpec) -> MemoryEstimate:
@@ -135,7 +136,7 @@ def broken_down(spec: RunSpec, estimate: MemoryEstimate) -> Breakdown:
 def parts(spec: RunSpec) -> dict[str, Any]:
     """What reaches the memory model as arguments, so that it looks nothing up."""
     return {
-        "family": registry.load("families", spec.model.family),
+        "family": families.of(spec.model),
         "strategies": _all("strategies"),
         "backend": backends.of(spec),
     }
@@ -162,10 +163,6 @@ def _functions(modules: tuple[ModuleType, ...], name: str) -> tuple[Rule, ...]:
 @cache
 def _general() -> tuple[ModuleType, ...]:
     return (*_all("rules"), *_all("strategies"))
-
-
-def _special(spec: RunSpec) -> tuple[ModuleType, ...]:
-    return registry.load("families", spec.model.family), registry.load("backends", spec.backend.name)
 
 
 def _all(package: str) -> tuple[ModuleType, ...]:

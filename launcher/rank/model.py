@@ -1,6 +1,6 @@
 """What a rank holds, counted: elements of its weights and of their shards, tokens, bytes that a block saves.
 
-``memory`` and the backends' overheads read it; neither looks at a family or a strategy again.
+``memory`` and the backends' overheads read it; neither looks one up, nor a strategy.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ class RankModel:
         view: The rank's shares.
         dtypes: What the precision means for the backend.
         engine: The implementation that runs.
+        family: The family of the model.
         blocks: The kinds of blocks that it holds.
         after_blocks: What is kept after the last block, where the rank has the head.
         counts: The elements of all of it.
@@ -69,6 +70,7 @@ class RankModel:
     view: RankView
     dtypes: Dtypes
     engine: EngineTraits
+    family: Family
     blocks: tuple[BlockKind, ...]
     after_blocks: tuple[SavedTensor, ...]
     counts: RankCounts
@@ -168,6 +170,7 @@ def rank_model(spec: RunSpec, view: RankView, family: Family, dtypes: Dtypes, en
         view=view,
         dtypes=dtypes,
         engine=engine,
+        family=family,
         blocks=tuple(_kind(spec, family, engine, alike) for alike in counts.blocks),
         after_blocks=adapters.after_blocks(family.after_blocks(model, engine), spec) if view.head else (),
         counts=counts,
@@ -182,7 +185,7 @@ def _kind(spec: RunSpec, family: Family, engine: EngineTraits, alike: EqualBlock
     saved = saved_if_trained
     if spec.adapter.name != "none":
         block = block_weights(family, model, layer)
-        saved = adapters.saved(saved_if_trained, block, spec, engine, first=layer == 0)
+        saved = adapters.saved(saved_if_trained, block, spec, engine, family.traits, first=layer == 0)
         backward_extra = adapters.backward_extra(backward_extra, saved_if_trained, block, spec)
     if spec.checkpointing.mode == "selective":
         saved = (*saved, *selective.products(block_weights(family, model, layer), spec, engine))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from launcher import families
 from launcher.backends import _models, _shards, _worker
 from launcher.backends.fsdp import context
 from launcher.backends.fsdp.dtypes import dtypes
@@ -82,7 +83,7 @@ def _tensor(spec: RunSpec) -> Iterator[ConfigError]:
     if not spec.parallel.shard:
         rule = "tensor parallel ranks are combined with FSDP2, not with DDP"
         yield ConfigError(path, degree, rule, ["parallel=fsdp_tp", *back])
-    if model.family != "llama":
+    if families.of(model).traits.not_linear is not None:
         rule = f"backend=fsdp cuts models of the family llama alone, and this is {model.family}"
         yield ConfigError(path, degree, rule, [*back, "parallel=tp"])
     elif model.key_value_heads % degree:
@@ -191,7 +192,7 @@ def _optimizer(spec: RunSpec) -> Iterator[ConfigError]:
 def _quantised(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.adapter.name != "qlora":
         return
-    if spec.model.family != "llama":
+    if families.of(spec.model).traits.not_linear is not None:
         rule = f"bitsandbytes packs linears, and transformers' {spec.model.family} models have weights of another kind"
         yield ConfigError("adapter.name", "qlora", rule, ["adapter=lora", "model=llama2_7b"])
     if spec.train.compile:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from launcher import families
 from launcher.backends import _shards
 from launcher.backends.megatron import checkout, conversion, extra, models, network
 from launcher.backends.megatron.arguments import name
@@ -264,7 +265,7 @@ def _idle(spec: RunSpec) -> Iterator[ConfigError]:
                 rule = "sgd has no second moment; it reads optimizer.beta1 as its momentum"
                 yield ConfigError(path, value, rule, ["optimizer=adamw", edit.override(path, neutral)])
     balanced = any(name(key) in _BALANCING for key in spec.backend.extra)
-    if spec.model.num_experts and spec.model.family != "deepseek" and not balanced:
+    if spec.model.num_experts and not families.of(spec.model).traits.balances_experts and not balanced:
         rule = "no loss balances the experts, as with the other engines: a router may leave most of them idle"
         way_out = ["+backend.extra.moe-aux-loss-coeff=0.01"]
         yield ConfigError("model.num_experts", spec.model.num_experts, rule, way_out)
