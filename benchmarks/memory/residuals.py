@@ -6,14 +6,16 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from types import ModuleType
 from typing import Any
 
 from benchmarks.memory.row import Counter
 from benchmarks.memory.scoring import Judged, predicted
 from benchmarks.reporting import RESULTS
+from launcher import backends
 from launcher.memory.band import RESIDUALS
+from launcher.memory.estimate import Backend
 from launcher.rundir.provenance import versions
+from launcher.spec import RunSpec
 
 _PEAKS: tuple[Counter, ...] = ("allocated", "reserved", "device")
 """The counters of a peak; of a row the first that was measured."""
@@ -35,10 +37,11 @@ def write(files: Mapping[str, Iterable[Judged]]) -> None:
         for item in items:
             counter = next((name for name in _PEAKS if name in item.row.measured), None)
             if counter is not None:
-                name = framework(item)
+                spec, backend = stated(item)
+                name = backend.framework
                 ratios[name].append(item.row.measured[counter] / predicted(item, counter))
                 sources[name].add(file)
-                engines[name] = getattr(item.row.backend, "runs_on", None)
+                engines[name] = backend.runs_on(spec)
     content = {
         "what": _WHAT,
         "command": "python -m benchmarks.memory --data DIR --write-band",
@@ -53,12 +56,12 @@ def write(files: Mapping[str, Iterable[Judged]]) -> None:
     RESIDUALS.write_text(json.dumps(content, indent=1) + "\n")
 
 
-def framework(item: Judged) -> str:
-    """The backend's name, or what stands in for it: a framework that is only checked."""
-    backend, spec = item.row.backend, item.row.spec
+def stated(item: Judged) -> tuple[RunSpec, Backend]:
+    """The run, and its backend or what stands in for it: a framework that is only checked."""
+    spec = item.row.spec
     if spec is None:
         raise AssertionError("a row without a specification is left out")
-    return spec.backend.name if backend is None or isinstance(backend, ModuleType) else type(backend).__name__
+    return spec, item.row.backend or backends.of(spec)
 
 
 def _quantiles(found: list[float], share: float) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 
 from benchmarks.memory.row import Counter, Row
-from launcher import registry
+from launcher import backends, registry
 from launcher.memory.estimate import RankTerms, estimate, rank_terms
 from launcher.memory.moments import MOMENTS, Moment
 from launcher.memory.result import MemoryEstimate
@@ -57,7 +57,7 @@ def judged(row: Row) -> Judged:
         raise AssertionError("a row without a specification is left out")
     family = registry.load("families", row.spec.model.family)
     strategies = [registry.load("strategies", name) for name in registry.names("strategies")]
-    backend = row.backend or registry.load("backends", row.spec.backend.name)
+    backend = row.backend or backends.of(row.spec)
     answer = estimate(row.spec, family=family, strategies=strategies, backend=backend)
     first = None
     if row.first_step and row.stage is not None:

@@ -1,13 +1,100 @@
-"""Backends: one package each, found by its folder's name.
+"""Backends: one package each, found by its folder's name, or offered by an installed package (``docs/extending.md``).
 
-A backend is a package ``launcher/backends/<name>`` whose ``__init__`` offers
-
-- ``dtypes(spec) -> Dtypes``: its meaning of ``precision=``, format by format,
-- ``check(spec) -> Iterator[ConfigError]``: its limits that the run breaks, each with the way out,
-- ``warnings(spec) -> Iterator[ConfigError]``: pitfalls of a run that is valid,
-- ``engine(spec) -> EngineTraits``: the implementation that runs, as far as memory depends on it,
-- ``overheads(rank) -> Iterable[MemoryTerm]``: buffers and temporaries that only it has,
-- ``obstacles(spec) -> Iterator[ConfigError]``, if there are any: lacks of this machine for a valid job,
-- ``native(spec) -> Judgement``, if there is one: the engine's own validator's answer to a run that ``check`` accepts,
-- ``translate(spec, python) -> Job``: the job.
+:class:`Backend` is all that the rest of the launcher knows of one: nothing outside of this folder and of ``worker``
+names a backend. A shipped one is a package ``launcher/backends/<name>`` whose ``__init__`` has every member; one of an
+installed package may as well be an object of a class that inherits from :class:`Backend`, and so the answers of an
+engine of which there is nothing to say.
 """
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from launcher import registry
+from launcher.errors import ConfigError
+from launcher.job.job import Job
+from launcher.memory import estimate
+from launcher.spec import RunSpec
+from launcher.spec.change import Change, EngineChange
+
+__all__ = ["PROTOCOL", "Backend", "Judgement", "Profile", "of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What an engine's own validator says of a run: errors, and what stood in the way of asking it."""
+
+    errors: tuple[ConfigError, ...] = ()
+    warnings: tuple[ConfigError, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """What is known of a backend whatever the run.
+
+    Attributes:
+        packages: The modules that its worker imports in every run.
+        install: The command that installs what it needs.
+        settings: The keys that not every engine reads and that it does, and the words that choose the engine with
+            which each of them is read.
+        shards_instead: Overrides that shard the model states, where every rank holds whole ones.
+        told_by_preset: Whether the preset of ``parallel=`` names its way to run better than its own name does.
+    """
+
+    packages: tuple[str, ...] = ()
+    install: str = ""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    shards_instead: tuple[str, ...] = ()
+    told_by_preset: bool = False
+
+
+class Backend(estimate.Backend, Protocol):
+    """One backend: what the memory model asks of it (the base), its rules, its job, and what is known of it."""
+
+    profile: Profile = Profile()
+
+    def __hash__(self) -> int:
+        """A module's or an object's own."""
+        return object.__hash__(self)
+
+    def check(self, spec: RunSpec) -> Iterator[ConfigError]:
+        """What it cannot do, each with the way out."""
+        yield from ()
+
+    def warnings(self, spec: RunSpec) -> Iterator[ConfigError]:
+        """What runs but bites."""
+        yield from ()
+
+    def obstacles(self, spec: RunSpec) -> Iterator[ConfigError]:
+        """What this machine lacks to run a valid job, beyond the packages of its profile."""
+        yield from ()
+
+    def native(self, spec: RunSpec) -> Judgement:
+        """What the engine's own validator says of a run that ``check`` accepts."""
+        return Judgement()
+
+    def changes(self, spec: RunSpec, kind: EngineChange) -> Iterator[Change]:
+        """The variants of one kind of change that take less memory, the weakest first."""
+        yield from ()
+
+    def fullest_rank(self, spec: RunSpec) -> int:
+        """The rank that needs the most memory of those that train alike."""
+        return 0
+
+    @abstractmethod
+    def translate(self, spec: RunSpec, python: str) -> Job:
+        """The job of a run that ``check`` accepts, for this interpreter."""
+        raise NotImplementedError
+
+
+PROTOCOL = Backend
+"""What ``launcher.registry`` demands of a backend that an installed package offers."""
+
+
+def of(spec: RunSpec) -> Backend:
+    """The backend of a run."""
+    found: Backend = registry.load("backends", spec.backend.name)
+    return found

@@ -20,7 +20,7 @@ def precision_table(spec: RunSpec) -> str:
         spec: Any run; only its backend, sharding and precision are varied.
     """
     engines: dict[str, RunSpec] = {}
-    for name in registry.names("backends"):
+    for name in registry.shipped("backends"):
         chosen = replace(spec, backend=replace(spec.backend, name=name))
         if name == "fsdp":
             engines["fsdp"] = replace(chosen, parallel=replace(spec.parallel, shard=True))

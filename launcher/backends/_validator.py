@@ -6,23 +6,13 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
 from typing import Any
 
 from launcher import cache
-from launcher.errors import ConfigError
 from launcher.package import IMPORT_FOLDER
 
 TIMEOUT_S = 120
 """Seconds for an answer; importing the frameworks takes nearly all of them, 7 on an idle core."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
-    """The answer of an engine's own validator to a run: its errors, or a warning of why it was not asked."""
-
-    errors: tuple[ConfigError, ...] = ()
-    warnings: tuple[ConfigError, ...] = ()
 
 
 def asked(module: str, question: dict[str, Any], version: str) -> dict[str, Any] | None:

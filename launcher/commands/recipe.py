@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import files, machine
+from launcher import backends, files, machine
 from launcher.commands._common import (
     add_json,
     add_trust,
@@ -219,5 +219,5 @@ def strategy(spec: RunSpec) -> str:
     degrees = {"tp": spec.world.tensor, "pp": spec.world.pipeline, "cp": spec.world.context, "ep": spec.world.expert}
     parts = [f"{name}{degree}" for name, degree in degrees.items() if degree > 1]
     adapter = [spec.adapter.name] if spec.adapter.name != "none" else []
-    engine = spec.backend.name if spec.backend.name == "megatron" else spec.parallel.name
+    engine = spec.parallel.name if backends.of(spec).profile.told_by_preset else spec.backend.name
     return " ".join([engine, *adapter, *parts, *([f"dp{spec.world.data}"] if spec.world.data > 1 else [])])

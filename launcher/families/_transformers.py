@@ -47,6 +47,11 @@ def norm(size: int, model: ModelSpec, engine: EngineTraits, *, readers: tuple[st
     return [*rows, _output(whole * size, readers)]
 
 
+def saves_input(model: ModelSpec, engine: EngineTraits) -> bool:
+    """LayerNorm and RMSNorm as one kernel save their input; RMSNorm as Python code its fp32 copy, if that is one."""
+    return model.normalization == "layernorm" or engine.fused_norm or engine.residual_size == _FP32
+
+
 def _scaled(size: int, share: Share, part: Part) -> SavedTensor:
     """The normalized values, which the gradient of RMSNorm's weight is computed from."""
     return replace(_saved("normalized values", size, share, part), readers=("norm",), only_readers=True)
@@ -56,11 +61,11 @@ def _output(size: int, readers: tuple[str, ...]) -> SavedTensor:
     return _read("output of the norm", size, "token", "norm", readers)
 
 
-def attention(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
+def attention(model: ModelSpec, engine: EngineTraits, *, wide_softmax: bool = True) -> list[SavedTensor]:
     """Grouped-query attention: queries, keys, values, output (which the output projection shares), log-sum-exp.
 
-    Eager attention saves repeated keys and values, fp32 probabilities and their copy in the compute format;
-    GPT-2's module normalizes in the compute format and saves them once.
+    Eager attention saves repeated keys and values, fp32 probabilities and their copy in the compute format; a module
+    that normalizes in the compute format (not ``wide_softmax``) saves them once.
     """
     size, queries, keys = engine.size, model.query_size, model.key_value_size
     rows = []
@@ -77,7 +82,7 @@ def attention(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
         _saved("queries", size * queries, "tensor", "attention"),
         _saved("keys", size * keys, "tensor", "attention"),
         _saved("values", size * keys, "tensor", "attention"),
-        *core(model, engine, model.num_attention_heads),
+        *core(model, engine, wide_softmax=wide_softmax),
         _attention_output(size * queries, engine),
         *dropout(model, engine),
     ]
@@ -92,12 +97,13 @@ def _attention_output(size: int, engine: EngineTraits) -> SavedTensor:
     return replace(row, readers=_PROJECTION, only_readers=engine.scores)
 
 
-def core(model: ModelSpec, engine: EngineTraits, heads: int) -> list[SavedTensor]:
+def core(model: ModelSpec, engine: EngineTraits, *, wide_softmax: bool) -> list[SavedTensor]:
     """Tensors that attention saves besides its inputs and its output: a log-sum-exp a head, or the scores."""
+    heads = model.num_attention_heads
     if not engine.scores:
         return [_saved("log-sum-exp", _STATISTIC * heads, "tensor", "core_attention", kept_by_selective=True)]
-    # The fp32 softmax is a tensor of its own only where the module casts it back (all but GPT-2's).
-    softmax = 4 if model.position_embedding != "learned" and engine.size < 4 else 0
+    # The fp32 softmax is a tensor of its own only where the module casts it back.
+    softmax = 4 if wide_softmax and engine.size < 4 else 0
     mask = engine.size + engine.mask_size if model.dropout else 0
     per_score = softmax + engine.size + mask
     return [_saved("scores", per_score * heads * engine.sequence_length, "tensor", "core_attention")]
@@ -139,18 +145,18 @@ def feed_forward(model: ModelSpec, engine: EngineTraits, width: int) -> list[Sav
     return rows + dropout(model, engine)
 
 
-def routed(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
+def routed(model: ModelSpec, engine: EngineTraits, *, wide_router: bool = False) -> list[SavedTensor]:
     """Routed experts: indices, inputs, gate and up, activation, product, outputs.
 
     Grouped, the outputs are kept once, and autocast does not reach the products, which run in the weights' own format
     (transformers ``integrations/moe.py``, ``grouped_mm_experts_forward``). In a loop the outputs are kept before and
     after they are weighted. A choice keeps its expert's index, its place and token, and its weight; a token keeps the
-    router's probabilities and their sum.
+    router's probabilities and their sum, and an fp32 copy of its input where the router makes one (``wide_router``).
     """
     hidden, width = model.hidden_size, model.moe_intermediate_size
     grouped = engine.grouped_experts
     size, outputs = (engine.residual_size, 1) if grouped else (engine.size, 2)
-    upcast = hidden if model.kv_lora_rank else 0  # DeepSeek's router copies its input to fp32.
+    upcast = hidden if wide_router else 0
     made = _saved("expert outputs", outputs * size * hidden + 4 * _INDEX, "routed", "moe")
     return [
         _saved("router", 4 * (model.num_experts + 1 + upcast), "token", "moe"),

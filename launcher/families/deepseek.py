@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
-from launcher.families import _megatron, _transformers, _weights, llama, moe
+from collections.abc import Iterator
+from typing import Any
+
+from launcher.errors import ConfigError
+from launcher.families import _hugging_face, _megatron, _transformers, _weights, llama, moe
 from launcher.rank.engine import EngineTraits
+from launcher.rank.family import ConfigFile, FamilyTraits, TransformersConfig
 from launcher.rank.tensors import SavedTensor, Weight
-from launcher.spec import ModelSpec
+from launcher.spec import ModelSpec, RunSpec
+
+traits = FamilyTraits(
+    attention_output="self_attn.o_proj.weight",
+    experts=True,
+    balances_experts=True,
+    latent_attention=True,
+    not_linear=_hugging_face.EXPERTS,
+    names=_hugging_face.NAMES,
+    model_types=("deepseek_v3",),
+)
 
 embedding = llama.embedding
 head = llama.head
 after_blocks = llama.after_blocks
 first_norm_backward = llama.first_norm_backward
+saves_input = llama.saves_input
 kind = moe.kind
 backward_extra = moe.backward_extra
 
@@ -34,7 +50,7 @@ def saved(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTenso
         rows += _transformers.latent_attention(model, engine)
     if kind(model, layer) == "dense":
         return rows + llama.feed_forward(model, engine)
-    return rows + moe.experts(model, engine)
+    return rows + moe.experts(model, engine, wide_router=True)
 
 
 def latent_attention(model: ModelSpec) -> list[Weight]:
@@ -53,3 +69,32 @@ def latent_attention(model: ModelSpec) -> list[Weight]:
     weights.append(Weight(name="self_attn.kv_a_layernorm.weight", shape=(model.kv_lora_rank,)))
     weights += _weights.linear("self_attn.kv_b_proj", up, model.kv_lora_rank, bias=False)
     return weights + _weights.linear("self_attn.o_proj", hidden, heads * model.v_head_dim, bias=bias, rows=False)
+
+
+def transformers_config(model: ModelSpec) -> TransformersConfig | None:
+    """None: DeepSeek-V3's class routes in ways that the workers do not train in this version."""
+    return None
+
+
+def not_computed(spec: RunSpec) -> Iterator[ConfigError]:
+    """Nothing further: no model of the family is computed."""
+    yield from ()
+
+
+def read_config(config: ConfigFile) -> dict[str, Any]:
+    """DeepSeek-V3."""
+    return llama.read_config(config) | {
+        "family": "deepseek",
+        "num_key_value_heads": None,  # Every head has keys and values of its own, made from the latent.
+        "head_dim": None,
+        "num_experts": config.size("n_routed_experts", 256),
+        "num_experts_per_tok": config.size("num_experts_per_tok", 8),
+        "moe_intermediate_size": config.size("moe_intermediate_size", 2048),
+        "num_shared_experts": config.size("n_shared_experts", 0),
+        "first_dense_layers": config.size("first_k_dense_replace", 0),
+        "q_lora_rank": config.size("q_lora_rank", 0),
+        "kv_lora_rank": config.size("kv_lora_rank", 512),
+        "qk_nope_head_dim": config.size("qk_nope_head_dim", 128),
+        "qk_rope_head_dim": config.size("qk_rope_head_dim", 64),
+        "v_head_dim": config.size("v_head_dim", 128),
+    }

@@ -2,10 +2,51 @@
 
 from __future__ import annotations
 
-from launcher.families import _megatron, _transformers, _weights, llama
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from launcher.errors import ConfigError
+from launcher.families import _hugging_face, _megatron, _transformers, _weights, llama
 from launcher.rank.engine import EngineTraits
+from launcher.rank.family import CheckpointNames, ConfigFile, FamilyTraits, TransformersConfig
 from launcher.rank.tensors import SavedTensor, Weight
-from launcher.spec import ModelSpec
+from launcher.spec import ModelSpec, RunSpec
+
+traits = FamilyTraits(
+    adapter_targets=("c_attn", "c_proj", "c_fc"),
+    attention_output="attn.c_proj.weight",
+    output_bias=True,
+    keeps_embeddings=True,
+    transposed=True,
+    not_linear="GPT-2's transposed weights (Conv1D), which hold queries, keys and values in one",
+    names=CheckpointNames(
+        embedding="transformer.wte.weight",
+        positions="transformer.wpe.weight",
+        norm="transformer.ln_f",
+        head="lm_head.weight",
+        block="transformer.h.{}",
+        modules={
+            "input_layernorm": "ln_1",
+            "pre_mlp_layernorm": "ln_2",
+            "self_attention.linear_proj": "attn.c_proj",
+            "mlp.linear_fc2": "mlp.c_proj",
+        },
+        attention_inputs=("attn.c_attn",),
+        mlp_inputs=("mlp.c_fc",),
+    ),
+    model_types=("gpt2",),
+)
+
+_LEGAL: Mapping[str, tuple[object, ...]] = {
+    "hidden_act": ("gelu_new", "gelu", "relu", "squared_relu"),
+    "normalization": ("layernorm",),
+    "position_embedding": ("learned",),
+    "attention_bias": (True,),
+    "mlp_bias": (True,),
+    "qk_norm": (False,),
+    "num_experts": (0,),
+}
+"""GPT2LMHeadModel."""
 
 
 def embedding(model: ModelSpec, vocabulary: int) -> list[Weight]:
@@ -47,15 +88,78 @@ def saved(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTenso
         rows = _megatron.norm(hidden, engine) + _megatron.attention(model, engine)
         rows += _megatron.norm(hidden, engine) + _megatron.feed_forward(model, engine, width)
         return rows + _megatron.dropout(model)
-    rows = _transformers.norm(hidden, model, engine, readers=("c_attn",)) + _transformers.attention(model, engine)
+    rows = _transformers.norm(hidden, model, engine, readers=("c_attn",)) + _transformers.attention(
+        model, engine, wide_softmax=False
+    )
     rows += _transformers.norm(hidden, model, engine, readers=("c_fc",))
     return rows + _transformers.feed_forward(model, engine, width)
 
 
 after_blocks = llama.after_blocks
 first_norm_backward = llama.first_norm_backward
+saves_input = llama.saves_input
 
 
 def backward_extra(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
     """Gradients inside the MLP, in bytes for one token."""
     return llama.mlp_gradients(model, engine, model.intermediate_size)
+
+
+def transformers_config(model: ModelSpec) -> TransformersConfig:
+    """GPT-2."""
+    settings = {
+        "vocab_size": model.vocab_size,
+        "n_positions": model.max_position_embeddings,
+        "n_embd": model.hidden_size,
+        "n_layer": model.num_hidden_layers,
+        "n_head": model.num_attention_heads,
+        "n_inner": model.intermediate_size,
+        "activation_function": model.hidden_act,
+        "resid_pdrop": model.dropout,
+        "embd_pdrop": model.dropout,
+        "attn_pdrop": model.dropout,
+        "layer_norm_epsilon": model.norm_epsilon,
+        "initializer_range": model.initializer_range,
+        "tie_word_embeddings": model.tie_word_embeddings,
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
+    return TransformersConfig(name="GPT2Config", settings=settings)
+
+
+def not_computed(spec: RunSpec) -> Iterator[ConfigError]:
+    """Values that GPT2LMHeadModel does not have, and heads of other numbers or sizes than its own."""
+    yield from _hugging_face.other_values(spec, _LEGAL)
+    model = spec.model
+    if model.key_value_heads != model.num_attention_heads:
+        path, rule = "model.num_key_value_heads", "GPT-2 has a key and value head for every attention head"
+        yield ConfigError(path, model.num_key_value_heads, rule, [f"{path}=null"])
+    if model.query_size != model.hidden_size:
+        rule = f"GPT-2's heads share out the hidden size {model.hidden_size}"
+        yield ConfigError("model.head_dim", model.head_dim, rule, ["model.head_dim=null"])
+
+
+def read_config(config: ConfigFile) -> dict[str, Any]:
+    """GPT-2."""
+    hidden = config.size("n_embd")
+    return {
+        "family": "gpt",
+        "num_hidden_layers": config.size("n_layer"),
+        "hidden_size": hidden,
+        "intermediate_size": config.size("n_inner", 4 * hidden or 1),
+        "num_attention_heads": config.size("n_head"),
+        "num_key_value_heads": None,
+        "head_dim": None,
+        "vocab_size": config.size("vocab_size"),
+        "tie_word_embeddings": config.flag("tie_word_embeddings", True),
+        "hidden_act": config.activation("activation_function"),
+        "normalization": "layernorm",
+        "position_embedding": "learned",
+        "norm_epsilon": config.number("layer_norm_epsilon", 1e-5),
+        "attention_bias": True,
+        "mlp_bias": True,
+        "qk_norm": False,
+        "max_position_embeddings": config.size("n_positions"),
+        "dropout": config.number("resid_pdrop", 0.1),
+        "initializer_range": config.number("initializer_range", 0.02),
+    }

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
-from launcher.families import _megatron, _transformers, _weights
+from launcher.families import _hugging_face, _megatron, _transformers, _weights
 from launcher.rank.engine import EngineTraits
+from launcher.rank.family import FamilyTraits
 from launcher.rank.tensors import SavedTensor, Weight
 from launcher.spec import ModelSpec
+
+traits = FamilyTraits(
+    adapter_targets=("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+    attention_output="self_attn.o_proj.weight",
+    not_linear=None,
+    names=_hugging_face.NAMES,
+    model_types=("llama", "mistral", "qwen2", "qwen3"),
+)
+
+saves_input = _transformers.saves_input
+transformers_config = _hugging_face.transformers_config
+not_computed = _hugging_face.not_computed
+read_config = _hugging_face.read_config
 
 
 def embedding(model: ModelSpec, vocabulary: int) -> list[Weight]:

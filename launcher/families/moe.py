@@ -5,16 +5,30 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 from math import ceil
+from typing import Any
 
-from launcher.families import _megatron, _transformers, _weights, llama
+from launcher.families import _hugging_face, _megatron, _transformers, _weights, llama
 from launcher.rank.engine import EngineTraits
+from launcher.rank.family import ConfigFile, FamilyTraits
 from launcher.rank.tensors import SavedTensor, Weight
 from launcher.spec import ModelSpec
+
+traits = FamilyTraits(
+    adapter_targets=("q_proj", "k_proj", "v_proj", "o_proj"),
+    attention_output="self_attn.o_proj.weight",
+    experts=True,
+    not_linear=_hugging_face.EXPERTS,
+    names=_hugging_face.NAMES,
+    model_types=("mixtral", "qwen3_moe"),
+)
 
 embedding = llama.embedding
 head = llama.head
 after_blocks = llama.after_blocks
 first_norm_backward = llama.first_norm_backward
+saves_input = llama.saves_input
+transformers_config = _hugging_face.transformers_config
+not_computed = _hugging_face.not_computed
 
 
 def block(model: ModelSpec, layer: int) -> list[Weight]:
@@ -56,11 +70,28 @@ def backward_extra(model: ModelSpec, layer: int, engine: EngineTraits) -> list[S
     return rows if engine.library == "megatron" else [*rows, _transformers.reordering(model, rows)]
 
 
-def experts(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
+def experts(model: ModelSpec, engine: EngineTraits, *, wide_router: bool = False) -> list[SavedTensor]:
     """Tensors saved by the norm before the experts, the routed experts that one token meets, and the shared ones."""
     hidden, shared = model.hidden_size, model.num_shared_experts * model.moe_intermediate_size
     if engine.library == "megatron":
         rows = _megatron.norm(hidden, engine) + _megatron.routed(model, engine) + _megatron.dropout(model)
         return rows + (_megatron.feed_forward(model, engine, shared, "moe") if shared else [])
-    rows = _transformers.norm(hidden, model, engine, readers=("gate", "experts")) + _transformers.routed(model, engine)
+    rows = _transformers.norm(hidden, model, engine, readers=("gate", "experts"))
+    rows += _transformers.routed(model, engine, wide_router=wide_router)
     return rows + (_transformers.feed_forward(model, engine, shared) if shared else [])
+
+
+def read_config(config: ConfigFile) -> dict[str, Any]:
+    """Mixtral, whose MLPs are all experts, and Qwen3-MoE."""
+    model = llama.read_config(config) | {"family": "moe"}
+    if config.model_type == "mixtral":
+        return model | {
+            "num_experts": config.size("num_local_experts", 8),
+            "num_experts_per_tok": config.size("num_experts_per_tok", 2),
+            "moe_intermediate_size": model["intermediate_size"],
+        }
+    return model | {
+        "num_experts": config.size("num_experts" if config.has("num_experts") else "num_local_experts", 128),
+        "num_experts_per_tok": config.size("num_experts_per_tok", 8),
+        "moe_intermediate_size": config.size("moe_intermediate_size", 768),
+    }

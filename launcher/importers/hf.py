@@ -1,18 +1,19 @@
-"""Hugging Face ``config.json``: Llama, Mistral, Qwen2, Qwen3, Mixtral, Qwen3-MoE, DeepSeek-V3 and GPT-2.
+"""Hugging Face ``config.json`` of the model types that a family reads: Llama, Mixtral, DeepSeek-V3, GPT-2 and more.
 
-The names and the defaults of keys that a file leaves out are those of ``configuration_<model_type>.py`` in
-transformers 5.23.
+The family says which keys it reads and what they are here; this module finds it, and names what nobody has read.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from launcher import registry
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.importers import Imported, imported, json_mapping, name_from, shown, word_in
+from launcher.rank.family import Family
 
 _NO_EFFECT = frozenset((
     "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_name_or_path", "architectures",
@@ -56,9 +57,6 @@ _ACTIVATIONS = {
 }
 """Names of ``transformers.activations.ACT2FN`` by ours; ``gelu_new`` and ``gelu_pytorch_tanh`` are one function."""
 
-_KEY_VALUE_HEADS = {"mistral": 8, "qwen2": 32, "qwen3": 32, "mixtral": 8, "qwen3_moe": 4}
-"""Class defaults where the key is absent; Llama and DeepSeek-V3 then have one for every attention head."""
-
 
 @dataclass(slots=True)
 class _Config:
@@ -68,6 +66,15 @@ class _Config:
     path: str
     read: set[str] = field(default_factory=set)
     errors: list[ConfigError] = field(default_factory=list)
+
+    @property
+    def model_type(self) -> str:
+        """The name of its class."""
+        return str(self.content["model_type"])
+
+    def has(self, key: str) -> bool:
+        """Whether the file has the key."""
+        return key in self.content
 
     def get(self, key: str, default: Any = None) -> Any:
         """A value, or the default where the file has none."""
@@ -109,6 +116,13 @@ class _Config:
             self.errors.append(ConfigError(f"{self.path}: {key}", value, "is true or false"))
         return value is True
 
+    def rope_theta(self, default: float) -> float:
+        """The base of the rotary angles: a key of its own until transformers 4, part of ``rope_parameters`` since 5."""
+        within = self.content.get("rope_parameters")
+        if isinstance(within, Mapping) and "rope_theta" in within:
+            default = _Config(within, f"{self.path}: rope_parameters", errors=self.errors).number("rope_theta", default)
+        return float(self.number("rope_theta", default))
+
 
 def read(text: str, path: str) -> Imported:
     """Read a ``config.json``.
@@ -123,14 +137,15 @@ def read(text: str, path: str) -> Imported:
     content = json_mapping(text, path, "a config.json")
     config = _Config(content, path)
     kind = content.get("model_type")
-    if not isinstance(kind, str) or kind not in _KINDS:
-        rule = f"config.json names its model by model_type; understood are {', '.join(_KINDS)}"
-        near = difflib.get_close_matches(str(kind), _KINDS, n=2)
+    known = _families(kind)
+    if not isinstance(kind, str) or kind not in known:
+        rule = f"config.json names its model by model_type; understood are {', '.join(known)}"
+        near = difflib.get_close_matches(str(kind), known, n=2)
         raise ConfigErrors([ConfigError(f"{path}: model_type", kind, rule, [f"model_type: {name}" for name in near])])
     origin = str(content.get("_name_or_path") or "")
     name = name_from(origin or kind)
     source = f"config.json of {name}" if origin else "a config.json"
-    model = {"name": name, **_KINDS[kind](config), "source": source}
+    model = {"name": name, **known[kind].read_config(config), "source": source}
     if config.errors:
         raise ConfigErrors(config.errors)
     return imported(
@@ -142,121 +157,16 @@ def read(text: str, path: str) -> Imported:
     )
 
 
-def _llama(config: _Config) -> dict[str, Any]:
-    kind = config.content["model_type"]
-    heads = config.size("num_attention_heads")
-    return {
-        "family": "llama",
-        "num_hidden_layers": config.size("num_hidden_layers"),
-        "hidden_size": config.size("hidden_size"),
-        "intermediate_size": config.size("intermediate_size"),
-        "num_attention_heads": heads,
-        "num_key_value_heads": config.size("num_key_value_heads", _KEY_VALUE_HEADS.get(kind, heads or 1)),
-        "head_dim": _head_dim(config),
-        "vocab_size": config.size("vocab_size"),
-        "tie_word_embeddings": config.flag("tie_word_embeddings", False),
-        "hidden_act": config.activation("hidden_act"),
-        "normalization": "rmsnorm",
-        "position_embedding": "rope",
-        "rope_theta": _rope_theta(config),
-        "norm_epsilon": config.number("rms_norm_eps", 1e-6),
-        "attention_bias": config.flag("attention_bias", kind == "qwen2"),  # Qwen2's module has them in any case.
-        "mlp_bias": config.flag("mlp_bias", False),
-        "qk_norm": kind in ("qwen3", "qwen3_moe"),
-        "max_position_embeddings": config.size("max_position_embeddings"),
-        "dropout": 0.0,
-        "initializer_range": config.number("initializer_range", 0.02),
-    }
+def _families(kind: object) -> dict[str, Family]:
+    """The families by the model types that they read; installed packages are imported where no shipped one reads it."""
+    found = _readers(registry.shipped("families"))
+    more = {} if kind in found else _readers(registry.offered("families"))
+    return dict(sorted({**more, **found}.items()))
 
 
-def _mixtral(config: _Config) -> dict[str, Any]:
-    model = _llama(config)
-    return model | {
-        "family": "moe",
-        "num_experts": config.size("num_local_experts", 8),
-        "num_experts_per_tok": config.size("num_experts_per_tok", 2),
-        "moe_intermediate_size": model["intermediate_size"],
-    }
-
-
-def _qwen3_moe(config: _Config) -> dict[str, Any]:
-    experts = "num_experts" if "num_experts" in config.content else "num_local_experts"
-    return _llama(config) | {
-        "family": "moe",
-        "num_experts": config.size(experts, 128),
-        "num_experts_per_tok": config.size("num_experts_per_tok", 8),
-        "moe_intermediate_size": config.size("moe_intermediate_size", 768),
-    }
-
-
-def _deepseek(config: _Config) -> dict[str, Any]:
-    return _llama(config) | {
-        "family": "deepseek",
-        "num_key_value_heads": None,  # Every head has keys and values of its own, made from the latent.
-        "head_dim": None,
-        "num_experts": config.size("n_routed_experts", 256),
-        "num_experts_per_tok": config.size("num_experts_per_tok", 8),
-        "moe_intermediate_size": config.size("moe_intermediate_size", 2048),
-        "num_shared_experts": config.size("n_shared_experts", 0),
-        "first_dense_layers": config.size("first_k_dense_replace", 0),
-        "q_lora_rank": config.size("q_lora_rank", 0),
-        "kv_lora_rank": config.size("kv_lora_rank", 512),
-        "qk_nope_head_dim": config.size("qk_nope_head_dim", 128),
-        "qk_rope_head_dim": config.size("qk_rope_head_dim", 64),
-        "v_head_dim": config.size("v_head_dim", 128),
-    }
-
-
-def _gpt2(config: _Config) -> dict[str, Any]:
-    hidden = config.size("n_embd")
-    return {
-        "family": "gpt",
-        "num_hidden_layers": config.size("n_layer"),
-        "hidden_size": hidden,
-        "intermediate_size": config.size("n_inner", 4 * hidden or 1),
-        "num_attention_heads": config.size("n_head"),
-        "num_key_value_heads": None,
-        "head_dim": None,
-        "vocab_size": config.size("vocab_size"),
-        "tie_word_embeddings": config.flag("tie_word_embeddings", True),
-        "hidden_act": config.activation("activation_function"),
-        "normalization": "layernorm",
-        "position_embedding": "learned",
-        "norm_epsilon": config.number("layer_norm_epsilon", 1e-5),
-        "attention_bias": True,
-        "mlp_bias": True,
-        "qk_norm": False,
-        "max_position_embeddings": config.size("n_positions"),
-        "dropout": config.number("resid_pdrop", 0.1),
-        "initializer_range": config.number("initializer_range", 0.02),
-    }
-
-
-_KINDS: Mapping[str, Callable[[_Config], dict[str, Any]]] = {
-    "deepseek_v3": _deepseek,
-    "gpt2": _gpt2,
-    "llama": _llama,
-    "mistral": _llama,
-    "mixtral": _mixtral,
-    "qwen2": _llama,
-    "qwen3": _llama,
-    "qwen3_moe": _qwen3_moe,
-}
-
-
-def _head_dim(config: _Config) -> int | None:
-    """Size of a head: as set; Qwen3's class default; else none, which is the hidden size shared among the heads."""
-    default = 128 if config.content["model_type"] == "qwen3" else None
-    return default if config.get("head_dim") is None else config.size("head_dim")
-
-
-def _rope_theta(config: _Config) -> float:
-    """The base of the rotary angles: a key of its own until transformers 4, part of ``rope_parameters`` since 5."""
-    default = 1e6 if config.content["model_type"] == "mixtral" else 1e4
-    within = config.content.get("rope_parameters")
-    if isinstance(within, Mapping) and "rope_theta" in within:
-        default = _Config(within, f"{config.path}: rope_parameters", errors=config.errors).number("rope_theta", default)
-    return float(config.number("rope_theta", default))
+def _readers(names: Iterable[str]) -> dict[str, Family]:
+    families: list[Family] = [registry.load("families", name) for name in names]
+    return {kind: family for family in families for kind in family.traits.model_types}
 
 
 def _not_understood(config: _Config) -> Iterator[str]:

@@ -187,7 +187,7 @@ def _there(rank: RankModel, kind: BlockKind) -> Value:
     if engine.library == "megatron":
         return checkpoint_per_token(rank, kind) if selective else 0
     rows = [item for item in kind.saved if item.kept_by_selective and not item.last] if selective else []
-    if rank.spec.model.normalization == "layernorm" or engine.fused_norm or engine.residual_size == 4:
+    if rank.family.saves_input(rank.spec.model, engine):
         rows.append(_input(rank))
     return rank.token_bytes(rows)
 
@@ -207,8 +207,8 @@ def forward_extra(rank: RankModel) -> Iterator[MemoryTerm]:
         return
     kind, engine = rank.blocks[-1], rank.engine
     model, recomputes = rank.spec.model, rank.spec.checkpointing.mode != "none"
-    # What a block saves is gone at once where it is checkpointed; GPT-2 keeps its embeddings as long as it runs.
-    rows = 2 if recomputes and model.position_embedding != "learned" else 4
+    # What a block saves is gone at once where it is checkpointed; a family may keep its embeddings as long as it runs.
+    rows = 2 if recomputes and not rank.family.traits.keeps_embeddings else 4
     row = SavedTensor(
         name="residuals", bytes=rows * engine.residual_size * model.hidden_size, share="residual", part="input"
     )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
-from types import ModuleType
 from typing import Protocol
 
 from launcher.memory import activations, device, host, logits, states
@@ -24,16 +24,28 @@ from launcher.spec import ModelSpec, RunSpec
 
 
 class Backend(Protocol):
-    """What the memory model asks of a backend's package."""
+    """What the memory model asks of a backend."""
 
+    @property
+    def framework(self) -> str:
+        """The name under which ``residuals.json`` has the measured runs that its error band is of."""
+        ...
+
+    def runs_on(self, spec: RunSpec) -> str | None:
+        """The engine whose other frameworks' error band is its own where it has too few measured runs."""
+        return None
+
+    @abstractmethod
     def dtypes(self, spec: RunSpec) -> Dtypes:
         """What ``precision=`` means for it."""
         ...
 
+    @abstractmethod
     def engine(self, spec: RunSpec) -> EngineTraits:
         """The implementation that runs."""
         ...
 
+    @abstractmethod
     def overheads(self, rank: RankModel) -> Iterable[MemoryTerm]:
         """Buffers and temporaries that only it has."""
         ...
@@ -152,10 +164,7 @@ def worst_rank(ranks: Sequence[RankTerms]) -> RankTerms:
 
 
 def _band(spec: RunSpec, backend: Backend) -> Band:
-    """Of the framework; a backend that stands in for the spec's own is an object, the launcher's are modules."""
-    framework = spec.backend.name if isinstance(backend, ModuleType) else type(backend).__name__
-    engine = "FSDP2" if spec.parallel.shard else None
-    return band(framework, cuda=spec.hardware.device == "cuda", runs_on=engine)
+    return band(backend.framework, cuda=spec.hardware.device == "cuda", runs_on=backend.runs_on(spec))
 
 
 def rank_terms(

@@ -15,8 +15,8 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
-from launcher import registry
-from launcher.backends._validator import Judgement
+from launcher import backends, families, registry
+from launcher.backends import Judgement
 from launcher.errors import ConfigError
 from launcher.memory.breakdown import Breakdown, breakdown
 from launcher.memory.estimate import estimate, needs, rank_terms
@@ -108,25 +108,26 @@ def _invalid(spec: RunSpec, found: tuple[ConfigError, ...], judgement: Judgement
 def errors(spec: RunSpec) -> tuple[ConfigError, ...]:
     """All errors of a run, each with the ways out that lead into no other error, if there are any.
 
-    A finding of the backend or the family is left out where a general rule has one of the same key and ways out.
+    A finding of the backend is left out where a general rule has one of the same key and ways out.
     """
     known = {error.path for error in broken_rules(spec)}
     if not known:
         return ()
     general = [_with_sound_ways(error, spec, known) for error in _distinct(_found(_general(), spec))]
-    special = [_with_sound_ways(error, spec, known) for error in _distinct(_found(_special(spec), spec))]
+    special = [_with_sound_ways(error, spec, known) for error in _distinct(backends.of(spec).check(spec))]
     said = {(error.path, error.way_out) for error in general}
     return _distinct((*general, *(error for error in special if (error.path, error.way_out) not in said)))
 
 
 def broken_rules(spec: RunSpec) -> Iterator[ConfigError]:
     """Errors of a run, rule by rule, with every way out that a rule knows."""
-    return _found((*_general(), *_special(spec)), spec)
+    yield from _found(_general(), spec)
+    yield from backends.of(spec).check(spec)
 
 
 def warnings(spec: RunSpec) -> tuple[ConfigError, ...]:
     """Pitfalls of a valid run, as far as the configuration alone shows them."""
-    return _distinct(_found((*_general(), *_special(spec)), spec, "warnings"))
+    return _distinct((*_found(_general(), spec, "warnings"), *backends.of(spec).warnings(spec)))
 
 
 def estimated(spec: RunSpec) -> MemoryEstimate:
@@ -142,9 +143,9 @@ def broken_down(spec: RunSpec, estimate: MemoryEstimate) -> Breakdown:
 def parts(spec: RunSpec) -> dict[str, Any]:
     """Arguments of the memory model for a run: family, strategies and backend, so that it looks nothing up."""
     return {
-        "family": registry.load("families", spec.model.family),
+        "family": families.of(spec.model),
         "strategies": _all("strategies"),
-        "backend": registry.load("backends", spec.backend.name),
+        "backend": backends.of(spec),
     }
 
 
@@ -169,10 +170,6 @@ def _functions(modules: tuple[ModuleType, ...], name: str) -> tuple[Rule, ...]:
 @cache
 def _general() -> tuple[ModuleType, ...]:
     return (*_all("rules"), *_all("strategies"))
-
-
-def _special(spec: RunSpec) -> tuple[ModuleType, ...]:
-    return registry.load("families", spec.model.family), registry.load("backends", spec.backend.name)
 
 
 def _all(package: str) -> tuple[ModuleType, ...]:
@@ -202,7 +199,5 @@ def _is_sound(way: str, error: ConfigError, spec: RunSpec, known: set[str]) -> b
 
 
 def judge(spec: RunSpec) -> Judgement:
-    """The judgement of the run's engine; empty for an engine that has no validator of its own."""
-    backend = registry.load("backends", spec.backend.name)
-    found: Judgement = backend.native(spec) if hasattr(backend, "native") else Judgement()
-    return found
+    """The judgement of the run's own engine."""
+    return backends.of(spec).native(spec)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from launcher import registry
+from launcher import backends
 from launcher.errors import ConfigErrors
 from launcher.job import torchrun
 from launcher.job.job import RUN, Job
@@ -42,8 +42,7 @@ def plan(assessment: Assessment, *, python: str) -> Plan:
 
 def translate(spec: RunSpec, *, python: str) -> Job:
     """The job of a valid specification, with the environment that every backend shares."""
-    backend = registry.load("backends", spec.backend.name)
-    job: Job = backend.translate(spec, python)
+    job = backends.of(spec).translate(spec, python)
     if spec.script is not None:
         argv = torchrun.command(spec, python, (spec.script,), spec.script_args)
         job = replace(job, argv=argv, worker_argv=spec.script_args)

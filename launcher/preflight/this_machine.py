@@ -13,15 +13,13 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from launcher import extras, registry
+from launcher import backends, extras
 from launcher.data_files import STDLIB, data_files
 from launcher.errors import ConfigError
 from launcher.machine import Machine
 from launcher.spec import RunSpec
 
 _LOOKED_AT = 1 << 16
-_NEEDS = {"fsdp": ("torch", "transformers"), "deepspeed": ("torch", "transformers", "deepspeed")}
-
 _ADAPTERS = {"lora": ("peft",), "qlora": ("peft", "bitsandbytes")}
 
 
@@ -29,12 +27,13 @@ def obstacles(spec: RunSpec, machine: Machine) -> list[ConfigError]:
     """Errors of a run that this machine cannot start, all at once. A Slurm job runs elsewhere and has none here."""
     if spec.cluster.kind != "local":
         return []
-    return [*_hardware(spec, machine), *_packages(spec), *_data(spec), *_folders(spec), *_of_the_backend(spec)]
-
-
-def _of_the_backend(spec: RunSpec) -> Iterator[ConfigError]:
-    backend = registry.load("backends", spec.backend.name)
-    yield from backend.obstacles(spec) if hasattr(backend, "obstacles") else ()
+    return [
+        *_hardware(spec, machine),
+        *_packages(spec),
+        *_data(spec),
+        *_folders(spec),
+        *backends.of(spec).obstacles(spec),
+    ]
 
 
 def _hardware(spec: RunSpec, machine: Machine) -> Iterator[ConfigError]:
@@ -59,11 +58,12 @@ def _hardware(spec: RunSpec, machine: Machine) -> Iterator[ConfigError]:
 
 
 def _packages(spec: RunSpec) -> Iterator[ConfigError]:
-    needed = [*_NEEDS.get(spec.backend.name, ()), *_ADAPTERS.get(spec.adapter.name, ())]
+    profile = backends.of(spec).profile
+    needed = [*profile.packages, *_ADAPTERS.get(spec.adapter.name, ())]
     missing = [name for name in needed if find_spec(name) is None]
     if missing:
         rule = f"needs {', '.join(missing)}, not installed for this Python"
-        yield ConfigError("backend.name", spec.backend.name, rule, [extras.install(spec.backend.name)])
+        yield ConfigError("backend.name", spec.backend.name, rule, [profile.install])
     if spec.script is not None:
         return
     kind, source = spec.tracking.kind, spec.data.source
@@ -72,7 +72,7 @@ def _packages(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError("tracking.kind", kind, rule, [extras.install("tracking"), "tracking=none"])
     if source == "huggingface" and find_spec("datasets") is None:
         rule = "needs datasets, not installed for this Python"
-        yield ConfigError("data.source", source, rule, [extras.install("fsdp"), "data=synthetic"])
+        yield ConfigError("data.source", source, rule, [extras.install(extras.TRAINING), "data=synthetic"])
 
 
 def _data(spec: RunSpec) -> Iterator[ConfigError]:

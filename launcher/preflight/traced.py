@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from launcher import extras
+from launcher import backends, extras
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.memory.moments import PHASES, Phase
 from launcher.memory.result import MemoryEstimate, Peak, PileBytes, RankPeak
@@ -53,14 +53,6 @@ def traced(
     return merged(document(spec, python=python, rank=rank), formula)
 
 
-def worst_rank(spec: RunSpec) -> int:
-    """The rank that needs the most of those that train alike.
-
-    With ZeRO 2 the last: its partition is of the model's end, whose gradients exist while most activations still do.
-    """
-    return spec.gpus - 1 if spec.backend.name == "deepspeed" and spec.zero.stage == 2 else 0
-
-
 def document(spec: RunSpec, *, python: str = sys.executable, rank: int | None = None) -> dict[str, Any]:
     """The report of ``launcher.worker.trace``.
 
@@ -72,7 +64,7 @@ def document(spec: RunSpec, *, python: str = sys.executable, rank: int | None = 
         source.write_text(json.dumps(to_dict(spec)))
         command = [python, "-m", "launcher.worker.trace", "--spec", str(source), "--out", str(target)]
         done = subprocess.run(
-            [*command, "--rank", str(worst_rank(spec) if rank is None else rank)],
+            [*command, "--rank", str(backends.of(spec).fullest_rank(spec) if rank is None else rank)],
             env=_environment(),
             capture_output=True,
             text=True,
@@ -82,7 +74,7 @@ def document(spec: RunSpec, *, python: str = sys.executable, rank: int | None = 
         content: dict[str, Any] = json.loads(target.read_text()) if target.exists() else {}
     if done.returncode != 0:
         rule = content.get("error") or _reason(done.stderr)
-        ways = [extras.install("fsdp")] if rule == _NO_TORCH else []
+        ways = [extras.install(extras.TRAINING)] if rule == _NO_TORCH else []
         raise ConfigErrors([ConfigError("--engine", "trace", rule, [*ways, "--engine formula"])])
     return content
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from launcher import backends
 from launcher.errors import ConfigError
 from launcher.memory.result import MemoryEstimate, Needs
 from launcher.spec import RunSpec
@@ -132,5 +133,4 @@ def remarks(spec: RunSpec, estimate: MemoryEstimate) -> Iterator[ConfigError]:
         f"every data rank holds all model states, {gib(estimate.static_bytes)} or {share:.0%} of the device:"
         f" sharded over {spec.data_degree} ranks they would take a fraction of it"
     )
-    ways = {"fsdp": ["parallel=fsdp"], "deepspeed": ["zero.stage=1", "zero.stage=3"]}
-    yield ConfigError("zero.stage", 0, rule, ways.get(spec.backend.name, ["zero.stage=1"]))
+    yield ConfigError("zero.stage", 0, rule, backends.of(spec).profile.shards_instead)

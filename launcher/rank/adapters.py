@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from launcher.rank.engine import EngineTraits
+from launcher.rank.family import FamilyTraits
 from launcher.rank.tensors import SavedTensor, Weight
 from launcher.spec import AdapterSpec, RunSpec
 
@@ -48,7 +49,13 @@ def matrices(weight: Weight, rank: int) -> tuple[Weight, Weight]:
 
 
 def saved(
-    rows: Sequence[SavedTensor], block: Sequence[Weight], spec: RunSpec, engine: EngineTraits, *, first: bool
+    rows: Sequence[SavedTensor],
+    block: Sequence[Weight],
+    spec: RunSpec,
+    engine: EngineTraits,
+    traits: FamilyTraits,
+    *,
+    first: bool,
 ) -> tuple[SavedTensor, ...]:
     """Tensors that a block saves beside an adapter, and the adapter's own.
 
@@ -60,6 +67,7 @@ def saved(
         block: Its weights.
         spec: The run.
         engine: The engine.
+        traits: Of the model's family.
         first: True for the model's first block.
     """
     adapter = spec.adapter
@@ -69,7 +77,8 @@ def saved(
     names = frozenset(module(weight) for weight in found)
     reads = engine.fused_adapters or not adapter.dropout
     left = [row for row in (_after(rows, names) if first else rows) if _needed(row, names, reads=reads)]
-    return (*left, *(row for weight in found for row in _own(weight, adapter, engine)))
+    own = (row for weight in found for row in _own(weight, adapter, engine, traits.attention_output))
+    return (*left, *own)
 
 
 def backward_extra(
@@ -115,7 +124,7 @@ def _needed(row: SavedTensor, names: frozenset[str], *, reads: bool) -> bool:
     return not row.only_readers or (reads and bool(names.intersection(row.readers)))
 
 
-def _own(weight: Weight, adapter: AdapterSpec, engine: EngineTraits) -> Iterator[SavedTensor]:
+def _own(weight: Weight, adapter: AdapterSpec, engine: EngineTraits, attention_output: str) -> Iterator[SavedTensor]:
     """Tensors that one adapter saves: ``r`` between its two matrices; with dropout its input and a mask.
 
     Under autocast ``peft`` casts its input to the fp32 of its parameters and autocast back, so that it is a copy.
@@ -130,8 +139,5 @@ def _own(weight: Weight, adapter: AdapterSpec, engine: EngineTraits) -> Iterator
     if adapter.dropout:
         mask = (4 if engine.autocast else size) if engine.cpu else 1
         yield SavedTensor(name="adapter's dropout", bytes=(size + mask) * inputs, share="token", part="adapter")
-    elif engine.autocast and weight.name in _READ_WHAT_ATTENTION_KEEPS:
+    elif engine.autocast and weight.name == attention_output:
         yield SavedTensor(name="cast of the attention output", bytes=size * inputs, share="token", part="adapter")
-
-
-_READ_WHAT_ATTENTION_KEEPS = ("self_attn.o_proj.weight", "attn.c_proj.weight")

@@ -1,50 +1,187 @@
-"""The protocol between a model family and the memory model; a family is a module of ``launcher.families``."""
+"""The protocol between a model family and the rest of the launcher; a family is a module of ``launcher.families``.
+
+It has the weights of a model's parts and the tensors that its blocks save (for the memory model), the class of
+``transformers`` that computes it and the ``config.json`` that describes it (for the workers and the importer), and
+facts that hold for all of its models (:class:`FamilyTraits`), so that nobody else has to ask which family it is.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
+from launcher.errors import ConfigError
 from launcher.rank.engine import EngineTraits
 from launcher.rank.tensors import SavedTensor, Weight
-from launcher.spec import ModelSpec
+from launcher.spec import ModelSpec, RunSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointNames:
+    """The names of a family's tensors in a Hugging Face folder, for what Megatron-core holds in other ways.
+
+    Attributes:
+        embedding: The token table.
+        positions: The table of learned positions; empty without one.
+        norm: The last norm.
+        head: The output projection.
+        block: A block, with a place for its number.
+        modules: Of the modules of a block that Megatron-core has one by one, by its names.
+        attention_inputs: The projections to queries, keys and values: three, or one that holds all of them.
+        mlp_inputs: The first projections of the MLP, the gate first.
+    """
+
+    embedding: str
+    positions: str
+    norm: str
+    head: str
+    block: str
+    modules: Mapping[str, str]
+    attention_inputs: tuple[str, ...]
+    mlp_inputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FamilyTraits:
+    """Facts of all models of a family.
+
+    Attributes:
+        adapter_targets: The linear layers of a block that an adapter may wrap.
+        attention_output: The weight of the output projection of attention, whose input attention keeps in any case.
+        experts: Whether its models may have routed experts.
+        balances_experts: Whether a bias of each expert balances them, which are scored by a sigmoid.
+        latent_attention: Whether its attention is multi-head latent attention.
+        output_bias: Whether attention's output projection has a bias where the projections to its inputs have.
+        keeps_embeddings: Whether the forward pass keeps the embeddings as long as it runs.
+        transposed: Whether its checkpoints hold projections by columns (``Conv1D``), not as ``torch.nn.Linear`` does.
+        not_linear: What of its blocks is computed by something else than ``torch.nn.Linear``, so that what replaces
+            linear layers cannot cut or pack it; None where all of it is.
+        names: The names of its tensors, where Megatron-LM's arguments describe it; None where they do not.
+        model_types: The ``model_type`` of each ``config.json`` that it reads.
+    """
+
+    adapter_targets: tuple[str, ...] = ()
+    attention_output: str = ""
+    experts: bool = False
+    balances_experts: bool = False
+    latent_attention: bool = False
+    output_bias: bool = False
+    keeps_embeddings: bool = False
+    transposed: bool = False
+    not_linear: str | None = "layers that the launcher does not know"
+    names: CheckpointNames | None = None
+    model_types: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformersConfig:
+    """The configuration of a ``transformers`` model: its class by name, and what that is called with."""
+
+    name: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+class ConfigFile(Protocol):
+    """A Hugging Face ``config.json`` that is being read; what is wrong with a value is kept, and said at the end."""
+
+    @property
+    def model_type(self) -> str:
+        """Its ``model_type``."""
+        ...
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """A value, or the default where the file has none."""
+        ...
+
+    def size(self, key: str, default: int | None = None) -> int:
+        """A count of at least 1; without a default the key must be there."""
+        ...
+
+    def number(self, key: str, default: float) -> float:
+        """A number, or the default."""
+        ...
+
+    def flag(self, key: str, default: bool) -> bool:
+        """True or false, or the default."""
+        ...
+
+    def activation(self, key: str) -> str:
+        """The activation function by our name."""
+        ...
+
+    def has(self, key: str) -> bool:
+        """Whether the file has the key."""
+        ...
+
+    def rope_theta(self, default: float) -> float:
+        """The base of the rotary angles."""
+        ...
 
 
 class Family(Protocol):
     """A module of ``launcher.families``: pure functions, whose answers are kept by the module and the model."""
 
-    def __hash__(self) -> int:
-        """Hash of the module itself."""
-        ...
+    traits: FamilyTraits = FamilyTraits()
 
+    def __hash__(self) -> int:
+        """A module's or an object's own."""
+        return object.__hash__(self)
+
+    @abstractmethod
     def embedding(self, model: ModelSpec, vocabulary: int) -> Sequence[Weight]:
         """Weights before the first block."""
         ...
 
+    @abstractmethod
     def block(self, model: ModelSpec, layer: int) -> Sequence[Weight]:
         """Weights of one block."""
         ...
 
+    @abstractmethod
     def head(self, model: ModelSpec, vocabulary: int) -> Sequence[Weight]:
         """Weights after the last block; the output projection is absent where it is the embedding."""
         ...
 
+    @abstractmethod
     def kind(self, model: ModelSpec, layer: int) -> str:
         """Name of a block's kind: blocks of the same kind are equal."""
         ...
 
+    @abstractmethod
     def saved(self, model: ModelSpec, layer: int, engine: EngineTraits) -> Sequence[SavedTensor]:
         """Tensors that the forward pass of one block saves."""
         ...
 
+    @abstractmethod
+    def saves_input(self, model: ModelSpec, engine: EngineTraits) -> bool:
+        """Whether the first norm of a block saves the block's input as it is, so that a checkpoint of it is shared."""
+        ...
+
+    @abstractmethod
     def after_blocks(self, model: ModelSpec, engine: EngineTraits) -> Sequence[SavedTensor]:
         """Tensors saved between the last block and the output projection."""
         ...
 
+    @abstractmethod
     def backward_extra(self, model: ModelSpec, layer: int, engine: EngineTraits) -> Sequence[SavedTensor]:
         """Tensors that the backward pass of one block adds at its peak, beyond those that the forward pass saved."""
         ...
 
+    @abstractmethod
     def first_norm_backward(self, model: ModelSpec, engine: EngineTraits) -> Sequence[SavedTensor]:
         """Tensors alive at the end of the backward pass of one block, in its first norm."""
         ...
+
+    def transformers_config(self, model: ModelSpec) -> TransformersConfig | None:
+        """The ``transformers`` model that computes it; None where there is none that the workers build."""
+        return None
+
+    def not_computed(self, spec: RunSpec) -> Iterator[ConfigError]:
+        """Settings with which no class of ``transformers`` computes the model exactly as specified."""
+        yield from ()
+
+    def read_config(self, config: ConfigFile) -> dict[str, Any]:
+        """The keys of the group ``model`` that a ``config.json`` of one of its model types stands for."""
+        raise NotImplementedError

@@ -2,7 +2,7 @@
 
 :func:`rank_model` joins the fold of the strategies (:class:`RankView`), the family's weights and saved tensors, the
 backend's number formats and traits, and an adapter. ``memory`` and the backends' overheads read the result; neither
-looks at a family or a strategy again.
+looks up a family or a strategy again.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ class RankModel:
         view: The rank's shares.
         dtypes: The number formats of the backend's meaning of the precision.
         engine: The implementation that runs.
+        family: The family of the model.
         blocks: The kinds of blocks that it holds.
         after_blocks: Tensors saved after the last block, where the rank has the head.
         counts: The elements of all of it.
@@ -71,6 +72,7 @@ class RankModel:
     view: RankView
     dtypes: Dtypes
     engine: EngineTraits
+    family: Family
     blocks: tuple[BlockKind, ...]
     after_blocks: tuple[SavedTensor, ...]
     counts: RankCounts
@@ -166,6 +168,7 @@ def rank_model(spec: RunSpec, view: RankView, family: Family, dtypes: Dtypes, en
         view=view,
         dtypes=dtypes,
         engine=engine,
+        family=family,
         blocks=tuple(_kind(spec, family, engine, alike) for alike in counts.blocks),
         after_blocks=adapters.after_blocks(family.after_blocks(model, engine), spec) if view.head else (),
         counts=counts,
@@ -180,7 +183,7 @@ def _kind(spec: RunSpec, family: Family, engine: EngineTraits, alike: EqualBlock
     saved = saved_if_trained
     if spec.adapter.name != "none":
         block = block_weights(family, model, layer)
-        saved = adapters.saved(saved_if_trained, block, spec, engine, first=layer == 0)
+        saved = adapters.saved(saved_if_trained, block, spec, engine, family.traits, first=layer == 0)
         backward_extra = adapters.backward_extra(backward_extra, saved_if_trained, block, spec)
     if spec.checkpointing.mode == "selective":
         saved = (*saved, *selective.products(block_weights(family, model, layer), spec, engine))

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 
+from launcher import registry
 from launcher.errors import ConfigError
 from launcher.spec import RunSpec, edit
 
@@ -35,8 +37,43 @@ def _rows(paths: Mapping[str, object], active: Test, needs: str, because: str) -
     return tuple(Dependent(path, neutral, active, needs, because) for path, neutral in paths.items())
 
 
-def _engine(name: str) -> Test:
-    return lambda spec: spec.backend.name == name
+@dataclass(frozen=True, slots=True)
+class OfAnEngine:
+    """One row of a key that not every engine reads: the profile of a backend says whether it does, and in what words.
+
+    The other engines are looked at only where the run's own does not read a key that was set.
+    """
+
+    path: str
+    neutral: object
+
+    def active(self, spec: RunSpec) -> bool:
+        """Whether the run's engine reads it."""
+        return self.path in _settings(spec.backend.name)
+
+    @property
+    def needs(self) -> str:
+        """The words that choose an engine that reads it."""
+        return _settings(_reader(self.path))[self.path]
+
+    @property
+    def because(self) -> str:
+        """Who that is."""
+        return f"by backend={_reader(self.path)}"
+
+
+type Row = Dependent | OfAnEngine
+
+
+def _settings(backend: str) -> Mapping[str, str]:
+    found: Mapping[str, str] = registry.load("backends", backend).profile.settings
+    return found
+
+
+@cache
+def _reader(path: str) -> str:
+    """The shipped backend that reads a key."""
+    return next(name for name in registry.shipped("backends") if path in _settings(name))
 
 
 _SLURM: dict[str, object] = {
@@ -72,16 +109,12 @@ _MLA = {
     "model.qk_rope_head_dim": 0,
     "model.v_head_dim": 0,
 }
-_FSDP = {
+_OF_ENGINES: dict[str, object] = {
     "parallel.shard": False,
     "backend.reshard_after_forward": None,
     "backend.micro_step_sync": True,
-}
-_DDP = {
     "backend.bucket_view": True,
     "backend.bucket_cap_mb": 25.0,
-}
-_DEEPSPEED = {
     "zero.reduce_bucket_size": 500_000_000,
     "zero.allgather_bucket_size": 500_000_000,
     "zero.overlap_comm": None,
@@ -92,6 +125,7 @@ _DEEPSPEED = {
     "zero.sub_group_size": 1_000_000_000,
     "zero.hpz": 1,
     "zero.gather_16bit_weights_on_save": False,
+    "backend.path": None,
 }
 _ADAPTER = {
     "adapter.rank": 16,
@@ -105,7 +139,7 @@ def _offloads_to_nvme(spec: RunSpec) -> bool:
     return "nvme" in (spec.zero.offload_optimizer, spec.zero.offload_parameters)
 
 
-REFUSED: tuple[Dependent, ...] = (
+REFUSED: tuple[Row, ...] = (
     *_rows(_SLURM, lambda spec: spec.cluster.kind == "slurm", "cluster=slurm", "by Slurm"),
     Dependent(
         "cluster.memory_request",
@@ -122,10 +156,7 @@ REFUSED: tuple[Dependent, ...] = (
     ),
     *_rows(_MOE, lambda spec: spec.model.num_experts > 0, "model.num_experts=8", "where the model has experts"),
     *_rows(_MLA, lambda spec: spec.model.kv_lora_rank > 0, "model.kv_lora_rank=512", "by multi-head latent attention"),
-    *_rows(_FSDP, _engine("fsdp"), "parallel=fsdp", "by backend=fsdp"),
-    *_rows(_DDP, _engine("fsdp"), "parallel=ddp", "by backend=fsdp"),
-    *_rows(_DEEPSPEED, _engine("deepspeed"), "parallel=zero3", "by backend=deepspeed"),
-    Dependent("backend.path", None, _engine("megatron"), "backend=megatron", "by backend=megatron"),
+    *(OfAnEngine(path, neutral) for path, neutral in _OF_ENGINES.items()),
     Dependent(
         "zero.nvme_path", None, _offloads_to_nvme, "zero.offload_optimizer=nvme", "where something is offloaded to NVMe"
     ),
@@ -171,7 +202,7 @@ REFUSED: tuple[Dependent, ...] = (
     ),
 )
 
-WARNED: tuple[Dependent, ...] = (
+WARNED: tuple[Row, ...] = (
     *_rows(_ADAPTER, lambda spec: spec.adapter.name != "none", "adapter=lora", "by an adapter"),
     Dependent("adapter.double_quant", True, lambda spec: spec.adapter.name == "qlora", "adapter=qlora", "by qlora"),
     Dependent(
@@ -232,9 +263,7 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
     yield from _idle(spec, WARNED, _WARNED_VALUES)
 
 
-def _idle(
-    spec: RunSpec, rows: tuple[Dependent, ...], read: Callable[[RunSpec], tuple[object, ...]]
-) -> Iterator[ConfigError]:
+def _idle(spec: RunSpec, rows: tuple[Row, ...], read: Callable[[RunSpec], tuple[object, ...]]) -> Iterator[ConfigError]:
     for row, value in zip(rows, read(spec), strict=True):
         if value != row.neutral and not row.active(spec):
             found = list(value) if isinstance(value, tuple) else value

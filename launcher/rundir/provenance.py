@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from launcher import machine
+from launcher import machine, registry
 from launcher.data_files import data_files
 from launcher.package import __version__
 from launcher.spec import DataSpec
@@ -57,9 +57,15 @@ def versions() -> dict[str, Any]:
     return {
         "launcher": __version__,
         "python": sys.version.split()[0],
-        "packages": {name: found[name] for name in PACKAGES if name in found},
+        "packages": {name: found[name] for name in dict.fromkeys((*PACKAGES, *_offering())) if name in found},
         "git": git(Path.cwd()),
     }
+
+
+def _offering() -> Iterator[str]:
+    """The distributions that offer backends or families, by their names as :func:`installed` has them."""
+    for package in registry.KEYS:
+        yield from (re.sub(r"[-_.]+", "-", owner).lower() for owner in registry.offered(package).values())
 
 
 @cache

@@ -28,7 +28,7 @@ OPEN_NODES = ("backend.extra", "cluster.extra", "cluster.environment")
 """The nodes below which a user may invent keys."""
 
 _KEY_OF_FIELD = {"asynchronous": "async"}
-_MODULES = {"model.family": "families", "backend.name": "backends"}
+_MODULES = {key: package for package, key in registry.KEYS.items()}
 
 
 def parse(config: Mapping[str, object]) -> RunSpec:
@@ -131,6 +131,8 @@ def _value(kind: Any, value: object, path: str, errors: list[ConfigError]) -> ob
     if path in _MODULES:
         kind = Literal[registry.names(_MODULES[path])]
     accepted, result = _reader(kind)(value)
+    if accepted and path in _MODULES:
+        errors.extend(registry.faults(_MODULES[path], result))
     if not accepted:
         errors.append(ConfigError(path, _plain(value), f"must be {_describe(kind)}", _way_out(kind, value, path)))
     return result

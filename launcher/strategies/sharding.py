@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from launcher.errors import ConfigError
 from launcher.rank.view import RankView, StateShares
-from launcher.spec import RunSpec, edit
+from launcher.spec import RunSpec
 
 
 def apply(view: RankView, spec: RunSpec) -> RankView:
@@ -39,21 +39,9 @@ def _narrowed(shares: StateShares, stage: int, ranks: int) -> StateShares:
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
-    """Replicas need shards; pipelines bear no sharded gradients. Rules of offload are each engine's own."""
+    """Replicas need shards. Rules of offload, and of the stages that a pipeline bears, are each engine's own."""
     sharded = spec.parallel.shard or spec.zero.stage > 0
     if spec.parallel.replicate > 1 and not sharded:
         rule = "replicas are of a sharded model, and here every rank holds the whole (zero.stage=0)"
         way_out = ["parallel.replicate=1", "zero.stage=1"]
         yield ConfigError("parallel.replicate", spec.parallel.replicate, rule, way_out)
-    if spec.parallel.pipeline > 1 and spec.zero.stage >= 2 and spec.backend.name != "fsdp":
-        rule = "ZeRO 2 and 3 shard gradients, which a pipeline accumulates over its micro-batches"
-        yield ConfigError("zero.stage", spec.zero.stage, rule, ["zero.stage=1", "parallel.pipeline=1"])
-
-
-def warnings(spec: RunSpec) -> Iterator[ConfigError]:
-    """Sharding over one rank."""
-    meant = spec.parallel.shard or spec.zero.stage > (1 if spec.backend.name == "megatron" else 0)
-    if meant and spec.shard_degree == 1:
-        rule = f"one rank would hold all shards of the world of {spec.gpus}: nothing is saved by it"
-        more = edit.override("cluster.gpus_per_node", 2 * spec.cluster.gpus_per_node)
-        yield ConfigError("zero.stage", spec.zero.stage, rule, [more])

@@ -22,13 +22,23 @@ def keys_read_by(entry: str, backend: str) -> frozenset[str]:
     modules = _modules(entry, backend)
     trees = [ast.parse(path.read_text()) for path in modules.values()]
     assert len(trees) > 5, "the worker is made of several modules"
-    found = {key for tree in trees for key in _keys(tree)}
+    parts: list[ast.AST] = [*trees, *_classes_of_families(trees)]
+    found = {key for part in parts for key in _keys(part)}
     if f"launcher.backends.{backend}.dtypes" in modules:  # It reads the formats by name.
         found |= {f"precision.{field.name}" for field in fields(_groups()["precision"])}
     for name, keys in _properties().items():
-        if any(isinstance(node, ast.Attribute) and node.attr == name for tree in trees for node in ast.walk(tree)):
+        if any(isinstance(node, ast.Attribute) and node.attr == name for part in parts for node in ast.walk(part)):
             found |= keys
     return frozenset(found)
+
+
+def _classes_of_families(trees: list[ast.Module]) -> Iterator[ast.FunctionDef]:
+    """What a family's class of ``transformers`` is called with, for a worker that asks for it."""
+    asked = "transformers_config"
+    if any(isinstance(node, ast.Attribute) and node.attr == asked for tree in trees for node in ast.walk(tree)):
+        families = [ast.parse(path.read_text()) for path in sorted((_ROOT / "launcher" / "families").glob("*.py"))]
+        found = [node for tree in families for node in tree.body if isinstance(node, ast.FunctionDef)]
+        yield from (function for function in found if function.name == asked)
 
 
 def _modules(entry: str, backend: str) -> dict[str, Path]:

@@ -7,7 +7,7 @@ import json
 import sys
 import warnings
 
-from launcher.preflight.traced import worst_rank
+from launcher import backends
 from launcher.spec.parse import parse
 from launcher.worker.trace.adapt import adapted
 from launcher.worker.trace.one_depth import record
@@ -21,7 +21,7 @@ def main() -> None:
     found = {}
     for name, document in json.load(sys.stdin).items():
         spec = parse(document)
-        recording = record(adapted(spec, spec.model.num_hidden_layers), worst_rank(spec))
+        recording = record(adapted(spec, spec.model.num_hidden_layers), backends.of(spec).fullest_rank(spec))
         moments = recording.peaks(0) | recording.peaks(2)
         found[name] = {phase: moment.bytes for phase, moment in moments.items()} | {"idle": recording.resting(2)}
     sys.stdout.write(f"\n{json.dumps(found)}\n")  # On a line of its own: DeepSpeed prints too.

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import ClassVar
 
+from launcher.memory.estimate import Backend
 from launcher.memory.moments import ALWAYS, LOSS, ROOT_BACKWARD, Moments
 from launcher.memory.terms import MemoryTerm, term
 from launcher.rank.engine import EngineTraits, LogitsBytes
@@ -29,7 +31,7 @@ _BACKWARD: Moments = frozenset(("block_backward", "next_block_backward", "second
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HfTrainer:
+class HfTrainer(Backend):
     """One way to run the Trainer.
 
     Attributes:
@@ -43,6 +45,8 @@ class HfTrainer:
         low_adapters: Whether adapters are 16-bit as their base is, not fp32 as ``peft`` makes them.
         upcast: Whether ``peft.prepare_model_for_kbit_training`` cast the norms, and so the residual stream, to fp32.
     """
+
+    framework: ClassVar[str] = "HfTrainer"
 
     version: Version
     fsdp: bool = False

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 from benchmarks.memory.frameworks import hf_trainer
 from benchmarks.memory.frameworks.expressed import Expressed, LeftOutError, Line
+from launcher.memory.estimate import Backend
 from launcher.memory.moments import ALWAYS, LOSS, PASSES, Moments
 from launcher.memory.terms import MemoryTerm, term
 from launcher.rank.engine import EngineTraits, LogitsBytes
@@ -26,13 +28,15 @@ CHUNKED = LogitsBytes(output=6, loss=8, backward=8, source=_LOSS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LitGpt:
+class LitGpt(Backend):
     """LitGPT's own modules: keys and values at full width, RMSNorm in fp32, foreach AdamW on bf16 states.
 
     Attributes:
         fsdp: Whether FSDP1 shards the model and blocks are recomputed.
         head: Whether the output projection is adapted too.
     """
+
+    framework: ClassVar[str] = "LitGpt"
 
     fsdp: bool = False
     head: bool = False

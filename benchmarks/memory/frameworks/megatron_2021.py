@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 from launcher.backends.megatron import permanent
 from launcher.backends.megatron.overheads import VOCABULARY_MULTIPLE, embedding_dropout
+from launcher.memory.estimate import Backend
 from launcher.memory.moments import BEFORE_BLOCKS_BACKWARD, TRAINING, Moments
 from launcher.memory.terms import MemoryTerm, term
 from launcher.rank.engine import EngineTraits
@@ -34,12 +36,14 @@ _OPTIMIZER = "Megatron-LM v2.4 megatron/optimizer/optimizer.py"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Megatron2021:
+class Megatron2021(Backend):
     """It as a backend of the memory model.
 
     Attributes:
         first_step: Whether the first step is asked for, at whose end the optimizer makes its states.
     """
+
+    framework: ClassVar[str] = "Megatron2021"
 
     first_step: bool = False
 

@@ -10,6 +10,7 @@ from typing import ClassVar
 from benchmarks.memory.frameworks.expressed import Expressed, LeftOutError, Line
 from launcher.backends.fsdp import dtypes, overheads
 from launcher.backends.fsdp import engine as fsdp_engine
+from launcher.memory.estimate import Backend
 from launcher.memory.terms import MemoryTerm
 from launcher.rank.engine import EngineTraits, LogitsBytes
 from launcher.rank.formats import Dtypes
@@ -20,19 +21,22 @@ _COMPILED = LogitsBytes(output=2, loss=2, backward=4, source="torchtitan compone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Torchtitan:
+class Torchtitan(Backend):
     """One way to run torchtitan.
 
     Attributes:
         compiled_loss: Whether the cross entropy is compiled: no fp32 copy of the logits is left of it.
         repeats_keys: Whether attention copies keys and values to every query head.
-        runs_on: The engine that a worker of ours runs on as well, whose error band its rows serve.
     """
 
-    runs_on: ClassVar[str] = "FSDP2"
+    framework: ClassVar[str] = "Torchtitan"
 
     compiled_loss: bool
     repeats_keys: bool
+
+    def runs_on(self, spec: RunSpec) -> str:
+        """What a worker of ours runs on as well, whose error band its rows serve."""
+        return "FSDP2"
 
     def dtypes(self, spec: RunSpec) -> Dtypes:
         """As our own FSDP2: fp32 shards, bf16 compute, fp32 reduction."""

@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+from launcher.backends._absent import no_validator as native
 from launcher.backends.deepspeed.check import check, warnings
 from launcher.backends.deepspeed.dtypes import dtypes
 from launcher.backends.deepspeed.operators import obstacles
 from launcher.backends.deepspeed.overheads import engine, overheads
+from launcher.backends.deepspeed.profile import changes, framework, fullest_rank, profile, runs_on
 from launcher.backends.deepspeed.translate import translate
 
-__all__ = ["check", "dtypes", "engine", "obstacles", "overheads", "translate", "warnings"]
+__all__ = [
+    "changes",
+    "check",
+    "dtypes",
+    "engine",
+    "framework",
+    "fullest_rank",
+    "native",
+    "obstacles",
+    "overheads",
+    "profile",
+    "runs_on",
+    "translate",
+    "warnings",
+]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from launcher import families
 from launcher.backends import _models
 from launcher.errors import ConfigError
 from launcher.spec import RunSpec
@@ -43,8 +44,9 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     if degree == 1:
         return
     back = [f"{path}=1", "parallel=tp"]
-    if model.family != "llama":
-        rule = f"AutoTP cuts linear layers, and of the family {model.family} it would have to cut {_uncut(spec)}"
+    uncut = families.of(model).traits.not_linear
+    if uncut is not None:
+        rule = f"AutoTP cuts linear layers, and of the family {model.family} it would have to cut {uncut}"
         yield ConfigError(path, degree, rule, back)
     elif model.key_value_heads % degree:
         rule = f"must divide the {model.key_value_heads} key and value heads: AutoTP gives further ranks no attention"
@@ -58,9 +60,3 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.zero.hpz > 1:
         rule = "DeepSpeed makes the groups of the second partition of neighbours, and these share tensors"
         yield ConfigError("zero.hpz", spec.zero.hpz, rule, ["zero.hpz=1", "parallel.tensor=1"])
-
-
-def _uncut(spec: RunSpec) -> str:
-    if spec.model.family == "gpt":
-        return "GPT-2's transposed weights (Conv1D), which hold queries, keys and values in one"
-    return "the experts, whose weights are held together in one tensor of three dimensions"

@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
+from launcher.backends._absent import no_obstacles as obstacles
+from launcher.backends._absent import no_validator as native
 from launcher.backends.fsdp.check import check, warnings
 from launcher.backends.fsdp.dtypes import dtypes
 from launcher.backends.fsdp.overheads import engine, overheads
+from launcher.backends.fsdp.profile import changes, framework, fullest_rank, profile, runs_on
 from launcher.backends.fsdp.translate import translate
 
-__all__ = ["check", "dtypes", "engine", "overheads", "translate", "warnings"]
+__all__ = [
+    "changes",
+    "check",
+    "dtypes",
+    "engine",
+    "framework",
+    "fullest_rank",
+    "native",
+    "obstacles",
+    "overheads",
+    "profile",
+    "runs_on",
+    "translate",
+    "warnings",
+]

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcher.backends import _models, _worker
+from launcher import families
+from launcher.backends import _models, _shards, _worker
 from launcher.backends.fsdp import context
 from launcher.backends.fsdp.dtypes import dtypes
 from launcher.errors import ConfigError
@@ -56,6 +57,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
     """Settings with which a run does not do what one may expect."""
+    yield from _shards.over_one_rank(spec)
     if spec.script is None and spec.train.compile and spec.checkpointing.mode == "selective":
         rule = "inside compiled blocks the compiler decides what is recomputed, by the same list of operations"
         yield ConfigError("train.compile", True, rule, ["train.compile=false", "checkpointing=full"])
@@ -87,7 +89,7 @@ def _tensor(spec: RunSpec) -> Iterator[ConfigError]:
     if not spec.parallel.shard:
         rule = "tensor parallel ranks are combined with FSDP2, not with DDP"
         yield ConfigError(path, degree, rule, ["parallel=fsdp_tp", *back])
-    if model.family != "llama":
+    if families.of(model).traits.not_linear is not None:
         rule = f"backend=fsdp cuts models of the family llama alone, and this is {model.family}"
         yield ConfigError(path, degree, rule, [*back, "parallel=tp"])
     elif model.key_value_heads % degree:
@@ -196,7 +198,7 @@ def _optimizer(spec: RunSpec) -> Iterator[ConfigError]:
 def _quantised(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.adapter.name != "qlora":
         return
-    if spec.model.family != "llama":
+    if families.of(spec.model).traits.not_linear is not None:
         rule = f"bitsandbytes packs linears, and transformers' {spec.model.family} models have weights of another kind"
         yield ConfigError("adapter.name", "qlora", rule, ["adapter=lora", "model=llama2_7b"])
     if spec.train.compile:

@@ -7,6 +7,21 @@ from launcher.backends.megatron.dtypes import dtypes
 from launcher.backends.megatron.installed import obstacles
 from launcher.backends.megatron.native import native
 from launcher.backends.megatron.overheads import engine, overheads
+from launcher.backends.megatron.profile import changes, framework, fullest_rank, profile, runs_on
 from launcher.backends.megatron.translate import translate
 
-__all__ = ["check", "dtypes", "engine", "native", "obstacles", "overheads", "translate", "warnings"]
+__all__ = [
+    "changes",
+    "check",
+    "dtypes",
+    "engine",
+    "framework",
+    "fullest_rank",
+    "native",
+    "obstacles",
+    "overheads",
+    "profile",
+    "runs_on",
+    "translate",
+    "warnings",
+]

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from launcher import families
+from launcher.backends import _shards
 from launcher.backends.megatron import checkout, conversion, extra, models, network
 from launcher.backends.megatron.arguments import name
 from launcher.backends.megatron.dtypes import dtypes
@@ -26,6 +28,7 @@ _SECOND_MOMENT: dict[str, object] = {"optimizer.beta2": 0.95, "optimizer.epsilon
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
     """Settings without a counterpart, and combinations that Megatron-LM's own validator refuses."""
+    yield from _shards.whole_gradients_in_stages(spec)
     yield from checkout.check(spec)
     yield from _degrees(spec)
     yield from models.check(spec)
@@ -250,6 +253,7 @@ def _checkpoints(spec: RunSpec) -> Iterator[ConfigError]:
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
     """An assumed GPU, the padded vocabulary, unbalanced experts, and what only some optimizers read."""
+    yield from _shards.over_one_rank(spec, unasked=1)
     yield from checkout.warnings(spec)
     yield from _assumed(spec)
     yield from _padded(spec)
@@ -275,7 +279,7 @@ def _idle(spec: RunSpec) -> Iterator[ConfigError]:
                 rule = "sgd has no second moment; it reads optimizer.beta1 as its momentum"
                 yield ConfigError(path, value, rule, ["optimizer=adamw", edit.override(path, neutral)])
     balanced = any(name(key) in _BALANCING for key in spec.backend.extra)
-    if spec.model.num_experts and spec.model.family != "deepseek" and not balanced:
+    if spec.model.num_experts and not families.of(spec.model).traits.balances_experts and not balanced:
         rule = "no loss balances the experts, as with the other engines: a router may leave most of them idle"
         way_out = ["+backend.extra.moe-aux-loss-coeff=0.01"]
         yield ConfigError("model.num_experts", spec.model.num_experts, rule, way_out)

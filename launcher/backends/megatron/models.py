@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from launcher import families
 from launcher.errors import ConfigError
 from launcher.spec import RunSpec
 
@@ -24,26 +25,29 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
 
 def _family(spec: RunSpec) -> Iterator[ConfigError]:
     """Experts and latent attention belong to families, by which the memory estimate counts them."""
-    model = spec.model
-    if model.num_experts and model.family not in ("moe", "deepseek"):
+    model, traits = spec.model, families.of(spec.model).traits
+    if traits.names is None:
+        rule = f"Megatron-LM's arguments describe no model of the family {model.family}"
+        yield ConfigError("model.family", model.family, rule, ["model.family=llama", "parallel=fsdp"])
+    if model.num_experts and not traits.experts:
         rule = f"the family {model.family} has no experts"
         yield ConfigError("model.num_experts", model.num_experts, rule, ["model.family=moe", "model.num_experts=0"])
-    if model.kv_lora_rank and model.family != "deepseek":
+    if model.kv_lora_rank and not traits.latent_attention:
         rule = f"the family {model.family} has no multi-head latent attention"
         way_out = ["model.family=deepseek", "model.kv_lora_rank=0"]
         yield ConfigError("model.kv_lora_rank", model.kv_lora_rank, rule, way_out)
-    if model.family == "gpt" and model.gated and not (model.attention_bias or model.mlp_bias):
+    if traits.output_bias and model.gated and not (model.attention_bias or model.mlp_bias):
         rule = "Megatron-LM knows a model by its settings, and these are of the family llama"
-        yield ConfigError("model.family", "gpt", rule, ["model.family=llama"])
-    if model.family == "deepseek" and not model.kv_lora_rank:
-        rule = "the family deepseek has multi-head latent attention, whose size this is"
+        yield ConfigError("model.family", model.family, rule, ["model.family=llama"])
+    if traits.latent_attention and not model.kv_lora_rank:
+        rule = f"the family {model.family} has multi-head latent attention, whose size this is"
         yield ConfigError("model.kv_lora_rank", 0, rule, ["model.kv_lora_rank=512", "model.family=moe"])
 
 
 def _biases(spec: RunSpec) -> Iterator[ConfigError]:
     """``--disable-bias-linear`` is for all linear layers; ``--add-qkv-bias`` then adds those of attention's inputs."""
     model = spec.model
-    if model.family == "gpt":
+    if families.of(model).traits.output_bias:
         if model.attention_bias != model.mlp_bias:
             key = "model.mlp_bias" if model.attention_bias else "model.attention_bias"
             rule = "Megatron-LM's linear layers have biases all together, the output projection of attention included"

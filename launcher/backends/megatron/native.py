@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from launcher.backends import Judgement
 from launcher.backends import _validator as engines
-from launcher.backends._validator import Judgement
 from launcher.backends.megatron import installed
 from launcher.backends.megatron.arguments import argument_list, name
 from launcher.backends.megatron.extra import SETTINGS

@@ -7,6 +7,7 @@ positions from latent attention, the kernel of GELU from which GELU the model ha
 
 from __future__ import annotations
 
+from launcher import families
 from launcher.backends.megatron.implementation import implementation
 from launcher.backends.megatron.overheads import VOCABULARY_MULTIPLE
 from launcher.spec import ModelSpec, RunSpec
@@ -100,7 +101,7 @@ def _router(model: ModelSpec) -> Arguments:
     The others take a softmax over the experts that were chosen, which for a single one has no gradient: Megatron-LM
     demands the softmax over all of them there (``core/transformer/transformer_config.py``).
     """
-    if model.family == "deepseek":
+    if families.of(model).traits.balances_experts:
         return {"moe-router-score-function": "sigmoid", "moe-router-enable-expert-bias": True}
     return {"moe-router-pre-softmax": model.num_experts_per_tok == 1}
 

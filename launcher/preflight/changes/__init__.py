@@ -8,7 +8,7 @@ it can, because another batch is another training.
 from __future__ import annotations
 
 from launcher.preflight.changes import layout, settings
-from launcher.preflight.changes.change import Change, Neighbour
+from launcher.spec.change import Change, Neighbour
 
 __all__ = ["ANOTHER_TRAINING", "NEIGHBOURS", "Change", "Neighbour"]
 
@@ -18,7 +18,7 @@ NEIGHBOURS: tuple[Neighbour, ...] = (
     settings.bucket_views,
     settings.fused_optimizer,
     layout.sequence_parallel,
-    settings.smaller_buckets,
+    settings.smaller_buffers,
     settings.chunked_loss,
     settings.selective_checkpointing,
     settings.smaller_micro_batch,

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcher.preflight.changes.change import Change, set_to
+from launcher import backends
 from launcher.spec import PrecisionSpec, RunSpec, nearest
+from launcher.spec.change import Change, set_to
 
 _FP32 = PrecisionSpec(
     name="fp32",
@@ -55,15 +56,9 @@ def fused_optimizer(spec: RunSpec) -> Iterator[Change]:
         yield set_to(spec, "nothing", settings)
 
 
-def smaller_buckets(spec: RunSpec) -> Iterator[Change]:
-    """DeepSpeed's reduction buckets, a tenth of its default."""
-    smaller = 50_000_000
-    if spec.backend.name == "deepspeed" and spec.zero.reduce_bucket_size > smaller:
-        settings: dict[str, object] = {"zero.reduce_bucket_size": smaller}
-        if spec.zero.stage == 3:
-            settings["zero.max_reuse_distance"] = smaller
-            settings["zero.max_live_parameters"] = smaller
-        yield set_to(spec, "more and smaller collectives", settings)
+def smaller_buffers(spec: RunSpec) -> Iterator[Change]:
+    """Smaller buffers of the engine's own."""
+    yield from backends.of(spec).changes(spec, "buffers")
 
 
 def chunked_loss(spec: RunSpec) -> Iterator[Change]:

@@ -16,6 +16,7 @@ import torch
 from megatron.core import parallel_state
 from torch import nn
 
+from launcher import families
 from launcher.spec import ModelSpec
 
 type Region = tuple[slice, ...]
@@ -49,30 +50,6 @@ class Piece:
         return self.view.detach().reshape(self.shape)
 
 
-_LLAMA = {
-    "embedding": "model.embed_tokens.weight",
-    "head": "lm_head.weight",
-    "norm": "model.norm",
-    "block": "model.layers.{}",
-    "input_layernorm": "input_layernorm",
-    "pre_mlp_layernorm": "post_attention_layernorm",
-    "self_attention.linear_proj": "self_attn.o_proj",
-    "self_attention.q_layernorm": "self_attn.q_norm",
-    "self_attention.k_layernorm": "self_attn.k_norm",
-    "mlp.linear_fc2": "mlp.down_proj",
-    "mlp.router": "mlp.gate",
-}
-_GPT2 = {
-    "embedding": "transformer.wte.weight",
-    "positions": "transformer.wpe.weight",
-    "head": "lm_head.weight",
-    "norm": "transformer.ln_f",
-    "block": "transformer.h.{}",
-    "input_layernorm": "ln_1",
-    "pre_mlp_layernorm": "ln_2",
-    "self_attention.linear_proj": "attn.c_proj",
-    "mlp.linear_fc2": "mlp.c_proj",
-}
 _FUSED_NORMS = {"self_attention.linear_qkv": "input_layernorm", "mlp.linear_fc1": "pre_mlp_layernorm"}
 
 
@@ -121,7 +98,10 @@ class _Layout:
         if model.num_experts:
             ranks = parallel_state.get_expert_model_parallel_world_size()
             self._first_expert = parallel_state.get_expert_model_parallel_rank() * (model.num_experts // ranks)
-        self._names = _GPT2 if model.family == "gpt" else _LLAMA
+        traits = families.of(model).traits
+        if traits.names is None:
+            raise AssertionError(f"check has let the family {model.family} through, which names no tensors")
+        self._names, self._transposed = traits.names, traits.transposed
 
     def of(self, name: str, parameter: torch.Tensor) -> Iterator[Piece]:
         """The pieces of one Megatron parameter."""
@@ -129,7 +109,7 @@ class _Layout:
         if match is None:
             yield from self._around(name, parameter)
             return
-        block, inner = self._names["block"].format(match[1]), match[2]
+        block, inner = self._names.block.format(match[1]), match[2]
         expert = re.search(r"mlp\.experts\.(?:local_experts\.(\d+)\.)?(linear_fc[12])\.weight(\d*)$", inner)
         if expert is not None:
             number = self._first_expert + int(expert[1] or expert[3])
@@ -145,12 +125,12 @@ class _Layout:
         """Embeddings and head, by rows of the vocabulary, and the last norm."""
         names = self._names
         if "final_layernorm" in name or "final_norm" in name:
-            yield _whole(f"{names['norm']}.{name.rpartition('.')[2]}", parameter)
+            yield _whole(f"{names.norm}.{name.rpartition('.')[2]}", parameter)
         elif "position_embeddings" in name:
-            yield _whole(names["positions"], parameter)
+            yield _whole(names.positions, parameter)
         else:
             tied = self._model.tie_word_embeddings
-            source = names["embedding"] if tied or name.startswith("embedding") else names["head"]
+            source = names.embedding if tied or name.startswith("embedding") else names.head
             yield self._vocabulary(source, parameter)
 
     def _vocabulary(self, name: str, parameter: torch.Tensor) -> Piece:
@@ -163,7 +143,7 @@ class _Layout:
 
     def _attention_input(self, block: str, kind: str, parameter: torch.Tensor) -> Iterator[Piece]:
         """Query, key and value: Megatron has them group by group, each group with its query heads first."""
-        model, gpt = self._model, self._model.family == "gpt"
+        model, inputs = self._model, self._names.attention_inputs
         if model.key_value_heads % self._tensor.parts:
             yield from self._part_of_a_group(block, kind, parameter)
             return
@@ -171,12 +151,13 @@ class _Layout:
         heads, size = model.num_attention_heads // model.key_value_heads, model.head_size
         view = parameter.data.view(groups.stop - groups.start, heads + 2, size, *parameter.shape[1:])
         offset, first = 0, 0
-        for letter, count in (("q", heads), ("k", 1), ("v", 1)):
+        for number, count in enumerate((heads, 1, 1)):
             rows = slice(offset + groups.start * count * size, offset + groups.stop * count * size)
-            name = f"{block}.attn.c_attn" if gpt else f"{block}.self_attn.{letter}_proj"
-            yield self._projection(name, rows, view[:, first : first + count], kind)
+            yield self._projection(
+                f"{block}.{inputs[number % len(inputs)]}", rows, view[:, first : first + count], kind
+            )
             first += count
-            if gpt:  # One matrix holds all three.
+            if len(inputs) == 1:  # One matrix holds all three.
                 offset += model.key_value_heads * count * size
 
     def _part_of_a_group(self, block: str, kind: str, parameter: torch.Tensor) -> Iterator[Piece]:
@@ -184,29 +165,26 @@ class _Layout:
         size, count = self._model.head_size, parameter.shape[0]
         heads = self._model.num_attention_heads // self._model.key_value_heads
         group, first = divmod(self._tensor.part * count, (heads + 2) * size)
-        for letter, start, length in (
-            ("q", 0, heads * size),
-            ("k", heads * size, size),
-            ("v", (heads + 1) * size, size),
-        ):
+        places = ((0, heads * size), (heads * size, size), ((heads + 1) * size, size))
+        for name, (start, length) in zip(self._names.attention_inputs, places, strict=True):
             low, high = max(start, first), min(start + length, first + count)
             if low < high:
                 begin = group * length + low - start
                 view = parameter.data[low - first : high - first]
-                yield self._projection(f"{block}.self_attn.{letter}_proj", slice(begin, begin + high - low), view, kind)
+                yield self._projection(f"{block}.{name}", slice(begin, begin + high - low), view, kind)
 
     def _projection(self, name: str, rows: slice, view: torch.Tensor, kind: str) -> Piece:
         """Output features of a matrix or bias: rows, or in GPT-2 (``Conv1D``) columns."""
         if kind == "bias":
             return Piece(f"{name}.bias", (rows,), view)
         inputs = slice(0, view.shape[-1])
-        if self._model.family == "gpt":
+        if self._transposed:
             return Piece(f"{name}.weight", (inputs, rows), view.movedim(-1, 0))
         return Piece(f"{name}.weight", (rows, inputs), view)
 
     def _mlp_input(self, block: str, kind: str, parameter: torch.Tensor) -> Iterator[Piece]:
         """Gate above up within each rank's rows; GPT-2 has no gate."""
-        data, names = parameter.data, ("mlp.c_fc",) if self._model.family == "gpt" else ("mlp.gate_proj", "mlp.up_proj")
+        data, names = parameter.data, self._names.mlp_inputs
         share = data.shape[0] // len(names)
         rows = self._tensor.of(share * self._tensor.parts)
         for name, view in zip(names, torch.split(data, share), strict=True):
@@ -230,12 +208,12 @@ class _Layout:
         owner, _, kind = inner.rpartition(".")
         if kind.startswith("layer_norm_"):  # Transformer Engine keeps a norm with the matrix that follows it.
             owner, kind = _FUSED_NORMS[owner], kind.removeprefix("layer_norm_")
-        name = f"{block}.{self._names[owner]}.{kind}"
+        name = f"{block}.{self._names.modules[owner]}.{kind}"
         if owner not in ("self_attention.linear_proj", "mlp.linear_fc2") or kind != "weight":
             yield _whole(name, parameter)
             return
         data, columns = parameter.data, self._tensor.of(parameter.shape[1] * self._tensor.parts)
-        if self._model.family == "gpt":
+        if self._transposed:
             yield Piece(name, (columns, slice(0, data.shape[0])), data.t())
         else:
             yield Piece(name, (slice(0, data.shape[0]), columns), data)

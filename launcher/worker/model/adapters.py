@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from launcher import families
 from launcher.spec import RunSpec
 from launcher.worker.errors import TrainingError
 from launcher.worker.model import initial
@@ -29,7 +30,7 @@ def settings(spec: RunSpec) -> Any:
         target_modules=sorted(adapter.targets),
         task_type="CAUSAL_LM",
         base_model_name_or_path=spec.model.weights,
-        fan_in_fan_out=spec.model.family == "gpt",  # GPT-2 keeps its weights transposed (Conv1D).
+        fan_in_fan_out=families.of(spec.model).traits.transposed,
     )
 
 

@@ -15,6 +15,7 @@ from torch import nn
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from launcher import families
 from launcher.spec import ModelSpec
 
 CAUSAL_SDPA = "causal_sdpa"
@@ -31,54 +32,10 @@ ALL_ATTENTION_FUNCTIONS.register(CAUSAL_SDPA, sdpa_attention_forward)
 
 def config(model: ModelSpec) -> Any:
     """The ``transformers`` configuration of a model that ``launcher.backends.fsdp.check`` has let through."""
-    if model.family == "gpt":
-        return _gpt2(model)
-    common = {
-        "vocab_size": model.vocab_size,
-        "hidden_size": model.hidden_size,
-        "intermediate_size": model.moe_intermediate_size or model.intermediate_size,
-        "num_hidden_layers": model.num_hidden_layers,
-        "num_attention_heads": model.num_attention_heads,
-        "num_key_value_heads": model.key_value_heads,
-        "head_dim": model.head_size,
-        "hidden_act": model.hidden_act,
-        "max_position_embeddings": model.max_position_embeddings,
-        "initializer_range": model.initializer_range,
-        "rms_norm_eps": model.norm_epsilon,
-        "tie_word_embeddings": model.tie_word_embeddings,
-        "rope_parameters": {"rope_type": "default", "rope_theta": model.rope_theta},
-        "bos_token_id": None,
-        "eos_token_id": None,
-        "pad_token_id": None,
-    }
-    if model.num_experts:
-        experts = {"num_local_experts": model.num_experts, "num_experts_per_tok": model.num_experts_per_tok}
-        return transformers.MixtralConfig(**common, **experts, sliding_window=None)
-    if model.qk_norm:
-        return transformers.Qwen3Config(**common, attention_bias=model.attention_bias)
-    if model.attention_bias:  # Qwen2 has biases on query, key and value and none on the output; Llama has all four.
-        return transformers.Qwen2Config(**common)
-    return transformers.LlamaConfig(**common, mlp_bias=model.mlp_bias)
-
-
-def _gpt2(model: ModelSpec) -> Any:
-    return transformers.GPT2Config(
-        vocab_size=model.vocab_size,
-        n_positions=model.max_position_embeddings,
-        n_embd=model.hidden_size,
-        n_layer=model.num_hidden_layers,
-        n_head=model.num_attention_heads,
-        n_inner=model.intermediate_size,
-        activation_function=model.hidden_act,
-        resid_pdrop=model.dropout,
-        embd_pdrop=model.dropout,
-        attn_pdrop=model.dropout,
-        layer_norm_epsilon=model.norm_epsilon,
-        initializer_range=model.initializer_range,
-        tie_word_embeddings=model.tie_word_embeddings,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
+    found = families.of(model).transformers_config(model)
+    if found is None:
+        raise AssertionError(f"check has let the family {model.family} through, which names no class")
+    return getattr(transformers, found.name)(**found.settings)
 
 
 def network(model: ModelSpec, dtype: torch.dtype, attention: Callable[..., Any] | None = None) -> Any:

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from launcher import cli
-from launcher.backends import _validator
-from launcher.backends._validator import Judgement
+from launcher.backends import Judgement, _validator
 from launcher.backends.megatron import installed
 from launcher.backends.megatron.native import explained
 from launcher.errors import ConfigError

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 from benchmarks.memory.frameworks.nanotron.device_memory import BLOCK_LAUNCHES, LAUNCHES
 from launcher.memory import device
+from launcher.memory.estimate import Backend
 from launcher.memory.moments import ALWAYS, TRAINING, UNTIL_FIRST_GRADIENTS, Moment, Moments
 from launcher.memory.terms import MemoryTerm, Value, term
 from launcher.rank.engine import EngineTraits
@@ -32,8 +34,10 @@ PAIR_BYTES = 544 * 10**6
 _GRADIENT = "nanotron optim/gradient_accumulator.py, FP32GradientAccumulator"
 
 
-class Nanotron:
+class Nanotron(Backend):
     """bf16 parameters, fp32 accumulation in one permanent buffer, a vocabulary-parallel loss, fused kernels."""
+
+    framework: ClassVar[str] = "Nanotron"
 
     def dtypes(self, spec: RunSpec) -> Dtypes:
         """One format for all runs."""

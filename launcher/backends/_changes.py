@@ -1,0 +1,74 @@
+"""Changes worth trying that several engines share; each backend says which of them are its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from launcher.spec import ParallelSpec, RunSpec
+from launcher.spec.change import Change, same_batch, set_to
+
+_NODE = 8
+"""GPUs of the usual node."""
+
+_FEWEST_TOKENS = 4096
+"""Tokens of a sequence that a rank keeps at least: with fewer, messages take longer than the attention they hide in."""
+
+SHARDED = {
+    1: "no more traffic than data parallelism has",
+    2: "no more traffic than data parallelism has",
+    3: "half as much traffic again as data parallelism has",
+}
+"""ZeRO sends 2 P elements a step at the stages 1 and 2, and 3 P at 3 (arXiv:1910.02054, section 7)."""
+
+_SEQUENCE = {
+    "context": "keys and values sent round the ranks in each layer",
+    "ulysses": "four all-to-alls a layer, each way",
+}
+
+
+def is_preset(spec: RunSpec, name: str, *, shard: bool, stage: int) -> bool:
+    """Whether the parallel group is as the preset ``parallel=<name>`` leaves it: no degree refined."""
+    preset = ParallelSpec(
+        name=name,
+        tensor=1,
+        pipeline=1,
+        virtual_pipeline=1,
+        first_stage_layers=None,
+        last_stage_layers=None,
+        context=1,
+        expert=1,
+        expert_tensor=None,
+        sequence=False,
+        ulysses=1,
+        replicate=1,
+        schedule="1f1b",
+        shard=shard,
+    )
+    return spec.parallel == preset and spec.zero.stage == stage
+
+
+def higher_stages(spec: RunSpec) -> Iterator[Change]:
+    """The next stages of ZeRO, by their key."""
+    for larger in range(spec.zero.stage + 1, 4):
+        yield set_to(spec, SHARDED[larger], {"zero.stage": larger})
+
+
+def tensor_ranks(spec: RunSpec, **also: object) -> Iterator[Change]:
+    """Each layer split over more GPUs of a node.
+
+    Args:
+        spec: The run.
+        also: Further keys of the group ``parallel`` to set.
+    """
+    degree, settings = spec.parallel.tensor, {f"parallel.{key}": value for key, value in also.items()}
+    while (degree := degree * 2) <= min(_NODE, spec.cluster.gpus_per_node):
+        change = set_to(spec, "", {"parallel.tensor": degree, **settings})
+        yield same_batch(spec, change, "two all-reduces a layer, each way")
+
+
+def sequence_ranks(spec: RunSpec, axis: Literal["context", "ulysses"]) -> Iterator[Change]:
+    """Each sequence split over more ranks, as long as every one keeps a good many of its tokens."""
+    degree = getattr(spec.parallel, axis)
+    while (degree := degree * 2) <= min(spec.gpus, spec.sequence_length // _FEWEST_TOKENS):
+        yield same_batch(spec, set_to(spec, "", {f"parallel.{axis}": degree}), _SEQUENCE[axis])

@@ -1,0 +1,78 @@
+"""What is known of DeepSpeed whatever the run, and the changes worth trying with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from launcher import extras
+from launcher.backends import Profile
+from launcher.backends._changes import SHARDED, higher_stages, is_preset, sequence_ranks, tensor_ranks
+from launcher.spec import RunSpec
+from launcher.spec.change import Change, EngineChange, set_to
+
+_SMALLER_BUCKET = 50_000_000
+"""Elements: a tenth of DeepSpeed's default."""
+
+_SETTINGS = (
+    "zero.reduce_bucket_size",
+    "zero.allgather_bucket_size",
+    "zero.overlap_comm",
+    "zero.prefetch_bucket_size",
+    "zero.max_live_parameters",
+    "zero.max_reuse_distance",
+    "zero.param_persistence_threshold",
+    "zero.sub_group_size",
+    "zero.hpz",
+    "zero.gather_16bit_weights_on_save",
+)
+
+profile = Profile(
+    packages=("torch", "transformers", "deepspeed"),
+    install=extras.install("deepspeed"),
+    settings=dict.fromkeys(_SETTINGS, "parallel=zero3"),
+    shards_instead=("zero.stage=1", "zero.stage=3"),
+    told_by_preset=True,
+)
+
+framework = "deepspeed"
+
+
+def runs_on(spec: RunSpec) -> str | None:
+    """An engine of its own."""
+    return None
+
+
+def fullest_rank(spec: RunSpec) -> int:
+    """With ZeRO 2 the last: its partition is of the model's end, whose gradients exist while most activations do."""
+    return spec.gpus - 1 if spec.zero.stage == 2 else 0
+
+
+def changes(spec: RunSpec, kind: EngineChange) -> Iterator[Change]:
+    """Smaller buckets, higher stages of ZeRO, AutoTP and Ulysses."""
+    if kind == "buffers":
+        yield from _smaller_buckets(spec)
+    elif kind == "sharding":
+        yield from _stages(spec)
+    elif kind == "tensor":
+        yield from tensor_ranks(spec)
+    else:
+        yield from sequence_ranks(spec, "ulysses")
+
+
+def _smaller_buckets(spec: RunSpec) -> Iterator[Change]:
+    if spec.zero.reduce_bucket_size > _SMALLER_BUCKET:
+        settings: dict[str, object] = {"zero.reduce_bucket_size": _SMALLER_BUCKET}
+        if spec.zero.stage == 3:
+            settings["zero.max_reuse_distance"] = _SMALLER_BUCKET
+            settings["zero.max_live_parameters"] = _SMALLER_BUCKET
+        yield set_to(spec, "more and smaller collectives", settings)
+
+
+def _stages(spec: RunSpec) -> Iterator[Change]:
+    stage = spec.zero.stage
+    if not is_preset(spec, f"zero{stage}", shard=False, stage=stage):
+        yield from higher_stages(spec)
+        return
+    for larger in range(stage + 1, 4):
+        settings: dict[str, object] = {"parallel.name": f"zero{larger}", "zero.stage": larger}
+        yield set_to(spec, SHARDED[larger], settings, (f"parallel=zero{larger}",))

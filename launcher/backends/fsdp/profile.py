@@ -1,0 +1,59 @@
+"""What is known of FSDP2 and DDP whatever the run, and the changes worth trying with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from launcher import extras
+from launcher.backends import Profile
+from launcher.backends._changes import SHARDED, is_preset, sequence_ranks, tensor_ranks
+from launcher.spec import RunSpec
+from launcher.spec.change import Change, EngineChange, set_to
+
+profile = Profile(
+    packages=("torch", "transformers"),
+    install=extras.install("fsdp"),
+    settings={
+        "parallel.shard": "parallel=fsdp",
+        "backend.reshard_after_forward": "parallel=fsdp",
+        "backend.micro_step_sync": "parallel=fsdp",
+        "backend.bucket_view": "parallel=ddp",
+        "backend.bucket_cap_mb": "parallel=ddp",
+    },
+    shards_instead=("parallel=fsdp",),
+    told_by_preset=True,
+)
+
+framework = "fsdp"
+
+
+def runs_on(spec: RunSpec) -> str | None:
+    """FSDP2 where it shards, as torchtitan does."""
+    return "FSDP2" if spec.parallel.shard else None
+
+
+def fullest_rank(spec: RunSpec) -> int:
+    """All of them are alike."""
+    return 0
+
+
+def changes(spec: RunSpec, kind: EngineChange) -> Iterator[Change]:
+    """FSDP2 in place of DDP, tensor and context parallelism."""
+    if kind == "sharding":
+        yield from _sharded(spec)
+    elif kind == "tensor":
+        yield from tensor_ranks(spec)
+    elif kind == "sequence":
+        yield from sequence_ranks(spec, "context")
+
+
+def _sharded(spec: RunSpec) -> Iterator[Change]:
+    if spec.parallel.shard:
+        if spec.zero.stage < 3 and spec.backend.reshard_after_forward is None:
+            yield set_to(spec, "a second gather of the parameters, for backward", {"zero.stage": 3})
+        return
+    settings: dict[str, object] = {"parallel.shard": True, "zero.stage": 3}
+    if is_preset(spec, "ddp", shard=False, stage=0):
+        yield set_to(spec, SHARDED[3], {"parallel.name": "fsdp", **settings}, ("parallel=fsdp",))
+    else:
+        yield set_to(spec, SHARDED[3], settings)

@@ -1,0 +1,42 @@
+"""What is known of Megatron-LM whatever the run, and the changes worth trying with it.
+
+Which packages a run needs depends on the run: ``installed`` beside this file says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from launcher import extras
+from launcher.backends import Profile
+from launcher.backends._changes import higher_stages, sequence_ranks, tensor_ranks
+from launcher.spec import RunSpec
+from launcher.spec.change import Change, EngineChange
+
+profile = Profile(
+    install=extras.install("megatron"),
+    settings={"backend.path": "backend=megatron"},
+    shards_instead=("zero.stage=1",),
+)
+
+framework = "megatron"
+
+
+def runs_on(spec: RunSpec) -> str | None:
+    """An engine of its own."""
+    return None
+
+
+def fullest_rank(spec: RunSpec) -> int:
+    """The first; Megatron-LM's runs are not traced."""
+    return 0
+
+
+def changes(spec: RunSpec, kind: EngineChange) -> Iterator[Change]:
+    """Higher stages, tensor parallelism with its sequence parallelism, context parallelism."""
+    if kind == "sharding":
+        yield from higher_stages(spec)
+    elif kind == "tensor":
+        yield from tensor_ranks(spec, sequence=True)
+    elif kind == "sequence":
+        yield from sequence_ranks(spec, "context")
