@@ -18,20 +18,21 @@ TOLERANCE = 2e-5
 STEPS = "train.steps=10"
 EVALUATED = ("train.eval_every=5", "train.eval_steps=1")
 SAVED = "save.load={folder}/{run}/checkpoints/step-{step:08d}"
+LORA = ("adapter=lora", "optimizer.lr=1e-2")
 UNGROUPED_GPT = (*GPT, "model.num_key_value_heads=4")
 
 ONE_RANK = {
     "single": ("parallel=ddp",),
     "evaluated": ("parallel=ddp", *EVALUATED),
     "gpt": ("parallel=ddp", *UNGROUPED_GPT),
-    "lora": ("parallel=ddp", "adapter=lora"),
+    "lora": ("parallel=ddp", *LORA),
 }
 
 SHARED = ("parallel=fsdp_cp", "train.micro_batch_size=8")
 TWO_RANKS = {
     "single": (*SHARED, "checkpointing=selective", "train.loss=chunked", "train.loss_chunk=50"),
     "gpt": ("parallel=ddp", "parallel.context=2", "train.micro_batch_size=4", "checkpointing=full", *UNGROUPED_GPT),
-    "lora": (*SHARED, "adapter=lora"),
+    "lora": (*SHARED, *LORA),
     "evaluated": (*SHARED, *EVALUATED, "save.every=5"),
     "evaluated_left": ("parallel=fsdp", *EVALUATED, "save.every=8", SAVED),
     "evaluated_entered": (*SHARED, *EVALUATED, SAVED),
