@@ -6,8 +6,13 @@ PYTHON := $(shell for p in python3.12 python3.13 python3.14 python3 $$HOME/.pyen
 	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null && echo $$p && break; done)
 SOURCES := launcher tests benchmarks slurm
 export HYDRA_FULL_ERROR =
+# Bytecode is kept even where the environment says otherwise: to compile torch anew takes longer than many a test, and
+# the tests start some three hundred processes that import it.
+export PYTHONDONTWRITEBYTECODE =
 # A file's tests share what they have trained, so a file stays on one worker; two are what two cores take.
-PYTEST_ARGS ?= -n 2 --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --durations 20
+# `make test ARGS="-k word"` runs a part.
+ARGS ?=
 
 .PHONY: demo test lint bench slurm-demo lock clean
 
@@ -15,11 +20,11 @@ demo: $(VENV)/.built-demo ## build the environment and train a small model on th
 	$(BIN)/launch model=tiny parallel=fsdp precision=bf16
 
 # Slurm's clocks (time limits, margins) go on while other tests have the processors, so its tests come by themselves;
-# they wait more than they compute, so three workers share them.
+# they wait more than they compute, so each of the five long files has a worker.
 # Status 5 is pytest's for a selection that leaves nothing.
-test: $(VENV)/.built-test ## build what the tests need and run them all
-	$(BIN)/python -m pytest $(PYTEST_ARGS) --ignore=tests/slurm || test $$? = 5
-	$(BIN)/python -m pytest $(subst -n 2,-n 3,$(PYTEST_ARGS)) tests/slurm || test $$? = 5
+test: $(VENV)/.built-test ## build what the tests need and run them all, or a part: make test ARGS="-k word"
+	$(PYTEST) -n 2 --ignore=tests/slurm $(ARGS) || test $$? = 5
+	$(PYTEST) -n 5 tests/slurm $(ARGS) || test $$? = 5
 
 lint: $(VENV)/.built-test
 	$(BIN)/ruff format --check $(SOURCES)

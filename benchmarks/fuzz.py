@@ -3,7 +3,7 @@
     python -m benchmarks.fuzz [--cases 20000] [--first N] [--seed N] [--minutes M] [--keep]
 
 Every answer must be an exit status of docs/contract.md within 2 s, with no traceback, no file written, and no value of
-the input in generated shell text unless it is quoted. ``tests/commands/test_fuzz.py`` runs the first few hundred.
+the input in generated shell text unless it is quoted. ``tests/commands/test_fuzz.py`` runs the first hundred.
 """
 
 from __future__ import annotations

@@ -30,17 +30,65 @@ settings.register_profile("fixed", derandomize=True)
 settings.load_profile("default" if os.environ.get("LAUNCH_EXPLORE") else "fixed")
 
 
-@pytest.fixture(scope="module")
-def slurm_cluster() -> Iterator[dev_cluster.Cluster]:
-    """A real Slurm with accounting, of one file's own: what one test does to a node must not end another file's job.
+_CLUSTERS = "LAUNCH_TEST_CLUSTERS"
+"""The variable by which pytest's workers, processes of their own, know the folder of the clusters."""
 
-    It ends by itself an hour after it began, should nobody be left to stop it.
-    """
-    folder = Path(tempfile.mkdtemp(prefix="launch-slurm-"))  # Short: the paths of its sockets are limited.
-    cluster = dev_cluster.start(folder / "c", accounting=True)
-    yield cluster
-    cluster.stop()
+_LONGEST = (
+    "worker/deepspeed/test_same_maths",
+    "worker/megatron/test_same_maths",
+    "worker/trace",
+    "worker/fsdp/test_pipeline",
+    "commands/test_run",
+    "commands/test_run_megatron",
+    "worker",
+    "commands/test_recipe_lock",
+    "preflight/test_traced",
+    "benchmarks/test_gpu",
+    "sweeping",
+    "backends",
+    "slurm/test_runs",
+    "slurm/test_outages",
+    "slurm/test_preemption",
+    "slurm/test_training",
+    "slurm/test_faults",
+)
+"""Folders and files whose tests come first: a long file that comes last would run alone."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start with what takes longest."""
+    items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    place = item.path.relative_to(Path(__file__).parent).with_suffix("")
+    names = {place.as_posix(), *(parent.as_posix() for parent in place.parents)}
+    return next((turn for turn, name in enumerate(_LONGEST) if name in names), len(_LONGEST))
+
+
+def pytest_configure() -> None:
+    """Let the first process of a run own the folder of the clusters."""
+    if _CLUSTERS not in os.environ:
+        os.environ[_CLUSTERS] = tempfile.mkdtemp(prefix="launch-slurm-")  # Short: the paths of sockets are limited.
+        atexit.register(_stop_clusters, Path(os.environ[_CLUSTERS]))
+
+
+def _stop_clusters(folder: Path) -> None:
+    for each in folder.iterdir():
+        if each.is_dir():
+            dev_cluster.Cluster(layout=dev_cluster.Layout(folder=each)).stop()
     shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def slurm_cluster(request: pytest.FixtureRequest) -> dev_cluster.Cluster:
+    """A real Slurm with accounting, which pytest's workers share.
+
+    What a test does to a node must not end another's job, so a file that disturbs nodes names a cluster of its own in
+    ``CLUSTER``. All end with the run, and by themselves an hour after they began, should nobody be left to stop them.
+    """
+    name = getattr(request.module, "CLUSTER", "shared")
+    return dev_cluster.start(Path(os.environ[_CLUSTERS]) / name, accounting=True)
 
 
 @pytest.fixture

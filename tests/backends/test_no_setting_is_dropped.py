@@ -18,7 +18,7 @@ from launcher.rules.dependencies import REFUSED, WARNED
 from launcher.spec import RunSpec, edit
 from launcher.spec.parse import known_keys, parse, to_dict
 from launcher.submission.submit import sbatch_text
-from tests.support.helpers import make_spec
+from tests.support.helpers import composed_once
 from tests.support.settings_read import keys_read_by
 
 PLANNING_ONLY = frozenset({
@@ -116,7 +116,7 @@ OTHER: dict[str, tuple[object, ...]] = {
 
 @cache
 def _read(backend: str) -> frozenset[str]:
-    argv = plan.translate(make_spec(PRESETS[backend][0]), python="python").argv
+    argv = plan.translate(composed_once(PRESETS[backend][0]), python="python").argv
     entry = argv[argv.index("--") + 1]
     return keys_read_by(f"{entry}.__main__", backend)
 
@@ -140,7 +140,7 @@ def _others(spec: RunSpec, path: str) -> Iterator[object]:
 
 def _words(path: str) -> tuple[object, ...]:
     group, _, key = path.partition(".")
-    kind = get_type_hints(type(getattr(make_spec(), group)), include_extras=True).get(
+    kind = get_type_hints(type(getattr(composed_once(), group)), include_extras=True).get(
         {"async": "asynchronous"}.get(key, key)
     )
     found: list[object] = []
@@ -184,7 +184,7 @@ def _job(spec: RunSpec) -> tuple[object, ...]:
 def test_a_setting_changes_the_job_or_is_refused(backend: str, path: str) -> None:
     heard = []
     for preset in PRESETS[backend]:
-        base = make_spec(preset, *CONTEXT.get(path, ()))
+        base = composed_once(preset, *CONTEXT.get(path, ()))
         heard.append(bool(assess.errors(base)) or _is_heard(backend, path.replace("async", "asynchronous"), base))
     assert all(heard), f"{path} is dropped in silence by backend={backend}"
 

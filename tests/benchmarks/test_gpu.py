@@ -19,7 +19,7 @@ from launcher.config.request import request
 from launcher.machine import Gpu, Machine, facts
 from launcher.preflight import assess
 from launcher.worker.loop import MEASURED_STEPS
-from tests.support import ranks
+from tests.support import ranks, train_many
 from tests.support.helpers import CPU_HOST
 
 GPU_HOST = Machine(
@@ -79,7 +79,8 @@ def test_rank_0_of_a_world_without_peers_holds_what_is_predicted(preset: str, tm
     words = Point(name=preset, world=4, overrides=(*TINY, f"parallel={preset}")).words
     spec = request(words, facts=CPU_HOST, catalog=Catalog(folder=Path.cwd())).require()
     variables = prepared(spec, tmp_path)
-    ranks.run(measure, [str(tmp_path)], count=1, environment=variables, log=tmp_path / "log")
+    imports = train_many.IMPORTS[spec.backend.name]
+    ranks.run(measure, [str(tmp_path)], imports=imports, count=1, environment=variables, log=tmp_path / "log")
     measured = json.loads((tmp_path / "measured.json").read_text())
     is_as_predicted(predicted(assess.estimated(spec), 4), measured)
 

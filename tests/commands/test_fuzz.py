@@ -1,4 +1,4 @@
-"""Input that nobody should type: the first few hundred cases of ``python -m benchmarks.fuzz``."""
+"""Input that nobody should type: the first hundred cases of ``python -m benchmarks.fuzz``."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from launcher.spec.parse import kinds
 
 
 def test_generated_command_lines_and_recipes_are_answered_and_do_no_harm() -> None:
-    command = [sys.executable, "-m", "benchmarks.fuzz", "--cases", "300"]
+    command = [sys.executable, "-m", "benchmarks.fuzz", "--cases", "100"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.startswith("300 cases, 0 faults")
+    assert done.stdout.startswith("100 cases, 0 faults")
 
 
 def test_the_same_seed_gives_the_same_cases() -> None:

@@ -77,34 +77,31 @@ def assert_ranks_gone(run: Path) -> None:
     assert not any(map(state.alive, pids))
 
 
-def test_a_script_runs_under_the_same_check_and_record(folder: Path) -> None:
+def test_show_prints_what_run_starts_and_a_script_runs_under_the_same_check_and_record(folder: Path) -> None:
+    shown = document(launch(folder, "show", "--json", *script("a")))
     done = launch(folder, "--json", *script("a"))
     assert done.returncode == 0, done.stderr
-    run = folder / "runs" / "a"
+    directory = folder / "runs" / "a"
+    job = json.loads((directory / "job.json").read_text())
+    assert shown["argv"] == job["argv"]
+    assert shown["environment"] == job["environment"]
+    assert "{run}" not in json.dumps(shown)
+    assert "{run}/logs/ranks" in launch(folder, "show", "model=tiny").stdout
     content = document(done)
     assert content["run"] == {
         "id": "a",
-        "directory": str(run),
+        "directory": str(directory),
         "state": "finished",
         "job_id": content["run"]["job_id"],
     }
     assert content["check"]["verdict"] == "fits"
     expected = {"spec.json", "plan.json", "job.json", "run.lock.yaml", "logs", "checkpoints", "state.json"}
-    assert expected <= {path.name for path in run.iterdir()}
-    outputs = [path.read_text() for path in run.glob("logs/ranks/*/attempt_0/*/stdout.log")]
+    assert expected <= {path.name for path in directory.iterdir()}
+    outputs = [path.read_text() for path in directory.glob("logs/ranks/*/attempt_0/*/stdout.log")]
     assert sorted(outputs) == ["rank 0 of 2 starts at 5\n", "rank 1 of 2 starts at 5\n"]
-    assert json.loads((run / "plan.json").read_text())["overrides"] == ["model=tiny", "script=train.py", "run.name=a"]
+    overrides = json.loads((directory / "plan.json").read_text())["overrides"]
+    assert overrides == ["model=tiny", "script=train.py", "run.name=a"]
     assert launch(folder, "status").stdout.splitlines()[1].split()[:2] == ["a", "finished"]
-
-
-def test_show_prints_what_run_starts(folder: Path) -> None:
-    shown = document(launch(folder, "show", "--json", *script("b")))
-    assert launch(folder, *script("b")).returncode == 0
-    job = json.loads((folder / "runs" / "b" / "job.json").read_text())
-    assert shown["argv"] == job["argv"]
-    assert shown["environment"] == job["environment"]
-    assert "{run}" not in json.dumps(shown)
-    assert "{run}/logs/ranks" in launch(folder, "show", "model=tiny").stdout
 
 
 def test_a_failing_job_ends_with_its_own_last_error(folder: Path) -> None:

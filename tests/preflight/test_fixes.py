@@ -8,7 +8,7 @@ from launcher.preflight import assess, fixes
 from launcher.preflight.changes import NEIGHBOURS, Neighbour
 from launcher.preflight.verdict import Verdict, VerdictName
 from launcher.spec import RunSpec
-from tests.support.helpers import make_spec
+from tests.support.helpers import composed_once, make_spec
 from tests.support.rule_cases import NODE
 
 STARTS = (
@@ -34,7 +34,7 @@ STARTS = (
 
 @pytest.mark.parametrize("neighbour", NEIGHBOURS, ids=lambda neighbour: neighbour.__name__)
 def test_pasting_the_overrides_gives_the_run_that_was_judged(neighbour: Neighbour) -> None:
-    changes = [(start, change) for start in STARTS for change in neighbour(make_spec(*start))]
+    changes = [(start, change) for start in STARTS for change in neighbour(composed_once(*start))]
     assert changes
     for start, change in changes:
         pasted = make_spec(*start, *change.overrides)
@@ -45,7 +45,7 @@ def test_pasting_the_overrides_gives_the_run_that_was_judged(neighbour: Neighbou
 
 def test_no_neighbour_is_the_run_itself() -> None:
     for start in STARTS:
-        spec = make_spec(*start)
+        spec = composed_once(*start)
         changes = [change for neighbour in NEIGHBOURS for change in neighbour(spec)]
         assert len(changes) > 3
         assert all(change.spec != spec for change in changes)

@@ -17,6 +17,8 @@ from slurm.dev_cluster import packages
 from slurm.dev_cluster.__main__ import main
 from tests.support.helpers import ROOT
 
+CLUSTER = "preemption"
+
 
 def children_of(folder: Path) -> list[int]:
     """Processes whose environment names the cluster."""

@@ -13,6 +13,8 @@ from launcher.rundir import state, status
 from slurm.dev_cluster import Cluster
 from tests.support.slurm_runs import SLURM, ended, launch, lines, processes, restarts, submit, submitted, succeeds, wait
 
+CLUSTER = "outages"
+
 
 def test_a_node_that_goes_down_costs_no_more_than_its_attempt(cluster: Cluster) -> None:
     run = submit("node", "cluster.gpus_per_node=1", "--", "--steps", "30")

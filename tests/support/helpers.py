@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+from functools import cache
 from pathlib import Path
 
 from launcher.config.catalog import Catalog
@@ -29,6 +30,12 @@ def ask(*overrides: str, folder: Path | None = None) -> Request:
 def make_spec(*overrides: str, folder: Path | None = None) -> RunSpec:
     """The specification of a command line; errors are raised. No rules are checked."""
     return ask(*overrides, folder=folder).require()
+
+
+@cache
+def composed_once(*overrides: str) -> RunSpec:
+    """As :func:`make_spec` in the checkout, for tests that ask for the same few runs again and again."""
+    return make_spec(*overrides, folder=ROOT)
 
 
 def assert_golden(name: str, text: str) -> None:

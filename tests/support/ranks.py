@@ -1,33 +1,60 @@
-"""The ranks of a job, forked from a process that has imported the frameworks: that takes longer than to train a little.
+"""The ranks of a job, forked from an agent that has imported the frameworks: that takes longer than to train a little.
 
-What torchrun does is the matter of the tests of whole runs.
+Each of pytest's workers has one agent for each framework, itself forked from a process that has imported what all of
+them need. What torchrun does is the matter of the tests of whole runs.
 """
 
 from __future__ import annotations
 
-import functools
+import atexit
+import gc
 import multiprocessing
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from multiprocessing import connection, forkserver
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 _UNTOUCHED = dict(os.environ)
-_FORKED = multiprocessing.get_context("forkserver")
-_FORKED.set_forkserver_preload(["launcher.worker.fsdp.engine"])
+_FROM_SERVER = multiprocessing.get_context("forkserver")
+_FROM_SERVER.set_forkserver_preload(["launcher.worker.fsdp.engine"])
+_FROM_AGENT = multiprocessing.get_context("fork")
 
 _TIMEOUT_S = 480
+_READ_BY_IMPORTS = ("CXX", "DS_ACCELERATOR", "OMP_NUM_THREADS")
+"""Variables that modules read as they are imported (TorchInductor its compiler): other values need another agent."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    program: Callable[..., None]
+    arguments: Sequence[str]
+    count: int
+    environment: Mapping[str, str]
+    log: Path
+
+
+_agents: dict[tuple[object, ...], Connection] = {}
 
 
 def run(
-    program: Callable[..., None], arguments: Sequence[str], *, count: int, environment: Mapping[str, str], log: Path
+    program: Callable[..., None],
+    arguments: Sequence[str],
+    *,
+    imports: Callable[[], None],
+    count: int,
+    environment: Mapping[str, str],
+    log: Path,
 ) -> None:
     """Call a program in every rank, until all have come to its end.
 
     Args:
         program: A function of a module.
         arguments: Its arguments.
+        imports: A function of a module that imports what every rank needs.
         count: CPU processes.
         environment: All variables but those of a rank's place.
         log: What the ranks print.
@@ -35,32 +62,63 @@ def run(
     Raises:
         AssertionError: A rank failed, or a rank is not done in time; the others are ended.
     """
-    _start()
-    places = [{**environment, **_place(rank, count)} for rank in range(count)]
-    ranks = [_FORKED.Process(target=_rank, args=(program, arguments, place, log)) for place in places]
+    read = {name: environment[name] for name in _READ_BY_IMPORTS if name in environment}
+    key = (imports, *read.items())
+    agent = _agents.pop(key, None) or _start(imports, read)  # One that is interrupted here is not asked again.
+    agent.send(_Job(program, arguments, count, environment, log))
+    codes = agent.recv()
+    _agents[key] = agent
+    said = log.read_text()[-4000:]
+    assert codes is not None, f"not done in {_TIMEOUT_S} s: {said}"
+    assert codes == [0] * count, f"the ranks ended with {codes}: {said}"
+
+
+def _start(imports: Callable[[], None], environment: Mapping[str, str]) -> Connection:
+    """Start an agent, from a server without what the test that comes first has set: every later rank inherits it."""
+    with mock.patch.dict(os.environ, _UNTOUCHED, clear=True):
+        forkserver.ensure_running()
+    ours, theirs = _FROM_SERVER.Pipe()
+    _FROM_SERVER.Process(target=_serve, args=(imports, environment, theirs)).start()
+    theirs.close()
+    atexit.register(ours.close)  # The agent ends with it; Python waits for its processes later than for this.
+    return ours
+
+
+def _serve(imports: Callable[[], None], environment: Mapping[str, str], jobs: Connection) -> None:
+    """Run jobs until nobody has any more."""
+    from launcher.worker import process  # It imports torch, which the test's own process does not need.
+
+    process.die_with_agent()
+    os.environ.update(environment)
+    imports()
+    gc.collect()
+    gc.freeze()  # DeepSpeed and both engines' accounts of memory look through all objects, of which these are most.
+    while True:
+        try:
+            job: _Job = jobs.recv()
+        except EOFError:
+            return
+        jobs.send(_codes(job))
+
+
+def _codes(job: _Job) -> list[int | None] | None:
+    """The exit status of every rank once all are done or one has failed; None where they take too long."""
+    ranks: list[Any] = [_FROM_AGENT.Process(target=_rank, args=(job, rank)) for rank in range(job.count)]
     for rank in ranks:
         rank.start()
-    working = [rank.sentinel for rank in ranks]
+    working = {rank.sentinel: rank for rank in ranks}
     try:
         while working and not any(rank.exitcode for rank in ranks):
-            ended = connection.wait(working, _TIMEOUT_S)
-            assert ended, f"not done in {_TIMEOUT_S} s: {log.read_text()[-4000:]}"
-            working = [each for each in working if each not in ended]
-        assert [rank.exitcode for rank in ranks] == [0] * count, log.read_text()[-4000:]
+            ended = connection.wait(list(working), _TIMEOUT_S)
+            if not ended:
+                return None
+            for sentinel in ended:
+                working.pop(sentinel).join()
+        return [rank.exitcode for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
             rank.join()
-
-
-@functools.cache
-def _start() -> None:
-    """Start the process that ranks are forked from, without what the test that comes first has set.
-
-    Modules read variables as they are imported (TorchInductor its compiler), and every later rank would inherit it.
-    """
-    with mock.patch.dict(os.environ, _UNTOUCHED, clear=True):
-        forkserver.ensure_running()
 
 
 def _place(rank: int, count: int) -> dict[str, str]:
@@ -69,14 +127,15 @@ def _place(rank: int, count: int) -> dict[str, str]:
     return {"MASTER_ADDR": "127.0.0.1", **{name: str(value) for name, value in places.items()}}
 
 
-def _rank(program: Callable[..., None], arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
-    from launcher.worker import process  # It imports torch, which the test's own process does not need.
+def _rank(job: _Job, rank: int) -> None:
+    from launcher.worker import process
 
     process.die_with_agent()
-    printed = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    printed = os.open(job.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(printed, 1)
     os.dup2(printed, 2)
     os.environ.clear()
-    os.environ.update(environment)
-    program(*arguments)
+    os.environ.update(job.environment)
+    os.environ.update(_place(rank, job.count))
+    job.program(*job.arguments)
     process.leave()

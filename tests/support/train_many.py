@@ -16,11 +16,37 @@ from launcher.preflight import plan
 from launcher.spec.parse import parse
 
 
-def main(worker: str, *places: str) -> None:
+def with_fsdp() -> None:
+    """Import what a rank of FSDP or DDP needs."""
+    importlib.import_module("launcher.worker.fsdp.engine")
+
+
+def with_deepspeed() -> None:
+    """Import what a rank of DeepSpeed needs, and what its initialisation imports late."""
+    for name in ("launcher.worker.deepspeed.engine", "deepspeed.runtime.zero.muon.muon_optimizer"):
+        importlib.import_module(name)
+
+
+def with_megatron() -> None:
+    """Import what a rank of Megatron-LM needs, in its worker's own order: the CPU's stand-ins come first."""
+    from launcher.worker.megatron import cpu
+
+    cpu.install()
+    for name in ("weights", "follow", "data"):
+        importlib.import_module(f"launcher.worker.megatron.{name}")
+    for name in ("argument_utils", "arguments", "training"):
+        importlib.import_module(f"megatron.training.{name}")
+
+
+IMPORTS = {"fsdp": with_fsdp, "deepspeed": with_deepspeed, "megatron": with_megatron}
+"""By backend."""
+
+
+def main(backend: str, *places: str) -> None:
     """Train what lies in directories, in one rank.
 
     Args:
-        worker: The module of their backend's worker.
+        backend: Theirs.
         places: ``DIRECTORY:PORT`` of each run.
     """
     import torch  # As launcher.worker: only ranks import it.
@@ -28,7 +54,7 @@ def main(worker: str, *places: str) -> None:
     from launcher.worker import loop
 
     torch.set_num_threads(1)
-    engine = importlib.import_module(worker)
+    engine = importlib.import_module(f"launcher.worker.{backend}.__main__")
     for place in places:
         name, _, os.environ["MASTER_PORT"] = place.rpartition(":")
         directory = Path(name)

@@ -92,8 +92,15 @@ def train_all(folder: Path, runs: Mapping[str, Sequence[str]], *, ranks: int) ->
     backends = {spec.backend.name for spec in specs.values()}
     assert len(backends) == 1, f"one backend at a time, not {backends}"
     places = [f"{folder / name}:{port}" for name, port in zip(runs, _free_ports(len(runs)), strict=True)]
-    arguments = [f"launcher.worker.{backends.pop()}.__main__", *places]
-    ranks_of_a_job.run(train_many.main, arguments, count=ranks, environment=environment(), log=folder / "ranks.log")
+    backend = backends.pop()
+    ranks_of_a_job.run(
+        train_many.main,
+        [backend, *places],
+        imports=train_many.IMPORTS[backend],
+        count=ranks,
+        environment=environment(),
+        log=folder / "ranks.log",
+    )
     return {name: losses(folder / name) for name in runs}
 
 

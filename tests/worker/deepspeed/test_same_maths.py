@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,16 +16,18 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
-from tests.support.training import GPT, MOE, lines, train_all
+from tests.support import training
+from tests.support.training import GPT, MOE, lines
 
 TOLERANCE = 1e-4
-"""Relative, over twenty steps."""
+"""Relative, over ten steps."""
 
 BF16_TOLERANCE = 5e-3
 """Relative; bf16 has 8 bits of precision, and the bare framework was seen 0.4% away on such a model."""
 
-SAVED = ("save.every=10", "save.last=true", "save.export=safetensors")
-EVALUATED = ("train.eval_every=10", "train.eval_steps=1")
+STEPS, HALF = 10, 5
+SAVED = (f"save.every={HALF}", "save.last=true", "save.export=safetensors")
+EVALUATED = (f"train.eval_every={HALF}", "train.eval_steps=1")
 
 UNGROUPED_GPT = (*GPT, "model.num_key_value_heads=4")
 HEADS = ("model.qk_norm=true", "model.tie_word_embeddings=true")
@@ -79,7 +81,7 @@ ULYSSES = {
     "single_zero3": (*SHARED, "zero.param_persistence_threshold=0", "checkpointing=full", *SAVED),
     "gpt_zero3": (*SHARED, *UNGROUPED_GPT),
     "lora_zero3": (*SHARED, "adapter=lora"),
-    "single_alone": ("parallel=zero3", "save.load={folder}/single_zero3/checkpoints/step-00000010"),
+    "single_alone": ("parallel=zero3", "save.load={folder}/single_zero3/checkpoints/step-00000005"),
 }
 """Two ranks share each sequence; by the run of one process that they are held against."""
 
@@ -115,35 +117,41 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("runs")
 
 
+def _trained(folder: Path, runs: Mapping[str, Sequence[str]], *, ranks: int) -> dict[str, list[float]]:
+    return training.train_all(
+        folder, {name: (f"train.steps={STEPS}", *each) for name, each in runs.items()}, ranks=ranks
+    )
+
+
 @pytest.fixture(scope="module")
 def reference(folder: Path) -> dict[str, list[float]]:
-    return train_all(folder / "reference", REFERENCE, ranks=1)
+    return _trained(folder / "reference", REFERENCE, ranks=1)
 
 
 @pytest.fixture(scope="module")
 def fp32(folder: Path) -> dict[str, list[float]]:
-    return train_all(folder / "fp32", FP32, ranks=2)
+    return _trained(folder / "fp32", FP32, ranks=2)
 
 
 @pytest.fixture(scope="module")
 def parts(folder: Path) -> dict[str, list[float]]:
-    return train_all(folder / "parts", PARTS, ranks=2)
+    return _trained(folder / "parts", PARTS, ranks=2)
 
 
 @pytest.fixture(scope="module")
 def lora(folder: Path) -> dict[str, list[float]]:
-    return train_all(folder / "lora", {f"zero{stage}": overrides for stage, overrides in LORA.items()}, ranks=2)
+    return _trained(folder / "lora", {f"zero{stage}": overrides for stage, overrides in LORA.items()}, ranks=2)
 
 
 @pytest.fixture(scope="module")
 def shared(folder: Path) -> None:
     runs = {name: [text.format(folder=folder / "shared") for text in each] for name, each in ULYSSES.items()}
-    train_all(folder / "shared", runs, ranks=2)
+    _trained(folder / "shared", runs, ranks=2)
 
 
 @pytest.fixture(scope="module")
 def bf16(folder: Path) -> dict[str, list[float]]:
-    return train_all(folder / "bf16", BF16, ranks=2)
+    return _trained(folder / "bf16", BF16, ranks=2)
 
 
 @pytest.mark.parametrize("name", FP32)
@@ -151,7 +159,7 @@ def test_every_stage_loses_what_one_process_does(
     name: str, reference: dict[str, list[float]], fp32: dict[str, list[float]]
 ) -> None:
     expected = reference.get(name.partition("_")[2], reference["single"])
-    assert expected[-1] < 0.8 * expected[0], "nothing was learnt, so equal losses would say little"
+    assert expected[-1] < 0.9 * expected[0], "nothing was learnt, so equal losses would say little"
     assert fp32[name] == pytest.approx(expected, rel=TOLERANCE)
 
 
@@ -164,7 +172,7 @@ def test_ranks_of_a_sequence_lose_what_one_process_does(name: str, folder: Path)
 def _alike(found: Path, expected: Path) -> None:
     """AdamW would hide gradients that are too large by a factor: their norms show it."""
     mine, theirs = _numbers(found), _numbers(expected)
-    assert len(mine) in (10, 20), "half a run is one that was resumed"
+    assert len(mine) in (HALF, STEPS), "half a run is one that was resumed"
     for step, other in zip(mine, theirs[-len(mine) :], strict=True):
         assert step == pytest.approx(other, rel=TOLERANCE)
 
@@ -219,7 +227,7 @@ def test_ranks_that_share_layers_lose_and_report_what_one_process_does(
 
 
 def test_four_ranks_on_two_axes_lose_what_one_process_does(folder: Path, reference: dict[str, list[float]]) -> None:
-    found = train_all(folder / "four", ON_FOUR_RANKS, ranks=4)
+    found = _trained(folder / "four", ON_FOUR_RANKS, ranks=4)
     for name in ON_FOUR_RANKS:
         assert found[name] == pytest.approx(reference["single"], rel=TOLERANCE), name
     for name in ("zero1_pairs", "zero3_together"):  # Four ranks share two key and value heads, which are repeated.
@@ -238,9 +246,9 @@ def test_parts_are_resumed_and_tensor_parallel_ones_also_by_data_ranks(
     }
     for name, (source, _) in runs.items():
         _resumable(folder / "parts" / source, folder / "again" / name)
-    found = train_all(folder / "again", {name: overrides for name, (_, overrides) in runs.items()}, ranks=2)
+    found = _trained(folder / "again", {name: overrides for name, (_, overrides) in runs.items()}, ranks=2)
     for name, (source, _) in runs.items():
-        assert found[name] == pytest.approx(parts[source][10:], rel=TOLERANCE), name
+        assert found[name] == pytest.approx(parts[source][HALF:], rel=TOLERANCE), name
 
 
 @pytest.mark.parametrize(
@@ -282,7 +290,7 @@ def test_without_zero_bf16_starts_from_step_zero_as_every_other_stage(bf16: dict
 
 
 def _resumable(source: Path, run: Path) -> None:
-    checkpoint = source / "checkpoints" / "step-00000010"
+    checkpoint = source / "checkpoints" / f"step-{HALF:08d}"
     shutil.copytree(checkpoint, run / "checkpoints" / checkpoint.name)
 
 
@@ -301,17 +309,17 @@ def test_a_resumed_run_loses_what_it_would_have_lost(
     expected = dict.fromkeys(runs, fp32["zero2"]) | {"lora": lora["zero3"]}
     for name, (source, _) in runs.items():
         _resumable(source, folder / "resumed" / name)
-    found = train_all(folder / "resumed", {name: overrides for name, (_, overrides) in runs.items()}, ranks=2)
+    found = _trained(folder / "resumed", {name: overrides for name, (_, overrides) in runs.items()}, ranks=2)
     for name in runs:
-        assert found[name] == pytest.approx(expected[name][10:], rel=TOLERANCE), name
+        assert found[name] == pytest.approx(expected[name][HALF:], rel=TOLERANCE), name
 
 
 def test_a_run_of_two_ranks_is_resumed_by_one(folder: Path, fp32: dict[str, list[float]]) -> None:
     runs = {name: (f"parallel={name}", "train.micro_batch_size=8") for name in ("zero2", "zero3")}
     for name in runs:
         _resumable(folder / "fp32" / name, folder / "one" / name)
-    found = train_all(folder / "one", runs, ranks=1)
+    found = _trained(folder / "one", runs, ranks=1)
     for name in runs:
-        assert found[name] == pytest.approx(fp32[name][10:], rel=TOLERANCE), name
-        universal = folder / "one" / name / "checkpoints" / "step-00000010" / "universal"
+        assert found[name] == pytest.approx(fp32[name][HALF:], rel=TOLERANCE), name
+        universal = folder / "one" / name / "checkpoints" / f"step-{HALF:08d}" / "universal"
         assert (universal / "zero").is_dir(), "it goes through DeepSpeed's universal format"

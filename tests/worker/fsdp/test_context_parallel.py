@@ -13,31 +13,33 @@ from launcher.worker.fsdp import context_parallel_cpu
 from tests.support.training import GPT, lines, train_all
 
 TOLERANCE = 2e-5
-"""Relative, over twenty steps."""
+"""Relative, over ten steps."""
 
-EVALUATED = ("train.eval_every=10", "train.eval_steps=1")
+STEPS = "train.steps=10"
+EVALUATED = ("train.eval_every=5", "train.eval_steps=1")
 SAVED = "save.load={folder}/{run}/checkpoints/step-{step:08d}"
+LORA = ("adapter=lora", "optimizer.lr=1e-2")
 UNGROUPED_GPT = (*GPT, "model.num_key_value_heads=4")
 
 ONE_RANK = {
     "single": ("parallel=ddp",),
     "evaluated": ("parallel=ddp", *EVALUATED),
     "gpt": ("parallel=ddp", *UNGROUPED_GPT),
-    "lora": ("parallel=ddp", "adapter=lora"),
+    "lora": ("parallel=ddp", *LORA),
 }
 
 SHARED = ("parallel=fsdp_cp", "train.micro_batch_size=8")
 TWO_RANKS = {
     "single": (*SHARED, "checkpointing=selective", "train.loss=chunked", "train.loss_chunk=50"),
     "gpt": ("parallel=ddp", "parallel.context=2", "train.micro_batch_size=4", "checkpointing=full", *UNGROUPED_GPT),
-    "lora": (*SHARED, "adapter=lora"),
-    "evaluated": (*SHARED, *EVALUATED, "save.every=10"),
-    "evaluated_left": ("parallel=fsdp", *EVALUATED, "save.every=15", SAVED),
+    "lora": (*SHARED, *LORA),
+    "evaluated": (*SHARED, *EVALUATED, "save.every=5"),
+    "evaluated_left": ("parallel=fsdp", *EVALUATED, "save.every=8", SAVED),
     "evaluated_entered": (*SHARED, *EVALUATED, SAVED),
 }
 """By the run of one rank that they are held against; the last two load what those before them saved."""
 
-LOADED = {"evaluated_left": ("evaluated", 10), "evaluated_entered": ("evaluated_left", 15)}
+LOADED = {"evaluated_left": ("evaluated", 5), "evaluated_entered": ("evaluated_left", 8)}
 
 FOUR_RANKS = {
     "context": (*SHARED, "parallel.context=4"),
@@ -46,14 +48,14 @@ FOUR_RANKS = {
 }
 
 type Numbers = dict[str, list[tuple[float, ...]]]
-"""Of each run and step the loss, the norm of the gradients and, every tenth step, the loss on held-out samples."""
+"""Of each run and step the loss, the norm of the gradients and, every fifth step, the loss on held-out samples."""
 
 
 def numbers(folder: Path, runs: Mapping[str, Sequence[str]], ranks: int) -> Numbers:
     wanted: dict[str, list[str]] = {}
     for name, overrides in runs.items():
         run, step = LOADED.get(name, ("", 0))
-        wanted[name] = [text.format(folder=folder, run=run, step=step) for text in overrides]
+        wanted[name] = [STEPS, *(text.format(folder=folder, run=run, step=step) for text in overrides)]
     train_all(folder, wanted, ranks=ranks)
     keys = ("loss", "grad_norm", "eval_loss")
     return {name: [tuple(line[key] for key in keys if key in line) for line in lines(folder / name)] for name in runs}

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.support.training import train_all
+from tests.support import training
 
 TOLERANCE = 1e-4
-"""Relative, over twenty steps; the bare frameworks agree within 2e-5 on such a model."""
+"""Relative, over ten steps; the bare frameworks agree within 2e-5 on such a model."""
 
+STEPS = "train.steps=10"
 ONE_RANK = {"single": ("parallel=ddp",)}
 
 FSDP = {
@@ -37,26 +39,30 @@ FOUR_RANKS = {
 }
 
 
+def _trained(folder: Path, runs: Mapping[str, Sequence[str]], *, ranks: int) -> dict[str, list[float]]:
+    return training.train_all(folder, {name: (STEPS, *each) for name, each in runs.items()}, ranks=ranks)
+
+
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
-    return train_all(tmp_path_factory.mktemp("one"), ONE_RANK, ranks=1)["single"]
+    return _trained(tmp_path_factory.mktemp("one"), ONE_RANK, ranks=1)["single"]
 
 
 @pytest.fixture(scope="module")
 def on_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
-    return train_all(tmp_path_factory.mktemp("two"), FSDP, ranks=2)
+    return _trained(tmp_path_factory.mktemp("two"), FSDP, ranks=2)
 
 
 @pytest.mark.parametrize("name", FSDP)
 def test_two_ranks_lose_what_one_process_does(
     name: str, expected: list[float], on_two_ranks: dict[str, list[float]]
 ) -> None:
-    assert expected[-1] < 0.8 * expected[0], "nothing was learnt, so equal losses would say little"
+    assert expected[-1] < 0.9 * expected[0], "nothing was learnt, so equal losses would say little"
     assert on_two_ranks[name] == pytest.approx(expected, rel=TOLERANCE)
 
 
 def test_four_ranks_on_two_axes_lose_what_one_process_does(expected: list[float], tmp_path: Path) -> None:
-    found = train_all(tmp_path, FOUR_RANKS, ranks=4)
+    found = _trained(tmp_path, FOUR_RANKS, ranks=4)
     assert found.keys() == FOUR_RANKS.keys()
     for name, losses in found.items():
         assert losses == pytest.approx(expected, rel=TOLERANCE), name

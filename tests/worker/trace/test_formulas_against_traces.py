@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pytest
 
 from launcher.preflight import assess
 from launcher.spec import RunSpec
 from launcher.spec.parse import to_dict
+from tests.support import ranks, trace_many, train_many, training
 from tests.support.helpers import make_spec
 
 pytest.importorskip("torch", reason="the trace needs the extra 'fsdp'")
@@ -118,20 +116,33 @@ def _spec(cell: str) -> RunSpec:
     return spec
 
 
-@cache
-def _traced(cells: Sequence[str]) -> dict[str, dict[str, int]]:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.support.trace_many"],
-        input=json.dumps({cell: to_dict(_spec(cell)) for cell in cells}),
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
+@pytest.fixture(scope="module")
+def by_fsdp(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, int]]:
+    return _traced(_FSDP, tmp_path_factory.mktemp("fsdp"))
+
+
+@pytest.fixture(scope="module")
+def by_deepspeed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, int]]:
+    pytest.importorskip("deepspeed", reason="the trace of these needs the extra 'deepspeed'")
+    return _traced(_DEEPSPEED, tmp_path_factory.mktemp("deepspeed"))
+
+
+def _traced(cells: Sequence[str], folder: Path) -> dict[str, dict[str, int]]:
+    """Trace them all in one process."""
+    specs = {cell: _spec(cell) for cell in cells}
+    given, found = folder / "specs.json", folder / "found.json"
+    given.write_text(json.dumps({cell: to_dict(spec) for cell, spec in specs.items()}))
+    (backend,) = {spec.backend.name for spec in specs.values()}
+    ranks.run(
+        trace_many.main,
+        [str(given), str(found)],
+        imports=train_many.IMPORTS[backend],
+        count=1,
+        environment=training.environment(),
+        log=folder / "log",
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    found: dict[str, dict[str, int]] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    traced: dict[str, dict[str, int]] = json.loads(found.read_text())
+    return traced
 
 
 def _by_formula(spec: RunSpec) -> dict[str, int]:
@@ -145,19 +156,22 @@ def _by_formula(spec: RunSpec) -> dict[str, int]:
     return found
 
 
-def _compare(cell: str, cells: Sequence[str]) -> None:
-    traced, formula = _traced(cells)[cell], _by_formula(_spec(cell))
+def _compare(cell: str, traced: Mapping[str, int]) -> None:
+    formula = _by_formula(_spec(cell))
     assert set(traced) == set(formula)
     for phase, size in traced.items():
         assert formula[phase] == pytest.approx(size, rel=_BOUND), f"{phase}: formula {formula}, trace {traced}"
 
 
 @pytest.mark.parametrize("cell", _FSDP)
-def test_formula_and_trace_agree_within_two_percent_in_every_phase(cell: str) -> None:
-    _compare(cell, _FSDP)
+def test_formula_and_trace_agree_within_two_percent_in_every_phase(
+    cell: str, by_fsdp: dict[str, dict[str, int]]
+) -> None:
+    _compare(cell, by_fsdp[cell])
 
 
 @pytest.mark.parametrize("cell", _DEEPSPEED)
-def test_formula_and_trace_of_deepspeed_agree_within_two_percent_in_every_phase(cell: str) -> None:
-    pytest.importorskip("deepspeed", reason="the trace of these needs the extra 'deepspeed'")
-    _compare(cell, _DEEPSPEED)
+def test_formula_and_trace_of_deepspeed_agree_within_two_percent_in_every_phase(
+    cell: str, by_deepspeed: dict[str, dict[str, int]]
+) -> None:
+    _compare(cell, by_deepspeed[cell])
