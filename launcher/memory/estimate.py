@@ -27,6 +27,7 @@ class Backend(Protocol):
     """What the memory model asks of a backend."""
 
     @property
+    @abstractmethod
     def framework(self) -> str:
         """The name under which ``residuals.json`` has the measured runs that its error band is of."""
         ...
