@@ -19,15 +19,16 @@ from tests.support.helpers import make_spec
 from tests.support.training import GPT, MOE, SMALL, lines, train_all
 
 TOLERANCE = 2e-5
-"""Relative, over ten steps."""
+"""Relative, over all steps."""
 
-SIZES = ("model.num_hidden_layers=4", "model.vocab_size=512", "model.num_key_value_heads=4", "train.steps=10")
+STEPS, SAVED = 7, 4
+SIZES = ("model.num_hidden_layers=4", "model.vocab_size=512", "model.num_key_value_heads=4", f"train.steps={STEPS}")
 """Sizes that divide among all layouts below; Megatron pads the vocabulary to 128 rows for each tensor parallel rank."""
 
 GROUPED = "model.num_key_value_heads=2"
 ONE_GROUP = "model.num_key_value_heads=1"
 GROUPED_MOE = (*MOE, GROUPED)
-EVALUATED = ("train.eval_every=5", "train.eval_steps=2")
+EVALUATED = ("train.eval_every=3", "train.eval_steps=2")
 MEGATRON = ("parallel=tp", "parallel.tensor=1", "parallel.sequence=false", "zero=0", "train.micro_batch_size=2")
 TENSOR = "parallel.tensor=2"
 PIPELINE = "parallel.pipeline=2"
@@ -41,7 +42,14 @@ REFERENCE = {
     "fewer_groups_than_ranks": ("parallel=ddp", ONE_GROUP),
 }
 FOUR = {
-    "tensor_pipeline": (TENSOR, PIPELINE, DISTRIBUTED, "save.every=5", "save.last=true", "save.export=safetensors"),
+    "tensor_pipeline": (
+        TENSOR,
+        PIPELINE,
+        DISTRIBUTED,
+        f"save.every={SAVED}",
+        "save.last=true",
+        "save.export=safetensors",
+    ),
     "tensor_data": (TENSOR, "parallel.sequence=true", DISTRIBUTED, "checkpointing=selective"),
     "pipeline_data": (PIPELINE, "parallel.virtual_pipeline=2", "parallel.schedule=interleaved", DISTRIBUTED),
     "resumed_tensor": ("parallel.tensor=4", DISTRIBUTED),
@@ -56,7 +64,7 @@ TWO = {
     "gpt": (PIPELINE, *GPT),
     "moe": ("parallel.expert=2", DISTRIBUTED, *GROUPED_MOE, "save.export=safetensors"),
     "resumed_data": (DISTRIBUTED,),
-    "saving_beside": (TENSOR, "save.every=4", "save.last=true", "save.async=true"),
+    "saving_beside": (TENSOR, "save.every=3", "save.last=true", "save.async=true"),
     "fewer_groups_than_ranks": (TENSOR, ONE_GROUP),
 }
 LOADED = {
@@ -94,8 +102,8 @@ def one(folder: Path, four: dict[str, list[float]]) -> dict[str, list[float]]:
 
 
 def _trained(folder: Path, name: str, runs: dict[str, tuple[str, ...]], ranks: int) -> dict[str, list[float]]:
-    """Train them in the same ranks; what is resumed goes on from step 5 of the run on two axes."""
-    load = f"save.load={folder / 'four' / 'tensor_pipeline' / 'checkpoints' / 'iter_0000005'}"
+    """Train them in the same ranks; what is resumed goes on from step ``SAVED`` of the run on two axes."""
+    load = f"save.load={folder / 'four' / 'tensor_pipeline' / 'checkpoints' / f'iter_{SAVED:07d}'}"
     words = {
         run: (*MEGATRON, *SIZES, *overrides, *((load,) if run.startswith("resumed") else ()))
         for run, overrides in runs.items()
@@ -107,7 +115,7 @@ def _compare(found: dict[str, list[float]], reference: dict[str, list[float]]) -
     for name, losses in found.items():
         expected = reference.get(name, reference["single"])
         assert expected[-1] < 0.98 * expected[0], "nothing was learnt, so equal losses would say little"
-        expected = expected[5:] if name.startswith("resumed") else expected
+        expected = expected[SAVED:] if name.startswith("resumed") else expected
         assert losses == pytest.approx(expected, rel=TOLERANCE), name
 
 
@@ -128,7 +136,7 @@ def test_norms_rates_and_held_out_losses_are_those_of_one_process(folder: Path) 
     expected, found = (lines(folder / part) for part in ("reference/evaluated", "two/evaluated"))
     for key in ("grad_norm", "eval_loss", "learning_rate"):
         values = [line[key] for line in expected if key in line]
-        assert len(values) == (2 if key == "eval_loss" else 10)
+        assert len(values) == (2 if key == "eval_loss" else STEPS)
         assert [line[key] for line in found if key in line] == pytest.approx(values, rel=1e-4), key
     assert expected[0].keys() == found[0].keys()
 
@@ -145,18 +153,18 @@ def test_the_memory_of_every_phase_is_measured(folder: Path) -> None:
 @pytest.mark.usefixtures("four")
 def test_the_newest_checkpoints_are_kept_and_the_outcome_is_written(folder: Path) -> None:
     run = folder / "four" / "tensor_pipeline"
-    assert sorted(path.name for path in (run / "checkpoints").glob("iter_*")) == ["iter_0000005", "iter_0000010"]
-    assert (run / "checkpoints" / "latest_checkpointed_iteration.txt").read_text() == "10"
+    assert sorted(path.name for path in (run / "checkpoints").glob("iter_*")) == ["iter_0000004", "iter_0000007"]
+    assert (run / "checkpoints" / "latest_checkpointed_iteration.txt").read_text() == "7"
     outcome = json.loads((run / "logs" / "outcome.json").read_text())
-    assert (outcome["state"], outcome["step"]) == ("finished", 10)
+    assert (outcome["state"], outcome["step"]) == ("finished", STEPS)
     assert not list((folder / "four" / "tensor_data" / "checkpoints").glob("iter_*")), "save.last=false saves nothing"
 
 
 @pytest.mark.usefixtures("two")
 def test_a_checkpoint_is_written_beside_training(folder: Path) -> None:
     run = folder / "two" / "saving_beside" / "checkpoints"
-    assert sorted(path.name for path in run.glob("iter_*")) == ["iter_0000008", "iter_0000010"]
-    assert (run / "latest_checkpointed_iteration.txt").read_text() == "10"
+    assert sorted(path.name for path in run.glob("iter_*")) == ["iter_0000006", "iter_0000007"]
+    assert (run / "latest_checkpointed_iteration.txt").read_text() == "7"
 
 
 @pytest.mark.usefixtures("four", "two", "reference")
