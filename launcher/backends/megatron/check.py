@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from launcher.backends.megatron import checkout, conversion, extra, models, network
 from launcher.backends.megatron.arguments import name
 from launcher.backends.megatron.dtypes import dtypes
-from launcher.backends.megatron.overheads import VOCABULARY_MULTIPLE
+from launcher.backends.megatron.overheads import vocabulary_multiple
 from launcher.errors import ConfigError
+from launcher.rank.counts import padded
 from launcher.spec import RunSpec, edit, nearest
 
 _OPTIMIZERS = ("adamw", "sgd", "lion", "muon")
@@ -281,12 +282,11 @@ def _idle(spec: RunSpec) -> Iterator[ConfigError]:
 
 def _padded(spec: RunSpec) -> Iterator[ConfigError]:
     """``training/vocab_utils.py``."""
-    multiple = VOCABULARY_MULTIPLE * spec.parallel.tensor
-    size = spec.model.vocab_size
-    padded = -(-size // multiple) * multiple
-    if padded != size:
+    multiple, size = vocabulary_multiple(spec), spec.model.vocab_size
+    rows = padded(size, multiple * spec.parallel.tensor)
+    if rows != size:
         rule = (
-            f"Megatron-LM pads the vocabulary to a multiple of {VOCABULARY_MULTIPLE} x tensor"
-            f" {spec.parallel.tensor}: {padded} rows, and as many logits"
+            f"Megatron-LM pads the vocabulary to a multiple of {multiple} x tensor"
+            f" {spec.parallel.tensor}: {rows} rows, and as many logits"
         )
-        yield ConfigError("model.vocab_size", size, rule, [edit.override("model.vocab_size", padded)])
+        yield ConfigError("model.vocab_size", size, rule, [edit.override("model.vocab_size", rows)])
