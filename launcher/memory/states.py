@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from launcher.memory.moments import ALWAYS, Moment
+from launcher.memory.optimizer_moments import MOMENTS
 from launcher.memory.terms import MemoryTerm
 from launcher.rank.model import NF4_BITS, RankModel
 from launcher.spec import OptimizerSpec
 from launcher.units import count
 
 _ZERO = "ZeRO, arXiv:1910.02054, section 3 and figure 1"
-_ADAM_STATES = {"adamw": 2, "sgd": 1, "lion": 1}
 _BLOCK_8BIT = 256  # bitsandbytes blockwise quantisation: one fp32 scale for 256 values, functional.py.
 
 AFTER_BACKWARD: frozenset[Moment] = frozenset(("root_backward", "clip", "step"))
@@ -120,7 +120,7 @@ def master_weights(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def optimizer_states(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Adam's two moments, ``2 x size x P / N``; one moment for SGD and Lion; of frozen parameters none.
+    """Adam's two moments, ``2 x size x P / N``; one for SGD, Lion and Muon's blocks; of frozen parameters none.
 
     Adafactor keeps the sums of rows and columns of a matrix, and no first moment (arXiv:1804.04235, algorithm 4).
     Eight-bit Adam keeps a byte a value and an fp32 scale for 256 of them; the paged one may keep all of it on the host.
@@ -128,13 +128,11 @@ def optimizer_states(rank: RankModel) -> Iterator[MemoryTerm]:
     name, elements = rank.spec.optimizer.name, rank.elements.optimizer
     if rank.spec.zero.offload_optimizer != "none":
         return
-    if name in _ADAM_STATES:
-        size = _ADAM_STATES[name] * rank.dtypes.size("optimizer_states")
-        yield _state(rank, "optimizer_states", elements, size, TRAINING)
-    elif name == "muon":
-        # Muon steps the matrices of the blocks; embedding, output and norms are AdamW's (Keller Jordan's Muon).
-        size = rank.dtypes.size("optimizer_states")
-        yield _state(rank, "optimizer_states", elements + rank.root.optimizer, size, TRAINING)
+    if name in MOMENTS:
+        size, (inside, outside) = rank.dtypes.size("optimizer_states"), MOMENTS[name]
+        yield _state(rank, "optimizer_states", elements, inside * size, TRAINING)
+        if outside > inside:
+            yield _state(rank, "optimizer_states", rank.root.optimizer, (outside - inside) * size, TRAINING)
     elif name == "adafactor":
         factors = rank.elements.factors
         yield MemoryTerm(
