@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from launcher.backends import _optimizers
 from launcher.backends.megatron import checkout, conversion, extra, models, network
 from launcher.backends.megatron.arguments import name
 from launcher.backends.megatron.dtypes import dtypes
@@ -19,8 +20,6 @@ _OPTIMIZERS = ("adamw", "sgd", "lion", "muon")
 _MODULES = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts")
 _BALANCING = ("moe-aux-loss-coeff", "moe-router-load-balancing-type", "moe-router-enable-expert-bias")
 _MINUTE = 60
-_SECOND_MOMENT: dict[str, object] = {"optimizer.beta2": 0.95, "optimizer.epsilon": 1e-8}
-"""What only Adam reads, with the defaults of conf/optimizer/_base.yaml."""
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
@@ -268,11 +267,7 @@ def _assumed(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _idle(spec: RunSpec) -> Iterator[ConfigError]:
-    if spec.optimizer.name == "sgd":
-        for path, neutral in _SECOND_MOMENT.items():
-            if (value := edit.value_at(spec, path)) != neutral:
-                rule = "sgd has no second moment; it reads optimizer.beta1 as its momentum"
-                yield ConfigError(path, value, rule, ["optimizer=adamw", edit.override(path, neutral)])
+    yield from _optimizers.idle_beside_sgd(spec)
     balanced = any(name(key) in _BALANCING for key in spec.backend.extra)
     if spec.model.num_experts and spec.model.family != "deepseek" and not balanced:
         rule = "no loss balances the experts, as with the other engines: a router may leave most of them idle"
