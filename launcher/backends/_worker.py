@@ -1,10 +1,12 @@
-"""Settings that no engine's worker honours yet, since they share code: kinds of recomputation, a fused loss."""
+"""The workers of this project: the job that starts one, and settings that none honours yet, since they share code."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from launcher.errors import ConfigError
+from launcher.job import torchrun
+from launcher.job.job import RUN, Job
 from launcher.spec import RunSpec
 
 
@@ -21,3 +23,28 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.train.loss == "fused":
         rule = "no fused cross entropy is installed; the chunked one also never holds all logits"
         yield ConfigError("train.loss", "fused", rule, ["train.loss=chunked", "train.loss=full"])
+
+
+def job(
+    spec: RunSpec, python: str, module: str, environment: Mapping[str, str], files: Mapping[str, str] | None = None
+) -> Job:
+    """The worker ``module`` under torchrun, which reads ``spec.json``.
+
+    Args:
+        spec: A run that ``check`` accepts.
+        python: The interpreter of the job.
+        module: The worker's name, as ``python -m`` takes it.
+        environment: What its engine wants to be set.
+        files: What it reads beside the specification.
+    """
+    arguments = ("--run", RUN)
+    expandable = spec.hardware.device == "cuda" and spec.train.allocator == "expandable"
+    allocator = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"} if expandable else {}
+    return Job(
+        argv=torchrun.command(spec, python, ("-m", module), arguments),
+        worker_argv=arguments,
+        environment={**environment, **allocator},
+        files=files or {},
+        nodes=spec.cluster.nodes,
+        gpus_per_node=spec.cluster.gpus_per_node,
+    )

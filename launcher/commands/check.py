@@ -124,7 +124,8 @@ def _require_nothing_beside_points(options: argparse.Namespace) -> None:
     Raises:
         ConfigErrors: There are some.
     """
-    found = " ".join([*["-m"] * options.multirun, *options.overrides])
+    sweep = ["-m"] if options.multirun else []
+    found = " ".join([*sweep, *options.overrides])
     if found:
         rule = "each point of --points holds all of its overrides: write it into their lines"
         raise ConfigErrors([ConfigError("OVERRIDE", found, rule)])

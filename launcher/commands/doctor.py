@@ -116,7 +116,8 @@ def _text(document: dict[str, Any]) -> str:
         if slurm["node"] is not None:
             lines.append(f"node {slurm['node']['host']}: {_host(slurm['node'])}; it writes to the shared folder")
         lines += ["", "# conf/cluster/NAME.yaml", _yaml(document["profile"]).rstrip()]
-    lines += [""] * bool(document["lacks"]) + [f"- {text}" for text in document["lacks"]]
+    if document["lacks"]:
+        lines += ["", *(f"- {text}" for text in document["lacks"])]
     return "\n".join(lines)
 
 
@@ -134,7 +135,6 @@ def _partition(part: dict[str, Any]) -> str:
         + (", ".join(f"{count} {name or 'GPU'}" for name, count in kind["gpus"].items()) or "no GPU")
         for kind in part["kinds"]
     )
-    marks = (
-        ["default"] * part["default"] + ["down"] * (not part["up"]) + ["preemptable"] * (part["preempt_mode"] != "OFF")
-    )
+    known = (("default", part["default"]), ("down", not part["up"]), ("preemptable", part["preempt_mode"] != "OFF"))
+    marks = [word for word, holds in known if holds]
     return f"{part['name']}{' (' + ', '.join(marks) + ')' if marks else ''}: {limit}; {kinds}"

@@ -97,7 +97,8 @@ def _show(words: Sequence[str], options: argparse.Namespace) -> int:
         content = {"choose": dict(recipe.choose), "set": dict(recipe.set), "sweep": dict(recipe.sweep)}
         print_json({"schema": 1, "recipe": {"name": recipe.name, "summary": recipe.summary, **content}})
     else:
-        words = [*["-m"] * bool(recipe.sweep), *recipe.overrides(), *recipe.sweeps()]
+        sweep = ["-m"] if recipe.sweep else []
+        words = [*sweep, *recipe.overrides(), *recipe.sweeps()]
         source = f"# source: {recipe.source}\n" if recipe.source else ""
         print(f"# {recipe.summary}\n{source}launch {pasteable(words)}")
     return 0

@@ -108,8 +108,4 @@ def _of_the_recipe(overrides: Sequence[Override], catalog: Catalog) -> list[Over
         return []
     _, recipe = named
     again = [word for word in recipe.settings() if word.partition(".")[0] in recipe.sweep]
-    found, errors = read([*again, *recipe.sweeps()], catalog)
-    if errors:
-        where = f"recipe={recipe.name}"
-        raise ConfigErrors(ConfigError(f"{where}: {e.path}", e.found, e.rule, e.way_out) for e in errors)
-    return found
+    return recipes.words_of(recipe, [*again, *recipe.sweeps()], catalog)

@@ -64,11 +64,20 @@ def expand(overrides: Sequence[Override], catalog: Catalog) -> list[Override]:
     if found is None:
         return own
     _, recipe = found
-    before, errors = read(recipe.overrides(), catalog)
+    return [*words_of(recipe, recipe.overrides(), catalog), *own]
+
+
+def words_of(recipe: Recipe, texts: Sequence[str], catalog: Catalog) -> list[Override]:
+    """Some of a recipe's words as overrides.
+
+    Raises:
+        ConfigErrors: They name what does not exist.
+    """
+    found, errors = read(texts, catalog)
     if errors:
         where = f"recipe={recipe.name}"
         raise ConfigErrors(ConfigError(f"{where}: {e.path}", e.found, e.rule, e.way_out) for e in errors)
-    return [*before, *own]
+    return found
 
 
 def named(overrides: Sequence[Override], catalog: Catalog) -> tuple[Path, Recipe] | None:

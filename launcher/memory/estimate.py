@@ -14,7 +14,7 @@ from launcher.memory.band import Band, band
 from launcher.memory.moments import MOMENTS, PHASES, Moment, Phase
 from launcher.memory.result import MemoryEstimate, Needs, ParameterCount, Peak, PileBytes, RankPeak
 from launcher.memory.terms import OUTSIDE_PILES, PILES, MemoryTerm, fullest
-from launcher.rank.counts import kinds_of, parameter_counts
+from launcher.rank.counts import kinds_of, outside_blocks, parameter_counts
 from launcher.rank.engine import EngineTraits
 from launcher.rank.family import Family
 from launcher.rank.formats import Dtypes
@@ -148,6 +148,7 @@ def _fullest(stages: Sequence[RankView], family: Family, model: ModelSpec) -> tu
 
 def _needs(ranks: Sequence[RankTerms], family: Family, error: Band) -> Needs:
     worst = worst_rank(ranks)
+    model = worst.model.spec.model
     peak, outside = _peak(worst, error), worst.outside_bytes
     lost = 1 + device.allocator(worst.model.spec).needed
     return Needs(
@@ -155,7 +156,7 @@ def _needs(ranks: Sequence[RankTerms], family: Family, error: Band) -> Needs:
         outside_bytes=outside,
         moments=tuple(ceil(max(rank.allocated(moment) for rank in ranks) * lost) + outside for moment in MOMENTS),
         host=host.host_memory(tuple(rank.model for rank in ranks), peak.device_bytes),
-        disk=host.checkpoint(worst.model, parameter_counts(worst.model.spec, family)[0]),
+        disk=host.checkpoint(worst.model, parameter_counts(worst.model.spec, family)[0], outside_blocks(family, model)),
     )
 
 

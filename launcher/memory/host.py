@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
+from launcher.memory.optimizer_moments import moment_bytes
 from launcher.memory.result import DiskSpace, HostMemory
-from launcher.rank.formats import Dtypes
 from launcher.rank.model import RankModel
-from launcher.units import DTYPE_BYTES
-
-_MOMENTS = {"adamw": 2.0, "sgd": 1.0, "lion": 1.0, "muon": 1.0, "adamw_8bit": 0.5, "paged_adamw_8bit": 0.5}
-"""Optimizer states in values of the states' format; eight-bit ones take a byte each."""
 
 
 def host_memory(helds: tuple[RankModel, ...], device_bytes: int) -> HostMemory:
@@ -39,7 +35,7 @@ def offloaded_bytes(rank: RankModel) -> int:
     elements = rank.elements.optimizer
     if zero.offload_optimizer == "cpu":
         pinned = _pinned(4 * elements, rank)
-        size += 2 * pinned + int(4 * _MOMENTS.get(optimizer, 0) * elements)
+        size += 2 * pinned + moment_bytes(optimizer, elements, rank.root.optimizer, 4)
         size += _pinned(dtypes.size("parameters") * elements, rank)
     elif optimizer == "paged_adamw_8bit":
         size += 2 * elements
@@ -53,21 +49,17 @@ def _pinned(size: int, rank: RankModel) -> int:
     return 1 << (size - 1).bit_length() if rank.cuda and size > 0 else size
 
 
-def checkpoint(rank: RankModel, total: int) -> DiskSpace:
+def checkpoint(rank: RankModel, total: int, outside_blocks: int) -> DiskSpace:
     """One checkpoint: parameters, master weights and optimizer states of the whole model, each once.
 
     ``(4 + 8) P`` for fp32 parameters and Adam, ``(2 + 4 + 8) P`` beside a master copy; a frozen base is not saved.
+    ``outside_blocks`` of the ``total`` parameters are embedding and head, of which Muon keeps more.
     ``save.keep`` of them are kept while one more is written; a run that saves at its end alone writes one.
     """
-    spec = rank.spec
+    spec, dtypes = rank.spec, rank.dtypes
     if spec.adapter.name != "none":
-        total = rank.elements.trained
-    size = int(total * checkpoint_bytes_per_parameter(rank.dtypes, spec.optimizer.name))
+        total, outside_blocks = rank.elements.trained, 0
+    size = total * (dtypes.size("parameters") + dtypes.size("master"))
+    size += moment_bytes(spec.optimizer.name, total, outside_blocks, dtypes.size("optimizer_states"))
     kept = spec.save.keep + 1 if spec.save.every is not None else int(spec.save.last)
     return DiskSpace(checkpoint_bytes=size, kept_bytes=kept * size, capacity_bytes=spec.hardware.disk_bytes)
-
-
-def checkpoint_bytes_per_parameter(dtypes: Dtypes, optimizer: str) -> float:
-    """Bytes of one parameter in a checkpoint."""
-    moments = _MOMENTS.get(optimizer, 0.0) * DTYPE_BYTES[dtypes.optimizer_states]
-    return dtypes.size("parameters") + dtypes.size("master") + moments

@@ -18,13 +18,13 @@ from launcher.memory.moments import (
     UNTIL_FIRST_GRADIENTS,
     Moments,
 )
+from launcher.memory.optimizer_moments import MOMENTS_KEPT
 from launcher.memory.terms import MemoryTerm, term
 from launcher.rank.model import NF4_BITS, RankModel
 from launcher.spec import OptimizerSpec
 
 _ZERO = "ZeRO, arXiv:1910.02054, section 3 and figure 1"
 _STEP = "torch/optim/adam.py and sgd.py, trace of the live tensors of a step"
-_ADAM_STATES = {"adamw": 2, "sgd": 1, "lion": 1}
 _BLOCK_8BIT = 256  # bitsandbytes blockwise quantisation: one fp32 scale for 256 values, functional.py.
 
 
@@ -120,20 +120,22 @@ def master_weights(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def optimizer_states(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Adam's two moments, ``2 z P / d``; one moment for SGD and Lion; of frozen parameters none.
+    """Adam's two moments, ``2 z P / d``; one for SGD, Lion and Muon's blocks; of frozen parameters none.
 
     Adafactor keeps the sums of rows and columns of a matrix, and no first moment (arXiv:1804.04235, algorithm 4).
     Eight-bit Adam keeps a byte a value and an fp32 scale for 256 of them; the paged one may keep all of it on the host.
-    Muon steps the matrices of the blocks with one moment; the rest is AdamW's (Keller Jordan's Muon).
     """
     name, shard = rank.spec.optimizer.name, rank.elements.optimizer
     if rank.spec.zero.offload_optimizer != "none":
         return
     z = rank.dtypes.size("optimizer_states")
-    if name in _ADAM_STATES:
-        yield _states("n * z_opt * shard", n=_ADAM_STATES[name], z_opt=z, shard=shard)
-    elif name == "muon":
-        yield _states("z_opt * (shard + root)", z_opt=z, shard=shard, root=rank.root.optimizer)
+    if name in MOMENTS_KEPT:
+        inside, outside = MOMENTS_KEPT[name]
+        if inside == outside:
+            yield _states("n * z_opt * shard", n=inside, z_opt=z, shard=shard)
+        else:
+            expression, root = "z_opt * (n * (shard - root) + n_root * root)", rank.root.optimizer
+            yield _states(expression, z_opt=z, shard=shard, n=inside, n_root=outside, root=root)
     elif name == "adafactor":
         yield _states("4 * sums", source="Adafactor, arXiv:1804.04235, algorithm 4", sums=rank.elements.factors)
     elif name == "adamw_8bit":

@@ -52,6 +52,7 @@ SYMBOLS: dict[str, str] = {
     "bucket": "elements of a communication bucket",
     "window": "elements that are gathered at once",
     "n": "how many there are",
+    "n_root": "how many there are of parameters outside the blocks",
     # Activations, counted in bytes.
     "k": "bytes of a token, of what one block keeps or holds",
     "k_all": "bytes of a token, of what all blocks keep",

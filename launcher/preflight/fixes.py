@@ -86,7 +86,8 @@ def search(spec: RunSpec, judge: Judge) -> Search:
     if any(tree.is_modest(fix) for fix in fits):
         return Search(found=fits)
     tried = [*singles.values(), *pairs]
-    chains = [_chain(tree, useful, tried, most) for most in (spec.gpus, *[None] * (not fits))]
+    limits = [spec.gpus] if fits else [spec.gpus, None]
+    chains = [_chain(tree, useful, tried, most) for most in limits]
     fits = (*(_relaxed(tree, chain) for chain in chains if chain is not None and not chain.fix.excess_bytes), *fits)
     nearest = None if fits else _closest(chains)
     return Search(found=tuple({fix.overrides: fix for fix in fits}.values()), nearest=nearest.fix if nearest else None)
@@ -234,7 +235,8 @@ def _until(tries: Iterable[_Try], tree: _Tree) -> Iterator[_Try]:
     enough = _PAIRS_SHOWN
     for try_ in tries:
         yield try_
-        enough -= not try_.fix.excess_bytes and tree.is_modest(_relaxed(tree, try_))
+        if not try_.fix.excess_bytes and tree.is_modest(_relaxed(tree, try_)):
+            enough -= 1
         if not enough:
             return
 

@@ -151,9 +151,15 @@ def parameter_counts(spec: RunSpec, family: Family) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=256)
-def _parameter_counts(family: Family, model: ModelSpec, adapter: AdapterSpec) -> tuple[int, int]:
+def outside_blocks(family: Family, model: ModelSpec) -> int:
+    """Parameters of the model outside the blocks."""
     outside = [*family.embedding(model, model.vocab_size), *family.head(model, model.vocab_size)]
-    total = active = sum(weight.elements for weight in outside)
+    return sum(weight.elements for weight in outside)
+
+
+@lru_cache(maxsize=256)
+def _parameter_counts(family: Family, model: ModelSpec, adapter: AdapterSpec) -> tuple[int, int]:
+    total = active = outside_blocks(family, model)
     for _, layer, count in kinds_of(family, model, tuple(range(model.num_hidden_layers)), first_apart=False):
         weights = adapters.weights(block_weights(family, model, layer), adapter)
         idle = sum(_idle(weight, model.num_experts_per_tok) for weight in weights)

@@ -49,6 +49,25 @@ FP32 = Dtypes(
 )
 
 
+def beside_master(precision: PrecisionSpec, held: Dtype, gradients: Dtype) -> Dtypes:
+    """Parameters in ``held``, gradients in one format from first to last, and an fp32 master copy and moments.
+
+    In fp32 all of it is fp32, and the parameters are the master weights themselves.
+    """
+    if precision.compute == "fp32":
+        return refined(FP32, precision)
+    meaning = Dtypes(
+        parameters=held,
+        compute=precision.compute,
+        gradients=gradients,
+        accumulate=gradients,
+        master="fp32",
+        optimizer_states="fp32",
+        reduce=gradients,
+    )
+    return refined(meaning, precision)
+
+
 def refined(meaning: Dtypes, precision: PrecisionSpec) -> Dtypes:
     """The backend's meaning with the formats that the user set in its place."""
     changes: dict[str, Dtype | None] = {

@@ -167,25 +167,25 @@ def _elements(weight: Weight, cut: ShardRule) -> WeightCounts:
         return rounded_up(whole, share)
 
     one, trains = prod(local), not weight.frozen
-    whole = copies * one
-    parameters, stepped = shard(states.parameters), shard(states.optimizer) * trains
+    whole, matrix = copies * one, trains and len(local) > 1
+    parameters, stepped = shard(states.parameters), shard(states.optimizer) if trains else 0
     return WeightCounts(
         dense=0 if expert else whole,
         expert=whole if expert else 0,
-        trained=whole * trains,
-        quantised=whole * weight.quantised,
+        trained=whole if trains else 0,
+        quantised=whole if weight.quantised else 0,
         parameters=parameters,
-        quantised_parameters=parameters * weight.quantised,
-        gradients=shard(states.gradients) * trains,
+        quantised_parameters=parameters if weight.quantised else 0,
+        gradients=shard(states.gradients) if trains else 0,
         optimizer=stepped,
-        factors=_factors(copies, local, states.optimizer, cut) * trains,
+        factors=_factors(copies, local, states.optimizer, cut) if trains else 0,
         largest=one,
-        largest_trained=one * trains,
-        last_trained=one * (trains and len(local) > 1),
+        largest_trained=one if trains else 0,
+        last_trained=one if matrix else 0,
         drawn=_drawn(weight.shape if not expert else (weight.copies, *weight.shape)),
-        largest_quantised=one * weight.quantised,
+        largest_quantised=one if weight.quantised else 0,
         largest_shard=stepped // copies,
-        matrices=(one,) * copies if trains and len(local) > 1 else (),
+        matrices=(one,) * copies if matrix else (),
     )
 
 

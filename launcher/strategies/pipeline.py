@@ -49,23 +49,25 @@ def chunk_sizes(spec: RunSpec) -> tuple[int, ...]:
     """
     parallel = spec.parallel
     count, stages = parallel.pipeline * parallel.virtual_pipeline, parallel.pipeline
-    embedding = bool(spec.backend.argument("account-for-embedding-in-pipeline-split"))
-    loss = bool(spec.backend.argument("account-for-loss-in-pipeline-split"))
+    embedding = 1 if spec.backend.argument("account-for-embedding-in-pipeline-split") else 0
+    loss = 1 if spec.backend.argument("account-for-loss-in-pipeline-split") else 0
     sizes: list[int | None] = [None] * count
     for stage, size in ((0, parallel.first_stage_layers), (stages - 1, parallel.last_stage_layers)):
         if size is not None:
-            share, extra = divmod(size, parallel.virtual_pipeline)
-            sizes[stage::stages] = [share + (chunk < extra) for chunk in range(parallel.virtual_pipeline)]
+            sizes[stage::stages] = _shared_out(size, parallel.virtual_pipeline)
     layers = spec.model.num_hidden_layers + embedding + loss
     left = max(0, layers - sum(size for size in sizes if size is not None))
-    share, extra = divmod(left, max(1, sizes.count(None)))
-    result = []
-    for size in sizes:
-        result.append(size if size is not None else share + (extra > 0))
-        extra -= size is None
+    shares = iter(_shared_out(left, max(1, sizes.count(None))))
+    result = [next(shares) if size is None else size for size in sizes]
     result[0] -= embedding
     result[-1] -= loss
     return tuple(result)
+
+
+def _shared_out(layers: int, places: int) -> list[int]:
+    """As evenly as they go, the earliest places first."""
+    share, extra = divmod(layers, places)
+    return [share + 1] * extra + [share] * (places - extra)
 
 
 def stage_layers(spec: RunSpec, stage: int) -> tuple[int, ...]:

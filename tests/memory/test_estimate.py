@@ -221,6 +221,13 @@ def test_a_checkpoint_holds_parameters_master_and_both_moments() -> None:
         assert answer.disk.checkpoint_bytes == per_parameter * answer.parameters.total
 
 
+def test_a_checkpoint_of_muon_holds_one_moment_of_the_blocks_and_two_of_the_rest_as_its_ranks_do() -> None:
+    spec = changed(BASES["7b", "3d"], "optimizer", name="muon")
+    outside = 2 * spec.model.vocab_size * spec.model.hidden_size + spec.model.hidden_size
+    answer = estimated(spec)
+    assert answer.disk.checkpoint_bytes == (2 + 4 + 4) * answer.parameters.total + 4 * outside
+
+
 def test_the_document_has_the_keys_of_the_contract() -> None:
     document = estimated(BASES["7b", "3d"]).as_dict()
     assert set(document) == {"parameters", "static_bytes", "peak", "phases", "piles", "ranks", "host", "disk"}

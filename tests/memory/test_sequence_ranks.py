@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from launcher.backends.fsdp import ring
 from launcher.preflight import assess
+from tests.support.estimates import ranks_of
 from tests.support.helpers import make_spec
 
 _LONG = (
@@ -46,9 +48,12 @@ def test_ring_attention_s_backward_pass_holds_so_many_bytes_a_value_of_its_queri
     wide = ("parallel=fsdp_cp", f"parallel.context={ranks}", "model.num_key_value_heads=8")
     narrow = [_piles(*wide, f"model.intermediate_size={width}")["temporary"] for width in (8, 16)]
     tokens, hidden, q = 8192 // ranks, 512, 512
-    # Beside it the residual's gradient, and less what the second norm and the copy for the projection have freed.
+    # Beside it the residual's gradient; what the second norm and the copy for the projection held is freed by then.
     for (size, formula), width in zip(narrow, (8, 16), strict=True):
         assert "ring attention's backward pass" in formula
         weights = 2 * (q * hidden + 3 * hidden * width + 2 * hidden)
+        assert size == tokens * (bytes_a_value * q + 2 * hidden) + weights
+        model = ranks_of(make_spec(*_LONG, *wide, f"model.intermediate_size={width}"))[0].model
+        (left,) = (term for term in ring.overheads(model) if term.pile == "activations")
         freed = (4 + 2 + 2) * hidden + 4 + 2 * q + 4 * 2 * width
-        assert size == tokens * (bytes_a_value * q + 2 * hidden - freed) + weights
+        assert left.bytes == tokens * (model.token_bytes(model.blocks[0].saved) - freed)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from launcher.rank.formats import FP32, Dtypes, refined
-from launcher.spec import RunSpec
+from launcher.rank.formats import Dtypes, beside_master
+from launcher.spec import Dtype, RunSpec
 
 
 def dtypes(spec: RunSpec) -> Dtypes:
@@ -12,16 +12,5 @@ def dtypes(spec: RunSpec) -> Dtypes:
     ``accumulate`` is DeepSpeed's own default for ``data_types.grad_accum_dtype``: the model's format.
     """
     compute = spec.precision.compute
-    if compute == "fp32":
-        return refined(FP32, spec.precision)
-    held = "bf16" if compute == "fp8" else compute
-    meaning = Dtypes(
-        parameters=held,
-        compute=compute,
-        gradients=held,
-        accumulate=held,
-        master="fp32",
-        optimizer_states="fp32",
-        reduce=held,
-    )
-    return refined(meaning, spec.precision)
+    held: Dtype = "bf16" if compute == "fp8" else compute
+    return beside_master(spec.precision, held, gradients=held)

@@ -60,14 +60,14 @@ def _master(spec: RunSpec) -> Iterator[ConfigError]:
                 rule = "in fp32 the parameters themselves are the master weights, and the states are fp32"
                 yield ConfigError(f"precision.{key}", value, rule, [f"precision.{key}=null", "precision=bf16"])
         return
-    narrow = (formats.master, formats.optimizer_states)
-    if narrow == ("fp32", "fp32"):
+    narrow = {"precision.master": formats.master, "precision.optimizer_states": formats.optimizer_states}
+    path = next((path for path, value in narrow.items() if value != "fp32"), None)
+    if path is None:
         return
-    if narrow != ("bf16", "bf16") or formats.parameters != "bf16":
-        path = "precision.master" if formats.master != "fp32" else "precision.optimizer_states"
+    if {*narrow.values()} != {"bf16"} or formats.parameters != "bf16":
         rule = "master weights and optimizer states are both fp32, or both bf16 beside bf16 parameters"
         both = ["precision.master=null", "precision.optimizer_states=null"]
-        yield ConfigError(path, narrow["states" in path], rule, both)
+        yield ConfigError(path, narrow[path], rule, both)
     elif spec.zero.stage == 0:
         rule = "bf16 master weights need ZeRO"
         yield ConfigError("precision.master", "bf16", rule, ["zero=1", "precision.master=null"])

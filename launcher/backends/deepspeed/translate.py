@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 
+from launcher.backends import _worker
 from launcher.backends.deepspeed import ds_config
-from launcher.job import torchrun
 from launcher.job.job import RUN, Job
 from launcher.spec import RunSpec
 
 FILE = "ds_config.json"
-PROGRAM = ("-m", "launcher.worker.deepspeed")
 
 
 def translate(spec: RunSpec, python: str) -> Job:
@@ -24,21 +23,8 @@ def translate(spec: RunSpec, python: str) -> Job:
         spec: A run that ``check`` accepts.
         python: The interpreter of the job.
     """
-    arguments = ("--run", RUN)
-    return Job(
-        argv=torchrun.command(spec, python, PROGRAM, arguments),
-        worker_argv=arguments,
-        environment=_environment(spec),
-        files={FILE: json.dumps(ds_config.build(spec), indent=2, sort_keys=True) + "\n"},
-        nodes=spec.cluster.nodes,
-        gpus_per_node=spec.cluster.gpus_per_node,
-    )
-
-
-def _environment(spec: RunSpec) -> dict[str, str]:
     environment = {"DEEPSPEED_CONFIG_FILE": f"{RUN}/{FILE}"}
     if spec.hardware.device == "cpu":
         environment["DS_ACCELERATOR"] = "cpu"
-    elif spec.train.allocator == "expandable":
-        environment["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
-    return environment
+    files = {FILE: json.dumps(ds_config.build(spec), indent=2, sort_keys=True) + "\n"}
+    return _worker.job(spec, python, "launcher.worker.deepspeed", environment, files)

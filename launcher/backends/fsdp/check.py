@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from launcher import families
-from launcher.backends import _models, _shards, _worker
+from launcher.backends import _models, _optimizers, _shards, _worker
 from launcher.backends.fsdp import context
 from launcher.backends.fsdp.dtypes import dtypes
 from launcher.errors import ConfigError
@@ -31,9 +31,6 @@ _SHARDED_ALONE: dict[str, object] = {"backend.reshard_after_forward": None, "bac
 
 _NF4_BLOCK = 64
 """Values with a constant of their own (QLoRA, arXiv:2305.14314, section 3)."""
-
-_SECOND_MOMENT: dict[str, object] = {"optimizer.beta2": 0.95, "optimizer.epsilon": 1e-8}
-"""Keys that only Adam reads, with the defaults of conf/optimizer/_base.yaml."""
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
@@ -61,11 +58,8 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.script is None and spec.train.compile and spec.checkpointing.mode == "selective":
         rule = "inside compiled blocks the compiler decides what is recomputed, by the same list of operations"
         yield ConfigError("train.compile", True, rule, ["train.compile=false", "checkpointing=full"])
-    if spec.script is None and spec.optimizer.name == "sgd":
-        for path, neutral in _SECOND_MOMENT.items():
-            if (value := edit.value_at(spec, path)) != neutral:
-                rule = "sgd has no second moment; it reads optimizer.beta1 as its momentum"
-                yield ConfigError(path, value, rule, ["optimizer=adamw", edit.override(path, neutral)])
+    if spec.script is None:
+        yield from _optimizers.idle_beside_sgd(spec)
 
 
 def _axes(spec: RunSpec) -> Iterator[ConfigError]:

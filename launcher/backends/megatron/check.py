@@ -10,20 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from launcher import families
-from launcher.backends import _shards
+from launcher.backends import _optimizers, _shards
 from launcher.backends.megatron import checkout, conversion, extra, models, network
 from launcher.backends.megatron.arguments import name
 from launcher.backends.megatron.dtypes import dtypes
-from launcher.backends.megatron.overheads import VOCABULARY_MULTIPLE
+from launcher.backends.megatron.overheads import vocabulary_multiple
 from launcher.errors import ConfigError
+from launcher.rank.counts import padded
 from launcher.spec import RunSpec, edit, nearest
 
 _OPTIMIZERS = ("adamw", "sgd", "lion", "muon")
 _MODULES = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts")
 _BALANCING = ("moe-aux-loss-coeff", "moe-router-load-balancing-type", "moe-router-enable-expert-bias")
 _MINUTE = 60
-_SECOND_MOMENT: dict[str, object] = {"optimizer.beta2": 0.95, "optimizer.epsilon": 1e-8}
-"""Keys that only Adam reads, with the defaults of conf/optimizer/_base.yaml."""
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
@@ -273,11 +272,7 @@ def _assumed(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _idle(spec: RunSpec) -> Iterator[ConfigError]:
-    if spec.optimizer.name == "sgd":
-        for path, neutral in _SECOND_MOMENT.items():
-            if (value := edit.value_at(spec, path)) != neutral:
-                rule = "sgd has no second moment; it reads optimizer.beta1 as its momentum"
-                yield ConfigError(path, value, rule, ["optimizer=adamw", edit.override(path, neutral)])
+    yield from _optimizers.idle_beside_sgd(spec)
     balanced = any(name(key) in _BALANCING for key in spec.backend.extra)
     if spec.model.num_experts and not families.of(spec.model).traits.balances_experts and not balanced:
         rule = "no loss balances the experts, as with the other engines: a router may leave most of them idle"
@@ -287,12 +282,11 @@ def _idle(spec: RunSpec) -> Iterator[ConfigError]:
 
 def _padded(spec: RunSpec) -> Iterator[ConfigError]:
     """``training/vocab_utils.py``."""
-    multiple = VOCABULARY_MULTIPLE * spec.parallel.tensor
-    size = spec.model.vocab_size
-    padded = -(-size // multiple) * multiple
-    if padded != size:
+    multiple, size = vocabulary_multiple(spec), spec.model.vocab_size
+    rows = padded(size, multiple * spec.parallel.tensor)
+    if rows != size:
         rule = (
-            f"Megatron-LM pads the vocabulary to a multiple of {VOCABULARY_MULTIPLE} x tensor"
-            f" {spec.parallel.tensor}: {padded} rows, and as many logits"
+            f"Megatron-LM pads the vocabulary to a multiple of {multiple} x tensor"
+            f" {spec.parallel.tensor}: {rows} rows, and as many logits"
         )
-        yield ConfigError("model.vocab_size", size, rule, [edit.override("model.vocab_size", padded)])
+        yield ConfigError("model.vocab_size", size, rule, [edit.override("model.vocab_size", rows)])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from launcher.rank.formats import FP32, Dtypes, refined
-from launcher.spec import Dtype, RunSpec
+from launcher.rank.formats import Dtypes, beside_master
+from launcher.spec import RunSpec
 
 
 def dtypes(spec: RunSpec) -> Dtypes:
@@ -12,18 +12,6 @@ def dtypes(spec: RunSpec) -> Dtypes:
     For fp16 the gradients stay in fp16: ``--accumulate-allreduce-grads-in-fp32`` is implied by ``--bf16`` alone
     (Megatron-LM ``training/arguments.py``).
     """
-    compute = spec.precision.compute
-    if compute == "fp32":
-        return refined(FP32, spec.precision)
-    held: Dtype = "fp16" if compute == "fp16" else "bf16"
-    main: Dtype = "fp16" if compute == "fp16" else "fp32"
-    meaning = Dtypes(
-        parameters=held,
-        compute=compute,
-        gradients=main,
-        accumulate=main,
-        master="fp32",
-        optimizer_states="fp32",
-        reduce=main,
-    )
-    return refined(meaning, spec.precision)
+    if spec.precision.compute == "fp16":
+        return beside_master(spec.precision, "fp16", gradients="fp16")
+    return beside_master(spec.precision, "bf16", gradients="fp32")

@@ -43,7 +43,7 @@ def engine(spec: RunSpec) -> EngineTraits:
         attention_copy=how.attention == "flash" and spec.train.micro_batch_size > 1,
         expert_outputs=how.deterministic and not spec.backend.argument("moe-permute-fusion"),
         cpu=spec.hardware.device == "cpu",
-        vocabulary_multiple=_vocabulary_multiple(spec) * spec.parallel.tensor,
+        vocabulary_multiple=vocabulary_multiple(spec) * spec.parallel.tensor,
         gradients_stay=True,
         vocabulary_parallel=True,
         master_size=_master_size(spec),
@@ -61,7 +61,8 @@ def _master_size(spec: RunSpec) -> int | None:
     return 2 if halves and reads_gradients_as_they_are(spec) and not fsdp(spec) else None
 
 
-def _vocabulary_multiple(spec: RunSpec) -> int:
+def vocabulary_multiple(spec: RunSpec) -> int:
+    """The rows of one tensor-parallel rank are a multiple of ``--make-vocab-size-divisible-by``."""
     return spec.backend.count("make-vocab-size-divisible-by") or VOCABULARY_MULTIPLE
 
 

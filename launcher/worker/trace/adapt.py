@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from launcher.spec import RunSpec
@@ -22,21 +23,21 @@ def refuse(spec: RunSpec) -> None:
     Raises:
         TrainingError: With every reason.
     """
-    reasons = {
-        f"backend={spec.backend.name} is not one of the workers that run under fake tensors": spec.backend.name
-        not in {"fsdp", "deepspeed"},
-        "offload moves tensors between two memories that one fake device cannot tell apart": spec.zero.offload_optimizer
-        != "none"
-        or spec.zero.offload_parameters != "none",
-        "the groups of ranks that AutoTP makes are not followed under fake tensors": spec.backend.name == "deepspeed"
-        and spec.parallel.tensor > 1,
-        "a pipeline stage waits for what the others send, and under fake tensors nobody does": spec.parallel.pipeline
-        > 1,
-        "train.compile=true replaces the operations that are followed": spec.train.compile,
-    }
-    found = [reason for reason, applies in reasons.items() if applies]
-    if found:
-        raise TrainingError("; ".join(found))
+    if found := "; ".join(_reasons(spec)):
+        raise TrainingError(found)
+
+
+def _reasons(spec: RunSpec) -> Iterator[str]:
+    if spec.backend.name not in ("fsdp", "deepspeed"):
+        yield f"backend={spec.backend.name} is not one of the workers that run under fake tensors"
+    if (spec.zero.offload_optimizer, spec.zero.offload_parameters) != ("none", "none"):
+        yield "offload moves tensors between two memories that one fake device cannot tell apart"
+    if spec.backend.name == "deepspeed" and spec.parallel.tensor > 1:
+        yield "the groups of ranks that AutoTP makes are not followed under fake tensors"
+    if spec.parallel.pipeline > 1:
+        yield "a pipeline stage waits for what the others send, and under fake tensors nobody does"
+    if spec.train.compile:
+        yield "train.compile=true replaces the operations that are followed"
 
 
 def depths(spec: RunSpec) -> tuple[int, ...]:

@@ -109,8 +109,9 @@ class Recording:
         for mark, moment in self._moments():
             if mark.step != step:
                 continue
-            visits[mark.phase] += moment.event < mark.event
-            half = int(moment.event >= (mark.event + spans[mark.event]) // 2)
+            if moment.event < mark.event:
+                visits[mark.phase] += 1
+            half = 1 if moment.event >= (mark.event + spans[mark.event]) // 2 else 0
             candidate = Candidate(phase=mark.phase, visit=visits[mark.phase], half=half)
             known = found.get(candidate)
             if known is None or moment.bytes > known.bytes:

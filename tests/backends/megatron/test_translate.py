@@ -115,6 +115,17 @@ def test_ranks_that_share_a_layer_have_one_hardware_queue_before_blackwell(
     assert job(*SEVEN, *overrides).environment.get("CUDA_DEVICE_MAX_CONNECTIONS") == connections
 
 
+@pytest.mark.parametrize(("multiple", "rows"), [(None, 32_256), (1, None), (8, 32_016), (512, 32_768)])
+def test_the_warning_of_a_padded_vocabulary_goes_by_what_it_is_made_divisible_by(
+    multiple: int | None, rows: int | None
+) -> None:
+    extra = () if multiple is None else (f"+backend.extra.make-vocab-size-divisible-by={multiple}",)
+    spec = make_spec(*SEVEN, "parallel=tp", "model.vocab_size=32004", *extra)
+    found = [warning for warning in warnings(spec) if warning.path == "model.vocab_size"]
+    assert [warning.way_out for warning in found] == ([] if rows is None else [(f"model.vocab_size={rows}",)])
+    assert all(f"{multiple or 128} x tensor 2: {rows} rows, and as many logits" in found[0].rule for _ in found)
+
+
 def test_an_extra_argument_takes_the_place_of_a_chosen_one_or_takes_it_away() -> None:
     found = words(*SEVEN, "parallel=cp", "+backend.extra.cp-comm-type=a2a", "+backend.extra.overlap_grad_reduce=false")
     assert found[found.index("--cp-comm-type") + 1] == "a2a"
