@@ -98,7 +98,7 @@ def _devices(nvml: ModuleType, index: int) -> Iterator[tuple[str, Gpu]]:
 
 
 def _reserved(nvml: ModuleType, handle: object) -> int | None:
-    """What the second version of NVML's memory counts says, which drivers before 510 do not have."""
+    """Reserved bytes by the second version of NVML's memory counts, which drivers before 510 do not have."""
     try:
         return int(nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).reserved)
     except nvml.NVMLError:

@@ -44,7 +44,7 @@ def shipped(package: str) -> tuple[str, ...]:
 
 
 def offered(package: str) -> Mapping[str, str]:
-    """What installed packages offer: the distribution of each name, found without importing it."""
+    """Names that installed packages offer: the distribution of each name, found without importing it."""
     return {name: _owner(entries[0]) for name, entries in _offers().get(package, {}).items()}
 
 
@@ -65,7 +65,7 @@ def load(package: str, name: str) -> Any:
 
 
 def faults(package: str, name: str) -> tuple[ConfigError, ...]:
-    """What is wrong with a choice that an installed package offers; the launcher's own are not imported for it."""
+    """Faults of a choice that an installed package offers; the launcher's own are not imported for it."""
     if name in _offers().get(package, {}):
         try:
             load(package, name)

@@ -25,7 +25,7 @@ __all__ = ["PROTOCOL", "Backend", "Judgement", "Profile", "of"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """What an engine's own validator says of a run: errors, and what stood in the way of asking it."""
+    """The answer of an engine's own validator to a run: its errors, or a warning of why it was not asked."""
 
     errors: tuple[ConfigError, ...] = ()
     warnings: tuple[ConfigError, ...] = ()
@@ -33,7 +33,7 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """What is known of a backend whatever the run.
+    """Facts of a backend that hold for every run.
 
     Attributes:
         packages: The modules that its worker imports in every run.
@@ -61,19 +61,19 @@ class Backend(estimate.Backend, Protocol):
         return object.__hash__(self)
 
     def check(self, spec: RunSpec) -> Iterator[ConfigError]:
-        """What it cannot do, each with the way out."""
+        """Its limits that the run breaks, each with the way out."""
         yield from ()
 
     def warnings(self, spec: RunSpec) -> Iterator[ConfigError]:
-        """What runs but bites."""
+        """Pitfalls of a run that is valid."""
         yield from ()
 
     def obstacles(self, spec: RunSpec) -> Iterator[ConfigError]:
-        """What this machine lacks to run a valid job, beyond the packages of its profile."""
+        """Lacks of this machine for a valid job, beyond the packages of its profile."""
         yield from ()
 
     def native(self, spec: RunSpec) -> Judgement:
-        """What the engine's own validator says of a run that ``check`` accepts."""
+        """Answer of the engine's own validator to a run that ``check`` accepts."""
         return Judgement()
 
     def changes(self, spec: RunSpec, kind: EngineChange) -> Iterator[Change]:

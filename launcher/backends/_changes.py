@@ -28,7 +28,7 @@ _SEQUENCE = {
 
 
 def is_preset(spec: RunSpec, name: str, *, shard: bool, stage: int) -> bool:
-    """Whether the parallel group is as the preset ``parallel=<name>`` leaves it: no degree refined."""
+    """True if the parallel group is as the preset ``parallel=<name>`` leaves it: no degree refined."""
     preset = ParallelSpec(
         name=name,
         tensor=1,

@@ -1,4 +1,4 @@
-"""What several engines' optimizers have in common."""
+"""Rules and settings that several engines' optimizers share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the engines say alike of model states that are sharded over the data ranks."""
+"""Rules of model states that are sharded over the data ranks, which several engines share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the choice of a backend means for the rest: the defaults that it brings, and ways out that leave it chosen.
+"""The choice of a backend and its consequences: the defaults that it brings, and ways out that leave it chosen.
 
 The preset of a backend's own name holds its defaults (``conf/parallel/megatron.yaml``), as ``parallel=fsdp`` does for
 the backend that is chosen where nothing is said. What a preset chooses is weaker than every word that is typed.

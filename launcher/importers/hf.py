@@ -73,7 +73,7 @@ class _Config:
         return str(self.content["model_type"])
 
     def has(self, key: str) -> bool:
-        """Whether the file has the key."""
+        """True if the file has the key."""
         return key in self.content
 
     def get(self, key: str, default: Any = None) -> Any:

@@ -61,7 +61,7 @@ def saved(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def _saved(rank: RankModel, moments: Moments, what: str, counts: list[int]) -> MemoryTerm:
-    """What so many blocks of each kind keep, and all blocks of the other micro-batches in flight."""
+    """Tensors saved by so many blocks of each kind, and all blocks of the other micro-batches in flight."""
     f, tok = rank.view.in_flight, rank.tokens
     kept = [kept_per_token(rank, kind) for kind in rank.blocks]
     values: dict[str, Value] = {"k": kept[0], "n": counts[0]}
@@ -130,7 +130,7 @@ def content(
     *,
     saved: Sequence[SavedTensor] | None = None,
 ) -> MemoryTerm:
-    """What a block holds of its forward pass when its backward pass begins: what it kept, or has recomputed.
+    """Tensors of a block's forward pass at the start of its backward pass: those that it kept, or has recomputed.
 
     Recomputation brings back ``saved`` of all blocks of a group, less what is there: the group's input, where the first
     norm saves it as it is, and with selective checkpointing what that keeps.
@@ -178,7 +178,7 @@ def first_norm(rank: RankModel, kind: BlockKind) -> Value:
 
 
 def _there(rank: RankModel, kind: BlockKind) -> Value:
-    """What of a recomputed block's saved tensors is counted among those that it kept, in bytes of a token.
+    """Bytes of a token of a recomputed block's saved tensors that are among those that it kept.
 
     The product that its last operation made is not: recomputation stops before it (``early_stop`` of
     ``torch/utils/checkpoint.py``), and it stays in the cache.
@@ -254,7 +254,7 @@ def _chunk(rank: RankModel) -> int:
 
 
 def checkpoint_per_token(rank: RankModel, kind: BlockKind) -> Value:
-    """What one checkpointed block keeps: its input, and with selective checkpointing what that does not drop."""
+    """Bytes of a token that one checkpointed block keeps: its input, and what selective checkpointing does not drop."""
     spec, engine, row = rank.spec.checkpointing, rank.engine, _input(rank)
     if spec.mode == "full":
         return rank.token_bytes([row])

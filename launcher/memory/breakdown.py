@@ -13,7 +13,7 @@ from launcher.memory.terms import OUTSIDE_PILES, PILES, MemoryTerm, Pile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """What one rank holds at one moment.
+    """The piles of one rank at one moment.
 
     Attributes:
         phase: The phase of the moment.
@@ -33,7 +33,7 @@ class Column:
 
     @property
     def allocated_bytes(self) -> int:
-        """What torch's allocator has handed out: neither its own loss nor what lies outside of it."""
+        """Bytes that torch's allocator has handed out: neither its own loss nor what lies outside of it."""
         return sum(size for pile, size in self.piles.items() if pile not in OUTSIDE_PILES and pile != "fragmentation")
 
 

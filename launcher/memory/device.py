@@ -1,4 +1,4 @@
-"""What a GPU and its libraries take whatever the model: workspaces, context, communicators, the allocator's loss."""
+"""Memory of a GPU and its libraries whatever the model: workspaces, context, communicators, the allocator's loss."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def allocator(spec: RunSpec) -> Allocator:
 
 
 def fragmentation(spec: RunSpec, allocated: int) -> MemoryTerm:
-    """What the caching allocator reserves beside what it has handed out: a share of the allocated peak."""
+    """Segments that the caching allocator reserves and has not handed out: a share of the allocated peak."""
     share = Fraction(str(allocator(spec).reserved))
     what, source = "segments that the caching allocator holds and does not use", allocator(spec).source
     return term("fragmentation", ALWAYS, what, "lost * size", source, lost=share, size=allocated)

@@ -24,7 +24,7 @@ from launcher.spec import ModelSpec, RunSpec
 
 
 class Backend(Protocol):
-    """What the memory model asks of a backend."""
+    """The questions of the memory model to a backend."""
 
     @property
     @abstractmethod
@@ -38,7 +38,7 @@ class Backend(Protocol):
 
     @abstractmethod
     def dtypes(self, spec: RunSpec) -> Dtypes:
-        """What ``precision=`` means for it."""
+        """Its meaning of ``precision=``, format by format."""
         ...
 
     @abstractmethod

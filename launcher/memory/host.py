@@ -1,4 +1,4 @@
-"""What a run takes beside its devices: host memory of a node, and checkpoints on disk."""
+"""Resources of a run beside its devices: host memory of a node, and checkpoints on disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the estimate says, as frozen data in the shape of ``launch check --json`` (docs/contract.md)."""
+"""The answer of the estimate, as frozen data in the shape of ``launch check --json`` (docs/contract.md)."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class DiskSpace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """What a run needs of its device, host and disk.
+    """The needs of a run of its device, host and disk.
 
     Attributes:
         peak: The peak of the worst rank.

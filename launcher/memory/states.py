@@ -148,7 +148,7 @@ def _states(expression: str, *, source: str = _ZERO, **values: int) -> MemoryTer
 
 
 def step_temporaries(rank: RankModel) -> Iterator[MemoryTerm]:
-    """What ``torch.optim`` adds in the step: nothing fused, ``z P / d`` with lists, or a few tensors in a loop.
+    """Temporaries of ``torch.optim`` in the step: nothing fused, ``z P / d`` with lists, or a few tensors in a loop.
 
     Lists (foreach) make one more tensor of every parameter: AdamW a square root of the second moment, SGD the sum of a
     gradient and its weight decay. The loop makes SGD's for one parameter; of AdamW's a square root and a quotient of

@@ -84,7 +84,7 @@ class MemoryTerm(NamedTuple):
 
     @property
     def formula(self) -> str:
-        """What it is, and its expression with numbers as people say them: ``parameters: 4 x 842.30 M``."""
+        """Words for it, and its expression with numbers as people say them: ``parameters: 4 x 842.30 M``."""
         return f"{self.what}: {self.with_numbers(_said)}"
 
     @property

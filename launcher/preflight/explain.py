@@ -46,7 +46,7 @@ class Explanation:
         return {name: SYMBOLS.get(name, "as its source says") for name in sorted(names, key=str.lower)}
 
     def as_dict(self) -> dict[str, Any]:
-        """What ``check --explain PILE --json`` adds to the document."""
+        """The part that ``check --explain PILE --json`` adds to the document."""
         return {
             "pile": self.pile,
             "stage": self.stage,

@@ -218,7 +218,7 @@ def _elsewhere(estimate: MemoryEstimate) -> str:
 
 
 def _kept(hardware: HardwareSpec) -> str:
-    """What of the card is not the capacity, where that was not set by hand."""
+    """The part of the card that is not capacity, where that was not set by hand."""
     total, usable = hardware.memory_bytes, hardware.usable_bytes
     if total is None or usable is None or hardware.reserved_bytes == 0:
         return ""

@@ -112,7 +112,7 @@ class ConfigFile(Protocol):
         ...
 
     def has(self, key: str) -> bool:
-        """Whether the file has the key."""
+        """True if the file has the key."""
         ...
 
     def rope_theta(self, default: float) -> float:
@@ -156,7 +156,7 @@ class Family(Protocol):
 
     @abstractmethod
     def saves_input(self, model: ModelSpec, engine: EngineTraits) -> bool:
-        """Whether the first norm of a block saves the block's input as it is, so that a checkpoint of it is shared."""
+        """True if the first norm of a block saves the block's input as it is, so that a checkpoint of it is shared."""
         ...
 
     @abstractmethod

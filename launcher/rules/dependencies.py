@@ -48,7 +48,7 @@ class OfAnEngine:
     neutral: object
 
     def active(self, spec: RunSpec) -> bool:
-        """Whether the run's engine reads it."""
+        """True if the run's engine reads it."""
         return self.path in _settings(spec.backend.name)
 
     @property

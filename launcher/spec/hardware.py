@@ -31,7 +31,7 @@ class HardwareSpec:
 
     @property
     def usable_bytes(self) -> int | None:
-        """What torch can have of one device; None is unknown.
+        """Bytes that torch can have of one device; None is unknown.
 
         Driver and firmware keep the rest of what NVML calls the total. How much that is where nobody has measured it is
         assumed on the safe side: as large a share as of any GPU that was measured.

@@ -59,14 +59,14 @@ def engine(spec: RunSpec) -> EngineTraits:
 
 
 def flat_fp32_gradients(spec: RunSpec) -> bool:
-    """Whether BF16_Optimizer runs: bf16 with fp32 accumulation, ZeRO 1, nothing offloaded (``runtime/engine.py``)."""
+    """True if BF16_Optimizer runs: bf16 with fp32 accumulation, ZeRO 1, nothing offloaded (``runtime/engine.py``)."""
     meaning = dtypes(spec)
     formats = (meaning.parameters, meaning.accumulate) == ("bf16", "fp32")
     return formats and spec.zero.stage == 1 and spec.zero.offload_optimizer == "none"
 
 
 def buffers_partition(spec: RunSpec) -> bool:
-    """Whether ZeRO 1 or 2 copies the gradients of a rank's partition; offloaded ones go to the host."""
+    """True if ZeRO 1 or 2 copies the gradients of a rank's partition; offloaded ones go to the host."""
     zero = spec.zero
     return zero.stage in (1, 2) and not flat_fp32_gradients(spec) and zero.offload_optimizer == "none"
 
@@ -245,7 +245,7 @@ def step_copies(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def torch_temporaries(rank: RankModel, shard: int, moments: Iterable[Moment]) -> Iterator[MemoryTerm]:
-    """What ``torch.optim`` makes to step a shard: a list, or tensor after tensor in a loop.
+    """Temporaries of ``torch.optim`` in the step of a shard: a list, or tensor after tensor in a loop.
 
     ZeRO hands over flat tensors, stage 0 those of the model. A loop makes AdamW's square root and quotient of one, and
     of several holds the quotient of the one before; SGD's is the same sum in a loop (``torch/optim/adam.py``,

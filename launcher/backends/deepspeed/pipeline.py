@@ -25,7 +25,7 @@ _NEUTRAL: dict[str, tuple[object, str]] = {
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
-    """What PipelineModule would drop, or get wrong; that ZeRO 2 and 3 do not go with it is said by ``check``."""
+    """Settings that PipelineModule would drop or get wrong; that ZeRO 2 and 3 do not go with it is said by ``check``."""
     if spec.parallel.pipeline == 1:
         return
     for path, (neutral, reason) in _NEUTRAL.items():
@@ -41,7 +41,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def buffers(rank: RankModel) -> Iterator[MemoryTerm]:
-    """What goes from stage to stage: ``z h tok`` each.
+    """Hidden states that go from stage to stage: ``z h tok`` each.
 
     One buffer, kept between steps, receives states and gradients alike. Of every micro-batch in flight a stage keeps
     the states that it received, of which its layers run on a clone, and those that it sent, until their backward pass;

@@ -1,4 +1,4 @@
-"""What is known of DeepSpeed whatever the run, and the changes worth trying with it."""
+"""Facts of DeepSpeed that hold for every run, and the changes worth trying with it."""
 
 from __future__ import annotations
 

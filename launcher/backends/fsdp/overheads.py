@@ -60,7 +60,7 @@ def engine(spec: RunSpec) -> EngineTraits:
 
 
 def is_ddp(spec: RunSpec) -> bool:
-    """Whether DistributedDataParallel wraps the model: several ranks, none of which holds shards."""
+    """True if DistributedDataParallel wraps the model: several ranks, none of which holds shards."""
     return not spec.parallel.shard and spec.shard_degree * spec.parallel.replicate > 1
 
 
@@ -93,7 +93,7 @@ def overheads(rank: RankModel) -> Iterable[MemoryTerm]:
 
 
 def constants(rank: RankModel) -> Iterator[MemoryTerm]:
-    """What 4-bit weights' constants, of which every rank has all, take more than the shard that is counted of them."""
+    """Constants of other ranks' 4-bit weights: every rank has all of them, and its own shard's are counted already."""
     shared = rank.elements.quantised - rank.elements.quantised_parameters
     if shared:
         bits, source = NF4_BITS[rank.spec.adapter.double_quant] - 4, "launcher/worker/model/quantised.py"
@@ -306,7 +306,7 @@ def buckets(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def reshards(spec: RunSpec) -> bool:
-    """Whether gathered parameters are freed after forward: as set, or as ``zero.stage`` says."""
+    """True if gathered parameters are freed after forward: as set, or as ``zero.stage`` says."""
     if spec.backend.reshard_after_forward is not None:
         return spec.backend.reshard_after_forward
     return spec.zero.stage != 2

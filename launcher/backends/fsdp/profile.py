@@ -1,4 +1,4 @@
-"""What is known of FSDP2 and DDP whatever the run, and the changes worth trying with them."""
+"""Facts of FSDP2 and DDP that hold for every run, and the changes worth trying with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What torch's ring attention (``parallel.context``) has in memory while keys and values go round.
+"""Memory of torch's ring attention (``parallel.context``) while keys and values go round.
 
 Read in torch 2.15, ``torch/distributed/tensor/experimental/_context_parallel/_attention.py``, with its rotation by
 ``alltoall``, and seen in traces of it. Of a group's ranks the first is counted: it attends with half of its queries to
@@ -91,7 +91,7 @@ def _later_weights(rank: RankModel) -> int:
 
 
 def _before(saved: Sequence[SavedTensor]) -> list[SavedTensor]:
-    """What a block saves, in the order of its forward pass, until it has attention's output."""
+    """Tensors that a block saves, in the order of its forward pass, until it has attention's output."""
     last = max(place for place, row in enumerate(saved) if row.part == "core_attention")
     return [row for row in saved[: last + 1] if row.part != "core_attention" or not row.only_readers]
 

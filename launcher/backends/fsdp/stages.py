@@ -1,4 +1,4 @@
-"""What pipeline stages of ``torch.distributed.pipelining`` hold beside the activations of their layers."""
+"""Memory of pipeline stages of ``torch.distributed.pipelining`` beside the activations of their layers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def copies(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def outputs(rank: RankModel) -> Iterator[MemoryTerm]:
-    """What a stage in DDP has sent to the next: kept until backward, whose hooks start from it (``stage.py``)."""
+    """Outputs that a stage in DDP has sent to the next: kept until backward, whose hooks start from it (``stage.py``)."""
     if rank.view.head:
         return
     h = rank.spec.model.hidden_size * rank.view.residual

@@ -1,4 +1,4 @@
-"""What Megatron-core and Transformer Engine keep from one step to the next beside the model states."""
+"""Buffers of Megatron-core and Transformer Engine that stay from one step to the next, beside the model states."""
 
 from __future__ import annotations
 

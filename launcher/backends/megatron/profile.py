@@ -1,4 +1,4 @@
-"""What is known of Megatron-LM whatever the run, and the changes worth trying with it.
+"""Facts of Megatron-LM that hold for every run, and the changes worth trying with it.
 
 Which packages a run needs depends on the run: ``installed`` beside this file says so.
 """
