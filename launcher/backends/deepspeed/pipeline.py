@@ -25,7 +25,7 @@ _NEUTRAL: dict[str, tuple[object, str]] = {
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
-    """Settings that PipelineModule would drop or get wrong; that ZeRO 2 and 3 do not go with it is said by ``check``."""
+    """Settings that PipelineModule would drop or get wrong; of ZeRO 2 and 3 ``check`` of the backend speaks."""
     if spec.parallel.pipeline == 1:
         return
     for path, (neutral, reason) in _NEUTRAL.items():

@@ -45,7 +45,7 @@ def copies(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def outputs(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Outputs that a stage in DDP has sent to the next: kept until backward, whose hooks start from it (``stage.py``)."""
+    """Outputs that a stage in DDP has sent on, kept until backward, whose hooks start from them (``stage.py``)."""
     if rank.view.head:
         return
     h = rank.spec.model.hidden_size * rank.view.residual
