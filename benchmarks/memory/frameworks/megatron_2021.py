@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from launcher.backends.megatron import permanent
-from launcher.backends.megatron.overheads import VOCABULARY_MULTIPLE, embedding_dropout
+from launcher.backends.megatron.overheads import embedding_dropout
+from launcher.backends.megatron.traits import VOCABULARY_MULTIPLE
 from launcher.memory.estimate import Backend
 from launcher.memory.moments import BEFORE_BLOCKS_BACKWARD, TRAINING, Moments
 from launcher.memory.terms import MemoryTerm, term

@@ -6,8 +6,9 @@ from launcher.backends._absent import no_validator as native
 from launcher.backends.deepspeed.check import check, warnings
 from launcher.backends.deepspeed.dtypes import dtypes
 from launcher.backends.deepspeed.operators import obstacles
-from launcher.backends.deepspeed.overheads import engine, overheads
+from launcher.backends.deepspeed.overheads import overheads
 from launcher.backends.deepspeed.profile import changes, framework, fullest_rank, profile, runs_on
+from launcher.backends.deepspeed.traits import engine
 from launcher.backends.deepspeed.translate import translate
 
 __all__ = [

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from launcher.backends.deepspeed import optimizer, partition, pipeline, ulysses
-from launcher.backends.deepspeed.dtypes import dtypes
+from launcher.backends.deepspeed import optimizer, partition, pipeline
+from launcher.backends.deepspeed.traits import buffers_partition, flat_fp32_gradients
 from launcher.memory.activations import content, inside_mlp, running_blocks
 from launcher.memory.moments import (
     ALWAYS,
@@ -25,50 +25,10 @@ from launcher.memory.moments import (
 )
 from launcher.memory.states import list_copies
 from launcher.memory.terms import MemoryTerm, Pile, Value, term
-from launcher.rank.engine import EngineTraits
 from launcher.rank.model import BlockKind, RankModel
-from launcher.spec import RunSpec
-from launcher.units import DTYPE_BYTES
 
 _TRACE = "trace of the live tensors of DeepSpeed 0.19.8"
 _LOAD: Moments = frozenset(("load",))
-
-
-def engine(spec: RunSpec) -> EngineTraits:
-    """Hugging Face modules cast as a whole to the compute format; flat buffers cut evenly.
-
-    Ulysses keeps attention's output with all tokens of some heads, for attention, and with all heads of some tokens,
-    for the output projection.
-    """
-    meaning = dtypes(spec)
-    size = DTYPE_BYTES["bf16" if meaning.compute == "fp8" else meaning.compute]
-    return EngineTraits(
-        library="transformers",
-        size=size,
-        residual_size=size,
-        sequence_length=spec.sequence_length,
-        scores=spec.model.attention == "eager",
-        cpu=spec.hardware.device == "cpu",
-        attention_copy=spec.parallel.ulysses > 1,
-        key_heads=ulysses.key_heads(spec),
-        gradients_stay=spec.zero.stage == 3 or flat_fp32_gradients(spec),
-        grouped_experts=True,
-        whole_embedding=True,
-        partition_buffer=buffers_partition(spec),
-    )
-
-
-def flat_fp32_gradients(spec: RunSpec) -> bool:
-    """True if BF16_Optimizer runs: bf16 with fp32 accumulation, ZeRO 1, nothing offloaded (``runtime/engine.py``)."""
-    meaning = dtypes(spec)
-    formats = (meaning.parameters, meaning.accumulate) == ("bf16", "fp32")
-    return formats and spec.zero.stage == 1 and spec.zero.offload_optimizer == "none"
-
-
-def buffers_partition(spec: RunSpec) -> bool:
-    """True if ZeRO 1 or 2 copies the gradients of a rank's partition; offloaded ones go to the host."""
-    zero = spec.zero
-    return zero.stage in (1, 2) and not flat_fp32_gradients(spec) and zero.offload_optimizer == "none"
 
 
 def overheads(rank: RankModel) -> Iterable[MemoryTerm]:

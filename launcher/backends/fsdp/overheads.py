@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from math import ceil
-from typing import Literal
 
 from launcher.backends.fsdp import ring, stages
-from launcher.backends.fsdp.dtypes import dtypes
+from launcher.backends.fsdp.traits import is_ddp, reshards
 from launcher.memory.activations import content, first_norm, inside_mlp, running_blocks
 from launcher.memory.moments import (
     ALWAYS,
@@ -26,51 +25,10 @@ from launcher.memory.moments import (
     Moments,
 )
 from launcher.memory.terms import MemoryTerm, Value, term
-from launcher.rank.engine import EngineTraits
 from launcher.rank.model import NF4_BITS, BlockKind, RankModel
-from launcher.spec import RunSpec
-from launcher.units import DTYPE_BYTES
 
 _TRACE = "trace of the live tensors of torch.distributed.fsdp.fully_shard, torch 2.15"
 _DDP_TRACE = "trace of the live tensors of DistributedDataParallel, torch 2.15"
-
-
-def engine(spec: RunSpec) -> EngineTraits:
-    """Hugging Face modules; FSDP2 casts whole shards to the compute format, DDP runs under autocast.
-
-    Ring attention joins its results with heads before tokens, and the output projection reads a copy the other way.
-    """
-    meaning = dtypes(spec)
-    size = DTYPE_BYTES["bf16" if meaning.compute == "fp8" else meaning.compute]
-    cpu = spec.hardware.device == "cpu"
-    return EngineTraits(
-        library="transformers",
-        size=size,
-        residual_size=4 if meaning.autocast else size,
-        autocast=meaning.autocast,
-        sequence_length=spec.sequence_length,
-        scores=spec.model.attention == "eager",
-        attention_copy=spec.parallel.context > 1,
-        cpu=cpu,
-        grouped_experts=True,
-        shard_rows=spec.parallel.shard,
-        gradients_stay=is_ddp(spec) and spec.backend.bucket_view,
-        optimizer=_step(spec),
-    )
-
-
-def is_ddp(spec: RunSpec) -> bool:
-    """True if DistributedDataParallel wraps the model: several ranks, none of which holds shards."""
-    return not spec.parallel.shard and spec.shard_degree * spec.parallel.replicate > 1
-
-
-def _step(spec: RunSpec) -> Literal["fused", "foreach", "loop"]:
-    """The worker's choice where none is set: one kernel on a GPU, torch's loop on the CPU."""
-    optimizer = spec.optimizer
-    unset = optimizer.fused is None and optimizer.foreach is None
-    if optimizer.fused or (unset and spec.hardware.device == "cuda"):
-        return "fused"
-    return "foreach" if optimizer.foreach else "loop"
 
 
 def overheads(rank: RankModel) -> Iterable[MemoryTerm]:
@@ -303,10 +261,3 @@ def buckets(rank: RankModel) -> Iterator[MemoryTerm]:
         for moments, w in left.items():
             what = "gradients of earlier micro-batches"
             yield term("gradients", moments, what, "z_acc * w", _DDP_TRACE, z_acc=z_acc, w=w)
-
-
-def reshards(spec: RunSpec) -> bool:
-    """True if gathered parameters are freed after forward: as set, or as ``zero.stage`` says."""
-    if spec.backend.reshard_after_forward is not None:
-        return spec.backend.reshard_after_forward
-    return spec.zero.stage != 2

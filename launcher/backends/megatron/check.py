@@ -14,7 +14,7 @@ from launcher.backends import _optimizers, _shards
 from launcher.backends.megatron import checkout, conversion, extra, models, network
 from launcher.backends.megatron.arguments import name
 from launcher.backends.megatron.dtypes import dtypes
-from launcher.backends.megatron.overheads import vocabulary_multiple
+from launcher.backends.megatron.traits import vocabulary_multiple
 from launcher.errors import ConfigError
 from launcher.rank.counts import padded
 from launcher.spec import RunSpec, edit, nearest

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from launcher import families
 from launcher.backends.megatron.implementation import implementation
-from launcher.backends.megatron.overheads import VOCABULARY_MULTIPLE
+from launcher.backends.megatron.traits import VOCABULARY_MULTIPLE
 from launcher.spec import ModelSpec, RunSpec
 
 type Value = bool | int | float | str | tuple[str | int, ...] | None

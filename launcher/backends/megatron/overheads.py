@@ -9,61 +9,16 @@ from collections.abc import Iterable, Iterator
 from math import ceil
 
 from launcher.backends.megatron import permanent, sharded
-from launcher.backends.megatron.dtypes import dtypes
-from launcher.backends.megatron.implementation import Implementation, fsdp, implementation, reads_gradients_as_they_are
+from launcher.backends.megatron.implementation import Implementation, implementation, reads_gradients_as_they_are
 from launcher.memory.moments import BEFORE_BLOCKS_BACKWARD, BETWEEN_PASSES, FORWARD, Moments
 from launcher.memory.terms import MemoryTerm, term
-from launcher.rank.engine import EngineTraits
 from launcher.rank.model import RankModel
-from launcher.spec import RunSpec
-from launcher.units import DTYPE_BYTES
-
-VOCABULARY_MULTIPLE = 128
-"""Megatron-LM's default of ``--make-vocab-size-divisible-by``, times the tensor-parallel degree."""
 
 _BLOCK: Moments = frozenset(("forward", "block_backward", "next_block_backward", "second_layer_backward"))
 """A block runs, forward or backward, and its input is whole."""
 
 _HELD: Moments = BEFORE_BLOCKS_BACKWARD | {"block_backward", "next_block_backward"}
 """From forward to the backward pass of the first blocks."""
-
-
-def engine(spec: RunSpec) -> EngineTraits:
-    """Megatron-core's modules; gradients live in one permanent buffer; the loss is vocabulary-parallel."""
-    meaning, how = dtypes(spec), implementation(spec)
-    size = DTYPE_BYTES["bf16" if meaning.compute == "fp8" else meaning.compute]
-    return EngineTraits(
-        library="megatron",
-        size=size,
-        residual_size=size,
-        sequence_length=spec.sequence_length,
-        scores=how.attention == "unfused",
-        softmax_size=4 if how.wide_softmax else None,
-        # Of a micro-batch of one sequence the two layouts are the same.
-        attention_copy=how.attention == "flash" and spec.train.micro_batch_size > 1,
-        expert_outputs=how.deterministic and not spec.backend.argument("moe-permute-fusion"),
-        cpu=spec.hardware.device == "cpu",
-        vocabulary_multiple=vocabulary_multiple(spec) * spec.parallel.tensor,
-        gradients_stay=True,
-        vocabulary_parallel=True,
-        master_size=_master_size(spec),
-    )
-
-
-def _master_size(spec: RunSpec) -> int | None:
-    """Of an fp32 master copy beside bf16 parameters the precision-aware optimizer keeps the 16 bits that they lack.
-
-    ``store_param_remainders`` (``optimizer/distrib_optimizer.py``, Transformer Engine 2.1 on). Megatron-FSDP has a
-    buffer for all of it.
-    """
-    meaning = dtypes(spec)
-    halves = (meaning.parameters, meaning.master) == ("bf16", "fp32")
-    return 2 if halves and reads_gradients_as_they_are(spec) and not fsdp(spec) else None
-
-
-def vocabulary_multiple(spec: RunSpec) -> int:
-    """The rows of one tensor-parallel rank are a multiple of ``--make-vocab-size-divisible-by``."""
-    return spec.backend.count("make-vocab-size-divisible-by") or VOCABULARY_MULTIPLE
 
 
 def overheads(rank: RankModel) -> Iterable[MemoryTerm]:

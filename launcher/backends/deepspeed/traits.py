@@ -1,0 +1,46 @@
+"""The implementation that runs under DeepSpeed, as far as memory depends on it."""
+
+from __future__ import annotations
+
+from launcher.backends.deepspeed import ulysses
+from launcher.backends.deepspeed.dtypes import dtypes
+from launcher.rank.engine import EngineTraits
+from launcher.spec import RunSpec
+from launcher.units import DTYPE_BYTES
+
+
+def engine(spec: RunSpec) -> EngineTraits:
+    """Hugging Face modules cast as a whole to the compute format; flat buffers cut evenly.
+
+    Ulysses keeps attention's output with all tokens of some heads, for attention, and with all heads of some tokens,
+    for the output projection.
+    """
+    meaning = dtypes(spec)
+    size = DTYPE_BYTES["bf16" if meaning.compute == "fp8" else meaning.compute]
+    return EngineTraits(
+        library="transformers",
+        size=size,
+        residual_size=size,
+        sequence_length=spec.sequence_length,
+        scores=spec.model.attention == "eager",
+        cpu=spec.hardware.device == "cpu",
+        attention_copy=spec.parallel.ulysses > 1,
+        key_heads=ulysses.key_heads(spec),
+        gradients_stay=spec.zero.stage == 3 or flat_fp32_gradients(spec),
+        grouped_experts=True,
+        whole_embedding=True,
+        partition_buffer=buffers_partition(spec),
+    )
+
+
+def flat_fp32_gradients(spec: RunSpec) -> bool:
+    """True if BF16_Optimizer runs: bf16 with fp32 accumulation, ZeRO 1, nothing offloaded (``runtime/engine.py``)."""
+    meaning = dtypes(spec)
+    formats = (meaning.parameters, meaning.accumulate) == ("bf16", "fp32")
+    return formats and spec.zero.stage == 1 and spec.zero.offload_optimizer == "none"
+
+
+def buffers_partition(spec: RunSpec) -> bool:
+    """True if ZeRO 1 or 2 copies the gradients of a rank's partition; offloaded ones go to the host."""
+    zero = spec.zero
+    return zero.stage in (1, 2) and not flat_fp32_gradients(spec) and zero.offload_optimizer == "none"

@@ -1,0 +1,55 @@
+"""The implementation that runs under FSDP2 and DDP, as far as memory depends on it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from launcher.backends.fsdp.dtypes import dtypes
+from launcher.rank.engine import EngineTraits
+from launcher.spec import RunSpec
+from launcher.units import DTYPE_BYTES
+
+
+def engine(spec: RunSpec) -> EngineTraits:
+    """Hugging Face modules; FSDP2 casts whole shards to the compute format, DDP runs under autocast.
+
+    Ring attention joins its results with heads before tokens, and the output projection reads a copy the other way.
+    """
+    meaning = dtypes(spec)
+    size = DTYPE_BYTES["bf16" if meaning.compute == "fp8" else meaning.compute]
+    cpu = spec.hardware.device == "cpu"
+    return EngineTraits(
+        library="transformers",
+        size=size,
+        residual_size=4 if meaning.autocast else size,
+        autocast=meaning.autocast,
+        sequence_length=spec.sequence_length,
+        scores=spec.model.attention == "eager",
+        attention_copy=spec.parallel.context > 1,
+        cpu=cpu,
+        grouped_experts=True,
+        shard_rows=spec.parallel.shard,
+        gradients_stay=is_ddp(spec) and spec.backend.bucket_view,
+        optimizer=_step(spec),
+    )
+
+
+def is_ddp(spec: RunSpec) -> bool:
+    """True if DistributedDataParallel wraps the model: several ranks, none of which holds shards."""
+    return not spec.parallel.shard and spec.shard_degree * spec.parallel.replicate > 1
+
+
+def _step(spec: RunSpec) -> Literal["fused", "foreach", "loop"]:
+    """The worker's choice where none is set: one kernel on a GPU, torch's loop on the CPU."""
+    optimizer = spec.optimizer
+    unset = optimizer.fused is None and optimizer.foreach is None
+    if optimizer.fused or (unset and spec.hardware.device == "cuda"):
+        return "fused"
+    return "foreach" if optimizer.foreach else "loop"
+
+
+def reshards(spec: RunSpec) -> bool:
+    """True if gathered parameters are freed after forward: as set, or as ``zero.stage`` says."""
+    if spec.backend.reshard_after_forward is not None:
+        return spec.backend.reshard_after_forward
+    return spec.zero.stage != 2
