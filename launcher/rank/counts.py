@@ -73,7 +73,7 @@ def count_rank(
     vocabulary: int,
     kinds: tuple[tuple[str, int, int], ...],
     ends: tuple[bool, bool],
-    cut: ShardRule,
+    rule: ShardRule,
 ) -> RankCounts:
     """Count one rank's elements.
 
@@ -84,10 +84,10 @@ def count_rank(
         vocabulary: Rows of the token table, padded.
         kinds: The rank's blocks, as :func:`kinds_of` gives them.
         ends: True if the rank has the embedding, and True if it has the head.
-        cut: The rank's part of each weight.
+        rule: The rank's part of each weight.
     """
     table, head = family.embedding(model, vocabulary), list(family.head(model, vocabulary))
-    of_table = replace(cut, tensor=cut.embedding)
+    of_table = replace(rule, tensor=rule.embedding)
     if not ends[0] and model.tie_word_embeddings:
         # A tied model in stages keeps a second copy of the token table where the loss is (Megatron-core, torch).
         head.append(table[0])
@@ -97,12 +97,12 @@ def count_rank(
                 name=name,
                 layer=layer,
                 count=count,
-                elements=_block_elements(family, model, adapter, layer, cut),
+                elements=_block_elements(family, model, adapter, layer, rule),
             )
             for name, layer, count in kinds
         ),
         embedding=counts_of(adapters.frozen(table, adapter), of_table) if ends[0] else WeightCounts(),
-        head=counts_of(adapters.frozen(head, adapter), cut) if ends[1] else WeightCounts(),
+        head=counts_of(adapters.frozen(head, adapter), rule) if ends[1] else WeightCounts(),
     )
 
 
@@ -127,8 +127,10 @@ def _last_of_kind(family: Family, model: ModelSpec) -> tuple[dict[str, int], tup
 
 
 @lru_cache(maxsize=4096)
-def _block_elements(family: Family, model: ModelSpec, adapter: AdapterSpec, layer: int, cut: ShardRule) -> WeightCounts:
-    return counts_of(adapters.weights(block_weights(family, model, layer), adapter), cut)
+def _block_elements(
+    family: Family, model: ModelSpec, adapter: AdapterSpec, layer: int, rule: ShardRule
+) -> WeightCounts:
+    return counts_of(adapters.weights(block_weights(family, model, layer), adapter), rule)
 
 
 @lru_cache(maxsize=256)

@@ -147,21 +147,21 @@ def shard_rule(view: RankView, engine: EngineTraits) -> ShardRule:
     )
 
 
-def counts_of(weights: Sequence[Weight], cut: ShardRule) -> WeightCounts:
+def counts_of(weights: Sequence[Weight], rule: ShardRule) -> WeightCounts:
     """The elements of some weights on one rank."""
-    return total(_elements(weight, cut) for weight in weights)
+    return total(_elements(weight, rule) for weight in weights)
 
 
-def _elements(weight: Weight, cut: ShardRule) -> WeightCounts:
+def _elements(weight: Weight, rule: ShardRule) -> WeightCounts:
     expert = weight.split == "expert"
-    local = _local_shape(weight, cut)
-    copies = rounded_up(weight.copies, cut.experts) if expert else 1
-    if expert and cut.joined:
+    local = _local_shape(weight, rule)
+    copies = rounded_up(weight.copies, rule.experts) if expert else 1
+    if expert and rule.joined:
         local, copies = (copies, *local), 1
-    states = cut.expert_states if expert else cut.states
+    states = rule.expert_states if expert else rule.states
 
     def shard(share: Fraction) -> int:
-        if cut.rows:
+        if rule.rows:
             # FSDP2 cuts rows in chunks of equal size, the last ones smaller: the first rank's is rounded up.
             return copies * rounded_up(local[0], share) * (one // max(local[0], 1))
         return rounded_up(whole, share)
@@ -178,7 +178,7 @@ def _elements(weight: Weight, cut: ShardRule) -> WeightCounts:
         quantised_parameters=parameters if weight.quantised else 0,
         gradients=shard(states.gradients) if trains else 0,
         optimizer=stepped,
-        factors=_factors(copies, local, states.optimizer, cut) if trains else 0,
+        factors=_factors(copies, local, states.optimizer, rule) if trains else 0,
         largest=one,
         largest_trained=one if trains else 0,
         last_trained=one if matrix else 0,
@@ -189,12 +189,12 @@ def _elements(weight: Weight, cut: ShardRule) -> WeightCounts:
     )
 
 
-def _factors(copies: int, local: tuple[int, ...], share: Fraction, cut: ShardRule) -> int:
+def _factors(copies: int, local: tuple[int, ...], share: Fraction, rule: ShardRule) -> int:
     """Sums over the last and over the last but one dimension of each shard; a flat shard has no rows to sum over.
 
     Adafactor, arXiv:1804.04235, algorithm 4; a vector keeps a value for each of its elements.
     """
-    if share.numerator < share.denominator and not cut.rows:
+    if share.numerator < share.denominator and not rule.rows:
         return rounded_up(copies * prod(local), share)
     rows = (rounded_up(local[0], share), *local[1:])
     if len(rows) == 1:
@@ -208,11 +208,11 @@ def _drawn(shape: tuple[int, ...]) -> int:
     return min(shape[0], max(1, DRAWN_ELEMENTS // max(1, width))) * width
 
 
-def _local_shape(weight: Weight, cut: ShardRule) -> tuple[int, ...]:
+def _local_shape(weight: Weight, rule: ShardRule) -> tuple[int, ...]:
     """The shape after tensor parallelism."""
     if weight.split == "replicated":
         return weight.shape
-    share = cut.tensor if weight.split == "tensor" else cut.expert_tensor
+    share = rule.tensor if weight.split == "tensor" else rule.expert_tensor
     return tuple(
         rounded_up(size, share) if index == weight.dimension else size for index, size in enumerate(weight.shape)
     )
