@@ -35,7 +35,7 @@ from launcher.worker.model.language_model import LanguageModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
+class RankParts:
     """A rank's part of the model on the meta device (of a pipeline, its chunks), and the mesh of the ranks."""
 
     models: tuple[LanguageModel, ...]
@@ -44,10 +44,10 @@ class Cut:
 
 def build(context: Context) -> FsdpEngine:
     """Make the model on the meta device, cut it, give every rank its part of the values, and add the optimizer."""
-    return filled(context, cut(context))
+    return filled(context, rank_parts(context))
 
 
-def cut(context: Context) -> Cut:
+def rank_parts(context: Context) -> RankParts:
     """The model on the meta device, adapted, recomputed and sharded as the run says; it takes no memory yet."""
     spec = context.spec
     ring = context_parallel.Ring(context) if spec.parallel.context > 1 else None
@@ -65,10 +65,10 @@ def cut(context: Context) -> Cut:
     if spec.parallel.shard and ranks is not None:
         for model in models:
             sharding.shard(model, context, ranks)
-    return Cut(models=models, ranks=ranks)
+    return RankParts(models=models, ranks=ranks)
 
 
-def filled(context: Context, parts: Cut) -> FsdpEngine:
+def filled(context: Context, parts: RankParts) -> FsdpEngine:
     """Give the parts that :func:`cut` made memory and values, and return their engine."""
     spec = context.spec
     offloaded = spec.zero.offload_parameters == "cpu"
@@ -152,7 +152,7 @@ def autocast(context: Context) -> contextlib.AbstractContextManager[object]:
     return torch.autocast(context.device.type, sharding.TORCH_DTYPES[formats.compute])
 
 
-def passes(context: Context, parts: Cut) -> Passes:
+def passes(context: Context, parts: RankParts) -> Passes:
     """The passes of a rank's part of the model, in DDP where nothing is sharded."""
     ranks, stages = parts.ranks, context.spec.parallel.pipeline
     modules: list[nn.Module] = list(parts.models)
@@ -168,7 +168,7 @@ def passes(context: Context, parts: Cut) -> Passes:
 class FsdpEngine:
     """A model under FSDP2 or DDP in training."""
 
-    def __init__(self, context: Context, parts: Cut) -> None:
+    def __init__(self, context: Context, parts: RankParts) -> None:
         self._context, self._spec = context, context.spec
         self._passes = passes(context, parts)
         self._networks = [model.network for model in parts.models]

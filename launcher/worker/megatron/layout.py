@@ -54,7 +54,7 @@ _FUSED_NORMS = {"self_attention.linear_qkv": "input_layernorm", "mlp.linear_fc1"
 
 
 @dataclass(frozen=True, slots=True)
-class _Cut:
+class _TensorSplit:
     """The part of ``parts`` equal ones that a rank has."""
 
     part: int
@@ -88,10 +88,10 @@ class _Layout:
 
     def __init__(self, model: ModelSpec) -> None:
         self._model = model
-        self._tensor = _Cut(
+        self._tensor = _TensorSplit(
             parallel_state.get_tensor_model_parallel_rank(), parallel_state.get_tensor_model_parallel_world_size()
         )
-        self._expert_tensor = _Cut(
+        self._expert_tensor = _TensorSplit(
             parallel_state.get_expert_tensor_parallel_rank(), parallel_state.get_expert_tensor_parallel_world_size()
         )
         self._first_expert = 0

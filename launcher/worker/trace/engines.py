@@ -27,9 +27,9 @@ def prepared(context: Context) -> Iterator[Callable[[], Engine]]:
             yield lambda: build(context)
     else:
         with shims.ddp():
-            from launcher.worker.fsdp.engine import cut, filled
+            from launcher.worker.fsdp.engine import filled, rank_parts
 
-            model = cut(context)
+            model = rank_parts(context)
             yield lambda: filled(context, model)
 
 
