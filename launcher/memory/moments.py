@@ -73,7 +73,9 @@ MOMENTS: dict[Moment, Phase] = {
 
 ALWAYS: Moments = frozenset(MOMENTS)
 
-TRAINING: Moments = ALWAYS - {"load"}
+LOAD: Moments = frozenset(("load",))
+
+TRAINING: Moments = ALWAYS - LOAD
 """From the first step on."""
 
 FORWARD: Moments = frozenset(("forward", "output", "loss"))

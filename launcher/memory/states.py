@@ -12,6 +12,7 @@ from launcher.memory.moments import (
     BLOCK_BACKWARD,
     GRADIENTS_COMPLETE,
     LATER_BLOCKS_BACKWARD,
+    LOAD,
     ROOT_BACKWARD,
     STEPPING,
     TRAINING,
@@ -25,6 +26,9 @@ from launcher.spec import OptimizerSpec
 
 _ZERO = "ZeRO, arXiv:1910.02054, section 3 and figure 1"
 _STEP = "torch/optim/adam.py and sgd.py, trace of the live tensors of a step"
+STATES_MADE = "states"
+"""The instant of loading at which parameters, master weights and buffers for gradients all exist."""
+
 _BLOCK_8BIT = 256  # bitsandbytes blockwise quantisation: one fp32 scale for 256 values, functional.py.
 
 
@@ -57,15 +61,11 @@ def dequantised(rank: RankModel) -> Iterator[MemoryTerm]:
 def drawing(rank: RankModel) -> Iterator[MemoryTerm]:
     """While the model is loaded, one block of a weight's rows in fp32, from which each rank takes its part.
 
-    It is gone before master weights and gradient buffers are made, and takes no memory that these do not take later.
+    It is gone before master weights and gradient buffers are made.
     """
-    if rank.engine.library != "transformers":
-        return
-    gradients = rank.dtypes.size("accumulate") if rank.engine.gradients_stay else 0
-    later = rank.dtypes.size("master") * rank.elements.optimizer + gradients * rank.elements.gradients
-    what, source = "values of some rows, beyond what is made later", "launcher/worker/model/initial.py"
-    rows = rank.elements.drawn
-    yield term("temporary", ("load",), what, "4 * rows - later", source, rows=rows, later=later).at("drawing")
+    if rank.engine.library == "transformers":
+        what, source, rows = "values of some rows", "launcher/worker/model/initial.py", rank.elements.drawn
+        yield term("temporary", LOAD, what, "4 * rows", source, rows=rows).at("drawing")
 
 
 def gradients(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -80,7 +80,8 @@ def gradients(rank: RankModel) -> Iterator[MemoryTerm]:
             return
         after = GRADIENTS_COMPLETE - STEPPING
     if rank.engine.gradients_stay:
-        yield _gradients(rank, ALWAYS, "gradient buffers", rank.elements.gradients)
+        yield _gradients(rank, TRAINING, "gradient buffers", rank.elements.gradients)
+        yield _gradients(rank, LOAD, "gradient buffers", rank.elements.gradients).at(STATES_MADE)
         return
     block = rank.largest_block.gradients
     if rank.spec.gradient_accumulation > 1:
@@ -116,7 +117,9 @@ def master_weights(rank: RankModel) -> Iterator[MemoryTerm]:
     z = rank.engine.master_size or rank.dtypes.size("master")
     if z and rank.spec.zero.offload_optimizer == "none":
         shard = rank.elements.optimizer
-        yield term("master_weights", ALWAYS, "master weights", "z_master * shard", _ZERO, z_master=z, shard=shard)
+        made = term("master_weights", LOAD, "master weights", "z_master * shard", _ZERO, z_master=z, shard=shard)
+        yield made._replace(moments=TRAINING)
+        yield made.at(STATES_MADE)
 
 
 def optimizer_states(rank: RankModel) -> Iterator[MemoryTerm]:

@@ -58,11 +58,11 @@ SYMBOLS: dict[str, str] = {
     "k_all": "bytes of a token, of what all blocks keep",
     "k_kept": "bytes of a token, of what a checkpointed block keeps",
     "k_there": "bytes of a token that are counted elsewhere already",
-    "later": "bytes of what is made afterwards",
     "inside": "bytes of a token, of the gradients inside the MLP",
     "size": "bytes of one of them",
     "lost": "share of what is allocated",
     "n_pairs": "how many pairs there are",
     "size_pair": "bytes of one pair",
+    "counted": "bytes that the estimate counts elsewhere",
     "limit": "bytes at most",
 }

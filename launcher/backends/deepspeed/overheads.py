@@ -13,22 +13,21 @@ from launcher.backends.deepspeed import optimizer, partition, pipeline
 from launcher.backends.deepspeed.traits import buffers_partition, flat_fp32_gradients
 from launcher.memory.activations import content, inside_mlp, running_blocks
 from launcher.memory.moments import (
-    ALWAYS,
     BACKWARD_FROM_BLOCKS,
     BLOCK_BACKWARD,
     LATER_BLOCKS_BACKWARD,
+    LOAD,
     PASSES,
     ROOT_BACKWARD,
     TRAINING,
     Moment,
     Moments,
 )
-from launcher.memory.states import list_copies
+from launcher.memory.states import STATES_MADE, list_copies
 from launcher.memory.terms import MemoryTerm, Pile, Value, term
 from launcher.rank.model import BlockKind, RankModel
 
 _TRACE = "trace of the live tensors of DeepSpeed 0.19.8"
-_LOAD: Moments = frozenset(("load",))
 
 
 def overheads(rank: RankModel) -> Iterable[MemoryTerm]:
@@ -62,7 +61,7 @@ def start(rank: RankModel) -> Iterator[MemoryTerm]:
 
     In stage 3 a flat copy of one weight, or the fp32 copy of the shard from which the master copy is cloned, before
     gradients and the bucket are made. DeepSpeed makes the first copy on the host where the device lacks the room, so it
-    never decides what fits.
+    never decides what fits. Each is an instant of loading, but for what stands beside all states.
     """
     zero, z_par = rank.spec.zero, rank.dtypes.size("parameters")
     if not zero.stage:
@@ -71,22 +70,15 @@ def start(rank: RankModel) -> Iterator[MemoryTerm]:
     w, capacity = rank.elements.largest if zero.stage == 3 else rank.elements.trained, rank.spec.rank_memory_bytes
     fits = capacity is None or 2 * z_par * w <= capacity
     if zero.stage < 3:
-        what, expression = "flat copy of the parameters, before the master weights", "z_par * w - 4 * shard"
         if fits:
-            yield _at_load("flat copy", what, expression, z_par=z_par, w=w, shard=shard)
-        yield _at_load("zeros", "zeros for gradients", "4 * shard", shard=shard)
+            yield _term("temporary", LOAD, "flat copy of the parameters", "z_par * w", z_par=z_par, w=w).at("flat copy")
+        yield _term("temporary", LOAD, "zeros for gradients", "4 * shard", shard=shard).at(STATES_MADE)
         return
     if fits:
-        yield _at_load("flat copy", "flat copy of one weight", "z_par * w", z_par=z_par, w=w)
+        yield _term("temporary", LOAD, "flat copy of one weight", "z_par * w", z_par=z_par, w=w).at(STATES_MADE)
     if rank.dtypes.master:
-        z_acc, z_grad = rank.dtypes.size("accumulate"), rank.dtypes.size("gradients")
-        later = z_acc * rank.elements.gradients + z_grad * zero.reduce_bucket_size
-        what = "fp32 copy of the shard, beyond what is made later"
-        yield _at_load("shard copy", what, "4 * shard - later", shard=shard, later=later)
-
-
-def _at_load(instant: str, what: str, expression: str, **values: Value) -> MemoryTerm:
-    return term("temporary", _LOAD, what, expression, _TRACE, **values).at(instant)
+        what = "fp32 copy of the shard and its clone"
+        yield _term("master_weights", LOAD, what, "2 * 4 * shard", shard=shard).at("shard copy")
 
 
 def whole_gradients(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -228,7 +220,9 @@ def torch_temporaries(rank: RankModel, shard: int, moments: Iterable[Moment]) ->
 def stage3_bucket(rank: RankModel) -> Iterator[MemoryTerm]:
     """Stage 3: one gradient bucket, permanent; at the end of the backward pass a copy of it."""
     z_grad, size = rank.dtypes.size("gradients"), rank.spec.zero.reduce_bucket_size
-    yield _term("reduce_buffers", ALWAYS, "bucket", "z_grad * bucket", z_grad=z_grad, bucket=size)
+    made = _term("reduce_buffers", LOAD, "bucket", "z_grad * bucket", z_grad=z_grad, bucket=size)
+    yield made._replace(moments=TRAINING)
+    yield made.at(STATES_MADE)
     yield bucket_copy(rank, ROOT_BACKWARD)
 
 
@@ -263,7 +257,9 @@ def fp32_partition(rank: RankModel) -> Iterator[MemoryTerm]:
     """
     zero = rank.spec.zero
     if zero.stage and rank.dtypes.master is None and zero.offload_optimizer == "none":
-        yield _term("master_weights", ALWAYS, "fp32 clone of the shard", "4 * shard", shard=rank.elements.optimizer)
+        made = _term("master_weights", LOAD, "fp32 clone of the shard", "4 * shard", shard=rank.elements.optimizer)
+        yield made._replace(moments=TRAINING)
+        yield made.at(STATES_MADE)
 
 
 def first_step(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -275,9 +271,9 @@ def first_step(rank: RankModel) -> Iterator[MemoryTerm]:
     if rank.spec.zero.stage == 0 and rank.dtypes.master is not None:
         w, z_grad = rank.elements.trained, rank.dtypes.size("gradients")
         n = 2 if rank.spec.optimizer.name == "adamw" else 1
-        yield _term("optimizer_states", _LOAD, "moments of the first step", "n * 4 * w", n=n, w=w)
-        yield from torch_temporaries(rank, w, _LOAD)
-        yield _term("gradients", _LOAD, "gradients in both formats", "(z_grad + 4) * w", z_grad=z_grad, w=w)
+        yield _term("optimizer_states", LOAD, "moments of the first step", "n * 4 * w", n=n, w=w)
+        yield from torch_temporaries(rank, w, LOAD)
+        yield _term("gradients", LOAD, "gradients in both formats", "(z_grad + 4) * w", z_grad=z_grad, w=w)
 
 
 def _term(pile: Pile, moments: Iterable[Moment], what: str, expression: str, **values: Value) -> MemoryTerm:

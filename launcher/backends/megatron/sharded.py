@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from launcher.backends.megatron.implementation import fsdp
-from launcher.memory.moments import TRAINING, Moment, Moments
+from launcher.memory.moments import LOAD, TRAINING, Moment, Moments
 from launcher.memory.terms import MemoryTerm, term
 from launcher.rank.model import RankModel
 
@@ -52,18 +52,16 @@ def waiting_gradients(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def whole_model(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Every rank builds the whole model before shards are cut from it: ``size P``, less what is made after it.
+    """Every rank builds the whole model before shards are cut from it: ``z P``, of which its own shard is counted.
 
     ``--init-model-with-meta-device`` builds it block by block (``_init_each_parameter_group_buffers``).
     """
     if rank.spec.backend.argument("init-model-with-meta-device"):
         return
-    elements, size = rank.elements, rank.dtypes.size
-    later = size("parameters") * elements.parameters + size("master") * elements.optimizer
-    later += size("accumulate") * elements.gradients
-    what, source = "the model before it is cut, beyond what is made after", "Megatron-FSDP param_and_grad_buffer.py"
-    values = {"z_par": size("parameters"), "P": elements.whole, "later": later}
-    yield term("temporary", ("load",), what, "z_par * P - later", source, **values)
+    what, source = "the other ranks' part of the model, not yet cut away", "Megatron-FSDP param_and_grad_buffer.py"
+    z_par, whole, shard = rank.dtypes.size("parameters"), rank.elements.whole, rank.elements.parameters
+    whole_built = term("temporary", LOAD, what, "z_par * (P - shard)", source, z_par=z_par, P=whole, shard=shard)
+    yield whole_built.at("whole model")
 
 
 def gathered_root(rank: RankModel) -> Iterator[MemoryTerm]:

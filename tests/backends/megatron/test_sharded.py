@@ -6,6 +6,7 @@ import pytest
 
 from launcher.backends.megatron.arguments import arguments
 from launcher.backends.megatron.check import check
+from launcher.backends.megatron.sharded import overheads
 from launcher.importers.megatron import read
 from launcher.memory.moments import Moment
 from tests.support.estimates import ranks_of
@@ -97,7 +98,7 @@ def test_gradients_wait_unreduced_until_a_thousand_million_are_queued(stage: int
     assert rank("zero=1", formula=words, moment="root_backward") == 0
 
 
-def test_what_stands_around_the_blocks_stays_gathered_at_stage_3() -> None:
+def test_parameters_outside_the_blocks_stay_gathered_at_stage_3() -> None:
     words = "outside the blocks, gathered"
     assert rank("zero=3", formula=words, moment="idle") == 2 * ROOT
     assert rank("zero=3", formula=words, moment="load") == 0
@@ -117,11 +118,14 @@ def test_no_more_blocks_are_gathered_than_there_are() -> None:
 
 
 def test_the_whole_model_is_built_before_it_is_cut_unless_on_the_meta_device() -> None:
-    whole, shards = 32 * BLOCK + ROOT, (2 + 4 + 4) * (32 * BLOCK + ROOT) // 8
-    words = "before they are cut"
-    assert rank("zero=3", formula=words, moment="load") == 2 * whole - shards
+    whole, words = 32 * BLOCK + ROOT, "not yet cut away"
+    found = overheads(ranks_of(make_spec(*EIGHT_B, "zero=3"))[0].model)
+    assert [term.bytes for term in found if words in term.what] == [2 * (whole - whole // 8)]
+    # It takes more than the states that are made later, which so are not counted at that moment.
+    assert rank("zero=3", formula="master weights", moment="load") == 0
     meta = "+backend.extra.init-model-with-meta-device=true"
     assert rank("zero=3", meta, formula=words, moment="load") == 0
+    assert rank("zero=3", meta, formula="master weights", moment="load") == 4 * whole // 8
 
 
 def test_a_single_rank_cuts_and_gathers_nothing() -> None:

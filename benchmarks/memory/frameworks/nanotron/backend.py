@@ -163,9 +163,9 @@ def communicators(rank: RankModel) -> Iterator[MemoryTerm]:
         "size": GROUP_BYTES,
         "n_pairs": pairs(spec, stage),
         "size_pair": PAIR_BYTES,
-        "later": sum(each.bytes for each in device.communicators(rank)),
+        "counted": sum(each.bytes for each in device.communicators(rank)),
     }
-    what, expression = "communicators of groups and pairs, beyond NCCL's", "n * size + n_pairs * size_pair - later"
+    what, expression = "communicators of groups and pairs, beyond NCCL's", "n * size + n_pairs * size_pair - counted"
     yield term("communicators", ALWAYS, what, expression, "NCCL issues 864 and 964", **values)
 
 
