@@ -106,7 +106,7 @@ def test_every_file_that_the_documents_name_exists() -> None:
     assert missing == []
 
 
-_WRITTEN = {"conf/backend/acme.yaml", "conf/cluster/ours.yaml", "recipes/mine.yaml"}
+_WRITTEN = {"conf/backend/acme.yaml", "conf/parallel/_acme.yaml", "conf/cluster/ours.yaml", "recipes/mine.yaml"}
 """Files that commands of the documents' examples write."""
 
 _ROOMS = ("benchmarks", "conf", "docs", "launcher", "recipes", "requirements", "slurm", "tests")

@@ -20,7 +20,7 @@ PAGE = (IMPORT_FOLDER / "docs" / "extending.md").read_text()
 LAUNCH = "import sys; from launcher.cli import main; sys.exit(main(sys.argv[1:]))"
 WORLD = ("hardware=h100_80g", "cluster.gpus_per_node=8")
 TINY = ("model=tiny", "parallel=ddp", *WORLD)
-ACME = ("model=7b", "model.family=parallel_blocks", "parallel=ddp", "backend.name=acme", *WORLD)
+ACME = ("model=7b", "model.family=parallel_blocks", "backend.name=acme", *WORLD)
 
 
 def launch(*words: str, folder: Path, program: str = LAUNCH) -> tuple[int, str]:
@@ -216,7 +216,7 @@ def test_a_name_that_two_packages_offer_is_refused(refused: dict[str, dict[str, 
 def test_a_gpu_a_model_size_and_a_recipe_are_one_file_each_of_the_users_own_folder(tmp_path: Path) -> None:
     files = {
         "conf/hardware/mine.yaml": "defaults: [_base, _self_]\nname: mine\ntitle: A GPU of 10 GiB\n"
-        "memory_bytes: 10737418240\ndtypes: [fp32, bf16]\nsource: its box\n",
+        "memory_bytes: 10737418240\nreserved_bytes: 0\ndtypes: [fp32, bf16]\nsource: its box\n",
         "conf/model/deeper.yaml": "defaults: [tiny, _self_]\nname: deeper\nnum_hidden_layers: 9\n",
         "recipes/both.yaml": "schema: 1\nsummary: Both on two of them\n"
         "choose: {model: deeper, hardware: mine, parallel: ddp}\nset: {cluster.gpus_per_node: 2}\n",

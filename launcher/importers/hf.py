@@ -137,7 +137,7 @@ def read(text: str, path: str) -> Imported:
     content = json_mapping(text, path, "a config.json")
     config = _Config(content, path)
     kind = content.get("model_type")
-    known = _families(kind)
+    known = _families(kind if isinstance(kind, str) else "")
     if not isinstance(kind, str) or kind not in known:
         rule = f"config.json names its model by model_type; understood are {', '.join(known)}"
         near = difflib.get_close_matches(str(kind), known, n=2)
@@ -157,7 +157,7 @@ def read(text: str, path: str) -> Imported:
     )
 
 
-def _families(kind: object) -> dict[str, Family]:
+def _families(kind: str) -> dict[str, Family]:
     """The families by the model types that they read; installed packages are imported where no shipped one reads it."""
     found = _readers(registry.shipped("families"))
     more = {} if kind in found else _readers(registry.offered("families"))

@@ -67,8 +67,8 @@ def _saved(rank: RankModel, moments: Moments, what: str, counts: list[int]) -> M
     values: dict[str, Value] = {"k": kept[0], "n": counts[0]}
     one, every = "n * k", "L * k"
     if len(kept) > 1:
-        values = {"k": sum(count * k for count, k in zip(counts, kept, strict=True))}
-        one, every = "k", "k_all"
+        values = {"k_sum": sum(count * k for count, k in zip(counts, kept, strict=True))}
+        one, every = "k_sum", "k_all"
     if f <= 1:
         return term("activations", moments, what, f"{one} * tok", SOURCE, tok=tok, **values)
     values["f"] = int(f) if f.denominator == 1 else f
@@ -142,23 +142,31 @@ def content(
         saved: What is left of the saved tensors by then; None is all of them.
     """
     spec, tok = rank.spec.checkpointing, rank.tokens
-    rows = saved if saved is not None else [item for item in kind.saved if item.part != "cache"]
-    whole = rank.token_bytes(rows)
+    every = [item for item in kind.saved if item.part != "cache"]
+    whole = rank.token_bytes(every if saved is None else saved)
     if spec.mode == "none":
         return term("activations", moments, "saved by one block", "k * tok", SOURCE, k=whole, tok=tok)
-    group = min(spec.layers or 1, _chunk(rank)) if spec.mode == "full" and spec.method == "uniform" else 1
+    if others := _recomputed_beside(rank, kind):
+        whole += others * rank.token_bytes(every)
     return term(
         "activations",
         moments,
         "kept and recomputed of one block",
-        "(k_kept + max(n * k - k_there, 0)) * tok",
+        "(k_kept + max(k - k_there, 0)) * tok",
         SOURCE,
-        n=min(group, kind.count),
         k=whole,
         k_there=_there(rank, kind),
         k_kept=kept_per_token(rank, kind),
         tok=tok,
     )
+
+
+def _recomputed_beside(rank: RankModel, kind: BlockKind) -> int:
+    """Other blocks of the group that is recomputed with a block."""
+    spec = rank.spec.checkpointing
+    if spec.mode != "full" or spec.method != "uniform":
+        return 0
+    return min(spec.layers or 1, _chunk(rank), kind.count) - 1
 
 
 def inside_mlp(rank: RankModel, kind: BlockKind) -> Value:
@@ -174,6 +182,8 @@ def first_norm(rank: RankModel, kind: BlockKind) -> Value:
     left = rank.token_bytes(kind.first_norm_backward)
     if rank.spec.checkpointing.mode == "none":
         return left
+    if others := _recomputed_beside(rank, kind):
+        left += others * rank.token_bytes(item for item in kind.saved if item.part != "cache")
     return left + max(kept_per_token(rank, kind) - _there(rank, kind), 0)
 
 

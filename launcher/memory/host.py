@@ -7,15 +7,15 @@ from launcher.memory.result import DiskSpace, HostMemory
 from launcher.rank.model import RankModel
 
 
-def host_memory(helds: tuple[RankModel, ...], device_bytes: int) -> HostMemory:
+def host_memory(of_stages: tuple[RankModel, ...], device_bytes: int) -> HostMemory:
     """Host memory of one node: what its ranks offload, and on the CPU what they allocate.
 
     The Python processes, the page cache and the dataloader's workers are left out. A paged optimizer counts here, since
     the driver may move all of it to the host.
     """
-    spec = helds[0].spec
+    spec = of_stages[0].spec
     ranks = spec.cluster.gpus_per_node
-    offloaded = max(offloaded_bytes(rank) for rank in helds)
+    offloaded = max(offloaded_bytes(rank) for rank in of_stages)
     allocated = device_bytes if spec.hardware.device == "cpu" else 0
     return HostMemory(
         bytes_per_node=ranks * (offloaded + allocated),

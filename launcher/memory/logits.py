@@ -96,4 +96,4 @@ def _tokens(rank: RankModel) -> int:
 def _logits(rank: RankModel, moment: Moment, per_entry: Value, tokens: int, source: str) -> MemoryTerm:
     share = rank.view.tensor if rank.engine.vocabulary_parallel else 1
     entries = ceil(rank.vocabulary * share)
-    return term("logits", (moment,), "logits", "k * V * tok", source, k=per_entry, V=entries, tok=tokens)
+    return term("logits", (moment,), "logits", "k_entry * V * tok", source, k_entry=per_entry, V=entries, tok=tokens)

@@ -143,7 +143,7 @@ def optimizer_states(rank: RankModel) -> Iterator[MemoryTerm]:
         yield _states("4 * sums", source="Adafactor, arXiv:1804.04235, algorithm 4", sums=rank.elements.factors)
     elif name == "adamw_8bit":
         source = "bitsandbytes functional.py, blockwise quantisation"
-        yield _states("2 * shard + 2 * 4 * ceil(shard / n)", source=source, shard=shard, n=_BLOCK_8BIT)
+        yield _states("2 * shard + 2 * 4 * ceil(shard / group)", source=source, shard=shard, group=_BLOCK_8BIT)
 
 
 def _states(expression: str, *, source: str = _ZERO, **values: int) -> MemoryTerm:

@@ -1,10 +1,10 @@
 """The ways out of a run that does not fit: neighbours of its specification that are valid and fit.
 
 Neighbours are tried one at a time, then in pairs, then as a chain that takes the strongest one again and again. Found
-fixes are those of the first of these stages that finds enough, cheapest first: the table in ``neighbours`` is in the
-order of cost. Where less than two single changes suffice that leave the training what it is and ask for no more than a
-few times the GPUs, pairs come beside them, and before those that do not. A chain is tried with the GPUs of the run
-first.
+fixes are those of the first of these stages that finds enough, cheapest first: the table in ``preflight/changes`` is
+in the order of cost. Where less than two single changes suffice that leave the training what it is and ask for no more
+than a few times the GPUs, pairs come beside them, and before those that do not. A chain is tried with the GPUs of the
+run first.
 """
 
 from __future__ import annotations

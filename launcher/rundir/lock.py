@@ -19,11 +19,12 @@ from typing import Any
 
 from launcher import machine
 from launcher.config import safe_yaml
+from launcher.config.catalog import shipped
 from launcher.config.overrides import Override
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.preflight.plan import Plan
 from launcher.rundir import provenance
-from launcher.rundir.losses import _LOSSES, NAME, _as_line
+from launcher.rundir.losses import LOSSES, NAME, as_line
 from launcher.spec import DataSpec, RunSpec
 from launcher.spec.parse import parse, to_dict
 
@@ -89,7 +90,7 @@ def here(data: DataSpec) -> dict[str, Any]:
 
 
 def write(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a lock; the losses come later, when the run has some (:func:`add_losses`).
+    """Write a lock; the losses come later, when the run has some (:func:`launcher.rundir.losses.add_losses`).
 
     Raises:
         OSError: It cannot be written.
@@ -100,8 +101,8 @@ def write(path: Path, content: Mapping[str, Any]) -> None:
 def as_text(content: Mapping[str, Any], losses: Sequence[Mapping[str, Any]] = ()) -> str:
     """The lock as YAML, its losses last."""
     text = "".join(_section(key, value) for key, value in content.items())
-    lines = [_as_line(row) for row in losses]
-    return f"{text}{_LOSSES}\n{''.join(lines)}" if lines else f"{text}{_LOSSES} []\n"
+    lines = [as_line(row) for row in losses]
+    return f"{text}{LOSSES}\n{''.join(lines)}" if lines else f"{text}{LOSSES} []\n"
 
 
 def _section(key: str, value: object) -> str:
@@ -144,7 +145,7 @@ def read(path: Path) -> Lock:
         rule = f"this version reads locks of schema {SCHEMA}"
         raise ConfigErrors([ConfigError(f"{where}: schema", content.get("schema"), rule)])
     try:
-        spec = parse(content["spec"])
+        spec = parse(_with_capability(content["spec"]))
     except ConfigErrors as error:
         raise ConfigErrors(
             ConfigError(f"{where}: {e.path}", e.found, e.rule, e.way_out) for e in error.errors
@@ -153,6 +154,17 @@ def read(path: Path) -> Lock:
     if not isinstance(losses, list) or not all(map(_is_row, losses)):
         raise ConfigErrors([ConfigError(f"{where}: losses", None, "must be a list of step, loss and grad_norm")])
     return Lock(path=path, spec=spec, content=content, losses=tuple(losses))
+
+
+def _with_capability(spec: Any) -> Any:
+    """The specification of a lock from before ``hardware.compute_capability``, with that of the shipped card."""
+    hardware = spec.get("hardware") if isinstance(spec, dict) else None
+    if not isinstance(hardware, dict) or "compute_capability" in hardware:
+        return spec
+    path = shipped("conf") / "hardware" / f"{hardware.get('name')}.yaml"
+    known = safe_yaml.load(path) if path.is_file() else None
+    capability = known.get("compute_capability") if isinstance(known, dict) else None
+    return {**spec, "hardware": {**hardware, "compute_capability": capability}}
 
 
 def _is_row(row: object) -> bool:
@@ -184,6 +196,9 @@ def respecified(lock: Lock, overrides: Sequence[Override]) -> RunSpec:
         for group in groups:
             place = place.setdefault(group, {})
         place[key] = value
+    typed = {override.key for override in overrides}
+    if "hardware.memory_bytes" in typed and "hardware.reserved_bytes" not in typed:
+        content["hardware"]["reserved_bytes"] = 0  # A memory that is typed is what a rank may use.
     return parse(content)
 
 

@@ -16,7 +16,8 @@ FIRST_LOSSES = 20
 """Lines of ``metrics.jsonl`` that a lock keeps: enough to tell one run from another."""
 
 
-_LOSSES = "losses:"
+LOSSES = "losses:"
+"""The lock's key of them."""
 
 
 def add_losses(run: Path) -> None:
@@ -27,12 +28,12 @@ def add_losses(run: Path) -> None:
     except OSError:
         return
     rows = [_row(line) for line in lines[: FIRST_LOSSES + 1] if '"loss"' in line][:FIRST_LOSSES]
-    head, mark, _ = text.rpartition(f"{_LOSSES} []\n")
+    head, mark, _ = text.rpartition(f"{LOSSES} []\n")
     if mark and rows:
-        write_text_atomically(path, f"{head}{_LOSSES}\n" + "".join(map(_as_line, rows)))
+        write_text_atomically(path, f"{head}{LOSSES}\n" + "".join(map(as_line, rows)))
 
 
-def _as_line(row: Mapping[str, Any]) -> str:
+def as_line(row: Mapping[str, Any]) -> str:
     """A row as an item of YAML, which spells NaN and infinity otherwise than JSON; a run in fp16 may begin so."""
     return f"- {json.dumps(dict(row)).replace('NaN', '.nan').replace('Infinity', '.inf')}\n"
 

@@ -8,15 +8,12 @@ from __future__ import annotations
 import contextlib
 import resource
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from launcher.memory.moments import PHASES, Phase
 from launcher.worker.live_bytes import LiveBytes
-
-if TYPE_CHECKING:
-    pass
 
 CPU_METHOD = (
     "bytes of live CPU tensors, followed operation by operation while the model is loaded, in the first two steps "

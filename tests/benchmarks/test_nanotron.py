@@ -119,9 +119,7 @@ def test_a_last_stage_may_have_the_output_projection_alone(tmp_path: Path) -> No
 
 def test_bf16_gradients_of_all_weights_exist_when_a_backward_pass_ends(tmp_path: Path) -> None:
     rank = first_stage(row(tmp_path))
-    halves = [
-        term.bytes for term in rank.at("root_backward") if term.formula.startswith("2 B x") and term.pile == "gradients"
-    ]
+    halves = [term.bytes for term in rank.at("root_backward") if term.what == "bf16 gradients"]
     assert halves == [2 * rank.model.elements.whole]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import subprocess
 import sys
 import time
@@ -14,6 +15,8 @@ import pytest
 from launcher.cli import main
 from launcher.commands import _repeating
 from launcher.config import trust
+from launcher.config.catalog import Catalog
+from launcher.config.overrides import read
 from launcher.errors import ConfigErrors
 from launcher.preflight import assess
 from launcher.preflight.plan import Plan, plan
@@ -93,6 +96,19 @@ def test_writing_a_lock_takes_under_three_tenths_of_a_second(tmp_path: Path) -> 
 
 
 SPEC = json.dumps(to_dict(make_spec("model=tiny")))
+
+
+def test_a_lock_from_before_the_compute_capability_has_that_of_the_shipped_card(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.yaml", "hardware=b200")
+    path.write_text(re.sub(r"\n +compute_capability: [\d.]+", "", path.read_text()))
+    assert "compute_capability" not in path.read_text()
+    assert lock.read(path).spec.hardware.compute_capability == 10.0
+
+
+def test_a_memory_that_is_set_over_a_lock_is_what_a_rank_may_use(tmp_path: Path) -> None:
+    found = lock.read(written(tmp_path / "a.yaml", "hardware=a100_80g"))
+    words, _ = read(["hardware.memory_bytes=1000000000"], Catalog(folder=tmp_path))
+    assert lock.respecified(found, words).rank_memory_bytes == 1_000_000_000
 
 
 def test_a_loss_that_is_not_finite_comes_back_as_it_was(tmp_path: Path) -> None:

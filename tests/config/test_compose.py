@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from launcher.config import compose as module
 from launcher.config.catalog import Catalog
 from launcher.config.overrides import read
+from launcher.config.request import request
 from launcher.errors import ComposeError
 from launcher.preflight import assess
 from tests.support.helpers import make_spec
@@ -41,10 +42,19 @@ def test_a_backend_chosen_without_a_preset_brings_its_own_defaults(backend: str,
     for words in ((f"backend={backend}",), (f"backend.name={backend}", "parallel.tensor=1")):
         spec = make_spec("model=7b", *words)
         assert (spec.backend.name, spec.zero.stage, spec.parallel.shard) == (backend, stage, shard)
-        assert spec.parallel == make_spec(f"parallel={backend}").parallel
+        assert spec.parallel.name == backend
     assert make_spec(f"backend={backend}", "zero=2").zero.stage == 2
     assert make_spec("parallel.shard=true", f"backend={backend}").parallel.shard
     assert make_spec(f"backend={backend}", "parallel=tp_pp").parallel.name == "tp_pp"
+
+
+def test_the_presets_that_backends_bring_are_not_for_choosing(tmp_path: Path) -> None:
+    assert not {"megatron", "deepspeed", "plain", "_megatron"} & {*Catalog(folder=tmp_path).groups["parallel"]}
+
+
+def test_a_mistyped_backend_keeps_its_ways_out() -> None:
+    [error] = request(["model=tiny", "backend.name=nope"]).errors
+    assert "backend.name=megatron" in error.way_out
 
 
 def test_a_run_of_megatron_by_its_degrees_alone_is_valid() -> None:

@@ -119,6 +119,12 @@ def test_a_file_that_is_not_json_is_an_error_with_its_path() -> None:
     assert (error["found"], error["rule"]) == ("[1, 2]", "a config.json is one JSON object: {...}")
 
 
+@pytest.mark.parametrize("kind", [["llama"], {"llama": 1}, 3, None])
+def test_a_model_type_that_is_no_word_is_an_error(kind: object) -> None:
+    [error] = _message(json.dumps(LLAMA3_8B | {"model_type": kind}))
+    assert error["path"] == "models/config.json: model_type"
+
+
 def test_an_unknown_model_type_is_an_error_with_those_that_are_known() -> None:
     [error] = _message(json.dumps(LLAMA3_8B | {"model_type": "lama"}))
     assert error == {

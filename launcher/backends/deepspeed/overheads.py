@@ -71,7 +71,9 @@ def start(rank: RankModel) -> Iterator[MemoryTerm]:
     fits = capacity is None or 2 * z_par * w <= capacity
     if zero.stage < 3:
         if fits:
-            yield _term("temporary", LOAD, "flat copy of the parameters", "z_par * w", z_par=z_par, w=w).at("flat copy")
+            yield _term("temporary", LOAD, "flat copy of the parameters", "z_par * trained", z_par=z_par, trained=w).at(
+                "flat copy"
+            )
         yield _term("temporary", LOAD, "zeros for gradients", "4 * shard", shard=shard).at(STATES_MADE)
         return
     if fits:
@@ -165,11 +167,17 @@ def whole_reduction(rank: RankModel) -> Iterator[MemoryTerm]:
     """
     z_grad, w = rank.dtypes.size("gradients"), rank.elements.trained
     if flat_fp32_gradients(rank.spec):
-        yield _term("reduce_buffers", ROOT_BACKWARD, "bf16 copy of the gradients", "z_grad * w", z_grad=z_grad, w=w)
-        yield _term("gradients", TRAINING, "bf16 gradients of the module", "z_grad * w", z_grad=z_grad, w=w)
+        yield _term(
+            "reduce_buffers", ROOT_BACKWARD, "bf16 copy of the gradients", "z_grad * trained", z_grad=z_grad, trained=w
+        )
+        yield _term("gradients", TRAINING, "bf16 gradients of the module", "z_grad * trained", z_grad=z_grad, trained=w)
     else:
-        what, expression, size = "flattened gradients", "z_grad * min(w, bucket)", rank.spec.zero.reduce_bucket_size
-        yield _term("reduce_buffers", ROOT_BACKWARD, what, expression, z_grad=z_grad, w=w, bucket=size)
+        what, expression, size = (
+            "flattened gradients",
+            "z_grad * min(trained, bucket)",
+            rank.spec.zero.reduce_bucket_size,
+        )
+        yield _term("reduce_buffers", ROOT_BACKWARD, what, expression, z_grad=z_grad, trained=w, bucket=size)
 
 
 def step_copies(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -271,9 +279,9 @@ def first_step(rank: RankModel) -> Iterator[MemoryTerm]:
     if rank.spec.zero.stage == 0 and rank.dtypes.master is not None:
         w, z_grad = rank.elements.trained, rank.dtypes.size("gradients")
         n = 2 if rank.spec.optimizer.name == "adamw" else 1
-        yield _term("optimizer_states", LOAD, "moments of the first step", "n * 4 * w", n=n, w=w)
+        yield _term("optimizer_states", LOAD, "moments of the first step", "n * 4 * trained", n=n, trained=w)
         yield from torch_temporaries(rank, w, LOAD)
-        yield _term("gradients", LOAD, "gradients in both formats", "(z_grad + 4) * w", z_grad=z_grad, w=w)
+        yield _term("gradients", LOAD, "gradients in both formats", "(z_grad + 4) * trained", z_grad=z_grad, trained=w)
 
 
 def _term(pile: Pile, moments: Iterable[Moment], what: str, expression: str, **values: Value) -> MemoryTerm:

@@ -32,17 +32,17 @@ def gradients(rank: RankModel) -> Iterator[MemoryTerm]:
     if rank.spec.zero.stage == 1:
         bucket = rank.spec.zero.reduce_bucket_size
         taken = min(bucket, sum(each for each in _matrices(rank) if each <= bucket))
-        what, expression = "partition's gradients, copied beyond a bucket", "z_acc * (w - bucket)"
-        yield _term("reduce_buffers", ROOT_BACKWARD, what, expression, z_acc=z_acc, w=touched, bucket=taken)
+        what, expression = "partition's gradients, copied beyond a bucket", "z_acc * (touched - bucket)"
+        yield _term("reduce_buffers", ROOT_BACKWARD, what, expression, z_acc=z_acc, touched=touched, bucket=taken)
     else:
         after = STEPPING | ROOT_BACKWARD | _from_the_first_bucket(rank)
     yield _term("gradients", after, "gradients of the partition", "z_acc * shard", z_acc=z_acc, shard=shard)
     what = "gradients that others share"
-    yield _term("reduce_buffers", after, what, "z_acc * (w - shard)", z_acc=z_acc, w=touched, shard=shard)
+    yield _term("reduce_buffers", after, what, "z_acc * (touched - shard)", z_acc=z_acc, touched=touched, shard=shard)
     if rank.spec.zero.stage == 2 and rank.spec.gradient_accumulation > 1:
         before = UNTIL_FIRST_GRADIENTS | LATER_BLOCKS_BACKWARD | ROOT_BACKWARD
         what = "gradients of earlier micro-batches"
-        yield _term("gradients", before, what, "z_acc * w", z_acc=z_acc, w=touched)
+        yield _term("gradients", before, what, "z_acc * touched", z_acc=z_acc, touched=touched)
 
 
 def tied(rank: RankModel) -> Iterator[MemoryTerm]:

@@ -56,7 +56,7 @@ def constants(rank: RankModel) -> Iterator[MemoryTerm]:
     if shared:
         bits, source = NF4_BITS[rank.spec.adapter.double_quant] - 4, "launcher/worker/model/quantised.py"
         what = "constants of other ranks' 4-bit weights"
-        yield term("parameters", ALWAYS, what, "ceil(bits * w / 8)", source, bits=bits, w=shared)
+        yield term("parameters", ALWAYS, what, "ceil(bits * P / 8)", source, bits=bits, P=shared)
 
 
 def gathered(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -111,8 +111,8 @@ def unreduced(rank: RankModel) -> Iterator[MemoryTerm]:
     """
     spec = rank.spec
     if spec.gradient_accumulation > 1 and not spec.backend.micro_step_sync:
-        z_red, w = rank.dtypes.size("reduce"), rank.elements.trained
-        yield term("gradients", PASSES, "unreduced gradients", "z_red * w", _TRACE, z_red=z_red, w=w)
+        z_red, trained = rank.dtypes.size("reduce"), rank.elements.trained
+        yield term("gradients", PASSES, "unreduced gradients", "z_red * trained", _TRACE, z_red=z_red, trained=trained)
 
 
 def root_reduction(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -121,7 +121,7 @@ def root_reduction(rank: RankModel) -> Iterator[MemoryTerm]:
     At first the gathered root group and the last block's reduction are still held beside those gradients; then the
     reduction's input. The gradients are freed before the reduction's output, the root group's gradient shards, is made.
     """
-    z, z_red, root = rank.engine.size, rank.dtypes.size("reduce"), rank.root.trained
+    z, z_red, trained = rank.engine.size, rank.dtypes.size("reduce"), rank.root.trained
     shards = rank.elements.gradients - rank.root.gradients
 
     def reduced(what: str, instant: str, expression: str, **values: Value) -> Iterator[MemoryTerm]:
@@ -131,12 +131,14 @@ def root_reduction(rank: RankModel) -> Iterator[MemoryTerm]:
             yield term("gradients", ROOT_BACKWARD, what_else, formula, _TRACE, z_acc=z_acc, shard=shards).at(instant)
         yield term("reduce_buffers", ROOT_BACKWARD, what, expression, _TRACE, **values).at(instant)
 
-    before = {"table": rank.compute_parameters(rank.root), "block": rank.largest_block.trained}
-    what, expression = "gathered root group, its gradients, a block's reduction", "z * (table + root) + z_red * block"
-    yield from reduced(what, "root gradients", expression, z=z, z_red=z_red, root=root, **before)
+    before = {"root": rank.compute_parameters(rank.root), "block": rank.largest_block.trained}
+    what = "gathered root group, its gradients, a block's reduction"
+    expression = "z * (root + root_trained) + z_red * block"
+    yield from reduced(what, "root gradients", expression, z=z, z_red=z_red, root_trained=trained, **before)
     what = "gradients of the root group and the input of their reduction"
-    yield from reduced(what, "root reduction", "(z + z_red) * root", z=z, z_red=z_red, root=root)
-    yield from reduced("input of the root's reduction", "all gradients", "z_red * root", z_red=z_red, root=root)
+    yield from reduced(what, "root reduction", "(z + z_red) * root_trained", z=z, z_red=z_red, root_trained=trained)
+    what, expression = "input of the root's reduction", "z_red * root_trained"
+    yield from reduced(what, "all gradients", expression, z_red=z_red, root_trained=trained)
 
 
 def block_instants(rank: RankModel, kind: BlockKind, moments: Moments) -> Iterator[MemoryTerm]:
@@ -235,7 +237,7 @@ def weight_cache(rank: RankModel) -> Iterator[MemoryTerm]:
         cast.append((("next_block_backward",), block if recomputes else blocks - block))
     for moments, w in cast:
         yield term(
-            "gather_buffers", moments, "autocast's copies of weights", "z * w", _DDP_TRACE, z=rank.engine.size, w=w
+            "gather_buffers", moments, "autocast's copies of weights", "z * P", _DDP_TRACE, z=rank.engine.size, P=w
         )
 
 
@@ -249,7 +251,7 @@ def buckets(rank: RankModel) -> Iterator[MemoryTerm]:
         return
     z_acc, elements = rank.dtypes.size("accumulate"), rank.elements.trained
     if not rank.spec.backend.bucket_view:
-        yield term("reduce_buffers", ALWAYS, "buckets", "z_acc * w", _DDP_TRACE, z_acc=z_acc, w=elements)
+        yield term("reduce_buffers", ALWAYS, "buckets", "z_acc * trained", _DDP_TRACE, z_acc=z_acc, trained=elements)
     elif rank.spec.gradient_accumulation > 1:
         block, table = rank.largest_block.trained, rank.embedding.trained
         rest = max(rank.all_blocks.trained - block, 0)
@@ -260,4 +262,4 @@ def buckets(rank: RankModel) -> Iterator[MemoryTerm]:
         }
         for moments, w in left.items():
             what = "gradients of earlier micro-batches"
-            yield term("gradients", moments, what, "z_acc * w", _DDP_TRACE, z_acc=z_acc, w=w)
+            yield term("gradients", moments, what, "z_acc * trained", _DDP_TRACE, z_acc=z_acc, trained=w)

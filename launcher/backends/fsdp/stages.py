@@ -29,7 +29,7 @@ def waiting_losses(rank: RankModel) -> Iterator[MemoryTerm]:
         return
     k, m = rank.token_bytes(rank.after_blocks), rank.spec.gradient_accumulation
     what, entries = "losses of micro-batches that wait", rank.vocabulary if rank.spec.train.loss == "full" else 0
-    yield _held("logits", what, "(m - 1) * (k + 4 * V) * tok", m=m, k=k, V=entries, tok=rank.tokens)
+    yield _in_passes("logits", what, "(m - 1) * (k + 4 * V) * tok", m=m, k=k, V=entries, tok=rank.tokens)
 
 
 def copies(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -41,7 +41,7 @@ def copies(rank: RankModel) -> Iterator[MemoryTerm]:
         return
     blocks = rank.all_blocks.dense - rank.all_blocks.quantised
     what, z, f = "autocast's copies of other micro-batches in flight", rank.engine.size, rank.view.in_flight
-    yield _held("gather_buffers", what, "z * ceil((f - 1) * blocks)", z=z, f=f, blocks=blocks)
+    yield _in_passes("gather_buffers", what, "z * ceil((f - 1) * blocks)", z=z, f=f, blocks=blocks)
 
 
 def outputs(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -51,8 +51,8 @@ def outputs(rank: RankModel) -> Iterator[MemoryTerm]:
     h = rank.spec.model.hidden_size * rank.view.residual
     z_res, f = rank.engine.residual_size, rank.view.in_flight
     what, tok = "outputs of micro-batches in flight", rank.tokens
-    yield _held("activations", what, "f * z_res * h * tok", z_res=z_res, f=f, h=h, tok=tok)
+    yield _in_passes("activations", what, "f * z_res * h * tok", z_res=z_res, f=f, h=h, tok=tok)
 
 
-def _held(pile: Pile, what: str, expression: str, **values: Value) -> MemoryTerm:
+def _in_passes(pile: Pile, what: str, expression: str, **values: Value) -> MemoryTerm:
     return term(pile, PASSES, what, expression, _TRACE, **values)

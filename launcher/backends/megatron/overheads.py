@@ -17,7 +17,7 @@ from launcher.rank.model import RankModel
 _BLOCK: Moments = frozenset(("forward", "block_backward", "next_block_backward", "second_layer_backward"))
 """A block runs, forward or backward, and its input is whole."""
 
-_HELD: Moments = BEFORE_BLOCKS_BACKWARD | {"block_backward", "next_block_backward"}
+UNTIL_NEXT_BLOCK: Moments = BEFORE_BLOCKS_BACKWARD | {"block_backward", "next_block_backward"}
 """From forward to the backward pass of the first blocks."""
 
 
@@ -67,7 +67,9 @@ def embedding_dropout(rank: RankModel) -> Iterator[MemoryTerm]:
     if rank.view.embedding and rank.spec.model.dropout:
         what, source = "mask of the embedding's dropout", "arXiv:2205.05198, section 4.3"
         h = rank.spec.model.hidden_size * rank.view.residual
-        yield term("activations", _HELD, what, "f * h * tok", source, f=rank.view.in_flight, h=h, tok=rank.tokens)
+        yield term(
+            "activations", UNTIL_NEXT_BLOCK, what, "f * h * tok", source, f=rank.view.in_flight, h=h, tok=rank.tokens
+        )
 
 
 def deferred_gradients(rank: RankModel, how: Implementation) -> Iterator[MemoryTerm]:
@@ -76,7 +78,7 @@ def deferred_gradients(rank: RankModel, how: Implementation) -> Iterator[MemoryT
         what, source = "gradients of logits, inputs of the projection", "Megatron-core tensor_parallel/layers.py"
         entries, h = ceil(rank.vocabulary * rank.view.tensor), rank.spec.model.hidden_size * rank.view.residual
         z, n, tok = rank.engine.size, how.deferred, rank.tokens
-        yield term("logits", _HELD, what, "n * z * (V + h) * tok", source, n=n, z=z, V=entries, h=h, tok=tok)
+        yield term("logits", UNTIL_NEXT_BLOCK, what, "n * z * (V + h) * tok", source, n=n, z=z, V=entries, h=h, tok=tok)
 
 
 def cast_gradients(rank: RankModel) -> Iterator[MemoryTerm]:

@@ -46,9 +46,9 @@ def waiting_gradients(rank: RankModel) -> Iterator[MemoryTerm]:
     what, source = "gradients that wait for their reduction", "Megatron-FSDP param_and_grad_buffer.py"
     first: dict[Moment, int] = {"block_backward": 1, "next_block_backward": 2}
     for moment, n in first.items():
-        values = {"z_acc": size, "head": output, "n": n, "block": block, "window": most}
-        yield term("reduce_buffers", (moment,), what, "z_acc * min(head + n * block, window)", source, **values)
-    yield term("reduce_buffers", _QUEUE_IS_FULL, what, "z_acc * window", source, z_acc=size, window=most)
+        values = {"z_acc": size, "head": output, "n": n, "block": block, "queue": most}
+        yield term("reduce_buffers", (moment,), what, "z_acc * min(head + n * block, queue)", source, **values)
+    yield term("reduce_buffers", _QUEUE_IS_FULL, what, "z_acc * queue", source, z_acc=size, queue=most)
 
 
 def whole_model(rank: RankModel) -> Iterator[MemoryTerm]:

@@ -1,7 +1,8 @@
 """Neighbours that lay the run out over ranks, nodes and host memory in another way.
 
 A change of the degrees changes how many data ranks there are, and with them the batch of a step where it follows from
-the micro-batch: :func:`_same_batch` then sets ``train.global_batch_size`` too, so that the training stays the same.
+the micro-batch: :func:`launcher.spec.change.same_batch` then sets ``train.global_batch_size`` too, so that the
+training stays the same.
 Where a run is a preset as it stands, the change is spelt as the next preset (``parallel=zero3``), which is what a user
 would type. The cost is said in words, with the traffic that the layout adds.
 """

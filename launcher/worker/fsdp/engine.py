@@ -1,6 +1,6 @@
 """A model in training with PyTorch: FSDP2 or DDP, tensor and context parallel parts, pipeline stages.
 
-:func:`cut` makes the network on the meta device and changes it in this order: 4-bit linears and adapters,
+:func:`rank_parts` makes the network on the meta device and changes it in this order: 4-bit linears and adapters,
 recomputation, compilation, then tensor parallel cuts and FSDP2. :func:`filled` then gives it memory and values, each
 rank its own part, so that no rank ever holds more than that. DDP wraps a model with memory, so it comes last, in
 :func:`passes`. How micro-batches run is a :class:`Passes`: one after the other (:class:`Whole`) or by a pipeline
@@ -69,7 +69,7 @@ def rank_parts(context: Context) -> RankParts:
 
 
 def filled(context: Context, parts: RankParts) -> FsdpEngine:
-    """Give the parts that :func:`cut` made memory and values, and return their engine."""
+    """Give the parts that :func:`rank_parts` made memory and values, and return their engine."""
     spec = context.spec
     offloaded = spec.zero.offload_parameters == "cpu"
     for model in parts.models:

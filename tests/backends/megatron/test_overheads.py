@@ -59,19 +59,19 @@ EXPERTS = ("model.family=moe", "model.num_experts=8", "model.num_experts_per_tok
 
 
 def test_grouped_experts_have_four_workspaces_more_one_for_each_stream() -> None:
-    assert megabytes(terms_of(*EXPERTS, "hardware=h100_80g"), "workspaces of", "idle") == 5 * 32
+    assert megabytes(terms_of(*EXPERTS, "hardware=h100_80g"), "workspaces of Transformer Engine", "idle") == 5 * 32
     one_by_one = terms_of(*EXPERTS, "hardware=h100_80g", "+backend.extra.moe-grouped-gemm=false")
-    assert megabytes(one_by_one, "workspaces of", "idle") == 32
+    assert megabytes(one_by_one, "workspaces of Transformer Engine", "idle") == 32
 
 
 def test_overlapped_tensor_parallel_communication_takes_three_workspaces_in_place_of_one() -> None:
     terms = terms_of("parallel.tensor=2", "hardware=h100_80g", "+backend.extra.tp-comm-overlap=true")
-    assert megabytes(terms, "workspaces of", "idle") == 3 * 32
+    assert megabytes(terms, "workspaces of Transformer Engine", "idle") == 3 * 32
 
 
 def test_local_layers_meet_transformer_engine_in_the_router_of_experts_alone() -> None:
-    assert megabytes(terms_of(LOCAL), "workspaces of", "idle") == 0
-    assert megabytes(terms_of(LOCAL, *EXPERTS), "workspaces of", "idle") == 4
+    assert megabytes(terms_of(LOCAL), "workspaces of Transformer Engine", "idle") == 0
+    assert megabytes(terms_of(LOCAL, *EXPERTS), "workspaces of Transformer Engine", "idle") == 4
 
 
 @pytest.mark.parametrize(("tensor", "printed"), [(1, 64), (2, 32), (4, 16)])
@@ -166,8 +166,8 @@ def test_deferred_gradients_of_the_output_projection_wait_for_the_end(limit: int
     deferring = ("+backend.extra.defer-embedding-wgrad-compute=true", f"+backend.extra.wgrad-deferral-limit={limit}")
     terms = terms_of(*deferring, "parallel.tensor=2", "parallel.pipeline=2")
     one = 2 * (50432 // 2 + 512) * 4096 / MIB
-    assert megabytes(terms, "micro-batches of gradients", "loss") == pytest.approx(number * one)
-    assert megabytes(terms_of(*deferring), "micro-batches of gradients", "loss") == 0
+    assert megabytes(terms, "gradients of logits", "loss") == pytest.approx(number * one)
+    assert megabytes(terms_of(*deferring), "gradients of logits", "loss") == 0
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_an_expert_saves_its_input_its_mlp_and_what_the_routers_weight_multiplie
     ("hardware", "printed"), [("a100_80g", 8_519_680), ("h100_80g", 33_554_432), ("b200", 33_554_432)]
 )
 def test_a_workspace_of_cublas_is_32_mib_from_hopper_on(hardware: str, printed: int) -> None:
-    assert megabytes(terms_of(f"hardware={hardware}"), "cuBLAS handles", "idle") * MIB == 2 * printed
+    assert megabytes(terms_of(f"hardware={hardware}"), "workspaces of cuBLAS", "idle") * MIB == 2 * printed
 
 
 COUNTED = (
