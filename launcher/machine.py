@@ -23,7 +23,7 @@ class Gpu:
     Attributes:
         name: Its product name.
         memory_bytes: The driver's total.
-        reserved_bytes: What driver and firmware keep of it; None where the driver does not say.
+        reserved_bytes: The part of it that driver and firmware keep; None where the driver does not say.
         compute_capability: Major and minor as 9.0.
     """
 

@@ -41,7 +41,7 @@ class Profile:
         settings: The keys that not every engine reads and that it does, and the words that choose the engine with
             which each of them is read.
         shards_instead: Overrides that shard the model states, where every rank holds whole ones.
-        told_by_preset: Whether the preset of ``parallel=`` names its way to run better than its own name does.
+        told_by_preset: True if the preset of ``parallel=`` names its way to run better than its own name does.
     """
 
     packages: tuple[str, ...] = ()
@@ -91,7 +91,7 @@ class Backend(estimate.Backend, Protocol):
 
 
 PROTOCOL = Backend
-"""What ``launcher.registry`` demands of a backend that an installed package offers."""
+"""The members that ``launcher.registry`` demands of a backend that an installed package offers."""
 
 
 def of(spec: RunSpec) -> Backend:

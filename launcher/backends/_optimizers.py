@@ -8,7 +8,7 @@ from launcher.errors import ConfigError
 from launcher.spec import RunSpec, edit
 
 _SECOND_MOMENT: dict[str, object] = {"optimizer.beta2": 0.95, "optimizer.epsilon": 1e-8}
-"""What only Adam reads, with the defaults of conf/optimizer/_base.yaml."""
+"""Keys that only Adam reads, with the defaults of conf/optimizer/_base.yaml."""
 
 
 def idle_beside_sgd(spec: RunSpec) -> Iterator[ConfigError]:

@@ -34,8 +34,8 @@ def job(
         spec: A run that ``check`` accepts.
         python: The interpreter of the job.
         module: The worker's name, as ``python -m`` takes it.
-        environment: What its engine wants to be set.
-        files: What it reads beside the specification.
+        environment: Variables that its engine needs.
+        files: Files that it reads beside the specification.
     """
     arguments = ("--run", RUN)
     expandable = spec.hardware.device == "cuda" and spec.train.allocator == "expandable"

@@ -12,7 +12,7 @@ from launcher.spec import ModelSpec
 __all__ = ["PROTOCOL", "Family", "of"]
 
 PROTOCOL = Family
-"""What ``launcher.registry`` demands of a family that an installed package offers."""
+"""The members that ``launcher.registry`` demands of a family that an installed package offers."""
 
 
 def of(model: ModelSpec) -> Family:

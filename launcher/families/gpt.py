@@ -1,4 +1,8 @@
-"""GPT-2 and GPT-3: LayerNorm with biases, learned positions, one projection for queries, keys and values, plain MLP."""
+"""GPT-2 and GPT-3: LayerNorm with biases, learned positions, one projection for queries, keys and values, plain MLP.
+
+A block has two norms, ``c_attn`` for queries, keys and values at once, and an MLP without a gate; the token table is
+the output projection too. The module of ``transformers`` is GPT-2's, whose checkpoints hold projections transposed.
+"""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def content(
         rank: The rank.
         kind: The kind of the block.
         moments: When its backward pass runs.
-        saved: What is left of the saved tensors by then; None is all of them.
+        saved: The saved tensors that are left by then; None is all of them.
     """
     spec, tok = rank.spec.checkpointing, rank.tokens
     every = [item for item in kind.saved if item.part != "cache"]

@@ -26,7 +26,7 @@ class Band:
         high: The upper one.
         rows: The runs that they are of.
         whose: The framework whose runs they are.
-        own: Whether that is the framework that is judged.
+        own: True if that is the framework that is judged.
         runs_on: Else the engine that both run on, if they share one.
     """
 

@@ -1,4 +1,9 @@
-"""Memory of a GPU and its libraries whatever the model: workspaces, context, communicators, the allocator's loss."""
+"""Memory of a GPU and its libraries whatever the model: workspaces, context, communicators, the allocator's loss.
+
+None of it follows from a formula: each is a measured constant with its source, times how many there are. Workspaces
+come from torch's allocator and count in its peak; context and communicators lie outside of it; the allocator's own
+loss is a share of the peak, from replays of traces.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""The estimate: every term of every stage at every moment, and the worst of them."""
+"""The estimate: every term of every stage at every moment, and the worst of them.
+
+One rank of each pipeline stage is counted (``rank_model``). The functions of ``states``, ``activations``, ``logits``
+and ``device`` and the backend's ``overheads`` give its terms, of which at each moment the fullest instant stays
+(``terms.fullest``). The sum of the terms at a moment is allocated then; the moment with the largest sum is the rank's
+peak, and the stage with the largest peak has the worst rank. The allocator's loss, context, communicators and the
+error band are added to that one.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The answer of the estimate, as frozen data in the shape of ``launch check --json`` (docs/contract.md)."""
+"""The answer of the estimate, as frozen data in the shape of ``launch check --json`` (docs/contract.md).
+
+:class:`Needs` is the part that a verdict rests on, computed alone while ways out are searched; :class:`MemoryEstimate`
+adds what is shown: piles, phases, stages and parameter counts.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ class Peak:
         allocated_bytes: ``torch.cuda.max_memory_allocated``; on the CPU the bytes of all live tensors.
         needed_bytes: The least capacity with which the caching allocator does not run out.
         reserved_bytes: ``torch.cuda.max_memory_reserved``.
-        device_bytes: What nvidia-smi shows for the process.
+        device_bytes: Bytes that nvidia-smi shows for the process.
         low_bytes: The lower end of the band around ``needed_bytes``; at most ``allocated_bytes``.
         high_bytes: The upper end; at least ``needed_bytes``.
         phase: The phase of the peak.
@@ -87,7 +91,7 @@ class Needs:
     Attributes:
         peak: The peak of the worst rank.
         outside_bytes: Context and communicators: what its device holds outside of torch's allocator.
-        moments: What each moment needs of the device, ``outside_bytes`` included, on the rank that needs most then.
+        moments: Bytes of the device that each moment needs, ``outside_bytes`` included, on the rank that needs most.
         host: Host memory of a node.
         disk: Checkpoints on disk.
     """
@@ -107,9 +111,9 @@ class MemoryEstimate(Needs):
         parameters: Parameter counts.
         static_bytes: Allocated between two steps on the worst rank.
         phases: The allocated peak of each phase, of the rank that is worst in it.
-        piles: What the peak of the worst rank consists of; they sum to ``peak.device_bytes``.
+        piles: The parts of the worst rank's peak; they sum to ``peak.device_bytes``.
         ranks: One rank of each pipeline stage.
-        band: What the ends of the error band are taken from.
+        band: The quantiles that the error band's ends are taken from.
     """
 
     parameters: ParameterCount

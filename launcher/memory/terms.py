@@ -40,7 +40,7 @@ type Pile = Literal[
 PILES: tuple[Pile, ...] = get_args(Pile.__value__)
 
 OUTSIDE_PILES: frozenset[Pile] = frozenset(("context", "communicators"))
-"""What the process holds on the device outside of the caching allocator."""
+"""Piles of the process on the device outside of the caching allocator."""
 
 type Value = int | Fraction
 
@@ -61,9 +61,9 @@ class MemoryTerm(NamedTuple):
         pile: The pile of the report (docs/contract.md) that it is added to.
         moments: When it is alive.
         bytes: The value of the expression, and 0 where that is negative.
-        what: What it is, in words.
+        what: Words for it.
         expression: The formula, over names.
-        values: What the names stand for on this rank.
+        values: The names' values on this rank.
         source: Where the formula stands: a paper's equation, a file of the framework, a trace.
         instant: Of terms with an instant, those of one instant at a time are alive; without one it is alive at all.
     """
@@ -120,10 +120,10 @@ def term(
     Args:
         pile: The pile that it belongs to.
         moments: When it is alive.
-        what: What it is, in words.
+        what: Words for it.
         expression: Bytes over the names of ``values``.
         source: Where the formula stands.
-        values: What each name of the expression stands for; ``memory.symbols`` has their legend.
+        values: The value of each name of the expression; ``memory.symbols`` has their legend.
     """
     size = ceil(_compiled(expression)(**values))
     alive = moments if isinstance(moments, frozenset) else frozenset(moments)

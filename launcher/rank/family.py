@@ -50,13 +50,13 @@ class FamilyTraits:
     Attributes:
         adapter_targets: The linear layers of a block that an adapter may wrap.
         attention_output: The weight of the output projection of attention, whose input attention keeps in any case.
-        experts: Whether its models may have routed experts.
-        balances_experts: Whether a bias of each expert balances them, which are scored by a sigmoid.
-        latent_attention: Whether its attention is multi-head latent attention.
-        output_bias: Whether attention's output projection has a bias where the projections to its inputs have.
-        keeps_embeddings: Whether the forward pass keeps the embeddings as long as it runs.
-        transposed: Whether its checkpoints hold projections by columns (``Conv1D``), not as ``torch.nn.Linear`` does.
-        not_linear: What of its blocks is computed by something else than ``torch.nn.Linear``, so that what replaces
+        experts: True if its models may have routed experts.
+        balances_experts: True if a bias of each expert balances them, which are scored by a sigmoid.
+        latent_attention: True if its attention is multi-head latent attention.
+        output_bias: True if attention's output projection has a bias where the projections to its inputs have.
+        keeps_embeddings: True if the forward pass keeps the embeddings as long as it runs.
+        transposed: True if its checkpoints hold projections by columns (``Conv1D``), not as ``torch.nn.Linear`` does.
+        not_linear: The part of its blocks that something else than ``torch.nn.Linear`` computes, so that what replaces
             linear layers cannot cut or pack it; None where all of it is.
         names: The names of its tensors, where Megatron-LM's arguments describe it; None where they do not.
         model_types: The ``model_type`` of each ``config.json`` that it reads.

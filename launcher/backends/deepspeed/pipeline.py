@@ -21,7 +21,7 @@ _NEUTRAL: dict[str, tuple[object, str]] = {
     "zero.offload_optimizer": ("none", "offloaded optimizer states beside stages are not tested in this version"),
     "adapter.name": ("none", "an adapter's frozen layers beside stages are not tested in this version"),
 }
-"""What its stages do not go with: the value that asks for nothing, and the reason."""
+"""Settings that its stages do not go with: the value that asks for nothing, and the reason."""
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:

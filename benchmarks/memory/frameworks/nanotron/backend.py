@@ -180,8 +180,10 @@ def groups(spec: RunSpec) -> int:
     A model's ranks sum the norm of its gradients; where they are the tensor or the pipeline ranks, they share that
     group's communicator (nanotron ``parallel/context.py``, ``create_new_group``).
     """
-    data, tensor, pipeline = (size > 1 for size in (spec.world.data, spec.world.tensor, spec.world.pipeline))
-    return 1 + data + tensor + pipeline + (tensor and pipeline)
+    degrees = (spec.world.data, spec.world.tensor, spec.world.pipeline)
+    own = len([degree for degree in degrees if degree > 1])
+    whole_model = 1 if spec.world.tensor > 1 and spec.world.pipeline > 1 else 0
+    return 1 + own + whole_model
 
 
 def pairs(spec: RunSpec, stage: int) -> int:
@@ -192,8 +194,9 @@ def pairs(spec: RunSpec, stage: int) -> int:
     ``parallel/tied_parameters.py``) unless they are the whole pipeline.
     """
     last = spec.world.pipeline - 1
+    neighbours = [other for other in (stage - 1, stage + 1) if 0 <= other <= last]
     shared = last > 1 and spec.model.tie_word_embeddings and stage in (0, last)
-    return (stage > 0) + (stage < last) + shared
+    return len(neighbours) + (1 if shared else 0)
 
 
 def usable_bytes(spec: RunSpec) -> int:
