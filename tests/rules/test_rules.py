@@ -99,8 +99,6 @@ def test_no_finding_is_listed_twice() -> None:
         "zero1",
         "zero2",
         "zero3",
-        "deepspeed",
-        "megatron",
         "tp",
         "pp",
         "tp_pp",
@@ -110,6 +108,12 @@ def test_no_finding_is_listed_twice() -> None:
 )
 def test_every_preset_is_valid_on_two_nodes(preset: str) -> None:
     spec = make_spec(*NODE, "cluster.nodes=2", "model=7b", f"parallel={preset}")
+    assert [str(error) for error in assess.errors(spec)] == []
+
+
+@pytest.mark.parametrize("backend", ["fsdp", "deepspeed", "megatron"])
+def test_every_backend_alone_is_valid_on_two_nodes(backend: str) -> None:
+    spec = make_spec(*NODE, "cluster.nodes=2", "model=7b", f"backend={backend}")
     assert [str(error) for error in assess.errors(spec)] == []
 
 
