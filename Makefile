@@ -9,8 +9,8 @@ export HYDRA_FULL_ERROR =
 # Bytecode is kept even where the environment says otherwise: to compile torch anew takes longer than many a test, and
 # the tests start some three hundred processes that import it.
 export PYTHONDONTWRITEBYTECODE =
-# A file's tests share what they have trained, so a file stays on one worker; of three workers on two cores one often
-# waits for processes to start or to end.
+# A file's tests share what they have trained, so a file stays on one worker; two are what two cores take (with three it
+# takes as long).
 PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --durations 20
 # `make test ARGS="-k word"` runs a part.
 ARGS ?=
@@ -24,7 +24,7 @@ demo: $(VENV)/.built-demo ## build the environment and train a small model on th
 # they wait more than they compute, so each of the five long files has a worker.
 # Status 5 is pytest's for a selection that leaves nothing.
 test: $(VENV)/.built-test ## build what the tests need and run them all, or a part: make test ARGS="-k word"
-	$(PYTEST) -n 3 --ignore=tests/slurm $(ARGS) || test $$? = 5
+	$(PYTEST) -n 2 --ignore=tests/slurm $(ARGS) || test $$? = 5
 	$(PYTEST) -n 5 tests/slurm $(ARGS) || test $$? = 5
 
 lint: $(VENV)/.built-test
