@@ -99,7 +99,7 @@ class MemoryTerm(NamedTuple):
 
     def at(self, instant: str) -> MemoryTerm:
         """The same term, alive at one instant of its moments."""
-        return self._replace(instant=instant)
+        return MemoryTerm(*self[:-1], instant)  # A third of the time of ``_replace``; an estimate makes dozens.
 
     def with_numbers(self, said: Callable[[Value], str]) -> str:
         """The expression with each name's value in its place."""
@@ -127,7 +127,7 @@ def term(
     """
     size = ceil(_compiled(expression)(**values))
     alive = moments if isinstance(moments, frozenset) else frozenset(moments)
-    return MemoryTerm(pile, alive, max(size, 0), what, expression, values, source)
+    return MemoryTerm(pile, alive, size if size > 0 else 0, what, expression, values, source)
 
 
 def fullest(terms: Iterable[MemoryTerm]) -> Iterator[MemoryTerm]:
@@ -145,7 +145,9 @@ def fullest(terms: Iterable[MemoryTerm]) -> Iterator[MemoryTerm]:
     first = {moment: max(sums, key=sums.__getitem__) for moment, sums in instants.items()}
     for one in competing:
         alive = frozenset(moment for moment in one.moments if first[moment] == one.instant)
-        if alive:
+        if len(alive) == len(one.moments):
+            yield one
+        elif alive:
             yield one._replace(moments=alive)
 
 
