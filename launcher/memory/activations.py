@@ -48,22 +48,21 @@ def saved(rank: RankModel) -> Iterator[MemoryTerm]:
     }
     if rank.layers > 1:
         left[frozenset(("next_block_backward",))] = ("saved by all blocks but two", [last, before])
-    counts = [kind.count for kind in rank.blocks]
+    counts, kept = [kind.count for kind in rank.blocks], [kept_per_token(rank, kind) for kind in rank.blocks]
     for moments, (what, gone) in left.items():
-        yield _saved(rank, moments, what, [count - gone.count(kind) for kind, count in enumerate(counts)])
+        yield _saved(rank, kept, moments, what, [count - gone.count(kind) for kind, count in enumerate(counts)])
     if rank.layers > 1:
         first = [1 if kind == 0 else 0 for kind in range(len(counts))]
-        yield _saved(rank, frozenset(("second_layer_backward",)), "saved by the first block", first)
+        yield _saved(rank, kept, frozenset(("second_layer_backward",)), "saved by the first block", first)
     if rank.view.in_flight > 1:
         late: Moments = frozenset(("first_layer_backward", "root_backward"))
         moments = late if rank.layers > 1 else PASSES - BEFORE_BLOCKS_BACKWARD - {"block_backward"}
-        yield _saved(rank, moments, "saved by micro-batches in flight", [0 for _ in counts])
+        yield _saved(rank, kept, moments, "saved by micro-batches in flight", [0 for _ in counts])
 
 
-def _saved(rank: RankModel, moments: Moments, what: str, counts: list[int]) -> MemoryTerm:
+def _saved(rank: RankModel, kept: list[Value], moments: Moments, what: str, counts: list[int]) -> MemoryTerm:
     """Tensors saved by so many blocks of each kind, and all blocks of the other micro-batches in flight."""
     f, tok = rank.view.in_flight, rank.tokens
-    kept = [kept_per_token(rank, kind) for kind in rank.blocks]
     values: dict[str, Value] = {"k": kept[0], "n": counts[0]}
     one, every = "n * k", "L * k"
     if len(kept) > 1:

@@ -106,7 +106,8 @@ def block_instants(rank: RankModel, kind: BlockKind, moments: Moments) -> Iterat
     """
     zero, inside, tok = rank.spec.zero, inside_mlp(rank, kind), rank.tokens
     expression, values = waiting_gradient(rank)
-    yield content(rank, kind, moments).at("weight gradient")
+    saved = content(rank, kind, moments)
+    yield saved.at("weight gradient")
     what = "gradients inside the MLP and of a weight that waits"
     yield _term("temporary", moments, what, f"inside * tok + {expression}", inside=inside, tok=tok, **values).at(
         "weight gradient"
@@ -114,7 +115,7 @@ def block_instants(rank: RankModel, kind: BlockKind, moments: Moments) -> Iterat
     reducing = moments & LATER_BLOCKS_BACKWARD
     if not reducing or zero.stage == 0 or flat_fp32_gradients(rank.spec):
         return
-    yield content(rank, kind, reducing).at("reduction")
+    yield saved._replace(moments=reducing).at("reduction")
     what = "half of the gradients inside the MLP, and of a weight that waits"
     formula = f"ceil(inside * tok / 2) + {expression}"
     yield _term("temporary", reducing, what, formula, inside=inside, tok=tok, **values).at("reduction")

@@ -150,11 +150,10 @@ def block_instants(rank: RankModel, kind: BlockKind, moments: Moments) -> Iterat
     """
     z, block = rank.engine.size, rank.largest_block
     inside, tok = inside_mlp(rank, kind), rank.tokens
+    yield content(rank, kind, moments).at("weight gradient")
     if not rank.spec.parallel.shard:
-        yield content(rank, kind, moments).at("weight gradient")
         yield _ddp_gradient(rank, moments, inside)
         return
-    yield content(rank, kind, moments).at("weight gradient")
     values = {"inside": inside, "tok": tok, "z": z, "w": block.last_trained}
     what, expression = "gradients inside the MLP and of its last weight", "inside * tok + z * w"
     yield term("temporary", moments, what, expression, _TRACE, **values).at("weight gradient")

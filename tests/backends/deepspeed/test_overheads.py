@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import pytest
 
 from launcher.backends.deepspeed import partition, pipeline
@@ -21,36 +19,14 @@ from launcher.backends.deepspeed.overheads import (
     whole_reduction,
 )
 from launcher.memory.activations import running_blocks
-from launcher.memory.moments import Moment
-from launcher.memory.terms import MemoryTerm
-from launcher.rank.model import RankModel
-from tests.support.estimates import ranks_of
-from tests.support.helpers import make_spec
+from tests.support.overheads import at, rank
 
-EIGHT_B = (
-    "model=llama3_8b",
-    "precision=bf16",
-    "hardware=h100_80g",
-    "cluster.gpus_per_node=8",
-    "train.sequence_length=2048",
-)
 BLOCK, LAYERS, TOKENS, HIDDEN, WIDTH = 218_112_000, 32, 2048, 4096, 14336
 TABLE = 128_256 * HIDDEN
 HEAD = TABLE + HIDDEN
 WHOLE = TABLE + HEAD + LAYERS * BLOCK
 BUCKET = 500_000_000
 """DeepSpeed's default of ``reduce_bucket_size``."""
-
-
-def rank(*overrides: str, stage: int = 0) -> RankModel:
-    return ranks_of(make_spec(*EIGHT_B, *overrides))[stage].model
-
-
-def at(terms: Iterable[MemoryTerm], moment: Moment, instant: str | None = None) -> int:
-    """Bytes of the terms that are alive at a moment, of one instant of it if it is named."""
-    found = [term for term in terms if moment in term.moments and instant in (None, term.instant)]
-    assert found, (moment, instant)
-    return sum(term.bytes for term in found)
 
 
 def test_zero_1_and_2_have_a_flat_copy_first_and_zeros_for_gradients_later() -> None:

@@ -23,16 +23,8 @@ from launcher.memory.activations import running_blocks
 from launcher.memory.moments import Moment
 from launcher.memory.terms import MemoryTerm
 from launcher.rank.model import RankModel
-from tests.support.estimates import ranks_of
-from tests.support.helpers import make_spec
+from tests.support.overheads import at, rank
 
-EIGHT_B = (
-    "model=llama3_8b",
-    "precision=bf16",
-    "hardware=h100_80g",
-    "cluster.gpus_per_node=8",
-    "train.sequence_length=2048",
-)
 BLOCK, HEAD = 218_112_000, 128_256 * 4096 + 4096
 """Parameters of one layer of Llama-3 8B, and of its last norm and output projection."""
 
@@ -41,17 +33,6 @@ ROOT = TABLE + HEAD
 WHOLE = ROOT + LAYERS * BLOCK
 
 type Overhead = Callable[[RankModel], Iterable[MemoryTerm]]
-
-
-def rank(*overrides: str, stage: int = 0) -> RankModel:
-    return ranks_of(make_spec(*EIGHT_B, *overrides))[stage].model
-
-
-def at(terms: Iterable[MemoryTerm], moment: Moment, instant: str | None = None) -> int:
-    """Bytes of the terms that are alive at a moment, of one instant of it if it is named."""
-    found = [term for term in terms if moment in term.moments and instant in (None, term.instant)]
-    assert found, (moment, instant)
-    return sum(term.bytes for term in found)
 
 
 @pytest.mark.parametrize(
