@@ -100,3 +100,9 @@ class JobFailed(LauncherError):
     """The job itself failed; the message is the worker's own last error."""
 
     exit_status = 5
+
+
+class DataError(LauncherError):
+    """The data are missing, empty, unreadable or not made for this model."""
+
+    exit_status = 2

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from launcher import backends, extras
-from launcher.data_files import STDLIB, data_files
+from launcher.data.files import STDLIB, data_files
 from launcher.errors import ConfigError
 from launcher.machine import Machine
 from launcher.spec import RunSpec

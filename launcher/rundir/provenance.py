@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher import machine, registry
-from launcher.data_files import data_files
+from launcher.data.files import data_files
 from launcher.package import __version__
 from launcher.spec import DataSpec
 

@@ -11,9 +11,5 @@ class TrainingError(LauncherError):
     exit_status = 5
 
 
-class DataError(TrainingError):
-    """The data are missing, empty, unreadable or not made for this model."""
-
-
 class CheckpointError(TrainingError):
     """A checkpoint cannot be written, found or read."""

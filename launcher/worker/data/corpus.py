@@ -15,8 +15,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from launcher.errors import DataError
 from launcher.worker.data.order import mixed
-from launcher.worker.errors import DataError
 
 type Tokens = npt.NDArray[np.int64]
 

@@ -19,12 +19,12 @@ import numpy as np
 import torch.distributed as dist
 
 from launcher import extras
-from launcher.data_files import data_files
+from launcher.data.files import data_files
+from launcher.data.tokenizer import Tokenizer, tokenizer
+from launcher.errors import DataError
 from launcher.worker import files
 from launcher.worker.data.corpus import Corpus, Synthetic, TokenFiles
-from launcher.worker.data.tokenizer import Tokenizer, tokenizer
 from launcher.worker.engine import Context
-from launcher.worker.errors import DataError
 
 CACHE = "LAUNCH_CACHE"
 """Names a folder, seen by all nodes, that keeps tokenised corpora between runs; without it each run has its own."""

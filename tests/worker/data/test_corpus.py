@@ -13,11 +13,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from launcher.errors import DataError
 from launcher.worker import memory
 from launcher.worker.data import batches, sources
 from launcher.worker.data.corpus import Synthetic, TokenFiles, split
 from launcher.worker.engine import Context
-from launcher.worker.errors import DataError
 from tests.support.helpers import make_spec
 
 

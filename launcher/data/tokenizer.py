@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from launcher.worker.errors import DataError
+from launcher.errors import DataError
 
 
 class Tokenizer(Protocol):
