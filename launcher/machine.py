@@ -5,7 +5,6 @@ Nothing is read on import; a machine without a GPU or without a driver is an ans
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import shutil
@@ -77,6 +76,8 @@ def _driver() -> bool:
     if sys.platform != "linux":
         return True
     try:
+        import ctypes  # Late, because only this asks for it.
+
         ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
         return False

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from launcher import cache
 from launcher.errors import ConfigError, ConfigErrors
-from launcher.package import FOLDER, IMPORT_FOLDER
+from launcher.package import FOLDER, IMPORT_FOLDER, __version__
 from launcher.spec.parse import closest
 
 PRIMARY = "launch"
@@ -99,15 +100,28 @@ class Catalog:
         stamps = [[str(path), (stat := path.stat()).st_size, stat.st_mtime_ns] for path, _ in self._files]
         return hashlib.sha256(json.dumps(stamps).encode()).hexdigest()
 
-    @cached_property
+    @property
     def interpolates(self) -> bool:
         """True if a value may be made of others."""
-        return any("${" in path.read_text() for path, _ in self._files)
+        return self._properties["interpolates"]
 
-    @cached_property
+    @property
     def options_stand_alone(self) -> bool:
         """True if each option writes into its own group alone and, but for the presets, chooses no other's."""
-        return all(self._stands_alone(path.read_text(), path.relative_to(folder)) for path, folder in self._files)
+        return self._properties["options_stand_alone"]
+
+    @cached_property
+    def _properties(self) -> dict[str, bool]:
+        """What the text of all files says, kept between commands: to read them takes longer than all else here."""
+        found: dict[str, bool] = cache.answer("catalog", [__version__, self.digest], self._read)
+        return found
+
+    def _read(self) -> dict[str, bool]:
+        texts = [(path.read_text(), path.relative_to(folder)) for path, folder in self._files]
+        return {
+            "interpolates": any("${" in text for text, _ in texts),
+            "options_stand_alone": all(self._stands_alone(text, path) for text, path in texts),
+        }
 
     def _stands_alone(self, text: str, path: Path) -> bool:
         keys = [match[1] if (match := _KEY.match(line)) else "" for line in _TOP_LEVEL.findall(text)]

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from fractions import Fraction
 from functools import cache
 from math import ceil
+from types import CodeType
 from typing import Literal, NamedTuple, get_args
 
 from launcher.memory.moments import MOMENTS, Moment, Phase
@@ -125,7 +126,10 @@ def term(
         source: Where the formula stands.
         values: The value of each name of the expression; ``memory.symbols`` has their legend.
     """
-    size = ceil(_compiled(expression)(**values))
+    code, names = _compiled(expression)
+    if len(values) != names:
+        raise TypeError(f"{expression} has {names} names, and the values are of {', '.join(values)}")
+    size = ceil(eval(code, _FUNCTIONS, values))
     alive = moments if isinstance(moments, frozenset) else frozenset(moments)
     return MemoryTerm(pile, alive, size if size > 0 else 0, what, expression, values, source)
 
@@ -152,11 +156,9 @@ def fullest(terms: Iterable[MemoryTerm]) -> Iterator[MemoryTerm]:
 
 
 @cache
-def _compiled(expression: str) -> Callable[..., Value]:
-    """A function whose keywords are the names of the expression; one too many or too few is our own mistake."""
-    keywords = ", ".join(sorted(names_in(expression)))
-    function: Callable[..., Value] = eval(f"lambda {keywords}: {ast.unparse(_parsed(expression))}", _FUNCTIONS)
-    return function
+def _compiled(expression: str) -> tuple[CodeType, int]:
+    """The expression's code, and how many names it has."""
+    return compile(ast.Expression(_parsed(expression)), "<formula>", "eval"), len(names_in(expression))
 
 
 @cache

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import fields
 from functools import cache
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launcher.spec import RunSpec
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 _FIELD_OF_KEY = {"async": "asynchronous"}
 
@@ -25,9 +28,21 @@ def changed_at(spec: RunSpec, settings: Mapping[str, object]) -> RunSpec:
         group, _, key = path.partition(".")
         groups.setdefault(group, {})[_FIELD_OF_KEY.get(key, key)] = value
     sections = {
-        group: keys[""] if "" in keys else replace(getattr(spec, group), **keys) for group, keys in groups.items()
+        group: keys[""] if "" in keys else _replaced(getattr(spec, group), keys) for group, keys in groups.items()
     }
-    return replace(spec, **sections)
+    return _replaced(spec, sections)
+
+
+def _replaced[T: DataclassInstance](item: T, values: Mapping[str, Any]) -> T:
+    """As ``dataclasses.replace``, in half of its time: a search for ways out changes thousands of specifications."""
+    names, read = _fields(type(item))
+    return type(item)(**{**dict(zip(names, read(item), strict=True)), **values})
+
+
+@cache
+def _fields(cls: type[DataclassInstance]) -> tuple[tuple[str, ...], Callable[[object], tuple[object, ...]]]:
+    names = tuple(field.name for field in fields(cls))
+    return names, attrgetter(*names)
 
 
 def value_at(spec: RunSpec, path: str) -> object:

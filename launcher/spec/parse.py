@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING as NO_DEFAULT
 from dataclasses import asdict, fields, is_dataclass
 from functools import cache
-from typing import Annotated, Any, Literal, TypeAliasType, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, TypeAliasType, Union, get_args, get_origin, get_type_hints
 
 from launcher import registry
 from launcher.errors import ConfigError, ConfigErrors
@@ -76,11 +76,16 @@ def kinds() -> Mapping[str, Any]:
 
 
 def _kinds(cls: type, prefix: str) -> Iterator[tuple[str, Any]]:
-    for key, kind in _schema(cls):
-        if isinstance(kind, type) and is_dataclass(kind):
-            yield from _kinds(kind, f"{prefix}{key}.")
+    for key, field in _schema(cls).items():
+        if field.reader is None:
+            yield from _kinds(field.kind, f"{prefix}{key}.")
         else:
-            yield prefix + key, Literal[registry.names(_MODULES[prefix + key])] if prefix + key in _MODULES else kind
+            yield prefix + key, _kind_of_module(prefix + key) if prefix + key in _MODULES else field.kind
+
+
+def _kind_of_module(path: str) -> Any:
+    """The type of a key whose values are the modules of a folder."""
+    return Literal[registry.names(_MODULES[path])]
 
 
 def closest(word: str, candidates: Iterator[str] | tuple[str, ...] | list[str]) -> list[str]:
@@ -90,10 +95,28 @@ def closest(word: str, candidates: Iterator[str] | tuple[str, ...] | list[str]) 
     return difflib.get_close_matches(word, list(candidates), n=3, cutoff=0.6)
 
 
+class _Field(NamedTuple):
+    """One field of a group: its key as it is typed, its type, its default and the reader of its values."""
+
+    name: str
+    key: str
+    kind: Any
+    default: Any
+    reader: _Reader | None
+    """None for a group of keys."""
+
+
 @cache
-def _schema(cls: type) -> tuple[tuple[str, Any], ...]:
+def _schema(cls: type) -> dict[str, _Field]:
+    """The fields of a group by their keys; read once, since a configuration has some 170 values."""
     hints = get_type_hints(cls, include_extras=True)
-    return tuple((_KEY_OF_FIELD.get(field.name, field.name), _bare(hints[field.name])) for field in fields(cls))
+    found = (_field(field.name, _bare(hints[field.name]), field.default) for field in fields(cls))
+    return {field.key: field for field in found}
+
+
+def _field(name: str, kind: Any, default: Any) -> _Field:
+    is_group = isinstance(kind, type) and is_dataclass(kind)
+    return _Field(name, _KEY_OF_FIELD.get(name, name), kind, default, None if is_group else _reader(kind))
 
 
 def _bare(kind: Any) -> Any:
@@ -106,36 +129,42 @@ def _dataclass(cls: type, config: object, prefix: str, errors: list[ConfigError]
     if not isinstance(config, Mapping):
         errors.append(ConfigError(prefix.rstrip("."), config, "a group of keys is expected here"))
         return None
-    schema = dict(_schema(cls))
+    schema = _schema(cls)
     for key in config:
         if key not in schema:
             near = [f"{prefix}{name}={_text(config[key])}" for name in closest(str(key), list(schema))]
             errors.append(ConfigError(f"{prefix}{key}", config[key], "there is no such key", near))
     values = {}
-    for field in fields(cls):
-        key = _KEY_OF_FIELD.get(field.name, field.name)
-        path = prefix + key
+    for key, field in schema.items():
+        value = config.get(key, MISSING)
         if key not in config and field.default is not NO_DEFAULT:
             values[field.name] = field.default  # A record of a version that did not have the key.
-        elif key not in config or config[key] == MISSING:
-            errors.append(ConfigError(path, None, "must be set", [f"{path}=..."]))
-        elif isinstance(kind := schema[key], type) and is_dataclass(kind):
-            values[field.name] = _dataclass(kind, config[key], f"{path}.", errors)
+        elif value == MISSING:
+            errors.append(ConfigError(prefix + key, None, "must be set", [f"{prefix}{key}=..."]))
+        elif field.reader is None:
+            values[field.name] = _dataclass(field.kind, value, f"{prefix}{key}.", errors)
+        elif prefix + key in _MODULES:
+            values[field.name] = _module(value, prefix + key, errors)
         else:
-            values[field.name] = _value(kind, config[key], path, errors)
+            accepted, values[field.name] = field.reader(value)
+            if not accepted:
+                errors.append(_wrong(field.kind, value, prefix + key))
     return cls(**values) if not errors else None
 
 
-def _value(kind: Any, value: object, path: str, errors: list[ConfigError]) -> object:
-    """Check one value against its type; the first alternative of a union that accepts it wins."""
-    if path in _MODULES:
-        kind = Literal[registry.names(_MODULES[path])]
+def _module(value: object, path: str, errors: list[ConfigError]) -> object:
+    """A value that names a module of a folder; the module's own faults are errors, too."""
+    kind = _kind_of_module(path)
     accepted, result = _reader(kind)(value)
-    if accepted and path in _MODULES:
+    if accepted:
         errors.extend(registry.faults(_MODULES[path], result))
-    if not accepted:
-        errors.append(ConfigError(path, _plain(value), f"must be {_describe(kind)}", _way_out(kind, value, path)))
+    else:
+        errors.append(_wrong(kind, value, path))
     return result
+
+
+def _wrong(kind: Any, value: object, path: str) -> ConfigError:
+    return ConfigError(path, _plain(value), f"must be {_describe(kind)}", _way_out(kind, value, path))
 
 
 type _Reader = Callable[[Any], tuple[bool, Any]]
@@ -144,7 +173,7 @@ type _Reader = Callable[[Any], tuple[bool, Any]]
 
 @cache
 def _reader(kind: Any) -> _Reader:
-    """The reader of one type of the schema, made once: a configuration has some 170 values."""
+    """The reader of one type of the schema; the first alternative of a union that accepts a value wins."""
     kind = _bare(kind)
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):

@@ -99,6 +99,8 @@ def test_a_name_too_many_or_too_few_is_our_own_mistake() -> None:
         term("temporary", ALWAYS, "x", "z * w", "here", z=1)
     with pytest.raises(TypeError):
         term("temporary", ALWAYS, "x", "z", "here", z=1, w=1)
+    with pytest.raises(NameError):
+        term("temporary", ALWAYS, "x", "z", "here", w=1)
 
 
 def test_of_the_instants_of_a_moment_the_fullest_counts_and_the_rest_is_always_there() -> None:
