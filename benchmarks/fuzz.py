@@ -69,7 +69,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What went wrong with a case."""
+    """The fault that a case found."""
 
     case: Case
     what: str

@@ -22,7 +22,7 @@ from launcher.preflight import assess
 from launcher.spec import RunSpec
 
 CARD_BYTES = 80 * 10**9
-"""What its makers call an 80 GB card; drivers report a little more (``conf/hardware``)."""
+"""Bytes of a card sold as 80 GB; drivers report a little more (``conf/hardware``)."""
 
 GPUS = tuple(2**power for power in range(11))
 STATES: frozenset[Pile] = frozenset(("parameters", "gradients", "master_weights", "optimizer_states"))

@@ -1,4 +1,4 @@
-"""What a kill costs: ``python -m benchmarks.slurm_kills --kills 50``, on the development cluster (root, Linux).
+"""The cost of kills ``python -m benchmarks.slurm_kills --kills 50``, on the development cluster (root, Linux).
 
 Jobs of 200 steps on two nodes are disturbed at random moments: a rank or torchrun is killed, slurmd is killed and
 comes back, Slurm's early signal is sent. Each job must finish with the losses of an undisturbed one; what a kill costs

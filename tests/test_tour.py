@@ -109,4 +109,6 @@ def test_every_line_of_the_tour_prints_what_the_page_says(tmp_path: Path) -> Non
             f"$ {step.command}\n--- the page says\n{shown}\n--- it prints\n{done.stdout}"
         )
         asked = number + 1 < len(todo) and todo[number + 1].command == "echo $?"
-        assert status == 0 or asked, f"$ {step.command}\nends with {status}, and the page does not say so:\n{done.stdout}"
+        assert status == 0 or asked, (
+            f"$ {step.command}\nends with {status}, and the page does not say so:\n{done.stdout}"
+        )

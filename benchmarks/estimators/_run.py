@@ -1,4 +1,4 @@
-"""What the estimators ask about a run."""
+"""Properties of a run that the estimators ask for."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def vocabulary(spec: RunSpec) -> int:
 
 
 def trains_everything(spec: RunSpec) -> bool:
-    """Whether all weights are trained by Adam with nothing offloaded: what every one of the estimators assumes."""
+    """True if all weights are trained by Adam with nothing offloaded: what every one of the estimators assumes."""
     offloaded = spec.zero.offload_optimizer != "none" or spec.zero.offload_parameters != "none"
     return spec.adapter.name == "none" and spec.optimizer.name == "adamw" and not offloaded
 

@@ -1,4 +1,4 @@
-"""What is measured: runs of our own workers, as overrides, and what the estimate says of each."""
+"""The runs to measure: runs of our own workers, as overrides, and what the estimate says of each."""
 
 from __future__ import annotations
 

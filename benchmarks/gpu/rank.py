@@ -110,7 +110,7 @@ def _micro_batches(spec: RunSpec, device: torch.device) -> list[torch.Tensor]:
 
 
 def _card(device: torch.device) -> int | None:
-    """What the driver says is in use on the whole card: this process, where nobody else uses it."""
+    """Bytes in use on the whole card by the driver's word: this process, where nobody else uses it."""
     if device.type == "cpu":
         return None
     free, total = torch.cuda.mem_get_info(device)

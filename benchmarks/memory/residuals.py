@@ -1,4 +1,4 @@
-"""What the error band is made of: quantiles of measured / predicted, for each framework, as a file of the package."""
+"""The error band's quantiles of measured / predicted, for each framework, as a file of the package."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def publish(files: Sequence[Rows]) -> None:
 
 
 def marked(text: str) -> str:
-    """What stands between the marks."""
+    """The text between the marks."""
     return text.partition(BEGIN)[2].partition(END)[0].strip("\n")
 
 

@@ -1,4 +1,4 @@
-"""What both plain loops share: the model of ``model=tiny``, random tokens, and the speed of the second half."""
+"""Parts of both plain loops: the model of ``model=tiny``, random tokens, and the speed of the second half."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which models the worker builds: those that a class of ``transformers`` computes exactly as specified.
+"""The models that the worker builds: those that a class of ``transformers`` computes exactly as specified.
 
 The workers build their networks from ``transformers``' classes, whose maths is fixed: a Llama has no dropout, a GPT-2
 has biases. A specification is more general, so each family's classes are listed with the values that they compute, and

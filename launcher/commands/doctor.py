@@ -1,4 +1,4 @@
-"""What this machine and its Slurm offer and lack, and the cluster profile that follows from it.
+"""Report of this machine and its Slurm, of what they lack, and the cluster profile that follows from it.
 
 Overrides say how to get a node (cluster.account=team cluster.partition=gpu). One short job looks from a node whether it
 can write to the shared folder and which Python, packages and GPUs a job finds there. Exit status: 0, 4 where Slurm is

@@ -112,7 +112,7 @@ class Catalog:
 
     @cached_property
     def _properties(self) -> dict[str, bool]:
-        """What the text of all files says, kept between commands: to read them takes longer than all else here."""
+        """Properties of the text of all files, kept between commands: to read them takes longer than all else here."""
         found: dict[str, bool] = cache.answer("catalog", [__version__, self.digest], self._read)
         return found
 

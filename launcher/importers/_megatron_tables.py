@@ -1,4 +1,4 @@
-"""Which Megatron-LM arguments do what, by the names of ``megatron/training/arguments.py`` of megatron-core 0.19.2.
+"""Table of what Megatron-LM's arguments do (``megatron/training/arguments.py``, megatron-core 0.19.2).
 
 An argument that is neither here nor mapped to a setting in ``_megatron_settings`` may change memory: it is named.
 """

@@ -102,7 +102,7 @@ def running_blocks(rank: RankModel) -> Iterator[tuple[Moments, BlockKind]]:
 
 
 def _block_at(rank: RankModel, place: int) -> int:
-    """Which of the kinds a block is of; counted from the first one or, below zero, from the last."""
+    """The kind of a block; counted from the first one or, below zero, from the last."""
     last = len(rank.blocks) - 1
     kinds = range(last + 1) if place >= 0 else range(last, -1, -1)
     left = place if place >= 0 else -place - 1

@@ -42,7 +42,7 @@ class Cluster:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a process needs to talk to it."""
+        """Environment with which a process talks to it."""
         return {"SLURM_CONF": str(self.layout.conf), "PATH": packages.path()}
 
     def ask(self, *command: str, timeout: float = 60) -> str:
@@ -152,7 +152,7 @@ def stop(folder: Path) -> bool:
 
 
 def is_running(folder: Path) -> bool:
-    """Whether the cluster of a folder runs; a process id that was used again is not taken for it."""
+    """True if the cluster of a folder runs; a process id that was used again is not taken for it."""
     keeper = _keeper(folder)
     return bool(keeper) and _started(keeper["pid"]) == keeper["started"]
 

@@ -1,4 +1,4 @@
-"""What the cluster is made of, from Debian's and Ubuntu's own packages."""
+"""The packages of the cluster, from Debian's and Ubuntu's own packages."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ class ClusterError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """What the cluster pretends to be.
+    """The cluster that it pretends to be.
 
     Attributes:
         folder: Holds every byte of state. Unix sockets lie in it, whose paths end at 107 characters.
@@ -49,7 +49,7 @@ class Layout:
 
     @property
     def conf(self) -> Path:
-        """What ``SLURM_CONF`` names."""
+        """The file that ``SLURM_CONF`` names."""
         return self.folder / "etc" / "slurm.conf"
 
 
@@ -166,7 +166,7 @@ StorageLoc=slurm_acct_db
 
 
 def init_sql() -> str:
-    """What the database runs when it starts."""
+    """SQL that the database runs when it starts."""
     return """\
 CREATE DATABASE IF NOT EXISTS slurm_acct_db;
 CREATE USER IF NOT EXISTS 'slurm'@'127.0.0.1' IDENTIFIED BY 'slurm';

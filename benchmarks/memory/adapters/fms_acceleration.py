@@ -20,7 +20,7 @@ from launcher.errors import ConfigErrors
 from launcher.units import GIB
 
 LORA_DROPOUT = 0.05
-"""What fms-hf-tuning sets where nothing is said (``tuning/config/peft_config.py``); any dropout saves the same."""
+"""Defaults of fms-hf-tuning where nothing is said (``tuning/config/peft_config.py``); any dropout saves the same."""
 
 _SHAPE = {
     "hidden": "model.hidden_size",
@@ -129,6 +129,6 @@ def _liger_chunk(line: dict[str, str]) -> int:
 
 
 def _noted(line: dict[str, str], key: str) -> str:
-    """What the notes say of a key."""
+    """The value of a key in the notes."""
     found = re.search(rf"{key}=([^;]*)", line["notes"])
     return found.group(1).strip() if found else ""

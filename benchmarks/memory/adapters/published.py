@@ -54,7 +54,7 @@ _PUBLIC: dict[str, dict[str, object]] = {
     "Qwen3-8B": {"model.head_dim": 128, "model.qk_norm": "true"},
     "Gemma-7B": {"model.head_dim": 256},
 }
-"""What the models' own config.json say beyond the columns (huggingface.co/Qwen, google)."""
+"""Settings of the models' own config.json beyond the columns (huggingface.co/Qwen, google)."""
 
 
 def rows(path: Path) -> Iterator[Row]:
@@ -105,7 +105,7 @@ def _stated(line: Line) -> None:
 
 
 def _overrides(line: Line) -> list[str]:
-    """What the columns say the same way for every framework."""
+    """Overrides from the columns that mean the same for every framework."""
     gpus = int(line["n_gpus"])
     nodes = -(-gpus // 8)
     accumulated = int(line["grad_accum"] or 1)

@@ -89,7 +89,7 @@ class HfTrainer(Backend):
         )
 
     def overheads(self, rank: RankModel) -> Iterator[MemoryTerm]:
-        """What adapters, recomputation and FSDP1 add."""
+        """Terms that adapters, recomputation and FSDP1 add."""
         if not self.low_adapters:
             yield from adapters(rank)
         yield from recomputed_output(rank)
@@ -143,7 +143,7 @@ def last_hidden_state(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def gptq_scales(rank: RankModel) -> Iterator[MemoryTerm]:
-    """What GPTQ's scales and zeros take more than NF4's constants."""
+    """Bytes that GPTQ's scales and zeros take more than NF4's constants."""
     bits, w = GPTQ_BITS - NF4_BITS[rank.spec.adapter.double_quant], rank.elements.quantised_parameters
     source = "AutoGPTQ nn_modules/qlinear"
     yield term("parameters", ALWAYS, "scales beyond NF4's constants", "bits * w / 8", source, bits=bits, w=w)

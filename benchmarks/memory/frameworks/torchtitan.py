@@ -35,7 +35,7 @@ class Torchtitan(Backend):
     repeats_keys: bool
 
     def runs_on(self, spec: RunSpec) -> str:
-        """What a worker of ours runs on as well, whose error band its rows serve."""
+        """FSDP2, which a worker of ours runs on as well: these rows serve its error band."""
         return "FSDP2"
 
     def dtypes(self, spec: RunSpec) -> Dtypes:

@@ -1,4 +1,4 @@
-"""Which optimizer DeepSpeed runs: its own kernels, which it compiles at first use, or torch's."""
+"""The optimizer that DeepSpeed runs: its own kernels, which it compiles at first use, or torch's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of Megatron-core's implementations run: the choices of settings and ``backend.extra``, and their consequences.
+"""Megatron-core's implementations that run: the choices of settings and ``backend.extra``, and their consequences.
 
 Megatron-core has several modules for one layer (Transformer Engine's or its own, fused or in parts), and which one runs
 depends on arguments, on the GPU's compute capability and on other settings. Saved tensors and workspaces depend on it,

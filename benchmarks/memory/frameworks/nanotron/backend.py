@@ -95,7 +95,7 @@ def gathered_sequence(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def saved(rank: RankModel) -> Iterator[MemoryTerm]:
-    """What a block saves beyond Megatron-core's: ``(4 h + 2 f) / t`` a token, of every micro-batch in flight.
+    """Bytes that a block saves beyond Megatron-core's: ``(4 h + 2 f) / t`` a token, of every micro-batch in flight.
 
     The output of ``silu``, ``2 f``; attention's output in the order of the sequence, ``2 h``; another tensor of h
     [inferred from the runs without tensor parallelism].
@@ -140,7 +140,7 @@ def half_gradients(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def late_buffers(rank: RankModel) -> Iterator[MemoryTerm]:
-    """What the linears of rows made for all tokens, ``2 x 2 h`` a block, until the GPU is through with its reduction.
+    """Outputs of the linears of rows for all tokens, ``2 x 2 h`` a block, until the GPU is through with its reduction.
 
     The host runs ahead of the GPU, by the launches of up to 32 blocks, and a block of memory that NCCL's stream reads
     is not given out again before (torch ``record_stream``). [inferred: runs without a pipeline hold them so]
@@ -153,7 +153,7 @@ def late_buffers(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def communicators(rank: RankModel) -> Iterator[MemoryTerm]:
-    """What nanotron's communicators take: groups of 2 GB and pairs of 0.544 GB, beyond the estimate's own account.
+    """Bytes of nanotron's communicators: groups of 2 GB and pairs of 0.544 GB, beyond the estimate's own account.
 
     Some runs prove that it can be much less: 77.4 GiB were reserved on 64 GPUs.
     """
@@ -200,7 +200,7 @@ def pairs(spec: RunSpec, stage: int) -> int:
 
 
 def usable_bytes(spec: RunSpec) -> int:
-    """What is left to torch's allocator on the card of a rank of the first stage."""
+    """Bytes left to torch's allocator on the card of a rank of the first stage."""
     capacity = spec.rank_memory_bytes
     if capacity is None:
         raise AssertionError("the card's memory is known")

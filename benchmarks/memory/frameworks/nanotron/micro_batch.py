@@ -17,7 +17,7 @@ from benchmarks.memory.frameworks.nanotron.sizes import Sizes
 
 @dataclass(slots=True)
 class SavedForward:
-    """What the forward pass of one micro-batch keeps: blocks of every layer by name, and the tensors after them."""
+    """Tensors of one micro-batch's forward pass: blocks of every layer by name, and the tensors after them."""
 
     layers: list[dict[str, int]] = field(default_factory=list)
     after: dict[str, int] = field(default_factory=dict)

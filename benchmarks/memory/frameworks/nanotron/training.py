@@ -53,7 +53,7 @@ class _Training:
 
     @property
     def only(self) -> bool:
-        """Whether there is no other stage."""
+        """True if there is no other stage."""
         return self.spec.parallel.pipeline == 1
 
     def stage(self) -> FirstStage:
@@ -115,7 +115,7 @@ class _Training:
         self.memory.wait()
 
     def _ahead(self, number: int, warm_up: int, *, first: bool) -> bool:
-        """Whether the host runs ahead of the GPU in the forward pass of this micro-batch.
+        """True if the host runs ahead of the GPU in the forward pass of this micro-batch.
 
         Not in the first step, in which kernels are compiled. Without stages it does in every other one. Between stages
         it waits for the metadata of each gradient that it receives (nanotron ``p2p.py``), so that it runs ahead only
