@@ -81,7 +81,7 @@ class LitGpt(Backend):
 
 
 def unreduced_gradients(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Whole gradients of FSDP1's ``no_sync`` from one micro-batch to the next, beyond the shards: ``2 P (1 - 1 / N)``."""
+    """Whole gradients of FSDP1's ``no_sync`` from one micro-batch to the next, beyond shards: ``2 P (1 - 1 / N)``."""
     if rank.spec.gradient_accumulation > 1:
         w, shard, source = rank.elements.trained, rank.elements.gradients, "Fabric.no_backward_sync"
         yield term("gradients", PASSES, "unreduced gradients", "2 * (w - shard)", source, w=w, shard=shard)
