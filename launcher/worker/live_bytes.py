@@ -15,12 +15,12 @@ from __future__ import annotations
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Any, Self
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
 
 
 class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch types this class only in part.
@@ -44,10 +44,12 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ty
         self._grow(0)
 
     def follow(self, tensors: Iterable[object]) -> None:
-        """Count the storages of tensors that exist already; other objects are passed over."""
+        """Count the storages of tensors, also in lists and tuples of them; other objects are passed over."""
         for tensor in tensors:
             if isinstance(tensor, torch.Tensor):
                 self._follow(tensor)
+            elif isinstance(tensor, list | tuple):
+                self.follow(tensor)
 
     def __enter__(self) -> Self:
         self._resize = torch.UntypedStorage.resize_
@@ -70,9 +72,10 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ty
         if any(_takes_itself_apart(kind) for kind in types):
             return NotImplemented
         kwargs = kwargs or {}
-        self.follow(tree_iter((args, kwargs)))
+        self.follow(args)
+        self.follow(kwargs.values())
         result = func(*args, **kwargs)
-        self.follow(tree_iter(result))
+        self.follow((result,))
         return result
 
     def _counts(self, tensor: torch.Tensor) -> bool:
@@ -118,6 +121,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ty
         return resized
 
 
+@cache
 def _takes_itself_apart(kind: type) -> bool:
     own = getattr(kind, "__torch_dispatch__", None)
     return own is not None and own is not torch._C._disabled_torch_dispatch_impl and not issubclass(kind, FakeTensor)
