@@ -6,11 +6,13 @@ wait for ever.
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from launcher.preflight import plan
 from launcher.spec.parse import parse
@@ -36,6 +38,24 @@ def with_megatron() -> None:
         importlib.import_module(f"launcher.worker.megatron.{name}")
     for name in ("argument_utils", "arguments", "training"):
         importlib.import_module(f"megatron.training.{name}")
+    _read_docstrings_once()
+
+
+def _read_docstrings_once() -> None:
+    """Megatron's parser reads the texts of its help from its own sources, twice in each run: a quarter of a small one."""
+    from megatron.training import argument_utils, arguments
+
+    found: dict[type, dict[str, str]] = {}
+    factory = argument_utils.ArgumentGroupFactory
+    read = factory._get_field_docstrings
+
+    def kept(self: Any, configuration: type) -> dict[str, str]:
+        if configuration not in found:
+            found[configuration] = read(self, configuration)
+        return found[configuration]
+
+    factory._get_field_docstrings = kept
+    arguments.add_megatron_arguments(argparse.ArgumentParser())
 
 
 IMPORTS = {"fsdp": with_fsdp, "deepspeed": with_deepspeed, "megatron": with_megatron}
