@@ -42,7 +42,7 @@ def with_megatron() -> None:
 
 
 def _read_docstrings_once() -> None:
-    """Megatron's parser reads the texts of its help from its own sources, twice in each run: a quarter of a small one."""
+    """Megatron reads the texts of its help from its own sources, twice in each run: a quarter of a small one."""
     from megatron.training import argument_utils, arguments
 
     found: dict[type, dict[str, str]] = {}
