@@ -51,7 +51,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--megatron-args", type=Path, metavar="FILE", help="take the settings of a Megatron-LM argument list"
     )
-    words = "explain one pile: each of its terms with symbols, numbers, bytes, moments and source"
+    words = "explain a pile: its terms with symbols, numbers, bytes, moments, source, and where the error band is from"
     parser.add_argument("--explain", choices=PILES, metavar="PILE", help=f"{words} ({', '.join(PILES)})")
     add_engine(parser)
 

@@ -157,7 +157,8 @@ def _reader(kind: Any) -> _Reader:
         return _list_of(_reader(arguments[0]))
     if origin is Mapping:
         return _mapping_of(None if arguments[1] is Any else _reader(arguments[1]))
-    return {type(None): _null, float: _number, str: _name}.get(kind, lambda value: (type(value) is kind, value))
+    readers = {type(None): _null, int: _integer, float: _number, str: _name}
+    return readers.get(kind, lambda value: (type(value) is kind, value))
 
 
 def _any_of(readers: list[_Reader]) -> _Reader:
@@ -181,6 +182,12 @@ def _ranged(reader: _Reader, limits: Range) -> _Reader:
 
 def _null(value: Any) -> tuple[bool, Any]:
     return value is None, None
+
+
+def _integer(value: Any) -> tuple[bool, Any]:
+    if type(value) is float and value.is_integer():
+        return True, int(value)  # 50e9 bytes are as good a way to type them as eleven digits.
+    return type(value) is int, value
 
 
 def _number(value: Any) -> tuple[bool, Any]:
