@@ -71,13 +71,15 @@ def assess(
 
     Args:
         spec: The run.
-        earlier: Errors found while it was read; they stand before those of the rules.
+        earlier: Errors found while it was read; they stand before those of the rules, and alone where a whole group
+            could not be read: its default stands in for it then, about which nobody has asked.
         refined: Another engine's estimate of the run, from the formula's; the ways out are searched by formula.
         native: Asks the validator of the run's own engine, where no rule of ours has found an error.
         search: How to look for ways out where the run needs more than there is; None is not at all.
     """
     unread = tuple(earlier)
-    found = _distinct((*unread, *errors(spec)))
+    stands_in = any(hasattr(spec, error.path) for error in unread)
+    found = _distinct(unread if stands_in else (*unread, *errors(spec)))
     judgement = Judgement() if found or native is None else native(spec)
     found = (*found, *judgement.errors)
     if found:
@@ -100,7 +102,7 @@ def _invalid(spec: RunSpec, found: tuple[ConfigError, ...], judgement: Judgement
     return Assessment(
         spec=spec,
         errors=found,
-        warnings=(*warnings(spec), *judgement.warnings),
+        warnings=(*warnings(spec), *judgement.warnings) if as_typed else (),
         estimate=None,
         verdict=verdict.INVALID,
         fixes=(),

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, TypeAliasType, Union, get_args, get_
 from launcher import registry
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.spec import Range, RunSpec
+from launcher.units import bytes_of
 
 MISSING = "???"
 """OmegaConf's mark for a mandatory value that nobody set."""
@@ -285,6 +286,8 @@ def _way_out(kind: Any, value: object, path: str) -> list[str]:
         limits = arguments[1]
         ends = [end for end in (limits.low, limits.high) if end is not None and (end == 0 or abs(end) >= 1)]
         return [f"{path}={min(ends, key=lambda end: abs(end - value)):g}"] if ends else []
+    if origin is Annotated and path.endswith("_bytes") and isinstance(value, str):
+        return [f"{path}={size}"] if (size := bytes_of(value)) else []
     if kind is bool:
         return [f"{path}=true", f"{path}=false"]
     return []
