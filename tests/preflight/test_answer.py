@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from launcher import machine
@@ -59,6 +61,18 @@ def test_a_run_that_is_tight_is_told_the_cheapest_change_with_which_it_fits_for_
     assert said[0].startswith("TIGHT: 37.9 of 39.1 GiB on the fullest GPU (35.8 to 42.3) The capacity lies within")
     assert said[-1].startswith("what would leave room, cheapest first: checkpointing=selective needs")
     assert paragraphs(capsys, *tight, "checkpointing=selective")[0].startswith("FITS: ")
+
+
+def test_a_tight_run_that_is_started_says_so_first(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))  # No Slurm is found, so that nothing is submitted.
+    words = (*SEVEN, "hardware.memory_bytes=42000000000", "cluster=slurm", "run.name=a")
+    assert main(["run", "--no-native", *words]) == 4
+    said = " ".join(capsys.readouterr().err.split())
+    assert "launch: TIGHT: 37.9 of 39.1 GiB on the fullest GPU (35.8 to 42.3). The capacity lies within" in said
+    assert "launch: this would leave room: checkpointing=selective" in said
 
 
 def test_an_unknown_memory_refuses_nothing_and_is_said(capsys: pytest.CaptureFixture[str]) -> None:
