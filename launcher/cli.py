@@ -74,15 +74,32 @@ def _dispatch(words: list[str]) -> int:
         return ConfigErrors.exit_status
     if verb in VERBS:
         words.remove(verb)
+    elif verb is not None and verb == words[0] and "=" not in verb:
+        raise _no_verb(verb, words[1:])
     else:
         verb = "run"
     module = registry.load("commands", verb if verb != "import" else "import_")
-    parser = _Parser(prog=f"launch {verb}", description=_description(module.__doc__ or ""))
+    parser = _Parser(prog=f"launch {verb}", description=_description(module.__doc__ or ""), words=words)
     module.arguments(parser)
     options = parser.parse_intermixed_args(words)
     options.script_args = script_args
     status: int = module.run(options)
     return status
+
+
+def _no_verb(word: str, rest: Sequence[str]) -> ConfigErrors:
+    """The error of a first word that is no verb, with the commands that may have been meant."""
+    from pathlib import Path
+
+    from launcher.config.catalog import Catalog
+    from launcher.config.overrides import bare_word_ways
+
+    ways = bare_word_ways(word, Catalog(folder=Path.cwd()), list(VERBS))
+    behind = "".join(f" {each}" for each in rest)
+    whole = [way + behind if way.removeprefix("launch ") in VERBS else way for way in ways]
+    whole = [f"launch check{behind} {way}" if way.startswith("--") else way for way in whole]
+    rule = "there is no such verb, and an override is group=option or group.key=value"
+    return ConfigErrors([ConfigError(word, None, rule, whole or ["launch --help"])])
 
 
 def _split(words: list[str]) -> tuple[list[str], list[str]]:
@@ -103,7 +120,8 @@ def _description(text: str) -> str:
 class _Parser(argparse.ArgumentParser):
     """The options of a verb; a wrong one is explained like any other mistake, also as JSON."""
 
-    def __init__(self, prog: str, description: str) -> None:
+    def __init__(self, prog: str, description: str, words: Sequence[str]) -> None:
+        self.words = words
         super().__init__(
             prog=prog,
             description=description,
@@ -111,11 +129,25 @@ class _Parser(argparse.ArgumentParser):
             allow_abbrev=False,
         )
 
+    def _keys(self, option: str) -> list[str]:
+        """Overrides for an option that another tool has: ``--nodes 2`` is ``cluster.nodes=2`` here."""
+        from launcher.config.synonyms import ways
+        from launcher.spec.parse import known_keys
+
+        key, equals, value = option.partition("=")
+        if not equals:
+            following = self.words[self.words.index(key) + 1 :] if key in self.words else []
+            value = following[0] if following and not following[0].startswith("-") else "..."
+        tail = key.strip("-").replace("-", "_")
+        same = [f"{name}={value}" for name in sorted(known_keys()) if name.rpartition(".")[2] == tail]
+        return ways(key, value) or same
+
     def error(self, message: str) -> NoReturn:
         """Raise what argparse would print, with the option that was meant, where one is near."""
         known = {option.strip("-"): option for action in self._actions for option in action.option_strings}
         _, _, unknown = message.partition("unrecognized arguments: ")
         near = [known[name] for word in unknown.split() for name in closest(word.strip("-"), list(known))[:1]]
+        near = near or [way for word in unknown.split() for way in self._keys(word)]
         raise ConfigErrors([ConfigError(self.prog, None, message, near or [f"{self.prog} --help"])])
 
 

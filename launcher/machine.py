@@ -47,7 +47,7 @@ def facts() -> Machine:
     return Machine(
         gpus=_gpus(os.environ.get("CUDA_VISIBLE_DEVICES")),
         host_memory_bytes=host_memory(),
-        disk_free_bytes=_disk_free(),
+        disk_free_bytes=disk_free(Path.cwd()),
         cpus=_cpus(),
     )
 
@@ -164,11 +164,22 @@ def _read(path: Path) -> str:
         return ""
 
 
-def _disk_free() -> int | None:
+def disk_free(folder: Path) -> int | None:
+    """Free bytes of the disk that a folder is on or would be on; None where that cannot be asked."""
+    there = next((place for place in (folder, *folder.parents) if place.exists()), folder)
     try:
-        return shutil.disk_usage(Path.cwd()).free
+        return shutil.disk_usage(there).free
     except OSError:
         return None
+
+
+def another_disk(folder: Path) -> bool:
+    """True if a folder is, or would be, on another disk than the working folder."""
+    there = next((place for place in (folder, *folder.parents) if place.exists()), Path())
+    try:
+        return there.stat().st_dev != Path.cwd().stat().st_dev
+    except OSError:
+        return False
 
 
 def _cpus() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 
 KIB = 2**10
@@ -17,6 +18,15 @@ def gib(size: int) -> str:
     if abs(size) < GIB // 10:
         return f"{size / MIB:.1f} MiB"
     return f"{size / GIB:.2f} GiB"
+
+
+def bytes_of(text: str) -> int | None:
+    """Bytes of a size as people write it: 50GB are 50 * 10^9, 50GiB and 50G are 50 * 2^30; None for no size."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT])(B|iB)?", text, re.IGNORECASE)
+    if found is None:
+        return None
+    base = 1000 if (found[3] or "").lower() == "b" else 1024
+    return int(float(found[1]) * base ** ("KMGT".index(found[2].upper()) + 1))
 
 
 @lru_cache(maxsize=1024)

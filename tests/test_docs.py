@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import textwrap
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
-from launcher import errors
+from launcher import errors, machine
 from launcher.cli import RESERVED, VERBS, main
 from launcher.commands import recipe
 from launcher.config.catalog import Catalog
@@ -18,7 +19,7 @@ from launcher.memory.moments import PHASES
 from launcher.memory.terms import PILES
 from launcher.preflight.verdict import VerdictName
 from launcher.rundir.state import State
-from tests.support.helpers import ROOT
+from tests.support.helpers import CPU_HOST, ROOT
 
 CONTRACT = (ROOT / "docs" / "contract.md").read_text()
 
@@ -105,6 +106,27 @@ def test_every_file_that_the_documents_name_exists() -> None:
     missing = [f"{document.name}: {path}" for document, path in named if not _exists(document, path)]
     assert missing == []
 
+
+def test_every_command_that_the_readme_types_is_one_that_its_reader_can_type(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(machine, "facts", lambda: CPU_HOST)
+    said = (ROOT / "README.md").read_text()
+    block = said[said.index("## What you type") : said.index("`group=option` chooses")]
+    commands = [shlex.split(line, comments=True)[1:] for line in re.findall(r"^    (launch .+)$", block, re.MULTILINE)]
+    plans = [words for words in commands if "--from" not in words and "|" not in words and words[0] not in _ACTING]
+    assert len(plans) >= 9
+    for words in plans:
+        asks = words[0] in VERBS or words[0] == "--help"
+        assert main(words if asks else ["check", *words]) == 0, words
+        capsys.readouterr()
+    assert [words for words in commands if f"run.name={_NAMED}" in words], "the run of `run --from` is made before"
+    assert ["run", "--from", f"runs/{_NAMED}"] in commands
+
+
+_ACTING = ("status", "doctor")
+_NAMED = "a"
 
 _WRITTEN = {"conf/backend/acme.yaml", "conf/parallel/_acme.yaml", "conf/cluster/ours.yaml", "recipes/mine.yaml"}
 """Files that commands of the documents' examples write."""

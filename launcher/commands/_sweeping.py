@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -26,10 +27,10 @@ from launcher.errors import INTERRUPTED, ConfigError, ConfigErrors, DoesNotFit
 from launcher.preflight.plan import plan
 from launcher.rundir import lock, results, state, status
 from launcher.rundir.record import record
-from launcher.spec import DataSpec
+from launcher.spec import DataSpec, RunSpec
 from launcher.spec.parse import parse
 from launcher.submission.submit import one_at_a_time, submit, submit_all
-from launcher.sweeping import samplers, sweep, table
+from launcher.sweeping import comparison, samplers, sweep, table
 from launcher.sweeping.samplers import Tried
 from launcher.sweeping.sweep import Point, Sweep
 
@@ -50,12 +51,23 @@ def check(options: argparse.Namespace) -> int:
     if sampler != "grid" and drawn:
         rule = f"check -m judges a grid, and {sampler} draws from this only when the sweep runs: name values to judge"
         raise ConfigErrors(ConfigError(key, "interval", rule, [f"{key}={ends.low},{ends.high}"]) for key, ends in drawn)
-    points = [asked.point(number, overrides)[0] for number, overrides in enumerate(asked.axes.grid())]
+    points, valid = list[Point](), list[tuple[str, RunSpec]]()
+    for number, overrides in enumerate(asked.axes.grid()):
+        point, assessment = asked.point(number, overrides)
+        points.append(point)
+        valid += [(point.id, assessment.spec)] if assessment is not None else []
     if options.json:
         print_json({"schema": 1, "points": [point.as_dict() for point in points]})
     else:
         print(table.judged(points, width()))
+        _say_what_differs(asked, valid)
     return _status(points)
+
+
+def _say_what_differs(asked: Sweep, points: Sequence[tuple[str, RunSpec]]) -> None:
+    """Name what is not alike between points that are compared, and that nobody swept."""
+    for sentence in comparison.unequal(points, [axis.key for axis in asked.axes.swept]):
+        say(textwrap.fill(f"launch: {sentence}", width(), subsequent_indent="  ", break_on_hyphens=False))
 
 
 def start(options: argparse.Namespace) -> int:
@@ -179,6 +191,7 @@ def _start_all(asked: Sweep, directory: Path, points: Sequence[Point], *, quiet:
     for run in places:
         state.forget_ending(run)
     specs = [parse(json.loads((run / "spec.json").read_text())) for run in places]
+    _say_what_differs(asked, [(point.id, spec) for point, spec in zip(points, specs, strict=True)])
     if asked.settings.cluster.kind == "slurm":
         jobs = submit_all(list(zip(places, specs, strict=True)), asked.settings.sweep.parallelism)
         if jobs and not quiet:

@@ -31,6 +31,7 @@ from launcher.preflight import explain
 from launcher.preflight.assess import Assessment
 from launcher.preflight.explain import Explanation
 from launcher.preflight.report import as_json, as_text, invalid_as_json
+from launcher.spec import RunSpec
 
 _STATUS = {"fits": 0, "tight": 0, "does_not_fit": 3, "invalid": 2}
 
@@ -51,7 +52,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--megatron-args", type=Path, metavar="FILE", help="take the settings of a Megatron-LM argument list"
     )
-    words = "explain one pile: each of its terms with symbols, numbers, bytes, moments and source"
+    words = "explain a pile: its terms with symbols, numbers, bytes, moments, source, and where the error band is from"
     parser.add_argument("--explain", choices=PILES, metavar="PILE", help=f"{words} ({', '.join(PILES)})")
     add_engine(parser)
 
@@ -67,9 +68,11 @@ def run(options: argparse.Namespace) -> int:
         from launcher.commands import _sweeping
 
         return _sweeping.check(options)
-    texts, unknown = _imported(options)
+    texts, unknown, accumulation = _imported(options)
     options.overrides = [*texts, *options.overrides]
     found = asked(options)
+    if found.spec is not None:
+        unknown += _other_accumulation(found.spec, accumulation)
     if found.spec is None and options.json:
         print_json(invalid_as_json(found.errors, unknown))
         return _STATUS["invalid"]
@@ -93,24 +96,41 @@ def _explanation(options: argparse.Namespace, assessment: Assessment) -> Explana
     return explain.explained(assessment.spec, options.explain)
 
 
-def _imported(options: argparse.Namespace) -> tuple[list[str], list[ConfigError]]:
-    """Foreign files as overrides, and warnings of their settings that are not understood.
+def _imported(options: argparse.Namespace) -> tuple[list[str], list[ConfigError], int | None]:
+    """Foreign files as overrides, warnings of their settings that are not understood, and a file's own accumulation.
 
-    One that only asks for a key is left out where the user sets that key.
+    A setting that only asks for a key is left out where the user sets that key.
     """
     from launcher.commands.import_ import read
 
     given = {text.partition("=")[0] for text in options.overrides}
     texts: list[str] = []
     unknown: list[ConfigError] = []
+    accumulation = None
     for kind, path in (("hf", options.hf), ("deepspeed", options.deepspeed), ("megatron", options.megatron_args)):
         if path is not None:
             imported = read(kind, path)
             texts += imported.overrides
+            accumulation = imported.accumulation if imported.accumulation is not None else accumulation
             rule = "it is not understood, and not in the estimate"
-            items = (item for item in imported.not_understood if not _asks_for(item) & given)
+            # What a file's accumulation comes to on these ranks is said once they are known.
+            open_ = (item for item in imported.not_understood if not item.startswith("gradient_accumulation_steps="))
+            items = (item for item in open_ if not _asks_for(item) & given)
             unknown += [ConfigError(str(path), item, rule) for item in items]
-    return texts, unknown
+    return texts, unknown, accumulation
+
+
+def _other_accumulation(spec: RunSpec, wanted: int | None) -> list[ConfigError]:
+    """A warning that the accumulation of a file is not kept on these ranks, with the global batch that would."""
+    if wanted is None or wanted == spec.gradient_accumulation:
+        return []
+    micro, data = spec.train.micro_batch_size, spec.data_degree
+    rule = (
+        f"it is {spec.gradient_accumulation} here: {spec.global_batch_size} sequences of a step on micro-batch {micro}"
+        f" x {data} data ranks"
+    )
+    way = f"train.global_batch_size={wanted * micro * data}"
+    return [ConfigError("gradient_accumulation_steps", wanted, rule, [way])]
 
 
 def _asks_for(item: str) -> set[str]:

@@ -35,7 +35,7 @@ from launcher.job import torchrun
 from launcher.job.job import Job
 from launcher.preflight.assess import Assessment
 from launcher.preflight.plan import Plan, plan
-from launcher.preflight.report import as_json, as_text
+from launcher.preflight.report import as_json, as_text, heading
 from launcher.preflight.this_machine import obstacles
 from launcher.rundir import failure, state, status
 from launcher.rundir.record import directory_of, record
@@ -109,7 +109,9 @@ def _refuse(assessment: Assessment, options: argparse.Namespace) -> None:
     for warning in assessment.warnings:
         say(f"warning: {warning.path}={warning.found}: {warning.rule}")
     if assessment.verdict.name != "fits":
-        say(f"launch: the memory verdict is {assessment.verdict.name.replace('_', ' ')}")
+        say(f"launch: {heading(assessment)[1]}")
+    if assessment.verdict.name == "tight" and assessment.fixes:
+        say(f"launch: this would leave room: {' '.join(assessment.fixes[0].overrides)}")
 
 
 def _start(planned: Plan, directory: Path, *, quiet: bool) -> int:

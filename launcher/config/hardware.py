@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from launcher.machine import Machine
+from launcher.machine import Machine, another_disk, disk_free
 from launcher.units import GIB
 
 CPU_RANKS = 2
@@ -31,7 +33,8 @@ def resolve(config: Mapping[str, Any], machine: Machine, typed: Collection[str] 
     """
     hardware, cluster = dict(config["hardware"]), dict(config["cluster"])
     if hardware["name"] == "auto":
-        hardware = _this_machine(hardware, machine, elsewhere=cluster["kind"] == "slurm")
+        disk = _disk(config.get("run", {}).get("directory"), machine)
+        hardware = _this_machine(hardware, replace(machine, disk_free_bytes=disk), elsewhere=cluster["kind"] == "slurm")
     if "hardware.memory_bytes" in typed:
         hardware["reserved_bytes"] = hardware["reserved_bytes"] if "hardware.reserved_bytes" in typed else 0
     elif hardware["device"] == "cpu":
@@ -40,6 +43,12 @@ def resolve(config: Mapping[str, Any], machine: Machine, typed: Collection[str] 
         local = len(machine.gpus) if hardware["device"] == "cuda" else 0
         cluster["gpus_per_node"] = SLURM_GPUS if cluster["kind"] == "slurm" else local or CPU_RANKS
     return {**config, "hardware": hardware, "cluster": cluster}
+
+
+def _disk(directory: object, machine: Machine) -> int | None:
+    """Free bytes where checkpoints go: the run's folder may be on another disk than the working folder."""
+    folder = Path(directory) if isinstance(directory, str) else Path("runs")
+    return disk_free(folder.absolute()) if another_disk(folder.absolute()) else machine.disk_free_bytes
 
 
 def _this_machine(hardware: Mapping[str, Any], machine: Machine, *, elsewhere: bool) -> dict[str, Any]:

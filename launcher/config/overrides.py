@@ -6,14 +6,18 @@ Hydra's own advice for an unknown key, ``+precison=fp8``, would hide the misspel
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
 from launcher import registry
+from launcher.config import synonyms
 from launcher.config.catalog import Catalog
 from launcher.errors import ConfigError
 from launcher.spec.parse import OPEN_NODES, closest, kinds, known_keys
+
+_WAYS = 3
+"""Ways out that are shown for one word."""
 
 _SWEEP = re.compile(r"^(range|interval|choice|glob|sort|shuffle|tag)\(|^[^\[{'\"(]*,")
 _WORD = re.compile(r"^[A-Za-z_/.~][A-Za-z0-9_/.:@+-]*$")
@@ -108,11 +112,21 @@ def _read_one(text: str, catalog: Catalog) -> Override | ConfigError:
     if bare in catalog.groups:
         return _choice(text, bare, value, catalog)
     if bare not in known_keys() and not _is_open(bare):
-        names = _near_keys(bare, catalog)
-        groups = [name for name in names if value in catalog.groups.get(name, ())]
-        near = [f"{name}={value}" for name in groups or names]
-        return ConfigError(bare, value, "there is no such group or key", near)
+        return _unknown_key(bare, value, catalog)
     return Override(text, bare, value, group=False)
+
+
+def _unknown_key(key: str, value: str, catalog: Catalog) -> ConfigError:
+    """A key that is none: another tool's word for one of ours, a key without its group, or a misspelling."""
+    rule = "there is no such group or key"
+    if synonyms.plain(key) in synonyms.ACCUMULATION:
+        rule = "accumulation follows from the batch: train.global_batch_size / (train.micro_batch_size x data ranks)"
+        return ConfigError(key, value, rule, ["train.global_batch_size=..."])
+    names = _near_keys(key, catalog)
+    groups = [name for name in names if value in catalog.groups.get(name, ())]
+    spelt = [f"{name}={value}" for name in groups or names]
+    switched_on = [f"{group}={key.lower()}" for group, options in catalog.groups.items() if key.lower() in options]
+    return ConfigError(key, value, rule, synonyms.ways(key, value) or switched_on or spelt)
 
 
 def _choice(text: str, group: str, value: str, catalog: Catalog) -> Override | ConfigError:
@@ -123,7 +137,7 @@ def _choice(text: str, group: str, value: str, catalog: Catalog) -> Override | C
         return override
     if group == "recipe" and ("/" in value or value.endswith((".yaml", ".yml"))):
         return _recipe_elsewhere(override, catalog)
-    near = closest(value.lower(), options)
+    near = _near_options(value, options)
     keys = [key for key in known_keys() if key.startswith(f"{group}.")]
     rule = f"{group} has no option of this name; it has {', '.join(options)}"
     if f"{group}.name" in keys and group == "run":
@@ -131,6 +145,12 @@ def _choice(text: str, group: str, value: str, catalog: Catalog) -> Override | C
         return ConfigError(group, value, rule, near)
     others = "launch recipe list" if group == "recipe" else f"launch show {group}"
     return ConfigError(group, value, rule, [f"{group}={option}" for option in near] or [others])
+
+
+def _near_options(value: str, options: Sequence[str]) -> list[str]:
+    """Options that begin with what was typed, in the order of the catalogue, or else look like it."""
+    word = synonyms.plain(value)
+    return [option for option in options if word and option.startswith(word)][:_WAYS] or closest(word, list(options))
 
 
 def _recipe_elsewhere(override: Override, catalog: Catalog) -> Override | ConfigError:
@@ -145,21 +165,32 @@ def _recipe_elsewhere(override: Override, catalog: Catalog) -> Override | Config
 
 
 def _not_an_override(text: str, catalog: Catalog) -> ConfigError:
+    """A word without ``=``: an option of a group, of the command line, a verb, or a group."""
+    ways = bare_word_ways(text, catalog, list(registry.names("commands")))
+    return ConfigError(text, None, "an override is group=option or group.key=value", ways or ["launch --help"])
+
+
+def bare_word_ways(text: str, catalog: Catalog, verbs: Sequence[str]) -> list[str]:
+    """What may have been meant by a word without ``=``: an option's group, an option, a verb, or a group."""
     bare = text.lstrip("-")
-    homes = [f"{group}={bare}" for group, options in catalog.groups.items() if bare in options]
-    if not homes:
-        verbs = [name.rstrip("_") for name in registry.names("commands")]
-        homes = [f"launch {verb}" for verb in closest(bare, verbs)]
-        homes += [f"launch show {group}" for group in closest(bare, list(catalog.groups))]
-    return ConfigError(text, None, "an override is group=option or group.key=value", homes or ["launch --help"])
+    ways = [f"{group}={bare}" for group, options in catalog.groups.items() if bare in options]
+    ways += [synonyms.OPTIONS[bare.lower()]] if bare.lower() in synonyms.OPTIONS else []
+    if not ways:
+        names = [name.rstrip("_") for name in verbs]
+        ways = [f"launch {verb}" for verb in dict.fromkeys([*synonyms.verbs(bare), *closest(bare, names)])]
+        ways += [f"launch show {group}" for group in closest(bare, list(catalog.groups))]
+    return ways
 
 
 def _near_keys(key: str, catalog: Catalog) -> list[str]:
-    """Known keys and groups that look like ``key``; a key typed without its group counts as near."""
-    names = [*catalog.groups, *known_keys()]
-    tail = key.rpartition(".")[2]
-    same_tail = sorted(name for name in known_keys() if name.rpartition(".")[2] == tail)
-    return list(dict.fromkeys([*same_tail[:3], *closest(key, names)]))[:3]
+    """Known keys and groups that look like ``key``; a key typed without its group is the one that is meant."""
+    return _same_tail(key) or closest(key, [*catalog.groups, *known_keys()])
+
+
+def _same_tail(key: str) -> list[str]:
+    """Known keys whose last part is the key's."""
+    tail = synonyms.plain(key.rpartition(".")[2])
+    return sorted(name for name in known_keys() if name.rpartition(".")[2] == tail)[:_WAYS]
 
 
 def takes_text(key: str) -> bool:

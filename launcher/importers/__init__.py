@@ -27,11 +27,14 @@ class Imported:
         overrides: Choices and settings as they are typed, choices first.
         recipe: The same as a recipe (docs/contract.md).
         not_understood: Settings without a counterpart here, each with its value and, where it is known, what to do.
+        accumulation: The micro-batches of a step on one rank, where the file says them: here they follow from the
+            global batch and the data ranks, and may come out otherwise.
     """
 
     overrides: tuple[str, ...]
     recipe: dict[str, Any]
     not_understood: tuple[str, ...]
+    accumulation: int | None = None
 
 
 def imported(
@@ -41,6 +44,7 @@ def imported(
     choose: Mapping[str, str],
     settings: Mapping[str, Any],
     not_understood: Iterable[str],
+    accumulation: int | None = None,
 ) -> Imported:
     """Put choices and settings into both forms."""
     chosen = [f"{group}={option}" for group, option in choose.items()]
@@ -49,6 +53,7 @@ def imported(
         overrides=(*chosen, *typed),
         recipe={"schema": SCHEMA, "summary": summary, "source": source, "choose": dict(choose), "set": dict(settings)},
         not_understood=tuple(not_understood),
+        accumulation=accumulation,
     )
 
 

@@ -147,7 +147,7 @@ def read(text: str, path: str) -> Imported:
         found.not_understood.append(f"auto, which the program that reads the file decides; defaults stand for: {keys}")
     _precision(leaves, found, automatic)
     _optimizer(leaves, found)
-    _accumulation(leaves, found)
+    steps = _accumulation(leaves, found)
     for key, value in leaves.items():
         _place(key, value, found)
     stage = int(found.settings.pop("zero.stage", 0))
@@ -159,6 +159,7 @@ def read(text: str, path: str) -> Imported:
         choose={"parallel": f"zero{stage}", **found.choose},
         settings=found.settings,
         not_understood=found.not_understood,
+        accumulation=steps,
     )
 
 
@@ -232,12 +233,14 @@ def _optimizer(leaves: dict[str, Any], found: _Found) -> None:
         found.settings["optimizer.min_lr"] = ratio * leaves["optimizer.params.lr"]
 
 
-def _accumulation(leaves: dict[str, Any], found: _Found) -> None:
+def _accumulation(leaves: dict[str, Any], found: _Found) -> int | None:
     """Accumulation is derived here from the global batch, which without it needs the number of data ranks."""
+    given = "gradient_accumulation_steps" in leaves
     steps = leaves.pop("gradient_accumulation_steps", 1)
     if steps != 1 and "train_batch_size" not in leaves:
         text = shown("gradient_accumulation_steps", steps)
         found.not_understood.append(f"{text}: set train.global_batch_size to micro-batch x {steps} x data ranks")
+    return int(steps) if given else None
 
 
 def _place(key: str, value: Any, found: _Found) -> None:

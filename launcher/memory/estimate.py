@@ -114,7 +114,7 @@ def estimate(
         backend: The package of ``launcher.backends`` that ``backend.name`` names.
     """
     ranks = rank_terms(spec, family=family, strategies=strategies, backend=backend)
-    worst, error = worst_rank(ranks), _band(spec, backend)
+    worst, error = worst_rank(ranks), error_band(spec, backend)
     needed, (allocated, moment) = _needs(ranks, family, error), worst.peak
     total, active = parameter_counts(spec, family)
     return MemoryEstimate(
@@ -135,7 +135,7 @@ def estimate(
 def needs(spec: RunSpec, *, family: Family, strategies: Iterable[Strategy], backend: Backend) -> Needs:
     """The part of the estimate that a verdict rests on, in half of its time; the arguments are the same."""
     fullest = _fullest(views(spec, strategies), family, spec.model)
-    return _needs(_terms_of(fullest, spec, family, backend), family, _band(spec, backend))
+    return _needs(_terms_of(fullest, spec, family, backend), family, error_band(spec, backend))
 
 
 def _fullest(stages: Sequence[RankView], family: Family, model: ModelSpec) -> tuple[RankView, ...]:
@@ -172,7 +172,8 @@ def worst_rank(ranks: Sequence[RankTerms]) -> RankTerms:
     return max(ranks, key=lambda rank: rank.peak[0])
 
 
-def _band(spec: RunSpec, backend: Backend) -> Band:
+def error_band(spec: RunSpec, backend: Backend) -> Band:
+    """The quantiles that the error band of a run is taken from."""
     return band(backend.framework, cuda=spec.hardware.device == "cuda", runs_on=backend.runs_on(spec))
 
 

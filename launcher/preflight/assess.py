@@ -10,8 +10,8 @@ the backend's place. The search for ways out judges neighbours by the same rules
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from types import ModuleType
 from typing import Any
 
@@ -43,9 +43,10 @@ class Assessment:
         warnings: Pitfalls of a valid run.
         estimate: The memory estimate; None for an invalid run.
         verdict: The verdict on its memory.
-        fixes: Changes with which it would fit, the cheapest first; only where it does not, or does so by the estimate's
-            error alone.
+        fixes: Changes with which it would fit, the cheapest first; only where it does not. Of a run that is tight,
+            those with which it fits for certain.
         nearest: Where no change suffices, the one that comes nearest; it is not enough.
+        as_typed: False where a word could not be read: ``spec`` is then not the run that was meant.
     """
 
     spec: RunSpec
@@ -55,6 +56,7 @@ class Assessment:
     verdict: Verdict
     fixes: tuple[Fix, ...]
     nearest: Fix | None
+    as_typed: bool = True
 
 
 def assess(
@@ -69,19 +71,22 @@ def assess(
 
     Args:
         spec: The run.
-        earlier: Errors found while it was read; they stand before those of the rules.
+        earlier: Errors found while it was read; they stand before those of the rules, and alone where a whole group
+            could not be read: its default stands in for it then, about which nobody has asked.
         refined: Another engine's estimate of the run, from the formula's; the ways out are searched by formula.
         native: Asks the validator of the run's own engine, where no rule of ours has found an error.
         search: How to look for ways out where the run needs more than there is; None is not at all.
     """
-    found = _distinct((*earlier, *errors(spec)))
+    unread = tuple(earlier)
+    stands_in = any(hasattr(spec, error.path) for error in unread)
+    found = _distinct(unread if stands_in else (*unread, *errors(spec)))
     judgement = Judgement() if found or native is None else native(spec)
     found = (*found, *judgement.errors)
     if found:
-        return _invalid(spec, found, judgement)
+        return _invalid(spec, found, judgement, as_typed=not unread)
     estimate = estimated(spec) if refined is None else refined(spec, estimated(spec))
     judged = verdict.judge(spec, estimate)
-    ways_out = search(spec, _judged) if search is not None and judged.excess_bytes else fixes.Search()
+    ways_out = fixes.Search() if search is None else _ways_out(spec, judged, search)
     return Assessment(
         spec=spec,
         errors=(),
@@ -93,15 +98,16 @@ def assess(
     )
 
 
-def _invalid(spec: RunSpec, found: tuple[ConfigError, ...], judgement: Judgement) -> Assessment:
+def _invalid(spec: RunSpec, found: tuple[ConfigError, ...], judgement: Judgement, *, as_typed: bool) -> Assessment:
     return Assessment(
         spec=spec,
         errors=found,
-        warnings=(*warnings(spec), *judgement.warnings),
+        warnings=(*warnings(spec), *judgement.warnings) if as_typed else (),
         estimate=None,
         verdict=verdict.INVALID,
         fixes=(),
         nearest=None,
+        as_typed=as_typed,
     )
 
 
@@ -149,11 +155,20 @@ def parts(spec: RunSpec) -> dict[str, Any]:
     }
 
 
-def _judged(spec: RunSpec) -> Verdict | None:
+def _ways_out(spec: RunSpec, judged: Verdict, search: Searching) -> fixes.Search:
+    """Changes that make a run fit; for one that is tight those that are safe, if there are any."""
+    if judged.name == "tight":
+        found = search(spec, partial(_judged, safely=True))
+        if found.found:
+            return replace(found, nearest=None)
+    return search(spec, _judged) if judged.excess_bytes else fixes.Search()
+
+
+def _judged(spec: RunSpec, *, safely: bool = False) -> Verdict | None:
     """The verdict on a neighbour of a run; None where it is invalid."""
     if next(broken_rules(spec), None) is not None:
         return None
-    return verdict.judge(spec, needs(spec, **parts(spec)))
+    return verdict.judge(spec, needs(spec, **parts(spec)), safely=safely)
 
 
 def _found(modules: tuple[ModuleType, ...], spec: RunSpec, name: str = "check") -> Iterator[ConfigError]:

@@ -1,18 +1,20 @@
 """``check --explain PILE``: every term of a pile with its symbols, numbers, bytes, moments and source.
 
 The terms are those of the estimate, of its worst rank. Those that are alive at the rank's peak come first and sum to
-the pile that ``check`` prints; the others show what the pile is at other moments.
+the pile that ``check`` prints; the others show what the pile is at other moments. Last comes the error band of the
+verdict: the measured runs that its ends are taken from.
 """
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from launcher.memory import device
-from launcher.memory.estimate import RankTerms, rank_terms, worst_rank
+from launcher.memory.band import Band
+from launcher.memory.estimate import RankTerms, error_band, rank_terms, worst_rank
 from launcher.memory.moments import ALWAYS, MOMENTS, TRAINING, Moments
 from launcher.memory.symbols import SYMBOLS
 from launcher.memory.terms import MemoryTerm, Pile, names_in
@@ -31,6 +33,7 @@ class Explanation:
         moment: When the rank is at its peak.
         at_peak: The terms that are alive then, the largest first.
         elsewhere: Those that are not.
+        band: The measured runs behind the error band of the verdict.
     """
 
     pile: Pile
@@ -38,6 +41,7 @@ class Explanation:
     moment: str
     at_peak: tuple[MemoryTerm, ...]
     elsewhere: tuple[MemoryTerm, ...]
+    band: Band
 
     @property
     def symbols(self) -> dict[str, str]:
@@ -54,12 +58,14 @@ class Explanation:
             "terms": [_as_dict(term, at_peak=True) for term in self.at_peak]
             + [_as_dict(term, at_peak=False) for term in self.elsewhere],
             "symbols": self.symbols,
+            "band": asdict(self.band),
         }
 
 
 def explained(spec: RunSpec, pile: Pile) -> Explanation:
     """The terms of one pile of a valid run."""
-    worst = worst_rank(rank_terms(spec, **parts(spec)))
+    model = parts(spec)
+    worst = worst_rank(rank_terms(spec, **model))
     _, moment = worst.peak
     own = sorted(_terms(worst, pile), key=lambda term: -term.bytes)
     return Explanation(
@@ -68,6 +74,7 @@ def explained(spec: RunSpec, pile: Pile) -> Explanation:
         moment=moment,
         at_peak=tuple(term for term in own if moment in term.moments),
         elsewhere=tuple(term for term in own if moment not in term.moments),
+        band=error_band(spec, model["backend"]),
     )
 
 
@@ -93,7 +100,22 @@ def as_text(found: Explanation, width: int = 80) -> str:
         lines += ["", "symbols:"]
         for symbol, meaning in found.symbols.items():
             lines += textwrap.wrap(f"{symbol}: {meaning}", width, initial_indent="  ", subsequent_indent="    ")
+    lines += ["", *textwrap.wrap(_band(found.band), width, break_on_hyphens=False)]
     return "\n".join(lines)
+
+
+def _band(band: Band) -> str:
+    """The band's ends and the runs that they are of, and why those where they are not of the framework's own."""
+    if band.own:
+        whose = f"{band.rows} runs of {band.whose}"
+    elif band.runs_on is not None:
+        whose = f"{band.rows} runs of {band.whose}, which is {band.runs_on} too"
+    else:
+        whose = f"{band.rows} runs of {band.whose}, the widest there is: too few runs of this kind were measured"
+    return (
+        f"error band of the verdict: {band.low:.3f} to {band.high:.3f} times what is needed, measured / predicted in"
+        f" {whose} (launcher/memory/residuals.json)"
+    )
 
 
 def _as_lines(term: MemoryTerm, width: int) -> list[str]:

@@ -3,8 +3,9 @@
 Neighbours are tried one at a time, then in pairs, then as a chain that takes the strongest one again and again. Found
 fixes are those of the first of these stages that finds enough, cheapest first: the table in ``preflight/changes`` is
 in the order of cost. Where less than two single changes suffice that leave the training what it is and ask for no more
-than a few times the GPUs, pairs come beside them, and before those that do not. A chain is tried with the GPUs of the
-run first.
+GPUs, pairs come beside them, and before those that do not. A chain is tried with the GPUs of the run first. Whatever
+asks for more GPUs than the run has stands behind all that does not, the fewest first. Where the disk alone is too
+small, only changes of what is kept on it are tried.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from itertools import combinations
 
-from launcher.preflight.changes import ANOTHER_TRAINING, NEIGHBOURS, Change, Neighbour
+from launcher.preflight.changes import ANOTHER_TRAINING, NEIGHBOURS, ON_DISK, Change, Neighbour
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
 
@@ -74,16 +75,16 @@ def search(spec: RunSpec, judge: Judge) -> Search:
     """
     tree = _Tree(spec, judge)
     singles, alone = _alone(tree)
-    enough = {n for n, fix in alone.items() if n not in ANOTHER_TRAINING and tree.is_modest(fix)}
+    enough = {n for n, fix in alone.items() if n not in ANOTHER_TRAINING and not tree.asks_for_more(fix)}
     if len(enough) >= _ENOUGH:
-        return Search(found=_in_order(tree, NEIGHBOURS, (), alone))
+        return Search(found=_in_order(tree, tree.neighbours, (), alone))
     useful = {n: try_ for n, try_ in singles.items() if try_ is None or _is_useful(tree, try_)}
     if alone:
         useful = {n: try_ for n, try_ in useful.items() if n not in ANOTHER_TRAINING | enough}
     pairs = list(_until(_pairs(tree, useful), tree))
     both = [_relaxed(tree, pair) for pair in pairs if not pair.fix.excess_bytes]
     fits = _in_order(tree, enough, both, alone)
-    if any(tree.is_modest(fix) for fix in fits):
+    if any(not tree.asks_for_more(fix) for fix in fits):
         return Search(found=fits)
     tried = [*singles.values(), *pairs]
     limits = [spec.gpus] if fits else [spec.gpus, None]
@@ -96,7 +97,7 @@ def search(spec: RunSpec, judge: Judge) -> Search:
 def search_singles(spec: RunSpec, judge: Judge) -> Search:
     """Look for single changes with which a run fits, and for nothing more, in a fraction of the time."""
     tree = _Tree(spec, judge)
-    return Search(found=_in_order(tree, NEIGHBOURS, (), _alone(tree)[1]))
+    return Search(found=_in_order(tree, tree.neighbours, (), _alone(tree)[1]))
 
 
 type _Step = tuple[Neighbour, int]
@@ -126,6 +127,12 @@ class _Tree:
         if start is None:
             raise AssertionError("only a valid run is searched")
         self.start = start
+        *memory, disk = start.shortfall_by_moment or (0,)
+        self.neighbours = ON_DISK if disk > 0 and all(lacks <= 0 for lacks in memory) else NEIGHBOURS
+
+    def asks_for_more(self, fix: Fix) -> bool:
+        """True if it takes more GPUs than the run has."""
+        return fix.spec.gpus > self._spec.gpus
 
     def is_modest(self, fix: Fix) -> bool:
         """True if it asks for no more than a few times the GPUs, or a usual node of them."""
@@ -176,7 +183,7 @@ def _alone(tree: _Tree) -> tuple[dict[Neighbour, _Try | None], dict[Neighbour, F
     """The strongest valid variant of each neighbour, up to as many as are shown that suffice, and those that do."""
     singles: dict[Neighbour, _Try | None] = {}
     alone: dict[Neighbour, Fix] = {}
-    for neighbour in NEIGHBOURS:
+    for neighbour in tree.neighbours:
         try_ = singles[neighbour] = _strongest(tree, (), neighbour)
         if try_ and not try_.fix.excess_bytes:
             alone[neighbour] = _relaxed(tree, try_)
@@ -193,7 +200,9 @@ def _is_useful(tree: _Tree, try_: _Try) -> bool:
     compared = zip(try_.fix.shortfall_by_moment, tree.start.shortfall_by_moment, strict=True)
     if any(after < before for after, before in compared if before > 0):
         return True
-    return any(not tree.variants((), neighbour) and tree.variants(try_.steps, neighbour) for neighbour in NEIGHBOURS)
+    return any(
+        not tree.variants((), neighbour) and tree.variants(try_.steps, neighbour) for neighbour in tree.neighbours
+    )
 
 
 def _strongest(tree: _Tree, steps: _Steps, neighbour: Neighbour) -> _Try | None:
@@ -244,10 +253,14 @@ def _until(tries: Iterable[_Try], tree: _Tree) -> Iterator[_Try]:
 def _in_order(
     tree: _Tree, enough: Collection[Neighbour], both: Sequence[Fix], alone: Mapping[Neighbour, Fix]
 ) -> tuple[Fix, ...]:
-    """Single changes that are enough, pairs, and the rest; those with many GPUs only where there is little else."""
+    """Single changes that are enough, pairs, and the rest, then those with more GPUs, the fewest first.
+
+    Those with many GPUs come only where there is little else.
+    """
     first = [fix for neighbour, fix in alone.items() if neighbour in enough]
     last = [fix for neighbour, fix in alone.items() if neighbour not in enough]
     fits = list({fix.overrides: fix for fix in (*first, *both, *last)}.values())
+    fits.sort(key=lambda fix: fix.spec.gpus if tree.asks_for_more(fix) else 0)
     modest = [fix for fix in fits if tree.is_modest(fix)]
     many = [] if len(modest) >= _ENOUGH else [fix for fix in fits if not tree.is_modest(fix)]
     return (*modest, *many)[:_SHOWN]
@@ -261,7 +274,7 @@ def _chain(tree: _Tree, useful: Iterable[Neighbour], tried: Iterable[_Try | None
     untaken, best = set(useful), _closest(tried, most)
     while best is not None and best.fix.excess_bytes and len(best.steps) < _LONGEST_CHAIN:
         untaken -= {neighbour for neighbour, _ in best.steps}
-        further = _closest([_strongest(tree, best.steps, n) for n in NEIGHBOURS if n in untaken], most)
+        further = _closest([_strongest(tree, best.steps, n) for n in tree.neighbours if n in untaken], most)
         if further is None or further.fix.excess_bytes >= best.fix.excess_bytes:
             break
         best = further

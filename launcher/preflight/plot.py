@@ -194,6 +194,7 @@ def _legend(drawn: Figure, worst: Column, columns: Breakdown) -> None:
     for pile in (pile for pile in reversed(PILES) if pile in shown):
         hatched: dict[str, Any] = {"hatch": "////", "edgecolor": "#a8a8a8"} if pile == "fragmentation" else {}
         size = f"  {gib(worst.piles[pile])}" if pile in worst.piles else ""
+        size += "\n(above needed: cached, given back when short)" if pile == "fragmentation" else ""
         handles.append(Patch(facecolor=COLOURS[pile], label=f"{pile.replace('_', ' ')}{size}", **hatched))
     marker = Line2D([], [], color=_INK, marker="D", markersize=4.5, label="needed, with its error band")
     title = f"piles, sizes in the\n{worst.phase.replace('_', ' ')} phase"

@@ -11,14 +11,16 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from launcher import backends
 from launcher.errors import ConfigError
-from launcher.memory.band import Band
 from launcher.memory.result import MemoryEstimate
+from launcher.preflight.answer import answer, reason
 from launcher.preflight.assess import Assessment
+from launcher.preflight.bars import bars, legend
 from launcher.preflight.fixes import Fix
 from launcher.rules.world import ranks
-from launcher.spec import HardwareSpec, RunSpec
-from launcher.units import MIB, count, gib
+from launcher.spec import RunSpec
+from launcher.units import count, gib
 
 _NOTHING = {
     "spec_hash": None,
@@ -74,28 +76,48 @@ def world_as_json(spec: RunSpec) -> dict[str, int]:
 
 def heading(assessment: Assessment) -> tuple[str, str]:
     """The run with its layout, and the verdict: each one line of prose for a valid run."""
-    if assessment.estimate is None:
+    spec, estimate, verdict = assessment.spec, assessment.estimate, assessment.verdict
+    if estimate is None:
         raise AssertionError("a heading for a run that is not valid")
-    return f"{_headline(assessment.spec)}: {_layout(assessment.spec)}", _verdict(assessment, assessment.estimate)
+    said = f"{answer(spec, verdict, estimate)}. {reason(spec, verdict, estimate)}"
+    return f"{_headline(spec)}: {_layout(spec)}", said
 
 
 def as_text(assessment: Assessment, width: int = 80) -> str:
-    """The answer for a terminal of ``width`` columns."""
-    spec, estimate = assessment.spec, assessment.estimate
-    lines = _wrapped(_headline(spec) + ("" if assessment.errors else f": {_layout(spec)}"), width)
-    if estimate is not None:
-        lines += _wrapped(_batch(spec), width)
-        lines += ["", *_wrapped(_verdict(assessment, estimate), width), ""]
-        lines += [*_piles(assessment, estimate, width), "", *_wrapped(_phases(estimate), width)]
-        lines += _wrapped(_elsewhere(estimate), width)
-        lines += _wrapped(_kept(spec.hardware), width)
-        lines += _target(spec, width)
+    """The answer for a terminal of ``width`` columns: the verdict, the reason, the evidence, and what to do."""
+    estimate = assessment.estimate
+    if estimate is None:
+        lines = _wrapped(_invalid(assessment), width)
+        lines += ["", *findings_as_text("error", assessment.errors, width)]
+    else:
+        lines = _wrapped(answer(assessment.spec, assessment.verdict, estimate), width)
+        lines += _wrapped(reason(assessment.spec, assessment.verdict, estimate), width)
+        lines += ["", *_evidence(assessment, estimate, width)]
     if assessment.warnings:
         lines += ["", *findings_as_text("warning", assessment.warnings, width)]
-    if assessment.errors:
-        lines += ["", *findings_as_text("error", assessment.errors, width)]
     lines += _fixes(assessment, width)
     return "\n".join(lines)
+
+
+def _invalid(assessment: Assessment) -> str:
+    """How many errors there are; the run only where it is the one that was typed, and no default stands in for it."""
+    number = len(assessment.errors)
+    text = f"INVALID: {number} error{'' if number == 1 else 's'}"
+    return f"{text} in {_headline(assessment.spec)}" if assessment.as_typed else text
+
+
+def _evidence(assessment: Assessment, estimate: MemoryEstimate, width: int) -> Iterator[str]:
+    """The run, its step and formats, the piles and the whole, and the figures beside them."""
+    spec, capacity = assessment.spec, assessment.verdict.capacity_bytes
+    yield from _wrapped(f"{_headline(spec)}: {_layout(spec)}", width)
+    yield from _wrapped(_batch(spec), width)
+    yield from _wrapped(_formats(spec), width)
+    yield from ("", *bars(estimate, capacity, width))
+    for text in legend(estimate, spec.hardware, capacity):
+        yield from textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+    yield from ("", *_wrapped(_phases(estimate), width))
+    yield from _wrapped(_elsewhere(estimate), width)
+    yield from _target(spec, width)
 
 
 def errors_as_text(errors: Sequence[ConfigError], width: int = 80) -> str:
@@ -134,72 +156,23 @@ def _layout(spec: RunSpec) -> str:
 
 def _batch(spec: RunSpec) -> str:
     micro, accumulation = spec.train.micro_batch_size, spec.gradient_accumulation
-    parts = [f"micro-batch {micro}", f"data {spec.data_degree}", f"gradient accumulation {accumulation}"]
+    parts = [f"micro-batch {micro}", f"data {spec.data_degree}", f"accumulation {accumulation}"]
     tokens = spec.global_batch_size * spec.sequence_length
     noun = "sequence" if spec.global_batch_size == 1 else "sequences"
     total = f"{spec.global_batch_size} {noun} of {spec.sequence_length} tokens"
     return f"a step: {' x '.join(parts)} = {total} = {tokens:,} tokens"
 
 
-def _verdict(assessment: Assessment, estimate: MemoryEstimate) -> str:
-    verdict, peak, largest = assessment.verdict, estimate.peak, estimate.largest_pile
-    where = f"in the {peak.phase.replace('_', ' ')} phase"
-    if assessment.spec.parallel.pipeline > 1:
-        where += f" of pipeline stage {peak.stage}"
-    used = gib(verdict.used_bytes or 0)
-    band = f"{gib(peak.low_bytes + estimate.outside_bytes)} to {gib(peak.high_bytes + estimate.outside_bytes)}"
-    if estimate.band is not None and not estimate.band.own:
-        band += _borrowed(estimate.band)
-    pile = f"The largest pile is {largest.pile.replace('_', ' ')} with {gib(largest.bytes)}."
-    if verdict.capacity_bytes is None:
-        return (
-            f"FITS as far as is known: the memory of {assessment.spec.hardware.title} is unknown, so nothing is"
-            f" refused. The worst rank needs {used} (band {band}) {where}. {pile}"
-        )
-    word = {"fits": "FITS", "tight": "TIGHT", "does_not_fit": "DOES NOT FIT"}[verdict.name]
-    tight = ": the capacity lies within the estimate's error" if verdict.name == "tight" else ""
-    left = f" and leaves {gib(room)}" if (room := verdict.headroom_bytes or 0) > 0 else ""
-    places = [short for short in verdict.shortages if short.place != "device"]
-    short = "".join(
-        f" {_PLACES[place.place]} {gib(place.used_bytes)} of {gib(place.capacity_bytes)}." for place in places
-    )
-    return (
-        f"{word}{tight}. The worst rank needs {used} (band {band}) of {gib(verdict.capacity_bytes)}"
-        f" {where}{left}.{short} {pile}"
-    )
-
-
-def _borrowed(band: Band) -> str:
-    """Text that names the runs of a band, where they are not of the framework's own."""
-    if band.runs_on is not None:
-        return f", that of {band.rows} runs of {band.whose}, which is {band.runs_on} too"
-    return f", as wide as that of {band.whose}: too few runs of this kind were measured"
-
-
-_PLACES = {"host": "A node's host memory does not suffice:", "disk": "The checkpoints do not fit on the disk:"}
-
-
-_SMALLEST = MIB // 20
-"""Bytes of the smallest pile that a line of tenths of a MiB shows as more than nothing."""
-
-
-def _piles(assessment: Assessment, estimate: MemoryEstimate, width: int) -> Iterator[str]:
-    """One line a pile with a bar as its share of the whole, then the whole against the capacity."""
-    piles = sorted((pile for pile in estimate.piles if pile.bytes >= _SMALLEST), key=lambda pile: -pile.bytes)
-    total, capacity, room = max(1, estimate.peak.device_bytes), assessment.verdict.capacity_bytes, max(10, width - 36)
-    for pile in piles:
-        yield _bar(pile.pile.replace("_", " "), pile.bytes, "#" * max(1, round(room * pile.bytes / total)))
-    if capacity is None:
-        yield _bar("whole process", total, "=" * room)
-        return
-    scale = room / max(total, capacity)
-    inside = round(scale * min(total, capacity))
-    yield _bar("whole process", total, "=" * inside + "!" * (round(scale * total) - inside))
-    yield _bar("capacity", capacity, "-" * round(scale * capacity))
-
-
-def _bar(name: str, size: int, bar: str) -> str:
-    return f"  {name:17}{gib(size):>12}  {bar}".rstrip()
+def _formats(spec: RunSpec) -> str:
+    """The meaning of the precision for the engine, as docs/precision.md has it for all of them."""
+    formats, name = backends.of(spec).dtypes(spec), spec.precision.name
+    parts = [f"parameters {formats.parameters}", f"gradients {formats.gradients}", f"reduce {formats.reduce}"]
+    parts.append(f"master {formats.master or 'none'}")
+    if formats.autocast or formats.compute != name:
+        parts.insert(1, f"compute {formats.compute}{' (autocast)' if formats.autocast else ''}")
+    if formats.optimizer_states != "fp32":
+        parts.append(f"optimizer {formats.optimizer_states}")
+    return f"{name} means: {', '.join(parts)}"
 
 
 def _phases(estimate: MemoryEstimate) -> str:
@@ -217,38 +190,38 @@ def _elsewhere(estimate: MemoryEstimate) -> str:
     return f"{text}; a checkpoint: {gib(disk.checkpoint_bytes)}"
 
 
-def _kept(hardware: HardwareSpec) -> str:
-    """The part of the card that is not capacity, where that was not set by hand."""
-    total, usable = hardware.memory_bytes, hardware.usable_bytes
-    if total is None or usable is None or hardware.reserved_bytes == 0:
-        return ""
-    text = f"capacity: {gib(usable)} of the device's {gib(total)}; driver and firmware keep {gib(total - usable)}"
-    if hardware.reserved_bytes is None:
-        text += " (assumed: the largest share measured of any GPU; hardware.reserved_bytes sets it)"
-    return text
-
-
 def _target(spec: RunSpec, width: int) -> list[str]:
     """Say aloud that a run on CPU ranks was judged, and how to name the GPU that is meant."""
     if spec.hardware.device != "cpu":
         return []
-    text = (
-        f"device=cpu: judged for {ranks(spec)}, each with its share of the host's memory."
-        " Name the GPUs that are meant, for example:"
-    )
+    text = f"judged for {ranks(spec)} of this machine; to judge GPUs, name them, for example:"
     return ["", *_wrapped(text, width), "  hardware=h100_80g cluster.gpus_per_node=8"]
 
 
 def _fixes(assessment: Assessment, width: int) -> list[str]:
+    """The ways out, those that take no more GPUs than the run has first, and for a disk another one."""
+    verdict, spec = assessment.verdict, assessment.spec
+    lines = []
     if assessment.fixes:
-        lines = ["", f"what would {'leave room' if assessment.verdict.fits else 'fit'}, cheapest first:"]
-        for fix in assessment.fixes:
-            lines += _fix(fix, width)
-        return lines
-    if assessment.nearest is None or assessment.verdict.fits:
-        return ["", "no single change brings it nearer."] if assessment.verdict.name == "does_not_fit" else []
-    lines = ["", "nothing that was tried fits; the nearest is not enough:"]
-    return [*lines, *_fix(assessment.nearest, width)]
+        here = [fix for fix in assessment.fixes if fix.spec.gpus <= spec.gpus]
+        more = [fix for fix in assessment.fixes if fix.spec.gpus > spec.gpus]
+        lines += _ways(f"what would {'leave room' if verdict.fits else 'fit'}, cheapest first:", here, width)
+        noun = "GPUs" if spec.hardware.device == "cuda" else "ranks"
+        lines += _ways(f"with more {noun} than {spec.gpus}, fewest first:", more, width)
+    elif verdict.name == "tight":
+        text = "nothing that was tried leaves room: measure a few steps (train.steps=3; the peak is in memory.json)"
+        lines += ["", *_wrapped(text, width)]
+    elif assessment.nearest is not None:
+        lines += _ways("nothing that was tried fits; the nearest is not enough:", [assessment.nearest], width)
+    elif verdict.name == "does_not_fit":
+        lines += ["", "no single change brings it nearer."]
+    if any(short.place == "disk" for short in verdict.shortages):
+        lines += ["", "a run folder on another disk:", "  run.directory=/path/on/a/larger/disk"]
+    return lines
+
+
+def _ways(title: str, fixes: Sequence[Fix], width: int) -> list[str]:
+    return ["", title, *(line for fix in fixes for line in _fix(fix, width))] if fixes else []
 
 
 def _fix(fix: Fix, width: int) -> list[str]:

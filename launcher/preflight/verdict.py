@@ -44,6 +44,8 @@ class Verdict:
         shortages: The places that are too small; empty unless it does not fit.
         shortfall_by_moment: Bytes that the device lacks at each moment, then host and disk; negative where there is
             room.
+        margin_bytes: Bytes that must stay free beside the used ones: the upper half of the band where one asks for a
+            run that is safe.
     """
 
     name: VerdictName
@@ -51,6 +53,7 @@ class Verdict:
     capacity_bytes: int | None = None
     shortages: tuple[Shortage, ...] = ()
     shortfall_by_moment: tuple[int, ...] = ()
+    margin_bytes: int = 0
 
     @property
     def headroom_bytes(self) -> int | None:
@@ -63,7 +66,8 @@ class Verdict:
     def excess_bytes(self) -> int:
         """Bytes that all places lack together; a device also where it lacks them within the estimate's error."""
         elsewhere = sum(s.used_bytes - s.capacity_bytes for s in self.shortages if s.place != "device")
-        return elsewhere + max(0, -(self.headroom_bytes or 0))
+        headroom = self.headroom_bytes
+        return elsewhere + (0 if headroom is None else max(0, self.margin_bytes - headroom))
 
     @property
     def fits(self) -> bool:
@@ -74,14 +78,20 @@ class Verdict:
 INVALID = Verdict(name="invalid")
 
 
-def judge(spec: RunSpec, needs: Needs) -> Verdict:
+def judge(spec: RunSpec, needs: Needs, *, safely: bool = False) -> Verdict:
     """Compare the needs of a run with the capacities.
 
     The device decides by the band around ``needed``, with context and communicators added at both ends: above the
     capacity as a whole it does not fit, across it it is tight. Host and disk have no band.
+
+    Args:
+        spec: The run.
+        needs: Its needs.
+        safely: True to count what lacks until the whole band is below the capacity.
     """
     outside, capacity = needs.outside_bytes, spec.rank_memory_bytes
     used = needs.peak.needed_bytes + outside
+    margin = needs.peak.high_bytes - needs.peak.needed_bytes if safely else 0
     shortages = tuple(_shortages(spec, needs))
     if shortages:
         name: VerdictName = "does_not_fit"
@@ -92,7 +102,8 @@ def judge(spec: RunSpec, needs: Needs) -> Verdict:
         used_bytes=used,
         capacity_bytes=capacity,
         shortages=shortages,
-        shortfall_by_moment=_shortfall_by_moment(spec, needs),
+        shortfall_by_moment=_shortfall_by_moment(spec, needs, margin),
+        margin_bytes=margin,
     )
 
 
@@ -107,10 +118,10 @@ def _shortages(spec: RunSpec, needs: Needs) -> Iterator[Shortage]:
         yield Shortage(place="disk", used_bytes=disk.kept_bytes, capacity_bytes=disk.capacity_bytes)
 
 
-def _shortfall_by_moment(spec: RunSpec, needs: Needs) -> tuple[int, ...]:
+def _shortfall_by_moment(spec: RunSpec, needs: Needs, margin: int) -> tuple[int, ...]:
     """Bytes that each moment, the host and the disk lack (:class:`Verdict`); 0 where a capacity is unknown."""
     capacity, disk = spec.rank_memory_bytes, needs.disk
-    device = (0,) if capacity is None else tuple(used - capacity for used in needs.moments)
+    device = (0,) if capacity is None else tuple(used + margin - capacity for used in needs.moments)
     kept = 0 if disk.capacity_bytes is None else disk.kept_bytes - disk.capacity_bytes
     return (*device, _host_shortfall(spec, needs), kept)
 

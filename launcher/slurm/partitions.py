@@ -30,12 +30,16 @@ class NodeKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """One partition; ``max_minutes`` and ``max_nodes`` are None where they are unlimited."""
+    """One partition; ``max_minutes`` and ``max_nodes`` are None where they are unlimited.
+
+    ``default_minutes`` are those of a job that names no time limit.
+    """
 
     name: str
     default: bool
     up: bool
     max_minutes: int | None
+    default_minutes: int | None
     max_nodes: int | None
     nodes: int
     preempt_mode: str
@@ -56,12 +60,14 @@ def partitions(*, patience_s: float = 0) -> list[Partition]:
 
 def _partition(facts: dict[str, str], kinds: dict[str, list[NodeKind]]) -> Partition:
     name = facts["PartitionName"]
-    most = facts.get("MaxNodes", "UNLIMITED")
+    most, longest = facts.get("MaxNodes", "UNLIMITED"), minutes(facts.get("MaxTime", "UNLIMITED"))
+    unset = minutes(facts.get("DefaultTime", "NONE"))
     return Partition(
         name=name,
         default=facts.get("Default") == "YES",
         up=facts.get("State") == "UP",
-        max_minutes=minutes(facts.get("MaxTime", "UNLIMITED")),
+        max_minutes=longest,
+        default_minutes=longest if unset is None else unset,
         max_nodes=int(most) if most.isdigit() else None,
         nodes=int(facts.get("TotalNodes", "0")),
         preempt_mode=facts.get("PreemptMode", "OFF"),

@@ -7,7 +7,9 @@ partition's limits and never starts it, and each such finding names a key with t
 
 from __future__ import annotations
 
+import getpass
 import re
+import shutil
 import subprocess
 import tempfile
 import time
@@ -29,6 +31,11 @@ _REFUSALS = {
     "Invalid generic resource": ("gpu_request", "Slurm knows no such GPUs here"),
 }
 """The part of sbatch's refusal that names the cause, the key under ``cluster`` that it is about, and our words."""
+
+_LEFT_TO_SLURM = ("account", "qos", "constraint", "reservation")
+"""Keys without which Slurm takes its own default, or asks for nothing."""
+
+_WAYS = 4
 
 _UNAVAILABLE = "Requested node configuration is not available"
 _BETWEEN_S = 0.5
@@ -95,9 +102,30 @@ def check_folder(directory: Path) -> None:
 def _refused(cluster: ClusterSpec, text: str) -> Exception:
     for words, (key, rule) in _REFUSALS.items():
         if words in text:
-            return ConfigErrors([ConfigError(f"cluster.{key}", getattr(cluster, key), rule)])
+            return ConfigErrors([ConfigError(f"cluster.{key}", getattr(cluster, key), rule, _ways_out(cluster, key))])
     short = text.replace("allocation failure: ", "").replace("sbatch: error: ", "").replace("sbatch: ", "")
     return SubmitError(f"Slurm would refuse the job: {short}")
+
+
+def _ways_out(cluster: ClusterSpec, key: str) -> list[str]:
+    """The user's own accounts or qualities of service, or the words that leave the choice to Slurm."""
+    names = _of_the_user(key) if key in ("account", "qos") else []
+    ways = [f"cluster.{key}={name}" for name in names if name != getattr(cluster, key)]
+    return ways[:_WAYS] or ([f"cluster.{key}=null"] if key in _LEFT_TO_SLURM else [])
+
+
+def _of_the_user(key: str) -> list[str]:
+    """What accounting lets this user name, the default first; nothing where it does not answer."""
+    user, fields = getpass.getuser(), "defaultaccount,account" if key == "account" else "defaultqos,qos"
+    if shutil.which("sacctmgr") is None:
+        return []
+    try:
+        text = ask("sacctmgr", "-nP", "show", "user", user, "withassoc", f"format={fields}")
+    except (SlurmRefused, SubmitError):
+        return []
+    rows = [line.split("|") for line in text.splitlines()]
+    found = [row[0] for row in rows] + [name for row in rows for name in row[-1].split(",")]
+    return list(dict.fromkeys(name for name in found if name))
 
 
 def _errors(cluster: ClusterSpec, known: list[Partition]) -> Iterator[ConfigError]:
@@ -129,10 +157,28 @@ def _limits(cluster: ClusterSpec, chosen: list[Partition]) -> Iterator[ConfigErr
     if cluster.time_limit_min is not None and longest is not None and cluster.time_limit_min > longest:
         rule = f"partition {names} ends jobs after {longest} minutes, so Slurm would take the job and never start it"
         yield ConfigError("cluster.time_limit_min", cluster.time_limit_min, rule, [f"cluster.time_limit_min={longest}"])
+    yield from _margin(cluster, chosen)
     nodes = max(part.nodes if part.max_nodes is None else min(part.nodes, part.max_nodes) for part in chosen)
     if cluster.nodes > nodes:
         rule = f"partition {names} gives a job at most {nodes} nodes"
         yield ConfigError("cluster.nodes", cluster.nodes, rule, [f"cluster.nodes={nodes}"])
+
+
+def _margin(cluster: ClusterSpec, chosen: list[Partition]) -> Iterator[ConfigError]:
+    """A margin to save in that is as long as the limit of a job that names none: that of the partition."""
+    limited = [part for part in chosen if part.default_minutes is not None]
+    if cluster.time_limit_min is not None or not limited:
+        return
+    part = min(limited, key=lambda part: part.default_minutes or 0)
+    limit, margin = part.default_minutes or 0, cluster.save_margin_s
+    if margin < limit * 60:
+        return
+    rule = f"partition {part.name} ends a job without a time limit after {limit * 60} s: it would save as it starts"
+    needed = margin // 30
+    ways = [f"cluster.save_margin_s={max(1, limit * 30)}"]
+    if part.max_minutes is None or needed <= part.max_minutes:
+        ways.insert(0, f"cluster.time_limit_min={needed}")
+    yield ConfigError("cluster.save_margin_s", margin, rule, ways)
 
 
 def _host(cluster: ClusterSpec, chosen: list[Partition]) -> Iterator[ConfigError]:

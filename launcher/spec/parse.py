@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeAliasType, Union, ge
 from launcher import registry
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.spec import Range, RunSpec
+from launcher.units import bytes_of
 
 MISSING = "???"
 """OmegaConf's mark for a mandatory value that nobody set."""
@@ -186,7 +187,8 @@ def _reader(kind: Any) -> _Reader:
         return _list_of(_reader(arguments[0]))
     if origin is Mapping:
         return _mapping_of(None if arguments[1] is Any else _reader(arguments[1]))
-    return {type(None): _null, float: _number, str: _name}.get(kind, lambda value: (type(value) is kind, value))
+    readers = {type(None): _null, int: _integer, float: _number, str: _name}
+    return readers.get(kind, lambda value: (type(value) is kind, value))
 
 
 def _any_of(readers: list[_Reader]) -> _Reader:
@@ -210,6 +212,12 @@ def _ranged(reader: _Reader, limits: Range) -> _Reader:
 
 def _null(value: Any) -> tuple[bool, Any]:
     return value is None, None
+
+
+def _integer(value: Any) -> tuple[bool, Any]:
+    if type(value) is float and value.is_integer():
+        return True, int(value)  # 50e9 bytes are as good a way to type them as eleven digits.
+    return type(value) is int, value
 
 
 def _number(value: Any) -> tuple[bool, Any]:
@@ -307,6 +315,8 @@ def _way_out(kind: Any, value: object, path: str) -> list[str]:
         limits = arguments[1]
         ends = [end for end in (limits.low, limits.high) if end is not None and (end == 0 or abs(end) >= 1)]
         return [f"{path}={min(ends, key=lambda end: abs(end - value)):g}"] if ends else []
+    if origin is Annotated and path.endswith("_bytes") and isinstance(value, str):
+        return [f"{path}={size}"] if (size := bytes_of(value)) else []
     if kind is bool:
         return [f"{path}=true", f"{path}=false"]
     return []

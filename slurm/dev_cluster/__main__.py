@@ -14,6 +14,15 @@ from slurm.dev_cluster.texts import ClusterError
 
 FOLDER = Path("/tmp/slurm-dev-cluster")
 
+_EXPLAINED = """
+A Slurm of {layout.nodes} nodes with {layout.gpus} pretended GPUs each is running. The line above is for the shell that
+submits: with it sbatch, squeue and launch find this Slurm and no other. All in one go:
+  eval "$(python -m slurm.dev_cluster --folder={folder} start)"
+  launch model=tiny cluster=slurm hardware.device=cpu cluster.nodes=2 cluster.gpus_per_node=2
+The #SBATCH lines of that job, which `launch show` prints with the same words, ask for pretended GPUs; its processes
+compute on the CPU. The end of it:
+  python -m slurm.dev_cluster --folder={folder} stop"""
+
 
 def main() -> int:
     """The command line; returns the exit status."""
@@ -46,6 +55,7 @@ def main() -> int:
         return 4
     if options.verb == "start":
         print(f"export SLURM_CONF={running.layout.conf}")
+        print(_EXPLAINED.format(layout=running.layout, folder=options.folder), file=sys.stderr)
         return 0
     try:
         return subprocess.run(options.command, env={**os.environ, **running.environment}, check=False).returncode

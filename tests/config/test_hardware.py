@@ -14,7 +14,7 @@ from launcher import machine
 from launcher.backends.megatron.translate import environment
 from launcher.config.hardware import dtypes, resolve
 from launcher.config.request import request
-from launcher.machine import Gpu, Machine, facts, host_memory
+from launcher.machine import Gpu, Machine, disk_free, facts, host_memory
 from launcher.memory.device import cublas_workspace
 from launcher.spec import RunSpec
 from launcher.units import MIB
@@ -245,3 +245,12 @@ def test_an_unknown_compute_capability_is_the_first_that_has_the_formats(
     words = ("hardware=b200", f"hardware.dtypes=[{','.join(dtypes)}]")
     assert make_spec(*words).hardware.effective_capability == 10.0
     assert make_spec(*words, "hardware.compute_capability=null").hardware.effective_capability == expected
+
+
+def test_the_disk_is_that_of_the_runs_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    if not Path("/dev/shm").is_dir() or Path("/dev/shm").stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("there is one disk")
+    here, there = (spec_on(GPU_NODE, f"run.directory={folder}/runs/a") for folder in (tmp_path, "/dev/shm"))
+    assert here.hardware.disk_bytes == GPU_NODE.disk_free_bytes
+    assert there.hardware.disk_bytes == disk_free(Path("/dev/shm"))

@@ -31,6 +31,25 @@ def test_a_pile_is_printed_term_by_term_with_symbols_numbers_bytes_moments_and_s
         assert line in text
 
 
+@pytest.mark.parametrize(
+    ("words", "whose"),
+    [
+        ("parallel=fsdp", "in 34 runs of Torchtitan, which is FSDP2 too (launcher/memory/residuals.json)"),
+        ("parallel=zero3", "runs of Nanotron, the widest there is: too few runs of this kind were measured"),
+        ("parallel=tp", "runs of megatron (launcher/memory/residuals.json)"),
+    ],
+)
+def test_the_error_band_is_explained_by_the_runs_that_it_is_of(
+    words: str, whose: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", *SEVEN_B, "--no-native", words, "--explain", "logits"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "error band of the verdict: " in text
+    assert whose in text
+    assert main(["check", *SEVEN_B, "--no-native", words]) == 0
+    assert "runs of" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("pile", PILES)
 def test_the_terms_at_the_peak_sum_to_the_pile(pile: str) -> None:
     spec = make_spec(*SEVEN_B)

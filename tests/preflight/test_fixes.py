@@ -142,7 +142,8 @@ def test_more_gpus_and_sharding_are_found_together_where_one_gpu_cannot_shard() 
     assert assessment.verdict.name == "does_not_fit"
     overrides = [set(fix.overrides) for fix in assessment.fixes]
     assert {"cluster.gpus_per_node=8", "parallel=fsdp"} in overrides
-    assert overrides[-1] == {"adapter=qlora"}, "another training, although a single change"
+    assert overrides[0] == {"adapter=qlora"}, "another training, but on the one GPU that there is"
+    assert [fix.spec.gpus > 1 for fix in assessment.fixes[1:]] == [True] * (len(overrides) - 1)
 
 
 def test_a_change_counts_although_the_peak_of_another_moment_hides_its_help() -> None:

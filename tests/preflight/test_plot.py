@@ -97,6 +97,13 @@ def test_a_png_is_a_picture_with_many_colours(name: str, tmp_path: Path) -> None
     assert drawn <= seen
 
 
+def test_the_legend_says_what_of_the_fragmentation_is_given_back() -> None:
+    assessment, _, columns = _judged("fsdp")
+    [legend] = plot.figure(assessment, columns).legends
+    [said] = [text.get_text() for text in legend.get_texts() if "fragmentation" in text.get_text()]
+    assert said == "fragmentation  7.07 GiB\n(above needed: cached, given back when short)"
+
+
 def test_an_svg_is_one_drawing_that_loads_nothing_and_is_the_same_each_time(tmp_path: Path) -> None:
     assessment, _, columns = _judged("stages")
     for name in ("first.svg", "second.svg"):

@@ -63,6 +63,19 @@ def test_a_second_start_finds_the_first(slurm_cluster: dev_cluster.Cluster) -> N
     assert dev_cluster.start(slurm_cluster.layout.folder) == slurm_cluster
 
 
+def test_start_prints_a_line_for_a_shell_and_says_what_it_is_for(
+    slurm_cluster: dev_cluster.Cluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["slurm.dev_cluster", f"--folder={slurm_cluster.layout.folder}", "start"])
+    assert main() == 0
+    printed = capsys.readouterr()
+    assert printed.out == f"export SLURM_CONF={slurm_cluster.layout.conf}\n"
+    said = " ".join(printed.err.split())
+    assert "The line above is for the shell that submits: with it sbatch, squeue and launch find this Slurm" in said
+    assert "launch model=tiny cluster=slurm hardware.device=cpu" in said
+    assert "The #SBATCH lines of that job, which `launch show` prints with the same words, ask for pretended" in said
+
+
 def test_it_ends_by_itself_and_by_stop_with_all_that_it_started(tmp_path: Path) -> None:
     folder = tmp_path / "c"
     cluster = dev_cluster.start(folder, nodes=1, gpus=1, lifetime_s=2)

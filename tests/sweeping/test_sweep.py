@@ -136,6 +136,18 @@ def test_the_table_of_judged_points_shows_what_the_verdict_rests_on(capsys: pyte
     assert "parallel.sequence=true: sequence parallelism splits over" in table
 
 
+def test_engines_that_are_compared_at_unequal_defaults_are_said_to_be(capsys: pytest.CaptureFixture[str]) -> None:
+    node = ("hardware=h100_80g", "cluster.nodes=2", "cluster.gpus_per_node=8", "model=7b", "parallel=fsdp,zero3,3d")
+    assert main(["check", "-m", *node]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "not alike: sequences of a step: 16 in 000 001, 1 in 002; train.global_batch_size=16 is one for all" in said
+    assert "number formats: parameters fp32 gradients bf16 reduce fp32 master none in 000, parameters bf16" in said
+    assert main(["check", "-m", *node, "train.global_batch_size=16", "precision=fp32"]) == 0
+    assert capsys.readouterr().err == ""
+    assert main(["check", "-m", *node[:-1], "train.micro_batch_size=1,2"]) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_one_run_of_a_recipe_that_sweeps_says_what_it_leaves_aside(capsys: pytest.CaptureFixture[str]) -> None:
     recipe = "recipe=llama2_7b_sequence_lengths_8x80g"
     said = "launch: this is one run, without the recipe's sweep of checkpointing, train.sequence_length: -m runs that\n"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from launcher.preflight.changes import layout, settings
 from launcher.spec.change import Change, Neighbour
 
-__all__ = ["ANOTHER_TRAINING", "NEIGHBOURS", "Change", "Neighbour"]
+__all__ = ["ANOTHER_TRAINING", "NEIGHBOURS", "ON_DISK", "Change", "Neighbour"]
 
 NEIGHBOURS: tuple[Neighbour, ...] = (
     settings.fewer_checkpoints,
@@ -31,12 +31,21 @@ NEIGHBOURS: tuple[Neighbour, ...] = (
     layout.pipeline_parallel,
     settings.eight_bit_optimizer,
     layout.offloaded_optimizer,
-    layout.whole_node,
-    layout.more_nodes,
     layout.offloaded_parameters,
+    settings.last_checkpoint_only,
+    settings.no_checkpoint,
     settings.low_rank_adapter,
     settings.shorter_sequences,
+    layout.whole_node,
+    layout.more_nodes,
 )
+
+ON_DISK: tuple[Neighbour, ...] = (
+    settings.fewer_checkpoints,
+    settings.last_checkpoint_only,
+    settings.no_checkpoint,
+)
+"""Changes of what is kept on the disk, which are all that is tried where it alone is too small."""
 
 ANOTHER_TRAINING = frozenset({settings.low_rank_adapter, settings.shorter_sequences})
 """Changes that make it another training: alone they are not answer enough where two others together suffice."""

@@ -89,9 +89,11 @@ def offloaded_parameters(spec: RunSpec) -> Iterator[Change]:
 
 
 def whole_node(spec: RunSpec) -> Iterator[Change]:
-    """All GPUs of a usual node."""
-    if spec.hardware.device == "cuda" and spec.cluster.gpus_per_node < _NODE:
-        yield _more(spec, {"cluster.gpus_per_node": _NODE})
+    """Twice, four times, ... the GPUs of a node, up to those of a usual one."""
+    count = spec.cluster.gpus_per_node
+    while spec.hardware.device == "cuda" and count < _NODE:
+        count = min(2 * count, _NODE)
+        yield _more(spec, {"cluster.gpus_per_node": count})
 
 
 def more_nodes(spec: RunSpec) -> Iterator[Change]:

@@ -33,6 +33,21 @@ def fewer_checkpoints(spec: RunSpec) -> Iterator[Change]:
         yield set_to(spec, "older checkpoints", {"save.keep": 1})
 
 
+def last_checkpoint_only(spec: RunSpec) -> Iterator[Change]:
+    """One checkpoint, after the last step."""
+    if spec.save.every is not None and spec.save.last:
+        yield set_to(spec, "checkpoints on the way: a crash loses all steps", {"save.every": None})
+
+
+def no_checkpoint(spec: RunSpec) -> Iterator[Change]:
+    """No checkpoint at all, for a run that is only measured or tried."""
+    settings: dict[str, object] = {"save.every": None} if spec.save.every is not None else {}
+    if spec.save.last:
+        settings["save.last"] = False
+    if settings and spec.save.export == "none":
+        yield set_to(spec, "the trained model: nothing is saved, so this is for trials", settings)
+
+
 def expandable_segments(spec: RunSpec) -> Iterator[Change]:
     """The CUDA allocator grows segments in place of leaving gaps."""
     if spec.hardware.device == "cuda" and spec.train.allocator == "default":

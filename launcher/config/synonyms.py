@@ -1,0 +1,126 @@
+"""Words of other tools, and the words here that they stand for: data for the way out of an unknown key or verb.
+
+A tool's own spelling counts as the same word in any case, with hyphens or underscores, and behind ``--``. ``{}`` in a
+way out is the value that was typed; a way without it holds whatever was typed.
+"""
+
+from __future__ import annotations
+
+_MICRO = ("micro_bs", "micro_batch", "mbs", "device_batch_size", "per_device_batch_size", "per_gpu_batch_size",
+          "per_device_train_batch_size", "train_micro_batch_size_per_gpu", "local_batch_size")  # fmt: skip
+_GLOBAL = ("global_bs", "gbs", "global_batch", "train_batch_size", "total_batch_size", "effective_batch_size")
+_LENGTH = ("seq", "seqlen", "seq_len", "seq_length", "sequence", "sequence_len", "max_seq_len", "max_seq_length",
+           "max_length", "block_size", "context_length", "ctx_len", "cutoff_len")  # fmt: skip
+_STEPS = ("max_steps", "num_steps", "total_steps", "train_iters", "max_iters", "iterations", "iters")
+_GPUS = ("gpu", "gpus", "ngpus", "n_gpus", "num_gpus", "devices", "ngpus_per_node", "num_gpus_per_node",
+         "nproc_per_node", "num_processes", "gpus_per_task", "world_size", "dp", "dp_size", "data_parallel",
+         "data_parallel_size")  # fmt: skip
+_TENSOR = ("tp", "tp_size", "tensor_parallel", "tensor_parallel_size", "tensor_parallel_degree",
+           "tensor_model_parallel_size")  # fmt: skip
+_PIPELINE = ("pp", "pp_size", "pipeline_parallel", "pipeline_parallel_size", "pipeline_parallel_degree",
+             "pipeline_model_parallel_size")  # fmt: skip
+_RECOMPUTE = ("activation_checkpointing", "gradient_checkpointing", "recompute", "recompute_activations", "remat")
+_FOLDER = ("output", "output_dir", "out_dir", "save_dir", "run_dir", "log_dir")
+
+_KEYS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
+    (_MICRO, ("train.micro_batch_size={}",)),
+    (_GLOBAL, ("train.global_batch_size={}",)),
+    (("batch_size", "bs", "batch"), ("train.micro_batch_size={}", "train.global_batch_size={}")),
+    (_LENGTH, ("train.sequence_length={}",)),
+    (_STEPS, ("train.steps={}",)),
+    (("epochs", "num_epochs", "max_epochs", "num_train_epochs"), ("train.steps=100",)),
+    (("learning_rate", "base_lr", "max_lr"), ("optimizer.lr={}",)),
+    (("wd",), ("optimizer.weight_decay={}",)),
+    (("warmup", "num_warmup_steps", "warmup_iters", "lr_warmup_steps"), ("optimizer.warmup_steps={}",)),
+    (("lr_scheduler", "lr_scheduler_type", "scheduler", "lr_decay_style"), ("optimizer.schedule={}",)),
+    (("grad_clip", "clip_grad", "max_grad_norm", "gradient_clipping", "gradient_clip_val"), ("optimizer.clip={}",)),
+    (("optim", "optimiser"), ("optimizer={}",)),
+    (_GPUS, ("cluster.gpus_per_node={}",)),
+    (("nnodes", "num_nodes", "n_nodes"), ("cluster.nodes={}",)),
+    (_TENSOR, ("parallel.tensor={}",)),
+    (_PIPELINE, ("parallel.pipeline={}",)),
+    (("cp", "cp_size", "context_parallel", "context_parallel_size"), ("parallel.context={}",)),
+    (("sp", "sp_size", "sequence_parallel_size", "ulysses_degree"), ("parallel.ulysses={}",)),
+    (("sequence_parallel",), ("parallel.sequence=true",)),
+    (("ep", "ep_size", "expert_parallel", "expert_model_parallel_size"), ("parallel.expert={}",)),
+    (("vpp", "virtual_pipeline_model_parallel_size"), ("parallel.virtual_pipeline={}",)),
+    (("zero_stage", "zero_level", "zero_optimization.stage"), ("zero={}",)),
+    (("cpu_offload", "offload", "offload_optimizer_device"), ("zero.offload_optimizer=cpu",)),
+    (("strategy", "distributed"), ("parallel={}",)),
+    (("framework", "engine"), ("backend={}",)),
+    (("deepspeed",), ("parallel=zero3",)),
+    (("megatron",), ("parallel=tp",)),
+    (("dtype", "torch_dtype", "mixed_precision", "compute_dtype", "autocast"), ("precision={}",)),
+    (_RECOMPUTE, ("checkpointing=full", "checkpointing=selective")),
+    (("lora", "peft", "use_lora"), ("adapter=lora",)),
+    (("qlora", "load_in_4bit"), ("adapter=qlora",)),
+    (("r", "lora_r", "lora_rank"), ("adapter.rank={}",)),
+    (("lora_alpha",), ("adapter.alpha={}",)),
+    (("num_layers", "n_layers", "n_layer", "layers"), ("model.num_hidden_layers={}",)),
+    (("num_heads", "n_heads", "n_head"), ("model.num_attention_heads={}",)),
+    (("attn_implementation", "flash_attention", "use_flash_attention_2"), ("model.attention={}",)),
+    (("model_name", "model_name_or_path", "model_id"), ("model={}",)),
+    (("dataset", "data_path", "train_file", "data_files"), ("data.path={}",)),
+    (("num_workers", "dataloader_num_workers"), ("data.workers={}",)),
+    (("save_steps", "save_interval", "save_every", "checkpoint_interval"), ("save.every={}",)),
+    (("save_total_limit", "keep_last_n"), ("save.keep={}",)),
+    (("resume", "resume_from_checkpoint", "load_checkpoint", "ckpt"), ("save.load={}",)),
+    (("eval_interval", "val_check_interval", "evaluation_interval"), ("train.eval_every={}",)),
+    (("logging_steps", "log_interval", "log_every_n_steps"), ("train.log_every={}",)),
+    (_FOLDER, ("run.directory={}",)),
+    (("name", "run_name", "exp_name", "experiment", "job_name"), ("run.name={}",)),
+    (("report_to", "logger"), ("tracking={}",)),
+    (("wandb_project",), ("tracking.project={}",)),
+    (("time", "walltime", "time_limit", "timeout_min"), ("cluster.time_limit_min={}",)),
+    (("env",), ("cluster.environment.NAME={}",)),
+    (("plot",), ("--plot {}",)),
+)
+
+_BY_KEY = {word: ways for words, ways in _KEYS for word in words}
+
+ACCUMULATION = ("gradient_accumulation_steps", "gradient_accumulation", "grad_accum", "grad_accumulation_steps",
+                "accumulate_grad_batches", "accumulation_steps", "accumulation", "ga")  # fmt: skip
+"""Words for the micro-batches of a step on one rank, which follow here from the global batch."""
+
+OPTIONS = {
+    "plot": "--plot FILE.png",
+    "json": "--json",
+    "explain": "--explain activations",
+    "points": "--points FILE.jsonl",
+    "force": "--force",
+    "debug": "--debug",
+    "trust": "--trust",
+    "trace": "--engine trace",
+    "multirun": "-m",
+    "help": "--help",
+}
+"""Options that people type as words."""
+
+VERBS = {
+    "run": "start train launch submit sbatch exec finetune pretrain fit srun torchrun begin",
+    "check": "validate verify estimate dryrun dry-run test preflight memory fits lint predict",
+    "show": "print config explain render compile describe inspect",
+    "status": "ls list ps jobs runs state squeue queue info",
+    "logs": "log tail follow output",
+    "cancel": "stop kill scancel abort delete rm end",
+    "resume": "continue restart requeue retry",
+    "doctor": "diagnose setup system env hardware-info",
+    "import": "convert from load",
+    "recipe": "recipes template",
+}
+"""Words for a verb of ours, behind it."""
+
+
+def plain(word: str) -> str:
+    """A word as the tables have it."""
+    return word.lstrip("-+").replace("-", "_").lower()
+
+
+def ways(key: str, value: str) -> list[str]:
+    """Overrides for a key of another tool; none where it is not known."""
+    return [way.replace("{}", value or "...") for way in _BY_KEY.get(plain(key), ())]
+
+
+def verbs(word: str) -> list[str]:
+    """Verbs that a word may stand for."""
+    return [verb for verb, words in VERBS.items() if word.lower() in words.split()]

@@ -1,0 +1,122 @@
+"""Words of other tools, bare last parts of keys and words that are no verbs: each finds the word that is meant."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from launcher import machine
+from launcher.cli import VERBS, main
+from launcher.config import synonyms
+from launcher.config.catalog import Catalog
+from launcher.spec.parse import OPEN_NODES, known_keys
+from tests.support.helpers import CPU_HOST
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty working folder on a machine without a GPU."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(machine, "facts", lambda: CPU_HOST)
+
+
+def ways(words: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """The ways out of the first error of a command line."""
+    assert main([*words.split(), "--json"]) == 2
+    found: list[str] = json.loads(capsys.readouterr().out)["errors"][0]["way_out"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("check hardware=h100", ["hardware=h100_80g"]),
+        ("check hardware=A100", ["hardware=a100_40g", "hardware=a100_80g"]),
+        ("check nodes=2", ["cluster.nodes=2"]),
+        ("check gpus=8", ["cluster.gpus_per_node=8"]),
+        ("check disk_bytes=50e9", ["hardware.disk_bytes=50e9"]),
+        ("check hardware.disk_bytes=50GB", ["hardware.disk_bytes=50000000000"]),
+        ("check batch_size=8", ["train.micro_batch_size=8", "train.global_batch_size=8"]),
+        ("check lr=1e-4", ["optimizer.lr=1e-4"]),
+        ("check Learning-Rate=1e-4", ["optimizer.lr=1e-4"]),
+        ("check seq_len=2048", ["train.sequence_length=2048"]),
+        ("check tp=2", ["parallel.tensor=2"]),
+        ("check pp=2", ["parallel.pipeline=2"]),
+        ("check dp=4", ["cluster.gpus_per_node=4"]),
+        ("check zero_stage=3", ["zero=3"]),
+        ("check epochs=3", ["train.steps=100"]),
+        ("check bf16=true", ["precision=bf16"]),
+        ("check --nodes 2 model=7b", ["cluster.nodes=2"]),
+        ("check --lr=3e-4", ["optimizer.lr=3e-4"]),
+        ("check plot", ["--plot FILE.png"]),
+        ("check model=Llama3-8B", ["model=llama3_8b"]),
+        ("chekc model=7b", ["launch check model=7b --json"]),
+        ("start", ["launch run --json", "launch status --json"]),
+        ("stop", ["launch cancel --json"]),
+        ("plot model=7b", ["launch check model=7b --json --plot FILE.png"]),
+        ("7b", ["model=7b"]),
+    ],
+)
+def test_a_word_of_another_tool_finds_ours(words: str, meant: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    found = ways(words, capsys)
+    assert found[: len(meant)] == meant
+    assert len(found) <= 4
+
+
+def test_an_unknown_verb_is_said_to_be_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["chekc", "model=7b"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.startswith("error: chekc: there is no such verb, and an override is group=option or group.key=value")
+
+
+@pytest.mark.parametrize("word", ["model=llama4", "modle=7b", "hardware=h100"])
+def test_a_run_that_could_not_be_read_is_not_answered_as_another_one(
+    word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", word, "parallel=tp", "parallel.tensor=2"]) == 2
+    text = capsys.readouterr().out
+    assert text.startswith("INVALID: 1 error\n\nerror: ")
+    assert "tiny, " not in text
+    assert "warning" not in text
+
+
+def test_nothing_is_asked_of_the_default_that_stands_in_for_an_unknown_model(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    main(["check", "model=llama4", "parallel=tp", "parallel.tensor=3", "--json"])
+    assert [error["path"] for error in json.loads(capsys.readouterr().out)["errors"]] == ["model"]
+
+
+def test_bytes_may_be_typed_with_an_exponent(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["check", "hardware=h100_80g", "cluster.gpus_per_node=1", "hardware.disk_bytes=50e9", "--json"])
+    assert json.loads(capsys.readouterr().out)["disk"]["capacity_bytes"] == 50_000_000_000
+    assert main(["check", "train.steps=1.5", "--json"]) == 2
+
+
+def test_a_typed_accumulation_is_answered_with_the_global_batch_that_gives_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = "check hardware=h100_80g cluster.gpus_per_node=8 parallel.tensor=2 train.micro_batch_size=2"
+    [way] = ways(f"{run} gradient_accumulation_steps=4", capsys)
+    assert way == "train.global_batch_size=32"
+    main([*run.split(), way, "--json"])
+    assert json.loads(capsys.readouterr().out)["world"]["gradient_accumulation"] == 4
+
+
+def test_every_word_of_the_tables_leads_to_something_that_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    groups = Catalog(folder=Path.cwd()).groups
+    keys = {way.partition("=")[0] for words in synonyms._BY_KEY for way in synonyms.ways(words, "x") if "=" in way}
+    assert len(keys) > 30
+    assert [
+        key for key in keys if key not in known_keys() and key not in groups and not key.startswith(OPEN_NODES)
+    ] == []
+    assert not set(synonyms._BY_KEY) & {*groups, *known_keys(), *synonyms.ACCUMULATION}
+    assert {*synonyms.VERBS} <= {*VERBS}
+    with pytest.raises(SystemExit):
+        main(["check", "--help"])
+    with pytest.raises(SystemExit):
+        main(["run", "--help"])
+    options = capsys.readouterr().out
+    assert all(option.split()[0] in options for option in synonyms.OPTIONS.values())

@@ -1,0 +1,47 @@
+"""The bars of a check: what is needed, what is cached, and the capacity."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher.cli import main
+from tests.support.rule_cases import NODE
+
+CROWDED = ("model=7b", "parallel=tp", *NODE, "hardware.memory_bytes=46000000000")
+
+
+def bar(name: str, text: str) -> str:
+    """The characters of the bar of this name."""
+    [line] = [line for line in text.splitlines() if line.startswith(f"  {name} ")]
+    return line.split()[-1]
+
+
+def test_a_run_that_fits_passes_the_capacity_with_what_is_cached_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--no-native", *CROWDED]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("FITS: 41.7 of 42.8 GiB")
+    whole, capacity = bar("whole process", text), bar("capacity", text)
+    assert len(whole) > len(capacity) >= whole.count("=")
+    assert set(whole) == {"=", "."}
+    assert "  = needed 41.68 GiB: 37.11 allocated, 2.32 lost between, 2.25 outside of torch\n" in text
+    assert "  . cached 3.62 GiB: torch keeps it (reserved 43.05), gives it back when short\n" in text
+    assert set(bar("fragmentation", text)) == {"#", "."}
+
+
+def test_what_is_needed_beyond_the_capacity_is_marked(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--no-native", *CROWDED, "hardware.memory_bytes=24e9"]) == 3
+    text = capsys.readouterr().out
+    whole = bar("whole process", text)
+    assert whole.index("!") == len(bar("capacity", text))
+    assert whole.index(".") > whole.rindex("!")
+    assert "  ! needed beyond the capacity: " in text
+
+
+def test_the_share_of_the_driver_is_told_from_the_capacity(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["check", "model=7b", *NODE])
+    assert "  - capacity: 79.65 GiB less the driver's 0.90 (assumed)\n" in capsys.readouterr().out
+
+
+def test_on_the_cpu_all_is_tensors_and_nothing_needs_a_legend(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["check", "model=tiny", "hardware=cpu"])
+    assert "needed" not in capsys.readouterr().out
