@@ -76,13 +76,26 @@ def start(options: argparse.Namespace) -> int:
         left_out = [point for point in points if not point.kept]
         print(f"{len(left_out)} of {len(points)} points left out:")
         print(table.judged(left_out, width()))
+    if not options.json:
+        _print_best(asked, directory)
     return exit_status or _status(points)
+
+
+def _print_best(asked: Sweep, directory: Path) -> None:
+    """The best point of a sweep that was run here; on Slurm its runs have hardly begun."""
+    rows = table.rows(directory) if asked.settings.cluster.kind == "local" else []
+    best = table.best(rows)
+    if best is not None:
+        print(table.best_line(directory, best, rows))
 
 
 def resume(directory: Path, *, quiet: bool) -> int:
     """Go on with a sweep: start the runs that have not finished, then those that a sampler has still to propose."""
     asked, points = sweep.load(directory, catalog=Catalog(folder=folder()), facts=machine.facts())
-    return _go(asked, directory, points, quiet=quiet)
+    exit_status = _go(asked, directory, points, quiet=quiet)
+    if not quiet:
+        _print_best(asked, directory)
+    return exit_status
 
 
 def _go(asked: Sweep, directory: Path, points: list[Point], *, quiet: bool) -> int:

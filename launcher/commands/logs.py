@@ -11,7 +11,7 @@ from typing import Any
 
 from launcher import files
 from launcher.commands._common import add_json, print_json, say
-from launcher.commands.status import find
+from launcher.commands._finding import find, settle
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.rundir import state, status
 from launcher.rundir.state import RunState
@@ -36,6 +36,7 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigErrors([ConfigError("--follow", None, rule, ["launch logs --json"])])
     if options.lines < 1:
         raise ConfigErrors([ConfigError("--lines", options.lines, "at least one line is shown", ["--lines 1"])])
+    settle(options)
     directories = find(options.runs)
     rows = status.read_all(directories if options.runs else directories[-1:])
     if options.json:
