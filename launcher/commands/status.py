@@ -34,14 +34,15 @@ def run(options: argparse.Namespace) -> int:
     if len(options.runs) == 1 and (directory := sweep_of(options.runs[0])) is not None:
         _sweep(directory, options)
         return 0
-    rows = in_order(status.read_all(find(options.runs)), options.sort)
+    everywhere = not options.runs and not (folder() / "runs").is_dir()
+    rows = status.read_all(find(options.runs))
+    rows = in_order(_by_place(rows) if everywhere else rows, options.sort)
     if options.json:
         print_json({"schema": 1, "runs": [row.as_dict() for row in rows]})
         return 0
     if not rows:
         print("no runs below runs/")
         return 0
-    everywhere = not options.runs and not (folder() / "runs").is_dir()
     if everywhere:
         say("launch: no runs below runs/; these were recorded in other folders")
     print("\n".join(_table(rows, placed=everywhere)))
@@ -84,6 +85,12 @@ def _place(row: RunState) -> Path:
     """The folder in which the run, or its sweep, lies."""
     directory = Path(row.directory)
     return directory.parent.parent if status.is_point(directory) else directory.parent
+
+
+def _by_place(rows: Sequence[RunState]) -> list[RunState]:
+    """The runs of one folder together, the folder with the newest run last."""
+    newest = {_place(row): number for number, row in enumerate(rows)}
+    return sorted(rows, key=lambda row: newest[_place(row)])
 
 
 def _cells(row: RunState, *, placed: bool) -> tuple[str, ...]:

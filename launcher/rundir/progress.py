@@ -67,13 +67,13 @@ def newest(run: Path, count: int) -> list[dict[str, Any]]:
     try:
         with (run / METRICS).open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - max(_END_BYTES, 512 * count)))
-            lines = file.read().splitlines()
+            lines = file.read().decode(errors="replace").splitlines()
     except OSError:
         return []
     return rows_of(lines)[-count:]
 
 
-def rows_of(lines: Sequence[bytes]) -> list[dict[str, Any]]:
+def rows_of(lines: Sequence[str]) -> list[dict[str, Any]]:
     """The lines that are whole and name a step."""
     found = []
     for line in lines:
