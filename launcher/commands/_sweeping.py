@@ -187,15 +187,24 @@ def _waiting(directory: Path, points: Sequence[Point]) -> list[Point]:
     return [point for point, now in zip(kept, states, strict=True) if now.state in _TO_START]
 
 
+def _live(directory: Path) -> list[str]:
+    """Job ids of the sweep's runs that wait or run."""
+    rows = status.read_all([directory / point.id for point in sweep.points(directory) if point.kept])
+    return [row.job_id for row in rows if row.state in ("queued", "running", "requeued") and row.job_id is not None]
+
+
 def _start_all(asked: Sweep, directory: Path, points: Sequence[Point], *, quiet: bool) -> int:
     places = [directory / point.id for point in points]
     for run in places:
         state.forget_ending(run)
     specs = [parse(json.loads((run / "spec.json").read_text())) for run in places]
     if asked.settings.cluster.kind == "slurm":
-        jobs = submit_all(list(zip(places, specs, strict=True)), asked.settings.sweep.parallelism)
+        limit = asked.settings.sweep.parallelism
+        live = [] if limit is None else _live(directory)
+        jobs = submit_all(list(zip(places, specs, strict=True)), limit, live)
         if jobs and not quiet:
-            print(f"{len(places)} runs in {len(jobs)} jobs ({', '.join(jobs)})  {directory}")
+            at_once = "" if limit is None else f", at most {limit} at once"
+            print(f"{len(places)} runs in {len(jobs)} jobs ({', '.join(jobs)}){at_once}  {directory}")
         return 0
     exit_status = 0
     for point, run, spec in zip(points, places, specs, strict=True):
