@@ -20,7 +20,7 @@ def test_the_time_left_is_that_of_the_steps_to_come_at_the_speed_of_the_newest(t
     assert (now.step, now.steps, now.loss, now.seconds_left, now.checkpoint_step) == (40, 100, 1.0, 120.0, 30)
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"step": 41, "lo')
-    assert progress.read(run).step == 40, "the line that is being written"
+    assert progress.read(run).step == 40, "a line that is being written does not count"
 
 
 def test_megatrons_own_mark_tells_its_newest_whole_checkpoint(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def test_arrays_share_the_limit_or_wait_for_each_other(
 
 def most_at_once(sizes: list[int], found: list[Turn]) -> int:
     """The most jobs that may run together: of every chain of arrays the widest, since they come one after the other."""
-    first = {}
+    first: dict[int, int] = {}
     for array, turn in enumerate(found):
         first[array] = array if turn.after is None else first[turn.after]
     return sum(max(found[n].at_once for n in range(len(sizes)) if first[n] == lane) for lane in set(first.values()))
