@@ -94,7 +94,7 @@ def _disturbed(cluster: Cluster, number: int, seed: int, until: float) -> dict[s
         _wait(run, low + chance.randrange(1, STEPS // KILLS_A_JOB))
         if status.read(run).state in state.ENDED or time.monotonic() > until:
             break
-        kind, before, attempt = chance.choice(KINDS), state.last_step(run) or 0, _attempt(run)
+        kind, before, attempt = chance.choice(KINDS), progress.read(run).step or 0, _attempt(run)
         _kill(cluster, run, kind, chance)
         # Without its slurmd the job goes on, and slurmd finds it again.
         kills.append({"kind": kind, "steps_lost": 0 if kind == "slurmd" else _lost(run, before, attempt)})

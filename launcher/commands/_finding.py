@@ -50,10 +50,14 @@ def _settled(name: str, *, ask: bool) -> str:
     except Ambiguous as doubt:
         if ask and sys.stdin.isatty() and sys.stderr.isatty():
             return str(_asked(doubt))
-        words = [status.name_of(path, folder()) for path in doubt.candidates]
-        rule = f"{len(words)} runs answer to this word, and none is guessed"
-        raise ConfigErrors([ConfigError("RUN", name, rule, words)]) from None
+        raise ConfigErrors([refusal(doubt)]) from None
     return name
+
+
+def refusal(doubt: Ambiguous) -> ConfigError:
+    """The error of a word that several runs answer to, with words that tell them apart."""
+    words = [status.name_of(path, folder()) for path in doubt.candidates]
+    return ConfigError("RUN", doubt.name, f"{len(words)} runs answer to this word, and none is guessed", words)
 
 
 def _asked(doubt: Ambiguous) -> Path:

@@ -27,7 +27,8 @@ def text(found: Comparison, width: int) -> str:
         "loss at equal steps": [(f"step {step:,}", _losses(row)) for step, row in found.at_steps.items()],
         "loss at equal tokens": [(f"{tokens:,} tokens", _losses(row)) for tokens, row in found.at_tokens.items()],
     }
-    names = [side.run.id for side in found.sides]
+    ids = [side.run.id for side in found.sides]
+    names = [side.run.directory if ids.count(side.run.id) > 1 else side.run.id for side in found.sides]
     lines = [line for sentence in _sentences(found) for line in textwrap.wrap(sentence, width, subsequent_indent="  ")]
     return "\n".join([*lines, *_table(names, sections, width)])
 

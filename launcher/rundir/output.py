@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from launcher import files
-from launcher.rundir import failure
+from launcher.rundir import failure, state
 
 _SUFFIXES = (".log", ".out", ".err")
 
@@ -44,7 +45,7 @@ def outputs(directory: Path) -> Outputs:
     return Outputs(
         ranks=tuple(sorted(now, key=lambda path: (path != first, not _of_errors(path), path.as_posix()))),
         earlier=tuple(path for path in ranks if path not in now),
-        around=tuple(path for path in found if path not in ranks),
+        around=(*(path for path in found if path not in ranks), *_of_the_array(directory)),
     )
 
 
@@ -66,7 +67,7 @@ def tail(path: Path, lines: int) -> list[str]:
         return [line.rstrip("\n") for line in deque(file, maxlen=lines)]
 
 
-def count(paths: tuple[Path, ...]) -> int:
+def count(paths: Sequence[Path]) -> int:
     """Lines of files."""
     return sum(path.read_bytes().count(b"\n") for path in paths)
 
@@ -101,6 +102,15 @@ class Tail:
         whole = data if ended else data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
         return whole.decode(errors="replace").splitlines()
+
+
+def _of_the_array(directory: Path) -> Iterator[Path]:
+    """What submitit wrote of a sweep's point, whose array has one folder for all of its tasks."""
+    submission = files.read_json(directory / state.SUBMISSION) or {}
+    folder = Path(submission.get("comment") or directory)
+    if not folder.is_relative_to(directory):
+        paths = (folder / f"{submission.get('job_id')}_0_log.{kind}" for kind in ("err", "out"))
+        yield from (path for path in paths if path.is_file() and path.stat().st_size)
 
 
 def _printed(folder: Path) -> list[Path]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from launcher import files
 from launcher.rundir import output
 from launcher.rundir.output import Tail
+from tests.support.recorded_runs import recorded
 
 
 def test_a_file_is_followed_over_its_rotation_and_its_cut(tmp_path: Path) -> None:
@@ -43,3 +45,13 @@ def test_the_newest_attempt_of_all_nodes_is_told_from_those_before(tmp_path: Pat
     assert {path.parts[-4] for path in found.earlier} == {"7_0_abc", "7_0_def"}
     assert [path.name for path in found.around] == ["node.err"]
     assert output.count(found.every) == 5
+
+
+def test_what_an_array_says_of_its_task_belongs_to_the_point_of_the_sweep(tmp_path: Path) -> None:
+    run = recorded(tmp_path / "s" / "000", job="7_0")
+    array = tmp_path / "s" / "submitit" / "0"
+    array.mkdir(parents=True)
+    for task in (0, 1):
+        (array / f"7_{task}_0_log.err").write_text("module: command not found\n")
+    files.write_atomically(run / "submission.json", {"kind": "slurm", "job_id": "7_0", "comment": str(array)})
+    assert output.outputs(run).around == (array / "7_0_0_log.err",)
