@@ -63,16 +63,17 @@ def _follow(row: RunState, options: argparse.Namespace) -> None:
 
 
 def _print(row: RunState, options: argparse.Namespace) -> None:
-    _print_head(row, options)
     directory, found = Path(row.directory), _outputs(Path(row.directory), options.rank)
     steps = [] if options.rank is not None else progress.newest(directory, options.lines)
+    if not (steps or found.every or row.reason or options.follow):
+        who = "" if options.rank is None else f" by rank {options.rank}"
+        say(f"launch: {row.id} is {row.state}, and nothing was printed{who}")
+        return
+    _print_head(row, options)
     for step in steps:
         print(progress.line(step, row.progress.steps))
     for path in _shown(row, found, options):
         print_file(path, output.tail(path, options.lines))
-    if not steps and not found.every and row.state in state.ENDED:
-        who = "" if options.rank is None else f" by rank {options.rank}"
-        say(f"launch: {row.id} is {row.state}, and nothing was printed{who}")
     _print_folded(row, found, options)
 
 
