@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.reporting import keep
 from launcher import cli, files
-from launcher.rundir import attempts, state, status
+from launcher.rundir import attempts, progress, state, status
 from slurm import dev_cluster
 from slurm.dev_cluster import Cluster
 
@@ -94,7 +94,7 @@ def _disturbed(cluster: Cluster, number: int, seed: int, until: float) -> dict[s
         _wait(run, low + chance.randrange(1, STEPS // KILLS_A_JOB))
         if status.read(run).state in state.ENDED or time.monotonic() > until:
             break
-        kind, before, attempt = chance.choice(KINDS), state.last_step(run) or 0, _attempt(run)
+        kind, before, attempt = chance.choice(KINDS), progress.read(run).step or 0, _attempt(run)
         _kill(cluster, run, kind, chance)
         # Without its slurmd the job goes on, and slurmd finds it again.
         kills.append({"kind": kind, "steps_lost": 0 if kind == "slurmd" else _lost(run, before, attempt)})
@@ -152,7 +152,7 @@ def _submitted(name: str) -> Path:
 def _wait(run: Path, step: int) -> None:
     """Wait until a run has come to a step, or has ended."""
     looked = began = time.monotonic()
-    while (state.last_step(run) or 0) < step:
+    while (progress.read(run).step or 0) < step:
         now = time.monotonic()
         if now > began + _PATIENCE_S:
             raise RuntimeError(f"{run.name} did not come to step {step} in {_PATIENCE_S} s: {status.read(run)}")

@@ -48,7 +48,7 @@ def add_overrides(parser: argparse.ArgumentParser) -> None:
 
 def add_runs(parser: argparse.ArgumentParser) -> None:
     """The positional runs."""
-    words = "a run's or sweep's name or directory, or a run's job id"
+    words = "a run's or sweep's name or directory, SWEEP/POINT, or a job id, also of an array"
     parser.add_argument("runs", nargs="*", metavar="RUN", help=words)
 
 

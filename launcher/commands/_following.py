@@ -22,7 +22,7 @@ from launcher import files
 from launcher.commands.cancel import stop
 from launcher.errors import INTERRUPTED, JobFailed
 from launcher.memory.moments import PHASES
-from launcher.rundir import results, state, status
+from launcher.rundir import progress, results, state, status
 from launcher.rundir.results import BETWEEN
 from launcher.spec import RunSpec
 from launcher.units import gib
@@ -114,10 +114,16 @@ def _show(spec: RunSpec, quiet: bool) -> Any:
         steps = [line for line in lines or () if "loss" in line]
         if steps:
             last = steps[-1]
-            now = f"loss {last['loss']:.4f}  {last['tokens_per_second']:,.0f} tokens/s"
+            now = f"loss {last['loss']:.4f}  {last['tokens_per_second']:,.0f} tokens/s{_left(steps, spec)}"
             progress.update(task, completed=last["step"], description="training", now=now)
 
     return show
+
+
+def _left(rows: list[dict[str, Any]], spec: RunSpec) -> str:
+    """The time that is left, at the speed of the newest steps."""
+    seconds = progress.seconds_left(rows, None if spec.script is not None else spec.train.steps)
+    return f"  {progress.duration(seconds)} left" if seconds else ""
 
 
 def table(directory: Path) -> str:

@@ -21,6 +21,7 @@ from typing import Any
 
 from launcher import machine
 from launcher.commands._common import folder, print_json, say
+from launcher.commands._finding import refusal
 from launcher.commands.cancel import stop
 from launcher.config import recipes, trust
 from launcher.config.catalog import Catalog
@@ -35,6 +36,7 @@ from launcher.preflight.this_machine import obstacles
 from launcher.rundir import lock, losses, results, state, status
 from launcher.rundir.lock import Lock
 from launcher.rundir.record import record
+from launcher.rundir.status import Ambiguous
 from launcher.spec import RunSpec
 from launcher.spec.edit import changed
 from launcher.submission.submit import submit
@@ -58,9 +60,21 @@ def from_lock(path: Path, texts: Sequence[str], *, trusted: bool) -> Request:
 
 
 def _located(path: Path) -> Path:
-    """A path as typed, or the directory of the run below ``runs/`` that has this name."""
+    """A path as typed, or the directory of the run that has this name, here or wherever it was recorded.
+
+    Raises:
+        ConfigErrors: Several runs answer to it.
+    """
     named = folder() / "runs" / path
-    return named if not path.exists() and (named / losses.NAME).is_file() else path
+    if path.exists() or (named / losses.NAME).is_file():
+        return path if path.exists() else named
+    try:
+        [place, *_] = status.places(str(path), folder())
+    except FileNotFoundError:
+        return path
+    except Ambiguous as doubt:
+        raise ConfigErrors([refusal(doubt)]) from None
+    return place if (place / losses.NAME).is_file() else path
 
 
 def _respecified(found: Lock, texts: Sequence[str]) -> RunSpec:

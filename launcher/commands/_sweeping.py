@@ -88,13 +88,26 @@ def start(options: argparse.Namespace) -> int:
         left_out = [point for point in points if not point.kept]
         print(f"{len(left_out)} of {len(points)} points left out:")
         print(table.judged(left_out, width()))
+    if not options.json:
+        _print_best(asked, directory)
     return exit_status or _status(points)
+
+
+def _print_best(asked: Sweep, directory: Path) -> None:
+    """The best point of a sweep that was run here; on Slurm its runs have hardly begun."""
+    rows = table.rows(directory) if asked.settings.cluster.kind == "local" else []
+    best = table.best(rows)
+    if best is not None:
+        print(table.best_line(directory, best, rows))
 
 
 def resume(directory: Path, *, quiet: bool) -> int:
     """Go on with a sweep: start the runs that have not finished, then those that a sampler has still to propose."""
     asked, points = sweep.load(directory, catalog=Catalog(folder=folder()), facts=machine.facts())
-    return _go(asked, directory, points, quiet=quiet)
+    exit_status = _go(asked, directory, points, quiet=quiet)
+    if not quiet:
+        _print_best(asked, directory)
+    return exit_status
 
 
 def _go(asked: Sweep, directory: Path, points: list[Point], *, quiet: bool) -> int:
@@ -186,6 +199,12 @@ def _waiting(directory: Path, points: Sequence[Point]) -> list[Point]:
     return [point for point, now in zip(kept, states, strict=True) if now.state in _TO_START]
 
 
+def _live(directory: Path) -> list[str]:
+    """Job ids of the sweep's runs that wait or run."""
+    rows = status.read_all([directory / point.id for point in sweep.points(directory) if point.kept])
+    return [row.job_id for row in rows if row.state in ("queued", "running", "requeued") and row.job_id is not None]
+
+
 def _start_all(asked: Sweep, directory: Path, points: Sequence[Point], *, quiet: bool) -> int:
     places = [directory / point.id for point in points]
     for run in places:
@@ -193,9 +212,12 @@ def _start_all(asked: Sweep, directory: Path, points: Sequence[Point], *, quiet:
     specs = [parse(json.loads((run / "spec.json").read_text())) for run in places]
     _say_what_differs(asked, [(point.id, spec) for point, spec in zip(points, specs, strict=True)])
     if asked.settings.cluster.kind == "slurm":
-        jobs = submit_all(list(zip(places, specs, strict=True)), asked.settings.sweep.parallelism)
+        limit = asked.settings.sweep.parallelism
+        live = [] if limit is None else _live(directory)
+        jobs = submit_all(list(zip(places, specs, strict=True)), limit, live)
         if jobs and not quiet:
-            print(f"{len(places)} runs in {len(jobs)} jobs ({', '.join(jobs)})  {directory}")
+            at_once = "" if limit is None else f", at most {limit} at once"
+            print(f"{len(places)} runs in {len(jobs)} jobs ({', '.join(jobs)}){at_once}  {directory}")
         return 0
     exit_status = 0
     for point, run, spec in zip(points, places, specs, strict=True):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from launcher import files
 from launcher.commands._common import add_json, add_runs, print_json, say
-from launcher.commands.status import find
+from launcher.commands._finding import find, settle
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.rundir import state, status
 from launcher.rundir.state import RunState
@@ -27,6 +27,7 @@ def run(options: argparse.Namespace) -> int:
     """Ask every run to stop."""
     if not options.runs:
         raise ConfigErrors([ConfigError("RUN", None, "name the runs to cancel", ["launch status"])])
+    settle(options)
     directories = find(options.runs)
     for directory, stopped in zip(directories, _stop_all(directories, signal.SIGTERM), strict=True):
         if not stopped:

@@ -1,41 +1,42 @@
-"""What a run's processes printed, errors first: the last lines of every rank's stderr and stdout, and of the nodes'."""
+"""What a run has to say: its newest steps, then what its ranks printed; of a failure first the worker's own traceback.
+
+What torchrun and submitit print around it, and earlier attempts, is one line that counts it; --all shows it.
+"""
 
 from __future__ import annotations
 
 import argparse
-import time
-from collections import deque
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from launcher import files
 from launcher.commands._common import add_json, print_json, say
-from launcher.commands.status import find
+from launcher.commands._finding import find, settle
 from launcher.errors import ConfigError, ConfigErrors
-from launcher.rundir import state, status
+from launcher.rundir import failure, output, progress, state, status
+from launcher.rundir.output import Outputs
 from launcher.rundir.state import RunState
 
-_POLL_S = 0.3
-_ASK_S = 15
+_BAD: tuple[state.State, ...] = ("failed", "lost", "requeued")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("runs", nargs="*", metavar="RUN", help="as of status; the newest run if none")
-    parser.add_argument("--lines", type=int, default=20, metavar="N", help="last lines of each file (default 20)")
-    parser.add_argument("--rank", type=int, metavar="R", help="only this rank")
+    parser.add_argument("--lines", type=int, default=20, metavar="N", help="last steps and lines of files (default 20)")
+    parser.add_argument("--rank", type=int, metavar="R", help="only what this rank printed")
+    parser.add_argument("--all", action="store_true", help="also torchrun, submitit and earlier attempts")
     parser.add_argument("--follow", action="store_true", help="go on until the run has ended")
     add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the files of each run; with --follow also the text that is added to them."""
+    """Print the steps and files of each run; with --follow also what is added to them."""
     if options.json and options.follow:
         rule = "it prints what is added as it comes, and --json is one document"
         raise ConfigErrors([ConfigError("--follow", None, rule, ["launch logs --json"])])
     if options.lines < 1:
         raise ConfigErrors([ConfigError("--lines", options.lines, "at least one line is shown", ["--lines 1"])])
+    settle(options)
     directories = find(options.runs)
     rows = status.read_all(directories if options.runs else directories[-1:])
     if options.json:
@@ -44,76 +45,100 @@ def run(options: argparse.Namespace) -> int:
     if not rows:
         say("launch: no runs below runs/")
     for row in rows:
-        directory = Path(row.directory)
-        if row.reason is not None:
-            print(f"{row.id} is {row.state}: {row.reason}")
-        offsets = {}
-        for path in _files(directory, options.rank):
-            offsets[path] = path.stat().st_size
-            _show(path, "".join(_tail(path, options.lines)))
-        if not offsets and not options.follow:
-            who = "" if options.rank is None else f" by rank {options.rank}"
-            say(f"launch: {row.id} is {row.state}, and nothing was printed{who}")
-        if options.follow:
-            _follow(directory, options.rank, offsets)
+        if options.follow and row.state not in state.ENDED:
+            _follow(row, options)
+        else:
+            _print(row, options)
     return 0
 
 
-def _document(row: RunState, options: argparse.Namespace) -> dict[str, Any]:
-    files = [
-        {"path": str(path), "lines": [line.rstrip("\n") for line in _tail(path, options.lines)]}
-        for path in _files(Path(row.directory), options.rank)
+def _follow(row: RunState, options: argparse.Namespace) -> None:
+    from launcher.commands._log_following import Watched
+
+    watched = Watched(row, options.rank, everything=options.all)
+    _print(row, options)
+    ended = watched.follow()
+    _print_head(ended, options)
+    _print_folded(ended, _outputs(Path(row.directory), options.rank), options)
+
+
+def _print(row: RunState, options: argparse.Namespace) -> None:
+    directory, found = Path(row.directory), _outputs(Path(row.directory), options.rank)
+    steps = [] if options.rank is not None else progress.newest(directory, options.lines)
+    if not (steps or found.every or row.reason or options.follow):
+        who = "" if options.rank is None else f" by rank {options.rank}"
+        say(f"launch: {row.id} is {row.state}, and nothing was printed{who}")
+        return
+    _print_head(row, options)
+    for step in steps:
+        print(progress.line(step, row.progress.steps))
+    for path in _shown(row, found, options):
+        print_file(path, output.tail(path, options.lines))
+    _print_folded(row, found, options)
+
+
+def _print_head(row: RunState, options: argparse.Namespace) -> None:
+    """The run's state, and why it failed as the worker itself says it."""
+    print(f"{row.id} is {row.state}" + (f": {row.reason}" if row.reason else ""), flush=True)
+    errors = _errors(row, options.rank)
+    for error in errors if options.all else errors[:1]:
+        path = Path(row.directory) / "logs" / f"error.rank{error['rank']}.json"
+        if options.all or not failure.is_of_another(error):
+            print_file(path, error["traceback"].splitlines())
+
+
+def _errors(row: RunState, rank: int | None) -> list[dict[str, Any]]:
+    """What ranks wrote, that from which the failure comes first; none where the run has not failed."""
+    errors = failure.written_errors(Path(row.directory)) if row.state in _BAD else []
+    return [error for error in errors if error["traceback"] and rank in (None, int(error["rank"]))]
+
+
+def _outputs(directory: Path, rank: int | None) -> Outputs:
+    found = output.outputs(directory) if rank is None else output.of_rank(directory, rank)
+    if found is None:
+        raise ConfigErrors([ConfigError("--rank", rank, f"{directory.name} has no logs of such a rank (yet)")])
+    return found
+
+
+def _shown(row: RunState, found: Outputs, options: argparse.Namespace) -> tuple[Path, ...]:
+    """All files where that was asked for, or where an end has no other witness; else those of the ranks."""
+    silent = not found.ranks and row.state in _BAD and not _errors(row, None)
+    return found.every if options.all or silent else found.ranks
+
+
+def _print_folded(row: RunState, found: Outputs, options: argparse.Namespace) -> None:
+    """Count what is not shown, and name the option that shows it."""
+    hidden = set(found.every).difference(_shown(row, found, options))
+    parts = [
+        f"{_many(output.count(paths), 'line')} of {who}"
+        for who, paths in (("torchrun and submitit", found.around), ("earlier attempts", found.earlier))
+        if hidden.intersection(paths)
     ]
-    return {"id": row.id, "directory": row.directory, "state": row.state, "reason": row.reason, "files": files}
+    errors = _errors(row, options.rank)  # The first is shown, unless it only tells of another rank.
+    kept = 0 if options.all else len(errors) - (errors != [] and not failure.is_of_another(errors[0]))
+    parts += [f"{_many(kept, 'traceback')} of other ranks"] if kept else []
+    if parts:
+        print(f"folded: {' and '.join(parts)} (launch logs {row.id} --all)")
 
 
-def _files(directory: Path, rank: int | None) -> list[Path]:
-    """Log files with something in them: those of errors first, then by name, which is by attempt."""
-    root = directory / "logs" if rank is None else _of_rank(directory, rank)
-    found = (path for path in root.rglob("*") if path.suffix in (".log", ".out", ".err") and path.stat().st_size)
-    return sorted(found, key=lambda path: (path.suffix != ".err" and path.name != "stderr.log", path.as_posix()))
+def _many(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def _of_rank(directory: Path, rank: int) -> Path:
-    """The folder of a rank's newest attempt, to which our workers point; a script's is known on one node."""
-    link = directory / "logs" / "ranks" / f"rank{rank}"
-    if link.exists():
-        return link.resolve()
-    job = files.read_json(directory / "job.json") or {}
-    attempts = sorted((directory / "logs" / "ranks").glob("*/attempt_*"), key=lambda path: path.stat().st_mtime_ns)
-    if job.get("nodes") == 1 and attempts and (attempts[-1] / str(rank)).is_dir():
-        return attempts[-1] / str(rank)
-    raise ConfigErrors([ConfigError("--rank", rank, f"{directory.name} has no logs of such a rank (yet)")])
+def print_file(path: Path, lines: list[str]) -> None:
+    """Some lines of a file below its name."""
+    print(f"==> {path} <==", *lines, sep="\n", flush=True)
 
 
-def _follow(directory: Path, rank: int | None, offsets: dict[Path, int]) -> None:
-    """Print the text that is added until the run has ended."""
-    ended, asked = False, time.monotonic()
-    while not ended:
-        ended = (files.read_json(directory / "state.json") or {}).get("state") in state.ENDED
-        if not ended and time.monotonic() - asked > _ASK_S:  # Its end may be known to Slurm alone.
-            ended, asked = status.read(directory).state in state.ENDED, time.monotonic()
-        for path, text in _news(directory, rank, offsets):
-            _show(path, text)
-        time.sleep(_POLL_S)
-
-
-def _news(directory: Path, rank: int | None, offsets: dict[Path, int]) -> Iterator[tuple[Path, str]]:
-    for path in _files(directory, rank):
-        size = path.stat().st_size
-        start = offsets.get(path, 0)
-        if size != start:
-            with path.open("rb") as file:
-                file.seek(start if start < size else 0)
-                yield path, file.read().decode(errors="replace")
-            offsets[path] = size
-
-
-def _show(path: Path, text: str) -> None:
-    print(f"==> {path} <==")
-    print(text.rstrip("\n"), flush=True)
-
-
-def _tail(path: Path, lines: int) -> deque[str]:
-    with path.open(errors="replace") as file:
-        return deque(file, maxlen=lines)
+def _document(row: RunState, options: argparse.Namespace) -> dict[str, Any]:
+    directory = Path(row.directory)
+    found = _outputs(directory, options.rank)
+    return {
+        "id": row.id,
+        "directory": row.directory,
+        "state": row.state,
+        "reason": row.reason,
+        "error": next(iter(_errors(row, options.rank)), None),
+        "steps": progress.newest(directory, options.lines),
+        "files": [{"path": str(path), "lines": output.tail(path, options.lines)} for path in found.every],
+    }

@@ -115,7 +115,7 @@ def _save(words: Sequence[str], options: argparse.Namespace) -> int:
         raise ConfigErrors([ConfigError("NAME", name, "a recipe's name is letters, digits and _ . -", ["my_recipe"])])
     catalog = Catalog(folder=folder())
     if options.run is not None:
-        from launcher.commands.status import find
+        from launcher.commands._finding import find
 
         [run, *_] = find([options.run])
         texts = [*(files.read_json(run / "plan.json") or {})["overrides"], *texts]
@@ -135,7 +135,7 @@ def _typed_in(run: Path) -> Path:
 def _lock(words: Sequence[str], options: argparse.Namespace) -> int:
     """Print a lock: that of a run with its losses, or one of a command line."""
     if len(words) == 1 and "=" not in words[0]:
-        from launcher.commands.status import find
+        from launcher.commands._finding import find
 
         directory = find([words[0]])[0]
         losses.add_losses(directory)

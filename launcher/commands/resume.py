@@ -10,7 +10,7 @@ from pathlib import Path
 
 from launcher import files
 from launcher.commands._common import add_json, add_runs, add_trust, print_json, say
-from launcher.commands.status import find, sweep_of
+from launcher.commands._finding import find, settle, sweep_of
 from launcher.config import trust
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.rundir import attempts, status
@@ -30,6 +30,7 @@ def run(options: argparse.Namespace) -> int:
     if not options.runs:
         raise ConfigErrors([ConfigError("RUN", None, "name the runs to resume", ["launch status"])])
     exit_status = 0
+    settle(options)
     directories = find(options.runs)
     sweeps = [found for name in options.runs if (found := sweep_of(name)) is not None]
     _require_own([*sweeps, *(run for run in directories if run.parent not in sweeps)], trusted=options.trust)

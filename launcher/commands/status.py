@@ -1,69 +1,109 @@
 """The state of runs: those named, or all below runs/; in a folder without runs/, all that were recorded anywhere.
 
-Of a sweep: its points, with what was predicted and what came.
+Of a run that trains its step, loss, speed and the time that is left; of one that waits, what it waits for; of a sweep
+its points, with what was predicted, what came, and the best one with the line that repeats it.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 
 from launcher.commands._common import add_json, add_runs, folder, print_json, say, width
-from launcher.errors import ConfigError, ConfigErrors
-from launcher.rundir import state, status
+from launcher.commands._finding import find, settle, sweep_of
+from launcher.commands._sorting import add_sort, in_order
+from launcher.rundir import status
+from launcher.rundir.progress import duration
+from launcher.rundir.state import RunState
+
+_HEADINGS = ("run", "state", "step", "loss", "tokens/s", "left", "saved", "job")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_runs(parser)
+    add_sort(parser)
     add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Print one row a run, or a sweep's table."""
+    settle(options)
     if len(options.runs) == 1 and (directory := sweep_of(options.runs[0])) is not None:
-        from launcher.sweeping import table
-
-        points = table.rows(directory)
-        if options.json:
-            print_json({"schema": 1, "runs": [row.as_dict() for row in points]})
-        else:
-            print(table.text(points, width()))
+        _sweep(directory, options)
         return 0
+    everywhere = not options.runs and not (folder() / "runs").is_dir()
     rows = status.read_all(find(options.runs))
+    rows = in_order(_by_place(rows) if everywhere else rows, options.sort)
     if options.json:
         print_json({"schema": 1, "runs": [row.as_dict() for row in rows]})
         return 0
     if not rows:
         print("no runs below runs/")
         return 0
-    columns = [("run", "state", "step", "job", "reason")]
-    if not options.runs and not (folder() / "runs").is_dir():
+    if everywhere:
         say("launch: no runs below runs/; these were recorded in other folders")
-    names = [status.name_of(Path(row.directory), folder()) for row in rows]
-    cells = [(row.state, str(row.step or "-"), row.job_id or "-", row.reason or "") for row in rows]
-    columns += [(name, *row) for name, row in zip(names, cells, strict=True)]
-    widths = [max(len(row[i]) for row in columns) for i in range(4)]
-    for row in columns:
-        print("  ".join([*(cell.ljust(size) for cell, size in zip(row[:4], widths, strict=True)), row[4]]).rstrip())
+    print("\n".join(_table(rows, placed=everywhere)))
     return 0
 
 
-def find(names: list[str]) -> list[Path]:
-    """Run directories by name.
+def _sweep(directory: Path, options: argparse.Namespace) -> None:
+    from launcher.sweeping import table
 
-    Raises:
-        ConfigErrors: A name is no run.
-    """
-    try:
-        return status.find(names, folder())
-    except FileNotFoundError as error:
-        known = [status.name_of(path, folder()) for path in status.find([], folder())[-3:]]
-        rule = "no such run: no name below runs/, no path, no job id, and none that was recorded elsewhere"
-        raise ConfigErrors([ConfigError("RUN", str(error), rule, known or ["launch status"])]) from None
+    points = in_order(table.rows(directory), options.sort)
+    best = table.best(points)
+    if options.json:
+        found = None
+        if best is not None:
+            found = {"point": best.point.id, "loss": best.loss, "overrides": table.words(directory, best)}
+        print_json({"schema": 1, "runs": [row.as_dict() for row in points], "best": found})
+        return
+    print(table.text(points, width()))
+    if best is not None:
+        print(table.best_line(directory, best, points))
 
 
-def sweep_of(name: str) -> Path | None:
-    """The folder of the sweep of that name or path; None where it is none."""
-    candidates = (folder() / "runs" / name, folder() / name)
-    return next((path for path in candidates if (path / state.SWEEP).is_file()), None)
+def _table(rows: Sequence[RunState], *, placed: bool) -> list[str]:
+    """A line a run, and below it why it waits or how it ended; with ``placed`` below the folder where it lies."""
+    cells = {row: _cells(row, placed=placed) for row in rows}
+    widths = [max(len(row[i]) for row in (_HEADINGS, *cells.values())) for i in range(len(_HEADINGS))]
+
+    def line(row: Sequence[str]) -> str:
+        return "  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip()
+
+    lines = [line(_HEADINGS)]
+    for place, some in groupby(rows, key=_place):
+        lines += [f"in {place}:"] if placed else []
+        for row in some:
+            lines += [line(cells[row]), *_reason(row)]
+    return lines
+
+
+def _place(row: RunState) -> Path:
+    """The folder in which the run, or its sweep, lies."""
+    directory = Path(row.directory)
+    return directory.parent.parent if status.is_point(directory) else directory.parent
+
+
+def _by_place(rows: Sequence[RunState]) -> list[RunState]:
+    """The runs of one folder together, the folder with the newest run last."""
+    newest = {_place(row): number for number, row in enumerate(rows)}
+    return sorted(rows, key=lambda row: newest[_place(row)])
+
+
+def _cells(row: RunState, *, placed: bool) -> tuple[str, ...]:
+    now = row.progress
+    name = row.id if placed else status.name_of(Path(row.directory), folder())
+    step = "-" if now.step is None else str(now.step) if now.steps is None else f"{now.step}/{now.steps}"
+    loss = "-" if now.loss is None else f"{now.loss:.4f}"
+    speed = "-" if now.tokens_per_second is None else f"{now.tokens_per_second:,.0f}"
+    left = duration(now.seconds_left) if row.state == "running" else "-"
+    saved = "-" if now.checkpoint_step is None else str(now.checkpoint_step)
+    return (name, row.state, step, loss, speed, left, saved, row.job_id or "-")
+
+
+def _reason(row: RunState) -> Iterator[str]:
+    if row.reason is not None:
+        yield f"  {row.reason}"

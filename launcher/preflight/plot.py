@@ -80,7 +80,7 @@ def write(path: Path, assessment: Assessment, columns: Breakdown) -> None:
     """
     drawn = figure(assessment, columns)
     suffix = path.suffix.lower()
-    content = _saved(drawn, "png" if suffix == ".png" else "svg")
+    content = saved(drawn, "png" if suffix == ".png" else "svg")
     if suffix == ".html":
         svg = content.decode()
         content = plot_page.page(assessment, columns, svg[svg.index("<svg") :]).encode()
@@ -114,7 +114,7 @@ def figure(assessment: Assessment, columns: Breakdown) -> Figure:
     return drawn
 
 
-def _saved(drawn: Figure, kind: str) -> bytes:
+def saved(drawn: Figure, kind: str) -> bytes:
     """The file's content; the same run gives the same bytes, so an SVG carries no date."""
     from matplotlib import rc_context
 

@@ -56,7 +56,7 @@ def explain(directory: Path, returncode: int) -> Failure:
         returncode: Of the agent on this node.
     """
     errors = _errors(directory / "logs")
-    own = [error for error in errors if not _LOST.search(error["message"])]
+    own = [error for error in errors if not is_of_another(error)]
     for found in (
         _timed_out(directory, errors),
         _written(own),
@@ -69,6 +69,32 @@ def explain(directory: Path, returncode: int) -> Failure:
     if errors:
         return Failure(text=f"rank {errors[0]['rank']} lost its connection to another rank", transient=True)
     return _last_words(directory, returncode)
+
+
+def written_errors(directory: Path) -> list[dict[str, Any]]:
+    """What the ranks of a failed job wrote (rank, type, message, traceback): that of the failure first.
+
+    Of ranks with the same message that comes first which tells most: rank 0 hands what it finds in the data to the
+    others. Errors that say only that another rank is gone come last.
+    """
+    found = _errors(directory / "logs")
+    own = [error for error in found if not is_of_another(error)]
+    if own:
+        same = (error for error in own if error["message"] == own[0]["message"])
+        first = max(same, key=lambda error: len(error["traceback"]))
+        found.sort(key=lambda error: (error is not first, error not in own))
+    return found
+
+
+def is_of_another(error: dict[str, Any]) -> bool:
+    """True if an error only says that another rank is gone."""
+    return _LOST.search(error["message"]) is not None
+
+
+def first_log(directory: Path) -> Path | None:
+    """The standard error of the rank that failed first by torchrun's report, which knows a script's ranks, too."""
+    root = next((local for _, local, _ in _exits(directory / "logs" / "node.err")), None)
+    return next((path for path in _rank_logs(directory) if path.parent.name == root and path.stat().st_size), None)
 
 
 def not_started(log: Path) -> str | None:
@@ -104,7 +130,7 @@ def _written(errors: Sequence[dict[str, Any]]) -> Failure | None:
 def _timed_out(directory: Path, errors: Sequence[dict[str, Any]]) -> Failure | None:
     """A collective that not all ranks came to: those that waited wrote an error, those that did not come wrote none."""
     waited = [error for error in errors if _TIMED_OUT.search(error["message"])]
-    first = next((error for error in errors if not _LOST.search(error["message"])), None)
+    first = next((error for error in errors if not is_of_another(error)), None)
     if first is None or first not in waited:
         return None
     job = files.read_json(directory / "job.json") or {}

@@ -224,10 +224,12 @@ def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[tupl
     return [(key, ours.get(key), theirs.get(key)) for key in keys if ours.get(key) != theirs.get(key)]
 
 
+def settings(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a specification as data, flat; a run's name, the host's memory and its free disk do not count."""
+    flat = {key: value for section, part in content.items() for key, value in _flat(part, section)}
+    return {key: value for key, value in flat.items() if not key.startswith(_NOT_THE_RUN)}
+
+
 def spec_differences(ours: RunSpec, theirs: RunSpec) -> list[tuple[str, Any, Any]]:
-    """Settings in which two runs differ; their names, the host's memory and its free disk do not count."""
-    flat = [
-        {key: value for section, content in to_dict(spec).items() for key, value in _flat(content, section)}
-        for spec in (ours, theirs)
-    ]
-    return [row for row in differences(*flat) if not row[0].startswith(_NOT_THE_RUN)]
+    """Settings in which two runs differ."""
+    return differences(settings(to_dict(ours)), settings(to_dict(theirs)))

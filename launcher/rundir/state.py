@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from launcher.files import read_json, write_atomically
+from launcher.rundir.progress import Progress
 
 type State = Literal["prepared", "queued", "running", "requeued", "finished", "failed", "cancelled", "lost"]
 
@@ -31,12 +31,16 @@ class RunState:
     directory: str
     state: State
     job_id: str | None
-    step: int | None
+    progress: Progress
     reason: str | None
 
     def as_dict(self) -> dict[str, Any]:
-        """The row of ``status --json``."""
-        return {key: getattr(self, key) for key in ("id", "directory", "state", "job_id", "step", "reason")}
+        """The row of ``status --json``; a time that is left is of a run that trains."""
+        now = asdict(self.progress)
+        if self.state != "running":
+            now["seconds_left"] = None
+        row = {key: getattr(self, key) for key in ("id", "directory", "state", "job_id")}
+        return {**row, "step": now.pop("step"), "reason": self.reason, **now}
 
 
 def put(run: Path, state: State, *, reason: str | None = None, **facts: object) -> None:
@@ -51,20 +55,6 @@ def forget_ending(run: Path) -> None:
         old.append(SUBMISSION)
     for name in old:
         (run / name).unlink(missing_ok=True)
-
-
-def last_step(run: Path) -> int | None:
-    """The step of the last whole line of ``metrics.jsonl``."""
-    try:
-        with (run / "metrics.jsonl").open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - 65536))
-            lines = file.read().splitlines()
-    except OSError:
-        return None
-    for line in reversed(lines):
-        with contextlib.suppress(ValueError, KeyError, TypeError):
-            return int(json.loads(line)["step"])
-    return None
 
 
 def alive(pid: int) -> bool:

@@ -4,19 +4,21 @@
 machine whose keeper process is gone is ``lost``. For all other runs Slurm is asked, once for many: its word counts,
 with the file's reason beside it. A submission whose job id was never noted (the launcher was killed in between) is
 found by the job's comment, which is the folder that it was submitted from. Names are looked up below ``runs/``, then in
-the user's list of runs recorded anywhere, which is also how a run is known to be the user's own (:func:`is_own`).
+the user's list of runs recorded anywhere, which is also how a run is known to be the user's own (:func:`is_own`). A
+word that several runs answer to is refused (:class:`Ambiguous`): a guess might cancel another run than was meant.
 """
 
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from launcher import files
 from launcher.errors import SubmitError
-from launcher.rundir import failure, state
+from launcher.rundir import failure, progress, state
 from launcher.rundir.state import RunState
 from launcher.slurm import jobs, states
 from launcher.slurm.jobs import QueuedJob
@@ -84,15 +86,25 @@ def adopted(run: Path, comments: Mapping[str, str] | None = None) -> str | None:
     return job_id
 
 
+class Ambiguous(LookupError):
+    """A word that several runs or sweeps answer to."""
+
+    def __init__(self, name: str, candidates: Sequence[Path]) -> None:
+        """Hold the word and the directories of what it may mean."""
+        self.name, self.candidates = name, tuple(candidates)
+        super().__init__(name)
+
+
 def find(names: Sequence[str], folder: Path) -> list[Path]:
     """Run directories by name, path or job id, of a sweep all; without names all below ``runs/``, else all known ones.
 
     Args:
-        names: A name is looked up below ``runs/``, then among all runs that this user has recorded anywhere.
+        names: Each is looked up as by :func:`places`.
         folder: The working folder.
 
     Raises:
         FileNotFoundError: With the name that is no run.
+        Ambiguous: With the name that is several.
     """
     root = folder / "runs"
     if not names and not root.is_dir():
@@ -101,7 +113,47 @@ def find(names: Sequence[str], folder: Path) -> list[Path]:
         found = [path.parent for form in ("*/spec.json", f"*/{state.SWEEP}") for path in root.glob(form)]
         in_order = sorted(found, key=lambda path: (path.stat().st_mtime, path.name))
         return [run for path in in_order for run in _runs(path)]
-    return [run for name in names for run in _find(name, folder)]
+    return [run for name in names for place in places(name, folder) for run in _runs(place)]
+
+
+def places(name: str, folder: Path) -> list[Path]:
+    """The directory of the run or sweep that a word names, or the runs of an array by its job id.
+
+    A name or path that leads to a run from this folder comes before names of runs elsewhere; a job id comes before
+    neither. ``SWEEP/POINT`` names a point of a sweep that lies anywhere, and ``POINT`` alone where only one has it.
+
+    Raises:
+        FileNotFoundError: It names nothing.
+        Ambiguous: It names several.
+    """
+    near = [path.absolute() for path in (folder / "runs" / name, folder / name) if _runs(path.absolute())]
+    near = [path for n, path in enumerate(near) if not any(path.samefile(other) for other in near[:n])]
+    by_id = _by_job_id(name)
+    found = [*near, *(run for run in by_id if run not in near)] or _elsewhere(name, folder)
+    one_array = found == by_id and all(run.parent == by_id[0].parent and is_point(run) for run in by_id)
+    if not found:
+        raise FileNotFoundError(name)
+    if len(found) > 1 and not one_array:
+        raise Ambiguous(name, found)
+    return found
+
+
+def _by_job_id(name: str) -> list[Path]:
+    """Runs of a job, or of an array whose tasks are ``<name>_0``, ``<name>_1``, ..."""
+    if re.fullmatch(r"\d+(_\d+)?", name) is None:
+        return []
+    ids = ((path, (files.read_json(path / state.SUBMISSION) or {}).get("job_id")) for path in remembered())
+    return [path for path, job in ids if job is not None and name in (job, job.partition("_")[0])]
+
+
+def _elsewhere(name: str, folder: Path) -> list[Path]:
+    """Runs, sweeps and points of sweeps of that name, below ``runs/`` here and recorded anywhere."""
+    here = [path.parent for path in (folder / "runs").glob("*/*/spec.json")]
+    found: dict[Path, Path] = {}
+    for path in (*here, *filter(_runs, map(Path, _noted()))):
+        if name in (path.name, f"{path.parent.name}/{path.name}" if is_point(path) else None):
+            found.setdefault(path.resolve(), path.absolute())
+    return list(found.values())
 
 
 def name_of(run: Path, folder: Path) -> str:
@@ -110,21 +162,16 @@ def name_of(run: Path, folder: Path) -> str:
     return str(run.relative_to(root) if run.is_relative_to(root) else run)
 
 
-def _find(name: str, folder: Path) -> list[Path]:
-    for path in (folder / "runs" / name, folder / name):
-        if found := _runs(path.absolute()):
-            return found
-    for path in reversed(remembered()):
-        if path.name == name or (files.read_json(path / state.SUBMISSION) or {}).get("job_id") == name:
-            return [path]
-    raise FileNotFoundError(name)
-
-
 def _runs(path: Path) -> list[Path]:
     """The run of a run directory, or the runs of a sweep's; none where it is neither."""
     if (path / state.SWEEP).is_file():
         return sorted(found.parent for found in path.glob("*/spec.json"))
     return [path] if (path / "spec.json").is_file() else []
+
+
+def is_point(run: Path) -> bool:
+    """True for the run of a sweep's point."""
+    return (run.parent / state.SWEEP).is_file()
 
 
 def remember(run: Path) -> None:
@@ -218,10 +265,10 @@ def _log(run: Path) -> Path:
 def _row(run: Path, word: state.State, reason: str | None) -> RunState:
     submission = files.read_json(run / state.SUBMISSION) or {}
     return RunState(
-        id=f"{run.parent.name}/{run.name}" if (run.parent / state.SWEEP).is_file() else run.name,
+        id=f"{run.parent.name}/{run.name}" if is_point(run) else run.name,
         directory=str(run),
         state=word,
         job_id=submission.get("job_id"),
-        step=state.last_step(run),
+        progress=progress.read(run),
         reason=reason,
     )

@@ -30,12 +30,14 @@ class QueuedJob:
         reason: Why it waits or ended, in Slurm's word; empty where there is none.
         exit_code: Of the batch script, as ``status:signal``; empty where unknown.
         nodes: The nodes it has or had; empty where there are none.
+        start: When Slurm expects to start one that waits, as ``2026-11-22 16:05``; empty where it does not say.
     """
 
     state: str
     reason: str = ""
     exit_code: str = ""
     nodes: str = ""
+    start: str = ""
 
 
 def look(ids: Iterable[str]) -> dict[str, QueuedJob]:
@@ -125,13 +127,21 @@ def _number(job: str) -> int:
 
 
 def _queued(ids: list[str]) -> dict[str, QueuedJob]:
-    command = ["squeue", "-h", "-a", "-r", "--states=all", f"--jobs={','.join(ids)}", "-o", "%i|%T|%r|%N"]
+    command = ["squeue", "-h", "-a", "-r", "--states=all", f"--jobs={','.join(ids)}", "-o", "%i|%T|%r|%N|%S"]
     try:
         lines = ask(*command).splitlines()
     except SlurmRefused:  # "Invalid job id specified": the only one asked for is forgotten.
         return {}
     rows = (line.split("|") for line in lines)
-    return {job: QueuedJob(state=state, reason=_word(reason), nodes=nodes) for job, state, reason, nodes in rows}
+    return {
+        job: QueuedJob(state=state, reason=_word(reason), nodes=nodes, start=_minute(start))
+        for job, state, reason, nodes, start in rows
+    }
+
+
+def _minute(start: str) -> str:
+    """A time as people read it; of one that has begun Slurm prints it, too, and for one it cannot say ``N/A``."""
+    return start[:16].replace("T", " ") if start[:4].isdecimal() else ""
 
 
 def _accounted(ids: list[str]) -> dict[str, QueuedJob]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from launcher.slurm.states import NO_STEP
@@ -19,7 +20,9 @@ TASK = "task.pkl"
 """The pickled callable, written before the submission."""
 
 
-def parameters(name: str, folder: str, directory: str, cluster: ClusterSpec) -> dict[str, Any]:
+def parameters(
+    name: str, folder: str, directory: str, cluster: ClusterSpec, *, wait_for: Sequence[str] = ()
+) -> dict[str, Any]:
     """Submitit's Slurm parameters of one run, or of an array.
 
     Args:
@@ -28,6 +31,7 @@ def parameters(name: str, folder: str, directory: str, cluster: ClusterSpec) -> 
             found whose launcher ended before it could write down the id.
         directory: The run's, or the sweep's, which a container has to see.
         cluster: The profile.
+        wait_for: Jobs that must have ended, however they did, before it begins.
     """
     optional = {
         "partition": cluster.partition,
@@ -50,7 +54,7 @@ def parameters(name: str, folder: str, directory: str, cluster: ClusterSpec) -> 
         "setup": [*setup(cluster), *_prepared(folder)],
         "teardown": _put_back(cluster),
         "srun_args": _srun(directory, cluster),
-        "additional_parameters": _additional(cluster),
+        "additional_parameters": {**_additional(cluster), **_dependency(cluster, wait_for)},
         **{key: value for key, value in optional.items() if value is not None},
     }
 
@@ -112,6 +116,14 @@ def _srun(directory: str, cluster: ClusterSpec) -> list[str]:
         mounts = ",".join([f"{directory}:{directory}", *cluster.container_mounts])
         arguments += [f"--container-image={cluster.container_image}", f"--container-mounts={mounts}"]
     return arguments
+
+
+def _dependency(cluster: ClusterSpec, wait_for: Sequence[str]) -> dict[str, str]:
+    """Both what the user asks for and what the sweep needs; Slurm takes them as one list, all of which must hold."""
+    if not wait_for:
+        return {}
+    own = cluster.extra.get("dependency")
+    return {"dependency": ",".join([*([str(own)] if own else []), f"afterany:{':'.join(wait_for)}"])}
 
 
 def _additional(cluster: ClusterSpec) -> dict[str, Any]:

@@ -27,17 +27,48 @@ _PENDING = {
     "Resources": "waiting for free nodes",
     "Priority": "waiting behind jobs of higher priority",
     "BeginTime": "waiting for its start time",
-    "Dependency": "waiting for another job",
-    "JobArrayTaskLimit": "waiting for other points of its sweep",
+    "Dependency": "waiting for another job to end",
+    "DependencyNeverSatisfied": (
+        "it will never start: a job that it had to wait for did not end as asked (cluster.extra.dependency); cancel it"
+    ),
+    "JobArrayTaskLimit": "waiting for other points of its sweep (sweep.parallelism)",
     "JobHeldUser": "held: scontrol release lets it go",
     "JobHeldAdmin": "held by an administrator",
+    "JobLaunchFailure": "Slurm could not start it on its nodes",
+    "Cleaning": "its last attempt is being cleaned up",
+    "Licenses": "waiting for a licence",
+    "Reservation": "waiting for its reservation to begin (cluster.reservation)",
+    "ReservationDeleted": "its reservation is gone, so it will never start (cluster.reservation)",
     "PartitionDown": "its partition is down",
-    "PartitionTimeLimit": "its time limit is over the partition's, so it will never start",
-    "PartitionNodeLimit": "it asks for more nodes than its partition gives, so it will never start",
-    "ReqNodeNotAvail": "a node that it needs is not available",
+    "PartitionInactive": "its partition takes no jobs now",
+    "PartitionTimeLimit": "its time limit is over the partition's, so it will never start (cluster.time_limit_min)",
+    "PartitionNodeLimit": "it asks for more nodes than its partition gives, so it will never start (cluster.nodes)",
+    "BadConstraints": "no node has what it asks for, so it will never start (cluster.constraint)",
+    "NodeDown": "a node that it needs is down",
+    "ReqNodeNotAvail": "a node that it needs is not available: down, drained or reserved",
+    "Nodes required for job are DOWN": "the nodes that it needs are down, drained or reserved for other jobs",
+    "InvalidAccount": "the account is not valid, so it will never start (cluster.account)",
+    "InvalidQOS": "the quality of service is not valid, so it will never start (cluster.qos)",
+    "MaxSubmitAccount": "the account has as many jobs as it may submit",
     "launch failed requeued held": "held, because Slurm could not start it on its nodes: scontrol release lets it go",
 }
-"""Reasons of ``squeue`` for a job that waits, in words that say what to do; others are shown as they are."""
+"""Reasons of ``squeue`` for a job that waits (squeue(1), "JOB REASON CODES"), in words that say what to do; Slurm adds
+details behind a comma, as in ``ReqNodeNotAvail, UnavailableNodes:n7``."""
+
+_LIMIT_OF = {"QOS": "a limit of its quality of service", "Assoc": "a limit of its account or user"}
+_LIMITED = {
+    "Submit": "on jobs that are submitted",
+    "Jobs": "on jobs at once",
+    "Minutes": "on minutes used",
+    "Wall": "on the time limit of a job (cluster.time_limit_min)",
+    "CPU": "on CPUs",
+    "Mem": "on memory",
+    "Node": "on nodes",
+    "GRES": "on GPUs",
+    "Billing": "on billing units",
+}
+"""Parts of the names of limits, the more special first; their capitals differ, as in ``QOSMaxCpuPerUserLimit`` and
+``AssocGrpCPUMinutesLimit``."""
 
 _ENDED = {
     "TIMEOUT": "its time limit ended it before it had saved; raise cluster.save_margin_s or cluster.time_limit_min",
@@ -62,7 +93,8 @@ def translated(job: QueuedJob, *, started: bool) -> tuple[Word, str | None]:
         started: True if the run directory shows that it has run before.
     """
     if job.state in _WAITING:
-        return "requeued" if started else "queued", _PENDING.get(job.reason, job.reason) or None
+        reasons = (_waits_for(job.reason), job.start and f"Slurm expects it to start at {job.start}")
+        return "requeued" if started else "queued", "; ".join(text for text in reasons if text) or None
     if job.state in _LIVE:
         return "running", None
     if job.state == "CANCELLED":
@@ -73,3 +105,16 @@ def translated(job: QueuedJob, *, started: bool) -> tuple[Word, str | None]:
         where = f" ({job.nodes})" if job.nodes else ""
         return "failed", f"the nodes{where} cannot write to the run directory: put it into cluster.shared_folder"
     return "failed", _ENDED.get(job.state, f"Slurm says {job.state}, exit status {job.exit_code or 'unknown'}")
+
+
+def _waits_for(reason: str) -> str | None:
+    """Slurm's reason for a job that waits, in our words; its own stands behind them where ours say less."""
+    head, _, detail = reason.partition(",")
+    if head in _PENDING:
+        return f"{_PENDING[head]} ({detail.strip()})" if detail.strip().startswith("Unavail") else _PENDING[head]
+    limit = next((words for start, words in _LIMIT_OF.items() if reason.startswith(start)), None)
+    if limit is None:
+        return reason or None
+    on_what = next((f" {words}" for part, words in _LIMITED.items() if part.lower() in reason.lower()), "")
+    never = "; no job may have so much, so it will never start" if "PerJob" in reason else ""
+    return f"waiting because of {limit}{on_what}{never} ({reason})"

@@ -26,6 +26,7 @@ from launcher.rundir import attempts, state, status
 from launcher.slurm import client, jobs, precheck, script
 from launcher.spec import ClusterSpec, RunSpec
 from launcher.submission.node_task import NodeTask
+from launcher.submission.turns import turns
 
 _ARRAY_SIZE = 1000
 """Jobs of one array: Slurm's MaxArraySize is 1001 unless the site has set it, and indices lie below it."""
@@ -71,12 +72,16 @@ def _submit(directory: Path, cluster: ClusterSpec) -> str:
         raise SubmitError(f"the run directory {directory} cannot be written: {error.strerror or error}") from None
 
 
-def submit_all(recorded: Sequence[tuple[Path, RunSpec]], parallelism: int | None) -> list[str]:
+def submit_all(
+    recorded: Sequence[tuple[Path, RunSpec]], parallelism: int | None, live: Sequence[str] = ()
+) -> list[str]:
     """Queue recorded runs of a sweep on Slurm, one array for each shape of resources; the arrays' job ids.
 
     Args:
         recorded: Run directories with their specifications.
-        parallelism: At most so many of an array run at once; None leaves it to Slurm.
+        parallelism: At most so many of the sweep run at once, whatever their shapes; None leaves it to Slurm.
+        live: Job ids of the sweep's runs that wait or run already, which count; where they leave no room, what is
+            submitted here waits for their end.
 
     Raises:
         SubmitError: Slurm is missing, does not answer or refuses a job.
@@ -87,17 +92,28 @@ def submit_all(recorded: Sequence[tuple[Path, RunSpec]], parallelism: int | None
         shapes.setdefault(repr(script.parameters("", "", "", spec.cluster)), []).append(directory)
     clusters = {directory: spec.cluster for directory, spec in recorded}
     arrays = [chunk for alike in shapes.values() for chunk in itertools.batched(alike, _ARRAY_SIZE)]
-    return [_submit_array(chunk, clusters[chunk[0]], parallelism) for chunk in arrays]
+    room = None if parallelism is None else parallelism - len(live)
+    before = list(dict.fromkeys(job.partition("_")[0] for job in live)) if room is not None and room < 1 else []
+    jobs_of: list[str] = []
+    for chunk, turn in zip(
+        arrays, turns([len(chunk) for chunk in arrays], parallelism if before else room), strict=True
+    ):
+        wait_for = before if turn.after is None else [jobs_of[turn.after]]
+        jobs_of.append(_submit_array(chunk, clusters[chunk[0]], turn.at_once, wait_for))
+    return jobs_of
 
 
-def _submit_array(recorded: Sequence[Path], cluster: ClusterSpec, parallelism: int | None) -> str:
-    """One array; its folder is its comment, by which a launcher that was killed finds it again."""
+def _submit_array(recorded: Sequence[Path], cluster: ClusterSpec, at_once: int, wait_for: Sequence[str]) -> str:
+    """One array, begun when the jobs have ended that it waits for.
+
+    Its folder is its comment, by which a launcher that was killed finds it again.
+    """
     sweep = recorded[0].parent
     try:
         (sweep / "submitit").mkdir(exist_ok=True)
         number = itertools.count(len(list((sweep / "submitit").iterdir())))
         folder = next(path for each in number if not (path := sweep / "submitit" / str(each)).exists())
-        parameters = script.parameters(sweep.name, str(folder), str(sweep), cluster)
+        parameters = script.parameters(sweep.name, str(folder), str(sweep), cluster, wait_for=wait_for)
         precheck.check(cluster, _script(parameters, cluster, folder, sweep), patience_s=_PATIENCE_S)
         precheck.check_folder(sweep)
         # Before sbatch is called, so that a job whose id is never noted is found by this comment.
@@ -105,7 +121,7 @@ def _submit_array(recorded: Sequence[Path], cluster: ClusterSpec, parallelism: i
         for index, run in enumerate(recorded):
             attempts.forget(run)
             files.write_atomically(run / state.SUBMISSION, intent | ({"index": index} if len(recorded) > 1 else {}))
-        parameters["array_parallelism"] = parallelism or len(recorded)
+        parameters["array_parallelism"] = at_once
         ids = _submitted(folder, sweep, parameters, cluster, [str(run) for run in recorded])
         for run, job_id in zip(recorded, ids, strict=True):
             files.write_atomically(run / state.SUBMISSION, {**intent, "job_id": job_id})

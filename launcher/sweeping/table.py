@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from launcher import files
 from launcher.rundir import results, state, status
 from launcher.sweeping import sweep
 from launcher.sweeping.sweep import Point
@@ -30,7 +32,7 @@ class Row:
 
     def as_dict(self) -> dict[str, Any]:
         """The row of ``launch status SWEEP --json``: that of a run, and the point's own columns."""
-        run = {"id": self.point.id, "directory": None, "state": None, "job_id": None, "step": None}
+        run: dict[str, Any] = {"id": self.point.id, "directory": None, "state": None, "job_id": None, "step": None}
         if self.run is not None:
             run = self.run.as_dict()
         return {
@@ -77,6 +79,25 @@ def text(found: Iterable[Row], width: int = 80, *, heading: bool = True) -> str:
         reason = one.point.reason or (None if one.run is None else one.run.reason)
         lines += _below(" ".join(one.point.overrides), width) + _below(reason or "", width)
     return "\n".join(lines)
+
+
+def best(found: Iterable[Row]) -> Row | None:
+    """The point with the lowest loss; None where none has one."""
+    return min((row for row in found if row.loss is not None), key=lambda row: row.loss or 0.0, default=None)
+
+
+def words(directory: Path, row: Row) -> list[str]:
+    """The overrides that repeat a point as a run of its own: without the name, the folder and the axes of the sweep."""
+    recorded = (files.read_json(directory / row.point.id / "plan.json") or {}).get("overrides", [])
+    return [word for word in recorded if not word.startswith(("run.name=", "run.directory=", "sweep=", "sweep."))]
+
+
+def best_line(directory: Path, row: Row, found: Iterable[Row]) -> str:
+    """The best point in words, with the line that repeats it."""
+    rest = sum(one.run is not None and one.run.state != "finished" for one in found)
+    so_far = f" so far ({rest} not finished)" if rest else ""
+    loss = f"{row.loss:.4f}" if row.loss is not None else "-"
+    return f"\nlowest loss{so_far}: {row.point.id}, {loss}\n{shlex.join(['launch', *words(directory, row)])}"
 
 
 def judged(points: Iterable[Point], width: int = 80) -> str:

@@ -257,7 +257,7 @@ def test_logs_where_nothing_ran_says_so(
     assert capsys.readouterr().err == "launch: no runs below runs/\n"
 
 
-def test_the_runs_of_other_folders_are_shown_with_their_paths(
+def test_the_runs_of_other_folders_are_shown_below_the_paths_where_they_lie(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "elsewhere" / "runs" / "a"
@@ -269,7 +269,8 @@ def test_the_runs_of_other_folders_are_shown_with_their_paths(
     assert main(["status"]) == 0
     printed = capsys.readouterr()
     assert printed.err == "launch: no runs below runs/; these were recorded in other folders\n"
-    assert printed.out.splitlines()[1].split()[:2] == [str(run), "prepared"]
+    _, place, row = printed.out.splitlines()
+    assert (place, row.split()[:2]) == (f"in {run.parent}:", ["a", "prepared"])
     monkeypatch.chdir(run.parents[1])
     assert main(["status"]) == 0
     printed = capsys.readouterr()
@@ -315,6 +316,8 @@ def test_logs_of_a_sweep_are_those_of_all_its_runs_and_json_is_one_document(
         "directory": str(sweep / "000"),
         "state": "failed",
         "reason": "it is a fish",
+        "error": None,
+        "steps": [],
         "files": [{"path": str(sweep / "000" / "logs" / "node.err"), "lines": ["last of 000"]}],
     }
     assert main(["logs", "s", "--lines", "1"]) == 0

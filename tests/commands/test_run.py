@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -110,6 +111,12 @@ def test_a_failing_job_ends_with_its_own_last_error(folder: Path) -> None:
     assert "the job failed: ValueError: the learning rate is a fish" in done.stderr
     assert "Traceback" not in done.stderr
     assert "launch resume c" in done.stderr
+    said = launch(folder, "logs", "c").stdout
+    assert re.search(r"^c is failed: .*\n==> .*/1/stderr.log <==\nTraceback(.*\n)+ValueError: the learning rate", said)
+    assert "rank 0 of 2 starts at 5" in said
+    assert "Root Cause (first observed failure)" not in said, "torchrun's own report is folded"
+    assert re.search(r"\nfolded: \d+ lines of torchrun and submitit \(launch logs c --all\)\n$", said)
+    assert "Root Cause (first observed failure)" in launch(folder, "logs", "c", "--all").stdout
 
 
 def test_a_killed_rank_is_named(folder: Path) -> None:

@@ -130,7 +130,38 @@ def test_ranks_that_only_lost_a_peer_do_not_hide_the_one_that_was_killed(tmp_pat
     [
         (QueuedJob(state="PENDING", reason="Resources"), False, "queued", "waiting for free nodes"),
         (QueuedJob(state="PENDING", reason="BeginTime"), True, "requeued", "waiting for its start time"),
-        (QueuedJob(state="PENDING", reason="QOSMaxJobsPerUserLimit"), False, "queued", "QOSMaxJobsPerUserLimit"),
+        (
+            QueuedJob(state="PENDING", reason="Priority", start="2026-11-22 16:05"),
+            False,
+            "queued",
+            "waiting behind jobs of higher priority; Slurm expects it to start at 2026-11-22 16:05",
+        ),
+        (
+            QueuedJob(state="PENDING", reason="QOSMaxGRESPerUser"),
+            False,
+            "queued",
+            "waiting because of a limit of its quality of service on GPUs (QOSMaxGRESPerUser)",
+        ),
+        (
+            QueuedJob(state="PENDING", reason="AssocMaxWallDurationPerJobLimit"),
+            False,
+            "queued",
+            "waiting because of a limit of its account or user on the time limit of a job (cluster.time_limit_min); no "
+            "job may have so much, so it will never start (AssocMaxWallDurationPerJobLimit)",
+        ),
+        (
+            QueuedJob(state="PENDING", reason="DependencyNeverSatisfied"),
+            False,
+            "queued",
+            "it will never start: a job that it had to wait for did not end as asked",
+        ),
+        (
+            QueuedJob(state="PENDING", reason="ReqNodeNotAvail, UnavailableNodes:n7"),
+            False,
+            "queued",
+            "a node that it needs is not available: down, drained or reserved (UnavailableNodes:n7)",
+        ),
+        (QueuedJob(state="PENDING", reason="SomethingNew"), False, "queued", "SomethingNew"),
         (QueuedJob(state="COMPLETING"), True, "running", None),
         (QueuedJob(state="CANCELLED"), True, "cancelled", "cancelled by scancel"),
         (QueuedJob(state="TIMEOUT"), True, "failed", "its time limit ended it before it had saved"),

@@ -93,7 +93,7 @@ def test_a_crash_loop_is_not_requeued_for_ever(cluster: Cluster) -> None:
 def test_a_run_is_cancelled_while_it_waits_and_while_it_trains_and_goes_on_later(cluster: Cluster) -> None:
     waiting = submit("waiting", "cluster.gpus_per_node=1", "cluster.extra.begin=now+1hour")
     assert status.read(waiting).state == "queued"
-    assert status.read(waiting).reason == "waiting for its start time"
+    assert str(status.read(waiting).reason).startswith("waiting for its start time; Slurm expects it to start at 20")
     training = submit("training", "cluster.gpus_per_node=1", "--", "--steps", "80")
     assert launch("cancel", "waiting").status == 0
     assert ended(waiting).reason == "cancelled before it had started"
@@ -117,6 +117,31 @@ def test_a_sweep_is_one_array_whose_points_end_like_runs(cluster: Cluster) -> No
     assert (first.endswith("_0"), second) == (True, first.replace("_0", "_1"))
     for point in points:
         succeeds(point)
+
+
+def test_a_limit_of_jobs_at_once_holds_over_all_shapes_of_a_sweep(cluster: Cluster) -> None:
+    later = ("script=train.py", "run.name=shapes", "cluster.extra.begin=now+1hour", "sweep.parallelism=1")
+    answer = launch("-m", *SLURM, *later, "cluster.gpus_per_node=1,2", "train.seed=1,2")
+    assert answer.status == 0, answer.err
+    found = re.search(r"4 runs in 2 jobs \((\d+), (\d+)\), at most 1 at once", answer.out)
+    assert found is not None, answer.out
+    first, second = found.groups()
+
+    def shown(job: str) -> str:
+        return cluster.ask("scontrol", "-o", "show", "job", job)
+
+    assert f"Dependency=afterany:{first}_*" in shown(second)
+    assert all("ArrayTaskThrottle=1 " in shown(job) for job in (first, second))
+    assert "Dependency=(null)" in shown(first)
+    rows = launch("status", second, "--json").json["runs"]
+    assert [row["id"] for row in rows] == ["shapes/002", "shapes/003"], "the id of an array names its runs"
+    assert "Slurm expects it to start at 20" in rows[0]["reason"]
+    assert launch("cancel", "shapes/000").status == 0
+    ended(Path.cwd() / "runs" / "shapes" / "000")
+    assert launch("resume", "shapes").status == 0
+    third = str(status.read(Path.cwd() / "runs" / "shapes" / "000").job_id)
+    assert re.search(rf"Dependency=afterany:{first}_\S*,afterany:{second}_", shown(third)), "what is queued counts"
+    assert launch("cancel", "shapes").status == 0
 
 
 def test_a_sweep_is_cancelled_in_as_few_words_to_slurm_as_a_run(cluster: Cluster, tmp_path: Path) -> None:

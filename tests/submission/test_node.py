@@ -153,13 +153,6 @@ def test_a_running_job_can_be_asked_to_stop(tmp_path: Path) -> None:
     assert not stop(run, signal.SIGTERM), "what has ended is not stopped again"
 
 
-def test_the_step_is_that_of_the_last_whole_line(tmp_path: Path) -> None:
-    run = recorded(tmp_path / "a", "pass")
-    assert state.last_step(run) is None
-    (run / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n{"ste')
-    assert state.last_step(run) == 2
-
-
 def test_runs_are_found_by_name_and_by_path(tmp_path: Path) -> None:
     run = recorded(tmp_path / "runs" / "a", "pass")
     assert status.find([], tmp_path) == [run]

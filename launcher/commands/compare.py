@@ -1,0 +1,46 @@
+"""Runs side by side: the settings that differ, the loss at equal steps and at equal tokens, speed and memory.
+
+A sweep's name stands for its runs. Runs of any kind and state are compared by what they have.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from launcher.commands._common import add_json, add_runs, print_json, say, width
+from launcher.commands._finding import find, settle
+from launcher.errors import ConfigError, ConfigErrors
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_runs(parser)
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the losses; FILE ends in .png, .svg or .html")
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the comparison."""
+    from launcher.report import comparison, comparison_text
+
+    if options.plot is not None:
+        from launcher.preflight import plot
+
+        plot.check_path(options.plot)
+    settle(options)
+    directories = list(dict.fromkeys(find(options.runs))) if options.runs else []
+    if len(directories) < 2:
+        rule = "at least two runs are compared"
+        raise ConfigErrors([ConfigError("RUN", " ".join(options.runs) or None, rule, ["launch status"])])
+    found = comparison.compare(directories)
+    if options.plot is not None:
+        from launcher.report import comparison_plot
+
+        comparison_plot.write(options.plot, found)
+        say(f"launch: the figure is in {options.plot}")
+    if options.json:
+        print_json({"schema": 1, "compare": found.as_dict()})
+    else:
+        print(comparison_text.text(found, width()))
+    return 0

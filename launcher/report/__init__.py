@@ -1,0 +1,1 @@
+"""What runs left, side by side; it reads run directories and starts nothing."""

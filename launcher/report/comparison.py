@@ -1,0 +1,211 @@
+"""Runs side by side: the settings that differ, the loss at equal steps and at equal tokens, speed, memory.
+
+Whatever a run has not, or not yet, is None: one that waits has no metrics, a script of the user's own writes what it
+has, and its tokens are not known. A run of another version, whose specification does not parse here, is compared by its
+keys as they are. Losses are compared where all runs that have any have one: at the same steps if they have logged the
+same, else at the newest line before a step or a number of tokens.
+"""
+
+from __future__ import annotations
+
+import bisect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher import files
+from launcher.errors import LauncherError
+from launcher.rundir import lock, progress, results, status
+from launcher.rundir.state import RunState
+from launcher.spec.parse import parse
+
+_POINTS = 6
+"""Steps, and numbers of tokens, at which losses are compared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Side:
+    """One run of a comparison.
+
+    Attributes:
+        run: Its state and progress.
+        settings: Its specification, flat, without its name and what the machine had free.
+        tokens_per_step: The global batch in tokens; None where it is not known.
+        gpus: Its ranks.
+        curve: Step and loss of every line of metrics that has both.
+        held_out: The last loss on held-out samples.
+        tokens_per_second: Of all ranks, the mean of the second half of the lines.
+        predicted_bytes: Allocated peak of the worst rank, by the pre-flight.
+        peak_bytes: The same, measured.
+    """
+
+    run: RunState
+    settings: Mapping[str, Any]
+    tokens_per_step: int | None
+    gpus: int
+    curve: tuple[tuple[int, float], ...]
+    held_out: float | None
+    tokens_per_second: float | None
+    predicted_bytes: int | None
+    peak_bytes: int | None
+
+    @property
+    def steps(self) -> int | None:
+        """Steps that were done."""
+        return self.run.progress.step
+
+    @property
+    def tokens(self) -> int | None:
+        """Tokens that were trained on."""
+        return None if self.steps is None or self.tokens_per_step is None else self.steps * self.tokens_per_step
+
+    @property
+    def speed_per_gpu(self) -> float | None:
+        """Tokens a second and GPU."""
+        return None if self.tokens_per_second is None else self.tokens_per_second / self.gpus
+
+    @property
+    def training_loss(self) -> float | None:
+        """The mean over the last tenth of the lines."""
+        last = [loss for _, loss in self.curve[-max(1, len(self.curve) // 10) :]]
+        return sum(last) / len(last) if last else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Runs side by side.
+
+    Attributes:
+        sides: The runs, as they were named.
+        differences: Keys of settings whose values differ, with the value of each run.
+        at_steps: Steps, with the loss of each run there.
+        at_tokens: Numbers of tokens, with the loss of each run there; empty where a step has as many in all runs.
+        held_out: True where all runs that have losses have some on held-out samples: then these are compared.
+    """
+
+    sides: tuple[Side, ...]
+    differences: Mapping[str, tuple[Any, ...]]
+    at_steps: Mapping[int, tuple[float | None, ...]]
+    at_tokens: Mapping[int, tuple[float | None, ...]]
+    held_out: bool
+
+    def loss(self, side: Side) -> float | None:
+        """The loss of a run that is compared."""
+        return side.held_out if self.held_out else side.training_loss
+
+    def as_dict(self) -> dict[str, Any]:
+        """The document of ``launch compare --json``."""
+        return {
+            "runs": [self._run(side) for side in self.sides],
+            "differences": [{"path": path, "values": list(values)} for path, values in self.differences.items()],
+            "loss_is": "held_out" if self.held_out else "training",
+            "at_steps": [{"step": step, "losses": list(found)} for step, found in self.at_steps.items()],
+            "at_tokens": [{"tokens": tokens, "losses": list(found)} for tokens, found in self.at_tokens.items()],
+        }
+
+    def _run(self, side: Side) -> dict[str, Any]:
+        return {
+            "id": side.run.id,
+            "directory": side.run.directory,
+            "state": side.run.state,
+            "reason": side.run.reason,
+            "settings": dict(side.settings),
+            "loss": self.loss(side),
+            "tokens_per_second_per_gpu": side.speed_per_gpu,
+            "predicted_bytes": side.predicted_bytes,
+            "peak_bytes": side.peak_bytes,
+            "steps": side.steps,
+            "tokens": side.tokens,
+        }
+
+
+def compare(directories: Sequence[Path]) -> Comparison:
+    """Read runs and put them side by side."""
+    sides = tuple(_side(Path(row.directory), row) for row in status.read_all(directories))
+    keys = dict.fromkeys(key for side in sides for key in side.settings)
+    values = {key: tuple(side.settings.get(key) for side in sides) for key in keys}
+    with_curves = [side for side in sides if side.curve]
+    return Comparison(
+        sides=sides,
+        differences={key: found for key, found in values.items() if any(value != found[0] for value in found)},
+        at_steps=_at_steps(sides),
+        at_tokens=_at_tokens(sides),
+        held_out=bool(with_curves) and all(side.held_out is not None for side in with_curves),
+    )
+
+
+def _side(run: Path, row: RunState) -> Side:
+    content = files.read_json(run / "spec.json") or {}
+    plan = files.read_json(run / "plan.json") or {}
+    job = files.read_json(run / "job.json") or {}
+    rows = results.steps(run)
+    points = ((progress.number(line, "step"), progress.number(line, "loss")) for line in rows)
+    curve = {int(step): loss for step, loss in points if step is not None and loss is not None}
+    held_out = [loss for line in rows if (loss := progress.number(line, "eval_loss")) is not None]
+    speeds = [speed for line in rows if (speed := progress.number(line, "tokens_per_second")) is not None]
+    half = speeds[len(speeds) // 2 :]
+    return Side(
+        run=row,
+        settings=lock.settings(content),
+        tokens_per_step=_tokens_per_step(content),
+        gpus=max(1, int(job.get("nodes", 1)) * int(job.get("gpus_per_node", 1))),
+        curve=tuple(sorted(curve.items())),  # A script that starts again repeats steps.
+        held_out=held_out[-1] if held_out else None,
+        tokens_per_second=sum(half) / len(half) if half else None,
+        predicted_bytes=(plan.get("peak") or {}).get("allocated_bytes"),
+        peak_bytes=max(results.measured(run).values(), default=None),
+    )
+
+
+def _tokens_per_step(content: Mapping[str, Any]) -> int | None:
+    """Tokens of a global batch; a script of the user's own decides that by itself."""
+    try:
+        spec = parse(json.loads(json.dumps(content)))
+    except LauncherError:  # Of another version.
+        return None
+    return None if spec.script is not None else spec.global_batch_size * spec.sequence_length
+
+
+def _at_steps(sides: Sequence[Side]) -> dict[int, tuple[float | None, ...]]:
+    curves = [dict(side.curve) for side in sides if side.curve]
+    if len(curves) < 2:
+        return {}
+    common = sorted(set(curves[0]).intersection(*curves[1:]))
+    last = min(max(curve) for curve in curves)
+    chosen = _spread(common) if common else _spread(range(1, last + 1))
+    return {step: tuple(_loss_at(side.curve, step) for side in sides) for step in chosen}
+
+
+def _at_tokens(sides: Sequence[Side]) -> dict[int, tuple[float | None, ...]]:
+    """At equal tokens, where steps are of different sizes."""
+    known = [side for side in sides if side.curve and side.tokens_per_step is not None]
+    if len(known) < 2 or len({side.tokens_per_step for side in known}) == 1:
+        return {}
+    last = min(side.curve[-1][0] * (side.tokens_per_step or 0) for side in known)
+    largest = max(side.tokens_per_step or 0 for side in known)
+    chosen = _spread(range(largest, last + 1, largest)) or [last]
+    return {tokens: tuple(_loss_after(side, tokens) for side in sides) for tokens in chosen}
+
+
+def _loss_after(side: Side, tokens: int) -> float | None:
+    return None if side.tokens_per_step is None else _loss_at(side.curve, tokens // side.tokens_per_step)
+
+
+def _loss_at(curve: Sequence[tuple[int, float]], step: int) -> float | None:
+    """The loss of the newest line at or before a step; None before the first line, and beyond the last."""
+    at = bisect.bisect_right(curve, step, key=lambda point: point[0])
+    return None if at == 0 or step > curve[-1][0] else curve[at - 1][1]
+
+
+def _spread(values: Sequence[int]) -> list[int]:
+    """Some of many values, evenly, with the last one."""
+    count = min(_POINTS, len(values))
+    return [values[(number + 1) * len(values) // count - 1] for number in range(count)]
+
+
+def lowest(comparison: Comparison, value: Callable[[Side], float | None]) -> Side | None:
+    """The run with the least of a value; None where fewer than two have one."""
+    found = [(number, side) for side in comparison.sides if (number := value(side)) is not None]
+    return min(found, key=lambda pair: pair[0])[1] if len(found) > 1 else None

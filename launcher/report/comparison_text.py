@@ -1,0 +1,146 @@
+"""A comparison for a terminal: what stands out in a sentence each, then a table with a column a run."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from launcher.report.comparison import Comparison, Side, lowest
+from launcher.units import gib
+
+type Line = tuple[str, Sequence[str]]
+"""A name and a cell for every run."""
+
+_LONGEST = 28
+"""Characters of a cell; the whole value is in ``--json``."""
+
+_FOLLOWERS = 3
+"""More settings of one group than this that differ together with its option are counted, not listed."""
+
+
+def text(found: Comparison, width: int) -> str:
+    """The whole answer; where the runs are too many for the terminal, in several blocks of columns."""
+    sections: dict[str, Sequence[Line]] = {
+        "": [*_facts(found)],
+        **_settings(found),
+        "loss at equal steps": [(f"step {step:,}", _losses(row)) for step, row in found.at_steps.items()],
+        "loss at equal tokens": [(f"{tokens:,} tokens", _losses(row)) for tokens, row in found.at_tokens.items()],
+    }
+    ids = [side.run.id for side in found.sides]
+    names = [side.run.directory if ids.count(side.run.id) > 1 else side.run.id for side in found.sides]
+    lines = [line for sentence in _sentences(found) for line in textwrap.wrap(sentence, width, subsequent_indent="  ")]
+    return "\n".join([*lines, *_table(names, sections, width)])
+
+
+def _sentences(found: Comparison) -> Iterator[str]:
+    """The answer first: who has the lowest loss where, who is fastest, and what cannot be compared."""
+    for what, table in (("step", found.at_steps), ("tokens", found.at_tokens)):
+        if table:
+            at, losses = list(table.items())[-1]
+            where = f"step {at:,}" if what == "step" else f"{at:,} tokens"
+            yield from _first(found, dict(zip(found.sides, losses, strict=True)), f"at {where}, the last that all have")
+    fastest = lowest(found, lambda side: None if side.speed_per_gpu is None else -side.speed_per_gpu)
+    if fastest is not None and len({side.speed_per_gpu for side in found.sides} - {None}) > 1:
+        yield f"fastest: {fastest.run.id}, {_number(fastest.speed_per_gpu, ',.0f')} tokens/s a GPU"
+    for side in found.sides:
+        if not side.curve:
+            reason = f": {side.run.reason}" if side.run.reason else ""
+            yield f"{side.run.id} has no loss in its metrics; it is {side.run.state}{reason}"
+        elif side.run.state != "finished":
+            yield f"{side.run.id} is {side.run.state}: its figures are those so far"
+        if side.curve and side.tokens_per_step is None:
+            yield f"{side.run.id}: the tokens of a script's own steps are not known"
+
+
+def _first(found: Comparison, losses: Mapping[Side, float | None], where: str) -> Iterator[str]:
+    best = lowest(found, losses.get)
+    if best is not None:
+        others = (f"{side.run.id} {loss:.4f}" for side, loss in losses.items() if loss is not None and side is not best)
+        yield f"lowest loss {where}: {best.run.id}, {losses[best]:.4f} ({', '.join(others)})"
+
+
+def _facts(found: Comparison) -> Iterator[Line]:
+    loss = "loss, last on held-out samples" if found.held_out else "loss, mean of the last tenth"
+    columns: dict[str, Callable[[Side], str]] = {
+        "state": lambda side: side.run.state,
+        "steps": _steps,
+        "tokens": lambda side: _number(side.tokens, ","),
+        loss: lambda side: _number(found.loss(side), ".4f"),
+        "tokens/s a GPU": lambda side: _number(side.speed_per_gpu, ",.0f"),
+        "GPUs": lambda side: str(side.gpus),
+        "memory predicted": lambda side: _bytes(side.predicted_bytes),
+        "memory measured": lambda side: _bytes(side.peak_bytes),
+    }
+    for name, cell in columns.items():
+        yield name, [cell(side) for side in found.sides]
+
+
+def _settings(found: Comparison) -> dict[str, list[Line]]:
+    """Settings that differ; those that only follow from another option of their group are counted."""
+    groups: dict[str, list[str]] = {}
+    for path in found.differences:
+        groups.setdefault(path.partition(".")[0], []).append(path)
+    lines: list[Line] = []
+    hidden: list[str] = []
+    for group, paths in groups.items():
+        shown = paths
+        if f"{group}.name" in paths and len(paths) - 1 > _FOLLOWERS:
+            shown = [f"{group}.name"]
+            hidden.append(f"{len(paths) - 1} more of {group}")
+        lines += [(path, [_value(value) for value in found.differences[path]]) for path in shown]
+    also = f" (and {', '.join(hidden)}: --json)" if hidden else ""
+    return {f"settings that differ{also}": lines} if lines else {"the settings are the same": []}
+
+
+def _table(names: Sequence[str], sections: Mapping[str, Sequence[Line]], width: int) -> Iterator[str]:
+    """The sections below each other, for as many runs at a time as the width has room for."""
+    lines = [line for section in sections.values() for line in section]
+    first = max(len(name) for name, _ in lines)
+    widths = [max(len(cell) for cell in (name, *(cells[n] for _, cells in lines))) for n, name in enumerate(names)]
+    for block in _blocks(widths, width - first):
+        yield ""
+        yield _row("", [names[n] for n in block], first, [widths[n] for n in block])
+        for title, section in sections.items():
+            if title and (section or title.startswith("the settings")):
+                yield f"\n{title}"
+            for name, cells in section:
+                yield _row(name, [cells[n] for n in block], first, [widths[n] for n in block])
+
+
+def _blocks(widths: Sequence[int], room: int) -> Iterator[list[int]]:
+    block: list[int] = []
+    for number, width in enumerate(widths):
+        if block and sum(widths[n] + 2 for n in block) + width + 2 > room:
+            yield block
+            block = []
+        block.append(number)
+    yield block
+
+
+def _row(name: str, cells: Sequence[str], first: int, widths: Sequence[int]) -> str:
+    return "  ".join([name.ljust(first), *(cell.rjust(size) for cell, size in zip(cells, widths, strict=True))])
+
+
+def _steps(side: Side) -> str:
+    now = side.run.progress
+    done = "-" if now.step is None else f"{now.step:,}"
+    return done if now.steps is None else f"{done}/{now.steps:,}"
+
+
+def _losses(row: Sequence[float | None]) -> list[str]:
+    return [_number(loss, ".4f") for loss in row]
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _bytes(size: int | None) -> str:
+    return "-" if size is None else gib(size)
+
+
+def _value(value: Any) -> str:
+    """A setting as it would be typed, cut where it is long."""
+    plain = "-" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return plain if len(plain) <= _LONGEST else f"{plain[: _LONGEST - 3]}..."

@@ -1,0 +1,130 @@
+"""What the processes of a run printed: the files of its ranks, and those of torchrun and submitit around them.
+
+A run that was resumed or requeued has a folder of ranks' output for every attempt: torchrun names it
+``<rendezvous id>_<random>``, with one id for all nodes of an attempt. The newest attempt is what a reader asks about;
+the others, and what torchrun and submitit say, are of interest where the ranks themselves say nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher import files
+from launcher.rundir import failure, state
+
+_SUFFIXES = (".log", ".out", ".err")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outputs:
+    """Files with something in them: of the newest attempt's ranks, of ranks before, of torchrun and submitit."""
+
+    ranks: tuple[Path, ...]
+    earlier: tuple[Path, ...] = ()
+    around: tuple[Path, ...] = ()
+
+    @property
+    def every(self) -> tuple[Path, ...]:
+        """All of them, in the order in which they say why a run failed."""
+        return (*self.ranks, *self.earlier, *self.around)
+
+
+def outputs(directory: Path) -> Outputs:
+    """The files of a run: the rank that failed first before the others, errors before the rest, then by name."""
+    root = directory / "logs" / "ranks"
+    found = _printed(directory / "logs")
+    ranks = [path for path in found if path.is_relative_to(root)]
+    newest = _newest_attempt(root)
+    now = [path for path in ranks if path.relative_to(root).parts[0].rpartition("_")[0] == newest]
+    first = failure.first_log(directory)
+    return Outputs(
+        ranks=tuple(sorted(now, key=lambda path: (path != first, not _of_errors(path), path.as_posix()))),
+        earlier=tuple(path for path in ranks if path not in now),
+        around=(*(path for path in found if path not in ranks), *_of_the_array(directory)),
+    )
+
+
+def of_rank(directory: Path, rank: int) -> Outputs | None:
+    """The files of a rank's newest attempt, to which our workers point; a script's is known on one node. Else None."""
+    link = directory / "logs" / "ranks" / f"rank{rank}"
+    if link.exists():
+        return Outputs(ranks=tuple(_printed(link.resolve())))
+    job = files.read_json(directory / "job.json") or {}
+    attempts = sorted((directory / "logs" / "ranks").glob("*/attempt_*"), key=lambda path: path.stat().st_mtime_ns)
+    if job.get("nodes") == 1 and attempts and (attempts[-1] / str(rank)).is_dir():
+        return Outputs(ranks=tuple(_printed(attempts[-1] / str(rank))))
+    return None
+
+
+def tail(path: Path, lines: int) -> list[str]:
+    """The last lines of a file, without their ends."""
+    with path.open(errors="replace") as file:
+        return [line.rstrip("\n") for line in deque(file, maxlen=lines)]
+
+
+def count(paths: Sequence[Path]) -> int:
+    """Lines of files."""
+    return sum(path.read_bytes().count(b"\n") for path in paths)
+
+
+class Tail:
+    """A file that grows: its new whole lines, whatever happens to it.
+
+    One that became shorter, or was put in place of another (a rotated log, metrics that a resumed worker has cut), is
+    read from its start, and :attr:`restarted` says so of the lines that :meth:`lines` has just returned.
+    """
+
+    def __init__(self, path: Path, *, from_start: bool) -> None:
+        """Begin at the file's start, or at its end of now."""
+        self._path, self._offset, self._inode = path, 0, 0
+        self.restarted = False
+        with contextlib.suppress(OSError):
+            facts = path.stat()
+            self._offset, self._inode = 0 if from_start else facts.st_size, facts.st_ino
+
+    def lines(self, *, ended: bool = False) -> list[str]:
+        """Whole lines since the last call; with ``ended`` also a last one that has no end."""
+        try:
+            with self._path.open("rb") as file:
+                facts = os.fstat(file.fileno())
+                known = self._inode in (0, facts.st_ino) and facts.st_size >= self._offset
+                self.restarted, self._inode = not known, facts.st_ino
+                self._offset = self._offset if known else 0
+                file.seek(self._offset)
+                data = file.read()
+        except OSError:
+            return []
+        whole = data if ended else data[: data.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        return whole.decode(errors="replace").splitlines()
+
+
+def _of_the_array(directory: Path) -> Iterator[Path]:
+    """What submitit wrote of a sweep's point, whose array has one folder for all of its tasks."""
+    submission = files.read_json(directory / state.SUBMISSION) or {}
+    folder = Path(submission.get("comment") or directory)
+    if not folder.is_relative_to(directory):
+        paths = (folder / f"{submission.get('job_id')}_0_log.{kind}" for kind in ("err", "out"))
+        yield from (path for path in paths if path.is_file() and path.stat().st_size)
+
+
+def _printed(folder: Path) -> list[Path]:
+    """Log files below a folder with something in them: those of errors first, then by name."""
+    found = (path for path in folder.rglob("*") if path.suffix in _SUFFIXES and path.stat().st_size)
+    return sorted(found, key=lambda path: (not _of_errors(path), path.as_posix()))
+
+
+def _of_errors(path: Path) -> bool:
+    return path.suffix == ".err" or path.name == "stderr.log"
+
+
+def _newest_attempt(root: Path) -> str:
+    """The rendezvous id of the ranks that were started last."""
+    folders = [path for path in root.glob("*") if path.is_dir() and not path.is_symlink()]
+    newest = max(folders, key=lambda path: path.stat().st_mtime_ns, default=None)
+    return "" if newest is None else newest.name.rpartition("_")[0]

@@ -1,0 +1,157 @@
+"""How far a run has come, from the end of ``metrics.jsonl``: its newest steps, the time that is left, what is saved.
+
+Any key of a line may be absent, since a script of the user's own writes what it has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher import files
+
+METRICS = "metrics.jsonl"
+_END_BYTES = 65536
+_RECENT = 20
+"""Lines over which the speed of a step is taken, for the time that is left."""
+
+_CHECKPOINT = re.compile(r"(?:step-|iter_)(\d+)$")
+_TRACKER = "latest_checkpointed_iteration.txt"
+"""Megatron's name of its newest whole checkpoint."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Where a run stands; None for what is not known, or not yet.
+
+    Attributes:
+        step: The newest step with a line of metrics.
+        steps: ``train.steps``; None for a script of the user's own.
+        loss: Of the newest line.
+        tokens_per_second: Of the newest line, of all ranks together.
+        seconds_left: Until the last step at the speed of the newest lines, without evaluations and checkpoints.
+        checkpoint_step: Step of the newest whole checkpoint.
+    """
+
+    step: int | None
+    steps: int | None
+    loss: float | None
+    tokens_per_second: float | None
+    seconds_left: float | None
+    checkpoint_step: int | None
+
+
+def read(run: Path) -> Progress:
+    """Read where a run stands."""
+    rows = newest(run, _RECENT)
+    last, steps = rows[-1] if rows else {}, last_step_of(run)
+    return Progress(
+        step=_step(last),
+        steps=steps,
+        loss=number(last, "loss"),
+        tokens_per_second=number(last, "tokens_per_second"),
+        seconds_left=seconds_left(rows, steps),
+        checkpoint_step=checkpoint(run),
+    )
+
+
+def newest(run: Path, count: int) -> list[dict[str, Any]]:
+    """The last whole lines of ``metrics.jsonl`` that name a step, oldest first."""
+    try:
+        with (run / METRICS).open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - max(_END_BYTES, 512 * count)))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return []
+    return rows_of(lines)[-count:]
+
+
+def rows_of(lines: Sequence[str]) -> list[dict[str, Any]]:
+    """The lines that are whole and name a step."""
+    found = []
+    for line in lines:
+        with contextlib.suppress(ValueError):  # The line that is being written, or half of one.
+            content = json.loads(line)
+            if isinstance(content, dict) and _step(content) is not None:
+                found.append(content)
+    return found
+
+
+def last_step_of(run: Path) -> int | None:
+    """``train.steps`` of a run; None for a script of the user's own, which decides that by itself."""
+    spec = files.read_json(run / "spec.json") or {}
+    steps = (spec.get("train") or {}).get("steps")
+    return None if spec.get("script") is not None else steps
+
+
+def seconds_left(rows: Sequence[Mapping[str, Any]], steps: int | None) -> float | None:
+    """Seconds until the last step, at the mean speed of some lines; evaluations and checkpoints come on top."""
+    speeds = [seconds for row in rows[-_RECENT:] if (seconds := number(row, "step_seconds")) is not None]
+    if steps is None or not speeds:
+        return None
+    return max(0, steps - int(rows[-1]["step"])) * sum(speeds) / len(speeds)
+
+
+def checkpoint(run: Path) -> int | None:
+    """The step of the newest whole checkpoint; a folder that is being written has another name."""
+    folder = run / "checkpoints"
+    with contextlib.suppress(OSError, ValueError):
+        return int((folder / _TRACKER).read_text())
+    try:
+        found = [int(match[1]) for path in folder.iterdir() if (match := _CHECKPOINT.match(path.name))]
+    except OSError:
+        return None
+    return max(found, default=None)
+
+
+def line(row: Mapping[str, Any], steps: int | None) -> str:
+    """A line of metrics for a person, with what it has of step, losses, gradient norm, learning rate and speed."""
+    of = "" if steps is None else f"/{steps}"
+    parts = [f"step {row['step']}{of}"]
+    for key, name, form in _SHOWN:
+        value = number(row, key)
+        if value is not None:
+            parts.append(f"{name} {value:{form}}".strip())
+    speed = number(row, "tokens_per_second")
+    if speed is not None:
+        parts.append(f"{speed:,.0f} tokens/s")
+    return "  ".join(parts)
+
+
+_SHOWN = (
+    ("loss", "loss", ".4f"),
+    ("eval_loss", "held-out loss", ".4f"),
+    ("grad_norm", "gradient norm", ".3f"),
+    ("learning_rate", "learning rate", ".2e"),
+)
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds as people say them: ``45 s``, ``12 min``, ``3 h 05 min``, ``2 d 4 h``; ``-`` for None."""
+    if seconds is None:
+        return "-"
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 100:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+
+
+def number(row: Mapping[str, Any], key: str) -> float | None:
+    """A value of a line as a finite number; None where it has none."""
+    value = row.get(key)
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def _step(row: Mapping[str, Any]) -> int | None:
+    value = row.get("step")
+    return value if isinstance(value, int) else None

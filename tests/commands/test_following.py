@@ -1,0 +1,36 @@
+"""A run on this machine as its launcher shows it."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from launcher.commands import _following
+from launcher.rundir import state
+from tests.support.helpers import composed_once
+from tests.support.recorded_runs import line, recorded
+
+
+def test_the_progress_of_a_run_says_how_long_it_will_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(_following, "_POLL_S", 0.01)
+    run, spec = recorded(tmp_path / "a", now="running"), composed_once("model=tiny")
+
+    def train() -> None:
+        for _ in range(8):
+            time.sleep(0.05)
+            with (run / "metrics.jsonl").open("a") as file:
+                file.write(json.dumps(line(10, 2.0)) + "\n")
+        state.put(run, "cancelled", reason="stopped")
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    assert _following.follow(run, spec, quiet=False) == 130
+    thread.join()
+    said = " ".join(capsys.readouterr().err.split())
+    assert "10/100 loss 2.0000 100 tokens/s 3 min left" in said

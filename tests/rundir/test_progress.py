@@ -1,0 +1,51 @@
+"""How far a run has come, from what its worker has written so far."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from launcher.rundir import progress
+from tests.support.recorded_runs import line, recorded
+
+
+def test_the_time_left_is_that_of_the_steps_to_come_at_the_speed_of_the_newest(tmp_path: Path) -> None:
+    slow = {**line(1, 9.0), "step_seconds": 500.0}
+    run = recorded(tmp_path / "a", "train.steps=100", steps=[slow, *(line(step, 1.0) for step in range(2, 41))])
+    (run / "checkpoints" / "step-00000030").mkdir()
+    (run / "checkpoints" / "step-00000040.partial").mkdir()
+    now = progress.read(run)
+    assert (now.step, now.steps, now.loss, now.seconds_left, now.checkpoint_step) == (40, 100, 1.0, 120.0, 30)
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 41, "lo')
+    assert progress.read(run).step == 40, "a line that is being written does not count"
+
+
+def test_megatrons_own_mark_tells_its_newest_whole_checkpoint(tmp_path: Path) -> None:
+    run = recorded(tmp_path / "a")
+    (run / "checkpoints" / "iter_0000020").mkdir()
+    (run / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("10")
+    assert progress.read(run).checkpoint_step == 10
+
+
+def test_a_script_may_write_any_part_of_a_line(tmp_path: Path) -> None:
+    run = recorded(tmp_path / "a", "script=train.py", steps=[{"step": 3, "loss": float("nan")}])
+    now = progress.read(run)
+    assert (now.step, now.steps, now.loss, now.tokens_per_second, now.seconds_left) == (3, None, None, None, None)
+    assert progress.line({"step": 3, "accuracy": 1}, None) == "step 3"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(45, "45 s"), (720, "12 min"), (11_100, "3 h 05 min"), (187_200, "2 d 4 h"), (None, "-")],
+)
+def test_times_are_read_as_people_say_them(seconds: float | None, text: str) -> None:
+    assert progress.duration(seconds) == text
+
+
+def test_a_line_of_metrics_is_told_in_words() -> None:
+    found = json.loads('{"step": 7, "loss": 2.5, "eval_loss": 2.25, "grad_norm": 1.5, "learning_rate": 0.0003}')
+    shown = "step 7/100  loss 2.5000  held-out loss 2.2500  gradient norm 1.500  learning rate 3.00e-04"
+    assert progress.line({**found, "tokens_per_second": 1234.5}, 100) == f"{shown}  1,234 tokens/s"

@@ -1,0 +1,72 @@
+"""Run directories as launches and workers leave them, without anything having run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from launcher.rundir import state, status
+from launcher.rundir.state import State
+from launcher.spec.parse import to_dict
+from tests.support.helpers import composed_once
+
+
+def recorded(
+    run: Path,
+    *overrides: str,
+    steps: Iterable[Mapping[str, Any]] = (),
+    now: State | None = None,
+    reason: str | None = None,
+    job: str | None = None,
+) -> Path:
+    """A run of ``model=tiny`` on two ranks.
+
+    Args:
+        run: Its directory.
+        overrides: Of the run, beside the model.
+        steps: Lines of metrics.
+        now: Its state, where one is written.
+        reason: Of that state.
+        job: Its job id, of Slurm.
+    """
+    for name in ("logs", "checkpoints"):
+        (run / name).mkdir(parents=True)
+    words = ["model=tiny", "cluster.gpus_per_node=2", *overrides]
+    contents = {
+        "spec": to_dict(composed_once(*words)),
+        "plan": {"overrides": words, "peak": {"allocated_bytes": 3 * 2**20}},
+        "job": {"nodes": 1, "gpus_per_node": 2, "argv": ["true"]},
+    }
+    if job is not None:
+        contents["submission"] = {"kind": "slurm", "job_id": job, "comment": ""}
+    for name, content in contents.items():
+        (run / f"{name}.json").write_text(json.dumps(content))
+    if steps:
+        (run / "metrics.jsonl").write_text("".join(f"{json.dumps(dict(line))}\n" for line in steps))
+    if now is not None:
+        state.put(run, now, reason=reason)
+    status.remember(run)
+    return run
+
+
+def line(step: int, loss: float, speed: float = 100.0) -> dict[str, Any]:
+    """A line of metrics; a step takes two seconds."""
+    return {"step": step, "loss": loss, "tokens_per_second": speed, "step_seconds": 2.0, "time": 1e9 + 2 * step}
+
+
+def swept(folder: Path, losses: Mapping[str, float | None], *, jobs: Sequence[str | None] = ()) -> Path:
+    """A sweep of learning rates whose points have come to these losses, the points without one left out."""
+    points = []
+    for number, (rate, loss) in enumerate(losses.items()):
+        word, name = f"optimizer.lr={rate}", f"{number:03d}"
+        judged = {"id": name, "overrides": [word], "needed_bytes": 1, "predicted_bytes": 1, "largest_pile": None}
+        points.append({**judged, "verdict": "fits", "reason": None if loss is not None else "too large"})
+        if loss is not None:
+            job = jobs[number] if number < len(jobs) else None
+            words = (word, f"run.name={folder.name}", "sweep.parallelism=2")
+            recorded(folder / name, *words, steps=[line(1, loss)], now="finished", job=job)
+    (folder / state.SWEEP).write_text(json.dumps({"schema": 1, "id": folder.name, "points": points}))
+    status.remember(folder)
+    return folder
