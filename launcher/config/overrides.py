@@ -53,6 +53,8 @@ class Override:
 
     def plain(self) -> tuple[bool, Plain]:
         """``(True, value)`` where the value reads the same without Hydra's grammar, else ``(False, None)``."""
+        if self.group and is_own_model(self.value) and not self.sweeps:
+            return True, self.value
         if _QUOTED.match(self.value):
             return True, self.value[1:-1]
         if not _LIST.match(self.value):
@@ -115,8 +117,15 @@ def _read_one(text: str, catalog: Catalog) -> Override | ConfigError:
     return Override(text, bare, value, group=False)
 
 
+def is_own_model(value: str) -> bool:
+    """True if a choice of ``model`` is no option: a path or a name of the Hub, with a slash in it or short for one."""
+    return "/" in value or value.startswith("~") or value in (".", "..")
+
+
 def _choice(text: str, group: str, value: str, catalog: Catalog) -> Override | ConfigError:
     value = value.strip("'\"")
+    if group == "model" and is_own_model(value):
+        return Override(text, group, value, group=True)
     override = Override(text, group, value, group=True)
     options = catalog.groups[group]
     if value in options or override.sweeps:
@@ -124,6 +133,8 @@ def _choice(text: str, group: str, value: str, catalog: Catalog) -> Override | C
     if group == "recipe" and ("/" in value or value.endswith((".yaml", ".yml"))):
         return _recipe_elsewhere(override, catalog)
     near = closest(value.lower(), options)
+    if group == "model" and (catalog.folder / value).is_dir():
+        near = [f"./{value}", *near]
     keys = [key for key in known_keys() if key.startswith(f"{group}.")]
     rule = f"{group} has no option of this name; it has {', '.join(options)}"
     if f"{group}.name" in keys and group == "run":

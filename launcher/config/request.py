@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher import machine
-from launcher.config import backend_choice, hardware, recipes
+from launcher.config import backend_choice, hardware, own_models, recipes
 from launcher.config.catalog import Catalog
 from launcher.config.compose import Config, compose
 from launcher.config.overrides import Override, read
@@ -60,7 +60,11 @@ def request(
     catalog = catalog or Catalog(folder=Path.cwd())
     overrides, errors = read(texts, catalog)
     try:
+        fetching = own_models.may_fetch(overrides, catalog)
         overrides = backend_choice.with_defaults(recipes.expand(overrides, catalog), catalog)
+        own = own_models.chosen(overrides, catalog, fetching=fetching)
+        given = {override.key for override in overrides}
+        overrides = own_models.expand(overrides, own)
     except ConfigErrors as error:
         return Request(overrides=tuple(texts), spec=None, errors=(*errors, *error.errors))
     facts = facts or machine.facts()
@@ -71,6 +75,8 @@ def request(
         if len(rest) < len(overrides):
             spec, _ = _specify(rest, script_args, catalog, facts)
     warnings = tuple(_guessed(spec, overrides, facts)) if spec is not None else ()
+    if own is not None and spec is not None:
+        warnings += tuple(own_models.remarks(own, spec, given))
     named = backend_choice.chosen(overrides)
     return Request(overrides=tuple(texts), spec=spec, errors=(*errors, *found), warnings=warnings, backend=named)
 

@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from launcher import backends, extras
+from launcher.config import own_models
 from launcher.data.files import STDLIB, data_files
 from launcher.errors import ConfigError
 from launcher.machine import Machine
@@ -112,6 +113,9 @@ def _folders(spec: RunSpec) -> Iterator[ConfigError]:
     for path, value in (("model.weights", spec.model.weights), ("save.load", spec.save.load)):
         if value is not None and not Path(value).is_dir():
             yield ConfigError(path, value, "there is no such folder", [f"{path}=null"])
+    weights = Path(spec.model.weights or "")
+    if spec.model.weights is not None and weights.is_dir() and not own_models.has_weights(weights):
+        yield own_models.weights_missing(weights)
     tokenizer = spec.data.tokenizer
     if tokenizer != "bytes" and spec.data.source != "synthetic" and not Path(tokenizer).is_dir():
         rule = "must be bytes or the folder of a Hugging Face tokenizer"
