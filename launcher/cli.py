@@ -11,9 +11,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from launcher import registry
@@ -77,7 +78,7 @@ def _dispatch(words: list[str]) -> int:
     else:
         verb = "run"
     module = registry.load("commands", verb if verb != "import" else "import_")
-    parser = _Parser(prog=f"launch {verb}", description=_description(module.__doc__ or ""))
+    parser = _Parser(prog=f"launch {verb}", description=_description(module.__doc__ or ""), words=words)
     module.arguments(parser)
     options = parser.parse_intermixed_args(words)
     options.script_args = script_args
@@ -103,7 +104,8 @@ def _description(text: str) -> str:
 class _Parser(argparse.ArgumentParser):
     """The options of a verb; a wrong one is explained like any other mistake, also as JSON."""
 
-    def __init__(self, prog: str, description: str) -> None:
+    def __init__(self, prog: str, description: str, words: Sequence[str]) -> None:
+        self._words = words
         super().__init__(
             prog=prog,
             description=description,
@@ -116,7 +118,19 @@ class _Parser(argparse.ArgumentParser):
         known = {option.strip("-"): option for action in self._actions for option in action.option_strings}
         _, _, unknown = message.partition("unrecognized arguments: ")
         near = [known[name] for word in unknown.split() for name in closest(word.strip("-"), list(known))[:1]]
+        if unknown and any(word.startswith("script=") for word in self._words):
+            own, theirs = self._split(known)
+            message = f"unrecognized arguments: {shlex.join(theirs)}; the script's own come after --"
+            near = [*near, shlex.join([*self.prog.split(), *own, "--", *theirs])]
         raise ConfigErrors([ConfigError(self.prog, None, message, near or [f"{self.prog} --help"])])
+
+    def _split(self, known: Mapping[str, str]) -> tuple[list[str], list[str]]:
+        """The verb's words, and those that are neither overrides nor its options and so may be the script's."""
+        from launcher.config.overrides import is_stray
+
+        options = set(known.values())
+        theirs = [word for word in self._words if is_stray(word) and word.partition("=")[0] not in options]
+        return [word for word in self._words if word not in theirs], theirs
 
 
 def _report_errors(error: ConfigErrors, *, as_json: bool) -> int:

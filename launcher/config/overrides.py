@@ -6,6 +6,7 @@ Hydra's own advice for an unknown key, ``+precison=fp8``, would hide the misspel
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import get_args
@@ -84,13 +85,36 @@ def read(texts: Iterable[str], catalog: Catalog) -> tuple[list[Override], list[C
     """
     overrides: list[Override] = []
     errors: list[ConfigError] = []
+    texts = list(texts)
     for text in texts:
         found = _read_one(text, catalog)
         if isinstance(found, Override):
             overrides.append(found)
         else:
             errors.append(found)
+    strays = [text for text in texts if is_stray(text)]
+    if strays and any(override.key == "script" for override in overrides):
+        errors = [_or_of_the_script(error, strays) if _word_of(error) in strays else error for error in errors]
     return overrides, errors
+
+
+def is_stray(text: str) -> bool:
+    """True if a word is no override by its look: no ``=``, or a key that nothing of the launcher's is near to."""
+    key, equals, _ = text.partition("=")
+    bare = key.lstrip("+")
+    return not equals or ("." not in bare and bare not in known_keys() and not _is_group(bare) and not _is_open(bare))
+
+
+def _word_of(error: ConfigError) -> str:
+    """The word that an error of :func:`_read_one` is about."""
+    return error.path if error.found is None else f"{error.path}={error.found}"
+
+
+def _or_of_the_script(error: ConfigError, strays: list[str]) -> ConfigError:
+    """The same error of a word that may be meant for the script, with the way to hand it on."""
+    rule = f"{error.rule}; the script's own arguments come after --"
+    ways = [way for way in error.way_out if way != "launch --help"]
+    return ConfigError(error.path, error.found, rule, [*ways, f"-- {shlex.join(strays)}"])
 
 
 def _read_one(text: str, catalog: Catalog) -> Override | ConfigError:
@@ -171,6 +195,10 @@ def _near_keys(key: str, catalog: Catalog) -> list[str]:
     tail = key.rpartition(".")[2]
     same_tail = sorted(name for name in known_keys() if name.rpartition(".")[2] == tail)
     return list(dict.fromkeys([*same_tail[:3], *closest(key, names)]))[:3]
+
+
+def _is_group(name: str) -> bool:
+    return any(key.startswith(f"{name}.") for key in known_keys()) or name == "recipe"
 
 
 def takes_text(key: str) -> bool:

@@ -13,6 +13,7 @@ from launcher.config.compose import Config, compose
 from launcher.config.overrides import Override, read
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.spec import RunSpec
+from launcher.spec.model import SCRIPTS_OWN
 from launcher.spec.parse import parse
 
 
@@ -98,6 +99,9 @@ def _specify(
         config: Config = hardware.resolve(compose(overrides, catalog), facts, {override.key for override in overrides})
         if script_args:
             config["script_args"] = list(script_args)
+        if config["script"] and not any(override.key.partition(".")[0] == "model" for override in overrides):
+            name = Path(str(config["script"])).stem
+            config["model"] = {**config["model"], "name": name, "source": SCRIPTS_OWN}
         return parse(config), ()
     except ConfigErrors as error:
         return None, error.errors

@@ -82,8 +82,9 @@ def heading(assessment: Assessment) -> tuple[str, str]:
 def as_text(assessment: Assessment, width: int = 80) -> str:
     """The answer for a terminal of ``width`` columns."""
     spec, estimate = assessment.spec, assessment.estimate
-    lines = _wrapped(_headline(spec) + ("" if assessment.errors else f": {_layout(spec)}"), width)
-    if estimate is not None:
+    layout = "" if assessment.errors or spec.judges_no_model else f": {_layout(spec)}"
+    lines = _wrapped(_headline(spec) + layout, width)
+    if estimate is not None and not spec.judges_no_model:
         lines += _wrapped(_batch(spec), width)
         lines += ["", *_wrapped(_verdict(assessment, estimate), width), ""]
         lines += [*_piles(assessment, estimate, width), "", *_wrapped(_phases(estimate), width)]
@@ -122,6 +123,8 @@ def _headline(spec: RunSpec) -> str:
     parallel, cluster, hardware = spec.parallel, spec.cluster, spec.hardware
     world = f"{spec.gpus} x {hardware.title}" if hardware.device == "cuda" else f"{ranks(spec)} on {hardware.title}"
     nodes = f" on {cluster.nodes} nodes" if cluster.nodes > 1 else ""
+    if spec.judges_no_model:
+        return f"{spec.script}; {world}{nodes}"
     engine = spec.backend.name if parallel.name == spec.backend.name else f"{parallel.name} ({spec.backend.name})"
     return f"{spec.model.name}, {engine}, {spec.precision.name}; {world}{nodes}"
 

@@ -62,7 +62,7 @@ def last_step(run: Path) -> int | None:
     except OSError:
         return None
     for line in reversed(lines):
-        with contextlib.suppress(ValueError, KeyError, TypeError):
+        with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError):
             return int(json.loads(line)["step"])
     return None
 
