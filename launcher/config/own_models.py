@@ -132,7 +132,7 @@ def remarks(model: OwnModel, spec: RunSpec, given: set[str]) -> Iterator[ConfigE
     if spec.script is not None:
         return
     if model.folder is not None and spec.model.weights is not None and "model.weights" not in given:
-        yield _starting_from(model, Path(spec.model.weights))
+        yield _starting_from(model, spec.model.weights)
     reads_text = spec.data.source not in ("synthetic", "tokens")
     if reads_text and spec.data.tokenizer == "bytes" and "data.tokenizer" not in given and _has_tokenizer(model):
         rule = (
@@ -142,13 +142,13 @@ def remarks(model: OwnModel, spec: RunSpec, given: set[str]) -> Iterator[ConfigE
         yield ConfigError("data.tokenizer", "bytes", rule, [f"data.tokenizer={model.folder}"])
 
 
-def _starting_from(model: OwnModel, weights: Path) -> ConfigError:
+def _starting_from(model: OwnModel, weights: str) -> ConfigError:
     if not has_weights(model.file.parent):
         rule = "training starts from the Hub's weights, which are not fetched yet: fetch them before the run"
-        ways = [hub.command(weights) or "", "model.weights=null"]
+        ways = [hub.command(Path(weights)) or "", "model.weights=null"]
         return ConfigError("model", model.typed, rule, ways)
     rule = "training starts from the weights in it; null draws fresh ones"
-    return ConfigError("model.weights", str(weights), rule, ["model.weights=null"])
+    return ConfigError("model.weights", weights, rule, ["model.weights=null"])
 
 
 def _has_tokenizer(model: OwnModel) -> bool:
