@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from launcher.config import backend_choice, hub, recipes
+from launcher.config import backend_choice, recipes
 from launcher.config.catalog import Catalog
 from launcher.config.overrides import is_own_model, read
 from launcher.config.recipes import Recipe
@@ -70,6 +70,8 @@ def take_hf(options: argparse.Namespace) -> None:
 
 def _as_model(path: Path) -> str:
     """A path as ``model=`` takes it, and not as an option or a name of the Hub."""
+    from launcher.config import hub  # Late, because few commands need it.
+
     text = str(path)
     return text if is_own_model(text) and not hub.is_name(text) else f"./{text}"
 

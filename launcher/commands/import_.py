@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from launcher import registry
 from launcher.commands._common import add_json, pasteable, print_json, say, width, write_new
-from launcher.config import own_models
 from launcher.errors import ConfigError, ConfigErrors, unreadable
 
 if TYPE_CHECKING:
@@ -70,6 +69,8 @@ def read(kind: str, path: Path) -> Imported:
 
 def _model_of(folder: Path) -> Imported:
     """The model of a folder, with its weights where it has some."""
+    from launcher.config import own_models
+
     weights = str(folder) if own_models.has_weights(folder) else None
     file = folder / own_models.CONFIG
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -56,6 +56,45 @@ class OwnModel:
         weights = {} if self.folder is None or not self._has_weights() else {"weights": self.folder}
         return {**self.content.model, **weights}
 
+    def expand(self, overrides: Sequence[Override]) -> list[Override]:
+        """The same overrides with the model's settings before them, in place of its choice.
+
+        Raises:
+            ConfigErrors: Its weights are in files that are not read, and ``model.weights`` says nothing else.
+        """
+        if "model.weights" not in {override.key for override in overrides}:
+            _require_known_weights(self)
+        settings = [(f"model.{key}", recipes.literal(value)) for key, value in self.settings().items()]
+        return [
+            Override(f"model={BASE}", "model", BASE, group=True),
+            *(Override(f"{key}={value}", key, value, group=False) for key, value in settings),
+            *(override for override in overrides if not (override.group and override.key == "model")),
+        ]
+
+    def remarks(self, spec: RunSpec, given: Collection[str]) -> Iterator[ConfigError]:
+        """What is taken where nothing was said, and what of ``config.json`` has no counterpart here.
+
+        Args:
+            spec: The run.
+            given: The keys that the user or a recipe set.
+        """
+        rule = "it is not understood, and not in the estimate"
+        yield from (ConfigError(str(self.file), item, rule) for item in self.content.not_understood)
+        if hub.is_name(self.typed) and hub.command(self.file.parent) is None:
+            rule = "it is the folder of this name here that is taken, not a model of the Hub"
+            yield ConfigError("model", self.typed, rule, [f"model=./{self.typed}"])
+        if spec.script is not None:
+            return
+        if self.folder is not None and spec.model.weights is not None and "model.weights" not in given:
+            yield _starting_from(self, spec.model.weights)
+        reads_text = spec.data.source not in ("synthetic", "tokens")
+        if reads_text and spec.data.tokenizer == "bytes" and "data.tokenizer" not in given and _has_tokenizer(self):
+            rule = (
+                f"bytes are ids 0 to 255, and this model has a tokenizer of its own for its {spec.model.vocab_size}"
+                " ids: its weights know no others"
+            )
+            yield ConfigError("data.tokenizer", "bytes", rule, [f"data.tokenizer={self.folder}"])
+
     def _has_weights(self) -> bool:
         """True if there are weights that can be read, or could be fetched."""
         return has_weights(self.file.parent) or hub.command(self.file.parent) is not None
@@ -90,56 +129,12 @@ def chosen(overrides: Iterable[Override], catalog: Catalog, *, fetching: bool = 
     return _found(last.value, catalog.folder, fetching=fetching)
 
 
-def expand(overrides: Sequence[Override], model: OwnModel | None) -> list[Override]:
-    """The same overrides with the model's settings before them, in place of its choice.
-
-    Raises:
-        ConfigErrors: Its weights are in files that are not read, and ``model.weights`` says nothing else.
-    """
-    if model is None:
-        return list(overrides)
-    if "model.weights" not in {override.key for override in overrides}:
-        _require_known_weights(model)
-    settings = [(f"model.{key}", recipes.literal(value)) for key, value in model.settings().items()]
-    return [
-        Override(f"model={BASE}", "model", BASE, group=True),
-        *(Override(f"{key}={value}", key, value, group=False) for key, value in settings),
-        *(override for override in overrides if not (override.group and override.key == "model")),
-    ]
-
-
 def may_fetch(overrides: Sequence[Override], catalog: Catalog) -> bool:
     """True if the user names the model, or a recipe that is the user's own does: a foreign one looks nothing up."""
     if any(override.group and override.key == "model" for override in overrides):
         return True
     named = recipes.named(overrides, catalog)
     return named is None or trust.is_allowed(named[0], ["fetches"], folder=catalog.folder)
-
-
-def remarks(model: OwnModel, spec: RunSpec, given: set[str]) -> Iterator[ConfigError]:
-    """What is taken where nothing was said, and what of ``config.json`` has no counterpart here.
-
-    Args:
-        model: The model.
-        spec: The run.
-        given: The keys that the user or a recipe set.
-    """
-    rule = "it is not understood, and not in the estimate"
-    yield from (ConfigError(str(model.file), item, rule) for item in model.content.not_understood)
-    if hub.is_name(model.typed) and hub.command(model.file.parent) is None:
-        rule = "it is the folder of this name here that is taken, not a model of the Hub"
-        yield ConfigError("model", model.typed, rule, [f"model=./{model.typed}"])
-    if spec.script is not None:
-        return
-    if model.folder is not None and spec.model.weights is not None and "model.weights" not in given:
-        yield _starting_from(model, spec.model.weights)
-    reads_text = spec.data.source not in ("synthetic", "tokens")
-    if reads_text and spec.data.tokenizer == "bytes" and "data.tokenizer" not in given and _has_tokenizer(model):
-        rule = (
-            f"bytes are ids 0 to 255, and this model has a tokenizer of its own for its {spec.model.vocab_size} ids:"
-            " its weights know no others"
-        )
-        yield ConfigError("data.tokenizer", "bytes", rule, [f"data.tokenizer={model.folder}"])
 
 
 def _starting_from(model: OwnModel, weights: str) -> ConfigError:

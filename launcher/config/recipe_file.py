@@ -25,7 +25,7 @@ def content_of(texts: Sequence[str], catalog: Catalog, *, summary: str) -> dict[
     overrides = expand(words, catalog)
     own = own_models.chosen(overrides, catalog, fetching=own_models.may_fetch(words, catalog))
     content: dict[str, Any] = {"schema": SCHEMA, "summary": summary, "source": "", "choose": {}, "set": {}, "sweep": {}}
-    for override in own_models.expand(overrides, own):
+    for override in overrides if own is None else own.expand(overrides):
         if override.key in ("run.name", "run.directory") or override.value == own_models.BASE:
             continue  # The name of one run is not part of what others repeat, and sizes say all of a model.
         content["choose" if override.group else "set"][override.key] = value_of(override)

@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from launcher import machine
-from launcher.config import backend_choice, hardware, own_models, recipes
+from launcher.config import backend_choice, hardware, recipes
 from launcher.config.catalog import Catalog
 from launcher.config.compose import Config, compose
-from launcher.config.overrides import Override, read
+from launcher.config.overrides import Override, is_own_model, read
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.spec import RunSpec
 from launcher.spec.model import SCRIPTS_OWN
 from launcher.spec.parse import parse
+
+if TYPE_CHECKING:
+    from launcher.config.own_models import OwnModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +65,9 @@ def request(
     catalog = catalog or Catalog(folder=Path.cwd())
     overrides, errors = read(texts, catalog)
     try:
-        fetching = own_models.may_fetch(overrides, catalog)
-        overrides = backend_choice.with_defaults(recipes.expand(overrides, catalog), catalog)
-        own = own_models.chosen(overrides, catalog, fetching=fetching)
-        given = {override.key for override in overrides}
-        overrides = own_models.expand(overrides, own)
+        given = recipes.expand(overrides, catalog)
+        own = _own_model(given, overrides, catalog)
+        overrides = backend_choice.with_defaults(own.expand(given) if own is not None else given, catalog)
     except ConfigErrors as error:
         return Request(overrides=tuple(texts), spec=None, errors=(*errors, *error.errors))
     facts = facts or machine.facts()
@@ -77,9 +79,18 @@ def request(
             spec, _ = _specify(rest, script_args, catalog, facts)
     warnings = tuple(_guessed(spec, overrides, facts)) if spec is not None else ()
     if own is not None and spec is not None:
-        warnings += tuple(own_models.remarks(own, spec, given))
+        warnings += tuple(own.remarks(spec, {override.key for override in given}))
     named = backend_choice.chosen(overrides)
     return Request(overrides=tuple(texts), spec=spec, errors=(*errors, *found), warnings=warnings, backend=named)
+
+
+def _own_model(overrides: Sequence[Override], typed: Sequence[Override], catalog: Catalog) -> OwnModel | None:
+    """The model where none of the options is chosen: that of a folder, or of the Hub."""
+    if not any(override.group and override.key == "model" and is_own_model(override.value) for override in overrides):
+        return None
+    from launcher.config import own_models  # Late, because few runs need it.
+
+    return own_models.chosen(overrides, catalog, fetching=own_models.may_fetch(typed, catalog))
 
 
 def _guessed(spec: RunSpec, overrides: Sequence[Override], facts: machine.Machine) -> Iterator[ConfigError]:

@@ -85,7 +85,7 @@ def test_a_config_is_fetched_once_and_what_goes_wrong_is_said_at_once(address: s
     assert len(lines) == 10, done.stderr
     assert [line for line in lines if line.startswith("exit")] == ["exit 0", "exit 2", "exit 2", "exit 0", "exit 2"]
     there, nope, gated, again, away = (json.loads(line) for line in lines[::2])
-    assert (there["verdict"], again["spec_hash"]) == ("fits", there["spec_hash"])
+    assert (there["verdict"], again["parameters"]) == ("fits", there["parameters"])
     assert nope["errors"][0]["rule"] == "the Hub has no such model, or it is private and `hf auth login` is needed"
     assert nope["errors"][0]["way_out"] == ["hf download org/nope config.json", "model=./folder"]
     assert gated["errors"][0]["rule"].startswith("its owner asks who takes it: ask for access")
