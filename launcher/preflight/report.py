@@ -52,6 +52,7 @@ def as_json(assessment: Assessment) -> dict[str, Any]:
     spec, estimate = assessment.spec, assessment.estimate
     if estimate is None:
         return invalid_as_json(assessment.errors, assessment.warnings)
+    figures = dict.fromkeys(estimate.as_dict()) if spec.judges_no_model else estimate.as_dict()
     return {
         "schema": 1,
         "verdict": assessment.verdict.name,
@@ -60,7 +61,7 @@ def as_json(assessment: Assessment) -> dict[str, Any]:
         "errors": [],
         "gpu": {"name": spec.hardware.name, "memory_bytes": spec.rank_memory_bytes},
         "world": world_as_json(spec),
-        **estimate.as_dict(),
+        **figures,
         "fixes": [fix.as_dict() for fix in assessment.fixes],
     }
 

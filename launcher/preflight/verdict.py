@@ -80,6 +80,8 @@ def judge(spec: RunSpec, needs: Needs) -> Verdict:
     The device decides by the band around ``needed``, with context and communicators added at both ends: above the
     capacity as a whole it does not fit, across it it is tight. Host and disk have no band.
     """
+    if spec.judges_no_model:
+        return Verdict(name="fits", capacity_bytes=spec.rank_memory_bytes)  # What is not known refuses nothing.
     outside, capacity = needs.outside_bytes, spec.rank_memory_bytes
     used = needs.peak.needed_bytes + outside
     shortages = tuple(_shortages(spec, needs))

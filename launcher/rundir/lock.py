@@ -64,7 +64,7 @@ def build(
     spec, estimate = plan.spec, plan.assessment.estimate
     requirements = [f"{name}=={version}" for name, version in provenance.installed().items()]
     prediction: dict[str, Any] = {"verdict": plan.assessment.verdict.name}
-    if estimate is not None:
+    if estimate is not None and not spec.judges_no_model:
         prediction |= {"static_bytes": estimate.static_bytes, "peak_allocated_bytes": estimate.peak.allocated_bytes}
     return {
         "schema": SCHEMA,

@@ -100,6 +100,9 @@ def test_a_script_beside_which_no_model_is_named_is_not_judged_by_one(capsys: py
     assert "tiny" not in said
     assert "FITS" not in said
     assert "tiny, fsdp, bf16" in answer("check script=train.py model=tiny", capsys)[1]
+    assert main(["check", "script=train.py", "hardware.memory_bytes=1000", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["verdict"], found["peak"], found["piles"], found["fixes"]) == ("fits", None, None, [])
 
 
 @pytest.mark.parametrize(
