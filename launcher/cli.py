@@ -11,9 +11,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from launcher import registry
@@ -148,8 +149,20 @@ class _Parser(argparse.ArgumentParser):
         known = {option.strip("-"): option for action in self._actions for option in action.option_strings}
         _, _, unknown = message.partition("unrecognized arguments: ")
         near = [known[name] for word in unknown.split() for name in closest(word.strip("-"), list(known))[:1]]
+        if unknown and any(word.startswith("script=") for word in self.words):
+            own, theirs = self._split(known)
+            message = f"unrecognized arguments: {shlex.join(theirs)}; the script's own come after --"
+            near = [*near, shlex.join([*self.prog.split(), *own, "--", *theirs])]
         near = near or [way for word in unknown.split() for way in self._keys(word)]
         raise ConfigErrors([ConfigError(self.prog, None, message, near or [f"{self.prog} --help"])])
+
+    def _split(self, known: Mapping[str, str]) -> tuple[list[str], list[str]]:
+        """The verb's words, and those that are neither overrides nor its options and so may be the script's."""
+        from launcher.config.overrides import is_stray
+
+        options = set(known.values())
+        theirs = [word for word in self.words if is_stray(word) and word.partition("=")[0] not in options]
+        return [word for word in self.words if word not in theirs], theirs
 
 
 def _report_errors(error: ConfigErrors, *, as_json: bool) -> int:

@@ -20,7 +20,7 @@ from typing import Any
 
 from launcher.config import backend_choice, recipes
 from launcher.config.catalog import Catalog
-from launcher.config.overrides import read
+from launcher.config.overrides import is_own_model, read
 from launcher.config.recipes import Recipe
 from launcher.config.request import Request, request
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
@@ -33,7 +33,7 @@ _OF_ONE_RUN = {
     "--from": (),
     "--debug": (),
     "--explain": (),
-    "--hf": ("launch import hf {} --recipe mine.yaml", "recipe=mine.yaml"),
+    "--hf": ("model={}",),
     "--deepspeed": ("launch import deepspeed {} --recipe mine.yaml", "recipe=mine.yaml"),
     "--megatron-args": ("launch import megatron {} --recipe mine.yaml", "recipe=mine.yaml"),
 }
@@ -44,6 +44,36 @@ def add_overrides(parser: argparse.ArgumentParser) -> None:
     """The positional overrides and ``--json``."""
     parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="group=option or group.key=value")
     add_json(parser)
+
+
+def add_hf(parser: argparse.ArgumentParser) -> None:
+    """``--hf``: the model of a folder or file, as ``model=`` takes it."""
+    words = "take the model from a Hugging Face folder, with its weights, or from a config.json alone, as model=PATH"
+    parser.add_argument("--hf", type=Path, metavar="PATH", help=words)
+
+
+def take_hf(options: argparse.Namespace) -> None:
+    """Put the word ``model=PATH`` before the others in place of ``--hf PATH``.
+
+    Raises:
+        ConfigErrors: The words choose a model, too.
+    """
+    if options.hf is None:
+        return
+    word = f"model={_as_model(options.hf)}"
+    models = [text for text in options.overrides if text.startswith("model=")]
+    if models:
+        rule = "--hf chooses the model, and so does this word: one of them"
+        raise ConfigErrors([ConfigError("model", models[0].partition("=")[2], rule, [word])])
+    options.overrides = [word, *options.overrides]
+
+
+def _as_model(path: Path) -> str:
+    """A path as ``model=`` takes it, and not as an option or a name of the Hub."""
+    from launcher.config import hub  # Late, because few commands need it.
+
+    text = str(path)
+    return text if is_own_model(text) and not hub.is_name(text) else f"./{text}"
 
 
 def add_runs(parser: argparse.ArgumentParser) -> None:
@@ -96,7 +126,7 @@ def _recipe_and_wants(options: argparse.Namespace) -> tuple[Path, list[str]] | N
     if found is None:
         return None
     path, recipe = found
-    return path, [*trust.needs(recipe.set), *trust.needs(recipe.sweep)]
+    return path, [*trust.needs(recipe.choose), *trust.needs(recipe.set), *trust.needs(recipe.sweep)]
 
 
 def _recipe(options: argparse.Namespace) -> tuple[Path, Recipe] | None:
@@ -153,7 +183,8 @@ def _require_nothing_of_one_run(options: argparse.Namespace, several: str) -> No
         found = getattr(options, "lock" if flag == "--from" else flag.strip("-").replace("-", "_"), None)
         if found:
             path = None if found is True else str(found)
-            errors.append(ConfigError(flag, path, rule, [way.format(path) for way in ways]))
+            words = _as_model(found) if flag == "--hf" else path
+            errors.append(ConfigError(flag, path, rule, [way.format(words) for way in ways]))
     if options.script_args:
         way = f"script_args=[{','.join(options.script_args)}]"
         errors.append(ConfigError("script_args", list(options.script_args), rule, [way]))

@@ -9,20 +9,20 @@ has become shorter, the worker has cut the lines after its checkpoint.
 from __future__ import annotations
 
 import contextlib
-import json
 import signal
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from launcher import files
+from launcher.commands._script_output import Printed
 from launcher.commands.cancel import stop
 from launcher.errors import INTERRUPTED, JobFailed
 from launcher.memory.moments import PHASES
-from launcher.rundir import progress, results, state, status
+from launcher.rundir import progress, results, script_copy, state, status
 from launcher.rundir.results import BETWEEN
 from launcher.spec import RunSpec
 from launcher.units import gib
@@ -45,7 +45,7 @@ def follow(directory: Path, spec: RunSpec, *, quiet: bool, summary: bool = True)
         The exit status: 0, 5 the job failed, 130 interrupted.
     """
     interruptions = 0
-    show = _show(spec, quiet)
+    show = _show(spec, quiet) if spec.script is None or quiet else Printed(directory).show
     while True:
         try:
             for lines in _news(directory):
@@ -66,6 +66,9 @@ def follow(directory: Path, spec: RunSpec, *, quiet: bool, summary: bool = True)
         return INTERRUPTED
     _say(f"the job failed: {ending.reason}")
     _say(f"its logs: launch logs {ending.id}; go on after the fix: launch resume {ending.id}")
+    if spec.script is not None:
+        copy = script_copy.place(directory, spec.script)
+        _say(f"a resumed run goes on with its copy of the script: fix {copy}, or start a new run")
     return JobFailed.exit_status
 
 
@@ -89,7 +92,7 @@ def _news(directory: Path) -> Iterator[list[dict[str, Any]]]:
             whole = data[: data.rfind(b"\n") + 1]
             offset += len(whole)
             text = whole.decode()
-        yield [json.loads(line) for line in text.splitlines()]
+        yield list(results.training(text.splitlines()))
         if ended:
             return
         time.sleep(_POLL_S)
@@ -114,7 +117,7 @@ def _show(spec: RunSpec, quiet: bool) -> Any:
         steps = [line for line in lines or () if "loss" in line]
         if steps:
             last = steps[-1]
-            now = f"loss {last['loss']:.4f}  {last['tokens_per_second']:,.0f} tokens/s{_left(steps, spec)}"
+            now = f"loss {last['loss']:.4f}  {last.get('tokens_per_second', 0):,.0f} tokens/s{_left(steps, spec)}"
             progress.update(task, completed=last["step"], description="training", now=now)
 
     return show
@@ -130,17 +133,22 @@ def table(directory: Path) -> str:
     """The one table at the end: memory predicted against measured, losses, speed, where the run lies."""
     check = files.read_json(directory / "plan.json") or {}
     memory = files.read_json(directory / "memory.json") or {}
+    measured, steps = results.measured(directory), results.steps(directory)
+    if not measured:  # A script of the user's own, of whose memory nothing is known.
+        return "\n".join(["", *_ending(steps), f"run directory {directory}"])
     lines = ["", f"{'memory, worst rank':24} {'predicted':>12} {'measured':>12} {'error':>8}"]
-    measured = results.measured(directory)
     predicted = {**(check.get("phases") or {}), BETWEEN: check.get("static_bytes")}
     for phase in (*PHASES, BETWEEN):
         size, seen = predicted.get(phase), measured.get(phase)
         if size and seen:
             lines.append(f"{phase.replace('_', ' '):24} {gib(size):>12} {gib(seen):>12} {size / seen - 1:>+8.1%}")
     lines += textwrap.wrap(f"measured: {memory.get('method', 'nothing')}", 80)
-    steps = results.steps(directory)
+    return "\n".join([*lines, *_ending(steps), f"run directory {directory}"])
+
+
+def _ending(steps: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """The losses and the speed, as far as the metrics hold them."""
     if steps:
-        lines.append(f"loss {steps[0]['loss']:.4f} -> {steps[-1]['loss']:.4f} in {steps[-1]['step']} steps")
-        lines.append(f"{results.speed(steps):,.0f} tokens/s (mean of the second half)")
-    lines.append(f"run directory {directory}")
-    return "\n".join(lines)
+        yield f"loss {steps[0]['loss']:.4f} -> {steps[-1]['loss']:.4f} in {steps[-1]['step']} steps"
+    if (speed := results.speed(steps)) is not None:
+        yield f"{speed:,.0f} tokens/s (mean of the second half)"

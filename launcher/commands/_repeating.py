@@ -33,7 +33,7 @@ from launcher.errors import ConfigError, ConfigErrors, JobFailed
 from launcher.preflight import assess
 from launcher.preflight.plan import plan
 from launcher.preflight.this_machine import obstacles
-from launcher.rundir import lock, losses, results, state, status
+from launcher.rundir import lock, losses, results, script_copy, state, status
 from launcher.rundir.lock import Lock
 from launcher.rundir.record import record
 from launcher.rundir.status import Ambiguous
@@ -87,7 +87,8 @@ def _respecified(found: Lock, texts: Sequence[str]) -> RunSpec:
 def _otherwise(found: Lock, spec: RunSpec) -> list[str]:
     """Differences of the run, this machine and this folder from the lock, a line each."""
     differences = lock.spec_differences(found.spec, spec)
-    differences += lock.differences(lock.ingredients(found.content), lock.ingredients(lock.here(spec.data)))
+    here = {**lock.here(spec.data), "script": script_copy.ingredient(spec.script)}
+    differences += lock.differences(lock.ingredients(found.content), lock.ingredients(here))
     lines = [f"{key} was {_short(then)}, here {_short(now)}" for key, then, now in differences]
     return lines if len(lines) <= _SHOWN else [*lines[:_SHOWN], f"and {len(lines) - _SHOWN} more"]
 
@@ -173,7 +174,7 @@ def _ended(directory: Path, last: int) -> state.RunState:
 
 
 def _difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
-    same = all(_equal(ours[key], theirs[key]) for key in ("step", "loss", "grad_norm"))
+    same = all(_equal(ours.get(key), theirs[key]) for key in ("step", "loss", "grad_norm"))
     return {"step": ours["step"], "loss": ours["loss"], "locked_loss": theirs["loss"], "identical": same}
 
 

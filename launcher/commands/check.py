@@ -14,6 +14,7 @@ from pathlib import Path
 from launcher.commands import _points
 from launcher.commands._common import (
     add_engine,
+    add_hf,
     add_native,
     add_overrides,
     asked,
@@ -23,6 +24,7 @@ from launcher.commands._common import (
     memory_engine,
     print_json,
     require_one_run,
+    take_hf,
     width,
 )
 from launcher.errors import ConfigError, ConfigErrors
@@ -47,7 +49,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE.jsonl",
         help='judge many runs: a line each of {"id", "overrides"}; their ways out are single changes',
     )
-    parser.add_argument("--hf", type=Path, metavar="FILE", help="take the model from a Hugging Face config.json")
+    add_hf(parser)
     parser.add_argument("--deepspeed", type=Path, metavar="FILE", help="take the settings of a ds_config.json")
     parser.add_argument(
         "--megatron-args", type=Path, metavar="FILE", help="take the settings of a Megatron-LM argument list"
@@ -68,6 +70,7 @@ def run(options: argparse.Namespace) -> int:
         from launcher.commands import _sweeping
 
         return _sweeping.check(options)
+    take_hf(options)
     texts, unknown, accumulation = _imported(options)
     options.overrides = [*texts, *options.overrides]
     found = asked(options)
@@ -107,7 +110,7 @@ def _imported(options: argparse.Namespace) -> tuple[list[str], list[ConfigError]
     texts: list[str] = []
     unknown: list[ConfigError] = []
     accumulation = None
-    for kind, path in (("hf", options.hf), ("deepspeed", options.deepspeed), ("megatron", options.megatron_args)):
+    for kind, path in (("deepspeed", options.deepspeed), ("megatron", options.megatron_args)):
         if path is not None:
             imported = read(kind, path)
             texts += imported.overrides

@@ -1,6 +1,6 @@
 """Turn an existing configuration into overrides, and into a recipe with --json or --recipe OUT.yaml.
 
-  launch import hf config.json
+  launch import hf config.json     (or a folder: its weights, too)
   launch import deepspeed ds_config.json
   launch import megatron train.sh
 
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("kind", choices=registry.names("importers"), help="what the file is")
-    parser.add_argument("file", type=Path, metavar="FILE", help="megatron: a shell script, YAML or JSON")
+    words = "megatron: a shell script, YAML or JSON; hf: a config.json, or its folder with the weights"
+    parser.add_argument("file", type=Path, metavar="FILE", help=words)
     parser.add_argument("--recipe", type=Path, metavar="OUT.yaml", help="also write a recipe")
     add_json(parser)
 
@@ -56,11 +57,26 @@ def read(kind: str, path: Path) -> Imported:
     Raises:
         ConfigErrors: The file cannot be read or is not what it should be.
     """
+    if kind == "hf" and path.is_dir():
+        return _model_of(path)
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigErrors([ConfigError(str(path), None, f"the file cannot be read: {unreadable(error)}")]) from None
     imported: Imported = registry.load("importers", kind).read(text, str(path))
+    return imported
+
+
+def _model_of(folder: Path) -> Imported:
+    """The model of a folder, with its weights where it has some."""
+    from launcher.config import own_models
+
+    weights = str(folder) if own_models.has_weights(folder) else None
+    file = folder / own_models.CONFIG
+    try:
+        imported: Imported = registry.load("importers", "hf").read(file.read_text(), str(file), weights=weights)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigErrors([ConfigError(str(file), None, f"the file cannot be read: {unreadable(error)}")]) from None
     return imported
 
 

@@ -13,7 +13,8 @@ from launcher.commands._common import add_json, add_runs, add_trust, print_json,
 from launcher.commands._finding import find, settle, sweep_of
 from launcher.config import trust
 from launcher.errors import ConfigError, ConfigErrors
-from launcher.rundir import attempts, status
+from launcher.rundir import attempts, script_copy, status
+from launcher.spec import RunSpec
 from launcher.spec.parse import parse
 from launcher.submission.submit import resubmit
 
@@ -75,6 +76,7 @@ def _resume(directory: Path, *, quiet: bool) -> int:
         say(f"launch: {directory.name} is finished; nothing to resume")
         return 0
     spec = parse(json.loads((directory / "spec.json").read_text()))
+    _say_if_edited(directory, spec)
     if spec.cluster.kind == "slurm":
         _warn_of_margin(directory, spec.cluster.save_margin_s)
     job_id = resubmit(directory, spec)
@@ -85,6 +87,15 @@ def _resume(directory: Path, *, quiet: bool) -> int:
     from launcher.commands._following import follow
 
     return follow(directory, spec, quiet=quiet)
+
+
+def _say_if_edited(directory: Path, spec: RunSpec) -> None:
+    """Say that the run goes on with the copy of its script where the script is another one by now."""
+    folder = Path((files.read_json(directory / "job.json") or {}).get("working_directory", "."))
+    if spec.script is not None and script_copy.is_edited(directory, spec, folder):
+        copy = script_copy.place(directory, spec.script)
+        say(f"launch: {spec.script} is not the run's own copy any more; the run goes on with that, {copy}")
+        say("launch: a new run takes the script as it is now")
 
 
 def _warn_of_margin(directory: Path, margin_s: int) -> None:

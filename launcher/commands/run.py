@@ -16,6 +16,7 @@ from pathlib import Path
 from launcher import machine
 from launcher.commands._common import (
     add_engine,
+    add_hf,
     add_native,
     add_overrides,
     add_trust,
@@ -28,6 +29,7 @@ from launcher.commands._common import (
     require_one_run,
     require_trust,
     say,
+    take_hf,
     width,
 )
 from launcher.errors import ConfigError, ConfigErrors, DoesNotFit, JobFailed
@@ -35,7 +37,7 @@ from launcher.job import torchrun
 from launcher.job.job import Job
 from launcher.preflight.assess import Assessment
 from launcher.preflight.plan import Plan, plan
-from launcher.preflight.report import as_json, as_text, heading
+from launcher.preflight.report import as_json, as_text, findings_as_text, heading
 from launcher.preflight.this_machine import obstacles
 from launcher.rundir import failure, state, status
 from launcher.rundir.record import directory_of, record
@@ -46,6 +48,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_overrides(parser)
     add_native(parser)
     add_engine(parser)
+    add_hf(parser)
     parser.add_argument("--force", action="store_true", help="start what does not fit; the record says so")
     parser.add_argument("-m", "--multirun", action="store_true", help="a sweep: model=1b,7b, range(..), glob(..)")
     parser.add_argument(
@@ -63,6 +66,10 @@ def run(options: argparse.Namespace) -> int:
         from launcher.commands import _sweeping
 
         return _sweeping.start(options)
+    if options.lock is not None and options.hf is not None:
+        rule = "--from repeats the run of a lock, and that has a model"
+        raise ConfigErrors([ConfigError("--hf", str(options.hf), rule, [f"model.weights={options.hf}"])])
+    take_hf(options)
     if options.lock is None:
         require_trust(options)
         found = asked(options)
@@ -106,8 +113,8 @@ def _refuse(assessment: Assessment, options: argparse.Namespace) -> None:
         if options.json:
             print_json({"schema": 1, "run": None, "check": as_json(assessment)})
         raise DoesNotFit("not started, because it does not fit; --force starts it all the same")
-    for warning in assessment.warnings:
-        say(f"warning: {warning.path}={warning.found}: {warning.rule}")
+    if assessment.warnings:
+        say("\n".join(findings_as_text("warning", assessment.warnings, width())))
     if assessment.verdict.name != "fits":
         say(f"launch: {heading(assessment)[1]}")
     if assessment.verdict.name == "tight" and assessment.fixes:

@@ -6,6 +6,7 @@ Hydra's own advice for an unknown key, ``+precison=fp8``, would hide the misspel
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import get_args
@@ -57,6 +58,8 @@ class Override:
 
     def plain(self) -> tuple[bool, Plain]:
         """``(True, value)`` where the value reads the same without Hydra's grammar, else ``(False, None)``."""
+        if self.group and is_own_model(self.value) and not self.sweeps:
+            return True, self.value
         if _QUOTED.match(self.value):
             return True, self.value[1:-1]
         if not _LIST.match(self.value):
@@ -86,13 +89,36 @@ def read(texts: Iterable[str], catalog: Catalog) -> tuple[list[Override], list[C
     """
     overrides: list[Override] = []
     errors: list[ConfigError] = []
+    texts = list(texts)
     for text in texts:
         found = _read_one(text, catalog)
         if isinstance(found, Override):
             overrides.append(found)
         else:
             errors.append(found)
+    strays = [text for text in texts if is_stray(text)]
+    if strays and any(override.key == "script" for override in overrides):
+        errors = [_or_of_the_script(error, strays) if _word_of(error) in strays else error for error in errors]
     return overrides, errors
+
+
+def is_stray(text: str) -> bool:
+    """True if a word is no override by its look: no ``=``, or a key that nothing of the launcher's is near to."""
+    key, equals, _ = text.partition("=")
+    bare = key.lstrip("+")
+    return not equals or ("." not in bare and bare not in known_keys() and not _is_group(bare) and not _is_open(bare))
+
+
+def _word_of(error: ConfigError) -> str:
+    """The word that an error of :func:`_read_one` is about."""
+    return error.path if error.found is None else f"{error.path}={error.found}"
+
+
+def _or_of_the_script(error: ConfigError, strays: list[str]) -> ConfigError:
+    """The same error of a word that may be meant for the script, with the way to hand it on."""
+    rule = f"{error.rule}; the script's own arguments come after --"
+    ways = [way for way in error.way_out if way != "launch --help"]
+    return ConfigError(error.path, error.found, rule, [f"-- {shlex.join(strays)}", *ways])
 
 
 def _read_one(text: str, catalog: Catalog) -> Override | ConfigError:
@@ -129,8 +155,15 @@ def _unknown_key(key: str, value: str, catalog: Catalog) -> ConfigError:
     return ConfigError(key, value, rule, synonyms.ways(key, value) or switched_on or spelt)
 
 
+def is_own_model(value: str) -> bool:
+    """True if a choice of ``model`` is no option: a path or a name of the Hub, with a slash in it or short for one."""
+    return "/" in value or value.startswith("~") or value in (".", "..")
+
+
 def _choice(text: str, group: str, value: str, catalog: Catalog) -> Override | ConfigError:
     value = value.strip("'\"")
+    if group == "model" and is_own_model(value):
+        return Override(text, group, value, group=True)
     override = Override(text, group, value, group=True)
     options = catalog.groups[group]
     if value in options or override.sweeps:
@@ -138,6 +171,8 @@ def _choice(text: str, group: str, value: str, catalog: Catalog) -> Override | C
     if group == "recipe" and ("/" in value or value.endswith((".yaml", ".yml"))):
         return _recipe_elsewhere(override, catalog)
     near = _near_options(value, options)
+    if group == "model" and (catalog.folder / value).is_dir():
+        near = [f"./{value}", *near]
     keys = [key for key in known_keys() if key.startswith(f"{group}.")]
     rule = f"{group} has no option of this name; it has {', '.join(options)}"
     if f"{group}.name" in keys and group == "run":
@@ -191,6 +226,10 @@ def _same_tail(key: str) -> list[str]:
     """Known keys whose last part is the key's."""
     tail = synonyms.plain(key.rpartition(".")[2])
     return sorted(name for name in known_keys() if name.rpartition(".")[2] == tail)[:_WAYS]
+
+
+def _is_group(name: str) -> bool:
+    return any(key.startswith(f"{name}.") for key in known_keys()) or name == "recipe"
 
 
 def takes_text(key: str) -> bool:

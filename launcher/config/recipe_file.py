@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from launcher.config import own_models
 from launcher.config.axes import read_axes
 from launcher.config.catalog import Catalog
 from launcher.config.compose import Interval, value_of
@@ -20,11 +21,13 @@ def content_of(texts: Sequence[str], catalog: Catalog, *, summary: str) -> dict[
         ConfigErrors: A word cannot be read.
     """
     axes = read_axes(texts, catalog)
-    overrides, _ = read(axes.fixed, catalog)
+    words, _ = read(axes.fixed, catalog)
+    overrides = expand(words, catalog)
+    own = own_models.chosen(overrides, catalog, fetching=own_models.may_fetch(words, catalog))
     content: dict[str, Any] = {"schema": SCHEMA, "summary": summary, "source": "", "choose": {}, "set": {}, "sweep": {}}
-    for override in expand(overrides, catalog):
-        if override.key in ("run.name", "run.directory"):
-            continue  # The name of one run is not part of what others repeat.
+    for override in overrides if own is None else own.expand(overrides):
+        if override.key in ("run.name", "run.directory") or override.value == own_models.BASE:
+            continue  # The name of one run is not part of what others repeat, and sizes say all of a model.
         content["choose" if override.group else "set"][override.key] = value_of(override)
     for axis in axes.swept:
         if isinstance(axis.values, Interval):

@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from launcher import machine
 from launcher.config import backend_choice, hardware, recipes
 from launcher.config.catalog import Catalog
 from launcher.config.compose import Config, compose
-from launcher.config.overrides import Override, read
+from launcher.config.overrides import Override, is_own_model, read
 from launcher.config.synonyms import ACCUMULATION, plain
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.spec import RunSpec
+from launcher.spec.model import SCRIPTS_OWN
 from launcher.spec.parse import parse
+
+if TYPE_CHECKING:
+    from launcher.config.own_models import OwnModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +66,9 @@ def request(
     catalog = catalog or Catalog(folder=Path.cwd())
     overrides, errors = read(texts, catalog)
     try:
-        overrides = backend_choice.with_defaults(recipes.expand(overrides, catalog), catalog)
+        given = recipes.expand(overrides, catalog)
+        own = _own_model(given, overrides, catalog)
+        overrides = backend_choice.with_defaults(own.expand(given) if own is not None else given, catalog)
     except ConfigErrors as error:
         return Request(overrides=tuple(texts), spec=None, errors=(*errors, *error.errors))
     facts = facts or machine.facts()
@@ -73,6 +80,8 @@ def request(
             spec, _ = _specify(rest, script_args, catalog, facts)
     errors = [_accumulated(error, spec) for error in errors]
     warnings = tuple(_guessed(spec, overrides, facts)) if spec is not None else ()
+    if own is not None and spec is not None:
+        warnings += tuple(own.remarks(spec, {override.key for override in given}))
     named = backend_choice.chosen(overrides)
     return Request(overrides=tuple(texts), spec=spec, errors=(*errors, *found), warnings=warnings, backend=named)
 
@@ -84,6 +93,15 @@ def _accumulated(error: ConfigError, spec: RunSpec | None) -> ConfigError:
         return error
     batch = int(count) * spec.train.micro_batch_size * spec.data_degree
     return ConfigError(error.path, error.found, error.rule, [f"train.global_batch_size={batch}"])
+
+
+def _own_model(overrides: Sequence[Override], typed: Sequence[Override], catalog: Catalog) -> OwnModel | None:
+    """The model where none of the options is chosen: that of a folder, or of the Hub."""
+    if not any(override.group and override.key == "model" and is_own_model(override.value) for override in overrides):
+        return None
+    from launcher.config import own_models  # Late, because few runs need it.
+
+    return own_models.chosen(overrides, catalog, fetching=own_models.may_fetch(typed, catalog))
 
 
 def _guessed(spec: RunSpec, overrides: Sequence[Override], facts: machine.Machine) -> Iterator[ConfigError]:
@@ -103,6 +121,9 @@ def _specify(
         config: Config = hardware.resolve(compose(overrides, catalog), facts, {override.key for override in overrides})
         if script_args:
             config["script_args"] = list(script_args)
+        if config["script"] and not any(override.key.partition(".")[0] == "model" for override in overrides):
+            name = Path(str(config["script"])).stem
+            config["model"] = {**config["model"], "name": name, "source": SCRIPTS_OWN}
         return parse(config), ()
     except ConfigErrors as error:
         return None, error.errors

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from launcher.config.foreign import shown
 from launcher.errors import ConfigError
-from launcher.importers import shown
 from launcher.importers._megatron_text import Arguments
 
 _GPT2_VOCABULARY = 50257

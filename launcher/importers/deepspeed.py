@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from launcher.config.foreign import json_mapping, shown, word_in
 from launcher.errors import ConfigError, ConfigErrors
-from launcher.importers import Imported, imported, json_mapping, shown, word_in
+from launcher.importers import Imported, imported
 
 _ZERO = "zero_optimization"
 

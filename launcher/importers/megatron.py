@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from launcher.config.foreign import name_from, shown
 from launcher.errors import ConfigErrors
-from launcher.importers import Imported, imported, name_from, shown
+from launcher.importers import Imported, imported
 from launcher.importers._megatron_settings import Reader, checkpointing, model, parallel, precision
 from launcher.importers._megatron_tables import USUAL, is_carried, is_dropped
 from launcher.importers._megatron_text import parse

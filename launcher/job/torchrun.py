@@ -27,7 +27,7 @@ def command(spec: RunSpec, python: str, program: Sequence[str], arguments: Seque
     Args:
         spec: The run.
         python: The interpreter of the job.
-        program: ``("-m", "launcher.worker.fsdp")`` or ``("path/to/train.py",)``.
+        program: ``("-m", "launcher.worker.fsdp")`` or ``("{run}/run_script.py",)``.
         arguments: The program's own arguments.
     """
     module = ("-m",) if program[0] == "-m" else ()

@@ -6,10 +6,11 @@ The dry run is the run minus its last call.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from launcher import backends
 from launcher.errors import ConfigErrors
-from launcher.job import torchrun
+from launcher.job import run_script, torchrun
 from launcher.job.job import RUN, Job
 from launcher.preflight.assess import Assessment
 from launcher.spec import RunSpec
@@ -44,8 +45,10 @@ def translate(spec: RunSpec, *, python: str) -> Job:
     """The job of a valid specification, with the environment that every backend shares."""
     job = backends.of(spec).translate(spec, python)
     if spec.script is not None:
-        argv = torchrun.command(spec, python, (spec.script,), spec.script_args)
-        job = replace(job, argv=argv, worker_argv=spec.script_args)
+        starter = Path(run_script.__file__)
+        argv = torchrun.command(spec, python, (f"{RUN}/{starter.name}",), spec.script_args)
+        files = {**job.files, starter.name: starter.read_text()}
+        job = replace(job, argv=argv, worker_argv=spec.script_args, files=files)
     # Later ones win: the backend knows more than we do here, and the user more than either.
     environment = {**_common_environment(spec), **job.environment, **spec.cluster.environment}
     return replace(job, environment=environment, pass_environment=spec.cluster.pass_environment)

@@ -54,6 +54,7 @@ def as_json(assessment: Assessment) -> dict[str, Any]:
     spec, estimate = assessment.spec, assessment.estimate
     if estimate is None:
         return invalid_as_json(assessment.errors, assessment.warnings)
+    figures = dict.fromkeys(estimate.as_dict()) if spec.judges_no_model else estimate.as_dict()
     return {
         "schema": 1,
         "verdict": assessment.verdict.name,
@@ -62,7 +63,7 @@ def as_json(assessment: Assessment) -> dict[str, Any]:
         "errors": [],
         "gpu": {"name": spec.hardware.name, "memory_bytes": spec.rank_memory_bytes},
         "world": world_as_json(spec),
-        **estimate.as_dict(),
+        **figures,
         "fixes": [fix.as_dict() for fix in assessment.fixes],
     }
 
@@ -85,13 +86,15 @@ def heading(assessment: Assessment) -> tuple[str, str]:
 
 def as_text(assessment: Assessment, width: int = 80) -> str:
     """The answer for a terminal of ``width`` columns: the verdict, the reason, the evidence, and what to do."""
-    estimate = assessment.estimate
+    spec, estimate = assessment.spec, assessment.estimate
     if estimate is None:
         lines = _wrapped(_invalid(assessment), width)
         lines += ["", *findings_as_text("error", assessment.errors, width)]
+    elif spec.judges_no_model:
+        lines = _wrapped(_headline(spec), width)
     else:
-        lines = _wrapped(answer(assessment.spec, assessment.verdict, estimate), width)
-        lines += _wrapped(reason(assessment.spec, assessment.verdict, estimate), width)
+        lines = _wrapped(answer(spec, assessment.verdict, estimate), width)
+        lines += _wrapped(reason(spec, assessment.verdict, estimate), width)
         lines += ["", *_evidence(assessment, estimate, width)]
     if assessment.warnings:
         lines += ["", *findings_as_text("warning", assessment.warnings, width)]
@@ -144,6 +147,8 @@ def _headline(spec: RunSpec) -> str:
     parallel, cluster, hardware = spec.parallel, spec.cluster, spec.hardware
     world = f"{spec.gpus} x {hardware.title}" if hardware.device == "cuda" else f"{ranks(spec)} on {hardware.title}"
     nodes = f" on {cluster.nodes} nodes" if cluster.nodes > 1 else ""
+    if spec.judges_no_model:
+        return f"{spec.script}; {world}{nodes}"
     engine = spec.backend.name if parallel.name == spec.backend.name else f"{parallel.name} ({spec.backend.name})"
     return f"{spec.model.name}, {engine}, {spec.precision.name}; {world}{nodes}"
 

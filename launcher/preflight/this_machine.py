@@ -112,10 +112,19 @@ def _folders(spec: RunSpec) -> Iterator[ConfigError]:
     for path, value in (("model.weights", spec.model.weights), ("save.load", spec.save.load)):
         if value is not None and not Path(value).is_dir():
             yield ConfigError(path, value, "there is no such folder", [f"{path}=null"])
+    if spec.model.weights is not None and Path(spec.model.weights).is_dir():
+        yield from _weights(Path(spec.model.weights))
     tokenizer = spec.data.tokenizer
     if tokenizer != "bytes" and spec.data.source != "synthetic" and not Path(tokenizer).is_dir():
         rule = "must be bytes or the folder of a Hugging Face tokenizer"
         yield ConfigError("data.tokenizer", tokenizer, rule, ["data.tokenizer=bytes"])
+
+
+def _weights(folder: Path) -> Iterator[ConfigError]:
+    from launcher.config import own_models  # Late, because few runs need it.
+
+    if not own_models.has_weights(folder):
+        yield own_models.weights_missing(folder)
 
 
 def not_seen_here(spec: RunSpec) -> Iterator[ConfigError]:

@@ -89,6 +89,8 @@ def judge(spec: RunSpec, needs: Needs, *, safely: bool = False) -> Verdict:
         needs: Its needs.
         safely: True to count what lacks until the whole band is below the capacity.
     """
+    if spec.judges_no_model:
+        return Verdict(name="fits", capacity_bytes=spec.rank_memory_bytes)  # What is not known refuses nothing.
     outside, capacity = needs.outside_bytes, spec.rank_memory_bytes
     used = needs.peak.needed_bytes + outside
     margin = needs.peak.high_bytes - needs.peak.needed_bytes if safely else 0

@@ -108,7 +108,10 @@ def _vocabulary(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
-    """A token file whose element type cannot hold the vocabulary's ids."""
+    """A script's model that nobody named; a token file whose element type cannot hold the vocabulary's ids."""
+    if spec.judges_no_model:
+        rule = "the script builds its own model, of which nothing is known here: its memory is not judged"
+        yield ConfigError("model", None, rule, ["model=llama3_8b", "model=./folder"])
     size = spec.model.vocab_size
     if spec.data.source == "tokens" and spec.data.token_dtype == "uint16" and size > 2**16:
         rule = f"a uint16 file holds ids below {2**16}, the vocabulary has {size}: was it written as uint32?"

@@ -23,7 +23,7 @@ from launcher.config.catalog import shipped
 from launcher.config.overrides import Override
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.preflight.plan import Plan
-from launcher.rundir import provenance
+from launcher.rundir import provenance, script_copy
 from launcher.rundir.losses import LOSSES, NAME, as_line
 from launcher.spec import DataSpec, RunSpec
 from launcher.spec.parse import parse, to_dict
@@ -64,7 +64,7 @@ def build(
     spec, estimate = plan.spec, plan.assessment.estimate
     requirements = [f"{name}=={version}" for name, version in provenance.installed().items()]
     prediction: dict[str, Any] = {"verdict": plan.assessment.verdict.name}
-    if estimate is not None:
+    if estimate is not None and not spec.judges_no_model:
         prediction |= {"static_bytes": estimate.static_bytes, "peak_allocated_bytes": estimate.peak.allocated_bytes}
     return {
         "schema": SCHEMA,
@@ -72,6 +72,7 @@ def build(
         "spec_hash": spec.hash,
         "seed": spec.train.seed,
         **(here(spec.data) if made_of is None else made_of),
+        "script": script_copy.ingredient(spec.script),
         "requirements": requirements,
         "prediction": prediction,
         "job": dict(job),
@@ -205,7 +206,7 @@ def respecified(lock: Lock, overrides: Sequence[Override]) -> RunSpec:
 def ingredients(content: Mapping[str, Any]) -> dict[str, Any]:
     """Ingredients of a run apart from its specification, flat: ``versions.torch``, ``data.sha256``, ..."""
     flat: dict[str, Any] = {}
-    for section in ("versions", "hardware", "environment", "data"):
+    for section in ("versions", "hardware", "environment", "data", "script"):
         flat |= dict(_flat(content.get(section), section))
     return {key: value for key, value in flat.items() if not key.startswith(("data.list", "hardware.host_memory"))}
 

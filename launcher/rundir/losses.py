@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from launcher.files import write_text_atomically
+from launcher.rundir import results
 
 NAME = "run.lock.yaml"
 """The lock's file in a run directory."""
@@ -27,7 +29,7 @@ def add_losses(run: Path) -> None:
         text, lines = path.read_text(), (run / "metrics.jsonl").read_text().splitlines()
     except OSError:
         return
-    rows = [_row(line) for line in lines[: FIRST_LOSSES + 1] if '"loss"' in line][:FIRST_LOSSES]
+    rows = [_row(row) for row in itertools.islice(results.training(lines), FIRST_LOSSES)]
     head, mark, _ = text.rpartition(f"{LOSSES} []\n")
     if mark and rows:
         write_text_atomically(path, f"{head}{LOSSES}\n" + "".join(map(as_line, rows)))
@@ -38,6 +40,6 @@ def as_line(row: Mapping[str, Any]) -> str:
     return f"- {json.dumps(dict(row)).replace('NaN', '.nan').replace('Infinity', '.inf')}\n"
 
 
-def _row(line: str) -> dict[str, Any]:
-    content = json.loads(line)
-    return {key: content.get(key) for key in ("step", "loss", "grad_norm")}
+def _row(content: Mapping[str, Any]) -> dict[str, Any]:
+    norm = content.get("grad_norm")
+    return {"step": content["step"], "loss": content["loss"], "grad_norm": norm if results.is_number(norm) else None}

@@ -21,7 +21,7 @@ from launcher.errors import SubmitError
 from launcher.job.job import Job
 from launcher.preflight.plan import Plan
 from launcher.preflight.report import as_json
-from launcher.rundir import lock, losses, state, status
+from launcher.rundir import lock, losses, script_copy, state, status
 from launcher.spec import RunSpec
 from launcher.spec.parse import to_dict
 
@@ -91,6 +91,7 @@ def _write_all(folder: Path, plan: Plan, job: Job, overrides: tuple[str, ...], f
     _dump(folder / "spec.json", to_dict(plan.spec))
     _dump(folder / "plan.json", {**as_json(plan.assessment), "overrides": list(overrides), "forced": forced})
     _dump(folder / "job.json", job_as_dict(job))
+    script_copy.keep(folder, plan.spec)
     for name, text in job.files.items():
         (folder / name).write_text(text)
 

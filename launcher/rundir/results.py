@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +18,45 @@ def steps(run: Path) -> list[dict[str, Any]]:
     """The whole lines of ``metrics.jsonl`` that belong to a training step; none where there is no such file."""
     lines: list[str] = []
     with contextlib.suppress(OSError):
-        lines = (run / "metrics.jsonl").read_text().splitlines()
-    rows = []
+        lines = (run / "metrics.jsonl").read_text(errors="replace").splitlines()
+    return list(training(lines))
+
+
+def training(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """The lines of metrics that hold a loss; a user's script may leave out all else, and a step is then counted."""
+    count = 0
     for line in lines:
+        row: Any = None
         with contextlib.suppress(ValueError):  # The line that is being written.
-            rows.append(json.loads(line))
-    return [row for row in rows if "loss" in row]
+            row = json.loads(line)
+        if isinstance(row, dict) and is_number(row.get("loss")):
+            count += 1
+            yield {**row, "step": _whole(row.get("step"), count)}
 
 
-def speed(found: Sequence[dict[str, Any]]) -> float:
-    """Tokens a second of all ranks together, the mean of the second half of the steps, which knows no warm-up."""
-    half = found[len(found) // 2 :]
-    return float(sum(row["tokens_per_second"] for row in half) / len(half))
+def _whole(step: object, count: int) -> int:
+    """A step as a whole number, or the count where it is none."""
+    return int(step) if isinstance(step, int | float) and math.isfinite(step) else count
+
+
+def is_number(value: object) -> bool:
+    """True for a number; a script may write anything."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def speed(found: Sequence[dict[str, Any]]) -> float | None:
+    """Tokens a second of all ranks together, the mean of the second half of the steps, which knows no warm-up.
+
+    None where the lines say nothing of it.
+    """
+    known = [row["tokens_per_second"] for row in found if is_number(row.get("tokens_per_second"))]
+    half = known[len(known) // 2 :]
+    return float(sum(half) / len(half)) if half else None
 
 
 def loss(found: Sequence[dict[str, Any]]) -> float:
     """The loss that a sampler minimises: the last on held-out samples, else the mean over the last tenth of steps."""
-    held_out = [row["eval_loss"] for row in found if "eval_loss" in row]
+    held_out = [row["eval_loss"] for row in found if is_number(row.get("eval_loss"))]
     if held_out:
         return float(held_out[-1])
     last = found[-max(1, len(found) // 10) :]

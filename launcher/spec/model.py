@@ -7,6 +7,9 @@ from typing import Literal
 
 from launcher.spec.values import Count, Layers, Natural, Positive, Probability
 
+SCRIPTS_OWN = "what the script builds"
+"""The source of a model that nobody named, because a script of the user's own builds one."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:

@@ -16,7 +16,7 @@ from typing import Any
 from launcher.spec.cluster import ClusterSpec
 from launcher.spec.data import DataSpec
 from launcher.spec.hardware import HardwareSpec
-from launcher.spec.model import AdapterSpec, ModelSpec
+from launcher.spec.model import SCRIPTS_OWN, AdapterSpec, ModelSpec
 from launcher.spec.output import RunNames, SaveSpec, SweepSpec, TrackingSpec
 from launcher.spec.parallel import BackendSpec, ParallelSpec, ZeroSpec
 from launcher.spec.training import CheckpointingSpec, OptimizerSpec, PrecisionSpec, TrainSpec
@@ -59,6 +59,11 @@ class RunSpec:
     sweep: SweepSpec
     script: str | None
     script_args: tuple[str, ...]
+
+    @property
+    def judges_no_model(self) -> bool:
+        """True for a script of the user's own beside which no model was named: what it builds is not known."""
+        return self.script is not None and self.model.source == SCRIPTS_OWN
 
     @property
     def gpus(self) -> int:

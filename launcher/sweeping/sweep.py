@@ -104,14 +104,15 @@ class Sweep:
         if errors or assessment.estimate is None:
             return _invalid(name, overrides, errors), None
         left_out = not assessment.verdict.fits and not self.force
+        estimate = None if found.spec.judges_no_model else assessment.estimate
         point = Point(
             id=name,
             overrides=tuple(overrides),
             verdict=assessment.verdict.name,
             reason=_why_not(assessment) if left_out else None,
-            predicted_bytes=assessment.estimate.peak.allocated_bytes,
+            predicted_bytes=None if estimate is None else estimate.peak.allocated_bytes,
             needed_bytes=assessment.verdict.used_bytes,
-            largest_pile=(assessment.estimate.largest_pile.pile, assessment.estimate.largest_pile.bytes),
+            largest_pile=None if estimate is None else (estimate.largest_pile.pile, estimate.largest_pile.bytes),
         )
         return point, assessment
 

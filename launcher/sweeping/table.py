@@ -63,7 +63,7 @@ def row(directory: Path, point: Point, now: state.RunState | None = None) -> Row
         point=point,
         run=now or status.read(run),
         loss=results.loss(steps) if steps else None,
-        tokens_per_second=results.speed(steps) if steps else None,
+        tokens_per_second=results.speed(steps),
         measured_bytes=max(measured.values(), default=None),
     )
 

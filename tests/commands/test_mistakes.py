@@ -69,6 +69,45 @@ def test_a_wrong_file_or_option_is_named_with_what_is_wrong(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (
+            "script=train.py --epochs 2 model=tiny",
+            "unrecognized arguments: --epochs 2; the script's own come after --"
+            " try launch run script=train.py model=tiny -- --epochs 2",
+        ),
+        (
+            "script=train.py epochs=2 lr 0.1",
+            "error: epochs=2: there is no such group or key; the script's own arguments come after --"
+            " try -- epochs=2 lr 0.1",
+        ),
+        ("script=train.py train.stps=4", "error: train.stps=4: there is no such group or key try train.steps=4"),
+        ("epochs=2", "error: epochs=2: there is no such group or key"),
+    ],
+)
+def test_words_for_the_script_that_stand_before_the_dashes_are_put_behind_them(
+    words: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, found = answer(words, capsys)
+    assert status == 2
+    assert said in found
+    assert "script=" in words or "--" not in found
+
+
+def test_a_script_beside_which_no_model_is_named_is_not_judged_by_one(capsys: pytest.CaptureFixture[str]) -> None:
+    status, said = answer("check script=train.py", capsys)
+    assert status == 0
+    assert said.startswith("train.py; 2 CPU ranks on this machine's CPU, 24.0 GiB")
+    assert "its memory is not judged try model=llama3_8b or model=./folder" in said
+    assert "tiny" not in said
+    assert "FITS" not in said
+    assert "tiny, fsdp, bf16" in answer("check script=train.py model=tiny", capsys)[1]
+    assert main(["check", "script=train.py", "hardware.memory_bytes=1000", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["verdict"], found["peak"], found["piles"], found["fixes"]) == ("fits", None, None, [])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
         (["model", "=", "tiny"], "error: =: a group or key stands in front of =, and no space"),
         (["model=tiny train.steps=5"], "the quotes away that join them try model=tiny train.steps=5"),
         (["train.steps=5 model=tiny"], "the quotes away that join them try train.steps=5 model=tiny"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -14,11 +15,12 @@ from typing import Any
 
 import pytest
 
-from launcher.rundir import state, status
+from launcher.rundir import lock, state, status
 
 LAUNCH = str(Path(sys.executable).with_name("launch"))
 SCRIPT = """
 import argparse, json, os, signal, sys, time
+import sibling
 parser = argparse.ArgumentParser()
 parser.add_argument("--start", type=int, default=0)
 parser.add_argument("--do", default="end")
@@ -27,6 +29,10 @@ rank, run = int(os.environ["RANK"]), os.environ["LAUNCH_RUN"]
 json.load(open(os.environ["LAUNCH_SPEC"]))
 print("rank", rank, "of", os.environ["WORLD_SIZE"], "starts at", options.start, flush=True)
 open(f"{run}/pid{rank}", "w").write(str(os.getpid()))
+assert __file__ == sibling.__file__.replace("sibling", "train") and sys.argv[0] == "train.py"
+if rank == 0:
+    with open(f"{run}/metrics.jsonl", "a") as metrics:
+        metrics.write('{"step": 1, "loss": 3.0}\\n{"step": 2, "loss": 1.0}\\n')
 if options.do == "fail" and rank == 1:
     raise ValueError("the learning rate is a fish")
 if options.do == "die" and rank == 1:
@@ -44,6 +50,7 @@ if options.do == "wait" and not os.path.exists(f"{run}/checkpoints/step"):
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "sibling.py").touch()
     return tmp_path
 
 
@@ -96,6 +103,14 @@ def test_show_prints_what_run_starts_and_a_script_runs_under_the_same_check_and_
         "job_id": content["run"]["job_id"],
     }
     assert content["check"]["verdict"] == "fits"
+    assert shown["files"] == {"run_script.py": (directory / "run_script.py").read_text()}
+    assert (directory / "script" / "train.py").read_text() == SCRIPT
+    found = lock.read(directory)
+    assert found.content["script"] == {"path": "train.py", "sha256": hashlib.sha256(SCRIPT.encode()).hexdigest()}
+    assert found.losses == (
+        {"step": 1, "loss": 3.0, "grad_norm": None},
+        {"step": 2, "loss": 1.0, "grad_norm": None},
+    )
     expected = {"spec.json", "plan.json", "job.json", "run.lock.yaml", "logs", "checkpoints", "state.json"}
     assert expected <= {path.name for path in directory.iterdir()}
     outputs = [path.read_text() for path in directory.glob("logs/ranks/*/attempt_0/*/stdout.log")]
@@ -111,6 +126,8 @@ def test_a_failing_job_ends_with_its_own_last_error(folder: Path) -> None:
     assert "the job failed: ValueError: the learning rate is a fish" in done.stderr
     assert "Traceback" not in done.stderr
     assert "launch resume c" in done.stderr
+    assert f"fix {folder}/runs/c/script/train.py, or start a new run" in done.stderr
+    assert done.stdout == "rank 0 of 2 starts at 5\n", "what rank 0 prints is shown"
     said = launch(folder, "logs", "c").stdout
     assert re.search(r"^c is failed: .*\n==> .*/1/stderr.log <==\nTraceback(.*\n)+ValueError: the learning rate", said)
     assert "rank 0 of 2 starts at 5" in said
@@ -139,7 +156,12 @@ def test_ctrl_c_stops_the_job_and_its_children_and_the_run_goes_on_later(folder:
     assert status.read(run).state == "cancelled"
     assert (run / "checkpoints" / "step").exists(), "the ranks were given the time to save"
     assert_ranks_gone(run)
-    assert launch(folder, "resume", "e").returncode == 0
+    (folder / "train.py").write_text("raise SystemExit('edited')")
+    resumed = launch(folder, "resume", "e")
+    assert resumed.returncode == 0, resumed.stderr
+    assert "train.py is not the run's own copy any more; the run goes on with that" in resumed.stderr
+    printed = ["rank 0 of 2 starts at 5", "", "loss 3.0000 -> 1.0000 in 2 steps", f"run directory {run}"]
+    assert resumed.stdout.splitlines() == printed, "no table of memory: nobody measured a script"
     assert status.read(run).state == "finished"
     assert "nothing to resume" in launch(folder, "resume", "e").stderr
 

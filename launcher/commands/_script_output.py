@@ -1,0 +1,39 @@
+"""What a user's script prints while it is followed: rank 0's stdout and stderr, as they come; `launch logs` has all."""
+
+from __future__ import annotations
+
+import codecs
+import sys
+from pathlib import Path
+from typing import Any, TextIO
+
+_RANK_0 = "logs/ranks/*/attempt_*/0"
+
+
+class Printed:
+    """Passes on what rank 0 of a run prints from now on; attempts that are there already, of a resumed run, are old."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._old = set(directory.glob(_RANK_0))
+        self._read: dict[Path, int] = {}
+        self._decoders: dict[Path, codecs.IncrementalDecoder] = {}
+
+    def show(self, _: list[dict[str, Any]] | None) -> None:
+        """Print what is new; its metrics are the script's own to print."""
+        for folder in sorted(set(self._directory.glob(_RANK_0)) - self._old):
+            self._pass_on(folder / "stdout.log", sys.stdout)
+            self._pass_on(folder / "stderr.log", sys.stderr)
+
+    def _pass_on(self, path: Path, to: TextIO) -> None:
+        try:
+            with path.open("rb") as file:
+                file.seek(self._read.get(path, 0))
+                data = file.read()
+        except OSError:
+            return
+        # A character of several bytes may be cut between two looks.
+        decoder = self._decoders.setdefault(path, codecs.getincrementaldecoder("utf-8")(errors="replace"))
+        self._read[path] = self._read.get(path, 0) + len(data)
+        to.write(decoder.decode(data))
+        to.flush()

@@ -1,0 +1,106 @@
+"""Models of the Hugging Face Hub: ``config.json`` from the user's cache, else fetched once by ``huggingface_hub``.
+
+The cache is the one that ``huggingface_hub``, ``transformers`` and ``hf download`` share, read without importing them,
+so that what was ever fetched needs no network and no time. Of weights only the folder's name is known here: the command
+``hf download`` fetches them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import threading
+from importlib.util import find_spec
+from pathlib import Path
+
+from launcher import extras
+from launcher.errors import ConfigError, ConfigErrors
+
+CONFIG = "config.json"
+_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*$")
+_PATIENCE_S = 15.0
+"""Seconds for the whole answer; ``huggingface_hub`` itself would try for half a minute where there is no network."""
+
+_REQUEST_S = 5.0
+_SNAPSHOT = re.compile(r"/models--([^/]+?)--([^/]+)/snapshots/([^/]+)/?$")
+
+
+def is_name(text: str) -> bool:
+    """True for ``organisation/model``."""
+    return _NAME.match(text) is not None
+
+
+def snapshot(name: str) -> Path | None:
+    """The folder of a model in the cache whose ``config.json`` is there; None where it was never fetched."""
+    model = cache() / f"models--{name.replace('/', '--')}"
+    try:
+        revision = (model / "refs" / "main").read_text().strip()
+    except OSError:
+        return None
+    found = model / "snapshots" / revision
+    return found if (found / CONFIG).is_file() else None
+
+
+def cache() -> Path:
+    """The cache of ``huggingface_hub``, by the variables that it reads (``huggingface_hub.constants``)."""
+    home = os.environ.get("XDG_CACHE_HOME", "~/.cache")
+    hub = os.environ.get("HF_HOME", f"{home}/huggingface")
+    return Path(os.environ.get("HF_HUB_CACHE", f"{hub}/hub")).expanduser()
+
+
+def command(folder: Path) -> str | None:
+    """The command that fetches the weights and the tokenizer of a folder of the cache; None for any other folder."""
+    found = _SNAPSHOT.search(folder.as_posix())
+    if found is None:
+        return None
+    owner, model, revision = found.groups()
+    kinds = ("*.safetensors*", "*.json", "tokenizer*")
+    wanted = " ".join(f"--include {shlex.quote(kind)}" for kind in kinds)
+    return f"hf download {owner}/{model} --revision {revision} {wanted}"
+
+
+def fetch(name: str) -> Path:
+    """Fetch a model's ``config.json`` into the cache, and nothing else of it; the folder that then holds it.
+
+    Raises:
+        ConfigErrors: There is no such model or no network, it must be asked for, or ``huggingface_hub`` is missing.
+    """
+    ways = [f"hf download {name} {CONFIG}", "model=./folder"]
+    if find_spec("huggingface_hub") is None:
+        rule = "a model of the Hub is fetched by huggingface_hub, which is not installed for this Python"
+        raise ConfigErrors([ConfigError("model", name, rule, [extras.install(extras.TRAINING), "model=./folder"])])
+    said: list[str] = []
+    # A thread, because a look-up of the host's name cannot be given a time; it does not outlive the command.
+    thread = threading.Thread(target=lambda: said.append(_fetched(name)), daemon=True)
+    thread.start()
+    thread.join(_PATIENCE_S)
+    problem = said[0] if said else f"the Hub did not answer within {_PATIENCE_S:g} s"
+    found = snapshot(name)
+    if problem or found is None:
+        raise ConfigErrors([ConfigError("model", name, problem or "the Hub sent no config.json", ways)])
+    return found
+
+
+def _fetched(name: str) -> str:
+    """Fetch one file; the reason where that fails, else an empty text."""
+    from huggingface_hub import errors, get_hf_file_metadata, hf_hub_download, hf_hub_url
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    endpoint = os.environ.get("HF_ENDPOINT")
+    disable_progress_bars()
+    try:
+        # One request without retries says whether there is such a file: the download would try six times.
+        get_hf_file_metadata(hf_hub_url(name, CONFIG, endpoint=endpoint), timeout=_REQUEST_S, endpoint=endpoint)
+        hf_hub_download(name, CONFIG, endpoint=endpoint, cache_dir=cache(), etag_timeout=_REQUEST_S)
+    except errors.GatedRepoError:
+        return "its owner asks who takes it: ask for access on its page on the Hub, then `hf auth login`"
+    except errors.RepositoryNotFoundError:
+        return "the Hub has no such model, or it is private and `hf auth login` is needed"
+    except errors.EntryNotFoundError:
+        return "the Hub's model has no config.json"
+    except errors.OfflineModeIsEnabled:
+        return "it is not in the cache, and HF_HUB_OFFLINE forbids to fetch it"
+    except Exception as error:
+        return f"the Hub cannot be reached: {' '.join(str(error).split()) or type(error).__name__}"
+    return ""

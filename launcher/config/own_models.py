@@ -1,0 +1,233 @@
+"""``model=./folder``, ``model=org/name``: a model that is no option, by the ``config.json`` that describes it.
+
+It becomes settings of ``model``, weaker than every other word, so that the specification holds all sizes and nothing is
+read again. A folder stands for the model with its weights: where it has some, training starts from them, which is said,
+and ``model.weights=null`` takes fresh ones. A file stands for the sizes alone.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from launcher.config import hub, hugging_face, recipes, trust
+from launcher.config.catalog import Catalog
+from launcher.config.foreign import name_from
+from launcher.config.hugging_face import ModelFile
+from launcher.config.overrides import Override, is_own_model
+from launcher.errors import ConfigError, ConfigErrors, unreadable
+from launcher.spec import RunSpec
+
+CONFIG = hub.CONFIG
+BASE = "_base"
+"""The option whose values hold where a ``config.json`` says nothing."""
+
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+_UNREAD_WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "*.pt", "*.pth", "*.gguf")
+_TOKENIZER = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json")
+_DIGITS = 12
+_LARGEST = 1 << 20
+_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnModel:
+    """A model that a command line names by its folder, file or name on the Hub.
+
+    Attributes:
+        typed: As it was typed.
+        file: Its ``config.json``.
+        folder: The folder of its weights and tokenizer, as ``model.weights`` has it; None where a file was named.
+        content: The file in our words.
+    """
+
+    typed: str
+    file: Path
+    folder: str | None
+    content: ModelFile
+
+    def settings(self) -> dict[str, Any]:
+        """Values of the keys of ``model``."""
+        weights = {} if self.folder is None or not self._has_weights() else {"weights": self.folder}
+        return {**self.content.model, **weights}
+
+    def expand(self, overrides: Sequence[Override]) -> list[Override]:
+        """The same overrides with the model's settings before them, in place of its choice.
+
+        Raises:
+            ConfigErrors: Its weights are in files that are not read, and ``model.weights`` says nothing else.
+        """
+        if "model.weights" not in {override.key for override in overrides}:
+            _require_known_weights(self)
+        settings = [(f"model.{key}", recipes.literal(value)) for key, value in self.settings().items()]
+        return [
+            Override(f"model={BASE}", "model", BASE, group=True),
+            *(Override(f"{key}={value}", key, value, group=False) for key, value in settings),
+            *(override for override in overrides if not (override.group and override.key == "model")),
+        ]
+
+    def remarks(self, spec: RunSpec, given: Collection[str]) -> Iterator[ConfigError]:
+        """What is taken where nothing was said, and what of ``config.json`` has no counterpart here.
+
+        Args:
+            spec: The run.
+            given: The keys that the user or a recipe set.
+        """
+        rule = "it is not understood, and not in the estimate"
+        yield from (ConfigError(str(self.file), item, rule) for item in self.content.not_understood)
+        if hub.is_name(self.typed) and hub.command(self.file.parent) is None:
+            rule = "it is the folder of this name here that is taken, not a model of the Hub"
+            yield ConfigError("model", self.typed, rule, [f"model=./{self.typed}"])
+        if spec.script is not None:
+            return
+        if self.folder is not None and spec.model.weights is not None and "model.weights" not in given:
+            yield _starting_from(self, spec.model.weights)
+        reads_text = spec.data.source not in ("synthetic", "tokens")
+        if reads_text and spec.data.tokenizer == "bytes" and "data.tokenizer" not in given and _has_tokenizer(self):
+            rule = (
+                f"bytes are ids 0 to 255, and this model has a tokenizer of its own for its {spec.model.vocab_size}"
+                " ids: its weights know no others"
+            )
+            yield ConfigError("data.tokenizer", "bytes", rule, [f"data.tokenizer={self.folder}"])
+
+    def _has_weights(self) -> bool:
+        """True if there are weights that can be read, or could be fetched."""
+        return has_weights(self.file.parent) or hub.command(self.file.parent) is not None
+
+
+def has_weights(folder: Path) -> bool:
+    """True if a folder has safetensors by the names that the worker reads."""
+    return any((folder / name).is_file() for name in _WEIGHTS)
+
+
+def weights_missing(folder: Path) -> ConfigError:
+    """The refusal to start from a folder without weights, with the command that fetches those of the Hub."""
+    command = hub.command(folder)
+    rule = "the weights are not fetched yet" if command else f"the folder has neither {' nor '.join(_WEIGHTS)}"
+    return ConfigError("model.weights", str(folder), rule, [*([command] if command else ()), "model.weights=null"])
+
+
+def chosen(overrides: Iterable[Override], catalog: Catalog, *, fetching: bool = True) -> OwnModel | None:
+    """The model that the last choice of ``model`` names; None where that is an option.
+
+    Args:
+        overrides: Checked overrides, weakest first.
+        catalog: Relative paths start from its folder.
+        fetching: True if a model of the Hub may be fetched.
+
+    Raises:
+        ConfigErrors: There is no such folder, no ``config.json`` in it, or none that can be read.
+    """
+    last = next((item for item in reversed([*overrides]) if item.group and item.key == "model"), None)
+    if last is None or not is_own_model(last.value) or last.sweeps:
+        return None
+    return _found(last.value, catalog.folder, fetching=fetching)
+
+
+def may_fetch(overrides: Sequence[Override], catalog: Catalog) -> bool:
+    """True if the user names the model, or a recipe that is the user's own does: a foreign one looks nothing up."""
+    if any(override.group and override.key == "model" for override in overrides):
+        return True
+    named = recipes.named(overrides, catalog)
+    return named is None or trust.is_allowed(named[0], ["fetches"], folder=catalog.folder)
+
+
+def _starting_from(model: OwnModel, weights: str) -> ConfigError:
+    if not has_weights(model.file.parent):
+        rule = "training starts from the Hub's weights, which are not fetched yet: fetch them before the run"
+        ways = [hub.command(Path(weights)) or "", "model.weights=null"]
+        return ConfigError("model", model.typed, rule, ways)
+    rule = "training starts from the weights in it; null draws fresh ones"
+    return ConfigError("model.weights", weights, rule, ["model.weights=null"])
+
+
+def _has_tokenizer(model: OwnModel) -> bool:
+    """True if the folder has a tokenizer, or is the Hub's and so has one."""
+    if model.folder is None:
+        return False
+    there = any((model.file.parent / name).is_file() for name in _TOKENIZER)
+    return there or hub.command(model.file.parent) is not None
+
+
+def _found(typed: str, folder: Path, *, fetching: bool) -> OwnModel:
+    path = folder / Path(typed).expanduser()
+    if hub.is_name(typed) and not path.exists():
+        place = hub.snapshot(typed) or _fetched(typed, fetching=fetching)
+        said = f"config.json of {typed} on the Hub, revision {place.name[:_DIGITS]}"
+        return OwnModel(
+            typed=typed, file=place / CONFIG, folder=str(place), content=_read(place / CONFIG, name_from(typed), said)
+        )
+    if not path.exists():
+        raise ConfigErrors([_no_such_path(typed, path)])
+    whole = path.is_dir()
+    file = path / CONFIG if whole else path
+    if not file.is_file():
+        raise ConfigErrors([_no_config(typed, path)])
+    as_set = str(Path(typed).expanduser()) if typed.startswith("~") else typed.rstrip("/") or "/"
+    name = name_from(str(path.resolve())) if whole else None
+    content = _read(file, name, f"config.json of {as_set}")
+    return OwnModel(typed=typed, file=file, folder=as_set if whole else None, content=content)
+
+
+def _fetched(name: str, *, fetching: bool) -> Path:
+    if not fetching:
+        rule = "the recipe is from elsewhere and names a model of the Hub that is not in your cache: fetch it yourself"
+        raise ConfigErrors([ConfigError("model", name, rule, [f"launch check model={name}"])])
+    return hub.fetch(name)
+
+
+def _read(file: Path, name: str | None, source: str) -> ModelFile:
+    try:
+        stat = file.stat()
+        if stat.st_size > _LARGEST:
+            rule = f"it is no config.json: that of any model is a few kilobytes, and this is {stat.st_size:,} bytes"
+            raise ConfigErrors([ConfigError(str(file), None, rule)])
+        return _read_once(file, name, source, stat.st_size, stat.st_mtime_ns)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigErrors([ConfigError(str(file), None, f"the file cannot be read: {unreadable(error)}")]) from None
+
+
+@lru_cache(maxsize=64)  # The points of a sweep name the same few models.
+def _read_once(file: Path, name: str | None, source: str, *state: int) -> ModelFile:
+    data = file.read_bytes()
+    digest = hashlib.sha256(data).hexdigest()[:_DIGITS]
+    return hugging_face.read(data.decode(), str(file), name=name, source=f"{source}, sha256 {digest}")
+
+
+def _require_known_weights(model: OwnModel) -> None:
+    folder = model.file.parent
+    if model.folder is None or has_weights(folder) or hub.command(folder) is not None:
+        return
+    there = sorted(path.name for pattern in _UNREAD_WEIGHTS for path in folder.glob(pattern))
+    if there:
+        rule = f"its weights are in {there[0]}, and only {' and '.join(_WEIGHTS)} are read: with null it starts afresh"
+        raise ConfigErrors([ConfigError("model", model.typed, rule, ["model.weights=null"])])
+
+
+def _no_such_path(typed: str, path: Path) -> ConfigError:
+    beside = [entry.name for entry in path.parent.iterdir() if entry.is_dir()] if path.parent.is_dir() else []
+    near = difflib.get_close_matches(path.name, beside, n=_SHOWN)
+    ways = [f"model={Path(typed).with_name(name)}" for name in near]
+    rule = "there is no such folder, and a name of the Hub is organisation/model"
+    return ConfigError("model", typed, rule, [_as_path(way, typed) for way in ways] or ["launch show model"])
+
+
+def _as_path(way: str, typed: str) -> str:
+    """``Path`` drops a leading ``./``, without which a word may be an option or a name of the Hub."""
+    return way.replace("model=", "model=./", 1) if typed.startswith("./") else way
+
+
+def _no_config(typed: str, path: Path) -> ConfigError:
+    """A folder that is no model: one of a LoRA adapter, or one below which the model is."""
+    if (path / "adapter_config.json").is_file():
+        rule = "it holds a LoRA adapter and no model: name the folder of the model that it was made for"
+        return ConfigError("model", typed, rule, ["model=./base_model"])
+    below = sorted(file.parent for form in ("*", "snapshots/*") for file in path.glob(f"{form}/{CONFIG}"))
+    ways = [f"model={typed.rstrip('/')}/{found.relative_to(path)}" for found in below[:_SHOWN]]
+    rule = f"the folder has no {CONFIG}, which says what the model is"
+    return ConfigError("model", typed, rule, ways or ["launch show model"])

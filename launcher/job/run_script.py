@@ -1,0 +1,40 @@
+"""Starts a user's script from its copy in the run directory, as if the script itself had been started.
+
+This file is copied into the run directory and run there by whatever Python the job has, so it imports nothing of the
+launcher. What the script sees is what it would see at its own place: the folder of its imports (``sys.path[0]``), its
+``__file__``, its arguments. Only its code is the copy's, so that an edit after the submission does not reach the job.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import types
+
+FOLDER = "script"
+"""The folder of the copy, in the run directory."""
+
+
+def main() -> None:
+    """Run the copy; the original where there is none, because the machine that submitted the job did not see it."""
+    run = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - The job's Python may be an old one.
+    with open(os.path.join(run, "spec.json"), encoding="utf-8") as file:  # noqa: PTH118, PTH123
+        script = json.load(file)["script"]
+    original = os.path.abspath(script)  # noqa: PTH100
+    copy = os.path.join(run, FOLDER, os.path.basename(script))  # noqa: PTH118, PTH119
+    path = copy if os.path.isfile(copy) else original  # noqa: PTH113
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = os.path.dirname(original)  # noqa: PTH120
+    sys.argv[0] = script
+    with open(path, "rb") as source:  # noqa: PTH123
+        code = compile(source.read(), path, "exec")
+    module = types.ModuleType("__main__")
+    module.__file__ = original
+    here, sys.modules["__main__"] = sys.modules["__main__"], module  # A module that nobody holds loses its names.
+    exec(code, module.__dict__)
+    del here
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""The copy of a user's script in its run directory, which the job runs: an edit after the submission does not reach it.
+
+Only the file itself is kept. What it imports from its own folder is read there when the job starts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from pathlib import Path
+from typing import Any
+
+from launcher.job.run_script import FOLDER
+from launcher.spec import RunSpec
+
+
+def place(run: Path, script: str) -> Path:
+    """Where a run keeps the copy of its script."""
+    return run / FOLDER / Path(script).name
+
+
+def keep(run: Path, spec: RunSpec) -> None:
+    """Copy the script into a run directory; one that only the job's nodes see stays where it is.
+
+    Raises:
+        OSError: It cannot be copied.
+    """
+    if spec.script is not None and Path(spec.script).is_file():
+        copy = place(run, spec.script)
+        copy.parent.mkdir()
+        shutil.copyfile(spec.script, copy)
+
+
+def ingredient(script: str | None) -> dict[str, Any] | None:
+    """The script as a lock holds it: its path and hash; None for a run without one."""
+    return None if script is None else {"path": script, "sha256": _digest(Path(script))}
+
+
+def is_edited(run: Path, spec: RunSpec, folder: Path) -> bool:
+    """True if the script was edited, or removed, since the run was recorded.
+
+    Args:
+        run: The run directory.
+        spec: The run.
+        folder: The working folder of the job, from which the script's path starts.
+    """
+    if spec.script is None:
+        return False
+    copy = _digest(place(run, spec.script))
+    return copy is not None and copy != _digest(folder / spec.script)
+
+
+def _digest(path: Path) -> str | None:
+    """The hash of a file; None where there is none."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return None

@@ -1,0 +1,61 @@
+"""What a script of the user's own may write as metrics."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.job import run_script
+from launcher.rundir import losses, results
+
+
+@pytest.mark.parametrize(
+    ("line", "row"),
+    [
+        ({"step": 3, "loss": 2.5}, {"step": 3, "loss": 2.5}),
+        ({"step": 3.0, "loss": 2}, {"step": 3, "loss": 2}),
+        ({"loss": 2.5, "note": [1]}, {"step": 1, "loss": 2.5, "note": [1]}),
+        ({"step": math.inf, "loss": 2.5}, {"step": 1, "loss": 2.5}),
+        ({"step": "x", "loss": 2.5}, {"step": 1, "loss": 2.5}),
+        ({"step": 1, "accuracy": 0.5}, None),
+        ({"step": 1, "loss": "low"}, None),
+        ({"step": 1, "loss": True}, None),
+        ([1, 2], None),
+        (3, None),
+    ],
+)
+def test_a_line_with_a_loss_counts_whatever_else_it_lacks(line: object, row: dict[str, Any] | None) -> None:
+    assert list(results.training([json.dumps(line), "half a li"])) == ([] if row is None else [row])
+
+
+def test_a_speed_that_nobody_measured_is_none() -> None:
+    assert results.speed([{"step": 1, "loss": 2.0}]) is None
+    assert results.speed([{"loss": 2.0, "tokens_per_second": 10.0}, {"loss": 1.0}]) == 10.0
+    assert results.loss([{"loss": 2.0, "eval_loss": None}]) == 2.0
+
+
+def test_a_lock_takes_the_losses_of_a_script_that_are_numbers(tmp_path: Path) -> None:
+    (tmp_path / losses.NAME).write_text("losses: []\n")
+    (tmp_path / "metrics.jsonl").write_text('3\n{"loss": NaN}\nnonsense\n{"loss": 1, "grad_norm": "?"}\n')
+    losses.add_losses(tmp_path)
+    assert (tmp_path / losses.NAME).read_text() == (
+        'losses:\n- {"step": 1, "loss": .nan, "grad_norm": null}\n- {"step": 2, "loss": 1, "grad_norm": null}\n'
+    )
+
+
+def test_a_script_that_only_the_nodes_see_runs_from_its_own_place(tmp_path: Path) -> None:
+    (tmp_path / "spec.json").write_text(json.dumps({"script": "code/train.py"}))
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text("import sys, other; print(sys.argv, other.NAME, __name__)\n")
+    (tmp_path / "code" / "other.py").write_text("NAME = 'other'\n")
+    starter = tmp_path / "run_script.py"
+    starter.write_text(Path(run_script.__file__).read_text())
+    words = [sys.executable, str(starter), "--lr", "1"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("['code/train.py', '--lr', '1'] other __main__\n", "")
