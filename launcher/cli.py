@@ -14,12 +14,12 @@ import os
 import sys
 import textwrap
 from collections.abc import Sequence
-from typing import NoReturn
 
-from launcher import registry
 from launcher.errors import INTERRUPTED, ConfigError, ConfigErrors, LauncherError, SubmitError
-from launcher.package import __version__
-from launcher.spec.parse import closest
+
+TYPE_CHECKING = False  # Type checkers know the name; ``typing`` itself takes a tenth of the time of a completion.
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 VERBS = {
     "run": "compose, check, record and start a run (the default verb)",
@@ -62,6 +62,8 @@ def _dispatch(words: list[str]) -> int:
     words, script_args = _split(words)
     verb = next((word for word in words if not word.startswith("-")), None)
     if verb is None and "--version" in words:
+        from launcher.package import __version__
+
         print(f"launch {__version__}")
         return 0
     if not words or (verb is None and {"-h", "--help"} & set(words)):
@@ -76,6 +78,8 @@ def _dispatch(words: list[str]) -> int:
         words.remove(verb)
     else:
         verb = "run"
+    from launcher import registry
+
     module = registry.load("commands", verb if verb != "import" else "import_")
     parser = _Parser(prog=f"launch {verb}", description=_description(module.__doc__ or ""))
     module.arguments(parser)
@@ -113,6 +117,8 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise what argparse would print, with the option that was meant, where one is near."""
+        from launcher.spec.parse import closest
+
         known = {option.strip("-"): option for action in self._actions for option in action.option_strings}
         _, _, unknown = message.partition("unrecognized arguments: ")
         near = [known[name] for word in unknown.split() for name in closest(word.strip("-"), list(known))[:1]]

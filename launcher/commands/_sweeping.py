@@ -39,18 +39,8 @@ _UNLUCKY = 200
 
 
 def check(options: argparse.Namespace) -> int:
-    """``launch check -m``: the verdict of every point of the grid, with nothing started.
-
-    Raises:
-        ConfigErrors: There is no grid, because a sampler is to draw from an interval.
-    """
-    asked = sweep.read(options.overrides, catalog=Catalog(folder=folder()), facts=machine.facts(), force=False)
-    sampler = asked.settings.sweep.sampler
-    drawn = [(axis.key, axis.values) for axis in asked.axes.swept if isinstance(axis.values, Interval)]
-    if sampler != "grid" and drawn:
-        rule = f"check -m judges a grid, and {sampler} draws from this only when the sweep runs: name values to judge"
-        raise ConfigErrors(ConfigError(key, "interval", rule, [f"{key}={ends.low},{ends.high}"]) for key, ends in drawn)
-    points = [asked.point(number, overrides)[0] for number, overrides in enumerate(asked.axes.grid())]
+    """``launch check -m``: the verdict of every point of the grid, with nothing started."""
+    points = judged(options)
     if options.json:
         print_json({"schema": 1, "points": [point.as_dict() for point in points]})
     else:
@@ -58,8 +48,39 @@ def check(options: argparse.Namespace) -> int:
     return _status(points)
 
 
+def judged(options: argparse.Namespace) -> list[Point]:
+    """Every point of a grid with its verdict; nothing is started.
+
+    Raises:
+        ConfigErrors: A word is wrong, or there is no grid, because a sampler is to draw from an interval.
+    """
+    asked = sweep.read(options.overrides, catalog=Catalog(folder=folder()), facts=machine.facts(), force=False)
+    sampler = asked.settings.sweep.sampler
+    drawn = [(axis.key, axis.values) for axis in asked.axes.swept if isinstance(axis.values, Interval)]
+    if sampler != "grid" and drawn:
+        rule = f"check -m judges a grid, and {sampler} draws from this only when the sweep runs: name values to judge"
+        raise ConfigErrors(ConfigError(key, "interval", rule, [f"{key}={ends.low},{ends.high}"]) for key, ends in drawn)
+    return [asked.point(number, overrides)[0] for number, overrides in enumerate(asked.axes.grid())]
+
+
 def start(options: argparse.Namespace) -> int:
-    """Start a sweep: on this machine one run after the other, on Slurm all at once, and then it returns."""
+    """``launch -m``: start a sweep and print what was left out."""
+    directory, points, exit_status = started(options, quiet=options.json)
+    if options.json:
+        print_json(_document(directory, points))
+    elif any(not point.kept for point in points):
+        left_out = [point for point in points if not point.kept]
+        print(f"{len(left_out)} of {len(points)} points left out:")
+        print(table.judged(left_out, width()))
+    return exit_status or _status(points)
+
+
+def started(options: argparse.Namespace, *, quiet: bool) -> tuple[Path, list[Point], int]:
+    """Start a sweep: on this machine one run after the other, on Slurm all at once, and then it returns.
+
+    Returns:
+        The sweep's folder, which is not written where no point is kept; the points; and the worst exit status of runs.
+    """
     asked = sweep.read(options.overrides, catalog=Catalog(folder=folder()), facts=machine.facts(), force=options.force)
     if asked.settings.sweep.sampler != "grid":
         samplers.require()
@@ -69,14 +90,7 @@ def start(options: argparse.Namespace) -> int:
     points: list[Point] = []
     if asked.settings.sweep.sampler == "grid":
         points += _judged(asked, directory, asked.axes.grid())
-    exit_status = _go(asked, directory, points, quiet=options.json)
-    if options.json:
-        print_json(_document(directory, points))
-    elif any(not point.kept for point in points):
-        left_out = [point for point in points if not point.kept]
-        print(f"{len(left_out)} of {len(points)} points left out:")
-        print(table.judged(left_out, width()))
-    return exit_status or _status(points)
+    return directory, points, _go(asked, directory, points, quiet=quiet)
 
 
 def resume(directory: Path, *, quiet: bool) -> int:

@@ -60,11 +60,18 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _document(row: RunState, options: argparse.Namespace) -> dict[str, Any]:
-    files = [
-        {"path": str(path), "lines": [line.rstrip("\n") for line in _tail(path, options.lines)]}
-        for path in _files(Path(row.directory), options.rank)
-    ]
+    found = printed(Path(row.directory), lines=options.lines, rank=options.rank)
+    files = [{"path": str(path), "lines": lines} for path, lines in found.items()]
     return {"id": row.id, "directory": row.directory, "state": row.state, "reason": row.reason, "files": files}
+
+
+def printed(directory: Path, *, lines: int, rank: int | None) -> dict[Path, list[str]]:
+    """The last lines of each of a run's files, those of errors first.
+
+    Raises:
+        ConfigErrors: There is no such rank.
+    """
+    return {path: [line.rstrip("\n") for line in _tail(path, lines)] for path in _files(directory, rank)}
 
 
 def _files(directory: Path, rank: int | None) -> list[Path]:

@@ -227,10 +227,13 @@ def _without_job_variables() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _shielded() -> Iterator[None]:
-    """Start processes that ignore Ctrl-C and a closed terminal, to which the launcher alone reacts."""
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGHUP)}
+    """Start processes that never get Ctrl-C or a closed terminal, to which the launcher alone reacts.
+
+    A process inherits the blocked signals of the thread that starts it. Handlers are left as they are: they belong to
+    the program that we may be part of, and only its main thread could change them.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
