@@ -16,6 +16,7 @@ import itertools
 import os
 import shlex
 import signal
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -120,7 +121,10 @@ def _start_here(directory: Path, cluster: ClusterSpec) -> str:
     executor = submitit.LocalExecutor(folder=directory / "logs" / "submitit")
     executor.update_parameters(**_local_parameters(cluster))
     with _shielded():
-        job_id = str(executor.submit(NodeTask(), str(directory)).job_id)
+        job = executor.submit(NodeTask(), str(directory))
+        # A program that goes on for hours has no zombies, and no warning of a process that nobody waits for.
+        threading.Thread(target=job.wait, daemon=True).start()
+    job_id = str(job.job_id)
     files.write_atomically(directory / state.SUBMISSION, {"job_id": job_id, "kind": "local"})
     return job_id
 
