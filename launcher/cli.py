@@ -32,6 +32,7 @@ VERBS = {
     "doctor": "what this machine and its Slurm offer and lack, and a profile",
     "import": "a Megatron-LM, DeepSpeed or Hugging Face file as overrides",
     "recipe": "list, show, save, lock, verify, diff and fetch recipes",
+    "completion": "a script for bash, zsh or fish that completes words",
 }
 RESERVED = ("plan", "rehearse", "report")
 """Verbs of later versions, refused by name: otherwise each would be read as a wrong override of ``run``."""
@@ -40,6 +41,10 @@ RESERVED = ("plan", "rehearse", "report")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the ``launch`` command and return its exit status (docs/contract.md)."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["__complete"]:  # Asked at each Tab key, so that nothing else is imported.
+        from launcher.completion.answer import answer
+
+        return answer(words[1:], VERBS)
     try:
         status = _dispatch(words)
         sys.stdout.flush()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
 import pickle
@@ -27,7 +28,7 @@ from launcher.memory.result import Peak
 from launcher.preflight.verdict import VerdictName
 from launcher.rundir.state import RunState
 from launcher.submission.node_task import NodeTask
-from tests.support.helpers import ROOT
+from tests.support.helpers import ROOT, assert_golden
 
 UNFIT = ["model=llama3_8b", "parallel=fsdp", "hardware=rtx4090", "cluster.gpus_per_node=8"]
 FITS = ["model=tiny", "hardware=h100_80g", "cluster.gpus_per_node=2"]
@@ -272,9 +273,24 @@ def test_submit_is_the_function_also_once_an_old_job_has_looked_for_its_task() -
             submit(WRONG)  # type: ignore[operator]
 
 
+def test_the_contract_names_every_function_keyword_and_member() -> None:
+    contract = (ROOT / "docs" / "contract.md").read_text()
+    said = contract[contract.index("## Python") : contract.index("## The run directory")]
+    for name in ("check", "show", "run", "submit", "sweep"):
+        keywords = list(inspect.signature(getattr(launcher, name)).parameters)[1:]
+        assert keywords
+        assert all(re.search(rf"`{name}.*?\b{keyword}\b", said, re.DOTALL) for keyword in keywords), name
+    for kind in (launcher.Check, launcher.Run, launcher.Sweep, Shown):
+        members = {member for member in (*vars(kind), *kind.__annotations__) if not member.startswith("_")}
+        assert len(members) > 4
+        unnamed = {member for member in members if not re.search(rf"`{member}[`(]", said)}
+        assert unnamed <= {"of", "assessment", "plan", "job"}, kind
+
+
 def test_the_examples_of_the_documentation_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE | re.DOTALL)
     assert len(blocks) >= 7
+    assert_golden("api_examples.py", "\n".join(["# fmt: off\n# ruff: noqa\n", *blocks]))  # Read there by mypy.
     names: dict[str, object] = {}
     for block in blocks:
         exec(compile(block, "docs/api.md", "exec"), names)
