@@ -172,7 +172,7 @@ def sweep(
         if not start:
             return Sweep(None, _sweeping.judged(options))
         require_trust(options)
-        directory, points, exit_status = _sweeping.started(options, quiet=quiet)
+        _, directory, points, exit_status = _sweeping.started(options, quiet=quiet)
     if not any(point.kept for point in points):
         raise _none_kept(points)
     if exit_status == INTERRUPTED:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import signal
@@ -55,7 +56,7 @@ class Run:
 
     @property
     def status(self) -> RunState:
-        """Its state now, as ``launch status`` shows it: ``.state``, ``.step``, ``.job_id``, ``.reason``."""
+        """Its state now, as ``launch status`` shows it: ``.state``, ``.job_id``, ``.reason``, ``.as_dict()``."""
         return status.read(self.directory)
 
     @property
@@ -81,8 +82,9 @@ class Run:
         Raises:
             ConfigErrors: There is no such rank.
         """
-        found = logs.printed(self.directory, lines=lines, rank=rank)
-        return "\n".join("\n".join([f"==> {path} <==", *text]) for path, text in found.items())
+        options = argparse.Namespace(lines=lines, rank=rank, all=False)
+        files = logs.document(self.status, options)["files"]
+        return "\n".join("\n".join([f"==> {file['path']} <==", *file["lines"]]) for file in files)
 
     def cancel(self) -> bool:
         """Stop it after it has saved a checkpoint; False where it is not running.

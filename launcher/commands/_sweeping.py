@@ -65,7 +65,7 @@ def judged(options: argparse.Namespace) -> list[Point]:
 
 def start(options: argparse.Namespace) -> int:
     """``launch -m``: start a sweep and print what was left out."""
-    directory, points, exit_status = started(options, quiet=options.json)
+    _, directory, points, exit_status = started(options, quiet=options.json)
     if options.json:
         print_json(_document(directory, points))
     elif any(not point.kept for point in points):
@@ -75,11 +75,11 @@ def start(options: argparse.Namespace) -> int:
     return exit_status or _status(points)
 
 
-def started(options: argparse.Namespace, *, quiet: bool) -> tuple[Path, list[Point], int]:
+def started(options: argparse.Namespace, *, quiet: bool) -> tuple[Sweep, Path, list[Point], int]:
     """Start a sweep: on this machine one run after the other, on Slurm all at once, and then it returns.
 
     Returns:
-        The sweep's folder, which is not written where no point is kept; the points; and the worst exit status of runs.
+        The sweep; its folder, which is not written where no point is kept; its points; and its runs' worst exit status.
     """
     asked = sweep.read(options.overrides, catalog=Catalog(folder=folder()), facts=machine.facts(), force=options.force)
     if asked.settings.sweep.sampler != "grid":
@@ -90,7 +90,7 @@ def started(options: argparse.Namespace, *, quiet: bool) -> tuple[Path, list[Poi
     points: list[Point] = []
     if asked.settings.sweep.sampler == "grid":
         points += _judged(asked, directory, asked.axes.grid())
-    return directory, points, _go(asked, directory, points, quiet=quiet)
+    return asked, directory, points, _go(asked, directory, points, quiet=quiet)
 
 
 def resume(directory: Path, *, quiet: bool) -> int:

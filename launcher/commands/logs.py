@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
     directories = find(options.runs)
     rows = status.read_all(directories if options.runs else directories[-1:])
     if options.json:
-        print_json({"schema": 1, "logs": [_document(row, options) for row in rows]})
+        print_json({"schema": 1, "logs": [document(row, options) for row in rows]})
         return 0
     if not rows:
         say("launch: no runs below runs/")
@@ -59,19 +59,13 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _document(row: RunState, options: argparse.Namespace) -> dict[str, Any]:
-    found = printed(Path(row.directory), lines=options.lines, rank=options.rank)
-    files = [{"path": str(path), "lines": lines} for path, lines in found.items()]
+def document(row: RunState, options: argparse.Namespace) -> dict[str, Any]:
+    """The last lines of a run's files, those of errors first: its part of ``launch logs --json``."""
+    files = [
+        {"path": str(path), "lines": [line.rstrip("\n") for line in _tail(path, options.lines)]}
+        for path in _files(Path(row.directory), options.rank)
+    ]
     return {"id": row.id, "directory": row.directory, "state": row.state, "reason": row.reason, "files": files}
-
-
-def printed(directory: Path, *, lines: int, rank: int | None) -> dict[Path, list[str]]:
-    """The last lines of each of a run's files, those of errors first.
-
-    Raises:
-        ConfigErrors: There is no such rank.
-    """
-    return {path: [line.rstrip("\n") for line in _tail(path, lines)] for path in _files(directory, rank)}
 
 
 def _files(directory: Path, rank: int | None) -> list[Path]:

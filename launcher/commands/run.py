@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
         return _sweeping.start(options)
     try:
         one = recorded(options)
-    except Refused as refused:
+    except Unfit as refused:
         say(as_text(refused.assessment, width()))
         if options.json:
             print_json({"schema": 1, "run": None, "check": as_json(refused.assessment)})
@@ -82,7 +82,7 @@ def run(options: argparse.Namespace) -> int:
     return exit_status
 
 
-class Refused(DoesNotFit):
+class Unfit(DoesNotFit):
     """The run was judged and refused because it does not fit; ``assessment`` says why."""
 
     def __init__(self, assessment: Assessment) -> None:
@@ -105,7 +105,7 @@ def recorded(options: argparse.Namespace) -> Recorded:
 
     Raises:
         ConfigErrors: The configuration is wrong, or this machine cannot run it.
-        Refused: It does not fit, and was not forced.
+        Unfit: It does not fit, and was not forced.
         SubmitError: The run directory cannot be written, or is taken.
     """
     if options.lock is None:
@@ -129,7 +129,7 @@ def _refuse(assessment: Assessment, options: argparse.Namespace) -> None:
 
     Raises:
         ConfigErrors: The configuration is wrong, or this machine cannot run it.
-        Refused: It does not fit, and was not forced.
+        Unfit: It does not fit, and was not forced.
     """
     errors = list(assessment.errors)
     if not errors:
@@ -140,7 +140,7 @@ def _refuse(assessment: Assessment, options: argparse.Namespace) -> None:
     if errors:
         raise ConfigErrors(errors)
     if assessment.verdict.name == "does_not_fit" and not options.force:
-        raise Refused(assessment)
+        raise Unfit(assessment)
     for warning in assessment.warnings:
         say(f"warning: {warning.path}={warning.found}: {warning.rule}")
     if assessment.verdict.name != "fits":

@@ -34,7 +34,7 @@ frame = run.metrics()  # a data frame of pandas: frame.plot(x="step", y="loss")
 print(frame[["step", "loss", "tokens_per_second"]])
 
 run = launcher.Run("first")
-print(run.status.state, run.status.step, run.directory)
+print(run.status.state, run.status.job_id, run.directory)
 print(run.logs(lines=5))
 assert run.wait(timeout=60).state == "finished"
 assert not run.cancel()  # it has ended: nothing to stop
