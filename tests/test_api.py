@@ -8,7 +8,6 @@ import logging
 import pickle
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -38,24 +37,17 @@ SCRIPT = ["model=tiny", "cluster.gpus_per_node=1", "script=train.py"]
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder whose runs have one rank, which is started without torchrun: that takes seconds to import."""
-    (tmp_path / "train.py").write_text(
+    """A working folder whose jobs are a script in place of torchrun and a worker, which take seconds to start."""
+    script = tmp_path / "train.py"
+    script.write_text(
         "import json, os, sys, time\n"
-        "out = open(os.environ['LAUNCH_RUN'] + '/metrics.jsonl', 'a')\n"
-        "out.write(json.dumps({'step': 1, 'loss': 2.5, 'tokens_per_second': 10.0}) + '\\n')\n"
-        "out.close()\n"
+        "with open(os.environ['LAUNCH_RUN'] + '/metrics.jsonl', 'a') as out:\n"
+        "    out.write(json.dumps({'step': 1, 'loss': 2.5, 'tokens_per_second': 10.0}) + '\\n')\n"
         "time.sleep(60 if sys.argv[1:] == ['wait'] else 0)\n"
         "sys.exit('the loss is a fish' if sys.argv[1:] == ['fail'] else 0)\n"
     )
     monkeypatch.chdir(tmp_path)
-    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        alone["MASTER_PORT"] = str(probe.getsockname()[1])
-    for name, value in alone.items():
-        monkeypatch.setenv(name, value)
-    command = torchrun.command
-    monkeypatch.setattr(torchrun, "command", lambda *job: tuple(torchrun.alone(command(*job))))
+    monkeypatch.setattr(torchrun, "command", lambda spec, python, program, words: (python, str(script), *words))
     return tmp_path
 
 

@@ -20,7 +20,7 @@ for error in wrong.errors:
 
 fitting = {}
 for model in ("llama3_8b", "llama3_70b"):
-    for strategy in ("fsdp", "zero2", "zero3"):
+    for strategy in ("fsdp", "zero3"):
         found = launcher.check([f"model={model}", f"parallel={strategy}", "hardware=h100_80g", "cluster.gpus_per_node=8"])
         if found.peak and found.fits:
             fitting[model, strategy] = found.peak.needed_bytes
