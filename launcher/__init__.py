@@ -1,5 +1,34 @@
-"""A declarative launcher for distributed LLM training: compose, check, estimate, translate, launch, record."""
+"""A declarative launcher for distributed LLM training: compose, check, estimate, translate, launch, record.
 
-from launcher.package import __version__
+``import launcher`` loads nothing else: the functions of the Python API (docs/api.md) come with their first use.
+"""
 
-__all__ = ["__version__"]
+TYPE_CHECKING = False  # Type checkers know the name; ``typing`` itself takes a tenth of the time of a completion.
+if TYPE_CHECKING:
+    from launcher import errors as errors
+    from launcher.api import Check as Check
+    from launcher.api import Run as Run
+    from launcher.api import Sweep as Sweep
+    from launcher.api import check as check
+    from launcher.api import run as run
+    from launcher.api import show as show
+    from launcher.api import submit as submit
+    from launcher.api import sweep as sweep
+    from launcher.package import __version__ as __version__
+
+__all__ = ["Check", "Run", "Sweep", "__version__", "check", "errors", "run", "show", "submit", "sweep"]
+
+
+def __getattr__(name: str) -> object:
+    """Import the module that has an exported name when it is asked for."""
+    from importlib import import_module
+
+    if name == "errors":
+        return import_module("launcher.errors")
+    if name in __all__:
+        return getattr(import_module("launcher.package" if name == "__version__" else "launcher.api"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -15,12 +15,12 @@ import shlex
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import NoReturn
 
-from launcher import registry
 from launcher.errors import INTERRUPTED, ConfigError, ConfigErrors, LauncherError, SubmitError
-from launcher.package import __version__
-from launcher.spec.parse import closest
+
+TYPE_CHECKING = False  # Type checkers know the name; ``typing`` itself takes a tenth of the time of a completion.
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 VERBS = {
     "run": "compose, check, record and start a run (the default verb)",
@@ -34,6 +34,7 @@ VERBS = {
     "doctor": "what this machine and its Slurm offer and lack, and a profile",
     "import": "a Megatron-LM, DeepSpeed or Hugging Face file as overrides",
     "recipe": "list, show, save, lock, verify, diff and fetch recipes",
+    "completion": "a script for bash, zsh or fish that completes words",
 }
 RESERVED = ("plan", "rehearse", "report")
 """Verbs of later versions, refused by name: otherwise each would be read as a wrong override of ``run``."""
@@ -42,6 +43,10 @@ RESERVED = ("plan", "rehearse", "report")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the ``launch`` command and return its exit status (docs/contract.md)."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["__complete"]:  # Asked at each Tab key, so that nothing else is imported.
+        from launcher.completion.answer import answer
+
+        return answer(words[1:], VERBS)
     try:
         status = _dispatch(words)
         sys.stdout.flush()
@@ -64,6 +69,8 @@ def _dispatch(words: list[str]) -> int:
     words, script_args = _split(words)
     verb = next((word for word in words if not word.startswith("-")), None)
     if verb is None and "--version" in words:
+        from launcher.package import __version__
+
         print(f"launch {__version__}")
         return 0
     if not words or (verb is None and {"-h", "--help"} & set(words)):
@@ -80,6 +87,8 @@ def _dispatch(words: list[str]) -> int:
         raise _no_verb(verb, words[1:])
     else:
         verb = "run"
+    from launcher import registry
+
     module = registry.load("commands", verb if verb != "import" else "import_")
     parser = _Parser(prog=f"launch {verb}", description=_description(module.__doc__ or ""), words=words)
     module.arguments(parser)
@@ -146,6 +155,8 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise what argparse would print, with the option that was meant, where one is near."""
+        from launcher.spec.parse import closest
+
         known = {option.strip("-"): option for action in self._actions for option in action.option_strings}
         _, _, unknown = message.partition("unrecognized arguments: ")
         near = [known[name] for word in unknown.split() for name in closest(word.strip("-"), list(known))[:1]]

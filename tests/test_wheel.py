@@ -34,9 +34,19 @@ def test_the_wheel_ships_every_configuration_file_and_recipe(unpacked: Path) -> 
         }
 
 
+def test_the_wheel_says_that_it_has_types(unpacked: Path) -> None:
+    assert (unpacked / "launcher/py.typed").is_file()
+
+
 def test_it_works_from_any_folder(unpacked: Path, tmp_path: Path) -> None:
     program = "import sys, launcher.cli; print(launcher.__file__, file=sys.stderr); sys.exit(launcher.cli.main())"
-    for words in (("check", "model=llama3_8b", "parallel=zero3"), ("show", "recipe=tiny_cpu"), ("recipe", "list")):
+    for words in (
+        ("check", "model=llama3_8b", "parallel=zero3"),
+        ("show", "recipe=tiny_cpu"),
+        ("recipe", "list"),
+        ("completion", "fish"),
+        ("__complete", "fish", "hardware=h"),
+    ):
         done = subprocess.run(
             [sys.executable, "-c", program, *words],
             cwd=tmp_path,

@@ -13,7 +13,9 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -271,8 +273,26 @@ def print_json(document: dict[str, Any]) -> None:
 
 
 def say(text: str) -> None:
-    """Print a message for a person on stderr, so that stdout holds the result alone."""
+    """Give a message to a person: on stderr, so that stdout holds the result alone, unless the API hears it."""
+    _hears.get()(text)
+
+
+def _on_stderr(text: str) -> None:
     print(text, file=sys.stderr)
+
+
+_hears: ContextVar[Callable[[str], None]] = ContextVar("hears", default=_on_stderr)
+"""Who hears the messages: of each thread of its own, since a program may check in several."""
+
+
+@contextmanager
+def heard_by(listener: Callable[[str], None]) -> Iterator[None]:
+    """Give the messages of :func:`say` to a listener."""
+    token = _hears.set(listener)
+    try:
+        yield
+    finally:
+        _hears.reset(token)
 
 
 def pasteable(words: Iterable[str]) -> str:

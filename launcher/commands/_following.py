@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import sys
 import textwrap
 import time
 from collections.abc import Iterator, Sequence
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher import files
+from launcher.commands._common import say
 from launcher.commands._script_output import Printed
 from launcher.commands.cancel import stop
 from launcher.errors import INTERRUPTED, JobFailed
@@ -44,6 +44,25 @@ def follow(directory: Path, spec: RunSpec, *, quiet: bool, summary: bool = True)
     Returns:
         The exit status: 0, 5 the job failed, 130 interrupted.
     """
+    interrupted = watched(directory, spec, quiet=quiet)
+    ending = status.read(directory)
+    if ending.state == "finished":
+        if summary and not quiet:
+            print(table(directory))
+        return 0
+    if ending.state == "cancelled" or interrupted:
+        _say(ending.reason or "stopped")
+        return INTERRUPTED
+    _say(f"the job failed: {ending.reason}")
+    _say(f"its logs: launch logs {ending.id}; go on after the fix: launch resume {ending.id}")
+    if spec.script is not None:
+        copy = script_copy.place(directory, spec.script)
+        _say(f"a resumed run goes on with its copy of the script: fix {copy}, or start a new run")
+    return JobFailed.exit_status
+
+
+def watched(directory: Path, spec: RunSpec, *, quiet: bool) -> bool:
+    """Wait for a run's end and show its progress; True if Ctrl-C has asked for the end."""
     interruptions = 0
     show = _show(spec, quiet) if spec.script is None or quiet else Printed(directory).show
     while True:
@@ -56,24 +75,11 @@ def follow(directory: Path, spec: RunSpec, *, quiet: bool, summary: bool = True)
             _say("stopping after this step; Ctrl-C again ends it at once" if interruptions == 1 else "killed")
             stop(directory, signal.SIGTERM if interruptions == 1 else signal.SIGKILL)
     show(None)
-    ending = status.read(directory)
-    if ending.state == "finished":
-        if summary and not quiet:
-            print(table(directory))
-        return 0
-    if ending.state == "cancelled" or interruptions:
-        _say(ending.reason or "stopped")
-        return INTERRUPTED
-    _say(f"the job failed: {ending.reason}")
-    _say(f"its logs: launch logs {ending.id}; go on after the fix: launch resume {ending.id}")
-    if spec.script is not None:
-        copy = script_copy.place(directory, spec.script)
-        _say(f"a resumed run goes on with its copy of the script: fix {copy}, or start a new run")
-    return JobFailed.exit_status
+    return interruptions > 0
 
 
 def _say(text: str) -> None:
-    print(f"launch: {text}", file=sys.stderr)
+    say(f"launch: {text}")
 
 
 def _news(directory: Path) -> Iterator[list[dict[str, Any]]]:

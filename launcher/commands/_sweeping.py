@@ -40,10 +40,20 @@ _UNLUCKY = 200
 
 
 def check(options: argparse.Namespace) -> int:
-    """``launch check -m``: the verdict of every point of the grid, with nothing started.
+    """``launch check -m``: the verdict of every point of the grid, with nothing started."""
+    points = judged(options)
+    if options.json:
+        print_json({"schema": 1, "points": [point.as_dict() for point in points]})
+    else:
+        print(table.judged(points, width()))
+    return _status(points)
+
+
+def judged(options: argparse.Namespace) -> list[Point]:
+    """Every point of a grid with its verdict; nothing is started.
 
     Raises:
-        ConfigErrors: There is no grid, because a sampler is to draw from an interval.
+        ConfigErrors: A word is wrong, or there is no grid, because a sampler is to draw from an interval.
     """
     asked = sweep.read(options.overrides, catalog=Catalog(folder=folder()), facts=machine.facts(), force=False)
     sampler = asked.settings.sweep.sampler
@@ -56,12 +66,8 @@ def check(options: argparse.Namespace) -> int:
         point, assessment = asked.point(number, overrides)
         points.append(point)
         valid += [(point.id, assessment.spec)] if assessment is not None else []
-    if options.json:
-        print_json({"schema": 1, "points": [point.as_dict() for point in points]})
-    else:
-        print(table.judged(points, width()))
-        _say_what_differs(asked, valid)
-    return _status(points)
+    _say_what_differs(asked, valid)
+    return points
 
 
 def _say_what_differs(asked: Sweep, points: Sequence[tuple[str, RunSpec]]) -> None:
@@ -71,17 +77,8 @@ def _say_what_differs(asked: Sweep, points: Sequence[tuple[str, RunSpec]]) -> No
 
 
 def start(options: argparse.Namespace) -> int:
-    """Start a sweep: on this machine one run after the other, on Slurm all at once, and then it returns."""
-    asked = sweep.read(options.overrides, catalog=Catalog(folder=folder()), facts=machine.facts(), force=options.force)
-    if asked.settings.sweep.sampler != "grid":
-        samplers.require()
-    elif not asked.axes.swept:
-        say("launch: nothing is swept, so this is a sweep of one point: name several values, as in train.seed=1,2")
-    directory = sweep.directory_of(asked.settings, folder=folder())
-    points: list[Point] = []
-    if asked.settings.sweep.sampler == "grid":
-        points += _judged(asked, directory, asked.axes.grid())
-    exit_status = _go(asked, directory, points, quiet=options.json)
+    """``launch -m``: start a sweep and print what was left out."""
+    asked, directory, points, exit_status = started(options, quiet=options.json)
     if options.json:
         print_json(_document(directory, points))
     elif any(not point.kept for point in points):
@@ -91,6 +88,24 @@ def start(options: argparse.Namespace) -> int:
     if not options.json:
         _print_best(asked, directory)
     return exit_status or _status(points)
+
+
+def started(options: argparse.Namespace, *, quiet: bool) -> tuple[Sweep, Path, list[Point], int]:
+    """Start a sweep: on this machine one run after the other, on Slurm all at once, and then it returns.
+
+    Returns:
+        The sweep; its folder, which is not written where no point is kept; its points; and its runs' worst exit status.
+    """
+    asked = sweep.read(options.overrides, catalog=Catalog(folder=folder()), facts=machine.facts(), force=options.force)
+    if asked.settings.sweep.sampler != "grid":
+        samplers.require()
+    elif not asked.axes.swept:
+        say("launch: nothing is swept, so this is a sweep of one point: name several values, as in train.seed=1,2")
+    directory = sweep.directory_of(asked.settings, folder=folder())
+    points: list[Point] = []
+    if asked.settings.sweep.sampler == "grid":
+        points += _judged(asked, directory, asked.axes.grid())
+    return asked, directory, points, _go(asked, directory, points, quiet=quiet)
 
 
 def _print_best(asked: Sweep, directory: Path) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import re
-from dataclasses import replace
 from pathlib import Path
 
 from launcher.commands import _points
@@ -30,9 +29,8 @@ from launcher.commands._common import (
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.memory.terms import PILES
 from launcher.preflight import explain
-from launcher.preflight.assess import Assessment
+from launcher.preflight.check import Check
 from launcher.preflight.explain import Explanation
-from launcher.preflight.report import as_json, as_text, invalid_as_json
 from launcher.spec import RunSpec
 
 _STATUS = {"fits": 0, "tight": 0, "does_not_fit": 3, "invalid": 2}
@@ -70,33 +68,38 @@ def run(options: argparse.Namespace) -> int:
         from launcher.commands import _sweeping
 
         return _sweeping.check(options)
+    found = checked(options)
+    if found.assessment is None and not options.json:
+        raise ConfigErrors(found.errors)
+    explanation = _explanation(options, found)
+    if options.json:
+        print_json(found.as_dict() | ({} if explanation is None else {"explain": explanation.as_dict()}))
+    elif explanation is not None:
+        print(explain.as_text(explanation, width()))
+    else:
+        print(found.as_text(width()))
+    if found.assessment is not None:
+        draw(options, found.assessment)
+    return _STATUS[found.verdict]
+
+
+def checked(options: argparse.Namespace) -> Check:
+    """Judge one run; words that make no run are an answer, too."""
     take_hf(options)
     texts, unknown, accumulation = _imported(options)
     options.overrides = [*texts, *options.overrides]
     found = asked(options)
     if found.spec is not None:
         unknown += _other_accumulation(found.spec, accumulation)
-    if found.spec is None and options.json:
-        print_json(invalid_as_json(found.errors, unknown))
-        return _STATUS["invalid"]
-    assessment = assessed(found, memory_engine(options), native=options.native and may_run_code(options))
-    assessment = replace(assessment, warnings=(*unknown, *assessment.warnings))
-    explanation = _explanation(options, assessment)
-    if options.json:
-        print_json(as_json(assessment) | ({} if explanation is None else {"explain": explanation.as_dict()}))
-    elif explanation is not None:
-        print(explain.as_text(explanation, width()))
-    else:
-        print(as_text(assessment, width()))
-    draw(options, assessment)
-    return _STATUS[assessment.verdict.name]
+    if found.spec is None:
+        return Check(assessment=None, errors=found.errors, warnings=tuple(unknown))
+    native = options.native and may_run_code(options)
+    return Check.of(assessed(found, memory_engine(options), native=native), warnings=tuple(unknown))
 
 
-def _explanation(options: argparse.Namespace, assessment: Assessment) -> Explanation | None:
+def _explanation(options: argparse.Namespace, found: Check) -> Explanation | None:
     """The explanation that was asked for; an invalid run has none."""
-    if options.explain is None or assessment.estimate is None:
-        return None
-    return explain.explained(assessment.spec, options.explain)
+    return None if options.explain is None or found.peak is None else found.explain(options.explain)
 
 
 def _imported(options: argparse.Namespace) -> tuple[list[str], list[ConfigError], int | None]:

@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     directories = find(options.runs)
     rows = status.read_all(directories if options.runs else directories[-1:])
     if options.json:
-        print_json({"schema": 1, "logs": [_document(row, options) for row in rows]})
+        print_json({"schema": 1, "logs": [document(row, options) for row in rows]})
         return 0
     if not rows:
         say("launch: no runs below runs/")
@@ -130,7 +130,8 @@ def print_file(path: Path, lines: list[str]) -> None:
     print(f"==> {path} <==", *lines, sep="\n", flush=True)
 
 
-def _document(row: RunState, options: argparse.Namespace) -> dict[str, Any]:
+def document(row: RunState, options: argparse.Namespace) -> dict[str, Any]:
+    """A run's state, error, newest steps and the last lines of its files: its part of ``launch logs --json``."""
     directory = Path(row.directory)
     found = _outputs(directory, options.rank)
     return {

@@ -11,6 +11,7 @@ import os
 import socket
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from launcher import machine
@@ -41,6 +42,7 @@ from launcher.preflight.report import as_json, as_text, findings_as_text, headin
 from launcher.preflight.this_machine import obstacles
 from launcher.rundir import failure, state, status
 from launcher.rundir.record import directory_of, record
+from launcher.spec import RunSpec
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,6 +68,49 @@ def run(options: argparse.Namespace) -> int:
         from launcher.commands import _sweeping
 
         return _sweeping.start(options)
+    try:
+        one = recorded(options)
+    except Unfit as refused:
+        say(as_text(refused.assessment, width()))
+        if options.json:
+            print_json({"schema": 1, "run": None, "check": as_json(refused.assessment)})
+        raise
+    if options.debug:
+        return _debug(one.directory, one.job)
+    exit_status = _start(one.plan, one.directory, quiet=options.json)
+    if options.json:
+        row = status.read(one.directory)
+        facts = {"id": row.id, "directory": row.directory, "state": row.state, "job_id": row.job_id}
+        print_json({"schema": 1, "run": facts, "check": as_json(one.plan.assessment)})
+    return exit_status
+
+
+class Unfit(DoesNotFit):
+    """The run was judged and refused because it does not fit; ``assessment`` says why."""
+
+    def __init__(self, assessment: Assessment) -> None:
+        """Keep the judgement."""
+        self.assessment = assessment
+        super().__init__("not started, because it does not fit; --force starts it all the same")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """A run that was judged and has its directory: all but its start."""
+
+    plan: Plan
+    directory: Path
+    job: Job
+
+
+def recorded(options: argparse.Namespace) -> Recorded:
+    """Judge one run and record it.
+
+    Raises:
+        ConfigErrors: The configuration is wrong, or this machine cannot run it.
+        Unfit: It does not fit, and was not forced.
+        SubmitError: The run directory cannot be written, or is taken.
+    """
     if options.lock is not None and options.hf is not None:
         rule = "--from repeats the run of a lock, and that has a model"
         raise ConfigErrors([ConfigError("--hf", str(options.hf), rule, [f"model.weights={options.hf}"])])
@@ -83,14 +128,7 @@ def run(options: argparse.Namespace) -> int:
     planned = plan(assessment, python=sys.executable)
     directory = directory_of(planned, folder=folder())
     job = record(planned, directory, overrides=found.overrides, forced=options.force)
-    if options.debug:
-        return _debug(directory, job)
-    exit_status = _start(planned, directory, quiet=options.json)
-    if options.json:
-        row = status.read(directory)
-        facts = {"id": row.id, "directory": row.directory, "state": row.state, "job_id": row.job_id}
-        print_json({"schema": 1, "run": facts, "check": as_json(assessment)})
-    return exit_status
+    return Recorded(plan=planned, directory=directory, job=job)
 
 
 def _refuse(assessment: Assessment, options: argparse.Namespace) -> None:
@@ -98,7 +136,7 @@ def _refuse(assessment: Assessment, options: argparse.Namespace) -> None:
 
     Raises:
         ConfigErrors: The configuration is wrong, or this machine cannot run it.
-        DoesNotFit: It does not fit, and was not forced.
+        Unfit: It does not fit, and was not forced.
     """
     errors = list(assessment.errors)
     if not errors:
@@ -109,10 +147,7 @@ def _refuse(assessment: Assessment, options: argparse.Namespace) -> None:
     if errors:
         raise ConfigErrors(errors)
     if assessment.verdict.name == "does_not_fit" and not options.force:
-        say(as_text(assessment, width()))
-        if options.json:
-            print_json({"schema": 1, "run": None, "check": as_json(assessment)})
-        raise DoesNotFit("not started, because it does not fit; --force starts it all the same")
+        raise Unfit(assessment)
     if assessment.warnings:
         say("\n".join(findings_as_text("warning", assessment.warnings, width())))
     if assessment.verdict.name != "fits":
@@ -132,6 +167,24 @@ def _start(planned: Plan, directory: Path, *, quiet: bool) -> int:
     from launcher.commands._following import follow
 
     return follow(directory, planned.spec, quiet=quiet)
+
+
+def seen_through(directory: Path, spec: RunSpec, *, quiet: bool) -> None:
+    """Wait for the end of a run on this machine, for a program that is to go on only where it went well.
+
+    Raises:
+        JobFailed: It failed.
+        KeyboardInterrupt: Ctrl-C, or a notebook's stop, has ended it.
+    """
+    from launcher.commands._following import table, watched
+
+    if watched(directory, spec, quiet=quiet):
+        raise KeyboardInterrupt
+    ending = status.read(directory)
+    if ending.state in ("failed", "lost"):
+        raise JobFailed(f"{ending.reason}; its logs: launch logs {ending.id}")
+    if not quiet:
+        print(table(directory))
 
 
 def _debug(directory: Path, job: Job) -> int:

@@ -10,6 +10,7 @@ import argparse
 import shlex
 import sys
 import textwrap
+from dataclasses import dataclass
 from typing import Any
 
 from launcher.commands._common import add_overrides, asked, assessed, folder, print_json, say, width
@@ -39,33 +40,79 @@ def run(options: argparse.Namespace) -> int:
             options_of = textwrap.fill(f"{group}= {' '.join(catalog.groups[group])}", width(), subsequent_indent="  ")
             print(f"{options_of}\n\n{_keys(catalog, group)}".rstrip("\n"))
         return 0
-    assessment = assessed(asked(options))
-    planned = plan(assessment, python=sys.executable)
-    spec = assessment.spec
-    named = spec.run.name is not None or spec.run.directory is not None
-    directory = str(directory_of(planned, folder=folder())) if named else RUN
-    job = planned.job.at(directory)
-    sbatch = sbatch_text(directory.rpartition("/")[2], directory, spec.cluster)
+    found = shown(options)
     if options.json:
-        print_json(_document(planned, job, sbatch))
+        print_json(found.as_dict())
     else:
-        print(_text(job, sbatch))
-    if assessment.verdict.name == "does_not_fit":
+        print(found)
+    if found.plan.assessment.verdict.name == "does_not_fit":
         say("launch: this run does not fit; `launch check` says why")
         return DoesNotFit.exit_status
     return 0
 
 
-def _document(planned: Plan, job: Job, sbatch: str | None) -> dict[str, Any]:
-    return {
-        "schema": 1,
-        "world": world_as_json(planned.spec),
-        "argv": list(job.argv),
-        "worker_argv": list(job.worker_argv),
-        "environment": dict(job.environment),
-        "files": dict(job.files),
-        "sbatch": sbatch,
-    }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """A translated job; ``print`` shows what ``launch show`` prints.
+
+    Attributes:
+        plan: The checked run.
+        job: Its job at the run directory that was named, else with ``{run}`` in its place.
+        sbatch: The text that Slurm would get; None for a local run.
+    """
+
+    plan: Plan
+    job: Job
+    sbatch: str | None
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """The command that starts the job on a node."""
+        return tuple(self.job.argv)
+
+    @property
+    def worker_argv(self) -> tuple[str, ...]:
+        """The argument list of the training program."""
+        return tuple(self.job.worker_argv)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables that the job gets."""
+        return dict(self.job.environment)
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The generated files by name."""
+        return dict(self.job.files)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The document of ``launch show --json`` (docs/contract.md)."""
+        return {
+            "schema": 1,
+            "world": world_as_json(self.plan.spec),
+            "argv": list(self.job.argv),
+            "worker_argv": list(self.job.worker_argv),
+            "environment": dict(self.job.environment),
+            "files": dict(self.job.files),
+            "sbatch": self.sbatch,
+        }
+
+    def __str__(self) -> str:
+        return _text(self.job, self.sbatch)
+
+
+def shown(options: argparse.Namespace) -> Shown:
+    """Translate a run, also one that does not fit.
+
+    Raises:
+        ConfigErrors: The configuration is wrong.
+    """
+    planned = plan(assessed(asked(options)), python=sys.executable)
+    spec = planned.spec
+    named = spec.run.name is not None or spec.run.directory is not None
+    directory = str(directory_of(planned, folder=folder())) if named else RUN
+    sbatch = sbatch_text(directory.rpartition("/")[2], directory, spec.cluster)
+    return Shown(plan=planned, job=planned.job.at(directory), sbatch=sbatch)
 
 
 def _text(job: Job, sbatch: str | None) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -38,6 +39,9 @@ class Interval:
 
 _folders: list[str] = []
 """The user's folders of the composition in progress: Hydra takes a plugin's class, not an instance with state."""
+
+_one_at_a_time = threading.Lock()
+"""Hydra's state is the process's, and a program may check in several threads."""
 
 
 def compose(overrides: Sequence[Override], catalog: Catalog) -> Config:
@@ -131,7 +135,8 @@ def _hydra(overrides: list[str], catalog: Catalog, name: str = PRIMARY) -> Confi
     if unreadable:
         raise ComposeError(unreadable)
     try:
-        with _user_folders_first(catalog), initialize_config_dir(str(catalog.conf[-1]), version_base="1.3"):
+        ours = str(catalog.conf[-1])
+        with _one_at_a_time, _user_folders_first(catalog), initialize_config_dir(ours, version_base="1.3"):
             composed = hydra_compose(name, overrides=overrides)
             config = OmegaConf.to_container(composed, resolve=True, throw_on_missing=False)
     except (HydraException, OmegaConfBaseException, YAMLError, OSError) as error:

@@ -212,6 +212,11 @@ def _noted() -> list[str]:
         return []
 
 
+def list_of_runs() -> Path:
+    """The user's list of runs and sweeps, wherever they were recorded."""
+    return _list()
+
+
 def _list() -> Path:
     from platformdirs import user_state_path  # Late, because a planning import stays under 0.1 s.
 

@@ -16,6 +16,7 @@ import itertools
 import os
 import shlex
 import signal
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -136,7 +137,10 @@ def _start_here(directory: Path, cluster: ClusterSpec) -> str:
     executor = submitit.LocalExecutor(folder=directory / "logs" / "submitit")
     executor.update_parameters(**_local_parameters(cluster))
     with _shielded():
-        job_id = str(executor.submit(NodeTask(), str(directory)).job_id)
+        job = executor.submit(NodeTask(), str(directory))
+        # A program that goes on for hours has no zombies, and no warning of a process that nobody waits for.
+        threading.Thread(target=job.wait, daemon=True).start()
+    job_id = str(job.job_id)
     files.write_atomically(directory / state.SUBMISSION, {"job_id": job_id, "kind": "local"})
     return job_id
 
@@ -243,10 +247,13 @@ def _without_job_variables() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _shielded() -> Iterator[None]:
-    """Start processes that ignore Ctrl-C and a closed terminal, to which the launcher alone reacts."""
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGHUP)}
+    """Start processes that never get Ctrl-C or a closed terminal, to which the launcher alone reacts.
+
+    A process inherits the blocked signals of the thread that starts it. Handlers are left as they are: they belong to
+    the program that we may be part of, and only its main thread could change them.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,234 @@
+"""The launcher from Python: the functions behind the verbs, for notebooks and other programs (docs/api.md).
+
+``import launcher`` has all of them. Each takes the words of a command line as a list and the options as keywords, calls
+what its verb calls, and returns an object in place of printing. :func:`check` answers a wrong configuration with the
+verdict ``invalid``; the others raise the exceptions of ``launcher.errors``. Messages go to the log ``launcher``; with
+``quiet=False`` they and the progress are shown as on the command line. Nothing here exits the program or changes its
+signal handlers, and all of it may be called many times and from any thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from launcher import registry
+from launcher.commands import _sweeping
+from launcher.commands import check as _check
+from launcher.commands import run as _run
+from launcher.commands import show as _show
+from launcher.commands._common import heard_by, require_trust
+from launcher.commands._handles import Run, Sweep
+from launcher.commands.show import Shown
+from launcher.errors import INTERRUPTED, ConfigError, ConfigErrors, DoesNotFit
+from launcher.preflight.check import Check
+from launcher.submission.submit import submit as _start
+from launcher.sweeping.sweep import Point
+
+__all__ = ["Check", "Run", "Shown", "Sweep", "check", "run", "show", "submit", "sweep"]
+
+type Words = Sequence[str]
+"""Overrides as they are typed: ``["model=llama3_8b", "train.steps=200"]``."""
+
+type Engine = Literal["formula", "trace"]
+
+_log = logging.getLogger("launcher")
+
+
+def check(
+    overrides: Words = (),
+    *,
+    hf: str | Path | None = None,
+    deepspeed: str | Path | None = None,
+    megatron_args: str | Path | None = None,
+    engine: Engine = "formula",
+    native: bool = True,
+    script_args: Words = (),
+) -> Check:
+    """Judge a run without starting it, as ``launch check`` does; nothing is written.
+
+    Args:
+        overrides: The words of the run.
+        hf: Take the model from a Hugging Face folder or config.json.
+        deepspeed: Take the settings of a ds_config.json.
+        megatron_args: Take the settings of a Megatron-LM argument list.
+        engine: Predict memory by formulas, or trace the worker under fake tensors (seconds; needs torch).
+        native: Ask the engine's own validator, too (Megatron-LM's).
+        script_args: The arguments of ``script=FILE``.
+
+    Returns:
+        The answer; a configuration that is wrong has the verdict ``invalid`` and its errors.
+    """
+    files = {"hf": hf, "deepspeed": deepspeed, "megatron_args": megatron_args}
+    given = {name: _path(path) for name, path in files.items()}
+    try:
+        options = _options("check", overrides, script_args, engine=engine, native=native, **given)
+        with _heard(quiet=True):
+            return _check.checked(options)
+    except ConfigErrors as error:
+        return Check(assessment=None, errors=error.errors, warnings=())
+
+
+def show(overrides: Words = (), *, script_args: Words = ()) -> Shown:
+    """Translate a run, as ``launch show`` does: argv, environment, files and sbatch text of what ``run`` starts.
+
+    Raises:
+        ConfigErrors: The configuration is wrong. A run that does not fit is shown all the same.
+    """
+    with _heard(quiet=True):
+        return _show.shown(_options("show", overrides, script_args))
+
+
+def run(
+    overrides: Words = (),
+    *,
+    lock: str | Path | None = None,
+    hf: str | Path | None = None,
+    force: bool = False,
+    trust: bool = False,
+    engine: Engine = "formula",
+    native: bool = True,
+    script_args: Words = (),
+    quiet: bool = True,
+) -> Run:
+    """Check, record and start a run, as ``launch`` does; on this machine wait for its end, on Slurm return at once.
+
+    Args:
+        overrides: The words of the run.
+        lock: Repeat a run: its lock, directory or name; the words then only set keys over it.
+        hf: Take the model from a Hugging Face folder or config.json.
+        force: Start what does not fit; the record says so.
+        trust: Let a recipe or lock from elsewhere run code and leave the working folder.
+        engine: Predict memory by formulas, or by a trace.
+        native: Ask the engine's own validator, too.
+        script_args: The arguments of ``script=FILE``.
+        quiet: False shows messages and progress.
+
+    Raises:
+        ConfigErrors: The configuration is wrong, or this machine cannot run it.
+        DoesNotFit: It does not fit, and was not forced.
+        SubmitError: The submission, the cluster or the run folder failed.
+        JobFailed: The job failed.
+        KeyboardInterrupt: It was interrupted; the run has saved a checkpoint and can be resumed.
+    """
+    given: dict[str, Any] = {"lock": _path(lock), "hf": _path(hf), "force": force, "trust": trust}
+    options = _options("run", overrides, script_args, engine=engine, native=native, **given)
+    with _heard(quiet=quiet):
+        one = _submitted(options)
+        if one.spec.cluster.kind == "local":
+            _run.seen_through(one.directory, one.spec, quiet=quiet)
+        return one
+
+
+def submit(
+    overrides: Words = (),
+    *,
+    lock: str | Path | None = None,
+    hf: str | Path | None = None,
+    force: bool = False,
+    trust: bool = False,
+    engine: Engine = "formula",
+    native: bool = True,
+    script_args: Words = (),
+    quiet: bool = True,
+) -> Run:
+    """As :func:`run`, and return as soon as the run was started or queued; ``Run.wait`` waits for its end.
+
+    Raises:
+        ConfigErrors: The configuration is wrong, or this machine cannot run it.
+        DoesNotFit: It does not fit, and was not forced.
+        SubmitError: The submission, the cluster or the run folder failed.
+    """
+    given: dict[str, Any] = {"lock": _path(lock), "hf": _path(hf), "force": force, "trust": trust}
+    options = _options("run", overrides, script_args, engine=engine, native=native, **given)
+    with _heard(quiet=quiet):
+        return _submitted(options)
+
+
+def sweep(
+    overrides: Words = (), *, start: bool = True, force: bool = False, trust: bool = False, quiet: bool = True
+) -> Sweep:
+    """Judge every point of a sweep and start those that fit, as ``launch -m`` does.
+
+    On this machine the runs go one after the other and this waits for them; on Slurm it returns at once. A run that
+    fails is a state of its point and no exception.
+
+    Args:
+        overrides: The words, several values in the grammar of Hydra: ``train.seed=1,2``, ``model=glob(llama*)``.
+        start: False only judges the points of a grid, as ``launch check -m`` does.
+        force: Start points that do not fit, too.
+        trust: Let a recipe from elsewhere run code and leave the working folder.
+        quiet: False shows messages and progress.
+
+    Raises:
+        ConfigErrors: The configuration is wrong, or no point is valid.
+        DoesNotFit: No point fits.
+        SubmitError: The submission, the cluster or the sweep's folder failed.
+        KeyboardInterrupt: It was interrupted; ``launch resume`` goes on.
+    """
+    options = _options("run", overrides, force=force, trust=trust, multirun=True)
+    with _heard(quiet=quiet):
+        if not start:
+            return Sweep(None, _sweeping.judged(options))
+        require_trust(options)
+        _, directory, points, exit_status = _sweeping.started(options, quiet=quiet)
+    if not any(point.kept for point in points):
+        raise _none_kept(points)
+    if exit_status == INTERRUPTED:
+        raise KeyboardInterrupt
+    return Sweep(directory, points)
+
+
+def _path(path: str | Path | None) -> Path | None:
+    return None if path is None else Path(path)
+
+
+def _submitted(options: argparse.Namespace) -> Run:
+    """Judge, record and start or queue a run."""
+    one = _run.recorded(options)
+    _start(one.directory, one.plan.spec)
+    return Run(one.directory)
+
+
+def _none_kept(points: Sequence[Point]) -> ConfigErrors | DoesNotFit:
+    """The exception of a sweep of which nothing was started, with the reason of each of its points."""
+    unfit = [point for point in points if point.verdict != "invalid"]
+    if unfit:
+        reasons = "; ".join(f"{' '.join(point.overrides)}: {point.reason}" for point in unfit)
+        return DoesNotFit(f"no point was started: {reasons}")
+    return ConfigErrors(ConfigError(" ".join(point.overrides), None, str(point.reason)) for point in points)
+
+
+def _options(verb: str, overrides: Words, script_args: Words = (), **given: Any) -> argparse.Namespace:
+    """The options of a verb with their defaults, as its parser would make them.
+
+    Raises:
+        TypeError: The overrides are no list of words.
+        ConfigErrors: A word is an option of the command line.
+    """
+    for name, words in (("overrides", overrides), ("script_args", script_args)):
+        if isinstance(words, str) or not all(isinstance(word, str) for word in words):
+            raise TypeError(f"{name} is a list of words, each as it is typed: ['model=tiny', 'train.steps=20']")
+    parser = argparse.ArgumentParser()
+    registry.load("commands", verb).arguments(parser)
+    options = parser.parse_args([])
+    rule = "options are keywords here, as in force=True, and the words after -- are script_args=[...]"
+    typed = [ConfigError(word, None, rule) for word in overrides if word.startswith("-")]
+    if typed:
+        raise ConfigErrors(typed)
+    vars(options).update(overrides=list(overrides), script_args=list(script_args), **given)
+    return options
+
+
+@contextmanager
+def _heard(*, quiet: bool) -> Iterator[None]:
+    """Give the messages of the verbs to the log where they are not to be shown."""
+    if not quiet:
+        yield
+        return
+    with heard_by(_log.info):
+        yield

@@ -1,0 +1,31 @@
+"""Print the script that completes `launch` at the Tab key: groups, keys, their values, verbs, options, runs, recipes.
+
+launch completion bash     in ~/.bashrc: eval "$(launch completion bash)"
+launch completion zsh      in ~/.zshrc:  eval "$(launch completion zsh)"
+launch completion fish     > ~/.config/fish/completions/launch.fish
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from launcher.commands._common import add_json, print_json
+from launcher.package import FOLDER
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("shell", choices=SHELLS, help="whose script")
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the script."""
+    script = (FOLDER / "completion" / f"launch.{options.shell}").read_text()
+    if options.json:
+        print_json({"schema": 1, "completion": {"shell": options.shell, "script": script}})
+    else:
+        print(script, end="")
+    return 0

@@ -1,0 +1,81 @@
+"""``launch __complete SHELL ...``: the candidates for the shell's own script, a line each.
+
+zsh and fish hand over the words behind ``launch``, the one at the cursor last. bash hands over the line up to the
+cursor, because it splits words at ``=``, and the part of the last word that it will replace.
+"""
+
+import os
+import sys
+
+from launcher.completion import vocabulary
+from launcher.completion.candidates import Completer
+
+TYPE_CHECKING = False  # Type checkers know the name; ``typing`` itself takes a tenth of the time of an answer.
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_SPECIAL = {"": frozenset(" \t\"'\\$`&|;<>()*?[]{}!#"), '"': frozenset('"\\$`'), "'": frozenset()}
+"""Letters that bash wants a backslash before, by the quote that is open."""
+
+_LONGEST = 60
+"""Characters of a description."""
+
+
+def answer(argv: "Sequence[str]", verbs: "Mapping[str, str]") -> int:
+    """Print the candidates; whatever is wrong, a shell at its prompt wants no message.
+
+    Args:
+        argv: The shell's name, then what it hands over.
+        verbs: The verbs with their meaning.
+    """
+    shell, rest = argv[0], list(argv[1:])
+    words, quote = _of_line(rest[0]) if shell == "bash" else (rest, "")
+    *before, last = words or [""]
+    own = [name for name in ("conf", "recipes") if os.path.isdir(name)]  # noqa: PTH112 - pathlib takes 10 ms.
+    completer = Completer(
+        vocabulary.read(verbs),
+        [*(name for name in own if name == "conf"), vocabulary.conf()],
+        [*(name for name in own if name == "recipes"), vocabulary.recipes()],
+    )
+    found = dict(reversed(completer.complete(before, last)))
+    if shell == "bash":
+        replaced = rest[1].replace("\\", "").lstrip("'\"")
+        kept = len(last) - len(replaced) if last.endswith(replaced) else 0
+        lines = [_for_bash(word[kept:], quote) for word in reversed(found)]
+    else:
+        lines = [_with_meaning(word, found[word]) for word in reversed(found)]
+    sys.stdout.write("".join(f"{line}\n" for line in lines if "\n" not in line))
+    return 0
+
+
+def _for_bash(part: str, quote: str) -> str:
+    """The part of a candidate that bash puts into the line as it is."""
+    return "".join(f"\\{letter}" if letter in _SPECIAL[quote] else letter for letter in part)
+
+
+def _with_meaning(word: str, text: str) -> str:
+    short = " ".join(text.split())
+    return f"{word}\t{short if len(short) <= _LONGEST else f'{short[: _LONGEST - 3]}...'}"
+
+
+def _of_line(line: str) -> tuple[list[str], str]:
+    """The words of bash's line behind the command, without their quotes, and the quote that is open at its end."""
+    words, quote, begun, escaped = [""], "", False, False
+    for letter in line:
+        if escaped or (quote == "'" and letter != "'"):
+            words[-1] += letter
+            escaped = False
+        elif letter == "\\":
+            escaped = True
+        elif letter == quote:
+            quote = ""
+        elif not quote and letter in "'\"":
+            quote = letter
+        elif not quote and letter in " \t\n":
+            words += [""] if begun else []
+            begun = False
+            continue
+        else:
+            words[-1] += letter
+        begun = True
+    return words[1:], quote

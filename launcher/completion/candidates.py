@@ -1,0 +1,230 @@
+"""What may stand at a place of the command line, by the vocabulary and by what lies in the folders now.
+
+A candidate is a whole word with a short description. One that ends in ``=``, ``.``, ``/``, ``,`` or ``@`` is not yet a
+whole word: shells put no space behind it.
+"""
+
+import os
+
+TYPE_CHECKING = False  # Type checkers know the name; ``typing`` itself takes a tenth of the time of an answer.
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from typing import Any
+
+type Candidate = tuple[str, str]
+
+_TOP = {"--help": "verbs, groups and their options", "--version": "the version"}
+_NEWEST = 200
+"""Runs that are offered, the newest first."""
+
+
+class Completer:
+    """The candidates for the last word of a command line, in a folder.
+
+    Attributes:
+        vocabulary: What ``launcher.completion.vocabulary`` has gathered.
+        conf: The folders of configuration, the user's first.
+        recipes: The folders of recipes, the user's first.
+    """
+
+    def __init__(self, vocabulary: "dict[str, Any]", conf: "Sequence[str]", recipes: "Sequence[str]") -> None:
+        """Take what the answers come from."""
+        self.vocabulary = vocabulary
+        self.conf = conf
+        self.recipes = recipes
+
+    def complete(self, words: "Sequence[str]", last: str) -> "list[Candidate]":
+        """The candidates that begin with ``last``, which may be empty, behind ``words``."""
+        if "--" in words:
+            return list(_files(last))
+        verb = next((word for word in words if not word.startswith("-")), None)
+        if verb is None or verb not in self.vocabulary["verbs"]:
+            found, verb = list(self._of_run(words, last, first=verb is None)), "run"
+        else:
+            behind = list(words)
+            behind.remove(verb)
+            found = list(self._of_verb(verb, behind, last))
+        takes_keys = any(kind["what"] == "OVERRIDE" for kind in self.vocabulary["verbs"][verb]["words"])
+        return found or (list(self._bare_keys(last)) if takes_keys else [])
+
+    def _of_run(self, words: "Sequence[str]", last: str, *, first: bool) -> "Iterator[Candidate]":
+        """Words of ``run``, the verb that need not be typed; as the ``first`` word also a verb."""
+        if first:
+            verbs = {name: about["help"] for name, about in self.vocabulary["verbs"].items()}
+            yield from _beginning(last, verbs.items())
+            yield from _beginning(last, _TOP.items() if last.startswith("-") else ())
+        yield from (each for each in self._of_verb("run", words, last) if each[0] not in _TOP or not first)
+
+    def _of_verb(self, verb: str, words: "Sequence[str]", last: str) -> "Iterator[Candidate]":
+        about = self.vocabulary["verbs"][verb]
+        options = about["options"]
+        if words and words[-1].startswith("-") and options.get(words[-1], {}).get("takes"):
+            yield from self._of_kind(options[words[-1]], last)
+            return
+        if last.startswith("-"):
+            option, equals, value = last.partition("=")
+            if equals and option in options:
+                yield from ((f"{option}={word}", text) for word, text in self._of_kind(options[option], value))
+            else:
+                yield from _beginning(last, ((name, options[name]["help"]) for name in options if name not in words))
+            return
+        given = [
+            word
+            for before, word in zip(["", *words], words, strict=False)
+            if not word.startswith("-") and not options.get(before, {}).get("takes")
+        ]
+        kinds = about["words"]
+        if kinds and (len(given) < len(kinds) or kinds[-1]["many"]):
+            kind = kinds[min(len(given), len(kinds) - 1)]
+            yield from self._of_recipe(given, last) if kind["what"] == "WORD" else self._of_kind(kind, last)
+        if verb == "resume" and given:
+            yield from self._overrides(last)
+
+    def _of_kind(self, kind: "dict[str, Any]", last: str) -> "Iterator[Candidate]":
+        what = kind["what"]
+        yield from _beginning(last, ((value, "") for value in kind["values"]))
+        if what == "OVERRIDE":
+            yield from self._overrides(last)
+        if what in ("RUN", "LOCK"):
+            yield from self._runs(last)
+        if what in ("PATH", "LOCK"):
+            yield from _files(last)
+
+    def _of_recipe(self, given: "Sequence[str]", last: str) -> "Iterator[Candidate]":
+        """Words of ``launch recipe ACTION``, whose kinds follow from the action."""
+        action = given[0] if given else ""
+        if action in ("show", "diff"):
+            yield from _beginning(last, self._recipes())
+        if action in ("lock", "diff", "verify") and "=" not in last:
+            yield from self._runs(last)
+        if action in ("show", "diff", "verify") and _is_path(last):
+            yield from _files(last)
+        if action in ("save", "lock", "verify") and len(given) > (action != "lock"):
+            yield from self._overrides(last)
+
+    def _overrides(self, last: str) -> "Iterator[Candidate]":
+        key, equals, value = last.partition("=")
+        if equals:
+            head, comma, tail = value.rpartition(",")  # Several values of a sweep.
+            used = set(head.split(","))
+            values = (each for each in self._values(key, tail) if each[0] not in used)
+            yield from ((f"{key}={head}{comma}{word}", text) for word, text in values)
+            return
+        keys = {name: about["help"] for name, about in self.vocabulary["keys"].items()}
+        if "." in key:
+            yield from _beginning(key, ((f"{name}=", text) for name, text in keys.items()))
+            return
+        yield from _beginning(key, self._groups())
+        yield from _beginning(key, ((f"{name}=", text) for name, text in keys.items() if "." not in name))
+
+    def _bare_keys(self, last: str) -> "Iterator[Candidate]":
+        """Keys that are typed without their group: ``lr`` for ``optimizer.lr``."""
+        for name, about in self.vocabulary["keys"].items():
+            if last and name.rpartition(".")[2].startswith(last):
+                yield f"{name}=", about["help"]
+
+    def _groups(self) -> "Iterator[Candidate]":
+        """Groups: ``model=`` where there is a choice, and ``model.`` for its keys."""
+        for group, text in self.vocabulary["groups"].items():
+            if self._options(group) != ["default"]:
+                yield f"{group}=", text
+            yield f"{group}.", text
+        yield "recipe=", "a shared run; your own words win over it"
+
+    def _values(self, key: str, begun: str) -> "Iterator[Candidate]":
+        """Values of a group or key."""
+        if _is_path(begun):
+            yield from _files(begun)
+        elif key == "recipe":
+            yield from _beginning(begun, self._recipes())
+        elif key in self.vocabulary["groups"]:
+            yield from _beginning(begun, ((option, "") for option in self._options(key)))
+        elif key in self.vocabulary["keys"]:
+            about = self.vocabulary["keys"][key]
+            yield from _beginning(begun, ((value, "") for value in about["values"]))
+            if key == "save.load":
+                yield from self._checkpoints(begun)
+            if about["path"]:
+                yield from _files(begun)
+
+    def _options(self, group: str) -> list[str]:
+        return _yaml(f"{folder}/{group}" for folder in self.conf)
+
+    def _recipes(self) -> "Iterator[Candidate]":
+        yield from ((name, "") for name in _yaml(self.recipes))
+
+    def _runs(self, begun: str) -> "Iterator[Candidate]":
+        """Runs and sweeps below ``runs/``, of a sweep that is named its points; else those recorded anywhere."""
+        sweep, slash, _ = begun.rpartition("/")
+        folder = f"runs/{sweep}" if slash else "runs"
+        names = [f"{sweep}{slash}{name}" for name in _records(folder)]
+        if not names and not slash:
+            names = _remembered(self.vocabulary["runs"])
+        yield from _beginning(begun, ((name, "") for name in names))
+
+    def _checkpoints(self, begun: str) -> "Iterator[Candidate]":
+        """Runs to load from, and of a run that is named its checkpoints: ``RUN@best``, ``RUN@STEP``."""
+        run, at, _ = begun.partition("@")
+        if not at:
+            yield from self._runs(begun)
+            return
+        steps = [name.removeprefix("step-").lstrip("0") for name in _names(f"runs/{run}/checkpoints")]
+        words = [
+            f"{run}@{step}" for step in ["best", *sorted((s for s in steps if s.isdigit()), key=int, reverse=True)]
+        ]
+        yield from _beginning(begun, ((word, "") for word in words))
+
+
+def _beginning(begun: str, candidates: "Iterable[Candidate]") -> "Iterator[Candidate]":
+    return (each for each in candidates if each[0].startswith(begun))
+
+
+def _is_path(word: str) -> bool:
+    return word.startswith(("/", "./", "../", "~"))
+
+
+def _yaml(folders: "Iterable[str]") -> list[str]:
+    """Names of the options in folders; those that begin with ``_`` are not for choosing."""
+    names = {name for folder in folders for name in _names(folder)}
+    return sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml") and not name.startswith("_"))
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)  # noqa: PTH208 - pathlib takes 10 ms to import.
+    except OSError:
+        return []
+
+
+def _records(folder: str) -> list[str]:
+    """Names of the runs and sweeps in a folder, the newest first."""
+    found = []
+    for name in _names(folder):
+        for record in ("spec.json", "sweep.json"):
+            try:
+                found.append((os.stat(f"{folder}/{name}/{record}").st_mtime_ns, name))  # noqa: PTH116
+            except OSError:
+                continue
+            break
+    return [name for _, name in sorted(found, reverse=True)[:_NEWEST]]
+
+
+def _remembered(path: str) -> list[str]:
+    """Names of the runs that this user has recorded in other folders and that are still there."""
+    try:
+        with open(path, encoding="utf-8") as file:  # noqa: PTH123
+            lines = file.read().splitlines()[-_NEWEST:]
+    except OSError:
+        return []
+    known = (line for line in reversed(lines) if os.path.isfile(f"{line}/spec.json"))  # noqa: PTH113
+    return list(dict.fromkeys(line.rpartition("/")[2] for line in known))
+
+
+def _files(begun: str) -> "Iterator[Candidate]":
+    """Files and folders; ``~`` is written out, since a shell would leave it as it is behind ``=``."""
+    path = os.path.expanduser(begun)  # noqa: PTH111
+    folder, slash, name = path.rpartition("/")
+    for each in sorted(_names(f"{folder}{slash}" or ".")):
+        if each.startswith(name) and (name.startswith(".") or not each.startswith(".")):
+            whole = f"{folder}{slash}{each}"
+            yield (f"{whole}/" if os.path.isdir(whole) else whole), ""  # noqa: PTH112

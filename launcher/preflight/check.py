@@ -1,0 +1,89 @@
+"""What a check found, as an object: the same answer as text, as the document of ``check --json``, and for notebooks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from launcher.errors import ConfigError, ConfigErrors
+from launcher.memory.result import Peak
+from launcher.memory.terms import Pile
+from launcher.preflight import check_html, explain
+from launcher.preflight.assess import Assessment
+from launcher.preflight.explain import Explanation
+from launcher.preflight.fixes import Fix
+from launcher.preflight.report import as_json, as_text, errors_as_text, invalid_as_json
+from launcher.preflight.verdict import VerdictName
+from launcher.spec import RunSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """The pre-flight's answer about one run; ``print`` shows what ``launch check`` prints.
+
+    Attributes:
+        assessment: The judged run; None where the words make no run that could be judged.
+        errors: All errors; the verdict is ``invalid`` where there are any.
+        warnings: Pitfalls.
+    """
+
+    assessment: Assessment | None
+    errors: tuple[ConfigError, ...]
+    warnings: tuple[ConfigError, ...]
+
+    @classmethod
+    def of(cls, assessment: Assessment, *, warnings: tuple[ConfigError, ...] = ()) -> Check:
+        """The answer about a judged run; ``warnings`` stand before its own."""
+        judged = replace(assessment, warnings=(*warnings, *assessment.warnings))
+        return cls(assessment=judged, errors=judged.errors, warnings=judged.warnings)
+
+    @property
+    def verdict(self) -> VerdictName:
+        """The answer in one word: ``fits``, ``tight``, ``does_not_fit`` or ``invalid``."""
+        return "invalid" if self.assessment is None else self.assessment.verdict.name
+
+    @property
+    def fits(self) -> bool:
+        """True if the run would be started: it fits, or does so within the estimate's error band."""
+        return self.verdict in ("fits", "tight")
+
+    @property
+    def spec(self) -> RunSpec | None:
+        """The run's settings; None where the words make none."""
+        return None if self.assessment is None else self.assessment.spec
+
+    @property
+    def peak(self) -> Peak | None:
+        """The peak of the worst rank in bytes; None for an invalid run."""
+        estimate = None if self.assessment is None else self.assessment.estimate
+        return None if estimate is None else estimate.peak
+
+    @property
+    def fixes(self) -> tuple[Fix, ...]:
+        """Changes with which it would fit, the cheapest first; each holds its ``overrides``."""
+        return () if self.assessment is None else self.assessment.fixes
+
+    def explain(self, pile: Pile) -> Explanation:
+        """The terms of one pile: what ``launch check --explain PILE`` prints.
+
+        Raises:
+            ConfigErrors: The run is not valid, so that nothing was estimated.
+        """
+        if self.assessment is None or self.assessment.estimate is None:
+            raise ConfigErrors(self.errors)
+        return explain.explained(self.assessment.spec, pile)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The document of ``launch check --json`` (docs/contract.md)."""
+        return invalid_as_json(self.errors, self.warnings) if self.assessment is None else as_json(self.assessment)
+
+    def as_text(self, width: int = 80) -> str:
+        """What ``launch check`` prints on a terminal of ``width`` columns."""
+        return errors_as_text(self.errors, width) if self.assessment is None else as_text(self.assessment, width)
+
+    def __str__(self) -> str:
+        return self.as_text()
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return check_html.as_html(self.verdict, self.assessment, self.errors, self.warnings)

@@ -1,0 +1,218 @@
+"""``launch __complete``: the candidates at a place of the command line, in a tenth of a second."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher.cli import VERBS, main
+from launcher.completion import vocabulary
+from launcher.spec.parse import known_keys
+from tests.support.helpers import ROOT
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with options of its own, two runs and a sweep."""
+    files = [
+        "conf/model/ours_9b.yaml",
+        "conf/model/_base_of_ours.yaml",
+        "recipes/our_recipe.yaml",
+        ".hidden",
+        "train.py",
+    ]
+    runs = ["runs/first/spec.json", "runs/second/spec.json", "runs/s/sweep.json", "runs/s/000/spec.json", "runs/no/x"]
+    for number, name in enumerate([*files, *runs, "runs/first/checkpoints/step-00000012/x"]):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+        os.utime(tmp_path / name, (number, number))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def offered(folder: Path, capsys: pytest.CaptureFixture[str]) -> Offered:
+    return Offered(capsys)
+
+
+class Offered:
+    """The candidates behind some words, the last of which is being typed."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self.capsys = capsys
+
+    def __call__(self, *words: str) -> list[str]:
+        return list(self.with_meaning(*words))
+
+    def with_meaning(self, *words: str) -> dict[str, str]:
+        assert main(["__complete", "zsh", *words]) == 0
+        lines = self.capsys.readouterr().out.splitlines()
+        return {word: text for word, _, text in (line.partition("\t") for line in lines)}
+
+
+def test_the_first_word_is_a_verb_a_group_or_a_key(offered: Offered) -> None:
+    found = offered.with_meaning("")
+    assert list(found)[: len(VERBS)] == list(VERBS)
+    assert {"model=", "model.", "recipe=", "train.", "script="} <= set(found)
+    assert "train=" not in found, "a group with one option is no choice"
+    assert found["status"] == VERBS["status"]
+    assert found["train."].startswith("What is trained and for how long")
+    assert offered("re") == ["resume", "recipe", "recipe="]
+    assert offered("--v") == ["--version"]
+
+
+def test_keys_have_their_meaning_and_are_found_without_their_group(offered: Offered) -> None:
+    assert offered.with_meaning("check", "train.seq") == {
+        "train.sequence_length=": "tokens; null: the longest that the model takes, at most 4096"
+    }
+    assert offered("check", "micro_b") == ["train.micro_batch_size="]
+    keys = [
+        key for group in [*vocabulary_of()["groups"], ""] for key in offered("check", f"{group}." if group else "s")
+    ]
+    assert {key.removesuffix("=") for key in keys if key.endswith("=")} >= {key for key in known_keys() if "." in key}
+
+
+def vocabulary_of() -> dict[str, dict[str, object]]:
+    return vocabulary.read(VERBS)
+
+
+def test_values_are_options_names_booleans_and_those_of_the_working_folder(offered: Offered) -> None:
+    models = offered("model=")
+    assert {"model=tiny", "model=llama3_8b", "model=ours_9b"} <= set(models)
+    assert not any("=_" in model for model in models)
+    assert offered("hardware=h1") == ["hardware=h100_80g"]
+    assert offered("check", "parallel=zero") == [f"parallel=zero{stage}" for stage in range(4)]
+    assert "recipe=our_recipe" in offered("recipe=")
+    assert offered("precision.compute=") == [f"precision.compute={name}" for name in ("fp32", "fp16", "bf16", "fp8")]
+    assert offered("train.compile=") == ["train.compile=true", "train.compile=false"]
+    assert offered("optimizer.fused=") == ["optimizer.fused=true", "optimizer.fused=false", "optimizer.fused=null"]
+    assert offered("backend.name=m") == ["backend.name=megatron"]
+    assert offered("-m", "zero=0,1,") == ["zero=0,1,2", "zero=0,1,3"]
+    assert offered("train.steps=") == []
+
+
+def test_verbs_have_their_options_and_these_their_values(offered: Offered) -> None:
+    assert offered.with_meaning("logs", "--f") == {"--follow": "go on until the run has ended"}
+    assert offered("logs", "--follow", "--f") == []
+    assert offered("check", "--explain", "gr") == ["gradients"]
+    assert offered("check", "--engine=t") == ["--engine=trace"]
+    assert offered("check", "--plot", "tr") == ["train.py"]
+    assert offered("check", "model=tiny", "--plot", "x.svg", "hardware=h1") == ["hardware=h100_80g"]
+    assert offered("completion", "") == ["bash", "zsh", "fish"]
+    assert offered("import", "h") == ["hf"]
+    assert offered("import", "hf", "") == ["conf/", "recipes/", "runs/", "train.py"]
+    assert "--force" in offered("model=tiny", "--")
+    assert offered("script=train.py", "--", "tr") == ["train.py"]
+
+
+def test_runs_are_offered_newest_first_and_of_a_sweep_its_points(offered: Offered, folder: Path) -> None:
+    assert offered("status", "") == ["s", "second", "first"]
+    assert offered("cancel", "s/") == ["s/000"]
+    assert offered("resume", "fi") == ["first"]
+    assert offered("resume", "first", "optimizer.lr") == ["optimizer.lr="]
+    assert offered("save.load=f") == ["save.load=first"]
+    assert offered("save.load=first@") == ["save.load=first@best", "save.load=first@12"]
+    assert offered("--from", "fi") == ["first"]
+
+
+def test_runs_recorded_elsewhere_are_offered_where_there_are_none(
+    offered: Offered, folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from launcher.rundir import status
+
+    status.remember(folder / "runs" / "second")
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    assert "second" in offered("logs", "sec")
+
+
+def test_recipes_and_files_are_offered_where_they_are_meant(offered: Offered) -> None:
+    assert offered("recipe", "l") == ["list", "lock"]
+    assert offered("recipe", "show", "our") == ["our_recipe"]
+    assert offered("recipe", "diff", "our_recipe", "fir") == ["first"]
+    assert offered("recipe", "save", "mine", "model=ours") == ["model=ours_9b"]
+    assert offered("script=t") == ["script=train.py"]
+    assert offered("data.path=./c") == ["data.path=./conf/"]
+    assert offered("data.path=.h") == ["data.path=.hidden"]
+    assert offered("model=./r") == ["model=./recipes/", "model=./runs/"]
+    home = Path.home()
+    assert all(word.startswith(f"run.directory={home}/") for word in offered("run.directory=~/"))
+
+
+def test_bash_gets_the_part_that_it_replaces_and_quotes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / 'it\'s a "file".txt').write_text("")
+    for line, replaced, wanted in (
+        ("launch model=ours", "ours", "ours_9b"),
+        ("launch model=", "", None),
+        ("launch sta", "sta", "status"),
+        ("launch  check\tmodel=ours", "ours", "ours_9b"),
+        ('launch "model=ours', '"model=ours', "model=ours_9b"),
+        ("launch data.path=it", "it", r"it\'s\ a\ \"file\".txt"),
+        ('launch data.path="it', '"it', r"it's a \"file\".txt"),
+        (r"launch data.path=it\'s", r"it\'s", r"it\'s\ a\ \"file\".txt"),
+        ("launch canc", "canc", "cancel"),
+    ):
+        assert main(["__complete", "bash", line, replaced]) == 0
+        said = capsys.readouterr().out.splitlines()
+        assert said == [wanted] if wanted else len(said) > 20, line
+
+
+def test_an_answer_takes_less_than_a_tenth_of_a_second_and_imports_next_to_nothing(folder: Path) -> None:
+    vocabulary.read(VERBS)
+    program = (
+        "import sys\n"
+        "from launcher.cli import main\n"
+        "main(['__complete', 'bash', 'launch model=ll', 'll'])\n"
+        "heavy = ('hydra', 'omegaconf', 'yaml', 'torch', 'typing', 'pathlib', 'dataclasses', 'launcher.spec')\n"
+        "sys.exit(str([name for name in heavy if name in sys.modules]) if set(heavy) & set(sys.modules) else 0)\n"
+    )
+    seconds = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds.append(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "llama3_8b" in done.stdout.split()
+    assert min(seconds) < 0.1, f"processor seconds of the process, start of Python included: {seconds}"
+
+
+def test_the_vocabulary_is_gathered_anew_when_what_it_comes_from_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    first = vocabulary.read(VERBS)
+    [kept] = (tmp_path / "launch" / "completion").iterdir()
+    assert json.loads(kept.read_text()) == first
+    kept.write_text(json.dumps({**first, "keys": {}}))
+    assert vocabulary.read(VERBS)["keys"] == {}, "nothing has changed, so that it is as it was kept"
+    (tmp_path / "site-packages").mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path / "site-packages"))
+    assert vocabulary.read(VERBS)["keys"] == first["keys"]
+    kept.write_text("[]")
+    assert vocabulary.read(VERBS)["keys"] == first["keys"]
+    kept.unlink()
+    kept.mkdir()
+    assert vocabulary.read(VERBS)["keys"] == first["keys"], "a file that cannot be written is only slower"
+
+
+def test_every_key_that_takes_a_path_is_one() -> None:
+    assert set(vocabulary.PATHS) <= known_keys()
+
+
+def test_the_scripts_are_printed_and_shipped(capsys: pytest.CaptureFixture[str]) -> None:
+    for shell in ("bash", "zsh", "fish"):
+        assert main(["completion", shell]) == 0
+        script = capsys.readouterr().out
+        assert f"__complete {shell}" in script
+        assert main(["completion", shell, "--json"]) == 0
+        document = json.loads(capsys.readouterr().out)
+        assert document == {"schema": 1, "completion": {"shell": shell, "script": script}}
+        assert (ROOT / "launcher" / "completion" / f"launch.{shell}").read_text() == script
+    assert main(["completion", "tcsh"]) == 2
+    assert "invalid choice: 'tcsh'" in capsys.readouterr().err

@@ -1,0 +1,51 @@
+# fmt: off
+# ruff: noqa
+
+import launcher
+
+words = ["model=llama3_8b", "parallel=fsdp", "hardware=a100_40g", "cluster.gpus_per_node=8"]
+check = launcher.check(words)
+assert check.verdict == "does_not_fit"  # fits | tight | does_not_fit | invalid, as in --json
+print(check)  # what `launch check` prints; in a notebook `check` alone draws it
+for fix in check.fixes:
+    print(fix.overrides, fix.cost)
+better = launcher.check([*words, *check.fixes[0].overrides])
+assert better.fits
+assert check.peak and better.peak and better.peak.needed_bytes < check.peak.needed_bytes
+
+wrong = launcher.check(["model=tiny", "precison=bf16"])
+assert wrong.verdict == "invalid"
+for error in wrong.errors:
+    print(error.path, error.found, error.rule, error.way_out)
+
+fitting = {}
+for model in ("llama3_8b", "llama3_70b"):
+    for strategy in ("fsdp", "zero3"):
+        found = launcher.check([f"model={model}", f"parallel={strategy}", "hardware=h100_80g", "cluster.gpus_per_node=8"])
+        if found.peak and found.fits:
+            fitting[model, strategy] = found.peak.needed_bytes
+assert ("llama3_8b", "zero3") in fitting and ("llama3_70b", "fsdp") not in fitting
+
+small = ["model=tiny", "data=synthetic", "cluster.gpus_per_node=1", "train.steps=3", "train.sequence_length=64"]
+print(launcher.show(small).argv)  # also .environment, .files, .sbatch: what run starts
+run = launcher.run([*small, "run.name=first"])  # checks, records, starts, and waits for the end
+assert run.status.state == "finished"
+frame = run.metrics()  # a data frame of pandas: frame.plot(x="step", y="loss")
+print(frame[["step", "loss", "tokens_per_second"]])
+
+run = launcher.Run("first")
+print(run.status.state, run.status.job_id, run.directory)
+print(run.logs(lines=5))
+assert run.wait(timeout=60).state == "finished"
+assert not run.cancel()  # it has ended: nothing to stop
+
+try:
+    launcher.run(["model=175b", "hardware.memory_bytes=1e9"])
+except launcher.errors.ConfigErrors as error:
+    print(error.errors)  # exit status 2
+except launcher.errors.DoesNotFit as error:
+    print(error)  # 3; SubmitError is 4, JobFailed is 5
+
+sweep = launcher.sweep(["model=1b,7b,70b", "hardware=h100_80g", "cluster.gpus_per_node=8"], start=False)
+for point in sweep.points:
+    print(point.overrides, point.verdict, point.reason)
