@@ -225,7 +225,7 @@ def test_progress_and_messages_are_shown_where_they_are_asked_for(
 ) -> None:
     launcher.run([*SCRIPT, "run.name=e", "hardware.memory_bytes=1000"], force=True, quiet=False)
     said = capsys.readouterr()
-    assert "launch: the memory verdict is does not fit" in said.err
+    assert "launch: DOES NOT FIT: " in said.err
     assert f"run directory {folder / 'runs' / 'e'}" in said.out
 
 

@@ -35,8 +35,17 @@ def find(names: list[str]) -> list[Path]:
 
 
 def sweep_of(name: str) -> Path | None:
-    """The folder of the sweep that a word names; None where it names a run."""
-    [place, *more] = status.places(name, folder())
+    """The folder of the sweep that a word names; None where it names a run, or nothing.
+
+    Raises:
+        ConfigErrors: It is several.
+    """
+    try:
+        [place, *more] = status.places(name, folder())
+    except FileNotFoundError:
+        return None
+    except Ambiguous as doubt:
+        raise ConfigErrors([refusal(doubt)]) from None
     return place if not more and (place / state.SWEEP).is_file() else None
 
 
