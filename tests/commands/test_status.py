@@ -108,7 +108,7 @@ def test_a_person_at_a_terminal_is_asked_which_run_is_meant(tmp_path: Path, monk
         f"  1  {tmp_path}/p/runs/same  (finished)",
         f"  2  {tmp_path}/q/runs/same  (finished)",
     ]
-    assert answer.out.startswith("same is finished")
+    assert "same is finished" in answer.out + answer.err
     monkeypatch.setattr(sys, "stdin", Terminal("\n"))
     assert launch("cancel", "same").status == 2
 
