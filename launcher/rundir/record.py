@@ -64,7 +64,9 @@ def record(
         directory.parent.mkdir(parents=True, exist_ok=True)
         partial.mkdir()
         lock.write(partial / losses.NAME, lock.build(plan, job_as_dict(job), overrides, made_of))
-        _write_all(partial, plan, job, overrides, forced)
+        (partial / "logs").mkdir()
+        (partial / "checkpoints").mkdir()
+        write_settings(partial, plan, job, overrides, forced=forced)
         partial.rename(directory)
         status.remember(directory)
     except OSError as error:
@@ -85,9 +87,8 @@ def taken(directory: Path) -> SubmitError:
     return SubmitError(text)
 
 
-def _write_all(folder: Path, plan: Plan, job: Job, overrides: tuple[str, ...], forced: bool) -> None:
-    (folder / "logs").mkdir()
-    (folder / "checkpoints").mkdir()
+def write_settings(folder: Path, plan: Plan, job: Job, overrides: tuple[str, ...], *, forced: bool) -> None:
+    """Write what a run is, beside its lock: its specification, the plan, the job with its files."""
     _dump(folder / "spec.json", to_dict(plan.spec))
     _dump(folder / "plan.json", {**as_json(plan.assessment), "overrides": list(overrides), "forced": forced})
     _dump(folder / "job.json", job_as_dict(job))

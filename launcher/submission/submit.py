@@ -16,7 +16,7 @@ import itertools
 import os
 import shlex
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +49,13 @@ def submit(directory: Path, spec: RunSpec) -> str:
         return _submit(directory, spec.cluster)
 
 
-def resubmit(directory: Path, spec: RunSpec) -> str:
+def resubmit(directory: Path, spec: RunSpec, *, before: Callable[[], None] = lambda: None) -> str:
     """Start or queue a run again that has ended, or that nobody has submitted; of two launchers one does.
+
+    Args:
+        directory: The run directory.
+        spec: The run.
+        before: Called once it is known that no other launcher submits the run, and that it does not run.
 
     Raises:
         SubmitError: It waits or runs, or as :func:`submit`.
@@ -60,6 +65,7 @@ def resubmit(directory: Path, spec: RunSpec) -> str:
         now = status.read(directory).state
         if now in ("queued", "running", "requeued"):
             raise SubmitError(f"{directory.name} is {now}: cancel it first, or wait")
+        before()
         state.forget_ending(directory)
         return _submit(directory, spec.cluster)
 

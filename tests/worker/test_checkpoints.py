@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.saved.find import STATE
 from launcher.worker import checkpoints, memory
 from launcher.worker.errors import CheckpointError
 from tests.support import training
@@ -154,7 +155,7 @@ def trainer(agent: int) -> int:
 
 
 def test_a_kill_during_a_save_costs_nothing_and_a_signal_ends_with_a_checkpoint(runs: Runs, tmp_path: Path) -> None:
-    run, long = tmp_path / "run", (*BASE[:1], "train.steps=5000", "save.last=true")
+    run, long = tmp_path / "run", (*BASE[:1], BASE[-1], "train.steps=5000", "save.last=true")
     shutil.copytree(runs.folder / "whole", run)
     folder = run / "checkpoints"
     process = begin(run, *long, "save.every=1", "save.keep=2")
@@ -186,7 +187,7 @@ def small_files() -> None:
 def test_a_save_that_fails_says_so_and_leaves_the_checkpoint_before(runs: Runs, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(runs.folder / "whole", run)
-    process = begin(run, *BASE[:1], "train.steps=22", "save.last=true", limit=small_files)
+    process = begin(run, *BASE[:1], BASE[-1], "train.steps=22", "save.last=true", limit=small_files)
     assert process.wait(120) != 0
     message = training.error(run)
     assert message == (
@@ -207,22 +208,24 @@ def test_a_full_disk_is_recognised_behind_the_writers_own_error() -> None:
 def test_a_checkpoint_of_another_model_is_refused_with_what_differs(runs: Runs, tmp_path: Path) -> None:
     load = f"save.load={runs.folder / 'whole'}"
     spec = training.prepare(tmp_path / "run", "parallel=fsdp", load, "model.hidden_size=128", ranks=2)
-    source = checkpoints.find(Path(spec.save.load or ""))
+    source = checkpoints.find(spec.save.load or "")
     with pytest.raises(CheckpointError) as caught:
-        checkpoints.fits(spec, json.loads((source / checkpoints.STATE).read_text()), source)
+        checkpoints.fits(spec, json.loads((source / STATE).read_text()), source, {})
     assert str(caught.value) == (
         f"{source} is a checkpoint of another model: model.hidden_size is 64 there and 128 here"
     )
 
 
 def test_a_folder_without_a_checkpoint_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"holds no whole checkpoint: name a run directory or one of its"):
-        checkpoints.find(tmp_path)
+    with pytest.raises(
+        CheckpointError, match=r"holds no whole checkpoint, neither in .* nor in its folder checkpoints"
+    ):
+        checkpoints.find(str(tmp_path))
 
 
 def test_what_a_kill_left_behind_is_no_checkpoint(tmp_path: Path) -> None:
     for name in ("step-00000001", "step-00000002.partial", "step-00000003"):
         (tmp_path / name).mkdir()
     for name in ("step-00000001", "step-00000002.partial"):
-        (tmp_path / name / checkpoints.STATE).write_text("{}")
+        (tmp_path / name / STATE).write_text("{}")
     assert [path.name for path in checkpoints.complete(tmp_path)] == ["step-00000001"]
