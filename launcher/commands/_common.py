@@ -219,8 +219,8 @@ def assessed(
 
 
 def _loaded(spec: RunSpec) -> tuple[RunSpec, tuple[ConfigError, ...]]:
-    """A run with the checkpoint that ``save.load`` means, which is said; and why it cannot start from it."""
-    if spec.save.load is None:
+    """A run with the checkpoint that ``save.load`` means, which is said; and why it cannot start from what it names."""
+    if spec.save.load is None and spec.model.weights is None:
         return spec, ()
     from launcher.rundir import loading  # Late, because few runs start from another's checkpoint.
 

@@ -8,11 +8,12 @@ for a Slurm job, whose nodes may see it, and the worker looks there before it re
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launcher import backends, files
 from launcher.errors import ConfigError, ConfigErrors
+from launcher.preflight import stored
 from launcher.rundir import status
 from launcher.saved import find, state
 from launcher.spec import RunSpec, edit
@@ -38,15 +39,20 @@ class Loading:
 
 
 def resolved(spec: RunSpec, folder: Path) -> Loading:
-    """Find the checkpoint that a run starts from, and compare it with the run.
+    """Find the checkpoint that a run starts from, and compare it, and the weights that it starts from, with the run.
 
     Args:
         spec: The run.
         folder: The working folder.
     """
-    word = spec.save.load
-    if word is None or spec.script is not None:
+    if spec.script is not None:
         return Loading(spec=spec)
+    found = _checkpoint(spec, folder) if spec.save.load is not None else Loading(spec=spec)
+    return replace(found, errors=(*found.errors, *stored.weights(spec)))
+
+
+def _checkpoint(spec: RunSpec, folder: Path) -> Loading:
+    word = spec.save.load or ""
     try:
         found = find.find(word, lambda name: _run(name, folder)).absolute()
     except find.NoCheckpoint as error:
@@ -56,6 +62,8 @@ def resolved(spec: RunSpec, folder: Path) -> Loading:
     there = find.state_of(found)
     resolved_spec = edit.changed(spec, "save.load", str(found))
     errors = (*state.obstacles(spec, there), *_other_layout(spec, found), *_steps_left(spec, there))
+    if not any(error.path.startswith("model.") for error in errors):  # Those say more than its tensors' shapes.
+        errors += tuple(stored.checkpoint(spec, found))
     said = () if str(found) == word else (f"save.load={word} is {_described(found, there)}",)
     return Loading(spec=resolved_spec, errors=errors, said=said)
 
