@@ -16,7 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from launcher.preflight import stored
+from launcher.saved import headers
 from launcher.saved.find import STATE
+from launcher.spec import edit
+from launcher.spec.parse import parse
 from launcher.worker import checkpoints, memory
 from launcher.worker.errors import CheckpointError
 from tests.support import training
@@ -126,6 +130,46 @@ def test_a_checkpoint_of_lora_holds_the_adapter_alone(runs: Runs) -> None:
         return sum(path.stat().st_size for path in folder.glob("*.distcp"))
 
     assert 0 < size("lora") < size("whole") / 2
+
+
+def test_planning_reads_a_checkpoint_by_its_headers_alone(runs: Runs, tmp_path: Path) -> None:
+    spec = parse(json.loads((runs.folder / "whole" / "spec.json").read_text()))
+    source = runs.folder / "whole" / "checkpoints" / f"step-{SAVED:08d}"
+    found = headers.distributed(source)
+    assert found is not None
+    assert found.files == {"__0_0.distcp", "__1_0.distcp"}
+    network = {name: shape for name, shape in found.shapes.items() if name.startswith("model.network.")}
+    assert network == {f"model.network.{name}": shape for name, shape in (stored.expected(spec.model) or {}).items()}
+    assert list(stored.checkpoint(spec, source)) == []
+    shutil.copytree(source, tmp_path / "cut")
+    (tmp_path / "cut" / "__1_0.distcp").unlink()
+    (error,) = stored.checkpoint(spec, tmp_path / "cut")
+    assert error.rule == "1 of the checkpoint's 2 files are missing: __1_0.distcp"
+    deeper = edit.changed(spec, "model.num_hidden_layers", spec.model.num_hidden_layers + 1)
+    (error,) = stored.checkpoint(deeper, source)
+    assert error.rule.startswith("lacks 9 tensors of this model (model.layers.2.input_layernorm.weight, ")
+
+
+def test_the_export_has_the_names_and_shapes_that_planning_expects(runs: Runs) -> None:
+    spec = parse(json.loads((runs.folder / "whole" / "spec.json").read_text()))
+    assert headers.safetensors(runs.folder / "whole" / "export") == stored.expected(spec.model)
+
+
+def test_other_data_are_refused_also_where_planning_did_not_see_the_checkpoint(runs: Runs) -> None:
+    spec = parse(json.loads((runs.folder / "whole" / "spec.json").read_text()))
+    source = runs.folder / "whole" / "checkpoints" / f"step-{SAVED:08d}"
+    content = json.loads((source / STATE).read_text())
+    assert content["samples"] == SAVED * spec.global_batch_size
+    checkpoints.fits(spec, content, source, content["corpus"])
+    with pytest.raises(
+        CheckpointError, match=r"was trained on other data \(\d+ samples there and 7 here\): data.path="
+    ):
+        checkpoints.fits(spec, content, source, {"samples": 7, "sha256": ""})
+    with pytest.raises(CheckpointError, match=r"was trained on other data \(\d+ samples here too, but others\)"):
+        checkpoints.fits(spec, content, source, {**content["corpus"], "sha256": ""})
+    halved = edit.changed_at(spec, {"train.global_batch_size": None, "cluster.gpus_per_node": 1})
+    with pytest.raises(CheckpointError, match=r"a run of 8 sequences a step, .* \(train\.global_batch_size=8\)"):
+        checkpoints.fits(halved, content, source, content["corpus"])
 
 
 def begin(directory: Path, *overrides: str, limit: Callable[[], None] | None = None) -> subprocess.Popen[bytes]:
