@@ -96,6 +96,10 @@ class SubmitError(LauncherError):
     exit_status = 4
 
 
+class Refused(SubmitError):
+    """The cluster would refuse the job as it is, before anything was submitted: it has to be changed first."""
+
+
 class JobFailed(LauncherError):
     """The job itself failed; the message is the worker's own last error."""
 

@@ -76,6 +76,10 @@ class Backend(estimate.Backend, Protocol):
         """Answer of the engine's own validator to a run that ``check`` accepts."""
         return Judgement()
 
+    def unreadable(self, before: RunSpec, after: RunSpec) -> Iterator[ConfigError]:
+        """Reasons why the second run cannot go on from what the first has saved, though the model is the same."""
+        yield from ()
+
     def changes(self, spec: RunSpec, kind: EngineChange) -> Iterator[Change]:
         """The variants of one kind of change that take less memory, the weakest first."""
         yield from ()

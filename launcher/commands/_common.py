@@ -30,6 +30,7 @@ from launcher.preflight import assess, fixes, traced
 from launcher.preflight.assess import Assessment, Refinement
 from launcher.preflight.fixes import Searching
 from launcher.preflight.this_machine import not_seen_here
+from launcher.spec import RunSpec
 
 _OF_ONE_RUN = {
     "--from": (),
@@ -222,6 +223,7 @@ def assessed(
     *,
     native: bool = False,
     search: Searching = fixes.search,
+    resumed: bool = False,
 ) -> Assessment:
     """Judge a request; what reading it found stands before what the rules find, and what this machine lacks after it.
 
@@ -230,6 +232,7 @@ def assessed(
         refined: Another memory engine than the formulas.
         native: True to ask the engine's own validator, too.
         search: How to look for ways out.
+        resumed: True if the run goes on from a checkpoint of its own, and ``save.load`` is not looked at.
 
     Raises:
         ConfigErrors: Nothing could be read that could be judged.
@@ -237,13 +240,27 @@ def assessed(
     if found.spec is None:
         raise ConfigErrors(found.errors)
     validator = assess.judge if native else None
-    judged = assess.assess(found.spec, earlier=found.errors, refined=refined, native=validator, search=search)
-    catalog, warnings = Catalog(folder=folder()), (*found.warnings, *judged.warnings, *not_seen_here(found.spec))
+    spec, missing = (found.spec, ()) if resumed else _loaded(found.spec)
+    earlier = (*found.errors, *missing)
+    judged = assess.assess(spec, earlier=earlier, refined=refined, native=validator, search=search)
+    catalog, warnings = Catalog(folder=folder()), (*found.warnings, *judged.warnings, *not_seen_here(spec))
     return replace(
         judged,
         errors=backend_choice.leaving(found.backend, judged.errors, catalog),
         warnings=backend_choice.leaving(found.backend, warnings, catalog),
     )
+
+
+def _loaded(spec: RunSpec) -> tuple[RunSpec, tuple[ConfigError, ...]]:
+    """A run with the checkpoint that ``save.load`` means, which is said; and why it cannot start from what it names."""
+    if spec.save.load is None and spec.model.weights is None:
+        return spec, ()
+    from launcher.rundir import loading  # Late, because few runs start from another's checkpoint.
+
+    found = loading.resolved(spec, folder())
+    for line in found.said:
+        say(f"launch: {line}")
+    return found.spec, found.errors
 
 
 def write_new(path: Path, content: str | bytes, *, otherwise: str = "") -> None:

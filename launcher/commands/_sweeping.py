@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,13 +24,13 @@ from launcher.commands._common import folder, print_json, say, width
 from launcher.commands._following import follow
 from launcher.config.catalog import Catalog
 from launcher.config.compose import Interval
-from launcher.errors import INTERRUPTED, ConfigError, ConfigErrors, DoesNotFit
+from launcher.errors import INTERRUPTED, ConfigError, ConfigErrors, DoesNotFit, Refused
 from launcher.preflight.plan import plan
 from launcher.rundir import lock, results, state, status
 from launcher.rundir.record import record
 from launcher.spec import DataSpec, RunSpec
 from launcher.spec.parse import parse
-from launcher.submission.submit import one_at_a_time, submit, submit_all
+from launcher.submission.submit import NoJob, one_at_a_time, submit, submit_all
 from launcher.sweeping import comparison, samplers, sweep, table
 from launcher.sweeping.samplers import Tried
 from launcher.sweeping.sweep import Point, Sweep
@@ -105,7 +106,13 @@ def started(options: argparse.Namespace, *, quiet: bool) -> tuple[Sweep, Path, l
     points: list[Point] = []
     if asked.settings.sweep.sampler == "grid":
         points += _judged(asked, directory, asked.axes.grid())
-    return asked, directory, points, _go(asked, directory, points, quiet=quiet)
+    try:
+        exit_status = _go(asked, directory, points, quiet=quiet)
+    except (ConfigErrors, NoJob, Refused):
+        if not any(directory.glob(f"*/{state.SUBMISSION}")):  # Nothing was submitted: the corrected sweep has its name.
+            shutil.rmtree(directory, ignore_errors=True)
+        raise
+    return asked, directory, points, exit_status
 
 
 def _print_best(asked: Sweep, directory: Path) -> None:

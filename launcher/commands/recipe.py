@@ -17,6 +17,7 @@ launch recipe fetch SOURCE                into recipes/: https://...#sha256=HEX
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 import textwrap
@@ -46,6 +47,7 @@ from launcher.preflight.plan import plan
 from launcher.rundir import lock, losses
 from launcher.rundir.record import job_as_dict
 from launcher.spec import RunSpec
+from launcher.spec.parse import parse
 from launcher.units import gib
 
 _FEWEST = {"list": 0, "show": 1, "save": 1, "lock": 1, "verify": 1, "diff": 2, "fetch": 1}
@@ -118,12 +120,20 @@ def _save(words: Sequence[str], options: argparse.Namespace) -> int:
         from launcher.commands._finding import find
 
         [run, *_] = find([options.run])
-        texts = [*(files.read_json(run / "plan.json") or {})["overrides"], *texts]
         catalog = Catalog(folder=_typed_in(run))
+        texts = [*_words_of(run, catalog), *texts]
     content = recipe_file.content_of(texts, catalog, summary=options.summary or f"saved from: launch {' '.join(texts)}")
     path = folder() / "recipes" / f"{name}.yaml"
     write_new(path, recipe_file.as_text(name, content), otherwise=": choose another name")
     return _said(path, f"launch recipe={name}", options)
+
+
+def _words_of(run: Path, catalog: Catalog) -> list[str]:
+    """The command line of a run; of one that repeats a lock, the words that mean the same without the lock."""
+    words: list[str] = (files.read_json(run / "plan.json") or {})["overrides"]
+    if not any(word.startswith("--from=") for word in words):
+        return words
+    return recipe_file.words_for(parse(json.loads((run / "spec.json").read_text())), catalog)
 
 
 def _typed_in(run: Path) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from launcher.config import own_models
@@ -10,8 +10,22 @@ from launcher.config.axes import read_axes
 from launcher.config.catalog import Catalog
 from launcher.config.compose import Interval, value_of
 from launcher.config.overrides import read
-from launcher.config.recipes import SCHEMA, expand
+from launcher.config.recipes import SCHEMA, expand, literal
+from launcher.config.request import request
 from launcher.errors import ConfigError, ConfigErrors
+from launcher.spec import RunSpec
+from launcher.spec.parse import to_dict
+
+_NAMED_BY = {
+    **dict.fromkeys(("model", "parallel", "precision", "optimizer", "adapter", "hardware"), "name"),
+    **dict.fromkeys(("cluster", "tracking"), "kind"),
+    "checkpointing": "mode",
+    "data": "source",
+    "zero": "stage",
+}
+"""The key of a group that holds the name of the option that was chosen, where one was."""
+
+_NOT_REPEATED = ("run", "sweep", "hardware")
 
 
 def content_of(texts: Sequence[str], catalog: Catalog, *, summary: str) -> dict[str, Any]:
@@ -35,6 +49,33 @@ def content_of(texts: Sequence[str], catalog: Catalog, *, summary: str) -> dict[
         found, _ = read([f"{axis.key}={value}" for value in axis.values], catalog)
         content["sweep"][axis.key] = [value_of(override) for override in found]
     return {key: value for key, value in content.items() if value or key == "source"}
+
+
+def words_for(spec: RunSpec, catalog: Catalog) -> list[str]:
+    """Overrides that compose to a run: the options that its groups are named after, and the keys that differ from them.
+
+    The facts of a machine and the run's own name are left out, as they are no part of what others repeat.
+
+    Raises:
+        ConfigErrors: The options do not compose any more.
+    """
+    whole: Any = to_dict(spec)
+    named = {group: str(whole[group][key]) for group, key in _NAMED_BY.items()}
+    words = [f"{group}={name}" for group, name in named.items() if name in catalog.groups.get(group, ())]
+    composed: Any = to_dict(request(words, catalog=catalog).require())
+    for group, content in whole.items():
+        if isinstance(content, dict) and group not in _NOT_REPEATED:
+            words += _differing(group, content, composed[group])
+    words += [f"{key}={literal(whole[key])}" for key in ("script", "script_args") if whole[key]]
+    return words
+
+
+def _differing(group: str, wanted: Mapping[str, Any], composed: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in wanted.items():
+        if isinstance(value, dict):  # An open node, whose keys are the user's own.
+            yield from (f"+{group}.{key}.{own}={literal(item)}" for own, item in value.items())
+        elif value != composed[key]:
+            yield f"{group}.{key}={literal(value)}"
 
 
 def as_text(name: str, content: Mapping[str, Any]) -> str:

@@ -187,10 +187,25 @@ def respecified(lock: Lock, overrides: Sequence[Override]) -> RunSpec:
         raise ConfigErrors(ConfigError(override.key, override.value, rule) for override in chosen)
     content: Any = to_dict(lock.spec)
     content["run"] = {"name": None, "directory": None}
+    set_keys(content, overrides, over="a lock")
+    return parse(content)
+
+
+def set_keys(content: dict[str, Any], overrides: Sequence[Override], *, over: str) -> None:
+    """Set single keys in a specification as data.
+
+    Args:
+        content: The specification; it is changed.
+        overrides: The keys with plain values.
+        over: What they are set over, for the message.
+
+    Raises:
+        ConfigErrors: A value is not plain.
+    """
     for override in overrides:
         plain, value = override.plain()
         if not plain:
-            rule = "only a plain value can be set over a lock"
+            rule = f"only a plain value can be set over {over}"
             raise ConfigErrors([ConfigError(override.key, override.value, rule)])
         *groups, key = override.key.split(".")
         place = content
@@ -200,7 +215,6 @@ def respecified(lock: Lock, overrides: Sequence[Override]) -> RunSpec:
     typed = {override.key for override in overrides}
     if "hardware.memory_bytes" in typed and "hardware.reserved_bytes" not in typed:
         content["hardware"]["reserved_bytes"] = 0  # A memory that is typed is what a rank may use.
-    return parse(content)
 
 
 def ingredients(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def record(
     """Write a new run directory and return its job, with the directory put in.
 
     The files are written beside it and moved into place in one step, so that of two launches into one directory one
-    wins and a full disk leaves nothing behind.
+    wins and a full disk leaves nothing behind. A run there of which no job was ever made makes place.
 
     Raises:
         SubmitError: The directory exists, or cannot be written.
@@ -60,13 +60,16 @@ def record(
     partial = directory.with_name(f".{directory.name}.{os.getpid()}.partial")
     try:
         if directory.exists() and any(directory.iterdir()):
-            raise taken(directory)
+            _make_place(directory)
         directory.parent.mkdir(parents=True, exist_ok=True)
         partial.mkdir()
         lock.write(partial / losses.NAME, lock.build(plan, job_as_dict(job), overrides, made_of))
-        _write_all(partial, plan, job, overrides, forced)
+        (partial / "logs").mkdir()
+        (partial / "checkpoints").mkdir()
+        write_settings(partial, plan, job, overrides, forced=forced)
         partial.rename(directory)
         status.remember(directory)
+        _remove_earlier_tries(plan.spec, directory)
     except OSError as error:
         if error.errno == errno.ENOTEMPTY:  # Another launch was quicker by this much.
             raise taken(directory) from None
@@ -77,6 +80,32 @@ def record(
     return job
 
 
+def _make_place(directory: Path) -> None:
+    """Remove a run whose submission failed before there was any job.
+
+    Raises:
+        SubmitError: It is another one, or a launcher is submitting it now.
+    """
+    if not (directory / state.NOT_SUBMITTED).is_file() or status.has_started(directory):
+        raise taken(directory)
+    aside = directory.with_name(f".{directory.name}.{os.getpid()}.aside")
+    directory.rename(aside)
+    if not (aside / state.NOT_SUBMITTED).is_file():  # It was resumed in between.
+        aside.rename(directory)
+        raise taken(directory)
+    shutil.rmtree(aside)
+
+
+def _remove_earlier_tries(spec: RunSpec, directory: Path) -> None:
+    """Of a run without a name, remove the same run's folders of earlier times whose submission failed."""
+    if spec.run.name is not None or spec.run.directory is not None:
+        return
+    for earlier in directory.parent.glob(f"*-{spec.hash[:6]}"):
+        failed = (earlier / state.NOT_SUBMITTED).is_file() and not status.has_started(earlier)
+        if earlier != directory and failed:
+            shutil.rmtree(earlier, ignore_errors=True)
+
+
 def taken(directory: Path) -> SubmitError:
     """The refusal of a directory that holds something already."""
     text = f"{directory} exists and is never overwritten: choose another run.name or run.directory"
@@ -85,9 +114,8 @@ def taken(directory: Path) -> SubmitError:
     return SubmitError(text)
 
 
-def _write_all(folder: Path, plan: Plan, job: Job, overrides: tuple[str, ...], forced: bool) -> None:
-    (folder / "logs").mkdir()
-    (folder / "checkpoints").mkdir()
+def write_settings(folder: Path, plan: Plan, job: Job, overrides: tuple[str, ...], *, forced: bool) -> None:
+    """Write what a run is, beside its lock: its specification, the plan, the job with its files."""
     _dump(folder / "spec.json", to_dict(plan.spec))
     _dump(folder / "plan.json", {**as_json(plan.assessment), "overrides": list(overrides), "forced": forced})
     _dump(folder / "job.json", job_as_dict(job))

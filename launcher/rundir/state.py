@@ -23,6 +23,10 @@ SUBMISSION = "submission.json"
 """``kind``, ``job_id``, null while it is not known yet, and of Slurm's jobs the ``comment``, submitit's folder."""
 
 
+NOT_SUBMITTED = "not_submitted.json"
+"""The ``reason`` why a new run's submission made no job: the run has never started, nor will it by itself."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
     """One run as ``launch status`` shows it."""

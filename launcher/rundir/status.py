@@ -25,6 +25,8 @@ from launcher.slurm.jobs import QueuedJob
 
 _NOT_SUBMITTED = "recorded, but not submitted: `launch resume {}` submits it"
 
+_TAKES_ITS_PLACE = "`launch resume {}` tries again, and a corrected run of this name takes its place"
+
 _LIST_BYTES = 1 << 18
 """Thousands of runs; a longer list loses those that are gone."""
 
@@ -200,6 +202,12 @@ def is_own(run: Path) -> bool:
     return any(Path(line).resolve() in (place, place.parent) for line in _noted())
 
 
+def has_started(run: Path) -> bool:
+    """True if a job of the run has ever done anything: nothing of it may then be taken away."""
+    left = any((run / name).exists() for name in ("state.json", "metrics.jsonl", "logs/ranks", "logs/node.out"))
+    return left or any((run / "checkpoints").glob("*"))
+
+
 def kind(run: Path) -> str | None:
     """The cluster that the run was submitted to: ``local`` or ``slurm``; None where it was not."""
     return (files.read_json(run / state.SUBMISSION) or {}).get("kind")
@@ -239,6 +247,8 @@ def _from_files(run: Path, content: dict[str, Any] | None) -> tuple[state.State,
             return "lost", None
         if submission.get("job_id") is not None:
             return "queued", None
+        if (failed := files.read_json(run / state.NOT_SUBMITTED)) is not None:
+            return "prepared", f"its submission failed: {failed['reason']}; {_TAKES_ITS_PLACE.format(run.name)}"
         return "prepared", _NOT_SUBMITTED.format(run.name) if submission else None
     if content["state"] == "running" and "keeper" in content and not state.alive(content["keeper"]):
         return "lost", "the process that kept the job on this machine is gone"

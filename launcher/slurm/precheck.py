@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from launcher.errors import ConfigError, ConfigErrors, SubmitError
+from launcher.errors import ConfigError, ConfigErrors, Refused, SubmitError
 from launcher.slurm.client import SlurmRefused, ask
 from launcher.slurm.partitions import Partition, partitions
 from launcher.spec import ClusterSpec
@@ -89,11 +89,11 @@ def check_folder(directory: Path) -> None:
     That nodes see a folder on a disk shows only on a node: ``launch doctor`` looks there.
 
     Raises:
-        SubmitError: With the way out.
+        Refused: With the way out.
     """
     done = subprocess.run(["stat", "-f", "-c", "%T", directory], capture_output=True, text=True, check=False)
     if done.stdout.strip() in _IN_MEMORY:
-        raise SubmitError(
+        raise Refused(
             f"{directory} is in this machine's memory ({done.stdout.strip()}), which compute nodes cannot see: "
             "set cluster.shared_folder or run.directory to a folder that login node and nodes share"
         )
@@ -104,7 +104,7 @@ def _refused(cluster: ClusterSpec, text: str) -> Exception:
         if words in text:
             return ConfigErrors([ConfigError(f"cluster.{key}", getattr(cluster, key), rule, _ways_out(cluster, key))])
     short = text.replace("allocation failure: ", "").replace("sbatch: error: ", "").replace("sbatch: ", "")
-    return SubmitError(f"Slurm would refuse the job: {short}")
+    return Refused(f"Slurm would refuse the job: {short}")
 
 
 def _ways_out(cluster: ClusterSpec, key: str) -> list[str]:

@@ -68,18 +68,19 @@ def _attribute(path: str) -> str:
 
 def override(path: str, value: object) -> str:
     """The setting as it is typed: ``parallel.sequence=true``, ``train.eval_every=null``, ``adapter.targets=[a,b]``."""
-    return f"{path}={_typed(value)}"
+    return f"{path}={typed(value)}"
 
 
-def _typed(value: object) -> str:
+def typed(value: object) -> str:
+    """A value as it is typed behind the key of an override."""
     if value is None:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):
-        return f"[{','.join(_typed(item) for item in value)}]"
+        return f"[{','.join(typed(item) for item in value)}]"
     if isinstance(value, dict):
-        return "{" + ",".join(f"{key}:{_typed(item)}" for key, item in value.items()) + "}"
+        return "{" + ",".join(f"{key}:{typed(item)}" for key, item in value.items()) + "}"
     return str(value)
 
 

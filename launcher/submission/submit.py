@@ -15,14 +15,15 @@ import fcntl
 import itertools
 import os
 import shlex
+import shutil
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from launcher import files
-from launcher.errors import SubmitError
+from launcher.errors import ConfigErrors, Refused, SubmitError
 from launcher.rundir import attempts, state, status
 from launcher.slurm import client, jobs, precheck, script
 from launcher.spec import ClusterSpec, RunSpec
@@ -40,19 +41,46 @@ _PATIENCE_S = 20
 """Seconds that a submission waits for a controller that is being restarted."""
 
 
+class NoJob(SubmitError):
+    """Slurm has answered, and made no job."""
+
+
 def submit(directory: Path, spec: RunSpec) -> str:
-    """Start or queue a recorded run and return its job id (on this machine a process id).
+    """Start or queue a new run that was recorded and return its job id (on this machine a process id).
+
+    A run that the cluster would refuse as it is leaves nothing behind, so that the corrected one may have its name.
 
     Raises:
         SubmitError: Slurm is missing, does not answer or refuses the job.
         ConfigErrors: Slurm has no such partition, account or node.
     """
     with one_at_a_time(directory):
-        return _submit(directory, spec.cluster)
+        try:
+            return _submit(directory, spec.cluster)
+        except (ConfigErrors, Refused):
+            if not status.has_started(directory):
+                shutil.rmtree(directory, ignore_errors=True)  # Its words have to change, and then make another plan.
+            raise
+        except SubmitError as error:
+            _note_failure(directory, str(error))
+            raise
 
 
-def resubmit(directory: Path, spec: RunSpec) -> str:
+def _note_failure(directory: Path, reason: str) -> None:
+    """Note that no job was made of a new run, unless nobody can tell: then its intent to submit is there."""
+    if (directory / state.SUBMISSION).exists() or status.has_started(directory):
+        return
+    with contextlib.suppress(OSError):
+        files.write_atomically(directory / state.NOT_SUBMITTED, {"reason": reason})
+
+
+def resubmit(directory: Path, spec: RunSpec, *, before: Callable[[], None] = lambda: None) -> str:
     """Start or queue a run again that has ended, or that nobody has submitted; of two launchers one does.
+
+    Args:
+        directory: The run directory.
+        spec: The run.
+        before: Called once it is known that no other launcher submits the run, and that it does not run.
 
     Raises:
         SubmitError: It waits or runs, or as :func:`submit`.
@@ -62,8 +90,16 @@ def resubmit(directory: Path, spec: RunSpec) -> str:
         now = status.read(directory).state
         if now in ("queued", "running", "requeued"):
             raise SubmitError(f"{directory.name} is {now}: cancel it first, or wait")
+        before()
         state.forget_ending(directory)
-        return _submit(directory, spec.cluster)
+        failed_before = files.read_json(directory / state.NOT_SUBMITTED)
+        (directory / state.NOT_SUBMITTED).unlink(missing_ok=True)
+        try:
+            return _submit(directory, spec.cluster)
+        except (ConfigErrors, SubmitError) as error:
+            if failed_before is not None:  # It has still not started.
+                _note_failure(directory, str(error))
+            raise
 
 
 def _submit(directory: Path, cluster: ClusterSpec) -> str:
@@ -123,7 +159,12 @@ def _submit_array(recorded: Sequence[Path], cluster: ClusterSpec, at_once: int, 
             attempts.forget(run)
             files.write_atomically(run / state.SUBMISSION, intent | ({"index": index} if len(recorded) > 1 else {}))
         parameters["array_parallelism"] = at_once
-        ids = _submitted(folder, sweep, parameters, cluster, [str(run) for run in recorded])
+        try:
+            ids = _submitted(folder, sweep, parameters, cluster, [str(run) for run in recorded])
+        except NoJob:
+            for run in recorded:
+                (run / state.SUBMISSION).unlink()
+            raise
         for run, job_id in zip(recorded, ids, strict=True):
             files.write_atomically(run / state.SUBMISSION, {**intent, "job_id": job_id})
     except OSError as error:
@@ -157,7 +198,11 @@ def _to_slurm(directory: Path, cluster: ClusterSpec) -> str:
     attempts.forget(directory)
     intent = {"kind": "slurm", "job_id": None, "comment": str(folder)}
     files.write_atomically(directory / state.SUBMISSION, intent)
-    [job_id] = _submitted(folder, directory, parameters, cluster, [str(directory)])
+    try:
+        [job_id] = _submitted(folder, directory, parameters, cluster, [str(directory)])
+    except NoJob:
+        (directory / state.SUBMISSION).unlink()
+        raise
     files.write_atomically(directory / state.SUBMISSION, {**intent, "job_id": job_id})
     return job_id
 
@@ -187,7 +232,8 @@ def _submitted(
             text = " ".join(str(error).split())
             base = jobs.commented().get(parameters["comment"]) if client.is_away(text) else None
             if base is None:
-                raise SubmitError(f"{text}; the run is recorded in {directories[0]}") from None
+                kind = SubmitError if client.is_away(text) else NoJob
+                raise kind(f"{text}; the run is recorded in {directories[0]}") from None
             return [f"{base.partition('_')[0]}_{n}" for n in range(len(directories))] if many else [base]
 
 

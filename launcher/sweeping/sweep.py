@@ -24,7 +24,7 @@ from launcher.preflight import assess
 from launcher.preflight.assess import Assessment
 from launcher.preflight.this_machine import obstacles
 from launcher.preflight.verdict import VerdictName
-from launcher.rundir import state, status
+from launcher.rundir import loading, state, status
 from launcher.rundir.record import directory_for, taken
 from launcher.spec import RunSpec
 from launcher.units import gib
@@ -99,7 +99,8 @@ class Sweep:
         if found.spec is None:
             return _invalid(name, overrides, found.errors), None
         # Ways out are searched for one run at a time: for a thousand points they would take most of the time.
-        assessment = assess.assess(found.spec, earlier=found.errors, search=None)
+        loaded = loading.resolved(found.spec, self.catalog.folder)
+        assessment = assess.assess(loaded.spec, earlier=(*found.errors, *loaded.errors), search=None)
         errors = assessment.errors or (tuple(obstacles(found.spec, self.facts)) if directory is not None else ())
         if errors or assessment.estimate is None:
             return _invalid(name, overrides, errors), None

@@ -1,35 +1,32 @@
 """Checkpoint folders: written whole or not at all, the newest found again, the oldest removed.
 
-``checkpoints/step-00000100/`` holds the engine's files and ``state.json``: the step, which is also the position in the
-data, and the sizes of the model. The engine writes into ``step-00000100.partial``; once every rank's part is on disk,
-rank 0 renames the folder, and only then removes those beyond ``save.keep``. With ``save.async`` the rename waits until
-all ranks have agreed, beside a later step, that none is still writing. A kill at any moment so leaves at least the
-checkpoint before.
+``checkpoints/step-00000100/`` holds the engine's files and ``state.json`` (``launcher.saved.state``): the step, the
+position in the data, and the sizes of the model. The engine writes into ``step-00000100.partial``; once every rank's
+part is on disk, rank 0 renames the folder, and only then removes those beyond ``save.keep``. With ``save.async`` the
+rename waits until all ranks have agreed, beside a later step, that none is still writing. A kill at any moment so
+leaves at least the checkpoint before.
 """
 
 from __future__ import annotations
 
 import errno
 import json
-import re
 import shutil
-from dataclasses import asdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
+from launcher.saved import state as content
+from launcher.saved.find import STATE, NoCheckpoint, steps_of_the_worker
+from launcher.saved.find import find as find_saved
 from launcher.spec import RunSpec
 from launcher.worker import files, process
+from launcher.worker.data import Batches, Position
 from launcher.worker.engine import Context, Engine, PendingSave
 from launcher.worker.errors import CheckpointError
-
-STATE = "state.json"
-_NAME = re.compile(r"step-(\d{8,})")
-_NOT_SIZES = frozenset(("name", "source", "weights", "attention", "dropout", "initializer_range", "trust_remote_code"))
-"""Fields of the model that may differ between the run that saved and the run that loads."""
-
 
 FAILURES = (Exception, CheckpointException)
 """Exceptions of an engine that reads or writes; torch's ``CheckpointException`` is not an ``Exception``."""
@@ -45,36 +42,37 @@ _SHORT_WRITE = "unexpected pos"
 class Checkpoints:
     """The checkpoints of one run; every method is called by all ranks together."""
 
-    def __init__(self, context: Context) -> None:
-        self._context, self._spec = context, context.spec
+    def __init__(self, context: Context, batches: Batches) -> None:
+        self._context, self._spec, self._batches = context, context.spec, batches
         self._folder = context.directory / "checkpoints"
         self._pending: tuple[int, Path, PendingSave] | None = None
-        self.newest = 0
+        self._start, self.newest = Position(), 0
 
     @property
     def writing(self) -> bool:
         """True while this rank's part of a background write is not on disk yet."""
         return self._pending is not None and not self._pending[2].done()
 
-    def restore(self, engine: Engine) -> int:
-        """Load this run's newest checkpoint, or else ``save.load``; the step it is from, 0 without one.
+    def restore(self, engine: Engine) -> Position:
+        """Load this run's newest checkpoint, or else ``save.load``; where it is in the data, the start without one.
 
         Raises:
-            CheckpointError: ``save.load`` holds no checkpoint, or one of another model.
+            CheckpointError: ``save.load`` holds no checkpoint, or one of another model or of other data.
         """
         source = newest(self._folder)
         if source is None and self._spec.save.load is not None:
-            source = find(Path(self._spec.save.load))
+            source = find(self._spec.save.load)
         if source is None:
-            return 0
+            return Position()
         state = json.loads((source / STATE).read_text())
-        fits(self._spec, state, source)
+        fits(self._spec, state, source, self._batches.identity())
         try:
             engine.load(source)
         except FAILURES as error:
             raise CheckpointError(f"{source} cannot be read: {reason(error)}") from error
         self.newest = int(state["step"])
-        return self.newest
+        self._start = Position(step=self.newest, samples=content.samples(state))
+        return self._start
 
     def save(self, engine: Engine, step: int) -> None:
         """Write a checkpoint; with ``save.async`` it gets its name later, in :meth:`settle` or :meth:`wait`.
@@ -87,7 +85,7 @@ class Checkpoints:
         try:
             partial = process.begin_directory(self._context, final)
             if self._context.rank == 0:
-                (partial / STATE).write_text(json.dumps(state(self._spec, step)))
+                (partial / STATE).write_text(json.dumps(self._state(step)))
             pending = engine.save(partial)
         except FAILURES as error:
             raise self._failed(step, error) from error
@@ -95,6 +93,10 @@ class Checkpoints:
             self._finish(step, partial)
         else:
             self._pending = (step, partial, pending)
+
+    def _state(self, step: int) -> dict[str, Any]:
+        samples = self._start.after(step, self._spec.global_batch_size)
+        return content.of(self._spec, step, samples=samples, corpus=self._batches.identity())
 
     def settle(self, *, still_writing: bool) -> None:
         """Give a background write its name, once all ranks have agreed that none is still writing."""
@@ -151,8 +153,7 @@ def failed(step: int, folder: Path, error: BaseException, kept: str | None) -> C
 
 def complete(folder: Path) -> list[Path]:
     """The whole checkpoints of a folder, oldest first; a ``.partial`` that a kill left behind is not among them."""
-    found = [path for path in folder.glob("step-*") if _NAME.fullmatch(path.name) and (path / STATE).is_file()]
-    return sorted(found, key=lambda path: int(path.name.removeprefix("step-")))
+    return [each.path for each in steps_of_the_worker(folder)]
 
 
 def newest(folder: Path) -> Path | None:
@@ -161,53 +162,32 @@ def newest(folder: Path) -> Path | None:
     return found[-1] if found else None
 
 
-def find(path: Path) -> Path:
-    """The checkpoint that ``save.load`` means: a checkpoint itself, or the newest of a run directory.
+def find(word: str) -> Path:
+    """The checkpoint that ``save.load`` means, where planning did not see it: names of runs mean nothing here.
 
     Raises:
         CheckpointError: There is none.
     """
-    if (path / STATE).is_file():
-        return path
-    found = newest(path / "checkpoints") or newest(path)
-    if found is None:
-        raise CheckpointError(
-            f"save.load={path} holds no whole checkpoint: name a run directory or one of its checkpoints/step-*"
-        )
-    return found
+    try:
+        return find_saved(word, run_of=lambda name: None)
+    except NoCheckpoint as error:
+        raise CheckpointError(f"save.load={word} {error}") from None
 
 
-def fits(spec: RunSpec, state: dict[str, Any], source: Path) -> None:
-    """Check that a checkpoint is of the model and adapter that the run has, and has steps left to do.
+def fits(spec: RunSpec, state: Mapping[str, Any], source: Path, corpus: Mapping[str, Any]) -> None:
+    """Check that a run can go on from a checkpoint: same model and adapter, same samples in the same order.
 
     Raises:
-        CheckpointError: With the sizes that differ.
+        CheckpointError: With what differs.
     """
-    here, there = _sizes(spec), state["model"]
+    there, here = state["model"], content.sizes(spec)
     differing = [f"{key} is {there.get(key)} there and {here[key]} here" for key in here if there.get(key) != here[key]]
     if differing:
         raise CheckpointError(f"{source} is a checkpoint of another model: {', '.join(differing)}")
-
-
-def _sizes(spec: RunSpec) -> dict[str, Any]:
-    sizes = {f"model.{key}": value for key, value in asdict(spec.model).items() if key not in _NOT_SIZES}
-    if spec.adapter.name != "none":
-        sizes |= {"adapter.rank": spec.adapter.rank, "adapter.targets": list(spec.adapter.targets)}
-    return {**sizes, "adapter.name": spec.adapter.name, "optimizer.name": spec.optimizer.name}
-
-
-def state(spec: RunSpec, step: int) -> dict[str, Any]:
-    """Content of ``state.json``: the step, the batch that makes it a position in the data, the model's sizes."""
-    return {
-        "schema": 1,
-        "step": step,
-        "spec_hash": spec.hash,
-        "global_batch_size": spec.global_batch_size,
-        "sequence_length": spec.sequence_length,
-        "seed": spec.train.seed,
-        "backend": spec.backend.name,
-        "model": _sizes(spec),
-    }
+    found = [f"{error.where}: {error.rule} ({' '.join(error.way_out)})" for error in content.obstacles(spec, state)]
+    other = content.other_samples(spec, state, corpus)
+    if found or other is not None:
+        raise CheckpointError(f"{source} {other or ''}{'; '.join(found)}")
 
 
 def reason(error: BaseException) -> str:

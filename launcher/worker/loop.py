@@ -70,10 +70,11 @@ class _Training:
     def __init__(self, context: Context, engine: Engine) -> None:
         self._context, self._spec, self._engine = context, context.spec, engine
         self._agreement = Agreement()
-        self._checkpoints = Checkpoints(context)
         self._batches = data.batches(context)
+        self._checkpoints = Checkpoints(context, self._batches)
         with context.memory.measuring("load"):
-            self._restored = self._checkpoints.restore(engine)
+            self._start = self._checkpoints.restore(engine)
+        self._restored = self._start.step
         self._metrics = Metrics(context, resumed_at=self._restored)
 
     def run(self) -> None:
@@ -93,7 +94,7 @@ class _Training:
     def _steps(self) -> tuple[int, bool]:
         """Train until the last step or a request to stop; the last step done, and whether a request ended it."""
         step, steps = self._restored, self._spec.train.steps
-        for step, micro_batches in self._batches.training(first=self._restored + 1, last=steps):
+        for step, micro_batches in self._batches.training(self._start, last=steps):
             self._agreement.ask(writing=self._checkpoints.writing)
             self._step(step, micro_batches)
             agreed = self._agreement.answer()

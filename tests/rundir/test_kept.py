@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -63,7 +64,7 @@ def test_a_run_of_someone_else_is_resumed_only_with_trust(
 ) -> None:
     resumed: list[Path] = []
 
-    def resume(run: Path, *, quiet: bool) -> int:
+    def resume(run: Path, words: Sequence[str], *, quiet: bool) -> int:
         resumed.append(run)
         return 0
 

@@ -91,7 +91,7 @@ def train_all(folder: Path, runs: Mapping[str, Sequence[str]], *, ranks: int) ->
     specs = {name: prepare(folder / name, *overrides, ranks=ranks) for name, overrides in runs.items()}
     backends = {spec.backend.name for spec in specs.values()}
     assert len(backends) == 1, f"one backend at a time, not {backends}"
-    places = [f"{folder / name}:{port}" for name, port in zip(runs, _free_ports(len(runs)), strict=True)]
+    places = [f"{folder / name}:{port}" for name, port in zip(runs, free_ports(len(runs)), strict=True)]
     backend = backends.pop()
     ranks_of_a_job.run(
         train_many.main,
@@ -104,7 +104,7 @@ def train_all(folder: Path, runs: Mapping[str, Sequence[str]], *, ranks: int) ->
     return {name: losses(folder / name) for name in runs}
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Of those that no system gives away by itself, since most are used minutes after they were looked for."""
     found: list[int] = []
     for port in random.sample(range(20_000, 32_000), 10 * count):

@@ -16,6 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from launcher.preflight import stored
+from launcher.saved import headers
+from launcher.saved.find import STATE
+from launcher.spec import edit
+from launcher.spec.parse import parse
 from launcher.worker import checkpoints, memory
 from launcher.worker.errors import CheckpointError
 from tests.support import training
@@ -127,6 +132,46 @@ def test_a_checkpoint_of_lora_holds_the_adapter_alone(runs: Runs) -> None:
     assert 0 < size("lora") < size("whole") / 2
 
 
+def test_planning_reads_a_checkpoint_by_its_headers_alone(runs: Runs, tmp_path: Path) -> None:
+    spec = parse(json.loads((runs.folder / "whole" / "spec.json").read_text()))
+    source = runs.folder / "whole" / "checkpoints" / f"step-{SAVED:08d}"
+    found = headers.distributed(source)
+    assert found is not None
+    assert found.files == {"__0_0.distcp", "__1_0.distcp"}
+    network = {name: shape for name, shape in found.shapes.items() if name.startswith("model.network.")}
+    assert network == {f"model.network.{name}": shape for name, shape in (stored.expected(spec.model) or {}).items()}
+    assert list(stored.checkpoint(spec, source)) == []
+    shutil.copytree(source, tmp_path / "cut")
+    (tmp_path / "cut" / "__1_0.distcp").unlink()
+    (error,) = stored.checkpoint(spec, tmp_path / "cut")
+    assert error.rule == "1 of the checkpoint's 2 files are missing: __1_0.distcp"
+    deeper = edit.changed(spec, "model.num_hidden_layers", spec.model.num_hidden_layers + 1)
+    (error,) = stored.checkpoint(deeper, source)
+    assert error.rule.startswith("lacks 9 tensors of this model (model.layers.2.input_layernorm.weight, ")
+
+
+def test_the_export_has_the_names_and_shapes_that_planning_expects(runs: Runs) -> None:
+    spec = parse(json.loads((runs.folder / "whole" / "spec.json").read_text()))
+    assert headers.safetensors(runs.folder / "whole" / "export") == stored.expected(spec.model)
+
+
+def test_other_data_are_refused_also_where_planning_did_not_see_the_checkpoint(runs: Runs) -> None:
+    spec = parse(json.loads((runs.folder / "whole" / "spec.json").read_text()))
+    source = runs.folder / "whole" / "checkpoints" / f"step-{SAVED:08d}"
+    content = json.loads((source / STATE).read_text())
+    assert content["samples"] == SAVED * spec.global_batch_size
+    checkpoints.fits(spec, content, source, content["corpus"])
+    with pytest.raises(
+        CheckpointError, match=r"was trained on other data \(\d+ samples there and 7 here\): data.path="
+    ):
+        checkpoints.fits(spec, content, source, {"samples": 7, "sha256": ""})
+    with pytest.raises(CheckpointError, match=r"was trained on other data \(\d+ samples here too, but others\)"):
+        checkpoints.fits(spec, content, source, {**content["corpus"], "sha256": ""})
+    halved = edit.changed_at(spec, {"train.global_batch_size": None, "cluster.gpus_per_node": 1})
+    with pytest.raises(CheckpointError, match=r"a run of 8 sequences a step, .* \(train\.global_batch_size=8\)"):
+        checkpoints.fits(halved, content, source, content["corpus"])
+
+
 def begin(directory: Path, *overrides: str, limit: Callable[[], None] | None = None) -> subprocess.Popen[bytes]:
     spec = training.prepare(directory, *overrides, ranks=1)
     return subprocess.Popen(
@@ -154,7 +199,7 @@ def trainer(agent: int) -> int:
 
 
 def test_a_kill_during_a_save_costs_nothing_and_a_signal_ends_with_a_checkpoint(runs: Runs, tmp_path: Path) -> None:
-    run, long = tmp_path / "run", (*BASE[:1], "train.steps=5000", "save.last=true")
+    run, long = tmp_path / "run", (*BASE[:1], BASE[-1], "train.steps=5000", "save.last=true")
     shutil.copytree(runs.folder / "whole", run)
     folder = run / "checkpoints"
     process = begin(run, *long, "save.every=1", "save.keep=2")
@@ -186,7 +231,7 @@ def small_files() -> None:
 def test_a_save_that_fails_says_so_and_leaves_the_checkpoint_before(runs: Runs, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(runs.folder / "whole", run)
-    process = begin(run, *BASE[:1], "train.steps=22", "save.last=true", limit=small_files)
+    process = begin(run, *BASE[:1], BASE[-1], "train.steps=22", "save.last=true", limit=small_files)
     assert process.wait(120) != 0
     message = training.error(run)
     assert message == (
@@ -207,22 +252,24 @@ def test_a_full_disk_is_recognised_behind_the_writers_own_error() -> None:
 def test_a_checkpoint_of_another_model_is_refused_with_what_differs(runs: Runs, tmp_path: Path) -> None:
     load = f"save.load={runs.folder / 'whole'}"
     spec = training.prepare(tmp_path / "run", "parallel=fsdp", load, "model.hidden_size=128", ranks=2)
-    source = checkpoints.find(Path(spec.save.load or ""))
+    source = checkpoints.find(spec.save.load or "")
     with pytest.raises(CheckpointError) as caught:
-        checkpoints.fits(spec, json.loads((source / checkpoints.STATE).read_text()), source)
+        checkpoints.fits(spec, json.loads((source / STATE).read_text()), source, {})
     assert str(caught.value) == (
         f"{source} is a checkpoint of another model: model.hidden_size is 64 there and 128 here"
     )
 
 
 def test_a_folder_without_a_checkpoint_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"holds no whole checkpoint: name a run directory or one of its"):
-        checkpoints.find(tmp_path)
+    with pytest.raises(
+        CheckpointError, match=r"holds no whole checkpoint, neither in .* nor in its folder checkpoints"
+    ):
+        checkpoints.find(str(tmp_path))
 
 
 def test_what_a_kill_left_behind_is_no_checkpoint(tmp_path: Path) -> None:
     for name in ("step-00000001", "step-00000002.partial", "step-00000003"):
         (tmp_path / name).mkdir()
     for name in ("step-00000001", "step-00000002.partial"):
-        (tmp_path / name / checkpoints.STATE).write_text("{}")
+        (tmp_path / name / STATE).write_text("{}")
     assert [path.name for path in checkpoints.complete(tmp_path)] == ["step-00000001"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from launcher.backends._absent import no_validator as native
 from launcher.backends.deepspeed.check import check, warnings
+from launcher.backends.deepspeed.checkpoints import unreadable
 from launcher.backends.deepspeed.dtypes import dtypes
 from launcher.backends.deepspeed.operators import obstacles
 from launcher.backends.deepspeed.overheads import overheads
@@ -24,5 +25,6 @@ __all__ = [
     "profile",
     "runs_on",
     "translate",
+    "unreadable",
     "warnings",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from launcher.backends._absent import no_obstacles as obstacles
 from launcher.backends._absent import no_validator as native
+from launcher.backends._absent import nothing_unreadable as unreadable
 from launcher.backends.fsdp.check import check, warnings
 from launcher.backends.fsdp.dtypes import dtypes
 from launcher.backends.fsdp.overheads import overheads
@@ -24,5 +25,6 @@ __all__ = [
     "profile",
     "runs_on",
     "translate",
+    "unreadable",
     "warnings",
 ]

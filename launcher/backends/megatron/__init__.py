@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from launcher.backends.megatron.check import check, warnings
+from launcher.backends.megatron.checkpoints import unreadable
 from launcher.backends.megatron.dtypes import dtypes
 from launcher.backends.megatron.installed import obstacles
 from launcher.backends.megatron.native import native
@@ -24,5 +25,6 @@ __all__ = [
     "profile",
     "runs_on",
     "translate",
+    "unreadable",
     "warnings",
 ]

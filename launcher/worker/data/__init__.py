@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from launcher.worker.data.batches import Batches, batches
-from launcher.worker.data.order import Order
+from launcher.worker.data.order import Order, Position
 
-__all__ = ["Batches", "Order", "batches"]
+__all__ = ["Batches", "Order", "Position", "batches"]

@@ -1,26 +1,31 @@
 """Batches of one rank, as tensors on its device.
 
-A step number decides its samples (``launcher.worker.data.order``), so nothing about the data is saved in a checkpoint:
-a resumed run asks for the next step. A step's micro-batches are one array of shape ``(micro-batches, micro_batch_size,
-sequence_length + 1)``, read in this process or ahead by ``data.workers`` processes, and moved to the device one step
-at a time. Evaluation reads the end of the corpus, which training then never sees.
+A step number decides its samples (``launcher.worker.data.order``), so no state of a loader is saved in a checkpoint: a
+resumed run asks for the next step, from the place in the samples that the checkpoint names. A step's micro-batches are
+one array of shape ``(micro-batches, micro_batch_size, sequence_length + 1)``, read in this process or ahead by
+``data.workers`` processes, and moved to the device one step at a time. Evaluation reads the end of the corpus, which
+training then never sees.
 """
 
 from __future__ import annotations
 
+import hashlib
 import signal
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 from launcher.worker.data.corpus import Corpus, split
-from launcher.worker.data.order import Order
+from launcher.worker.data.order import Order, Position
 from launcher.worker.data.sources import corpus
 from launcher.worker.engine import Context
+
+_FIRST = Position()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +50,24 @@ class Batches:
     def __init__(self, context: Context, whole: Corpus, training: Corpus, held_out: Corpus | None) -> None:
         self._context, self.whole, self._training, self._held_out = context, whole, training, held_out
 
-    def training(self, *, first: int, last: int) -> Iterator[tuple[int, list[torch.Tensor]]]:
-        """Steps ``first`` to ``last`` with their micro-batches.
+    def identity(self) -> dict[str, Any]:
+        """What tells these training samples from others: how many they are, and a hash of three of them.
+
+        It does not name files, which may be moved or made again between two attempts.
+        """
+        size, digest = self._training.size, hashlib.sha256()
+        for index in (0, size // 2, size - 1):
+            digest.update(np.ascontiguousarray(self._training.sample(index)).tobytes())
+        return {"samples": size, "sha256": digest.hexdigest()[:16]}
+
+    def training(self, start: Position, *, last: int) -> Iterator[tuple[int, list[torch.Tensor]]]:
+        """The steps after ``start`` up to ``last`` with their micro-batches.
 
         ``data.workers`` processes read ahead. They leave signals to the rank: one that dies of SIGUSR2 would end it.
         """
         spec, device = self._context.spec, self._context.device
-        steps = range(first, last + 1)
-        source = _Steps(*self.training_stream())
+        steps = range(start.step + 1, last + 1)
+        source = _Steps(*self.training_stream(start))
         if spec.data.workers == 0 or not steps:
             rows: Iterator[torch.Tensor] = (source[step] for step in steps)
         else:
@@ -80,15 +95,15 @@ class Batches:
         for step in range(1, self._context.spec.train.eval_steps + 1):
             yield from source[step].to(self._context.device)
 
-    def training_stream(self) -> tuple[Corpus, Order]:
+    def training_stream(self, start: Position = _FIRST) -> tuple[Corpus, Order]:
         """The training samples and their order, for an engine that walks through them by itself."""
-        return self._training, self._order(self._training, shuffle=self._context.spec.data.shuffle)
+        return self._training, self._order(self._training, shuffle=self._context.spec.data.shuffle, start=start)
 
     def held_out_stream(self) -> tuple[Corpus, Order] | None:
         """The held-out samples and their order; None where the run does not evaluate."""
         return None if self._held_out is None else (self._held_out, self._order(self._held_out, shuffle=False))
 
-    def _order(self, samples: Corpus, *, shuffle: bool) -> Order:
+    def _order(self, samples: Corpus, *, shuffle: bool, start: Position = _FIRST) -> Order:
         spec = self._context.spec
         return Order(
             size=samples.size,
@@ -98,6 +113,7 @@ class Batches:
             micro_batch_size=spec.train.micro_batch_size,
             data_rank=self._context.data_rank,
             data_ranks=self._context.data_ranks,
+            start=start,
         )
 
 

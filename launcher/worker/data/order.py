@@ -39,6 +39,21 @@ def permuted(index: int, size: int, seed: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """A place in the stream of samples: ``step`` steps have seen the first ``samples``.
+
+    A run starts at the first sample. One that was resumed with another batch is not at ``step`` times its batch.
+    """
+
+    step: int = 0
+    samples: int = 0
+
+    def after(self, step: int, batch: int) -> int:
+        """Samples seen once a later step is done, with ``batch`` of them in each step from here on."""
+        return self.samples + (step - self.step) * batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
     """The assignment of samples to steps and ranks.
 
@@ -50,6 +65,7 @@ class Order:
         micro_batch_size: Samples of one micro-batch of one data rank.
         data_rank: This rank among ``data_ranks`` that see different samples.
         data_ranks: See ``data_rank``.
+        start: Where the run has started, or gone on.
     """
 
     size: int
@@ -59,13 +75,14 @@ class Order:
     micro_batch_size: int
     data_rank: int
     data_ranks: int
+    start: Position = Position()
 
     def positions(self, step: int) -> list[list[int]]:
         """Places in the endless stream of samples, a list a micro-batch.
 
-        Step ``s`` (from 1) owns the places ``(s - 1) * global_batch_size`` and following, whatever the ranks are.
+        A step owns ``global_batch_size`` places, from where the step before has ended, whatever the ranks are.
         """
-        first, together = (step - 1) * self.global_batch_size, self.micro_batch_size * self.data_ranks
+        first, together = self.start.after(step - 1, self.global_batch_size), self.micro_batch_size * self.data_ranks
         mine = first + self.data_rank * self.micro_batch_size
         return [
             list(range(start, start + self.micro_batch_size))

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from launcher.backends.deepspeed.checkpoints import facts, layout_differs, reason_against
 from launcher.worker import files
 from launcher.worker.engine import Context
 from launcher.worker.errors import CheckpointError
@@ -42,7 +43,7 @@ def save(context: Context, engine: Any, directory: Path) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
         raise
     if context.rank == 0:
-        files.write_json(directory / FACTS, _facts(context))
+        files.write_json(directory / FACTS, facts(context.spec))
 
 
 def load(context: Context, engine: Any, directory: Path) -> None:
@@ -56,10 +57,10 @@ def load(context: Context, engine: Any, directory: Path) -> None:
             f"{directory} was not written by backend=deepspeed: go on with the backend that wrote it, "
             "or export there (save.export=safetensors) and start here with model.weights"
         )
-    there, here = json.loads((directory / FACTS).read_text()), _facts(context)
+    there, here = json.loads((directory / FACTS).read_text()), facts(context.spec)
     readable(there, here, directory)
     folder, tag = directory, TAG
-    if here["stage"] > 0 and _changed(there, here):
+    if here["stage"] > 0 and layout_differs(there, here):
         universal = _universal(context, directory)
         folder, tag = universal.parent, universal.name
         engine._config.load_universal_checkpoint = True
@@ -87,29 +88,8 @@ def _repair(optimizer: torch.optim.Optimizer, decays: list[float]) -> None:
             state["step"] = state["step"].clone()
 
 
-def _facts(context: Context) -> dict[str, Any]:
-    spec = context.spec
-    return {
-        "stage": spec.zero.stage,
-        "ranks": context.world,
-        "tensor": spec.parallel.tensor,
-        "pipeline": spec.parallel.pipeline,
-        "precision": spec.precision.compute,
-        "nvme": "nvme" in (spec.zero.offload_optimizer, spec.zero.offload_parameters),
-        "adapter": spec.adapter.name,
-        "optimizer": spec.optimizer.name,
-    }
-
-
-def _changed(there: dict[str, Any], here: dict[str, Any]) -> bool:
-    """True if the ranks that resume hold other parts than those that saved; early checkpoints knew data ranks alone."""
-    return any(there.get(key, 1) != here[key] for key in ("stage", "ranks", "tensor", "pipeline"))
-
-
 def readable(there: dict[str, Any], here: dict[str, Any], directory: Path) -> None:
     """Refuse a checkpoint that DeepSpeed 0.19.8 cannot convert to this run's layout.
-
-    Its universal format has other files for ZeRO 3 than for 1 and 2, none for ZeRO 0, and holds Adam's states alone.
 
     Args:
         there: The layout of the run that saved, from ``deepspeed.json``.
@@ -119,58 +99,9 @@ def readable(there: dict[str, Any], here: dict[str, Any], directory: Path) -> No
     Raises:
         CheckpointError: With the way out.
     """
-    otherwise = "or export there (save.export=safetensors) and start here with model.weights"
-    if there["precision"] != here["precision"]:
-        raise CheckpointError(
-            f"{directory} was trained in {there['precision']} and this run computes in {here['precision']}: "
-            f"set precision={there['precision']}, {otherwise}"
-        )
-    if there["nvme"] or here["nvme"]:
-        raise CheckpointError(
-            f"{directory} cannot be resumed: DeepSpeed 0.19.8 restores neither weights nor optimizer states where "
-            "something is offloaded to NVMe; train without NVMe, "
-            f"{otherwise}"
-        )
-    if there["stage"] != here["stage"] and {there["stage"], here["stage"]} != {1, 2}:
-        raise CheckpointError(
-            f"{directory} was written with ZeRO {there['stage']} and this run has ZeRO {here['stage']}: "
-            f"DeepSpeed converts between ZeRO 1 and 2 alone; set zero={there['stage']}, {otherwise}"
-        )
-    _same_stages(there, here, directory, otherwise)
-    if here["stage"] in (0, 3):
-        _same_layout(there, here, directory, otherwise)
-    if here["stage"] > 0 and _changed(there, here) and (here["optimizer"] != "adamw" or here["adapter"] != "none"):
-        reason = "an adapter" if here["adapter"] != "none" else here["optimizer"]
-        raise CheckpointError(
-            f"{directory} was written by {there['ranks']} ranks with ZeRO {there['stage']}, and DeepSpeed cannot "
-            f"convert the states of {reason}: run on {there['ranks']} ranks with zero={there['stage']}, {otherwise}"
-        )
-
-
-def _same_stages(there: dict[str, Any], here: dict[str, Any], directory: Path, otherwise: str) -> None:
-    """A stage is one layer to DeepSpeed, and its conversion moves whole layers."""
-    before, now = there.get("pipeline", 1), here["pipeline"]
-    if before != now or (now > 1 and there["ranks"] != here["ranks"]):
-        raise CheckpointError(
-            f"{directory} was written by {there['ranks']} ranks with parallel.pipeline={before}, and this run has "
-            f"{here['ranks']} with {now}: DeepSpeed cannot cut the stages anew; run on {there['ranks']} ranks with "
-            f"parallel.pipeline={before}, {otherwise}"
-        )
-
-
-def _same_layout(there: dict[str, Any], here: dict[str, Any], directory: Path, otherwise: str) -> None:
-    """Without ZeRO there is no conversion; with ZeRO 3, that of DeepSpeed 0.19.8 takes parts of a tensor for wholes.
-
-    (``ds_to_universal``: "Rank 0 supplied a shard of 64 elements, but the map describes 0".)
-    """
-    before, now = there.get("tensor", 1), here["tensor"]
-    moved = before != now or (now > 1 and here["stage"] == 3 and there["ranks"] != here["ranks"])
-    if moved:
-        raise CheckpointError(
-            f"{directory} was written by {there['ranks']} ranks with ZeRO {here['stage']} and parallel.tensor={before},"
-            f" and this run has {here['ranks']} and parallel.tensor={now}: DeepSpeed changes tensor parallel parts"
-            f" with ZeRO 1 and 2 alone; run on {there['ranks']} ranks with parallel.tensor={before}, {otherwise}"
-        )
+    reason = reason_against(there, here)
+    if reason is not None:
+        raise CheckpointError(f"{directory} {reason}")
 
 
 def _universal(context: Context, directory: Path) -> Path:

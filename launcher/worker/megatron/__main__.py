@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import nn
 
 from launcher.spec import RunSpec
-from launcher.worker import loop, metrics, process
+from launcher.worker import data, loop, metrics, process
 from launcher.worker.engine import Context
 from launcher.worker.entry import main
 from launcher.worker.errors import TrainingError
@@ -46,6 +46,7 @@ def _train(context: Context, arguments: Sequence[str]) -> None:
         cpu.install()
     start.repair()
     from launcher.worker.megatron import weights
+    from launcher.worker.megatron.data import Provider
     from launcher.worker.megatron.follow import Follower
 
     configuration = _configured(context, arguments)
@@ -57,9 +58,12 @@ def _train(context: Context, arguments: Sequence[str]) -> None:
         return made
 
     configuration.model.pre_wrap_hooks.append(filled)
-    follower = Follower(context)
+    batches = data.batches(context)
+    follower = Follower(context, batches)
     with follower.following():
-        interrupted = _pretrain(context, configuration, follower) and follower.step < context.spec.train.steps
+        interrupted = (
+            _pretrain(configuration, Provider(context, batches), follower) and follower.step < context.spec.train.steps
+        )
     if context.spec.save.export != "none" and not interrupted:
         with process.whole_directory(context, context.directory / "export") as partial:
             weights.write(chunks, context, partial)
@@ -104,15 +108,13 @@ def _known_here(context: Context) -> list[str]:
     return words
 
 
-def _pretrain(context: Context, configuration: Any, follower: Any) -> bool:
+def _pretrain(configuration: Any, provider: Any, follower: Any) -> bool:
     """Train; whether the run was asked to stop, after which Megatron saves and leaves."""
     from megatron.core.enums import ModelType
     from megatron.training.training import pretrain
 
-    from launcher.worker.megatron.data import Provider
-
     try:
-        pretrain(configuration, Provider(context), ModelType.encoder_or_decoder, follower.forward_step)
+        pretrain(configuration, provider, ModelType.encoder_or_decoder, follower.forward_step)
     except SystemExit as ending:
         if ending.code:
             raise TrainingError(

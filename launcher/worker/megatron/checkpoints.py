@@ -14,11 +14,13 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from launcher.saved import state
+from launcher.saved.find import STATE, TRACKER, NoCheckpoint, find
 from launcher.worker import checkpoints, files
+from launcher.worker.data import Batches
 from launcher.worker.engine import Context
 from launcher.worker.errors import CheckpointError
 
-TRACKER = "latest_checkpointed_iteration.txt"
 _NAME = re.compile(r"iter_(\d{7,})")
 
 
@@ -39,17 +41,18 @@ def source(context: Context) -> tuple[Path, int] | None:
     wanted = context.spec.save.load
     if wanted is None:
         return None
-    path = Path(wanted)
-    named = _NAME.fullmatch(path.name)
-    if named is not None and path.is_dir():
-        return path.parent, int(named[1])
-    for folder in (path, path / "checkpoints"):
-        if (folder / TRACKER).is_file():
-            return folder, newest(folder)
-    raise CheckpointError(
-        f"save.load={path} holds no checkpoint of backend=megatron: name a run directory of it or one of its "
-        "checkpoints/iter_*, or export where it was trained (save.export=safetensors) and start here with model.weights"
-    )
+    try:
+        found = find(wanted, run_of=lambda name: None)
+    except NoCheckpoint:
+        found = Path(wanted)
+    named = _NAME.fullmatch(found.name)
+    if named is None:
+        raise CheckpointError(
+            f"save.load={wanted} holds no checkpoint of backend=megatron: name a run directory of it or one of its "
+            "checkpoints/iter_*, or export where it was trained (save.export=safetensors) and start here with "
+            "model.weights"
+        )
+    return found.parent, int(named[1])
 
 
 def newest(folder: Path) -> int:
@@ -67,8 +70,8 @@ def newest(folder: Path) -> int:
 class Checkpoints:
     """The run's checkpoints, around Megatron's own reading and writing."""
 
-    def __init__(self, context: Context) -> None:
-        self._context, self._spec = context, context.spec
+    def __init__(self, context: Context, batches: Batches) -> None:
+        self._context, self._spec, self._batches = context, context.spec, batches
         self._folder = context.directory / "checkpoints"
 
     @contextlib.contextmanager
@@ -84,7 +87,14 @@ class Checkpoints:
             return
         path = found[0] / folder_of(found[1])
         with contextlib.suppress(FileNotFoundError):  # One that Megatron-LM wrote without the launcher.
-            checkpoints.fits(self._spec, json.loads((path / checkpoints.STATE).read_text()), path)
+            there = json.loads((path / STATE).read_text())
+            checkpoints.fits(self._spec, there, path, self._batches.identity())
+            if there.get("global_batch_size", self._spec.global_batch_size) != self._spec.global_batch_size:
+                batch = there["global_batch_size"]
+                raise CheckpointError(
+                    f"{path} counts its place in the data in steps of {batch} sequences, which Megatron-LM cannot "
+                    f"change: train.global_batch_size={batch}"
+                )
         try:
             yield
         except checkpoints.FAILURES as error:
@@ -101,7 +111,8 @@ class Checkpoints:
         try:
             if self._context.rank == 0:
                 path.mkdir(parents=True, exist_ok=True)
-                files.write_json(path / checkpoints.STATE, checkpoints.state(self._spec, step))
+                content = state.of(self._spec, step, corpus=self._batches.identity())
+                files.write_json(path / STATE, content)
             yield
         except checkpoints.FAILURES as error:
             raise checkpoints.failed(step, self._folder, error, self._kept()) from error

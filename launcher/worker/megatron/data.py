@@ -11,7 +11,7 @@ from megatron.core import parallel_state
 from megatron.core.utils import get_batch_on_this_cp_rank
 from torch.utils.data import Dataset
 
-from launcher.worker import data
+from launcher.worker.data import Batches
 from launcher.worker.data.corpus import Corpus, TokenFiles
 from launcher.worker.data.order import Order
 from launcher.worker.engine import Context
@@ -50,8 +50,8 @@ class Provider:
 
     is_distributed = True
 
-    def __init__(self, context: Context) -> None:
-        self._batches, run = data.batches(context), context.spec
+    def __init__(self, context: Context, batches: Batches) -> None:
+        self._batches, run = batches, context.spec
         whole = self._batches.whole
         if context.rank == 0 and isinstance(whole, TokenFiles) and run.data.source != "tokens":
             index.write(context.directory / CORPUS, whole.maps[0])

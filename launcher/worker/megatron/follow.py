@@ -18,6 +18,7 @@ from megatron.core.optimizer_param_scheduler import get_canonical_lr_for_logging
 from megatron.training import get_args, training
 
 from launcher.worker import loop, metrics
+from launcher.worker.data import Batches
 from launcher.worker.engine import Context, StepResult
 from launcher.worker.megatron.checkpoints import Checkpoints
 from launcher.worker.megatron.data import LOSS, forward_step
@@ -45,9 +46,9 @@ class Follower:
         "save_checkpoint",
     )
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, batches: Batches) -> None:
         self._context, self._spec = context, context.spec
-        self._checkpoints = Checkpoints(context)
+        self._checkpoints = Checkpoints(context, batches)
         self.step = self._restored = 0
         self.metrics: Metrics | None = None
         self._rate = 0.0

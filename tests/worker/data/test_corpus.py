@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from launcher.errors import DataError
 from launcher.worker import memory
-from launcher.worker.data import batches, sources
+from launcher.worker.data import Position, batches, sources
 from launcher.worker.data.corpus import Synthetic, TokenFiles, split
 from launcher.worker.engine import Context
 from tests.support.helpers import make_spec
@@ -143,7 +143,7 @@ def test_a_corpus_too_small_to_hold_something_out_is_refused() -> None:
 def test_two_ranks_get_different_rows_which_are_those_of_one(tmp_path: Path) -> None:
     def rows(rank: int, ranks: int) -> list[list[int]]:
         world = (f"cluster.gpus_per_node={ranks}", "parallel=ddp", "train.global_batch_size=4", "data=synthetic")
-        found = batches(context(tmp_path, *world, rank=rank)).training(first=3, last=3)
+        found = batches(context(tmp_path, *world, rank=rank)).training(Position(step=2, samples=8), last=3)
         return [row for _, micro_batches in found for tokens in micro_batches for row in tokens.tolist()]
 
     first, second, both = rows(0, 2), rows(1, 2), rows(0, 1)
@@ -154,7 +154,7 @@ def test_two_ranks_get_different_rows_which_are_those_of_one(tmp_path: Path) -> 
 
 def test_tensor_parallel_ranks_get_the_same_rows(tmp_path: Path) -> None:
     world = ("parallel=fsdp_tp", "cluster.gpus_per_node=4", "data=synthetic")
-    shares = [next(batches(context(tmp_path, *world, rank=rank)).training(first=1, last=1))[1] for rank in range(4)]
+    shares = [next(batches(context(tmp_path, *world, rank=rank)).training(Position(), last=1))[1] for rank in range(4)]
     assert torch.equal(shares[0][0], shares[1][0])
     assert torch.equal(shares[2][0], shares[3][0])
     assert not torch.equal(shares[0][0], shares[2][0])
@@ -162,7 +162,11 @@ def test_tensor_parallel_ranks_get_the_same_rows(tmp_path: Path) -> None:
 
 def test_reading_ahead_changes_nothing(tmp_path: Path) -> None:
     plain, ahead = (
-        list(batches(context(tmp_path, "data=synthetic", f"data.workers={workers}")).training(first=2, last=5))
+        list(
+            batches(context(tmp_path, "data=synthetic", f"data.workers={workers}")).training(
+                Position(step=1, samples=8), last=5
+            )
+        )
         for workers in (0, 2)
     )
     assert [step for step, _ in plain] == [2, 3, 4, 5]

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.worker.data.order import Order, permuted
+from launcher.worker.data.order import Order, Position, permuted
 
 sizes = st.integers(1, 400)
 seeds = st.integers(0, 2**32)
@@ -91,3 +91,12 @@ def test_without_shuffling_the_order_is_that_of_the_corpus() -> None:
 def test_micro_batches_have_their_size() -> None:
     rows = order(micro_batch_size=3, data_ranks=2, data_rank=1).samples(1)
     assert [len(row) for row in rows] == [3, 3, 3, 3]
+
+
+def test_with_another_batch_a_run_goes_on_at_the_sample_after_the_last_that_was_seen() -> None:
+    start = Position(step=3, samples=Position().after(3, 4))
+    first, later = order(global_batch_size=4), order(global_batch_size=6, start=start)
+    before = [place for step in (1, 2, 3) for part in first.positions(step) for place in part]
+    after = [place for step in (4, 5) for part in later.positions(step) for place in part]
+    assert before + after == list(range(3 * 4 + 2 * 6))
+    assert start.after(5, 6) == 24

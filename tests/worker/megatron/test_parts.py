@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 import torch
 
+from launcher.saved.find import TRACKER
 from launcher.worker.engine import Context
 from launcher.worker.errors import CheckpointError, TrainingError
 from launcher.worker.megatron import cpu
-from launcher.worker.megatron.checkpoints import TRACKER, Checkpoints, source
+from launcher.worker.megatron.checkpoints import Checkpoints, source
 from launcher.worker.megatron.start import suits
 from launcher.worker.memory import MemoryTracker
 from tests.support.helpers import make_spec
@@ -98,7 +99,8 @@ def test_a_damaged_tracker_is_named(tmp_path: Path) -> None:
 
 def test_checkpoints_are_checked_thinned_out_and_intact_after_a_failure(tmp_path: Path) -> None:
     context: Any = _context(tmp_path, "save.keep=2")
-    checkpoints, folder = Checkpoints(context), tmp_path / "checkpoints"
+    data: Any = type("Data", (), {"identity": lambda self: {"samples": 8}})()
+    checkpoints, folder = Checkpoints(context, data), tmp_path / "checkpoints"
     for step in (1, 2, 3):
         with checkpoints.saving(step):
             (folder / TRACKER).write_text(str(step))

@@ -1,0 +1,184 @@
+"""``launch resume RUN KEY=VALUE``: a run goes on with some of its settings changed, and with the same training.
+
+What is typed is set over the recorded run. What is not typed stays, and so does the global batch where the ranks
+change: it is then made of other micro-batches, or the change is refused. The changed run is judged as a new one would
+be. Every difference is said and kept (``launcher.rundir.changes``) before it is submitted.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher import files, machine
+from launcher.commands._common import assessed, folder, say, width
+from launcher.config.catalog import Catalog
+from launcher.config.overrides import Override, read
+from launcher.config.request import Request, request
+from launcher.errors import ConfigError, ConfigErrors, DoesNotFit, SubmitError
+from launcher.preflight.assess import Assessment
+from launcher.preflight.plan import plan
+from launcher.preflight.report import as_text
+from launcher.preflight.this_machine import obstacles
+from launcher.rundir import changes, kept, lock, status
+from launcher.saved import find
+from launcher.spec import RunSpec, edit
+from launcher.spec.parse import parse, to_dict
+from launcher.submission.submit import resubmit
+
+_WHOLE = ("model", "parallel", "backend", "recipe")
+"""Groups whose options say too much of a run to be chosen anew: of theirs, single keys can be set."""
+
+_BATCH, _MICRO = "train.global_batch_size", "train.micro_batch_size"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Changed:
+    before: RunSpec
+    after: RunSpec
+    words: tuple[str, ...]
+    """What was typed, and what follows from it to keep the training the same."""
+
+
+def submit_changed(directory: Path, texts: Sequence[str]) -> tuple[str, RunSpec]:
+    """Submit a run again with changed settings; the job id, and the run as it is now.
+
+    Raises:
+        ConfigErrors: A word cannot be read, or the run cannot go on like that.
+        DoesNotFit: The changed run does not.
+        SubmitError: It waits or runs, or its submission failed.
+    """
+    if (now := status.read(directory).state) in ("queued", "running", "requeued"):
+        name = status.name_of(directory, folder())
+        raise SubmitError(f"{name} is {now}: `launch cancel {name}` first, or wait, and then change it")
+    changed = _changed(parse(json.loads((directory / "spec.json").read_text())), texts)
+    newest = next(reversed(find.checkpoints(directory)), None)
+    step = 0 if newest is None else newest.step
+    refused: list[ConfigError] = []
+    if newest is not None and changed.after.script is None:
+        refused += kept.refusals(changed.before, changed.after, step, find.state_of(newest.path))
+        refused += _nothing_left(directory, changed.after, step)
+    refused += _names(changed.before, changed.after)
+    assessment = _judged(changed, refused, forced=_was_forced(directory), resumed=newest is not None)
+    planned = plan(assessment, python=sys.executable)
+    differences = lock.spec_differences(changed.before, assessment.spec)
+    _say(directory, differences, step)
+
+    def record() -> None:
+        if differences:
+            changes.write(directory, planned, differences, words=changed.words, step=step)
+
+    return resubmit(directory, assessment.spec, before=record), assessment.spec
+
+
+def _changed(before: RunSpec, texts: Sequence[str]) -> _Changed:
+    """The run with words set over it, and its batch kept.
+
+    Raises:
+        ConfigErrors: A word cannot be read, or the batch cannot be kept.
+    """
+    overrides, errors = read(texts, Catalog(folder=folder()))
+    errors = [*errors, *(_whole(override) for override in overrides if override.group and override.key in _WHOLE)]
+    if errors:
+        raise ConfigErrors(errors)
+    content: Any = to_dict(before)
+    for override in overrides:
+        if override.group:
+            chosen: Any = to_dict(request([override.text]).require())
+            content[override.key] = chosen[override.key]
+    keys = [override for override in overrides if not override.group]
+    lock.set_keys(content, keys, over="a recorded run")
+    follows = _batch_kept(before, parse(content), {override.key for override in keys})
+    for path, value in follows.items():
+        group, _, key = path.partition(".")
+        content[group][key] = value
+    words = (*texts, *(edit.override(path, value) for path, value in follows.items()))
+    return _Changed(before=before, after=parse(content), words=words)
+
+
+def _whole(override: Override) -> ConfigError:
+    rule = "a recorded run holds all of its settings: single keys of this group can be set over it, no option chosen"
+    return ConfigError(override.key, override.value, rule, [f"launch show {override.key}"])
+
+
+def _batch_kept(before: RunSpec, after: RunSpec, typed: set[str]) -> dict[str, int]:
+    """Settings with which the changed run has the global batch of the one before, where nobody asked for another.
+
+    Raises:
+        ConfigErrors: The ranks cannot share it out evenly.
+    """
+    if _BATCH in typed or before.data_degree == after.data_degree:
+        return {}
+    batch, ranks = before.global_batch_size, after.data_degree
+    if after.gpus % after.model_parallel == 0 and batch % ranks:
+        rule = (
+            f"{ranks} ranks cannot share out the run's global batch of {batch} sequences evenly, and another batch is "
+            "another training"
+        )
+        divisors = [count for count in range(1, batch + 1) if batch % count == 0]
+        near = sorted(divisors, key=lambda count: (abs(count - ranks), -count))[:3]
+        ways = [f"cluster.gpus_per_node={count * after.model_parallel // after.cluster.nodes}" for count in near]
+        raise ConfigErrors([ConfigError("cluster.gpus_per_node", after.cluster.gpus_per_node, rule, ways)])
+    follows = {_BATCH: batch} if after.train.global_batch_size != batch else {}
+    share = batch // ranks
+    if _MICRO not in typed and share % after.train.micro_batch_size:
+        fits = (size for size in range(after.train.micro_batch_size, 0, -1) if share % size == 0)
+        follows[_MICRO] = next(fits)
+    return follows
+
+
+def _nothing_left(directory: Path, after: RunSpec, step: int) -> list[ConfigError]:
+    """A run that is done trains on only with more steps; it may still be exported."""
+    if status.read(directory).state != "finished" or after.train.steps != step or after.save.export != "none":
+        return []
+    rule = f"the run is finished with step {step}: only more steps go on with it, or save.export=safetensors exports it"
+    return [ConfigError("train.steps", after.train.steps, rule, [f"train.steps={2 * step}"])]
+
+
+def _names(before: RunSpec, after: RunSpec) -> list[ConfigError]:
+    """A run keeps its name and its folder, and belongs to no other sweep."""
+    rule = "a resumed run stays in its own directory: `launch run --from RUN` makes another of it"
+    pairs = [
+        (f"{group}.{key}", was) for group in ("run", "sweep") for key, was in asdict(getattr(before, group)).items()
+    ]
+    changed = [(path, was, now) for path, was in pairs if (now := edit.value_at(after, path)) != was]
+    return [ConfigError(path, now, rule, [edit.override(path, was)]) for path, was, now in changed]
+
+
+def _was_forced(directory: Path) -> bool:
+    return bool((files.read_json(directory / "plan.json") or {}).get("forced"))
+
+
+def _judged(changed: _Changed, refused: Sequence[ConfigError], *, forced: bool, resumed: bool) -> Assessment:
+    """The pre-flight of the changed run.
+
+    Raises:
+        ConfigErrors: It is wrong, or this machine cannot run it.
+        DoesNotFit: It does not fit, and the run was not forced when it was made.
+    """
+    asked = Request(overrides=changed.words, spec=changed.after, errors=tuple(refused))
+    assessment = assessed(asked, resumed=resumed)
+    errors = [*assessment.errors] or obstacles(assessment.spec, machine.facts())
+    if errors:
+        raise ConfigErrors(errors)
+    if assessment.verdict.name == "does_not_fit" and not forced:
+        say(as_text(assessment, width()))
+        raise DoesNotFit("not resumed, because with these settings it does not fit; the run is as it was")
+    return assessment
+
+
+def _say(directory: Path, differences: Sequence[changes.Change], step: int) -> None:
+    name = status.name_of(directory, folder())
+    if not differences:
+        say(f"launch: {name} has these settings already")
+        return
+    say(f"launch: {name} goes on from step {step} with other settings; those before are kept in {changes.KEPT}/")
+    for path, before, after in differences:
+        say(f"  {path}: {edit.typed(before)} -> {edit.typed(after)}")
+    schedule = {path for path, _, _ in differences} & {"train.steps", "optimizer.lr", "optimizer.schedule"}
+    if schedule:
+        say(f"  learning rates from step {step + 1} on are those of the schedule with these settings")

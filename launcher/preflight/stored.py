@@ -1,0 +1,151 @@
+"""Saved weights and checkpoints compared with the model before the queue: which tensors they lack or have otherwise.
+
+Only headers are read (``launcher.saved.headers``). The names that a family's tensors have in a Hugging Face folder are
+those that its worker reads; a family that names none is not compared here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from launcher import families
+from launcher.errors import ConfigError
+from launcher.rank.family import CheckpointNames
+from launcher.rank.tensors import Weight
+from launcher.saved import headers
+from launcher.saved.headers import Shapes
+from launcher.spec import ModelSpec, RunSpec, edit
+
+_SHOWN = 3
+_IN_NETWORK = "model.network."
+"""What stands before a tensor's name in the checkpoints of the worker."""
+
+
+def weights(spec: RunSpec) -> Iterator[ConfigError]:
+    """What ``model.weights`` lacks, where this machine sees it."""
+    folder, wanted = Path(spec.model.weights or ""), expected(spec.model)
+    if spec.model.weights is None or not folder.is_dir() or wanted is None:
+        return
+    try:
+        found = headers.safetensors(folder)
+    except headers.Unreadable as error:
+        yield ConfigError("model.weights", spec.model.weights, str(error), ["model.weights=null"])
+        return
+    prefix = f"{next(iter(wanted)).partition('.')[0]}."
+    there = {name: found.get(name, found.get(name.removeprefix(prefix))) for name in wanted}  # GPT-2's lack it.
+    yield from _compared(spec, spec.model.weights, "model.weights", wanted, there, found)
+
+
+def checkpoint(spec: RunSpec, folder: Path) -> Iterator[ConfigError]:
+    """What a checkpoint of ``torch.distributed.checkpoint`` lacks of the model, and of its own files."""
+    try:
+        found = headers.distributed(folder)
+    except headers.Unreadable as error:
+        yield ConfigError("save.load", str(folder), str(error), ["save.load=null"])
+        return
+    if found is None:
+        return
+    missing = sorted(name for name in found.files if not (folder / name).is_file())
+    if missing:
+        rule = f"{len(missing)} of the checkpoint's {len(found.files)} files are missing: {_some(missing)}"
+        yield ConfigError("save.load", str(folder), rule, ["save.load=null"])
+    wanted, names = expected(spec.model), [name for name in found.shapes if name.startswith(_IN_NETWORK)]
+    if wanted is None or not names or spec.adapter.name != "none":
+        return
+    there = {name.removeprefix(_IN_NETWORK): found.shapes[name] for name in names}
+    yield from _compared(spec, str(folder), "save.load", wanted, {name: there.get(name) for name in wanted}, there)
+
+
+def _compared(
+    spec: RunSpec,
+    place: str,
+    path: str,
+    wanted: Shapes,
+    found: dict[str, tuple[int, ...] | None],
+    everything: Shapes,
+) -> Iterator[ConfigError]:
+    """One error that counts and names what is missing, unknown or of another shape; unknown tensors alone are none."""
+    lacking = [name for name, shape in found.items() if shape is None]
+    otherwise = [
+        f"{name}: {_shape(shape)} found, {_shape(wanted[name])} expected"
+        for name, shape in found.items()
+        if shape is not None and shape != wanted[name]
+    ]
+    if not lacking and not otherwise:
+        return
+    prefix = f"{next(iter(wanted)).partition('.')[0]}."
+    unknown = [name for name in everything if name not in wanted and f"{prefix}{name}" not in wanted]
+    counts = [
+        ("lacks", "tensors of this model", lacking),
+        ("has", "unknown to it", unknown),
+        ("has", "of another shape", otherwise),
+    ]
+    rule = "; ".join(f"{verb} {len(names)} {what} ({_some(names)})" for verb, what, names in counts if names)
+    yield ConfigError(path, place, rule, _ways(spec, path, place, everything))
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return f"[{', '.join(map(str, shape))}]"
+
+
+def _ways(spec: RunSpec, path: str, place: str, found: Shapes) -> Iterator[str]:
+    """The model that the folder describes itself, the sizes that its shapes say, or none of it."""
+    if (Path(place) / "config.json").is_file():
+        yield f"launch import hf {place}/config.json"
+    sizes = _sizes(spec.model, found)
+    if sizes:
+        yield " ".join(edit.override(f"model.{key}", value) for key, value in sizes.items())
+    yield f"{path}=null"
+
+
+def _sizes(model: ModelSpec, found: Shapes) -> dict[str, int]:
+    """Sizes of the model that the shapes tell and that differ from what was asked for."""
+    names = families.of(model).traits.names
+    if names is None:
+        return {}
+    sizes: dict[str, int] = {}
+    if len(table := found.get(names.embedding, ())) == 2:
+        sizes |= {"vocab_size": table[0], "hidden_size": table[1]}
+    pattern = re.compile(re.escape(names.block).replace(re.escape("{}"), r"(\d+)"))
+    layers = {int(match[1]) for name in found if (match := pattern.match(name))}
+    if layers:
+        sizes["num_hidden_layers"] = len(layers)
+    first = found.get(f"{names.block.format(0)}.{names.mlp_inputs[0]}.weight", ())
+    if len(first) == 2:
+        sizes["intermediate_size"] = first[1 if families.of(model).traits.transposed else 0]
+    return {key: size for key, size in sizes.items() if getattr(model, key) != size}
+
+
+def expected(model: ModelSpec) -> Shapes | None:
+    """The tensors of a model by the names and in the shapes of its Hugging Face folder; None where nobody says."""
+    family = families.of(model)
+    names = family.traits.names
+    if names is None or family.transformers_config(model) is None:
+        return None
+    found = {_outer(each, names): each.shape for each in family.embedding(model, model.vocab_size)}
+    for layer in range(model.num_hidden_layers):
+        block = names.block.format(layer)
+        for each in family.block(model, layer):
+            found[f"{block}.{each.name}"] = _stored(each, transposed=family.traits.transposed)
+    return found | {_outer(each, names): each.shape for each in family.head(model, model.vocab_size)}
+
+
+def _outer(weight: Weight, names: CheckpointNames) -> str:
+    """The name of a tensor outside of the blocks."""
+    kind = weight.name.rpartition(".")[2]
+    if weight.name.startswith("norm."):
+        return f"{names.norm}.{kind}"
+    outer = {"embed_tokens.weight": names.embedding, "embed_positions.weight": names.positions}
+    return outer.get(weight.name, names.head)
+
+
+def _stored(weight: Weight, *, transposed: bool) -> tuple[int, ...]:
+    """The shape in the file: equal tensors of experts are one, and ``Conv1D`` holds its columns first."""
+    shape = weight.shape[::-1] if transposed and len(weight.shape) == 2 else weight.shape
+    return (weight.copies, *shape) if weight.copies > 1 else shape

@@ -1,0 +1,114 @@
+"""The checkpoint that ``save.load`` means, found and looked at before anything is queued.
+
+A word is resolved to one folder, and the run that is recorded holds this folder: what is submitted is what was shown,
+also where the other run goes on and makes newer checkpoints. A place that this machine does not see is left as it is
+for a Slurm job, whose nodes may see it, and the worker looks there before it reads any data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from launcher import backends, files
+from launcher.errors import ConfigError, ConfigErrors
+from launcher.preflight import stored
+from launcher.rundir import status
+from launcher.saved import find, state
+from launcher.spec import RunSpec, edit
+from launcher.spec.parse import parse
+
+_LOOKED_AT = 20
+_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loading:
+    """A run with the checkpoint that it starts from.
+
+    Attributes:
+        spec: The run; ``save.load`` is a checkpoint's folder where one was found.
+        errors: Why it cannot start from it.
+        said: What a word turned out to mean, in a sentence.
+    """
+
+    spec: RunSpec
+    errors: tuple[ConfigError, ...] = ()
+    said: tuple[str, ...] = ()
+
+
+def resolved(spec: RunSpec, folder: Path) -> Loading:
+    """Find the checkpoint that a run starts from, and compare it, and the weights that it starts from, with the run.
+
+    Args:
+        spec: The run.
+        folder: The working folder.
+    """
+    if spec.script is not None:
+        return Loading(spec=spec)
+    found = _checkpoint(spec, folder) if spec.save.load is not None else Loading(spec=spec)
+    return replace(found, errors=(*found.errors, *stored.weights(spec)))
+
+
+def _checkpoint(spec: RunSpec, folder: Path) -> Loading:
+    word = spec.save.load or ""
+    try:
+        found = find.find(word, lambda name: _run(name, folder)).absolute()
+    except find.NoCheckpoint as error:
+        if spec.cluster.kind == "slurm" and not _exists(word):
+            return Loading(spec=spec)  # A warning says that this machine does not see it.
+        return Loading(spec=spec, errors=(ConfigError("save.load", word, str(error), _ways(error, folder)),))
+    there = find.state_of(found)
+    resolved_spec = edit.changed(spec, "save.load", str(found))
+    errors = (*state.obstacles(spec, there), *_other_layout(spec, found), *_steps_left(spec, there))
+    if not any(error.path.startswith("model.") for error in errors):  # Those say more than its tensors' shapes.
+        errors += tuple(stored.checkpoint(spec, found))
+    said = () if str(found) == word else (f"save.load={word} is {_described(found, there)}",)
+    return Loading(spec=resolved_spec, errors=errors, said=said)
+
+
+def _other_layout(spec: RunSpec, found: Path) -> Iterator[ConfigError]:
+    """Reasons of the engine's own; the run that saved has its specification beside its checkpoints."""
+    content = files.read_json(found.parent.parent / "spec.json")
+    try:
+        before = parse(content) if content is not None else None
+    except ConfigErrors:  # Of a version that had other keys.
+        return
+    if before is not None and before.backend.name == spec.backend.name:
+        yield from backends.of(spec).unreadable(before, spec)
+
+
+def _described(found: Path, there: dict[str, object]) -> str:
+    step = there.get("step")
+    return f"{found}" + (f" (step {step})" if step is not None else "")
+
+
+def _exists(word: str) -> bool:
+    return any(Path(text).exists() for text in (word, word.rpartition("@")[0]) if text)
+
+
+def _run(name: str, folder: Path) -> Path | None:
+    try:
+        found = status.find([name], folder)
+    except FileNotFoundError:
+        return None
+    return found[0] if len(found) == 1 else None
+
+
+def _ways(error: find.NoCheckpoint, folder: Path) -> Iterator[str]:
+    """Words that mean a checkpoint: as the error knows them, else the newest runs that have one, else none at all."""
+    if error.ways:
+        yield from (f"save.load={way}" for way in error.ways)
+        return
+    runs = [run for run in reversed(status.find([], folder)[-_LOOKED_AT:]) if find.checkpoints(run)]
+    yield from (f"save.load={status.name_of(run, folder)}" for run in runs[:_SHOWN])
+    yield "save.load=null"
+
+
+def _steps_left(spec: RunSpec, there: dict[str, object]) -> Iterator[ConfigError]:
+    """A run whose last step is in the checkpoint already would end at once, having trained nothing."""
+    step = there.get("step")
+    if isinstance(step, int) and step >= spec.train.steps and spec.save.export == "none":
+        rule = f"the checkpoint is of step {step}, and steps are counted on from there: nothing would be trained"
+        yield ConfigError("train.steps", spec.train.steps, rule, [f"train.steps={2 * step}", "save.load=null"])

@@ -1,0 +1,141 @@
+"""Names and shapes of saved tensors, read from headers alone: no tensor is loaded and no foreign code is run.
+
+A safetensors file begins with the length of its header in 8 bytes, and the header is JSON (huggingface/safetensors,
+README, "Format"). ``torch.distributed.checkpoint`` leaves a pickle ``.metadata``, and a pickle can call anything when
+it is read: here only the few classes that describe tensors are known, each as an empty stand-in, and any other name
+ends the reading.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+type Shapes = Mapping[str, tuple[int, ...]]
+
+INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
+METADATA = ".metadata"
+_LONGEST = 100 * 2**20
+"""Bytes of a header, at most; safetensors itself refuses longer ones."""
+
+
+class Unreadable(Exception):
+    """A file is no header of saved tensors."""
+
+
+def safetensors(folder: Path) -> Shapes:
+    """The tensors of a Hugging Face folder: of ``model.safetensors``, or of all files that its index names.
+
+    Raises:
+        Unreadable: There are none, a file is missing, or one is damaged.
+    """
+    if (folder / INDEX).is_file():
+        files = _indexed(folder)
+    elif (folder / SINGLE).is_file():
+        files = [SINGLE]
+    else:
+        raise Unreadable(f"the folder has neither {SINGLE} nor {INDEX}")
+    missing = [name for name in files if not (folder / name).is_file()]
+    if missing:
+        some = ", ".join(missing[:3])
+        raise Unreadable(f"{len(missing)} of the {len(files)} files that its index names are missing: {some}")
+    found: dict[str, tuple[int, ...]] = {}
+    for name in files:
+        found |= _header(folder / name)
+    return found
+
+
+def _indexed(folder: Path) -> list[str]:
+    try:
+        return sorted(set(json.loads((folder / INDEX).read_text())["weight_map"].values()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise Unreadable(f"{INDEX} is no index of safetensors files") from None
+
+
+def _header(path: Path) -> dict[str, tuple[int, ...]]:
+    try:
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            if length > _LONGEST:
+                raise ValueError
+            content = json.loads(file.read(length))
+        shapes = {name: tuple(entry["shape"]) for name, entry in content.items() if name != "__metadata__"}
+        ends = (entry["data_offsets"][1] for name, entry in content.items() if name != "__metadata__")
+        if path.stat().st_size < 8 + length + max(ends, default=0):
+            raise Unreadable(f"{path.name} is cut off: it is shorter than its header says")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, struct.error):
+        raise Unreadable(f"{path.name} is no safetensors file, or a damaged one") from None
+    return shapes
+
+
+@dataclass(frozen=True, slots=True)
+class Distributed:
+    """A checkpoint of ``torch.distributed.checkpoint``: the shapes of its tensors, and the files that hold them."""
+
+    shapes: Shapes
+    files: frozenset[str]
+
+
+def distributed(checkpoint: Path) -> Distributed | None:
+    """The contents of a checkpoint by its ``.metadata``; None where it has none.
+
+    Raises:
+        Unreadable: It is damaged, or names anything but descriptions of tensors.
+    """
+    path = checkpoint / METADATA
+    if not path.is_file():
+        return None
+    try:
+        with path.open("rb") as file:
+            content = _Descriptions(file).load()
+        tensors = {name: entry.state.get("size") for name, entry in content.state["state_dict_metadata"].items()}
+        shapes = {name: tuple(size.arguments[0]) for name, size in tensors.items() if size is not None}
+        files = {entry.state["relative_path"] for entry in content.state["storage_data"].values()}
+    except Exception as error:  # A damaged pickle fails in any way.
+        raise Unreadable(f"{METADATA} cannot be read: {error}") from None
+    return Distributed(shapes, frozenset(files))
+
+
+class _StandIn:
+    """Any of the known classes: it holds what its pickle says and does nothing."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self.arguments: Any = arguments
+        self.state: Any = {}
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
+_PACKAGE = "torch.distributed.checkpoint"
+_KNOWN = frozenset((
+    *((f"{_PACKAGE}.metadata", name) for name in ("Metadata", "MetadataIndex", "StorageMeta", "ChunkStorageMetadata")),
+    *((f"{_PACKAGE}.metadata", name) for name in ("TensorProperties", "TensorStorageMetadata")),
+    *((f"{_PACKAGE}.metadata", name) for name in ("BytesStorageMetadata", "_MEM_FORMAT_ENCODING")),
+    (f"{_PACKAGE}.filesystem", "_StorageInfo"),
+    (f"{_PACKAGE}.filesystem", "_StoragePrefix"),
+    ("torch", "Size"),
+    ("torch.serialization", "_get_layout"),
+    *(("pathlib", name) for name in ("Path", "PosixPath", "PurePosixPath", "WindowsPath")),
+    *(("torch", f"float{bits}") for bits in (16, 32, 64)),
+    *(("torch", f"int{bits}") for bits in (8, 16, 32, 64)),
+    *(("torch", name) for name in ("bfloat16", "uint8", "bool", "float8_e4m3fn", "float8_e5m2")),
+))
+
+
+class _Descriptions(pickle.Unpickler):
+    """Reads descriptions of tensors; a pickle that names anything else is refused."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        super().__init__(file)
+
+    def find_class(self, module: str, name: str) -> Any:
+        """A stand-in of a known class."""
+        if (module, name) not in _KNOWN:
+            raise pickle.UnpicklingError(f"it names {module}.{name}, which describes no tensor")
+        return _StandIn

@@ -1,0 +1,67 @@
+"""Runs of this machine without torchrun: trained in ranks of an agent, or not at all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from launcher import files
+from launcher.rundir import state
+from launcher.saved import state as saved
+from launcher.spec import ClusterSpec, RunSpec
+from launcher.spec.parse import parse
+from tests.support import ranks, train_many, training
+
+CORPUS = {"samples": 1000, "sha256": "0123456789abcdef"}
+
+
+def by_agents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let ``launch run`` and ``launch resume`` of this process train their runs in ranks of an agent, to the end."""
+    _start_by(monkeypatch, _train)
+
+
+def by_nobody(monkeypatch: pytest.MonkeyPatch, *, steps: Sequence[int]) -> None:
+    """Let them leave what a finished run leaves: the descriptions of its checkpoints and its losses, no tensor."""
+
+    def leave(directory: Path, spec: RunSpec) -> None:
+        lines = []
+        for step in steps:
+            checkpoint(directory, spec, step)
+            lines.append({"step": step, "loss": 1.0, "grad_norm": 1.0, "eval_loss": abs(step - steps[0] - 1)})
+        (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    _start_by(monkeypatch, leave)
+
+
+def checkpoint(directory: Path, spec: RunSpec, step: int) -> Path:
+    """A checkpoint that says what it is of, and holds nothing."""
+    folder = directory / "checkpoints" / f"step-{step:08d}"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "state.json").write_text(json.dumps(saved.of(spec, step, corpus=CORPUS)))
+    return folder
+
+
+def _start_by(monkeypatch: pytest.MonkeyPatch, act: Callable[[Path, RunSpec], None]) -> None:
+    def started(directory: Path, cluster: ClusterSpec) -> str:
+        act(directory, parse(json.loads((directory / "spec.json").read_text())))
+        files.write_atomically(directory / state.SUBMISSION, {"job_id": "1", "kind": "local"})
+        state.put(directory, "finished")
+        return "1"
+
+    monkeypatch.setattr("launcher.submission.submit._start_here", started)
+    monkeypatch.setattr("launcher.commands._following.follow", lambda *arguments, **options: 0)
+
+
+def _train(directory: Path, spec: RunSpec) -> None:
+    [port] = training.free_ports(1)
+    ranks.run(
+        train_many.main,
+        [spec.backend.name, f"{directory}:{port}"],
+        imports=train_many.IMPORTS[spec.backend.name],
+        count=spec.gpus,
+        environment=training.environment(),
+        log=directory / "ranks.log",
+    )
