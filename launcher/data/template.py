@@ -158,6 +158,12 @@ def template(data: DataSpec) -> Template:
     return Template(name, text, tokens)
 
 
+def fingerprint(data: DataSpec) -> list[object]:
+    """What decides the text of a conversation: the template and the special tokens that it may name."""
+    found = template(data)
+    return [found.text, dict(found.tokens)]
+
+
 def lacks_own(data: DataSpec) -> bool:
     """True if the run's tokenizer has no template and none is named, so that ``plain`` is taken."""
     if data.template is not None:
@@ -229,17 +235,16 @@ def _compiled(text: str) -> jinja2.Template:
             self, *rest = arguments
             values = dict(*rest, **named)
             for name in values:
-                self.checked(name)
+                checked(name)
             jinja2.utils.Namespace.__init__(self, values)
 
         def __setitem__(self, name: str, value: Any) -> None:
-            super().__setitem__(self.checked(name), value)
+            jinja2.utils.Namespace.__setitem__(self, checked(name), value)
 
-        @staticmethod
-        def checked(name: str) -> str:
-            if name.startswith("_"):
-                raise jinja2.exceptions.SecurityError(f"a template cannot set {name!r} on a namespace")
-            return name
+    def checked(name: str) -> str:
+        if name.startswith("_"):
+            raise jinja2.exceptions.SecurityError(f"a template cannot set {name!r} on a namespace")
+        return name
 
     def raise_exception(message: str) -> None:
         raise jinja2.exceptions.TemplateError(message)

@@ -223,9 +223,15 @@ WARNED: tuple[Row, ...] = (
     ),
     *_rows(
         {"data.split": "train", "data.column": "text"},
-        lambda spec: spec.data.source == "huggingface",
+        lambda spec: spec.data.source in ("huggingface", "chat"),
         "data=huggingface",
         "from a Hugging Face data set",
+    ),
+    *_rows(
+        {"data.template": None, "data.train_on": "assistant", "data.preview": 0},
+        lambda spec: spec.data.source == "chat",
+        "data=chat",
+        "from conversations",
     ),
     Dependent(
         "data.token_dtype", "uint16", lambda spec: spec.data.source == "tokens", "data=tokens", "from a token file"
@@ -233,7 +239,7 @@ WARNED: tuple[Row, ...] = (
     Dependent(
         "data.tokenizer",
         "bytes",
-        lambda spec: spec.data.source in ("text", "huggingface"),
+        lambda spec: spec.data.source in ("text", "chat", "huggingface"),
         "data=text",
         "where text becomes tokens",
     ),
