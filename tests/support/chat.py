@@ -50,3 +50,12 @@ def write_tokenizer(
     if template is not None:
         (folder / "chat_template.jinja").write_text(template)
     return folder
+
+
+def talk(folder: Path) -> tuple[str, ...]:
+    """Overrides of a run on conversations whose answers differ much in length, so that a mean of means shows."""
+    folder.mkdir(parents=True, exist_ok=True)
+    answers = ["ok", "yes, and so on and on and on", "no", "abcdefghijklm" * 4]
+    rows = [turns(f"q{number}", answers[number % 4]) for number in range(24)]
+    path = write_rows(folder / "talk.jsonl", rows)
+    return ("data=chat", f"data.path={path}", "train.sequence_length=64")
