@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.errors import DataError
+from launcher.data.unusable import Unusable
 from launcher.spec.data import DataSpec
 
 type Message = Mapping[str, Any]
@@ -85,7 +85,7 @@ def conversations(
         skipped: Counts the rows that are left out, by the reason.
 
     Raises:
-        DataError: A row cannot be understood, or none is left.
+        Unusable: A row cannot be understood, or none is left.
     """
     found = 0
     for number, row in enumerate(rows, start=1):
@@ -98,9 +98,8 @@ def conversations(
             skipped[reason] += 1
     if not found:
         reasons = ", ".join(f"{count} {reason}" for reason, count in skipped.items())
-        raise DataError(
-            f"data.path={data.path}: no conversation is left to train on ({reasons or 'there are no rows'})"
-        )
+        rule = f"no conversation is left to train on: {f'rows skipped: {reasons}' if reasons else 'there are no rows'}"
+        raise Unusable("data.path", data.path, rule, ["data.train_on=all"] if skipped else [])
 
 
 def _empty(conversation: Conversation, train_on: str) -> str | None:
@@ -129,29 +128,35 @@ def _messages(row: Mapping[str, object], number: int, column: str | None) -> Seq
     """What a row's columns say, message by message; no value of a column is an empty list."""
     if column not in (None, _UNSET):
         if column not in row:
-            raise _error(number, f"has no column data.column={column}, but {_columns(row)}", "name one of them")
-        return _list(row[column], number, column)
+            rule = f"row {number} has no such column; it has {', '.join(map(str, row)) or 'none'}"
+            raise Unusable("data.column", column, rule, ["data.column=text", *_columns_of_lists(row)])
+        return _list(row, number, column)
     for name in _LISTS:
         if name in row:
-            return _list(row[name], number, name)
+            return _list(row, number, name)
     for asked, answered in _PAIRS:
         if asked in row and answered in row:
             return _pair(row, asked, answered)
-    raise _error(number, f"has the columns {_columns(row)}", f"data=chat reads {_SHAPES}; data.column=NAME says which")
+    rule = f"has the columns {', '.join(map(str, row)) or 'none'}; data=chat reads {_SHAPES}"
+    raise _error(number, rule, [*_columns_of_lists(row), *_columns_of_text(row)])
 
 
-def _columns(row: Mapping[str, object]) -> str:
-    return ", ".join(map(str, row)) or "no columns"
+def _columns_of_lists(row: Mapping[str, object]) -> list[str]:
+    return [f"data.column={name}" for name, value in row.items() if isinstance(value, list)][:3]
 
 
-def _list(value: object, number: int, column: str) -> Sequence[object]:
-    if value is None:
+def _columns_of_text(row: Mapping[str, object]) -> list[str]:
+    return [f"data=text data.column={name}" for name, value in row.items() if isinstance(value, str)][:2]
+
+
+def _list(row: Mapping[str, object], number: int, column: str) -> Sequence[object]:
+    if row[column] is None:
         return []
-    found = _from_json(value)
+    found = _from_json(row[column])
     if isinstance(found, list):
         return found
-    what = f"column {column} holds {type(value).__name__} {_short(value)}, not a list of messages"
-    raise _error(number, what, "data.column=NAME of a list, or data=text for plain text")
+    rule = f"holds {_short(row[column])} in column {column}, which is no list of messages"
+    raise _error(number, rule, [*_columns_of_lists(row), *_columns_of_text(row)])
 
 
 def _from_json(value: object) -> object:
@@ -182,12 +187,12 @@ def _pair(row: Mapping[str, object], asked: str, answered: str) -> list[object]:
 def _message(message: object, number: int) -> Message:
     """A message with ``role`` and ``content``; what else it holds, such as ``tool_calls``, is the template's."""
     if not isinstance(message, Mapping):
-        raise _error(number, f"has {_short(message)} among its messages", "a message is role/content or from/value")
+        raise _error(number, f"has {_short(message)} among its messages; one is role and content, or from and value")
     said = {key: value for key, value in message.items() if value is not None and key not in ("from", "value")}
     role, content = message.get("role", message.get("from")), message.get("content", message.get("value"))
     if str(role).lower() not in _ROLES:
         known = ", ".join(_ROLES)
-        raise _error(number, f"has a message whose role is {_short(role)}", f"the roles are {known}")
+        raise _error(number, f"has a message whose role is {_short(role)}; the roles are {known}")
     return {**said, "role": _ROLES[str(role).lower()], "content": _text(content, number)}
 
 
@@ -200,7 +205,7 @@ def _text(content: object, number: int) -> str:
     parts = content if isinstance(content, list) else [content]
     texts = [part.get("text") if isinstance(part, Mapping) else part for part in parts]
     if not all(isinstance(text, str) for text in texts):
-        raise _error(number, f"has a message whose content is {_short(content)}", "only text is trained")
+        raise _error(number, f"has a message whose content is {_short(content)}; only text is trained")
     return "".join(map(str, texts))
 
 
@@ -210,7 +215,7 @@ def _tools(value: object, number: int) -> Sequence[object] | None:
     if not found:
         return None
     if not isinstance(found, list):
-        raise _error(number, f"column tools holds {_short(value)}, not a list", "leave the column out")
+        raise _error(number, f"holds {_short(value)} in column tools, which is no list; leave the column out")
     return found
 
 
@@ -219,5 +224,5 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _error(number: int, found: str, way_out: str) -> DataError:
-    return DataError(f"data.path: row {number} {found}: {way_out}")
+def _error(number: int, rule: str, way_out: Sequence[str] = ()) -> Unusable:
+    return Unusable("data.path", None, f"row {number} {rule}", way_out)

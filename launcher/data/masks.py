@@ -30,7 +30,7 @@ def encoded(
         skipped: Counts the rows that are left out, by the reason.
 
     Raises:
-        DataError: A row or the template cannot be used, or no row is left.
+        Unusable: A row or the template cannot be used, or no row is left.
     """
     writer = template(data)
     for conversation in conversations(rows, data, skipped):
@@ -41,7 +41,7 @@ def encode(conversation: Conversation, writer: Template, words: Tokenizer, train
     """One conversation as token ids, marked as ``data.train_on`` says: assistant, last or all.
 
     Raises:
-        DataError: The template fails, or where a turn begins or ends cannot be said.
+        Unusable: The template fails, or where a turn begins or ends cannot be said.
     """
     written = writer.written(conversation, train_on)
     ids, places = words.pieces(written.text)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher import extras
 from launcher.data.chat import Conversation
-from launcher.errors import DataError
+from launcher.data.unusable import PackageMissing, Unusable
 from launcher.spec.data import DataSpec
 
 if TYPE_CHECKING:
@@ -54,12 +54,14 @@ class Template:
     """A chat template.
 
     Attributes:
-        name: As messages call it: ``data.template=plain``, or the tokenizer's folder.
+        name: As messages call it.
+        asked: The value of ``data.template``.
         text: The Jinja program.
         tokens: The special tokens that it may name, such as ``eos_token``.
     """
 
     name: str
+    asked: str | None
     text: str
     tokens: Mapping[str, str]
 
@@ -67,7 +69,7 @@ class Template:
         """The conversation as text, with what of it ``data.train_on`` trains.
 
         Raises:
-            DataError: The template fails, or where a turn begins or ends cannot be said.
+            Unusable: The template fails, or where a turn begins or ends cannot be said.
         """
         whole = self._render(conversation, len(conversation.messages))
         if _GENERATION.search(self.text):
@@ -86,11 +88,11 @@ class Template:
         before = self._render(conversation, place, prompt=True)
         upto = whole if place == len(conversation.messages) - 1 else self._render(conversation, place + 1)
         if not (whole.startswith(upto) and upto.startswith(before)):
-            raise DataError(
-                f"data.path: row {conversation.row}: {self.name} writes the beginning of a conversation in another way "
-                f"once more follows, so where turn {place + 1} begins and ends cannot be said: {_ways_out()}, or "
-                "data.train_on=last or all"
+            rule = (
+                f"row {conversation.row}: {self.name} writes the beginning of a conversation in another way once more "
+                f"follows, so where turn {place + 1} begins and ends cannot be said"
             )
+            raise Unusable("data.template", self.asked, rule, [*_ways_out(), "data.train_on=last"])
         return len(before), len(upto)
 
     def _render(self, conversation: Conversation, count: int, *, prompt: bool = False) -> str:
@@ -105,25 +107,21 @@ class Template:
             )
         except Exception as error:  # A template is a program: whatever it does wrong ends here.
             part = "" if count == len(conversation.messages) else f" (its first {count} messages)"
-            raise DataError(
-                f"data.path: row {conversation.row}{part}: {self.name} fails: {type(error).__name__}: {error}: "
-                f"change the row, or {_ways_out()}"
-            ) from error
+            rule = f"row {conversation.row}{part}: {self.name} fails: {type(error).__name__}: {error}"
+            raise Unusable("data.template", self.asked, rule, _ways_out()) from error
         return rendered
 
 
-def _ways_out() -> str:
-    return f"data.template={'|'.join(shipped())} or a file"
+def _ways_out() -> list[str]:
+    return [f"data.template={name}" for name in shipped()]
 
 
 def _enclosed(whole: str, conversation: Conversation) -> tuple[str, list[Span]]:
     """The text without the marks of ``{% generation %}``, and where what they enclosed stands in it."""
     pieces = re.split(f"([{_BEGIN}{_END}])", whole)
     if pieces[1::2] != [_BEGIN, _END] * (len(pieces) // 4):
-        raise DataError(
-            f"data.path: row {conversation.row}: its text holds U+FDD0 or U+FDD1, which are no characters, or the "
-            "template's generation blocks are nested: take them out"
-        )
+        rule = "text holds U+FDD0 or U+FDD1, which are no characters, or the template's generation blocks are nested"
+        raise Unusable("data.path", None, f"row {conversation.row}: its {rule}: take them out")
     texts, spans, length = pieces[::2], [], 0
     for number, text in enumerate(texts):
         if number % 2:
@@ -141,21 +139,24 @@ def template(data: DataSpec) -> Template:
     """The chat template of a run.
 
     Raises:
-        DataError: There is no such template, or it is no Jinja.
+        Unusable: There is no such template, or it is no Jinja.
     """
     folder = None if data.tokenizer == "bytes" else Path(data.tokenizer)
     tokens = {} if folder is None else _special_tokens(folder)
     own = None if folder is None or data.template is not None else _own(folder)
-    name = f"data.template={data.template or PLAIN}"
+    name = f"the template {data.template or PLAIN}"
     if own is not None:
         name, text = f"the chat template of data.tokenizer={data.tokenizer}", own
     else:
         text = _text(data.template or PLAIN)
     try:
         _compiled(text)
+    except Unusable:
+        raise
     except Exception as error:
-        raise DataError(f"{name} is no Jinja template: {type(error).__name__}: {error}: {_ways_out()}") from error
-    return Template(name, text, tokens)
+        rule = f"{name} is no Jinja template: {type(error).__name__}: {error}"
+        raise Unusable("data.template", data.template, rule, _ways_out()) from error
+    return Template(name, data.template, text, tokens)
 
 
 def fingerprint(data: DataSpec) -> list[object]:
@@ -176,7 +177,9 @@ def _text(name: str) -> str:
     try:
         return path.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"data.template={name}: it cannot be read ({error}): {_ways_out()}") from None
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        rule = f"it is no shipped template, nor a file that can be read: {why}"
+        raise Unusable("data.template", name, rule, _ways_out()) from None
 
 
 def _own(folder: Path) -> str | None:
@@ -204,7 +207,7 @@ def _json(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise DataError(f"data.tokenizer: {path} cannot be read: {error}") from None
+        raise Unusable("data.tokenizer", str(path), f"it cannot be read: {error}") from None
     return found if isinstance(found, dict) else {}
 
 
@@ -215,7 +218,8 @@ def _compiled(text: str) -> jinja2.Template:
         import jinja2.ext
         import jinja2.sandbox
     except ImportError:
-        raise DataError(f"data=chat needs the package jinja2: {extras.install(extras.TRAINING)}") from None
+        rule = "it needs the package jinja2, not installed for this Python"
+        raise PackageMissing("data.source", "chat", rule, [extras.install(extras.TRAINING)]) from None
 
     class Generation(jinja2.ext.Extension):
         """``{% generation %} ... {% endgeneration %}``: its text between two marks."""

@@ -221,9 +221,10 @@ WARNED: tuple[Row, ...] = (
         "optimizer.schedule=cosine",
         "by a schedule that ends lower than it starts",
     ),
-    *_rows(
-        {"data.split": "train", "data.column": "text"},
-        lambda spec: spec.data.source in ("huggingface", "chat"),
+    Dependent(
+        "data.split",
+        "train",
+        lambda spec: spec.data.source == "huggingface",
         "data=huggingface",
         "from a Hugging Face data set",
     ),
@@ -232,6 +233,13 @@ WARNED: tuple[Row, ...] = (
         lambda spec: spec.data.source == "chat",
         "data=chat",
         "from conversations",
+    ),
+    Dependent(
+        "data.column",
+        "text",
+        lambda spec: spec.data.source in ("text", "chat", "huggingface"),
+        "data=text",
+        "where rows hold text or messages",
     ),
     Dependent(
         "data.token_dtype", "uint16", lambda spec: spec.data.source == "tokens", "data=tokens", "from a token file"

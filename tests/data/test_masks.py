@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +27,7 @@ def data(**changed: object) -> DataSpec:
     return replace(composed_once("data=chat", "data.path=a.jsonl").data, **changed)  # type: ignore[arg-type]
 
 
-def encode(asked: DataSpec, *rows: dict[str, object]) -> list[Encoded]:
+def encode(asked: DataSpec, *rows: Mapping[str, object]) -> list[Encoded]:
     return list(encoded(rows, asked, tokenizer(asked.tokenizer), Counter()))
 
 
@@ -109,7 +110,13 @@ def test_the_column_that_is_named_comes_first() -> None:
 
 
 def test_rows_with_nothing_to_learn_from_are_skipped_and_counted() -> None:
-    rows = [{"messages": []}, {"messages": None}, turns("a"), turns("a", " "), turns("a", "b")]
+    rows: list[Mapping[str, object]] = [
+        {"messages": []},
+        {"messages": None},
+        turns("a"),
+        turns("a", " "),
+        turns("a", "b"),
+    ]
     skipped: Counter[str] = Counter()
     assert len(list(conversations(rows, data(), skipped))) == 1
     assert skipped == {"without messages": 2, "without an assistant's turn": 1, "whose assistant says nothing": 1}
@@ -119,31 +126,35 @@ def test_rows_with_nothing_to_learn_from_are_skipped_and_counted() -> None:
 @pytest.mark.parametrize(
     ("row", "column", "message"),
     [
-        ({"a": 1, "b": 2}, "text", "row 1 has the columns a, b: data=chat reads messages or conversations (a list of "),
-        ({"a": 1, "b": 2}, "c", "row 1 has no column data.column=c, but a, b: name one of them"),
+        (
+            {"a": 1, "b": 2},
+            "text",
+            "data.path: row 1 has the columns a, b; data=chat reads messages or conversations (a list",
+        ),
+        ({"a": 1, "b": 2}, "c", "data.column=c: row 1 has no such column; it has a, b; try data.column=text"),
         (
             {"messages": "hi"},
             "text",
-            "row 1 column messages holds str 'hi', not a list of messages: data.column=NAME of a",
+            "row 1 holds 'hi' in column messages, which is no list of messages; try data=text data.",
         ),
-        ({"messages": ["hi"]}, "text", "row 1 has 'hi' among its messages: a message is role/content or from/value"),
+        ({"messages": ["hi"]}, "text", "row 1 has 'hi' among its messages; one is role and content, or from"),
         (
             {"messages": [{"role": "narrator", "content": ""}]},
             "text",
-            "row 1 has a message whose role is 'narrator': the",
+            "row 1 has a message whose role is 'narrator'; the",
         ),
-        ({"messages": [{"content": ""}]}, "text", "row 1 has a message whose role is None: the roles are system, "),
+        ({"messages": [{"content": ""}]}, "text", "row 1 has a message whose role is None; the roles are system, "),
         (
             {"messages": [{"role": "user", "content": 3}]},
             "text",
-            "row 1 has a message whose content is 3: only text is",
+            "row 1 has a message whose content is 3; only text is",
         ),
         (
             {"messages": [{"role": "user", "content": "a"}], "tools": "f"},
             "text",
-            "row 1 column tools holds 'f', not a l",
+            "row 1 holds 'f' in column tools, which is",
         ),
-        (turns("a"), "text", "data.path=a.jsonl: no conversation is left to train on (1 without an assistant's turn)"),
+        (turns("a"), "text", "data.path=a.jsonl: no conversation is left to train on: rows skipped: 1 without an"),
     ],
 )
 def test_a_row_that_cannot_be_understood_is_an_error(row: dict[str, object], column: str, message: str) -> None:
@@ -153,7 +164,7 @@ def test_a_row_that_cannot_be_understood_is_an_error(row: dict[str, object], col
 
 
 def test_no_rows_are_an_error() -> None:
-    with pytest.raises(DataError, match="no conversation is left to train on \\(there are no rows\\)"):
+    with pytest.raises(DataError, match="no conversation is left to train on: there are no rows"):
         list(conversations([], data(), Counter()))
 
 

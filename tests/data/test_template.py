@@ -75,7 +75,7 @@ def test_the_text_is_that_of_transformers(tmp_path: Path) -> None:
 def test_a_template_stands_in_the_configuration_or_in_a_file_of_its_own(tmp_path: Path) -> None:
     folder = write_tokenizer(tmp_path / "t", None)
     assert lacks_own(data(tokenizer=str(folder)))
-    assert template(data(tokenizer=str(folder))).name == "data.template=plain"
+    assert template(data(tokenizer=str(folder))).name == "the template plain"
     assert trained(template(data(tokenizer=str(folder)))) == ["4<|end|>", "yes<|end|>"], "eos_token is the tokenizer's"
     content = json.loads((folder / "tokenizer_config.json").read_text())
     named = [{"name": "tools", "template": "x"}, {"name": "default", "template": CHATML}]
@@ -96,9 +96,9 @@ def test_a_template_that_rewrites_the_beginning_is_refused_but_for_the_last_turn
     with pytest.raises(DataError) as caught:
         writer.written(TALK, "assistant")
     assert str(caught.value) == (
-        f"data.path: row 3: data.template={own} writes the beginning of a conversation in another way once more "
-        "follows, so where turn 3 begins and ends cannot be said: data.template=chatml|plain or a file, "
-        "or data.train_on=last or all"
+        f"data.template={own}: row 3: the template {own} writes the beginning of a conversation in another way once "
+        "more follows, so where turn 3 begins and ends cannot be said; "
+        "try data.template=chatml or data.template=plain or data.train_on=last"
     )
     assert trained(writer, "last") == ["yes"]
 
@@ -106,7 +106,7 @@ def test_a_template_that_rewrites_the_beginning_is_refused_but_for_the_last_turn
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{{ raise_exception('no system') }}", "row 3: {} fails: TemplateError: no system: change the row"),
+        ("{{ raise_exception('no system') }}", "row 3: {} fails: TemplateError: no system; try data.template=chatml"),
         ("{{ messages[9].content }}", "row 3: {} fails: UndefinedError"),
         ("{{ messages.append(1) }}", "row 3: {} fails: SecurityError"),
         ("{{ ''.__class__.__mro__ }}", "row 3: {} fails: SecurityError"),
@@ -119,13 +119,13 @@ def test_a_template_that_fails_is_an_error_with_the_row(text: str, message: str,
     own.write_text(text)
     with pytest.raises(DataError) as caught:
         template(data(template=str(own))).written(TALK, "all")
-    assert message.format(f"data.template={own}") in str(caught.value)
-    assert "data.template=chatml|plain or a file" in str(caught.value)
+    assert message.format(f"the template {own}") in str(caught.value)
+    assert "; try data.template=chatml or data.template=plain" in str(caught.value)
 
 
 def test_a_template_that_is_nowhere_names_those_that_are_shipped() -> None:
     with pytest.raises(
-        DataError, match=r"data.template=nowhere: it cannot be read .*: data.template=chatml\|plain or a f"
+        DataError, match=r"data.template=nowhere: it is no shipped template, nor a file that can be read: No such"
     ):
         template(data(template="nowhere"))
 
