@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,18 +19,30 @@ class Tokenizer(Protocol):
     def size(self) -> int:
         """The number of ids."""
 
+    @property
+    def end(self) -> int | None:
+        """The token that ends a document, where the tokenizer has one."""
+
     def encode(self, text: str) -> Sequence[int]:
         """The ids of one document, with its end marked where the tokenizer has a token for that."""
+
+    def encode_all(self, texts: Sequence[str]) -> Sequence[Sequence[int]]:
+        """The ids of many texts at once, on all cores where the tokenizer can, without ends."""
 
 
 class Bytes:
     """One id for each value of a byte of UTF-8."""
 
     size = 256
+    end = None
 
     def encode(self, text: str) -> Any:
         """The bytes as numbers."""
         return np.frombuffer(text.encode(), dtype=np.uint8)
+
+    def encode_all(self, texts: Sequence[str]) -> Sequence[Any]:
+        """The bytes of each as numbers."""
+        return [self.encode(text) for text in texts]
 
 
 class Folder:
@@ -45,12 +58,19 @@ class Folder:
         except Exception as error:
             raise DataError(f"data.tokenizer={path}: {type(error).__name__}: {error}") from error
         self.size = len(self._words)
+        self.end: int | None = self._words.eos_token_id
 
     def encode(self, text: str) -> Sequence[int]:
         """The ids, then the end-of-text token where there is one."""
-        ids: list[int] = self._words.encode(text, add_special_tokens=False)
-        end = self._words.eos_token_id
-        return ids if end is None else [*ids, end]
+        [ids] = self.encode_all([text])
+        return ids if self.end is None else [*ids, self.end]
+
+    def encode_all(self, texts: Sequence[str]) -> Sequence[Sequence[int]]:
+        """The ids; a fast tokenizer takes all cores for them, unless ``TOKENIZERS_PARALLELISM=false``."""
+        if self._words.is_fast:
+            found = self._words.backend_tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+            return [encoding.ids for encoding in found]
+        return [self._words.encode(text, add_special_tokens=False) for text in texts]
 
 
 def tokenizer(name: str) -> Tokenizer:
@@ -60,3 +80,19 @@ def tokenizer(name: str) -> Tokenizer:
         DataError: There is no such folder, or no tokenizer in it.
     """
     return Bytes() if name == "bytes" else Folder(name)
+
+
+def fingerprint(name: str) -> str:
+    """A hash of the tokenizer that ``data.tokenizer`` names: of the files of its folder, wherever that lies."""
+    if name == "bytes":
+        return name
+    content = hashlib.sha256()
+    for path in sorted(path for path in Path(name).glob("*") if _decides_ids(path)):
+        content.update(f"{path.name}\0{path.stat().st_size}\0".encode())
+        content.update(path.read_bytes())
+    return content.hexdigest()
+
+
+def _decides_ids(path: Path) -> bool:
+    """True if it may be a tokenizer's file: a folder of a model also holds weights, which may be hundreds of GB."""
+    return path.is_file() and path.suffix in (".json", ".txt", ".model", ".jinja", ".tiktoken")
