@@ -134,6 +134,11 @@ def pointed(run: Path, data: DataSpec) -> TokenFolder | None:
     return read(Path(content["folder"]))
 
 
+def digest(run: Path) -> str | None:
+    """The hash of what the run read last, whether it is still there or not."""
+    return (files.read_json(run / POINTER) or {}).get("digest")
+
+
 def _asked(data: DataSpec) -> dict[str, Any]:
     return {"path": data.path, "tokenizer": data.tokenizer, **settings(data)}
 

@@ -39,6 +39,8 @@ def main() -> int:
         if found is None:
             root = token_folder.root(spec, os.environ, Path.cwd(), run)
             found = prepared(spec.data, root, tell=_told(), waits=lambda: _say(f"waiting for another run in {root}"))
+            if token_folder.digest(run) not in (None, found.digest):
+                _say("the data have changed since this run began, and what it read before is no longer kept")
         token_folder.point(run, spec.data, found, options.attempt)
     except LauncherError as error:
         token_folder.refuse(run, str(error), options.attempt)
