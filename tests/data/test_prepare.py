@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from launcher.data import documents, prepare, token_folder
+from launcher.data import documents, prepare, token_folder, tokenizer
 from launcher.data.encoded import Encoded, Unfinished
 from launcher.data.prepare import Progress, prepared
 from launcher.errors import DataError, SubmitError
@@ -159,7 +159,7 @@ def test_the_tokenizer_counts_by_its_files_and_not_by_its_place(tmp_path: Path) 
         (tmp_path / name).mkdir()
         (tmp_path / name / "tokenizer.json").write_text("{}")
         (tmp_path / name / "model.safetensors").write_text(name)
-        names.append(prepare.fingerprint(str(tmp_path / name)))
+        names.append(tokenizer.fingerprint(str(tmp_path / name)))
     assert names[0] == names[1]
     (tmp_path / "b" / "tokenizer.json").write_text("{} ")
-    assert prepare.fingerprint(str(tmp_path / "b")) != names[0]
+    assert tokenizer.fingerprint(str(tmp_path / "b")) != names[0]
