@@ -1,88 +1,170 @@
-"""The texts of ``data.path``, one document after another."""
+"""From ``data.*`` to rows and documents: the same ones for planning, which looks at some, and for training.
+
+Local files are read here (``launcher.data.formats``), whatever the source; only a name on the Hugging Face Hub is asked
+of the package ``datasets``. A file of plain text is one document, and so is the text in ``data.column`` of each row.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from launcher import extras
-from launcher.data.files import data_files
-from launcher.errors import DataError
-from launcher.spec.data import DataSpec
+from launcher.data import formats
+from launcher.data.files import is_hub_name, local_files
+from launcher.data.formats import Kind, Row
+from launcher.data.hub import hub_data_set
+from launcher.data.pieces import pieces
+from launcher.data.unusable import Unusable
+from launcher.spec import DataSpec
+
+_TURNS = ({"role", "content"}, {"from", "value"})
+_PAIRS = (("prompt", "completion"), ("instruction", "output"))
 
 
 def documents(data: DataSpec) -> Iterator[str]:
-    """The texts of a run's data."""
-    if data.source == "text":
-        return _texts(files_of(data))
-    return (str(row[data.column]) for row in _columns(data))
+    """The texts of ``data=text`` and ``data=huggingface``, in order; rows without a text are left out.
+
+    A long file of plain text comes in pieces, each but its last one :class:`~launcher.data.encoded.Unfinished`.
+
+    Raises:
+        Unusable: The data cannot be read, or ``data.column`` is no text.
+    """
+    files = files_of(data)
+    if files and kind_of_all(files) == "text":
+        for path in files:
+            yield from pieces(path)
+        return
+    for number, row in enumerate(_rows(data, files, only=[data.column]), 1):
+        if content := text_of(row, data, number):
+            yield content
+
+
+def table_rows(data: DataSpec) -> Iterator[Row]:
+    """The rows of all files in order, or of a data set of the Hugging Face Hub.
+
+    Raises:
+        Unusable: They cannot be read, or are plain text.
+    """
+    yield from _rows(data, files_of(data))
 
 
 def fingerprint(data: DataSpec) -> list[object]:
-    """What the texts are known by."""
-    if data.source == "text":
-        return [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files_of(data)]
-    return [_columns(data)._fingerprint, data.column]
+    """What decides the content: column, paths, sizes and times, or the fingerprint of the Hub's data set.
 
-
-def _columns(data: DataSpec) -> Any:
-    data_set = _data_set(data.path or "", data.split)
-    if data.column not in data_set.column_names:
-        columns = ", ".join(data_set.column_names)
-        raise DataError(f"data.column={data.column}: {data.path} has the columns {columns}")
-    return data_set
+    Raises:
+        Unusable: There are none.
+    """
+    files = files_of(data)
+    if not files:
+        return [data.column, str(hub_data_set(data)._fingerprint)]
+    return [data.column, *([str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in files)]
 
 
 def files_of(data: DataSpec) -> list[Path]:
-    """The files of ``data.path``; an error where there is none, or nothing in them."""
-    pattern = data.path
-    found = data_files(pattern or "")
-    if not found:
-        raise DataError(f"data.path={pattern}: no file matches")
-    if not any(path.stat().st_size for path in found):
-        raise DataError(f"data.path={pattern}: every file that matches is empty")
-    return found
-
-
-def _texts(paths: Sequence[Path]) -> Iterator[str]:
-    for path in paths:
-        content = path.read_bytes()
-        try:
-            text = content.decode()
-        except UnicodeDecodeError as error:
-            raise DataError(
-                f"data.path: {path} is not UTF-8 text (byte {error.start} cannot be decoded): name text files, "
-                "or data=tokens for files of token ids"
-            ) from None
-        if "\0" in text:
-            raise DataError(f"data.path: {path} holds zero bytes, so it is no text: name text files, or data=tokens")
-        yield text
-
-
-def _data_set(path: str, split: str) -> Any:
-    """A saved data set, a local folder that ``datasets`` can read, or a name on the Hugging Face hub.
+    """The files that hold anything; none for a name on the Hugging Face Hub.
 
     Raises:
-        DataError: None of them.
+        Unusable: ``data.path`` matches nothing, or nothing but empty files.
     """
+    found = local_files(data)
+    if not found and data.source not in ("text", "tokens") and is_hub_name(data.path or ""):
+        return []
+    if not found:
+        rule = "no file matches"
+        if data.source not in ("text", "tokens"):
+            rule = "no file matches, and it cannot be a name on the Hugging Face Hub (OWNER/NAME)"
+        raise Unusable("data.path", data.path, rule, ["data=text", "data=synthetic"])
     try:
-        import datasets
-    except ImportError:
-        raise DataError(f"data=huggingface needs the package datasets: {extras.install('fsdp')}") from None
-    datasets.disable_progress_bars()
-    try:
-        if not _is_saved(Path(path)):
-            return datasets.load_dataset(path, split=split)
-        found = datasets.load_from_disk(path)
-    except Exception as error:
-        raise DataError(f"data.path={path}: {type(error).__name__}: {error}") from error
-    if isinstance(found, datasets.DatasetDict):
-        if split not in found:
-            raise DataError(f"data.split={split}: {path} has {', '.join(found)}")
-        return found[split]
-    return found
+        held = [path for path in found if path.stat().st_size]
+    except OSError as error:
+        raise Unusable("data.path", str(error.filename), f"it cannot be read: {error.strerror}") from None
+    if not held:
+        raise Unusable("data.path", data.path, "every file that matches is empty", ["data=text"])
+    return held
 
 
-def _is_saved(path: Path) -> bool:
-    return (path / "state.json").is_file() or (path / "dataset_dict.json").is_file()
+def kind_of_all(files: Sequence[Path]) -> Kind:
+    """What is in the files, which must be of one kind.
+
+    Raises:
+        Unusable: They are not, or one cannot be read.
+    """
+    seen: dict[Kind, Path] = {}
+    for path in files:
+        seen.setdefault(formats.kind_of(path), path)
+    seen.pop("empty", None)
+    if len(seen) > 1:
+        some = ", ".join(f"{kind} ({path})" for kind, path in seen.items())
+        endings = sorted({path.suffix for path in seen.values()})
+        ways = [f"data.path={path.parent}/*{path.suffix}" for path in seen.values()] if len(endings) > 1 else []
+        raise Unusable("data.path", str(files[0].parent), f"it mixes kinds of files: {some}; name those of one", ways)
+    return next(iter(seen), "empty")
+
+
+def _rows(data: DataSpec, files: Sequence[Path], only: Sequence[str] | None = None) -> Iterator[Row]:
+    if not files:
+        yield from hub_data_set(data)
+        return
+    kind_of_all(files)
+    for path in files:
+        yield from formats.rows(path, only=only)
+
+
+def text_of(row: Row, data: DataSpec, number: int) -> str:
+    """The text of a row; nothing where it is null.
+
+    Args:
+        row: The row.
+        data: Says which column.
+        number: The row's, from 1, for messages.
+
+    Raises:
+        Unusable: The column is missing, or holds something else than text.
+    """
+    if data.column not in row:
+        raise _missing(row, data, number)
+    value = row[data.column]
+    if value is None or isinstance(value, str):
+        return value or ""
+    what = {list: "a list", dict: "an object", bool: "a boolean"}.get(type(value), "a number")
+    rule = f"row {number} holds {what} there and no text: it would be printed as text, {_printed(value)}"
+    ways = _text_columns(row)
+    if is_conversation(value):
+        rule = f"row {number} holds messages there, and data.source={data.source} reads text"
+        ways = [_as_chat(data, data.column), *ways]
+    raise Unusable("data.column", data.column, rule, ways)
+
+
+def is_conversation(value: object) -> bool:
+    """True for a list of messages, as ``{"role", "content"}`` or ``{"from", "value"}``."""
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and isinstance(value[0], dict)
+        and any(turn <= value[0].keys() for turn in _TURNS)
+    )
+
+
+def _missing(row: Mapping[str, object], data: DataSpec, number: int) -> Unusable:
+    rule = f"row {number} has no such column; it has {', '.join(map(str, row))}"
+    conversation = next((name for name, value in row.items() if is_conversation(value)), None)
+    pair = next((pair for pair in _PAIRS if row.keys() >= set(pair)), None)
+    if conversation is None and pair is None:
+        return Unusable("data.column", data.column, rule, _text_columns(row))
+    what = f"messages in {conversation}" if conversation is not None else f"{pair[0]} and {pair[1]}" if pair else ""
+    rule += f": rows of {what} are trained on by data=chat"
+    return Unusable("data.column", data.column, rule, [_as_chat(data, conversation), *_text_columns(row)])
+
+
+def _as_chat(data: DataSpec, column: str | None) -> str:
+    named = "" if column in (None, "messages") else f" data.column={column}"
+    return f"data=chat data.path={data.path}{named}"
+
+
+def _text_columns(row: Mapping[str, object]) -> list[str]:
+    return [f"data.column={name}" for name, value in row.items() if isinstance(value, str)][:3]
+
+
+def _printed(value: object) -> str:
+    shown = str(value)
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."

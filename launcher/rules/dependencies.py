@@ -221,11 +221,19 @@ WARNED: tuple[Row, ...] = (
         "optimizer.schedule=cosine",
         "by a schedule that ends lower than it starts",
     ),
-    *_rows(
-        {"data.split": "train", "data.column": "text"},
+    Dependent(
+        "data.split",
+        "train",
         lambda spec: spec.data.source == "huggingface",
         "data=huggingface",
         "from a Hugging Face data set",
+    ),
+    Dependent(
+        "data.column",
+        "text",
+        lambda spec: spec.data.source in ("text", "huggingface"),
+        "data=text",
+        "where rows hold text",
     ),
     Dependent(
         "data.token_dtype", "uint16", lambda spec: spec.data.source == "tokens", "data=tokens", "from a token file"

@@ -6,7 +6,7 @@ import fcntl
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -53,12 +53,13 @@ def test_the_same_content_is_found_and_other_content_is_not(tmp_path: Path) -> N
 
 def test_a_document_in_pieces_is_one_document() -> None:
     class Words:
-        size, end = 300, 299
+        size: int = 300
+        end: int | None = 299
 
         def encode(self, text: str) -> list[int]:
             raise AssertionError("documents are encoded in batches")
 
-        def encode_all(self, texts: list[str]) -> list[list[int]]:
+        def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
             return [list(text.encode()) for text in texts]
 
     pieces = [Unfinished("ab"), "c", "d"]

@@ -67,7 +67,7 @@ def test_an_error_ends_every_node_with_the_same_words(tmp_path: Path) -> None:
 
     other = threading.Thread(target=second)
     other.start()
-    with pytest.raises(JobFailed, match=r"t\.txt is not UTF-8 text") as caught:
+    with pytest.raises(JobFailed, match=r"t\.txt: it is not UTF-8 text") as caught:
         node.run(run, place=place(0))
     other.join(30)
     assert ended == [str(caught.value)]

@@ -82,16 +82,19 @@ def test_a_cache_folder_is_shared_by_runs(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({}, "data.path={path}: no file matches"),
-        ({"a": b"", "b": b""}, "data.path={path}: every file that matches is empty"),
+        ({}, "data.path={path}: no file matches; try data=text or data=synthetic"),
+        ({"a": b"", "b": b""}, "data.path={path}: every file that matches is empty; try data=text"),
         (
             {"a": b"good", "b": b"\x7fELF\xff\xfe"},
-            "data.path: {path}/b.txt is not UTF-8 text (byte 4 cannot be decoded): name text files, or data=tokens for "
-            "files of token ids",
+            "data.path={path}/b.txt: it is not UTF-8 text (byte 4 cannot be decoded), nor any of text, JSON lines, "
+            "JSON, CSV, Parquet, Arrow, each also as .gz or .zst; token ids are data=tokens; try data=tokens "
+            "data.path={path}/b.txt",
         ),
         (
             {"a": b"zero\0byte"},
-            "data.path: {path}/a.txt holds zero bytes, so it is no text: name text files, or data=tokens",
+            "data.path={path}/a.txt: it holds zero bytes, so it is no text, nor any of text, JSON lines, JSON, CSV, "
+            "Parquet, Arrow, each also as .gz or .zst; token ids are data=tokens; try data=tokens "
+            "data.path={path}/a.txt",
         ),
         (
             {"a": b"short"},
@@ -182,7 +185,7 @@ def test_a_saved_data_set_is_read(tmp_path: Path) -> None:
     place = ("data=huggingface", f"data.path={tmp_path / 'd'}", "data.column=story")
     found = sources.corpus(context(tmp_path, *place))
     assert bytes(found.sample(0).astype(np.uint8)) == b"once upon a timet"
-    with pytest.raises(DataError, match=r"data.column=text: .* has the columns story"):
+    with pytest.raises(DataError, match=r"data.column=text: row 1 has no such column; it has story"):
         sources.corpus(context(tmp_path, *place[:2]))
 
 
