@@ -30,6 +30,8 @@ from launcher.commands._common import (
     say,
     width,
 )
+from launcher.data import token_folder
+from launcher.data.token_folder import TokenFolder
 from launcher.errors import ConfigError, ConfigErrors, DoesNotFit, JobFailed
 from launcher.job import torchrun
 from launcher.job.job import Job
@@ -74,8 +76,11 @@ def run(options: argparse.Namespace) -> int:
     draw(options, assessment)
     _refuse(assessment, options)
     planned = plan(assessment, python=sys.executable)
+    tokens = _token_ids(planned, quiet=options.json)
     directory = directory_of(planned, folder=folder())
     job = record(planned, directory, overrides=found.overrides, forced=options.force)
+    if tokens is not None:
+        token_folder.point(directory, planned.spec.data, tokens)
     if options.debug:
         return _debug(directory, job)
     exit_status = _start(planned, directory, quiet=options.json)
@@ -110,6 +115,16 @@ def _refuse(assessment: Assessment, options: argparse.Namespace) -> None:
         say(f"warning: {warning.path}={warning.found}: {warning.rule}")
     if assessment.verdict.name != "fits":
         say(f"launch: the memory verdict is {assessment.verdict.name.replace('_', ' ')}")
+
+
+def _token_ids(planned: Plan, *, quiet: bool) -> TokenFolder | None:
+    """The token ids of a run on this machine, made before anything is recorded; a Slurm job makes its own."""
+    spec = planned.spec
+    if spec.cluster.kind != "local" or not token_folder.is_tokenised(spec):
+        return None
+    from launcher.commands import _preparing
+
+    return _preparing.make(spec, quiet=quiet)[0]
 
 
 def _start(planned: Plan, directory: Path, *, quiet: bool) -> int:

@@ -89,11 +89,11 @@ def conversations(
     """
     found = 0
     for number, row in enumerate(rows, start=1):
-        conversation = _conversation(row, number, data.column)
-        reason = _empty(conversation, data.train_on)
+        one = conversation(row, number, data.column)
+        reason = empty(one, data.train_on)
         if reason is None:
             found += 1
-            yield conversation
+            yield one
         else:
             skipped[reason] += 1
     if not found:
@@ -102,7 +102,7 @@ def conversations(
         raise Unusable("data.path", data.path, rule, ["data.train_on=all"] if skipped else [])
 
 
-def _empty(conversation: Conversation, train_on: str) -> str | None:
+def empty(conversation: Conversation, train_on: str) -> str | None:
     """Why there is nothing to learn from a conversation; None where there is."""
     if not conversation.messages:
         return "without messages"
@@ -116,7 +116,17 @@ def _empty(conversation: Conversation, train_on: str) -> str | None:
     return None
 
 
-def _conversation(row: Mapping[str, object], number: int, column: str | None) -> Conversation:
+def conversation(row: Mapping[str, object], number: int, column: str | None) -> Conversation:
+    """One row as a conversation.
+
+    Args:
+        row: Values by their column.
+        number: The row's, from 1.
+        column: ``data.column``.
+
+    Raises:
+        Unusable: It cannot be understood.
+    """
     messages = [_message(each, number) for each in _messages(row, number, column)]
     system = row.get("system")
     if isinstance(system, str) and system.strip() and messages and messages[0]["role"] != "system":

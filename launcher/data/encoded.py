@@ -6,6 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 
+class Unfinished(str):
+    """A piece of a document that goes on in the next string, so that nobody has to hold a long one as a whole."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Encoded:
     """Token ids, and which of them are trained as labels; ``trained`` is None for text: all of them, end to end.

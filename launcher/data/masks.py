@@ -9,13 +9,17 @@ own, and nobody has to generate it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import batched
 
-from launcher.data.chat import Conversation, conversations
+from launcher.data.chat import conversation, conversations, empty
 from launcher.data.encoded import Encoded
-from launcher.data.template import Span, Template, template
-from launcher.data.tokenizer import Tokenizer
+from launcher.data.template import Span, Written, template
+from launcher.data.tokenizer import Pieces, Tokenizer
 from launcher.spec.data import DataSpec
+
+_BATCH = 256
+"""Conversations that are tokenised at once, on all cores."""
 
 
 def encoded(
@@ -33,23 +37,35 @@ def encoded(
         Unusable: A row or the template cannot be used, or no row is left.
     """
     writer = template(data)
-    for conversation in conversations(rows, data, skipped):
-        yield encode(conversation, writer, words, data.train_on)
+    for some in batched(conversations(rows, data, skipped), _BATCH):
+        written = [writer.written(each, data.train_on) for each in some]
+        for text, pieces in zip(written, words.pieces([each.text for each in written]), strict=True):
+            yield marked(text, pieces, words.special)
 
 
-def encode(conversation: Conversation, writer: Template, words: Tokenizer, train_on: str) -> Encoded:
-    """One conversation as token ids, marked as ``data.train_on`` says: assistant, last or all.
+def encoder(data: DataSpec, words: Tokenizer) -> Callable[[Mapping[str, object], int], Encoded | None]:
+    """A function that encodes a row, given its number from 1; None for one that has nothing to learn from."""
+    writer = template(data)
 
-    Raises:
-        Unusable: The template fails, or where a turn begins or ends cannot be said.
-    """
-    written = writer.written(conversation, train_on)
-    ids, places = words.pieces(written.text)
+    def encode(row: Mapping[str, object], number: int) -> Encoded | None:
+        one = conversation(row, number, data.column)
+        if empty(one, data.train_on) is not None:
+            return None
+        written = writer.written(one, data.train_on)
+        [pieces] = words.pieces([written.text])
+        return marked(written, pieces, words.special)
+
+    return encode
+
+
+def marked(written: Written, pieces: Pieces, special: frozenset[int]) -> Encoded:
+    """The tokens of a text, marked where what they stand for is trained."""
+    ids, places = pieces
     if written.trained is None:
         return Encoded(ids, [True] * len(ids))
     trained = [False] * len(ids)
     for first, last in _tokens(places, written.trained):
-        end = _end_of_turn(ids[first:last], words.special)
+        end = _end_of_turn(ids[first:last], special)
         behind = written.text[places[first + end - 1][1] : places[last - 1][1]] if end else ""
         last = first + end if end and not behind.strip() else last
         trained[first:last] = [True] * (last - first)

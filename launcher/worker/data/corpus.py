@@ -16,6 +16,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from launcher.data.token_folder import ENDS, TOKENS, TRAINED
 from launcher.errors import DataError
 from launcher.worker import marks
 from launcher.worker.data.order import mixed
@@ -125,9 +126,9 @@ class Conversations:
             length: Tokens of one sample, without the one that is only a label.
             vocabulary: Ids must be below it.
         """
-        self._tokens = np.memmap(folder / "tokens.bin", dtype=dtype, mode="r")
-        self._trained = np.memmap(folder / "trained.bin", dtype=np.uint8, mode="r")
-        self._ends = np.memmap(folder / "ends.bin", dtype=np.uint64, mode="r")
+        self._tokens = np.memmap(folder / TOKENS, dtype=dtype, mode="r")
+        self._trained = np.memmap(folder / TRAINED, dtype=np.uint8, mode="r")
+        self._ends = np.memmap(folder / ENDS, dtype=np.uint64, mode="r")
         self._length, self._vocabulary = length, vocabulary
         self.size = len(self._ends)
 
