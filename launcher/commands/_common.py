@@ -27,7 +27,7 @@ from launcher.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.preflight import assess, fixes, traced
 from launcher.preflight.assess import Assessment, Refinement
 from launcher.preflight.fixes import Searching
-from launcher.preflight.this_machine import not_seen_here
+from launcher.preflight.this_machine import not_seen_here, without_template
 
 _OF_ONE_RUN = {
     "--from": (),
@@ -205,7 +205,10 @@ def assessed(
         raise ConfigErrors(found.errors)
     validator = assess.judge if native else None
     judged = assess.assess(found.spec, earlier=found.errors, refined=refined, native=validator, search=search)
-    catalog, warnings = Catalog(folder=folder()), (*found.warnings, *judged.warnings, *not_seen_here(found.spec))
+    catalog, warnings = (
+        Catalog(folder=folder()),
+        (*found.warnings, *judged.warnings, *not_seen_here(found.spec), *without_template(found.spec)),
+    )
     return replace(
         judged,
         errors=backend_choice.leaving(found.backend, judged.errors, catalog),

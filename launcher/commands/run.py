@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 from launcher import machine
+from launcher.commands import _preview
 from launcher.commands._common import (
     add_engine,
     add_native,
@@ -76,6 +77,9 @@ def run(options: argparse.Namespace) -> int:
     draw(options, assessment)
     _refuse(assessment, options)
     planned = plan(assessment, python=sys.executable)
+    samples = _preview.previews(planned.spec)
+    if not options.json:
+        _preview.show(samples)
     tokens = _token_ids(planned, quiet=options.json)
     directory = directory_of(planned, folder=folder())
     job = record(planned, directory, overrides=found.overrides, forced=options.force)
@@ -87,7 +91,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         row = status.read(directory)
         facts = {"id": row.id, "directory": row.directory, "state": row.state, "job_id": row.job_id}
-        print_json({"schema": 1, "run": facts, "check": as_json(assessment)})
+        print_json({"schema": 1, "run": facts, "check": _preview.as_json(as_json(assessment), samples)})
     return exit_status
 
 
@@ -124,7 +128,10 @@ def _token_ids(planned: Plan, *, quiet: bool) -> TokenFolder | None:
         return None
     from launcher.commands import _preparing
 
-    return _preparing.make(spec, quiet=quiet)[0]
+    found, _ = _preparing.make(spec, quiet=quiet)
+    if found.skipped:
+        say(f"launch: {found.text}")
+    return found
 
 
 def _start(planned: Plan, directory: Path, *, quiet: bool) -> int:

@@ -58,7 +58,7 @@ class Bytes:
     def pieces(self, texts: Sequence[str]) -> Sequence[Pieces]:
         """The bytes, each of its character."""
         places = ([(at, at + 1) for at, letter in enumerate(text) for _ in letter.encode()] for text in texts)
-        return list(zip((text.encode() for text in texts), places, strict=True))
+        return list(zip(map(self.encode, texts), places, strict=True))
 
 
 class Folder:
