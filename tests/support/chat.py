@@ -6,11 +6,26 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from tests.support.helpers import ROOT
+
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 """ChatML as tokenizers have it, without generation blocks."""
+
+TALK = ROOT / "tests" / "support" / "talk.jsonl"
+"""Conversations whose answers differ much in length, some of them cut off whole, so that a mean of means shows."""
+
+TRAINED = (
+    "data=chat",
+    f"data.path={TALK}",
+    "data.eval_fraction=0.25",
+    "train.sequence_length=64",
+    "train.eval_every=5",
+    "train.eval_steps=1",
+)
+"""Overrides of a run on them."""
 
 SPECIAL = ("<|im_start|>", "<|im_end|>", "<|end|>")
 
@@ -50,12 +65,3 @@ def write_tokenizer(
     if template is not None:
         (folder / "chat_template.jinja").write_text(template)
     return folder
-
-
-def talk(folder: Path) -> tuple[str, ...]:
-    """Overrides of a run on conversations whose answers differ much in length, so that a mean of means shows."""
-    folder.mkdir(parents=True, exist_ok=True)
-    answers = ["ok", "yes, and so on and on and on", "no", "abcdefghijklm" * 4]
-    rows = [turns(f"q{number}", answers[number % 4]) for number in range(24)]
-    path = write_rows(folder / "talk.jsonl", rows)
-    return ("data=chat", f"data.path={path}", "train.sequence_length=64")
