@@ -33,8 +33,11 @@ from launcher.spec.data import DataSpec
 FORMAT = 1
 """Of the folder; part of its hash, so that another version of this program makes its own."""
 
-_BATCH = 1 << 23
-"""Characters that are encoded at once: a piece of a long document for each of some cores."""
+_BATCH = min(16, max(2, os.cpu_count() or 1)) << 19
+"""Characters that are encoded at once: two pieces of a long document for each core, up to 16 of them.
+
+A fast tokenizer takes some 100 bytes for each (``benchmarks/results/tokenising.json``).
+"""
 
 _TOLD_S = 0.2
 _LOOK_S = 0.5
