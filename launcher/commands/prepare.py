@@ -15,7 +15,7 @@ from launcher.commands import _preparing
 from launcher.commands._common import add_overrides, add_trust, asked, print_json, require_trust, say
 from launcher.data import token_folder
 from launcher.spec import RunSpec
-from launcher.units import count, gib
+from launcher.units import gib
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +51,7 @@ def _made(spec: RunSpec, *, quiet: bool) -> dict[str, Any]:
     seconds = time.monotonic() - began
     kept = token_folder.kept(found.path.parent)
     if not quiet:
-        print(f"{count(found.tokens)} tokens of {count(found.documents)} documents  {found.path}")
+        print(found.text)
         speed = f", {found.text_bytes / seconds / 1e6:.1f} MB of text a second" if found.text_bytes else ""
         say(f"launch: made in {seconds:.1f} s{speed}" if made else "launch: found, nothing was to do")
         say(f"launch: {kept.path} holds {kept.folders} such folders, {gib(kept.bytes)}; --clear removes them")
@@ -61,6 +61,7 @@ def _made(spec: RunSpec, *, quiet: bool) -> dict[str, Any]:
         "tokens": found.tokens,
         "documents": found.documents,
         "text_bytes": found.text_bytes,
+        "left_out": found.left_out,
         "bytes": found.bytes,
         "seconds": seconds,
     }

@@ -15,8 +15,9 @@ import os
 import shutil
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -45,11 +46,12 @@ _LOOK_S = 0.5
 
 @dataclass(slots=True)
 class Progress:
-    """What has been done so far."""
+    """What has been done so far, and how many rows were left out for which reason."""
 
     documents: int = 0
     text_bytes: int = 0
     tokens: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
 
 
 type Tell = Callable[[Progress], None]
@@ -92,8 +94,11 @@ def digest_of(data: DataSpec) -> str:
     """A name for the ids: by the content of data and tokenizer, and by the settings between them."""
     from launcher.data.documents import fingerprint as of_files
 
-    words = tokenizer_fingerprint(data)
-    content = [FORMAT, words, of_files(data), token_folder.settings(data)]
+    content = [FORMAT, tokenizer_fingerprint(data), of_files(data), token_folder.settings(data)]
+    if data.marked:
+        from launcher.data import template
+
+        content.append(template.fingerprint(data))
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -110,8 +115,15 @@ def tokenizer_fingerprint(data: DataSpec) -> str:
 
 def encoded(data: DataSpec, words: Tokenizer, progress: Progress) -> Iterator[Encoded]:
     """The ids of every document, counted in ``progress`` as it is handed on."""
-    from launcher.data.documents import documents
+    from launcher.data.documents import documents, table_rows
 
+    if data.marked:
+        from launcher.data import masks  # Late, because Jinja takes a moment that text need not wait for.
+
+        for one in masks.encoded(table_rows(data), data, words, progress.left_out):
+            progress.documents += 1
+            yield one
+        return
     for batch in _batches(documents(data)):
         for text, ids in zip(batch, words.encode_all(batch), strict=True):
             ended = not isinstance(text, Unfinished)
@@ -166,6 +178,7 @@ def _make(data: DataSpec, path: Path, digest: str, tell: Tell) -> TokenFolder:
             "text_bytes": progress.text_bytes,
             "marked": writer.marked,
             "digest": digest,
+            "left_out": dict(progress.left_out),
             "seconds": round(time.monotonic() - began, 3),
             "made_of": {"path": data.path, "tokenizer": data.tokenizer, **token_folder.settings(data)},
         }

@@ -12,11 +12,11 @@ import contextlib
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from launcher import cache, files
+from launcher import cache, files, units
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.spec import RunSpec
 from launcher.spec.data import DataSpec
@@ -45,6 +45,7 @@ class TokenFolder:
         documents: Texts, or conversations where ``marked``.
         text_bytes: Bytes of text that they were made of; 0 for conversations, which are more than their text.
         marked: True if it holds samples with marks of what is trained.
+        left_out: How many rows were left out, by the reason.
         digest: The hash of all that it was made of.
     """
 
@@ -54,7 +55,15 @@ class TokenFolder:
     documents: int
     text_bytes: int
     marked: bool
+    left_out: dict[str, int] = field(hash=False)
     digest: str
+
+    @property
+    def text(self) -> str:
+        """One line of what it holds."""
+        what = "conversations" if self.marked else "documents"
+        reasons = "".join(f", {count} {reason} left out" for reason, count in self.left_out.items())
+        return f"{units.count(self.tokens)} tokens of {units.count(self.documents)} {what}{reasons}  {self.path}"
 
     @property
     def bytes(self) -> int:
@@ -111,7 +120,7 @@ def read(path: Path) -> TokenFolder | None:
     meta = files.read_json(path / META)
     if meta is None or not (path / TOKENS).is_file():
         return None
-    facts = {key: meta[key] for key in ("dtype", "tokens", "documents", "text_bytes", "marked", "digest")}
+    facts = {key: meta[key] for key in ("dtype", "tokens", "documents", "text_bytes", "marked", "left_out", "digest")}
     return TokenFolder(path=path, **facts)
 
 

@@ -29,12 +29,20 @@ class Tokenizer(Protocol):
     def encode_all(self, texts: Sequence[str]) -> Sequence[Sequence[int]]:
         """The ids of many texts at once, on all cores where the tokenizer can, without ends."""
 
+    @property
+    def special(self) -> frozenset[int]:
+        """The ids of special tokens, such as the end of a turn."""
+
+    def pieces(self, text: str) -> tuple[Sequence[int], Sequence[tuple[int, int]]]:
+        """The ids of a text that has all its special tokens in it, and the characters that each stands for."""
+
 
 class Bytes:
     """One id for each value of a byte of UTF-8."""
 
     size = 256
     end = None
+    special: frozenset[int] = frozenset()
 
     def encode(self, text: str) -> Any:
         """The bytes as numbers."""
@@ -43,6 +51,11 @@ class Bytes:
     def encode_all(self, texts: Sequence[str]) -> Sequence[Any]:
         """The bytes of each as numbers."""
         return [self.encode(text) for text in texts]
+
+    def pieces(self, text: str) -> tuple[Sequence[int], Sequence[tuple[int, int]]]:
+        """The bytes, each of its character."""
+        places = [(place, place + 1) for place, letter in enumerate(text) for _ in letter.encode()]
+        return list(text.encode()), places
 
 
 class Folder:
@@ -57,8 +70,12 @@ class Folder:
             self._words = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
         except Exception as error:
             raise DataError(f"data.tokenizer={path}: {type(error).__name__}: {error}") from error
+        if self._words.is_fast:  # A tokenizer.json may have been saved with both.
+            self._words.backend_tokenizer.no_truncation()
+            self._words.backend_tokenizer.no_padding()
         self.size = len(self._words)
         self.end: int | None = self._words.eos_token_id
+        self.special = frozenset(number for number, token in self._words.added_tokens_decoder.items() if token.special)
 
     def encode(self, text: str) -> Sequence[int]:
         """The ids, then the end-of-text token where there is one."""
@@ -71,6 +88,20 @@ class Folder:
             found = self._words.backend_tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
             return [encoding.ids for encoding in found]
         return [self._words.encode(text, add_special_tokens=False) for text in texts]
+
+    def pieces(self, text: str) -> tuple[Sequence[int], Sequence[tuple[int, int]]]:
+        """Ids and characters, with no token that is not in the text.
+
+        Raises:
+            DataError: The tokenizer does not know the characters of its tokens.
+        """
+        if not self._words.is_fast:
+            raise DataError(
+                f"data.tokenizer={self._words.name_or_path} has no tokenizer.json, without which a token's place in "
+                "the text is not known: save it as a fast tokenizer"
+            )
+        found = self._words(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+        return found["input_ids"], found["offset_mapping"]
 
 
 def tokenizer(name: str) -> Tokenizer:

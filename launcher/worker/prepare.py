@@ -17,7 +17,6 @@ from types import FrameType
 
 from launcher.data import token_folder
 from launcher.data.prepare import Progress, Tell, prepared
-from launcher.data.token_folder import TokenFolder
 from launcher.errors import LauncherError
 from launcher.spec.parse import parse
 from launcher.units import count
@@ -46,13 +45,8 @@ def main() -> int:
         token_folder.refuse(run, str(error), options.attempt)
         print(f"launch: {error}", file=sys.stderr, flush=True)  # noqa: T201
         return 1
-    _say(text(found))
+    _say(found.text)
     return 0
-
-
-def text(found: TokenFolder) -> str:
-    """One line of what a folder holds."""
-    return f"{count(found.tokens)} tokens of {count(found.documents)} documents in {found.path}"
 
 
 def _told() -> Tell:
@@ -65,7 +59,8 @@ def _told() -> Tell:
         if now - said > _SAID_S:
             said = now
             speed = progress.text_bytes / (now - began) / 1e6
-            _say(f"{progress.text_bytes / 1e6:,.0f} MB of text, {count(progress.tokens)} tokens, {speed:.1f} MB/s")
+            text = f"{progress.text_bytes / 1e6:,.0f} MB of text, {speed:.1f} MB/s, " if speed else ""
+            _say(f"{text}{count(progress.tokens)} tokens so far")
 
     return tell
 

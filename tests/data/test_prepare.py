@@ -55,12 +55,16 @@ def test_a_document_in_pieces_is_one_document() -> None:
     class Words:
         size: int = 300
         end: int | None = 299
+        special: frozenset[int] = frozenset()
 
         def encode(self, text: str) -> list[int]:
             raise AssertionError("documents are encoded in batches")
 
         def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
             return [list(text.encode()) for text in texts]
+
+        def pieces(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+            raise AssertionError("text has no marks")
 
     pieces = [Unfinished("ab"), "c", "d"]
     progress = Progress()

@@ -17,7 +17,7 @@ from launcher.data.documents import files_of
 from launcher.data.prepare import prepared
 from launcher.data.token_folder import CACHE, TOKENS, TokenFolder
 from launcher.errors import LauncherError
-from launcher.worker.data.corpus import Corpus, Synthetic, TokenFiles
+from launcher.worker.data.corpus import Conversations, Corpus, Synthetic, TokenFiles
 from launcher.worker.engine import Context
 
 
@@ -34,6 +34,8 @@ def corpus(context: Context) -> Corpus:
     if spec.data.source == "tokens":
         return TokenFiles(files_of(spec.data), spec.data.token_dtype, length=length, vocabulary=vocabulary)
     found = _tokenised(context)
+    if found.marked:
+        return Conversations(found.path, found.dtype, length=length, vocabulary=vocabulary)
     return TokenFiles([found.path / TOKENS], found.dtype, length=length, vocabulary=vocabulary)
 
 
