@@ -1,10 +1,10 @@
 """Host memory of a run's processes beside its tensors: ``python -m benchmarks.host_memory``.
 
 Each engine trains a model of a tenth of a million parameters on two CPU ranks, once without and once with processes
-that read the data ahead. Meanwhile the kernel's counts of every process of the run are read (``proc(5)``,
-``smaps_rollup``): private bytes are ``Pss_Anon`` and ``Pss_Shmem``, which nothing but swap can take away; file bytes
-are ``Pss_File``, pages of libraries that all processes of a node share. The fullest moment of a run counts. Writes
-``launcher/memory/processes.json``.
+that read the data ahead. Meanwhile the kernel's counts of every process of the run are read (``proc(5)``):
+private bytes are ``Pss_Anon`` and ``Pss_Shmem`` of ``smaps_rollup``, which nothing but swap can take away; file bytes
+are ``RssFile`` of ``status``, pages of libraries, which all processes of a node share, so that those of the rank with
+most of them count, once. The fullest moment of a run counts. Writes ``launcher/memory/processes.json``.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _measured(words: tuple[str, ...]) -> dict[str, int]:
         "rank_bytes": max(ranks),
         "reader_bytes": max(0, all_ranks - sum(ranks)) // (RANKS * READERS),
         "node_bytes": sum(private for private, _ in without["node"]),
-        "library_bytes": sum(file for kind in without.values() for _, file in kind),
+        "library_bytes": max(file for _, file in without["rank"]),
     }
 
 
@@ -113,9 +113,10 @@ def _counts(root: int) -> Counts:
     for pid, above in _below(root):
         with contextlib.suppress(OSError):
             kind = _kind(pid, above)
-            sizes = dict(re.findall(r"^(\w+): +(\d+) kB$", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE))
+            text = "".join(Path(f"/proc/{pid}/{name}").read_text() for name in ("smaps_rollup", "status"))
+            sizes = dict(re.findall(r"^(\w+):\s+(\d+) kB$", text, re.MULTILINE))
             private = int(sizes["Pss_Anon"]) + int(sizes["Pss_Shmem"])
-            found[kind].append((1024 * private, 1024 * int(sizes["Pss_File"])))
+            found[kind].append((1024 * private, 1024 * int(sizes["RssFile"])))
     return found
 
 

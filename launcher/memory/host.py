@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from launcher.memory import processes
@@ -10,7 +11,7 @@ from launcher.memory.optimizer_moments import moment_bytes
 from launcher.memory.result import DiskSpace, HostMemory
 from launcher.memory.terms import MemoryTerm, term
 from launcher.rank.model import RankModel
-from launcher.spec import RunSpec
+from launcher.spec import ClusterSpec, RunSpec
 
 _AHEAD = 2
 """Batches that each reader of torch's ``DataLoader`` has ready (``prefetch_factor``)."""
@@ -31,9 +32,29 @@ def host_memory(of_stages: tuple[RankModel, ...], device_bytes: int) -> HostMemo
     terms = tuple(one for one in _terms(spec, allocated, offloaded) if one.bytes)
     return HostMemory(
         bytes_per_node=sum(one.bytes for one in terms),
-        capacity_bytes=spec.hardware.host_memory_bytes,
+        capacity_bytes=_capacity(spec),
         terms=terms,
     )
+
+
+def _capacity(spec: RunSpec) -> int | None:
+    """What a node has, or less where a Slurm job asks for less of it: its cgroup holds the job to that."""
+    known = (spec.hardware.host_memory_bytes, _asked_of_slurm(spec.cluster))
+    return min((size for size in known if size is not None), default=None)
+
+
+def _asked_of_slurm(cluster: ClusterSpec) -> int | None:
+    """Bytes of a node that ``cluster.memory`` asks for, in MiB unless it says otherwise (sbatch(1), ``--mem``).
+
+    None where nothing or all of the node is asked for, or so much for each CPU of an unknown number.
+    """
+    found = re.fullmatch(r"(\d+)([KMGT]?)", cluster.memory or "", re.IGNORECASE)
+    many = {"mem": 1, "mem_per_gpu": cluster.gpus_per_node, "mem_per_cpu": cluster.cpus_per_node}
+    parts = many[cluster.memory_request]
+    if cluster.kind != "slurm" or found is None or parts is None or not int(found[1]):
+        return None
+    unit: int = 1024 ** (1 + "KMGT".index(found[2].upper() or "M"))
+    return parts * int(found[1]) * unit
 
 
 def _terms(spec: RunSpec, allocated: int, offloaded: int) -> Iterator[MemoryTerm]:

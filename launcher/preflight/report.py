@@ -220,7 +220,8 @@ def _elsewhere(estimate: MemoryEstimate) -> str:
 def _of_host(host: HostMemory) -> str:
     """The piles of a node's host memory, where there are several, the largest first."""
     sizes = {name: sum(term.bytes for term in terms) for name, terms in host.piles.items()}
-    named = [f"{name} {gib(size)}" for name, size in sorted(sizes.items(), key=lambda item: -item[1])]
+    shown = sorted(((name, size) for name, size in sizes.items() if size >= _SMALLEST), key=lambda item: -item[1])
+    named = [f"{name} {gib(size)}" for name, size in shown]
     return f" ({', '.join(named)})" if len(named) > 1 else ""
 
 

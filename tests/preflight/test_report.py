@@ -137,7 +137,7 @@ def test_the_document_has_exactly_the_keys_of_the_contract() -> None:
     assert list(document["parameters"]) == ["total", "active", "per_rank"]
     assert list(document["peak"]) == PEAK.split()
     assert list(document["phases"]) == ["load", "forward", "backward", "optimizer", "checkpoint_save"]
-    assert list(document["host"]) == ["bytes_per_node", "capacity_bytes"]
+    assert list(document["host"]) == ["bytes_per_node", "capacity_bytes", "piles"]
     assert list(document["disk"]) == ["checkpoint_bytes", "capacity_bytes"]
     assert [list(rank) for rank in document["ranks"]] == [
         ["stage", "static_bytes", "allocated_bytes", "reserved_bytes"]
