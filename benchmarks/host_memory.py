@@ -50,8 +50,8 @@ READERS = 2
 
 _LOOK_S = 0.3
 
-type Kind = Literal["rank", "reader", "node"]
-"""A rank, a process that reads for it, or what is there once on a node: launcher, submitit's process and torchrun."""
+type Kind = Literal["rank", "reader", "helper", "node"]
+"""A rank, a process that reads for it, another of its own, or what a node has once: launcher, submitit and torchrun."""
 
 type Counts = dict[Kind, list[tuple[int, int]]]
 """Private and file bytes of each process."""
@@ -75,10 +75,11 @@ def _measured(words: tuple[str, ...]) -> dict[str, int]:
     without, reading = _fullest(words, 0), _fullest(words, READERS)
     ranks = [private for private, _ in without["rank"]]
     all_ranks = sum(private for kind in ("rank", "reader") for private, _ in reading[kind])
+    helpers = sum(private for private, _ in without["helper"])
     assert len(ranks) == RANKS, without
     assert len(reading["reader"]) >= RANKS * READERS, reading
     return {
-        "rank_bytes": max(ranks),
+        "rank_bytes": max(ranks) + helpers // RANKS,
         "reader_bytes": max(0, all_ranks - sum(ranks)) // (RANKS * READERS),
         "node_bytes": sum(private for private, _ in without["node"]),
         "library_bytes": max(file for _, file in without["rank"]),
@@ -130,9 +131,9 @@ def _below(root: int, above: int = 0) -> Iterator[tuple[int, int]]:
 
 
 def _kind(pid: int, above: int) -> Kind:
-    if _is_rank(pid):
-        return "reader" if _is_rank(above) else "rank"
-    return "node"
+    if _is_rank(above):
+        return "reader" if _is_rank(pid) else "helper"
+    return "rank" if _is_rank(pid) else "node"
 
 
 def _is_rank(pid: int) -> bool:
