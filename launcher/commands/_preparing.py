@@ -38,8 +38,8 @@ def make(spec: RunSpec, *, quiet: bool) -> tuple[TokenFolder, bool]:
         def tell(progress: Progress) -> None:
             nonlocal made
             made = True
-            words = f"{progress.text_bytes / 1e6:,.0f} MB of text, {count(progress.tokens)} tokens"
-            bar(progress.text_bytes, words)
+            text = f"{progress.text_bytes / 1e6:,.0f} MB of text, " if progress.text_bytes else ""
+            bar(progress.text_bytes, f"{text}{count(progress.tokens)} tokens")
 
         waits = f"launch: another process makes the same token ids in {place}; waiting for it"
         found = prepared(spec.data, place, tell=tell, waits=lambda: say(waits))

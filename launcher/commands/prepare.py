@@ -51,7 +51,7 @@ def _made(spec: RunSpec, *, quiet: bool) -> dict[str, Any]:
     seconds = time.monotonic() - began
     kept = token_folder.kept(found.path.parent)
     if not quiet:
-        print(f"{found.text}  {found.path}")
+        print(found.text)
         speed = f", {found.text_bytes / seconds / 1e6:.1f} MB of text a second" if found.text_bytes else ""
         say(f"launch: made in {seconds:.1f} s{speed}" if made else "launch: found, nothing was to do")
         say(f"launch: {kept.path} holds {kept.folders} such folders, {gib(kept.bytes)}; --clear removes them")
@@ -61,7 +61,7 @@ def _made(spec: RunSpec, *, quiet: bool) -> dict[str, Any]:
         "tokens": found.tokens,
         "documents": found.documents,
         "text_bytes": found.text_bytes,
-        "skipped": dict(found.skipped),
+        "left_out": found.left_out,
         "bytes": found.bytes,
         "seconds": seconds,
     }

@@ -129,7 +129,7 @@ def _token_ids(planned: Plan, *, quiet: bool) -> TokenFolder | None:
     from launcher.commands import _preparing
 
     found, _ = _preparing.make(spec, quiet=quiet)
-    if found.skipped:
+    if found.left_out:
         say(f"launch: {found.text}")
     return found
 

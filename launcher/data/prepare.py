@@ -23,7 +23,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from launcher.data import masks, template, token_folder
+from launcher.data import token_folder
 from launcher.data.encoded import Encoded, Unfinished
 from launcher.data.token_folder import ENDS, META, TOKENS, TRAINED, TokenFolder
 from launcher.data.tokenizer import Tokenizer, fingerprint, tokenizer
@@ -34,8 +34,11 @@ from launcher.spec.data import DataSpec
 FORMAT = 1
 """Of the folder; part of its hash, so that another version of this program makes its own."""
 
-_BATCH = 1 << 23
-"""Characters that are encoded at once: a piece of a long document for each of some cores."""
+_BATCH = min(16, max(2, os.cpu_count() or 1)) << 19
+"""Characters that are encoded at once: two pieces of a long document for each core, up to 16 of them.
+
+A fast tokenizer takes some 100 bytes for each (``benchmarks/results/tokenising.json``).
+"""
 
 _TOLD_S = 0.2
 _LOOK_S = 0.5
@@ -43,12 +46,12 @@ _LOOK_S = 0.5
 
 @dataclass(slots=True)
 class Progress:
-    """What has been done so far; rows that were ``skipped`` are counted by the reason."""
+    """What has been done so far, and how many rows were left out for which reason."""
 
     documents: int = 0
     text_bytes: int = 0
     tokens: int = 0
-    skipped: Counter[str] = field(default_factory=Counter)
+    left_out: Counter[str] = field(default_factory=Counter)
 
 
 type Tell = Callable[[Progress], None]
@@ -93,6 +96,8 @@ def digest_of(data: DataSpec) -> str:
 
     content = [FORMAT, tokenizer_fingerprint(data), of_files(data), token_folder.settings(data)]
     if data.marked:
+        from launcher.data import template
+
         content.append(template.fingerprint(data))
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -110,25 +115,21 @@ def tokenizer_fingerprint(data: DataSpec) -> str:
 
 def encoded(data: DataSpec, words: Tokenizer, progress: Progress) -> Iterator[Encoded]:
     """The ids of every document, counted in ``progress`` as it is handed on."""
-    if data.marked:
-        yield from _conversations(data, words, progress)
-        return
-    from launcher.data.documents import documents
+    from launcher.data.documents import documents, table_rows
 
+    if data.marked:
+        from launcher.data import masks  # Late, because Jinja takes a moment that text need not wait for.
+
+        for one in masks.encoded(table_rows(data), data, words, progress.left_out):
+            progress.documents += 1
+            yield one
+        return
     for batch in _batches(documents(data)):
         for text, ids in zip(batch, words.encode_all(batch), strict=True):
             ended = not isinstance(text, Unfinished)
             progress.documents += ended
             progress.text_bytes += len(text.encode())
             yield Encoded([*ids, words.end] if ended and words.end is not None else ids)
-
-
-def _conversations(data: DataSpec, words: Tokenizer, progress: Progress) -> Iterator[Encoded]:
-    from launcher.data.documents import table_rows
-
-    for one in masks.encoded(table_rows(data), data, words, progress.skipped):
-        progress.documents += 1
-        yield one
 
 
 def _readable(found: Iterator[Encoded]) -> Iterator[Encoded]:
@@ -176,8 +177,8 @@ def _make(data: DataSpec, path: Path, digest: str, tell: Tell) -> TokenFolder:
             "documents": progress.documents,
             "text_bytes": progress.text_bytes,
             "marked": writer.marked,
-            "skipped": dict(progress.skipped),
             "digest": digest,
+            "left_out": dict(progress.left_out),
             "seconds": round(time.monotonic() - began, 3),
             "made_of": {"path": data.path, "tokenizer": data.tokenizer, **token_folder.settings(data)},
         }

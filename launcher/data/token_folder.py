@@ -12,15 +12,14 @@ import contextlib
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from launcher import cache, files
+from launcher import cache, files, units
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.spec import RunSpec
 from launcher.spec.data import DataSpec
-from launcher.units import count
 
 CACHE = "LAUNCH_CACHE"
 """Names a folder, seen by all nodes, that keeps token ids between runs, in place of the user's cache folder."""
@@ -46,7 +45,7 @@ class TokenFolder:
         documents: Texts, or conversations where ``marked``.
         text_bytes: Bytes of text that they were made of; 0 for conversations, which are more than their text.
         marked: True if it holds samples with marks of what is trained.
-        skipped: Conversations that were left out, by the reason.
+        left_out: How many rows were left out, by the reason.
         digest: The hash of all that it was made of.
     """
 
@@ -56,17 +55,15 @@ class TokenFolder:
     documents: int
     text_bytes: int
     marked: bool
-    skipped: Mapping[str, int]
+    left_out: dict[str, int] = field(hash=False)
     digest: str
 
     @property
     def text(self) -> str:
         """One line of what it holds."""
         what = "conversations" if self.marked else "documents"
-        skipped = ", ".join(f"{number} {reason}" for reason, number in self.skipped.items())
-        return f"{count(self.tokens)} tokens of {count(self.documents)} {what}" + (
-            f" (rows skipped: {skipped})" if skipped else ""
-        )
+        reasons = "".join(f", {count} {reason} left out" for reason, count in self.left_out.items())
+        return f"{units.count(self.tokens)} tokens of {units.count(self.documents)} {what}{reasons}  {self.path}"
 
     @property
     def bytes(self) -> int:
@@ -123,7 +120,7 @@ def read(path: Path) -> TokenFolder | None:
     meta = files.read_json(path / META)
     if meta is None or not (path / TOKENS).is_file():
         return None
-    facts = {key: meta[key] for key in ("dtype", "tokens", "documents", "text_bytes", "marked", "skipped", "digest")}
+    facts = {key: meta[key] for key in ("dtype", "tokens", "documents", "text_bytes", "marked", "left_out", "digest")}
     return TokenFolder(path=path, **facts)
 
 

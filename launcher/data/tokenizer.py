@@ -73,6 +73,9 @@ class Folder:
             self._words = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
         except Exception as error:
             raise DataError(f"data.tokenizer={path}: {type(error).__name__}: {error}") from error
+        if self._words.is_fast:  # A tokenizer.json may have been saved with both.
+            self._words.backend_tokenizer.no_truncation()
+            self._words.backend_tokenizer.no_padding()
         self.size = len(self._words)
         self.end: int | None = self._words.eos_token_id
         self.special = frozenset(number for number, token in self._words.added_tokens_decoder.items() if token.special)

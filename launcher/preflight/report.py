@@ -13,7 +13,7 @@ from typing import Any
 
 from launcher.errors import ConfigError
 from launcher.memory.band import Band
-from launcher.memory.result import MemoryEstimate
+from launcher.memory.result import HostMemory, MemoryEstimate
 from launcher.preflight.assess import Assessment
 from launcher.preflight.fixes import Fix
 from launcher.rules.world import ranks
@@ -212,9 +212,17 @@ def _elsewhere(estimate: MemoryEstimate) -> str:
     active = "" if parameters.active == parameters.total else f" ({count(parameters.active)} active)"
     text = f"parameters: {count(parameters.total)}{active}, {count(parameters.per_rank)} kept on the worst rank"
     if host.bytes_per_node:
-        text += f"; host memory: {gib(host.bytes_per_node)} a node"
+        text += f"; host memory: {gib(host.bytes_per_node)} a node{_of_host(host)}"
         text += " (what it has is unknown: hardware.host_memory_bytes)" if host.capacity_bytes is None else ""
     return f"{text}; a checkpoint: {gib(disk.checkpoint_bytes)}"
+
+
+def _of_host(host: HostMemory) -> str:
+    """The piles of a node's host memory, where there are several, the largest first."""
+    sizes = {name: sum(term.bytes for term in terms) for name, terms in host.piles.items()}
+    shown = sorted(((name, size) for name, size in sizes.items() if size >= _SMALLEST), key=lambda item: -item[1])
+    named = [f"{name} {gib(size)}" for name, size in shown]
+    return f" ({', '.join(named)})" if len(named) > 1 else ""
 
 
 def _kept(hardware: HardwareSpec) -> str:

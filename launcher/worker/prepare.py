@@ -45,7 +45,7 @@ def main() -> int:
         token_folder.refuse(run, str(error), options.attempt)
         print(f"launch: {error}", file=sys.stderr, flush=True)  # noqa: T201
         return 1
-    _say(f"{found.text} in {found.path}")
+    _say(found.text)
     return 0
 
 
@@ -59,7 +59,8 @@ def _told() -> Tell:
         if now - said > _SAID_S:
             said = now
             speed = progress.text_bytes / (now - began) / 1e6
-            _say(f"{progress.text_bytes / 1e6:,.0f} MB of text, {count(progress.tokens)} tokens, {speed:.1f} MB/s")
+            text = f"{progress.text_bytes / 1e6:,.0f} MB of text, {speed:.1f} MB/s, " if speed else ""
+            _say(f"{text}{count(progress.tokens)} tokens so far")
 
     return tell
 

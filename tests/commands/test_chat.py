@@ -56,8 +56,8 @@ def test_a_tokenizer_without_a_template_gets_a_shipped_one_that_is_said(capsys: 
 
 def test_prepare_counts_the_rows_that_it_leaves_out(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["prepare", *TINY]) == 0
-    assert "148 tokens of 2 conversations (rows skipped: 1 without messages)" in capsys.readouterr().out
-    assert answer(capsys, "prepare", *TINY)["prepare"]["folder"]["skipped"] == {"without messages": 1}
+    assert "148 tokens of 2 conversations, 1 without messages left out  " in capsys.readouterr().out
+    assert answer(capsys, "prepare", *TINY)["prepare"]["folder"]["left_out"] == {"without messages": 1}
 
 
 def test_another_template_or_other_marks_are_other_token_ids(capsys: pytest.CaptureFixture[str]) -> None:

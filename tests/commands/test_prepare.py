@@ -13,6 +13,7 @@ import pytest
 from launcher import cli
 from launcher.data import documents, prepare
 from launcher.spec import DataSpec
+from tests.support.chat import turns, write_rows
 
 
 @pytest.fixture(autouse=True)
@@ -93,3 +94,19 @@ def test_a_job_needs_a_folder_that_its_nodes_see(
     assert "cluster.shared_folder=/path/that/nodes/see" in capsys.readouterr().err
     made = answer(capsys, *words, "cluster.shared_folder=shared")
     assert Path(made["folder"]["path"]).parent == folder / "work" / "shared" / "cache" / "tokens"
+
+
+def test_conversations_are_kept_with_their_marks(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_rows(folder / "chat.jsonl", [turns("hello", "good day"), turns("only a question")])
+    words = ("data=chat", f"data.path={path}")
+    made = answer(capsys, *words)["folder"]
+    assert (made["documents"], made["left_out"]) == (1, {"without an assistant's turn": 1})
+    ids = (Path(made["path"]) / "tokens.bin").read_bytes()
+    marks = (Path(made["path"]) / "trained.bin").read_bytes()
+    assert bytes(token for token, mark in zip(ids, marks, strict=True) if mark).strip() == b"good day"
+    assert answer(capsys, *words, "data.train_on=all")["folder"]["path"] != made["path"]
+    template = folder / "own.jinja"
+    template.write_text("{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}")
+    first = answer(capsys, *words, f"data.template={template}")["folder"]["path"]
+    template.write_text("{% for m in messages %}{% generation %}{{ m.content }}!{% endgeneration %}{% endfor %}")
+    assert answer(capsys, *words, f"data.template={template}")["folder"]["path"] != first

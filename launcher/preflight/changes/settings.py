@@ -33,6 +33,12 @@ def fewer_checkpoints(spec: RunSpec) -> Iterator[Change]:
         yield set_to(spec, "older checkpoints", {"save.keep": 1})
 
 
+def fewer_readers(spec: RunSpec) -> Iterator[Change]:
+    """The ranks read their data themselves, without processes that do it ahead."""
+    if spec.data.workers:
+        yield set_to(spec, "each step waits until its data are read", {"data.workers": 0})
+
+
 def expandable_segments(spec: RunSpec) -> Iterator[Change]:
     """The CUDA allocator grows segments in place of leaving gaps."""
     if spec.hardware.device == "cuda" and spec.train.allocator == "default":
