@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from launcher.data.look import look
 from launcher.spec import RunSpec
 from launcher.spec.parse import parse
 from launcher.worker import process
@@ -30,5 +31,8 @@ def main(run: Callable[[RunSpec, Path, list[str]], None], *, arguments: bool = F
         process.die_with_agent()
         process.link_logs(directory)
     with process.reported(directory):
-        run(parse(json.loads((directory / "spec.json").read_text())), directory, rest)
+        spec = parse(json.loads((directory / "spec.json").read_text()))
+        if os.environ.get("RANK", "0") == "0" and spec.backend.path is None:
+            look(spec.data)  # A mistyped path ends the job here, before ranks wait for each other or build a model.
+        run(spec, directory, rest)
     process.leave()
