@@ -29,7 +29,7 @@ from launcher.preflight import assess, data, fixes, traced
 from launcher.preflight.assess import Assessment, Refinement
 from launcher.preflight.data import Looking
 from launcher.preflight.fixes import Searching
-from launcher.preflight.this_machine import not_seen_here
+from launcher.preflight.this_machine import not_seen_here, without_template
 
 _OF_ONE_RUN = {
     "--from": (),
@@ -213,7 +213,8 @@ def assessed(
     if looked.errors:
         judged = judged.refused(looked.errors)
     catalog = Catalog(folder=folder())
-    warnings = (*found.warnings, *judged.warnings, *not_seen_here(found.spec), *looked.warnings)
+    here = (*not_seen_here(found.spec), *without_template(found.spec), *looked.warnings)
+    warnings = (*found.warnings, *judged.warnings, *here)
     return replace(
         judged,
         data=looked,

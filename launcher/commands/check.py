@@ -11,7 +11,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from launcher.commands import _points
+from launcher.commands import _points, _preview
 from launcher.commands._common import (
     add_engine,
     add_native,
@@ -76,12 +76,15 @@ def run(options: argparse.Namespace) -> int:
     assessment = assessed(found, memory_engine(options), native=options.native and may_run_code(options))
     assessment = replace(assessment, warnings=(*unknown, *assessment.warnings))
     explanation = _explanation(options, assessment)
+    samples = [] if assessment.errors else _preview.previews(assessment.spec)
     if options.json:
-        print_json(as_json(assessment) | ({} if explanation is None else {"explain": explanation.as_dict()}))
+        document = _preview.as_json(as_json(assessment), samples)
+        print_json(document | ({} if explanation is None else {"explain": explanation.as_dict()}))
     elif explanation is not None:
         print(explain.as_text(explanation, width()))
     else:
         print(as_text(assessment, width()))
+        _preview.show(samples)
     draw(options, assessment)
     return _STATUS[assessment.verdict.name]
 

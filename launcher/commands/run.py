@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 from launcher import machine
+from launcher.commands import _preview
 from launcher.commands._common import (
     add_engine,
     add_native,
@@ -30,6 +31,8 @@ from launcher.commands._common import (
     say,
     width,
 )
+from launcher.data import token_folder
+from launcher.data.token_folder import TokenFolder
 from launcher.errors import ConfigError, ConfigErrors, DoesNotFit, JobFailed
 from launcher.job import torchrun
 from launcher.job.job import Job
@@ -74,15 +77,21 @@ def run(options: argparse.Namespace) -> int:
     draw(options, assessment)
     _refuse(assessment, options)
     planned = plan(assessment, python=sys.executable)
+    samples = _preview.previews(planned.spec)
+    if not options.json:
+        _preview.show(samples)
+    tokens = _token_ids(planned, quiet=options.json)
     directory = directory_of(planned, folder=folder())
     job = record(planned, directory, overrides=found.overrides, forced=options.force)
+    if tokens is not None:
+        token_folder.point(directory, planned.spec.data, tokens)
     if options.debug:
         return _debug(directory, job)
     exit_status = _start(planned, directory, quiet=options.json)
     if options.json:
         row = status.read(directory)
         facts = {"id": row.id, "directory": row.directory, "state": row.state, "job_id": row.job_id}
-        print_json({"schema": 1, "run": facts, "check": as_json(assessment)})
+        print_json({"schema": 1, "run": facts, "check": _preview.as_json(as_json(assessment), samples)})
     return exit_status
 
 
@@ -110,6 +119,19 @@ def _refuse(assessment: Assessment, options: argparse.Namespace) -> None:
         say(f"warning: {warning.path}={warning.found}: {warning.rule}")
     if assessment.verdict.name != "fits":
         say(f"launch: the memory verdict is {assessment.verdict.name.replace('_', ' ')}")
+
+
+def _token_ids(planned: Plan, *, quiet: bool) -> TokenFolder | None:
+    """The token ids of a run on this machine, made before anything is recorded; a Slurm job makes its own."""
+    spec = planned.spec
+    if spec.cluster.kind != "local" or not token_folder.is_tokenised(spec):
+        return None
+    from launcher.commands import _preparing
+
+    found, _ = _preparing.make(spec, quiet=quiet)
+    if found.skipped:
+        say(f"launch: {found.text}")
+    return found
 
 
 def _start(planned: Plan, directory: Path, *, quiet: bool) -> int:

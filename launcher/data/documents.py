@@ -13,6 +13,7 @@ from launcher.data import formats
 from launcher.data.files import is_hub_name, local_files
 from launcher.data.formats import Row
 from launcher.data.hub import hub_data_set
+from launcher.data.pieces import pieces
 from launcher.data.unusable import NotHere, Unusable
 from launcher.spec import DataSpec
 
@@ -23,12 +24,15 @@ _PAIRS = (("prompt", "completion"), ("instruction", "output"))
 def documents(data: DataSpec) -> Iterator[str]:
     """The texts of ``data=text`` and ``data=huggingface``, in order; rows without a text are left out.
 
+    A long file of plain text comes in pieces, each but its last one :class:`~launcher.data.encoded.Unfinished`.
+
     Raises:
         Unusable: The data cannot be read, or ``data.column`` is no text.
     """
     files = files_of(data)
     if files and formats.kind_of_all(files) == "text":
-        yield from map(formats.text, files)
+        for path in files:
+            yield from pieces(path)
         return
     for number, row in enumerate(_rows(data, files, only=[data.column]), 1):
         if content := text_of(row, data, f"row {number}"):

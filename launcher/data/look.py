@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from launcher import extras
 from launcher.data import counting, documents, formats, sampling
 from launcher.data.opening import told
 from launcher.data.sampling import Block, Sample
@@ -50,6 +51,8 @@ class Survey:
         duplicates: Those of them that are like an earlier one.
         whole: True if all of the data were read.
         missing: What could not be looked at for want of a package; None where nothing was.
+        samples: Of conversations that were tokenised, each a sample: tokens, and the place of the first that is trained
+            as a label (None: none is); ``empty`` are rows that are no sample, since nothing can be learnt from them.
     """
 
     format: str
@@ -67,6 +70,7 @@ class Survey:
     duplicates: int = 0
     whole: bool = False
     missing: Unusable | None = None
+    samples: tuple[tuple[int, int | None], ...] | None = None
 
 
 def look(data: DataSpec) -> Survey | None:
@@ -82,6 +86,8 @@ def look(data: DataSpec) -> Survey | None:
         return None
     if data.source == "tokens":
         return _of_ids(files, data.token_dtype)
+    if data.marked:
+        return _of_conversations(files, data)
     found = sampling.sample(files, only=[data.column])
     columns = () if found.kind == "text" else formats.columns(files[0])
     names = (f"row {number}" if found.whole else "a row" for number in itertools.count(1))
@@ -134,6 +140,49 @@ def _rows(found: Sample) -> int:
     )
 
 
+def _of_conversations(files: Sequence[Path], data: DataSpec) -> Survey:
+    """Conversations, each a sample of its own.
+
+    Raises:
+        Unusable: The files hold none, or one cannot be used.
+    """
+    found = sampling.sample(files)
+    if found.kind == "text":
+        raise Unusable("data.path", data.path, "it is plain text, without rows", [f"data=text data.path={data.path}"])
+    rows = [str(row) for block in found.blocks for row in block.rows]
+    survey = Survey(
+        format=_NAMED[found.kind],
+        files=len(files),
+        bytes=round(found.weight),
+        columns=formats.columns(files[0]),
+        rows=found.rows if found.rows is not None else _rows(found),
+        rows_exact=found.rows is not None,
+        seen=len(rows),
+        duplicates=len(rows) - len(set(rows)),
+        whole=found.whole,
+    )
+    try:
+        from launcher.data.look_chat import encoded  # Late, since templates need a package that planning lacks.
+
+        those = encoded(found, data)
+    except ImportError as error:
+        rule = f"needs {error.name}, not installed for this Python"
+        way = extras.install(extras.TRAINING)
+        return replace(survey, missing=PackageMissing("data.source", data.source, rule, [way]))
+    except PackageMissing as missing:
+        return replace(survey, missing=missing)
+    tokens, error_of_tokens = _ratio(found.weight, those.weights, [float(number) for number in those.tokens])
+    return replace(
+        survey,
+        tokens=round(tokens),
+        tokens_error=0 if found.whole and those.whole else max(1, math.ceil(error_of_tokens)),
+        vocabulary=those.vocabulary,
+        largest=those.largest,
+        empty=those.tokens.count(0),
+        samples=tuple((number, label) for number, label in zip(those.tokens, those.labels, strict=True) if number),
+    )
+
+
 def _texts(block: Block, data: DataSpec, names: Iterator[str]) -> list[str]:
     """The texts of a block, empty ones among them.
 
@@ -150,11 +199,12 @@ def _with_tokens(survey: Survey, found: Sample, texts: Sequence[Sequence[str]], 
         words = counting.words(data.tokenizer)
     except PackageMissing as missing:
         return replace(survey, missing=missing)
-    units = list(_units(found.blocks, texts, whole=words.exact_bytes))
-    counted = [words.count(unit.texts, ends=unit.ends) for unit in units]
+    bytes_alone = isinstance(words, counting.Bytes)
+    units = list(_units(found.blocks, texts, whole=bytes_alone))
+    counted = [counting.counted(words, unit.texts, ends=unit.ends) for unit in units]
     tokens, error = _ratio(found.weight, [unit.weight for unit in units], [float(each.tokens) for each in counted])
     exact = found.whole and all(unit.exact for unit in units)
-    if words.exact_bytes and found.kind == "text" and not found.packed:
+    if bytes_alone and found.kind == "text" and not found.packed:
         tokens, exact = found.weight, True
     return replace(
         survey,

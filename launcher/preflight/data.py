@@ -42,10 +42,23 @@ class Seen:
     @cached_property
     def samples(self) -> int | None:
         """Samples of one epoch, without those that are held out; None where the tokens are unknown."""
-        if self.survey is None or self.survey.tokens is None:
+        found = None if self.survey is None else _samples(self.spec, self.survey)
+        return None if found is None else max(0, found - _held_out(self.spec, found))
+
+    @cached_property
+    def conversations(self) -> dict[str, float] | None:
+        """Of conversations the shares that are cut off, padding and wholly masked; None for data of another kind."""
+        samples, length = None if self.survey is None else self.survey.samples, self.spec.sequence_length
+        if not samples:
             return None
-        found = max(0, self.survey.tokens - 1) // self.spec.sequence_length
-        return found - _held_out(self.spec, found)
+        cut = sum(tokens > length + 1 for tokens, _ in samples)
+        padding = sum(max(0, length + 1 - tokens) for tokens, _ in samples)
+        masked = sum(label is None or label > length for _, label in samples)
+        return {
+            "cut": cut / len(samples),
+            "padding": padding / (len(samples) * (length + 1)),
+            "masked": masked / len(samples),
+        }
 
     def as_dict(self) -> dict[str, Any] | None:
         """The key ``data`` of ``launch check --json``."""
@@ -60,6 +73,7 @@ class Seen:
             "samples": samples,
             "steps": steps,
             "epochs": self.spec.train.steps / steps if steps else None,
+            "conversations": self.conversations,
             "seen": {"rows": survey.seen, "empty": survey.empty, "duplicates": survey.duplicates, "all": survey.whole},
         }
 
@@ -67,7 +81,7 @@ class Seen:
         """One line for a terminal; nothing where there is nothing to say."""
         if self.survey is None:
             return ""
-        return f"data: {'; '.join([_amount(self.survey), *self._epoch(), *_flaws(self.survey)])}"
+        return f"data: {'; '.join([_amount(self.survey), *self._epoch(), *self._shares(), *_flaws(self.survey)])}"
 
     def _epoch(self) -> Iterator[str]:
         if not self.samples:
@@ -75,7 +89,12 @@ class Seen:
         steps, wanted = self.samples / self.spec.global_batch_size, self.spec.train.steps
         about = "" if self.survey and not self.survey.tokens_error else "about "
         share = f"{wanted / steps:.3g} epochs" if wanted > steps else f"{100 * wanted / steps:.3g}% of that"
-        yield f"an epoch is {_number(self.samples, about)} samples, {_steps(steps)} steps; {wanted} steps are {share}"
+        yield f"an epoch is {_number(self.samples, about)} samples = {_steps(steps)} steps; {wanted} steps are {share}"
+
+    def _shares(self) -> Iterator[str]:
+        found = self.conversations
+        if found is not None:
+            yield f"{found['cut']:.0%} of the samples are cut off, {found['padding']:.0%} of their tokens are padding"
 
 
 def seen(spec: RunSpec, looking: Looking = look.look) -> Seen:
@@ -114,8 +133,11 @@ def _errors(spec: RunSpec, survey: Survey) -> Iterator[ConfigError]:
         yield ConfigError("model.vocab_size", spec.model.vocab_size, rule, [f"model.vocab_size={rows}"])
     if tokens is None or survey.tokens_error > tokens // 2:
         return
-    samples = max(0, tokens - 1) // length
-    if not samples:
+    samples = _samples(spec, survey) or 0
+    if not samples and survey.samples is not None:
+        rule = "no conversation has anything to learn from: none has an assistant's turn with text"
+        yield ConfigError("data.path", path, rule, ["data.train_on=all"])
+    elif not samples:
         rule = f"{tokens} tokens are too few: a sample is {length} tokens and one more"
         shorter = [f"train.sequence_length={tokens - 1}"] if tokens > 1 else []
         yield ConfigError("data.path", path, rule, ["data=text", *shorter])
@@ -124,12 +146,28 @@ def _errors(spec: RunSpec, survey: Survey) -> Iterator[ConfigError]:
         yield ConfigError("data.eval_fraction", spec.data.eval_fraction, rule, ["train.eval_every=null", "data=text"])
 
 
+def _samples(spec: RunSpec, survey: Survey) -> int | None:
+    """Samples of all data: conversations, or pieces of a long row of tokens."""
+    if survey.tokens is None:
+        return None
+    if survey.samples is None:
+        return max(0, survey.tokens - 1) // spec.sequence_length
+    tried = len(survey.samples) + survey.empty
+    return round((survey.rows or 0) * len(survey.samples) / tried) if tried else 0
+
+
 def _held_out(spec: RunSpec, samples: int) -> int:
     """Samples at the end that are kept for evaluation, as ``launcher.worker.data.corpus.split`` keeps them."""
     return 0 if spec.train.eval_every is None else max(1, round(samples * spec.data.eval_fraction))
 
 
 def _warnings(spec: RunSpec, survey: Survey) -> Iterator[ConfigError]:
+    length = spec.sequence_length
+    masked = sum(label is None or label > length for _, label in survey.samples or ())
+    if masked:
+        longest = max((label for _, label in survey.samples or () if label is not None), default=length)
+        rule = f"{masked} of {len(survey.samples or ())} conversations are cut off before anything that is trained"
+        yield ConfigError("train.sequence_length", length, rule, [f"train.sequence_length={longest + 1}"])
     if survey.missing is not None:
         yield _not_looked(survey.missing)
     if survey.vocabulary is not None and survey.largest < spec.model.vocab_size < survey.vocabulary:

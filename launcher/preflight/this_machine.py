@@ -98,3 +98,15 @@ def not_seen_here(spec: RunSpec) -> Iterator[ConfigError]:
         if value is not None and not Path(value).exists():
             rule = "there is no such file or folder on this machine; the nodes of the job must have it"
             yield ConfigError(path, value, rule, [f"{path}=null"])
+
+
+def without_template(spec: RunSpec) -> Iterator[ConfigError]:
+    """A tokenizer that has no chat template, so that conversations are written by a shipped one."""
+    data = spec.data
+    if not data.marked or spec.script is not None or not (data.tokenizer == "bytes" or Path(data.tokenizer).is_dir()):
+        return
+    from launcher.data.template import PLAIN, lacks_own, shipped
+
+    if lacks_own(data):
+        rule = f"data.tokenizer={data.tokenizer} has no chat template, so the shipped template {PLAIN} is used"
+        yield ConfigError("data.template", None, rule, [f"data.template={name}" for name in (PLAIN, *shipped()[:1])])

@@ -23,6 +23,7 @@ from tests.support.settings_read import keys_read_by
 
 PLANNING_ONLY = frozenset({
     "cluster.shared_folder",
+    "data.preview",
     "hardware.name",
     "hardware.title",
     "hardware.memory_bytes",

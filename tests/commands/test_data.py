@@ -50,14 +50,41 @@ def test_a_check_says_what_the_data_are(capsys: pytest.CaptureFixture[str]) -> N
         "samples": samples,
         "steps": samples / 4,
         "epochs": 10 / (samples / 4),
+        "conversations": None,
         "seen": {"rows": 100, "empty": 0, "duplicates": 1, "all": True},
     }
     assert main(["check", *ON, *words]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert (
-        f"data: 1 file of JSON lines (text, id), 100 rows, {tokens:,} tokens; an epoch is {samples} samples, "
+        f"data: 1 file of JSON lines (text, id), 100 rows, {tokens:,} tokens; an epoch is {samples} samples = "
         f"{samples / 4:.3g} steps; 10 steps are {4000 / samples:.3g}% of that; 1 duplicate of all 100 rows"
     ) in said
+
+
+def test_conversations_are_looked_at_as_the_samples_that_they_become(capsys: pytest.CaptureFixture[str]) -> None:
+    turns = [("q" * 10, "a" * 10), ("q" * 400, "a"), ("q", "a" * 600), ("q", "")]
+    rows = [{"prompt": asked, "completion": answered} for asked, answered in turns]
+    Path("pairs.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    words = ("data=chat", "data.path=pairs.jsonl", "train.global_batch_size=3", "train.steps=2")
+    document = _check(capsys, *words)
+    data, said = document["data"], {warning["path"]: warning for warning in document["warnings"]}
+    assert (data["rows"], data["samples"], data["steps"], data["epochs"]) == (4, 3, 1.0, 2.0)
+    assert data["seen"]["empty"] == 1
+    shares = data["conversations"]
+    assert (shares["cut"], shares["masked"]) == (2 / 3, 1 / 3)
+    assert 0.2 < shares["padding"] < 0.33
+    warning = said["train.sequence_length"]
+    assert warning["rule"] == "1 of 3 conversations are cut off before anything that is trained"
+    (way,) = warning["way_out"]
+    assert _check(capsys, *words, way, "model.max_position_embeddings=420")["data"]["conversations"]["masked"] == 0
+    assert main(["check", *ON, *words]) == 0
+    assert "67% of the samples are cut off" in " ".join(capsys.readouterr().out.split())
+    Path("pairs.jsonl").write_text(json.dumps(rows[3]))
+    document = _check(capsys, *words, status=2)
+    assert document["errors"][0]["rule"].startswith("no conversation has anything to learn from")
+    Path("pairs.txt").write_text("text")
+    document = _check(capsys, "data=chat", "data.path=pairs.txt", status=2)
+    assert document["errors"][0]["way_out"] == ["data=text data.path=pairs.txt"]
 
 
 def test_data_that_nobody_can_look_at_are_left_alone(capsys: pytest.CaptureFixture[str]) -> None:

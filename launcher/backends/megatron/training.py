@@ -35,6 +35,7 @@ def _steps(spec: RunSpec) -> Arguments:
         "seed": train.seed,
         "cross-entropy-loss-fusion": train.loss == "fused",
         "cross-entropy-fusion-impl": "native" if train.loss == "fused" else None,
+        "calculate-per-token-loss": spec.data.marked,
     }
 
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from launcher.data import token_folder
 from launcher.errors import DataError
 from launcher.worker import memory
 from launcher.worker.data import batches, sources
@@ -44,6 +45,10 @@ def text(folder: Path, **files: bytes) -> str:
     return f"data.path={folder}"
 
 
+def _folders(cache: Path) -> list[Path]:
+    return [path for path in cache.iterdir() if path.is_dir()]
+
+
 def test_the_synthetic_rows_follow_from_the_seed_and_can_be_learnt() -> None:
     row = Synthetic(256, 8, seed=3).sample(5)
     assert row.tolist() == Synthetic(256, 8, seed=3).sample(5).tolist()
@@ -62,16 +67,16 @@ def test_text_becomes_its_bytes_in_the_order_of_the_files(tmp_path: Path) -> Non
 def test_a_corpus_is_tokenised_once(tmp_path: Path) -> None:
     place = text(tmp_path / "t", a=b"x" * 64)
     sources.corpus(context(tmp_path, "data=text", place))
-    (made,) = (tmp_path / "cache").iterdir()
+    (made,) = _folders(tmp_path / "cache")
     before = made.stat().st_mtime_ns
     sources.corpus(context(tmp_path, "data=text", place))
-    assert [path.stat().st_mtime_ns for path in (tmp_path / "cache").iterdir()] == [before]
+    assert [path.stat().st_mtime_ns for path in _folders(tmp_path / "cache")] == [before]
 
 
 def test_a_cache_folder_is_shared_by_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(sources.CACHE, str(tmp_path / "shared"))
+    monkeypatch.setenv(token_folder.CACHE, str(tmp_path / "shared"))
     sources.corpus(context(tmp_path, "data=text", text(tmp_path / "t", a=b"x" * 64)))
-    assert len(list((tmp_path / "shared" / "corpora").iterdir())) == 1
+    assert len(_folders(tmp_path / "shared" / "tokens")) == 1
 
 
 @pytest.mark.parametrize(
@@ -208,4 +213,4 @@ def test_a_missing_tokenizer_is_named(tmp_path: Path) -> None:
 
 
 def test_no_cache_folder_is_the_default() -> None:
-    assert not os.environ.get(sources.CACHE), f"unset {sources.CACHE} to run the tests"
+    assert not os.environ.get(token_folder.CACHE), f"unset {token_folder.CACHE} to run the tests"
