@@ -55,6 +55,8 @@ PRESETS = {
 CONTEXT = {row.path: (row.needs,) for row in (*REFUSED, *WARNED) if not row.needs.startswith("parallel=")} | {
     "backend.path": (),
     "data.path": (),
+    "data.template": ("data=chat", "data.path=words/*.jsonl"),
+    "data.train_on": ("data=chat", "data.path=words/*.jsonl"),
     "data.tokenizer": (),
     "model.weights": (),
     "script_args": ("script=train.py",),

@@ -230,6 +230,9 @@ WARNINGS = _cases(
     optimizer.schedule=constant optimizer.min_lr=1e-5
     data.split=test
     data=synthetic data.column=body
+    data.template=chatml
+    data.train_on=last
+    data.preview=3
     data.token_dtype=uint32
     data=synthetic data.tokenizer=llama
     model=gpt2 model.rope_theta=500000.0
