@@ -23,9 +23,11 @@ from launcher.config.catalog import Catalog
 from launcher.config.overrides import read
 from launcher.config.recipes import Recipe
 from launcher.config.request import Request, request
+from launcher.data import look
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
-from launcher.preflight import assess, fixes, traced
+from launcher.preflight import assess, data, fixes, traced
 from launcher.preflight.assess import Assessment, Refinement
+from launcher.preflight.data import Looking
 from launcher.preflight.fixes import Searching
 from launcher.preflight.this_machine import not_seen_here, without_template
 
@@ -189,14 +191,16 @@ def assessed(
     *,
     native: bool = False,
     search: Searching = fixes.search,
+    looking: Looking = look.look,
 ) -> Assessment:
-    """Judge a request; what reading it found stands before what the rules find, and what this machine lacks after it.
+    """Judge a request and look at its data; what reading it found stands first, and what this machine lacks last.
 
     Args:
         found: The request.
         refined: Another memory engine than the formulas.
         native: True to ask the engine's own validator, too.
         search: How to look for ways out.
+        looking: How to look at data.
 
     Raises:
         ConfigErrors: Nothing could be read that could be judged.
@@ -205,12 +209,15 @@ def assessed(
         raise ConfigErrors(found.errors)
     validator = assess.judge if native else None
     judged = assess.assess(found.spec, earlier=found.errors, refined=refined, native=validator, search=search)
-    catalog, warnings = (
-        Catalog(folder=folder()),
-        (*found.warnings, *judged.warnings, *not_seen_here(found.spec), *without_template(found.spec)),
-    )
+    looked = data.seen(found.spec, looking)
+    if looked.errors:
+        judged = judged.refused(looked.errors)
+    catalog = Catalog(folder=folder())
+    here = (*not_seen_here(found.spec), *without_template(found.spec), *looked.warnings)
+    warnings = (*found.warnings, *judged.warnings, *here)
     return replace(
         judged,
+        data=looked,
         errors=backend_choice.leaving(found.backend, judged.errors, catalog),
         warnings=backend_choice.leaving(found.backend, warnings, catalog),
     )

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from launcher.data import formats
 from launcher.data.files import is_hub_name, local_files
-from launcher.data.formats import Kind, Row
+from launcher.data.formats import Row
 from launcher.data.hub import hub_data_set
 from launcher.data.pieces import pieces
-from launcher.data.unusable import Unusable
+from launcher.data.unusable import NotHere, Unusable
 from launcher.spec import DataSpec
 
 _TURNS = ({"role", "content"}, {"from", "value"})
@@ -30,12 +30,12 @@ def documents(data: DataSpec) -> Iterator[str]:
         Unusable: The data cannot be read, or ``data.column`` is no text.
     """
     files = files_of(data)
-    if files and kind_of_all(files) == "text":
+    if files and formats.kind_of_all(files) == "text":
         for path in files:
             yield from pieces(path)
         return
     for number, row in enumerate(_rows(data, files, only=[data.column]), 1):
-        if content := text_of(row, data, number):
+        if content := text_of(row, data, f"row {number}"):
             yield content
 
 
@@ -64,7 +64,8 @@ def files_of(data: DataSpec) -> list[Path]:
     """The files that hold anything; none for a name on the Hugging Face Hub.
 
     Raises:
-        Unusable: ``data.path`` matches nothing, or nothing but empty files.
+        NotHere: ``data.path`` matches nothing.
+        Unusable: It matches nothing but empty files.
     """
     found = local_files(data)
     if not found and data.source not in ("text", "tokens") and is_hub_name(data.path or ""):
@@ -73,7 +74,7 @@ def files_of(data: DataSpec) -> list[Path]:
         rule = "no file matches"
         if data.source not in ("text", "tokens"):
             rule = "no file matches, and it cannot be a name on the Hugging Face Hub (OWNER/NAME)"
-        raise Unusable("data.path", data.path, rule, ["data=text", "data=synthetic"])
+        raise NotHere("data.path", data.path, rule, ["data=text", "data=synthetic"])
     try:
         held = [path for path in found if path.stat().st_size]
     except OSError as error:
@@ -83,54 +84,36 @@ def files_of(data: DataSpec) -> list[Path]:
     return held
 
 
-def kind_of_all(files: Sequence[Path]) -> Kind:
-    """What is in the files, which must be of one kind.
-
-    Raises:
-        Unusable: They are not, or one cannot be read.
-    """
-    seen: dict[Kind, Path] = {}
-    for path in files:
-        seen.setdefault(formats.kind_of(path), path)
-    seen.pop("empty", None)
-    if len(seen) > 1:
-        some = ", ".join(f"{kind} ({path})" for kind, path in seen.items())
-        endings = sorted({path.suffix for path in seen.values()})
-        ways = [f"data.path={path.parent}/*{path.suffix}" for path in seen.values()] if len(endings) > 1 else []
-        raise Unusable("data.path", str(files[0].parent), f"it mixes kinds of files: {some}; name those of one", ways)
-    return next(iter(seen), "empty")
-
-
 def _rows(data: DataSpec, files: Sequence[Path], only: Sequence[str] | None = None) -> Iterator[Row]:
     if not files:
         yield from hub_data_set(data)
         return
-    kind_of_all(files)
+    formats.kind_of_all(files)
     for path in files:
         yield from formats.rows(path, only=only)
 
 
-def text_of(row: Row, data: DataSpec, number: int) -> str:
+def text_of(row: Row, data: DataSpec, which: str) -> str:
     """The text of a row; nothing where it is null.
 
     Args:
         row: The row.
         data: Says which column.
-        number: The row's, from 1, for messages.
+        which: The row, for messages.
 
     Raises:
         Unusable: The column is missing, or holds something else than text.
     """
     if data.column not in row:
-        raise _missing(row, data, number)
+        raise _missing(row, data, which)
     value = row[data.column]
     if value is None or isinstance(value, str):
         return value or ""
     what = {list: "a list", dict: "an object", bool: "a boolean"}.get(type(value), "a number")
-    rule = f"row {number} holds {what} there and no text: it would be printed as text, {_printed(value)}"
+    rule = f"{which} holds {what} there and no text: it would be printed as text, {_printed(value)}"
     ways = _text_columns(row)
     if is_conversation(value):
-        rule = f"row {number} holds messages there, and data.source={data.source} reads text"
+        rule = f"{which} holds messages there, and data.source={data.source} reads text"
         ways = [_as_chat(data, data.column), *ways]
     raise Unusable("data.column", data.column, rule, ways)
 
@@ -145,14 +128,14 @@ def is_conversation(value: object) -> bool:
     )
 
 
-def _missing(row: Mapping[str, object], data: DataSpec, number: int) -> Unusable:
-    rule = f"row {number} has no such column; it has {', '.join(map(str, row))}"
+def _missing(row: Mapping[str, object], data: DataSpec, which: str) -> Unusable:
+    rule = f"{which} has no such column; it has {', '.join(map(str, row))}"
     conversation = next((name for name, value in row.items() if is_conversation(value)), None)
     pair = next((pair for pair in _PAIRS if row.keys() >= set(pair)), None)
     if conversation is None and pair is None:
         return Unusable("data.column", data.column, rule, _text_columns(row))
-    what = f"messages in {conversation}" if conversation is not None else f"{pair[0]} and {pair[1]}" if pair else ""
-    rule += f": rows of {what} are trained on by data=chat"
+    what = f"{pair[0]} and {pair[1]} are" if pair is not None else f"messages, in {conversation}, are"
+    rule += f": {what} what data=chat trains on"
     return Unusable("data.column", data.column, rule, [_as_chat(data, conversation), *_text_columns(row)])
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import codecs
 import csv
+import io
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Literal
@@ -57,6 +58,24 @@ def kind_of(path: Path) -> Kind:
             raise Unusable("data.path", str(path), rule)
         return kind
     return _kind_of_text(_decoded(start, path), suffix(path), whole=len(start) < _START)
+
+
+def kind_of_all(files: Sequence[Path]) -> Kind:
+    """What is in the files, which must be of one kind.
+
+    Raises:
+        Unusable: They are not, or one cannot be read.
+    """
+    seen: dict[Kind, Path] = {}
+    for path in files:
+        seen.setdefault(kind_of(path), path)
+    seen.pop("empty", None)
+    if len(seen) > 1:
+        some = ", ".join(f"{kind} ({path})" for kind, path in seen.items())
+        endings = sorted({path.suffix for path in seen.values()})
+        ways = [f"data.path={path.parent}/*{path.suffix}" for path in seen.values()] if len(endings) > 1 else []
+        raise Unusable("data.path", str(files[0].parent), f"it mixes kinds of files: {some}; name those of one", ways)
+    return next(iter(seen), "empty")
 
 
 def suffix(path: Path) -> str:
@@ -111,23 +130,24 @@ def _is_object(text: str) -> bool:
         return False
 
 
-def rows(path: Path, *, only: Sequence[str] | None = None) -> Iterator[Row]:
+def rows(path: Path, *, only: Sequence[str] | None = None, raw: io.BufferedReader | None = None) -> Generator[Row]:
     """The rows of a table, one after the other; a text has none.
 
     Args:
         path: A file of one of the kinds that hold rows.
         only: Columns that are wanted, for formats that can leave the others unread.
+        raw: The same file, opened by a caller who wants to know how much of it was read.
 
     Raises:
         Unusable: It is broken, cut off, or no table; what reads it is not installed.
     """
     kind = kind_of(path)
     if kind == "jsonl":
-        yield from json_rows.lines(path)
+        yield from json_rows.lines(path, raw)
     elif kind == "json":
-        yield from json_rows.document(path)
+        yield from json_rows.document(path, raw)
     elif kind == "csv":
-        yield from _csv(path)
+        yield from _csv(path, raw)
     elif kind in ("parquet", "arrow"):
         yield from arrow_rows.rows(path, only)
     elif kind == "text":
@@ -166,9 +186,9 @@ def delimiter(header: str) -> str:
     return max(",;\t|", key=header.count)
 
 
-def _csv(path: Path) -> Iterator[Row]:
+def _csv(path: Path, raw: io.BufferedReader | None) -> Iterator[Row]:
     csv.field_size_limit(sys.maxsize)  # A document in a field is longer than the 128 KiB that csv allows.
-    with opened_text(path, newline="") as content:
+    with opened_text(path, raw, newline="") as content:
         first = content.readline()
         (names,) = csv.reader([first], delimiter=delimiter(first))
         if len(set(names)) < len(names) or not all(names):

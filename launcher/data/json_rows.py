@@ -5,6 +5,7 @@ Errors name the file and the line. A list is decoded element by element, so that
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -16,14 +17,14 @@ from launcher.data.unusable import Unusable
 type Row = Mapping[str, object]
 
 _BOM = b"\xef\xbb\xbf"
-_CHUNK = 1 << 20
+_CHUNK = 1 << 16
 _LARGEST = 1 << 28
 """Characters of the largest element; one that does not end by then is taken for a broken one."""
 
 
-def lines(path: Path) -> Iterator[Row]:
-    """The rows of a file with one JSON object a line."""
-    with opened(path) as file:
+def lines(path: Path, raw: io.BufferedReader | None = None) -> Iterator[Row]:
+    """The rows of a file with one JSON object a line; ``raw`` as for :func:`opened`."""
+    with opened(path, raw=raw) as file:
         yield from parsed(file, path)
 
 
@@ -51,9 +52,9 @@ def parsed(file: Iterable[bytes], path: Path, *, first: int | None = 1) -> Itera
         yield _row(value, path, where)
 
 
-def document(path: Path) -> Iterator[Row]:
+def document(path: Path, raw: io.BufferedReader | None = None) -> Iterator[Row]:
     """The rows of a JSON document: the objects of its list, or of the one list of objects that its object holds."""
-    with opened_text(path) as text:
+    with opened_text(path, raw) as text:
         yield from _document(text, path)
 
 

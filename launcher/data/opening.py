@@ -21,7 +21,7 @@ _CHUNK = 1 << 17
 
 
 @contextlib.contextmanager
-def opened(path: Path, *, raw: io.BufferedIOBase | None = None) -> Iterator[io.BufferedIOBase]:
+def opened(path: Path, *, raw: io.BufferedReader | None = None) -> Iterator[io.BufferedIOBase]:
     """The content of a file; whatever goes wrong while it is read inside of the ``with`` names the file.
 
     Args:
@@ -38,19 +38,24 @@ def opened(path: Path, *, raw: io.BufferedIOBase | None = None) -> Iterator[io.B
         if start.startswith(GZIP):
             yield stack.enter_context(gzip.GzipFile(fileobj=file))
         elif start == ZSTANDARD:
-            yield io.BufferedReader(_Frames(file, path), _CHUNK)
+            yield io.BufferedReader(_Frames(file, path))
         else:
             yield file
 
 
 @contextlib.contextmanager
-def opened_text(path: Path, newline: str | None = None) -> Iterator[io.TextIOWrapper]:
+def opened_text(
+    path: Path, raw: io.BufferedReader | None = None, *, newline: str | None = None
+) -> Iterator[io.TextIOWrapper]:
     """The content of a file as text, as :func:`opened`, with ``newline`` of ``open``; a byte order mark is skipped.
 
     Raises:
         Unusable: As :func:`opened`, or it is no UTF-8.
     """
-    with opened(path) as file, io.TextIOWrapper(cast(io.BufferedReader, file), "utf-8-sig", newline=newline) as text:
+    with (
+        opened(path, raw=raw) as file,
+        io.TextIOWrapper(cast(io.BufferedReader, file), "utf-8-sig", newline=newline) as text,
+    ):
         yield text
 
 

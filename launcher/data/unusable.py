@@ -23,3 +23,7 @@ class Unusable(DataError):
 
 class PackageMissing(Unusable):
     """The data may be fine: what reads their format is not installed for this Python."""
+
+
+class NotHere(Unusable):
+    """This machine does not have what a setting names; another one may."""

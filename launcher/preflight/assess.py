@@ -10,7 +10,7 @@ the backend's place. The search for ways out judges neighbours by the same rules
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -22,6 +22,7 @@ from launcher.memory.breakdown import Breakdown, breakdown
 from launcher.memory.estimate import estimate, needs, rank_terms
 from launcher.memory.result import MemoryEstimate
 from launcher.preflight import fixes, verdict
+from launcher.preflight.data import Seen
 from launcher.preflight.fixes import Fix, Searching
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec, edit
@@ -46,6 +47,7 @@ class Assessment:
         fixes: Changes with which it would fit, the cheapest first; only where it does not, or does so by the estimate's
             error alone.
         nearest: Where no change suffices, the one that comes nearest; it is not enough.
+        data: What a look at the data has found; None where nobody looked.
     """
 
     spec: RunSpec
@@ -55,6 +57,12 @@ class Assessment:
     verdict: Verdict
     fixes: tuple[Fix, ...]
     nearest: Fix | None
+    data: Seen | None = None
+
+    def refused(self, found: Iterable[ConfigError]) -> Assessment:
+        """The same run with more errors: it is invalid, and has no estimate."""
+        errors = _distinct((*self.errors, *found))
+        return replace(self, errors=errors, estimate=None, verdict=verdict.INVALID, fixes=(), nearest=None)
 
 
 def assess(

@@ -33,6 +33,7 @@ _NOTHING = {
     "host": None,
     "disk": None,
     "fixes": None,
+    "data": None,
 }
 
 
@@ -62,6 +63,7 @@ def as_json(assessment: Assessment) -> dict[str, Any]:
         "world": world_as_json(spec),
         **estimate.as_dict(),
         "fixes": [fix.as_dict() for fix in assessment.fixes],
+        "data": None if assessment.data is None else assessment.data.as_dict(),
     }
 
 
@@ -85,6 +87,7 @@ def as_text(assessment: Assessment, width: int = 80) -> str:
     lines = _wrapped(_headline(spec) + ("" if assessment.errors else f": {_layout(spec)}"), width)
     if estimate is not None:
         lines += _wrapped(_batch(spec), width)
+        lines += _wrapped("" if assessment.data is None else assessment.data.as_text(), width)
         lines += ["", *_wrapped(_verdict(assessment, estimate), width), ""]
         lines += [*_piles(assessment, estimate, width), "", *_wrapped(_phases(estimate), width)]
         lines += _wrapped(_elsewhere(estimate), width)

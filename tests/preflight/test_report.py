@@ -34,6 +34,7 @@ KEYS = [
     "host",
     "disk",
     "fixes",
+    "data",
 ]
 PEAK = "allocated_bytes needed_bytes reserved_bytes device_bytes low_bytes high_bytes phase stage"
 
