@@ -118,7 +118,7 @@ def run(
     given: dict[str, Any] = {"lock": _path(lock), "hf": _path(hf), "force": force, "trust": trust}
     options = _options("run", overrides, script_args, engine=engine, native=native, **given)
     with _heard(quiet=quiet):
-        one = _submitted(options)
+        one = _submitted(options, quiet=quiet)
         if one.spec.cluster.kind == "local":
             _run.seen_through(one.directory, one.spec, quiet=quiet)
         return one
@@ -146,7 +146,7 @@ def submit(
     given: dict[str, Any] = {"lock": _path(lock), "hf": _path(hf), "force": force, "trust": trust}
     options = _options("run", overrides, script_args, engine=engine, native=native, **given)
     with _heard(quiet=quiet):
-        return _submitted(options)
+        return _submitted(options, quiet=quiet)
 
 
 def sweep(
@@ -187,9 +187,9 @@ def _path(path: str | Path | None) -> Path | None:
     return None if path is None else Path(path)
 
 
-def _submitted(options: argparse.Namespace) -> Run:
+def _submitted(options: argparse.Namespace, *, quiet: bool) -> Run:
     """Judge, record and start or queue a run."""
-    one = _run.recorded(options)
+    one = _run.recorded(options, quiet=quiet)
     _start(one.directory, one.plan.spec)
     return Run(one.directory)
 

@@ -26,6 +26,7 @@ VERBS = {
     "run": "compose, check, record and start a run (the default verb)",
     "check": "the pre-flight alone: validity, memory by pile and phase, fixes",
     "show": "the translated job: argv, environment, files, sbatch text",
+    "prepare": "token ids of a run's data, made and kept before any run needs them",
     "status": "the state of runs",
     "logs": "a run's steps, its errors and what its processes printed",
     "compare": "runs side by side: settings, losses, speed, memory",

@@ -25,11 +25,13 @@ from launcher.config.catalog import Catalog
 from launcher.config.overrides import is_own_model, read
 from launcher.config.recipes import Recipe
 from launcher.config.request import Request, request
+from launcher.data import look
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
-from launcher.preflight import assess, fixes, traced
+from launcher.preflight import assess, data, fixes, traced
 from launcher.preflight.assess import Assessment, Refinement
+from launcher.preflight.data import Looking
 from launcher.preflight.fixes import Searching
-from launcher.preflight.this_machine import not_seen_here
+from launcher.preflight.this_machine import not_seen_here, without_template
 from launcher.spec import RunSpec
 
 _OF_ONE_RUN = {
@@ -223,15 +225,17 @@ def assessed(
     *,
     native: bool = False,
     search: Searching = fixes.search,
+    looking: Looking = look.look,
     resumed: bool = False,
 ) -> Assessment:
-    """Judge a request; what reading it found stands before what the rules find, and what this machine lacks after it.
+    """Judge a request and look at its data; what reading it found stands first, and what this machine lacks last.
 
     Args:
         found: The request.
         refined: Another memory engine than the formulas.
         native: True to ask the engine's own validator, too.
         search: How to look for ways out.
+        looking: How to look at data.
         resumed: True if the run goes on from a checkpoint of its own, and ``save.load`` is not looked at.
 
     Raises:
@@ -243,9 +247,15 @@ def assessed(
     spec, missing = (found.spec, ()) if resumed else _loaded(found.spec)
     earlier = (*found.errors, *missing)
     judged = assess.assess(spec, earlier=earlier, refined=refined, native=validator, search=search)
-    catalog, warnings = Catalog(folder=folder()), (*found.warnings, *judged.warnings, *not_seen_here(spec))
+    looked = data.seen(spec, looking)
+    if looked.errors:
+        judged = judged.refused(looked.errors)
+    catalog = Catalog(folder=folder())
+    here = (*not_seen_here(spec), *without_template(spec), *looked.warnings)
+    warnings = (*found.warnings, *judged.warnings, *here)
     return replace(
         judged,
+        data=looked,
         errors=backend_choice.leaving(found.backend, judged.errors, catalog),
         warnings=backend_choice.leaving(found.backend, warnings, catalog),
     )

@@ -17,6 +17,7 @@ from launcher import machine
 from launcher.commands._common import assessed, folder
 from launcher.config.catalog import Catalog
 from launcher.config.request import request
+from launcher.data import look
 from launcher.errors import ConfigError, ConfigErrors, unreadable
 from launcher.preflight.fixes import search_singles
 from launcher.preflight.report import as_json, invalid_as_json
@@ -27,6 +28,9 @@ _TOGETHER = 16
 
 _PROCESSES = 16
 """The most processes: each takes the memory of an interpreter."""
+
+_look = look.Remembered()
+"""Many points share their data, which are looked at once."""
 
 type Answer = tuple[VerdictName, str]
 """The verdict, and the answer's line of JSON."""
@@ -43,6 +47,7 @@ def answers(path: Path) -> Iterator[Answer]:
         ConfigErrors: The file cannot be read.
     """
     facts, catalog = machine.facts(), Catalog(folder=folder())
+    _look.forget()
     batches = batched(_lines(path), _TOGETHER)
     for batch in batches:
         yield from _answered(batch, facts, catalog)
@@ -93,7 +98,9 @@ def _answer(line: str, number: int, facts: machine.Machine, catalog: Catalog) ->
         errors = [ConfigError(f"line {number}", line.strip(), rule)]
         return "invalid", json.dumps({"id": _identity(line), **invalid_as_json(errors)})
     try:
-        document = as_json(assessed(request(overrides, facts=facts, catalog=catalog), search=search_singles))
+        document = as_json(
+            assessed(request(overrides, facts=facts, catalog=catalog), search=search_singles, looking=_look)
+        )
     except ConfigErrors as error:
         document = invalid_as_json(error.errors)
     return document["verdict"], json.dumps({"id": identity, **document})

@@ -10,7 +10,7 @@ import argparse
 import re
 from pathlib import Path
 
-from launcher.commands import _points
+from launcher.commands import _points, _preview
 from launcher.commands._common import (
     add_engine,
     add_hf,
@@ -72,12 +72,15 @@ def run(options: argparse.Namespace) -> int:
     if found.assessment is None and not options.json:
         raise ConfigErrors(found.errors)
     explanation = _explanation(options, found)
+    samples = [] if found.spec is None or found.errors else _preview.previews(found.spec)
     if options.json:
-        print_json(found.as_dict() | ({} if explanation is None else {"explain": explanation.as_dict()}))
+        document = _preview.as_json(found.as_dict(), samples)
+        print_json(document | ({} if explanation is None else {"explain": explanation.as_dict()}))
     elif explanation is not None:
         print(explain.as_text(explanation, width()))
     else:
         print(found.as_text(width()))
+        _preview.show(samples)
     if found.assessment is not None:
         draw(options, found.assessment)
     return _STATUS[found.verdict]

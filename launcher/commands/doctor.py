@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 from launcher import machine
 from launcher.commands._common import folder, print_json, say
 from launcher.config.request import request
+from launcher.data import token_folder
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.rundir import provenance
 from launcher.slurm import client, survey
@@ -67,6 +69,7 @@ def _machine(here: machine.Machine) -> dict[str, Any]:
         "gpus": [{"name": gpu.name, "memory_bytes": gpu.memory_bytes} for gpu in here.gpus],
         "host_memory_bytes": here.host_memory_bytes,
         "cpus": here.cpus,
+        "token_ids": token_folder.kept(token_folder.root_here(os.environ, folder())).as_dict(),
     }
 
 
@@ -109,7 +112,7 @@ def _yaml(profile: dict[str, Any]) -> str:
 
 def _text(document: dict[str, Any]) -> str:
     here, slurm = document["machine"], document["slurm"]
-    lines = [f"this machine: {_host(here)}"]
+    lines = [f"this machine: {_host(here)}", _token_ids(here["token_ids"])]
     if slurm is not None:
         lines.append(f"Slurm {slurm['version']}")
         lines += [f"  {_partition(part)}" for part in slurm["partitions"]]
@@ -119,6 +122,12 @@ def _text(document: dict[str, Any]) -> str:
     if document["lacks"]:
         lines += ["", *(f"- {text}" for text in document["lacks"])]
     return "\n".join(lines)
+
+
+def _token_ids(kept: dict[str, Any]) -> str:
+    """What `launch prepare` and runs on this machine have kept."""
+    clear = "; `launch prepare --clear` removes them" if kept["folders"] else ""
+    return f"token ids of data: {gib(kept['bytes'])} in {kept['folders']} folders of {kept['path']}{clear}"
 
 
 def _host(facts: dict[str, Any]) -> str:

@@ -11,10 +11,13 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from launcher import machine
+from launcher.commands import _preview
 from launcher.commands._common import (
     add_engine,
     add_hf,
@@ -33,6 +36,8 @@ from launcher.commands._common import (
     take_hf,
     width,
 )
+from launcher.data import token_folder
+from launcher.data.token_folder import TokenFolder
 from launcher.errors import ConfigError, ConfigErrors, DoesNotFit, JobFailed
 from launcher.job import torchrun
 from launcher.job.job import Job
@@ -43,6 +48,9 @@ from launcher.preflight.this_machine import obstacles
 from launcher.rundir import failure, state, status
 from launcher.rundir.record import directory_of, record
 from launcher.spec import RunSpec
+
+if TYPE_CHECKING:
+    from launcher.data.preview import Preview
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,19 +77,21 @@ def run(options: argparse.Namespace) -> int:
 
         return _sweeping.start(options)
     try:
-        one = recorded(options)
+        one = recorded(options, quiet=options.json)
     except Unfit as refused:
         say(as_text(refused.assessment, width()))
         if options.json:
             print_json({"schema": 1, "run": None, "check": as_json(refused.assessment)})
         raise
+    if not options.json:
+        _preview.show(one.samples)
     if options.debug:
         return _debug(one.directory, one.job)
     exit_status = _start(one.plan, one.directory, quiet=options.json)
     if options.json:
         row = status.read(one.directory)
         facts = {"id": row.id, "directory": row.directory, "state": row.state, "job_id": row.job_id}
-        print_json({"schema": 1, "run": facts, "check": as_json(one.plan.assessment)})
+        print_json({"schema": 1, "run": facts, "check": _preview.as_json(as_json(one.plan.assessment), one.samples)})
     return exit_status
 
 
@@ -101,10 +111,11 @@ class Recorded:
     plan: Plan
     directory: Path
     job: Job
+    samples: Sequence[Preview]
 
 
-def recorded(options: argparse.Namespace) -> Recorded:
-    """Judge one run and record it.
+def recorded(options: argparse.Namespace, *, quiet: bool) -> Recorded:
+    """Judge one run, make its token ids on this machine, and record it.
 
     Raises:
         ConfigErrors: The configuration is wrong, or this machine cannot run it.
@@ -126,9 +137,13 @@ def recorded(options: argparse.Namespace) -> Recorded:
     draw(options, assessment)
     _refuse(assessment, options)
     planned = plan(assessment, python=sys.executable)
+    samples = _preview.previews(planned.spec)
+    tokens = _token_ids(planned, quiet=quiet)
     directory = directory_of(planned, folder=folder())
     job = record(planned, directory, overrides=found.overrides, forced=options.force)
-    return Recorded(plan=planned, directory=directory, job=job)
+    if tokens is not None:
+        token_folder.point(directory, planned.spec.data, tokens)
+    return Recorded(plan=planned, directory=directory, job=job, samples=samples)
 
 
 def _refuse(assessment: Assessment, options: argparse.Namespace) -> None:
@@ -154,6 +169,19 @@ def _refuse(assessment: Assessment, options: argparse.Namespace) -> None:
         say(f"launch: {heading(assessment)[1]}")
     if assessment.verdict.name == "tight" and assessment.fixes:
         say(f"launch: this would leave room: {' '.join(assessment.fixes[0].overrides)}")
+
+
+def _token_ids(planned: Plan, *, quiet: bool) -> TokenFolder | None:
+    """The token ids of a run on this machine, made before anything is recorded; a Slurm job makes its own."""
+    spec = planned.spec
+    if spec.cluster.kind != "local" or not token_folder.is_tokenised(spec):
+        return None
+    from launcher.commands import _preparing
+
+    found, _ = _preparing.make(spec, quiet=quiet)
+    if found.left_out:
+        say(f"launch: {found.text}")
+    return found
 
 
 def _start(planned: Plan, directory: Path, *, quiet: bool) -> int:

@@ -1,18 +1,115 @@
-"""The files that `data.path` names, found without opening any."""
+"""The files that ``data.path`` names, found without reading what they hold."""
 
 from __future__ import annotations
 
 import glob
+import json
+import re
 import sysconfig
+from collections.abc import Iterable
 from pathlib import Path
+
+from launcher.data.unusable import Unusable
+from launcher.spec import DataSpec
 
 STDLIB = "{stdlib}"
 """Stands in ``data.path`` for the folder of Python's own sources."""
 
+_SAVED, _SAVED_SPLITS = "state.json", "dataset_dict.json"
+"""What ``save_to_disk`` of the package datasets leaves in the folder of a data set, and of several splits."""
+
+_BESIDE_TABLES = re.compile(r"(readme|license|citation|dataset_infos?\.json)", re.IGNORECASE)
+"""Files in the folders of shared data sets that hold none of their rows."""
+
+_WORDS = {"validation": ("validation", "valid", "val", "dev"), "test": ("test", "testing", "eval"), "train": ("train",)}
+"""Words in the names of files that say to which split they belong (datasets, ``data_files.py``)."""
+
+_SUFFIX = re.compile(r"\.(jsonl|ndjson|json|csv|tsv|parquet|arrow|txt|bin)(\.gz|\.zst)?$", re.IGNORECASE)
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+
 
 def data_files(pattern: str) -> list[Path]:
-    """The files of ``data.path``: a file, a folder's files, or a glob, in alphabetical order."""
+    """The files of ``data.path``: a file, a folder's files but hidden ones, or a glob, in alphabetical order."""
     pattern = pattern.replace(STDLIB, sysconfig.get_path("stdlib"))
-    path = Path(pattern)
-    found = path.rglob("*") if path.is_dir() else map(Path, glob.glob(pattern, recursive=True))
+    path = Path(pattern).expanduser()
+    if not path.is_dir():
+        return sorted(entry for entry in map(Path, glob.glob(str(path), recursive=True)) if entry.is_file())
+    if (saved := _saved(path)) is not None:
+        return saved
+    found = (entry for entry in path.rglob("*") if not _is_hidden(entry.relative_to(path)))
     return sorted(entry for entry in found if entry.is_file())
+
+
+def local_files(data: DataSpec) -> list[Path]:
+    """The files of a data source that this machine has; none where ``data.path`` matches nothing here.
+
+    ``data=text`` and ``data=tokens`` read all of them; of a data set's folder, those of ``data.split``.
+
+    Raises:
+        Unusable: The folder has no such split.
+    """
+    pattern = data.path or ""
+    folder = Path(pattern).expanduser()
+    if (folder / _SAVED_SPLITS).is_file():
+        return data_files(str(_saved_split(folder, data)))
+    found = data_files(pattern)
+    if data.source in ("text", "tokens") or not folder.is_dir() or (folder / _SAVED).is_file():
+        return found
+    return _of_split([path for path in found if not _BESIDE_TABLES.match(path.name)], data, folder)
+
+
+def is_hub_name(path: str) -> bool:
+    """True if a path that this machine does not have can be the name of a data set on the Hugging Face Hub.
+
+    It cannot be a file of a known kind, nor lie in a folder that is here.
+    """
+    if not _HUB_NAME.fullmatch(path) or _SUFFIX.search(path):
+        return False
+    owner, slash, _ = path.partition("/")
+    return not (slash and Path(owner).is_dir())
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
+
+
+def _saved(folder: Path) -> list[Path] | None:
+    """The files of a folder that ``save_to_disk`` wrote, in its order; None for any other folder."""
+    try:
+        content = json.loads((folder / _SAVED).read_text())
+        return [folder / str(row["filename"]) for row in content["_data_files"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _saved_split(folder: Path, data: DataSpec) -> Path:
+    try:
+        splits = [str(name) for name in json.loads((folder / _SAVED_SPLITS).read_text())["splits"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise Unusable("data.path", str(folder), f"its {_SAVED_SPLITS} cannot be read: {error}") from None
+    if data.source == "text":
+        rule = f"it is a saved data set with the splits {', '.join(splits)}: data=text reads all files of a folder"
+        ways = [f"data.path={folder / name}" for name in splits]
+        raise Unusable("data.path", str(folder), rule, [f"data=huggingface data.split={splits[0]}", *ways][:4])
+    return folder / _known_split(data, splits)
+
+
+def _of_split(files: list[Path], data: DataSpec, folder: Path) -> list[Path]:
+    """Those of a folder's files whose names say that they are of the split; all are ``train`` where no name does."""
+    by_split: dict[str, list[Path]] = {}
+    for path in files:
+        by_split.setdefault(_split_of(path.relative_to(folder)), []).append(path)
+    return by_split[_known_split(data, by_split)] if by_split else []
+
+
+def _split_of(path: Path) -> str:
+    words = set(re.split(r"[^a-z]+", str(path).lower()))
+    return next((split for split, names in _WORDS.items() if words & set(names)), "train")
+
+
+def _known_split(data: DataSpec, splits: Iterable[str]) -> str:
+    known = sorted(splits)
+    if data.split not in known:
+        rule = f"{data.path} has {', '.join(known)}"
+        raise Unusable("data.split", data.split, rule, [f"data.split={name}" for name in known])
+    return data.split

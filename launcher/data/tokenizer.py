@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -9,6 +10,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from launcher.errors import DataError
+
+type Pieces = tuple[Sequence[int], Sequence[tuple[int, int]]]
+"""Ids, and where the characters that each stands for begin and end."""
 
 
 class Tokenizer(Protocol):
@@ -18,18 +22,43 @@ class Tokenizer(Protocol):
     def size(self) -> int:
         """The number of ids."""
 
+    @property
+    def end(self) -> int | None:
+        """The token that ends a document, where the tokenizer has one."""
+
     def encode(self, text: str) -> Sequence[int]:
         """The ids of one document, with its end marked where the tokenizer has a token for that."""
+
+    def encode_all(self, texts: Sequence[str]) -> Sequence[Sequence[int]]:
+        """The ids of many texts at once, on all cores where the tokenizer can, without ends."""
+
+    @property
+    def special(self) -> frozenset[int]:
+        """The ids of special tokens, such as the end of a turn."""
+
+    def pieces(self, texts: Sequence[str]) -> Sequence[Pieces]:
+        """The ids of texts that have all their special tokens in them, and the characters that each stands for."""
 
 
 class Bytes:
     """One id for each value of a byte of UTF-8."""
 
     size = 256
+    end = None
+    special: frozenset[int] = frozenset()
 
     def encode(self, text: str) -> Any:
         """The bytes as numbers."""
         return np.frombuffer(text.encode(), dtype=np.uint8)
+
+    def encode_all(self, texts: Sequence[str]) -> Sequence[Any]:
+        """The bytes of each as numbers."""
+        return [self.encode(text) for text in texts]
+
+    def pieces(self, texts: Sequence[str]) -> Sequence[Pieces]:
+        """The bytes, each of its character."""
+        places = ([(at, at + 1) for at, letter in enumerate(text) for _ in letter.encode()] for text in texts)
+        return list(zip(map(self.encode, texts), places, strict=True))
 
 
 class Folder:
@@ -44,13 +73,38 @@ class Folder:
             self._words = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
         except Exception as error:
             raise DataError(f"data.tokenizer={path}: {type(error).__name__}: {error}") from error
+        if self._words.is_fast:  # A tokenizer.json may have been saved with both.
+            self._words.backend_tokenizer.no_truncation()
+            self._words.backend_tokenizer.no_padding()
         self.size = len(self._words)
+        self.end: int | None = self._words.eos_token_id
+        self.special = frozenset(number for number, token in self._words.added_tokens_decoder.items() if token.special)
 
     def encode(self, text: str) -> Sequence[int]:
         """The ids, then the end-of-text token where there is one."""
-        ids: list[int] = self._words.encode(text, add_special_tokens=False)
-        end = self._words.eos_token_id
-        return ids if end is None else [*ids, end]
+        [ids] = self.encode_all([text])
+        return ids if self.end is None else [*ids, self.end]
+
+    def encode_all(self, texts: Sequence[str]) -> Sequence[Sequence[int]]:
+        """The ids; a fast tokenizer takes all cores for them, unless ``TOKENIZERS_PARALLELISM=false``."""
+        if self._words.is_fast:
+            found = self._words.backend_tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+            return [encoding.ids for encoding in found]
+        return [self._words.encode(text, add_special_tokens=False) for text in texts]
+
+    def pieces(self, texts: Sequence[str]) -> Sequence[Pieces]:
+        """Ids and characters, with no token that is not in the text.
+
+        Raises:
+            DataError: The tokenizer does not know the characters of its tokens.
+        """
+        if not self._words.is_fast:
+            raise DataError(
+                f"data.tokenizer={self._words.name_or_path} has no tokenizer.json, without which a token's place in "
+                "the text is not known: save it as a fast tokenizer"
+            )
+        found = self._words.backend_tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        return [(encoding.ids, encoding.offsets) for encoding in found]
 
 
 def tokenizer(name: str) -> Tokenizer:
@@ -60,3 +114,19 @@ def tokenizer(name: str) -> Tokenizer:
         DataError: There is no such folder, or no tokenizer in it.
     """
     return Bytes() if name == "bytes" else Folder(name)
+
+
+def fingerprint(name: str) -> str:
+    """A hash of the tokenizer that ``data.tokenizer`` names: of the files of its folder, wherever that lies."""
+    if name == "bytes":
+        return name
+    content = hashlib.sha256()
+    for path in sorted(path for path in Path(name).glob("*") if _decides_ids(path)):
+        content.update(f"{path.name}\0{path.stat().st_size}\0".encode())
+        content.update(path.read_bytes())
+    return content.hexdigest()
+
+
+def _decides_ids(path: Path) -> bool:
+    """True if it may be a tokenizer's file: a folder of a model also holds weights, which may be hundreds of GB."""
+    return path.is_file() and path.suffix in (".json", ".txt", ".model", ".jinja", ".tiktoken")

@@ -79,10 +79,14 @@ def _saved(rank: RankModel, kept: list[Value], moments: Moments, what: str, coun
 
 
 def after_blocks(rank: RankModel) -> Iterator[MemoryTerm]:
-    """The last norm and the input of the output projection, of one micro-batch, and two lists of token ids in int64."""
-    k = rank.token_bytes(rank.after_blocks)
+    """The last norm and the input of the output projection, of one micro-batch, and two lists of token ids in int64.
+
+    Where labels are marked, the ids are read out of the marks into a third list (``launcher.worker.marks``); Megatron
+    has the mask and the masked losses, of 4 bytes each, in its place.
+    """
+    k, lists = rank.token_bytes(rank.after_blocks), 3 if rank.spec.data.marked else 2
     what = "last norm and token ids"
-    yield term("activations", LOSS, what, "(k + 2 * 8) * tok", SOURCE, k=k, tok=rank.tokens)
+    yield term("activations", LOSS, what, f"(k + {lists} * 8) * tok", SOURCE, k=k, tok=rank.tokens)
 
 
 def running_blocks(rank: RankModel) -> Iterator[tuple[Moments, BlockKind]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from launcher.memory.estimate import RankTerms
 from launcher.memory.moments import MOMENTS, PHASES, Moment, Phase
 from launcher.memory.result import MemoryEstimate, RankPeak
-from launcher.memory.terms import OUTSIDE_PILES, PILES, MemoryTerm, Pile
+from launcher.memory.terms import OUTSIDE_PILES, PILES, HostPile, MemoryTerm, Pile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ def _column(rank: RankTerms, moment: Moment, peaks: dict[int, RankPeak]) -> Colu
 
 
 def _sums(terms: Iterable[MemoryTerm]) -> dict[Pile, int]:
-    sums: dict[Pile, int] = dict.fromkeys(PILES, 0)
+    sums: dict[Pile | HostPile, int] = dict.fromkeys(PILES, 0)
     for term in terms:
         sums[term.pile] += term.bytes
-    return {pile: size for pile, size in sums.items() if size}
+    return {pile: sums[pile] for pile in PILES if sums[pile]}

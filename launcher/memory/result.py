@@ -7,10 +7,11 @@ adds what is shown: piles, phases, stages and parameter counts.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from typing import get_args
 
 from launcher.memory.band import Band
 from launcher.memory.moments import Phase
-from launcher.memory.terms import Pile
+from launcher.memory.terms import HostPile, MemoryTerm, Pile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +70,37 @@ class ParameterCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostMemory:
-    """Host RAM of one node; the capacity is ``None`` where it is unknown."""
+    """Host RAM of one node.
+
+    Attributes:
+        bytes_per_node: The sum of the terms.
+        capacity_bytes: ``None`` where it is unknown.
+        terms: What takes it.
+    """
 
     bytes_per_node: int
     capacity_bytes: int | None
+    terms: tuple[MemoryTerm, ...] = field(default=(), hash=False)
+
+    @property
+    def piles(self) -> dict[HostPile, tuple[MemoryTerm, ...]]:
+        """The terms of each pile, of which there is any."""
+        names: tuple[HostPile, ...] = get_args(HostPile.__value__)
+        found = {name: tuple(term for term in self.terms if term.pile == name) for name in names}
+        return {name: terms for name, terms in found.items() if terms}
+
+    def as_dict(self) -> dict[str, object]:
+        """The part of the document of ``launch check --json``."""
+        piles = [
+            {
+                "pile": name,
+                "bytes": sum(term.bytes for term in terms),
+                "formula": " + ".join(term.formula for term in terms),
+                "source": "; ".join(dict.fromkeys(term.source for term in terms)),
+            }
+            for name, terms in self.piles.items()
+        ]
+        return {"bytes_per_node": self.bytes_per_node, "capacity_bytes": self.capacity_bytes, "piles": piles}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +166,6 @@ class MemoryEstimate(Needs):
             "phases": dict(self.phases),
             "piles": [asdict(pile) for pile in self.piles],
             "ranks": [asdict(rank) for rank in self.ranks],
-            "host": asdict(self.host),
+            "host": self.host.as_dict(),
             "disk": disk,
         }

@@ -72,4 +72,6 @@ SYMBOLS: dict[str, str] = {
     "size_pair": "bytes of one pair",
     "counted": "bytes that the estimate counts elsewhere",
     "limit": "bytes at most",
+    # Of a node.
+    "ahead": "steps that a reader of the data has ready, and on GPUs their pinned copies",
 }

@@ -40,6 +40,9 @@ type Pile = Literal[
 
 PILES: tuple[Pile, ...] = get_args(Pile.__value__)
 
+type HostPile = Literal["tensors", "offloaded", "processes", "readers"]
+"""Piles of a node's host memory: on the CPU the ranks' tensors; then what is offloaded, and what processes take."""
+
 OUTSIDE_PILES: frozenset[Pile] = frozenset(("context", "communicators"))
 """Piles of the process on the device outside of the caching allocator."""
 
@@ -69,7 +72,7 @@ class MemoryTerm(NamedTuple):
         instant: Of terms with an instant, those of one instant at a time are alive; without one it is alive at all.
     """
 
-    pile: Pile
+    pile: Pile | HostPile
     moments: frozenset[Moment]
     bytes: int
     what: str
@@ -108,7 +111,7 @@ class MemoryTerm(NamedTuple):
 
 
 def term(
-    pile: Pile,
+    pile: Pile | HostPile,
     moments: Iterable[Moment],
     what: str,
     expression: str,

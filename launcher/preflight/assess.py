@@ -22,6 +22,7 @@ from launcher.memory.breakdown import Breakdown, breakdown
 from launcher.memory.estimate import estimate, needs, rank_terms
 from launcher.memory.result import MemoryEstimate
 from launcher.preflight import fixes, verdict
+from launcher.preflight.data import Seen
 from launcher.preflight.fixes import Fix, Searching
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec, edit
@@ -47,6 +48,7 @@ class Assessment:
             those with which it fits for certain.
         nearest: Where no change suffices, the one that comes nearest; it is not enough.
         as_typed: False where a word could not be read: ``spec`` is then not the run that was meant.
+        data: What a look at the data has found; None where nobody looked.
     """
 
     spec: RunSpec
@@ -57,6 +59,12 @@ class Assessment:
     fixes: tuple[Fix, ...]
     nearest: Fix | None
     as_typed: bool = True
+    data: Seen | None = None
+
+    def refused(self, found: Iterable[ConfigError]) -> Assessment:
+        """The same run with more errors: it is invalid, and has no estimate."""
+        errors = _distinct((*self.errors, *found))
+        return replace(self, errors=errors, estimate=None, verdict=verdict.INVALID, fixes=(), nearest=None)
 
 
 def assess(

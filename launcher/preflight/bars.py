@@ -13,7 +13,7 @@ from launcher.memory.result import MemoryEstimate
 from launcher.spec import HardwareSpec
 from launcher.units import MIB, gib
 
-_SMALLEST = MIB // 20
+SMALLEST = MIB // 20
 """Bytes of the smallest pile that a line of tenths of a MiB shows as more than nothing."""
 
 _PILE, _NEEDED, _OVER, _CACHED, _CAPACITY = "#=!.-"
@@ -21,7 +21,7 @@ _PILE, _NEEDED, _OVER, _CACHED, _CAPACITY = "#=!.-"
 
 def bars(estimate: MemoryEstimate, capacity: int | None, width: int) -> Iterator[str]:
     """One line a pile with a bar as its share of the whole, then the whole against the capacity."""
-    piles = sorted((pile for pile in estimate.piles if pile.bytes >= _SMALLEST), key=lambda pile: -pile.bytes)
+    piles = sorted((pile for pile in estimate.piles if pile.bytes >= SMALLEST), key=lambda pile: -pile.bytes)
     total, room = max(1, estimate.peak.device_bytes), max(10, width - 36)
     for pile in piles:
         cached = round(room * cached_bytes(estimate) / total) if pile.pile == "fragmentation" else 0

@@ -13,10 +13,10 @@ from typing import Any
 
 from launcher import backends
 from launcher.errors import ConfigError
-from launcher.memory.result import MemoryEstimate
+from launcher.memory.result import HostMemory, MemoryEstimate
 from launcher.preflight.answer import answer, reason
 from launcher.preflight.assess import Assessment
-from launcher.preflight.bars import bars, legend
+from launcher.preflight.bars import SMALLEST, bars, legend
 from launcher.preflight.fixes import Fix
 from launcher.rules.world import ranks
 from launcher.spec import RunSpec
@@ -35,6 +35,7 @@ _NOTHING = {
     "host": None,
     "disk": None,
     "fixes": None,
+    "data": None,
 }
 
 
@@ -65,6 +66,7 @@ def as_json(assessment: Assessment) -> dict[str, Any]:
         "world": world_as_json(spec),
         **figures,
         "fixes": [fix.as_dict() for fix in assessment.fixes],
+        "data": None if assessment.data is None else assessment.data.as_dict(),
     }
 
 
@@ -114,6 +116,7 @@ def _evidence(assessment: Assessment, estimate: MemoryEstimate, width: int) -> I
     spec, capacity = assessment.spec, assessment.verdict.capacity_bytes
     yield from _wrapped(f"{_headline(spec)}: {_layout(spec)}", width)
     yield from _wrapped(_batch(spec), width)
+    yield from _wrapped("" if assessment.data is None else assessment.data.as_text(), width)
     yield from _wrapped(_formats(spec), width)
     yield from ("", *bars(estimate, capacity, width))
     for text in legend(estimate, spec.hardware, capacity):
@@ -190,9 +193,17 @@ def _elsewhere(estimate: MemoryEstimate) -> str:
     active = "" if parameters.active == parameters.total else f" ({count(parameters.active)} active)"
     text = f"parameters: {count(parameters.total)}{active}, {count(parameters.per_rank)} kept on the worst rank"
     if host.bytes_per_node:
-        text += f"; host memory: {gib(host.bytes_per_node)} a node"
+        text += f"; host memory: {gib(host.bytes_per_node)} a node{_of_host(host)}"
         text += " (what it has is unknown: hardware.host_memory_bytes)" if host.capacity_bytes is None else ""
     return f"{text}; a checkpoint: {gib(disk.checkpoint_bytes)}"
+
+
+def _of_host(host: HostMemory) -> str:
+    """The piles of a node's host memory, where there are several, the largest first."""
+    sizes = {name: sum(term.bytes for term in terms) for name, terms in host.piles.items()}
+    shown = sorted(((name, size) for name, size in sizes.items() if size >= SMALLEST), key=lambda item: -item[1])
+    named = [f"{name} {gib(size)}" for name, size in shown]
+    return f" ({', '.join(named)})" if len(named) > 1 else ""
 
 
 def _target(spec: RunSpec, width: int) -> list[str]:

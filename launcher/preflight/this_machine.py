@@ -1,25 +1,21 @@
-"""Obstacles between a valid run and this machine: its GPUs, missing packages, missing data.
+"""Obstacles between a valid run and this machine: its GPUs, missing packages, missing files.
 
 They are no part of the rules: ``check`` judges a run for any machine, ``run`` also asks whether this one can start it.
-Packages are looked for without being imported, and of data only names, sizes and the start of a text are read. A Slurm
-job runs elsewhere, so for it missing files are warnings (:func:`not_seen_here`), never errors.
+Packages are looked for without being imported. A Slurm job runs elsewhere, so for it missing files are warnings
+(:func:`not_seen_here`), never errors.
 """
 
 from __future__ import annotations
 
-import codecs
-import glob
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 from launcher import backends, extras
-from launcher.data.files import STDLIB, data_files
 from launcher.errors import ConfigError
 from launcher.machine import Machine
 from launcher.spec import RunSpec
 
-_LOOKED_AT = 1 << 16
 _ADAPTERS = {"lora": ("peft",), "qlora": ("peft", "bitsandbytes")}
 
 
@@ -30,10 +26,15 @@ def obstacles(spec: RunSpec, machine: Machine) -> list[ConfigError]:
     return [
         *_hardware(spec, machine),
         *_packages(spec),
-        *_data(spec),
+        *_script(spec),
         *_folders(spec),
         *backends.of(spec).obstacles(spec),
     ]
+
+
+def is_meant(spec: RunSpec, machine: Machine) -> bool:
+    """True if this machine is the one that the run is for, and not only the one on which it is judged."""
+    return spec.cluster.kind == "local" and next(_hardware(spec, machine), None) is None
 
 
 def _hardware(spec: RunSpec, machine: Machine) -> Iterator[ConfigError]:
@@ -75,36 +76,9 @@ def _packages(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError("data.source", source, rule, [extras.install(extras.TRAINING), "data=synthetic"])
 
 
-def _data(spec: RunSpec) -> Iterator[ConfigError]:
-    if spec.script is not None:
-        if not Path(spec.script).is_file():
-            yield ConfigError("script", spec.script, "there is no such file", ["script=path/to/train.py"])
-        return
-    if spec.data.source not in ("text", "tokens") or spec.data.path is None:
-        return
-    files = data_files(spec.data.path)
-    size = sum(path.stat().st_size for path in files)
-    if not files:
-        yield ConfigError("data.path", spec.data.path, "no file matches", ["data=text", "data=synthetic"])
-    elif not size:
-        yield ConfigError("data.path", spec.data.path, "every file that matches is empty", ["data=text"])
-    elif spec.data.source == "text" and (binary := next(filter(_is_binary, files), None)) is not None:
-        rule = f"{binary} is not UTF-8 text: name text files, or token ids as data=tokens"
-        yield ConfigError("data.path", spec.data.path, rule, ["data=text", f"data=tokens data.path={binary}"])
-    elif spec.data.source == "text" and spec.data.tokenizer == "bytes" and size <= spec.sequence_length:
-        rule = f"{size} bytes are too few: a sample is {spec.sequence_length} tokens and one more, a byte each"
-        yield ConfigError("data.path", spec.data.path, rule, ["data=text"])
-
-
-def _is_binary(path: Path) -> bool:
-    """True if the start of a file cannot be UTF-8; the worker reads, and judges, all of it."""
-    with path.open("rb") as file:
-        start = file.read(_LOOKED_AT)
-    try:
-        codecs.getincrementaldecoder("utf-8")().decode(start)
-    except UnicodeDecodeError:
-        return True
-    return b"\0" in start
+def _script(spec: RunSpec) -> Iterator[ConfigError]:
+    if spec.script is not None and not Path(spec.script).is_file():
+        yield ConfigError("script", spec.script, "there is no such file", ["script=path/to/train.py"])
 
 
 def _folders(spec: RunSpec) -> Iterator[ConfigError]:
@@ -114,10 +88,6 @@ def _folders(spec: RunSpec) -> Iterator[ConfigError]:
             yield ConfigError(path, value, "there is no such folder", [f"{path}=null"])
     if spec.model.weights is not None and Path(spec.model.weights).is_dir():
         yield from _weights(Path(spec.model.weights))
-    tokenizer = spec.data.tokenizer
-    if tokenizer != "bytes" and spec.data.source != "synthetic" and not Path(tokenizer).is_dir():
-        rule = "must be bytes or the folder of a Hugging Face tokenizer"
-        yield ConfigError("data.tokenizer", tokenizer, rule, ["data.tokenizer=bytes"])
 
 
 def _weights(folder: Path) -> Iterator[ConfigError]:
@@ -130,12 +100,22 @@ def _weights(folder: Path) -> Iterator[ConfigError]:
 def not_seen_here(spec: RunSpec) -> Iterator[ConfigError]:
     """Files that the run names and this machine lacks: a warning, since the nodes of a queue may have their own disks.
 
-    Only names are looked up, no pattern is followed and nothing is read: a check answers at once, whatever it is given.
+    Only names are looked up and nothing is read; data are looked at by :mod:`launcher.preflight.data`.
     """
     named = {"script": spec.script, "model.weights": spec.model.weights, "save.load": spec.save.load}
-    if spec.data.source in ("text", "tokens") and (spec.script, spec.backend.path) == (None, None):
-        named["data.path"] = spec.data.path
     for path, value in named.items():
-        if value is not None and STDLIB not in value and not glob.has_magic(value) and not Path(value).exists():
+        if value is not None and not Path(value).exists():
             rule = "there is no such file or folder on this machine; the nodes of the job must have it"
-            yield ConfigError(path, value, rule, ["data=synthetic" if path == "data.path" else f"{path}=null"])
+            yield ConfigError(path, value, rule, [f"{path}=null"])
+
+
+def without_template(spec: RunSpec) -> Iterator[ConfigError]:
+    """A tokenizer that has no chat template, so that conversations are written by a shipped one."""
+    data = spec.data
+    if not data.marked or spec.script is not None or not (data.tokenizer == "bytes" or Path(data.tokenizer).is_dir()):
+        return
+    from launcher.data.template import PLAIN, lacks_own, shipped
+
+    if lacks_own(data):
+        rule = f"data.tokenizer={data.tokenizer} has no chat template, so the shipped template {PLAIN} is used"
+        yield ConfigError("data.template", None, rule, [f"data.template={name}" for name in (PLAIN, *shipped()[:1])])

@@ -221,11 +221,25 @@ WARNED: tuple[Row, ...] = (
         "optimizer.schedule=cosine",
         "by a schedule that ends lower than it starts",
     ),
-    *_rows(
-        {"data.split": "train", "data.column": "text"},
+    Dependent(
+        "data.split",
+        "train",
         lambda spec: spec.data.source == "huggingface",
         "data=huggingface",
         "from a Hugging Face data set",
+    ),
+    *_rows(
+        {"data.template": None, "data.train_on": "assistant", "data.preview": 0},
+        lambda spec: spec.data.source == "chat",
+        "data=chat",
+        "from conversations",
+    ),
+    Dependent(
+        "data.column",
+        "text",
+        lambda spec: spec.data.source in ("text", "chat", "huggingface"),
+        "data=text",
+        "where rows hold text or messages",
     ),
     Dependent(
         "data.token_dtype", "uint16", lambda spec: spec.data.source == "tokens", "data=tokens", "from a token file"
@@ -233,7 +247,7 @@ WARNED: tuple[Row, ...] = (
     Dependent(
         "data.tokenizer",
         "bytes",
-        lambda spec: spec.data.source in ("text", "huggingface"),
+        lambda spec: spec.data.source in ("text", "chat", "huggingface"),
         "data=text",
         "where text becomes tokens",
     ),

@@ -7,7 +7,12 @@ from collections.abc import Iterator
 from launcher.errors import ConfigError
 from launcher.spec import RunSpec, edit
 
-_EXAMPLES = {"text": "path/to/*.txt", "tokens": "path/to/tokens.bin", "huggingface": "path/to/dataset"}
+_EXAMPLES = {
+    "text": "path/to/*.txt",
+    "chat": "path/to/*.jsonl",
+    "tokens": "path/to/tokens.bin",
+    "huggingface": "path/to/dataset",
+}
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:

@@ -12,7 +12,7 @@ from launcher.spec.values import Natural, Probability
 class DataSpec:
     """The source of tokens. ``path`` may hold globs and ``{stdlib}``, the folder of Python's own sources."""
 
-    source: Literal["synthetic", "text", "tokens", "huggingface"]
+    source: Literal["synthetic", "text", "chat", "tokens", "huggingface"]
     path: str | None
     tokenizer: str
     split: str
@@ -21,3 +21,11 @@ class DataSpec:
     eval_fraction: Probability
     workers: Natural
     shuffle: bool
+    template: str | None
+    train_on: Literal["assistant", "last", "all"]
+    preview: Natural
+
+    @property
+    def marked(self) -> bool:
+        """True if some tokens are not trained as labels."""
+        return self.source == "chat"

@@ -27,6 +27,7 @@ from launcher.errors import JobFailed, SubmitError
 from launcher.job.torchrun import HOST, IS_HOST, PORT, RENDEZVOUS
 from launcher.rundir import attempts, failure, losses, state
 from launcher.slurm.client import SlurmRefused
+from launcher.submission import preparing
 
 _POLL_S = 0.1
 _REMIND_S = 2.0
@@ -90,16 +91,52 @@ def _first_node(directory: Path, job: dict[str, Any], facts: Mapping[str, str], 
     if place is not None and (reason := _stuck(directory, _limit(directory), place)) is not None:
         state.put(directory, "failed", reason=reason, job_id=place.job_id)
         return reason
+    attempt = str(os.getpid()) if place is None else place.attempt
+    before = preparing.job(directory, job, attempt)
+    if before is not None:
+        with _started(directory, before, facts, place) as process:
+            state.put(directory, "running", reason="making token ids of the data", **_keeper(process, place))
+            preparing.wait(process, lambda: _told_to_stop(directory, place))
+        if process.returncode:
+            return _not_prepared(directory, process.returncode, attempt, place)
     with _started(directory, job, facts, place) as process:
-        extra = {"keeper": os.getpid(), "process_group": process.pid} if place is None else {"job_id": place.job_id}
-        state.put(directory, "running", **extra)
+        state.put(directory, "running", **_keeper(process, place))
         superseded = _wait(process, directory, place)
     _end_leftovers(process.pid, directory)
     return None if superseded else _conclude(directory, process.returncode, place)
 
 
+def _keeper(process: subprocess.Popen[bytes], place: SlurmPlace | None) -> dict[str, Any]:
+    return {"keeper": os.getpid(), "process_group": process.pid} if place is None else {"job_id": place.job_id}
+
+
+def _told_to_stop(directory: Path, place: SlurmPlace | None) -> bool:
+    """True if the job has been told to save or end, cancelled, or begun again elsewhere."""
+    if place is None:
+        return False  # The signal itself reaches the process.
+    told = place.told_to_save.is_set() or place.told_to_end.is_set()
+    return told or (directory / state.CANCEL_REQUEST).exists() or attempts.superseded(directory, place.attempt)
+
+
+def _not_prepared(directory: Path, returncode: int, attempt: str, place: SlurmPlace | None) -> str | None:
+    """The job ends before its ranks began: by an error in the data, or because it was told to."""
+    if place is not None and attempts.superseded(directory, place.attempt):
+        return None
+    reason = preparing.failure(directory, attempt, returncode)
+    if reason is None:
+        return _conclude(directory, returncode, place)
+    state.put(directory, "failed", reason=reason, **({} if place is None else {"job_id": place.job_id}))
+    return reason
+
+
 def _other_node(directory: Path, job: dict[str, Any], facts: Mapping[str, str], place: SlurmPlace) -> None:
-    """The first node judges the job: this one says that its ranks have failed, and leaves it at that."""
+    """The first node judges the job: this one says that its ranks have failed, and leaves it at that.
+
+    Raises:
+        JobFailed: The data cannot be used; no rank has begun.
+    """
+    if not preparing.arrived(directory, place.attempt, place.number, lambda: _told_to_stop(directory, place)):
+        return
     with _started(directory, job, facts, place) as process:
         superseded = _wait(process, directory, place)
     _end_leftovers(process.pid, directory)

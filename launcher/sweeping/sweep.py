@@ -9,7 +9,7 @@ its number; what came of it is read from there.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,12 @@ from launcher.config.axes import Axes, read_axes
 from launcher.config.catalog import Catalog
 from launcher.config.recipes import literal
 from launcher.config.request import request
+from launcher.data import look
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.machine import Machine
-from launcher.preflight import assess
+from launcher.preflight import assess, data
 from launcher.preflight.assess import Assessment
+from launcher.preflight.data import Looking
 from launcher.preflight.this_machine import obstacles
 from launcher.preflight.verdict import VerdictName
 from launcher.rundir import loading, state, status
@@ -74,6 +76,7 @@ class Sweep:
         catalog: The configuration folders.
         facts: This machine.
         force: True to run points that do not fit, too.
+        looking: How to look at data; points that share theirs look once.
     """
 
     words: tuple[str, ...]
@@ -82,6 +85,7 @@ class Sweep:
     catalog: Catalog
     facts: Machine
     force: bool
+    looking: Looking = field(default_factory=look.Remembered, compare=False)
 
     def point(
         self, number: int, overrides: Sequence[str], directory: Path | None = None
@@ -101,7 +105,9 @@ class Sweep:
         # Ways out are searched for one run at a time: for a thousand points they would take most of the time.
         loaded = loading.resolved(found.spec, self.catalog.folder)
         assessment = assess.assess(loaded.spec, earlier=(*found.errors, *loaded.errors), search=None)
-        errors = assessment.errors or (tuple(obstacles(found.spec, self.facts)) if directory is not None else ())
+        errors = assessment.errors or data.seen(loaded.spec, self.looking).errors
+        if not errors and directory is not None:
+            errors = tuple(obstacles(loaded.spec, self.facts))
         if errors or assessment.estimate is None:
             return _invalid(name, overrides, errors), None
         left_out = not assessment.verdict.fits and not self.force

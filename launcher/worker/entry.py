@@ -8,6 +8,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from launcher.data import token_folder
+from launcher.data.look import look
 from launcher.spec import RunSpec
 from launcher.spec.parse import parse
 from launcher.worker import process
@@ -30,5 +32,20 @@ def main(run: Callable[[RunSpec, Path, list[str]], None], *, arguments: bool = F
         process.die_with_agent()
         process.link_logs(directory)
     with process.reported(directory):
-        run(parse(json.loads((directory / "spec.json").read_text())), directory, rest)
+        spec = parse(json.loads((directory / "spec.json").read_text()))
+        if os.environ.get("RANK", "0") == "0":
+            _look(spec, directory)
+        run(spec, directory, rest)
     process.leave()
+
+
+def _look(spec: RunSpec, directory: Path) -> None:
+    """End here for data that cannot be used, before ranks wait for each other or build a model.
+
+    Not where their token ids are made already: what they were made of may be gone since.
+
+    Raises:
+        DataError: They cannot be used.
+    """
+    if spec.backend.path is None and token_folder.pointed(directory, spec.data) is None:
+        look(spec.data)

@@ -23,6 +23,7 @@ from tests.support.settings_read import keys_read_by
 
 PLANNING_ONLY = frozenset({
     "cluster.shared_folder",
+    "data.preview",
     "hardware.name",
     "hardware.title",
     "hardware.memory_bytes",
@@ -54,6 +55,8 @@ PRESETS = {
 CONTEXT = {row.path: (row.needs,) for row in (*REFUSED, *WARNED) if not row.needs.startswith("parallel=")} | {
     "backend.path": (),
     "data.path": (),
+    "data.template": ("data=chat", "data.path=words/*.jsonl"),
+    "data.train_on": ("data=chat", "data.path=words/*.jsonl"),
     "data.tokenizer": (),
     "model.weights": (),
     "script_args": ("script=train.py",),

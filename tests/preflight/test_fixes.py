@@ -25,7 +25,7 @@ STARTS = (
     ("parallel=pp", "model=7b", "train.micro_batch_size=2", "cluster.nodes=2", *NODE),
     ("parallel=tp", "checkpointing=selective", "checkpointing.modules=[mlp]", "zero=0", *NODE),
     ("parallel=fsdp", "hardware=h100_80g", "cluster.gpus_per_node=2"),
-    ("parallel=fsdp", "save.every=10"),
+    ("parallel=fsdp", "save.every=10", "data.workers=2"),
     ("parallel=zero3", "model=7b", "train.sequence_length=16384", "model.max_position_embeddings=16384", *NODE),
     ("parallel=cp", "model=7b", "train.sequence_length=16384", "model.max_position_embeddings=16384", *NODE),
     ("parallel=3d", "model=llama3_405b", "cluster.nodes=64", *NODE),

@@ -34,6 +34,7 @@ KEYS = [
     "host",
     "disk",
     "fixes",
+    "data",
 ]
 PEAK = "allocated_bytes needed_bytes reserved_bytes device_bytes low_bytes high_bytes phase stage"
 
@@ -100,7 +101,7 @@ def test_a_pile_too_small_to_be_shown_has_no_line_and_unknown_host_memory_is_sai
     assessment = assess.assess(spec)
     assert assessment.estimate is not None
     text = " ".join(as_text(assessment).split())
-    assert "a node (what it has is unknown: hardware.host_memory_bytes)" in text
+    assert "(what it has is unknown: hardware.host_memory_bytes)" in text
     known = assess.assess(edit.changed(spec, "hardware.host_memory_bytes", 2**41))
     assert "what it has is unknown" not in " ".join(as_text(known).split())
     piles = [replace(pile, bytes=1000) if pile.pile == "logits" else pile for pile in assessment.estimate.piles]
@@ -137,7 +138,7 @@ def test_the_document_has_exactly_the_keys_of_the_contract() -> None:
     assert list(document["parameters"]) == ["total", "active", "per_rank"]
     assert list(document["peak"]) == PEAK.split()
     assert list(document["phases"]) == ["load", "forward", "backward", "optimizer", "checkpoint_save"]
-    assert list(document["host"]) == ["bytes_per_node", "capacity_bytes"]
+    assert list(document["host"]) == ["bytes_per_node", "capacity_bytes", "piles"]
     assert list(document["disk"]) == ["checkpoint_bytes", "capacity_bytes"]
     assert [list(rank) for rank in document["ranks"]] == [
         ["stage", "static_bytes", "allocated_bytes", "reserved_bytes"]

@@ -229,7 +229,10 @@ WARNINGS = _cases(
     data.eval_fraction=0.1
     optimizer.schedule=constant optimizer.min_lr=1e-5
     data.split=test
-    data.column=body
+    data=synthetic data.column=body
+    data.template=chatml
+    data.train_on=last
+    data.preview=3
     data.token_dtype=uint32
     data=synthetic data.tokenizer=llama
     model=gpt2 model.rope_theta=500000.0

@@ -42,7 +42,7 @@ def _classes_of_families(trees: list[ast.Module]) -> Iterator[ast.FunctionDef]:
 
 
 def _modules(entry: str, backend: str) -> dict[str, Path]:
-    """The source files of the entry module and of what it imports below the worker and its own backend."""
+    """The source files of the entry module and of what it imports of the worker, of data and of its own backend."""
     seen: dict[str, Path] = {}
     waiting = [entry]
     while waiting:
@@ -59,7 +59,11 @@ def _modules(entry: str, backend: str) -> dict[str, Path]:
 
 def _belongs(name: str, backend: str) -> bool:
     own = f"launcher.backends.{backend}."
-    worker = name.startswith("launcher.worker.") or name == "launcher.job.torchrun" or name == "launcher.rank.formats"
+    worker = (
+        name.startswith(("launcher.worker.", "launcher.data."))
+        or name == "launcher.job.torchrun"
+        or name == "launcher.rank.formats"
+    )
     return worker or (name.startswith(own) and name.removeprefix(own) not in _PLANNING)
 
 

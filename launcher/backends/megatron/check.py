@@ -23,6 +23,7 @@ _OPTIMIZERS = ("adamw", "sgd", "lion", "muon")
 _MODULES = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts")
 _BALANCING = ("moe-aux-loss-coeff", "moe-router-load-balancing-type", "moe-router-enable-expert-bias")
 _MINUTE = 60
+_PER_TOKEN = "calculate-per-token-loss"
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
@@ -233,6 +234,12 @@ def _data(spec: RunSpec) -> Iterator[ConfigError]:
         rule = "a checkout's pretrain_gpt.py reads indexed data sets (PREFIX.bin, PREFIX.idx): name the prefix"
         way_out = ["data=tokens data.path=PREFIX", "data=synthetic", "backend.path=null"]
         yield ConfigError("data.source", data.source, rule, way_out)
+    given = [key for key in spec.backend.extra if name(key) == _PER_TOKEN]
+    if data.marked and given:
+        rule = f"data.source={data.source} sets it: the mean of the loss goes over the trained tokens"
+        yield ConfigError(
+            f"backend.extra.{given[0]}", spec.backend.extra[given[0]], rule, [f"+backend.extra.{given[0]}=null"]
+        )
     if spec.backend.path is not None and spec.tracking.kind == "mlflow":
         rule = "a checkout's pretrain_gpt.py logs to tensorboard and wandb"
         yield ConfigError("tracking.kind", "mlflow", rule, ["tracking=tensorboard", "tracking=wandb", "tracking=none"])

@@ -35,6 +35,7 @@ def _steps(spec: RunSpec) -> Arguments:
         "seed": train.seed,
         "cross-entropy-loss-fusion": train.loss == "fused",
         "cross-entropy-fusion-impl": "native" if train.loss == "fused" else None,
+        "calculate-per-token-loss": spec.data.marked,
     }
 
 
@@ -68,13 +69,17 @@ def _momentum(spec: RunSpec) -> Arguments:
 
 
 def _data(spec: RunSpec) -> Arguments:
-    """Token ids: whatever makes them of text runs before Megatron-LM reads them, so its tokenizer has no words."""
+    """Token ids: whatever makes them of text runs before Megatron-LM reads them, so its tokenizer has no words.
+
+    An indexed data set has no marks of what is trained: conversations reach Megatron-LM from the worker alone.
+    """
     data = spec.data
     held_out = 100 * data.eval_fraction if spec.train.eval_every else 0.0
     synthetic = data.source == "synthetic"
+    path = data.path if spec.backend.path else CORPUS
     return {
         "mock-data": synthetic,
-        "data-path": None if synthetic else (data.path if spec.backend.path else CORPUS),
+        "data-path": None if synthetic or data.marked else path,
         "split": f"{100 - held_out:g},{held_out:g},0",
         "data-cache-path": f"{RUN}/data/cache",
         "tokenizer-type": "NullTokenizer",

@@ -14,6 +14,7 @@ __all__ = ["ANOTHER_TRAINING", "NEIGHBOURS", "ON_DISK", "Change", "Neighbour"]
 
 NEIGHBOURS: tuple[Neighbour, ...] = (
     settings.fewer_checkpoints,
+    settings.fewer_readers,
     settings.expandable_segments,
     settings.bucket_views,
     settings.fused_optimizer,
@@ -31,6 +32,7 @@ NEIGHBOURS: tuple[Neighbour, ...] = (
     layout.pipeline_parallel,
     settings.eight_bit_optimizer,
     layout.offloaded_optimizer,
+    layout.fewer_ranks,
     layout.offloaded_parameters,
     settings.last_checkpoint_only,
     settings.no_checkpoint,

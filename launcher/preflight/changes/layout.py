@@ -96,6 +96,12 @@ def whole_node(spec: RunSpec) -> Iterator[Change]:
         yield _more(spec, {"cluster.gpus_per_node": count})
 
 
+def fewer_ranks(spec: RunSpec) -> Iterator[Change]:
+    """Half of the CPU ranks, which all have the same host."""
+    if spec.hardware.device == "cpu" and spec.cluster.gpus_per_node > 1:
+        yield _more(spec, {"cluster.gpus_per_node": spec.cluster.gpus_per_node // 2})
+
+
 def more_nodes(spec: RunSpec) -> Iterator[Change]:
     """Twice to 64 times the nodes."""
     for factor in (2, 4, 8, 16, 32, 64):

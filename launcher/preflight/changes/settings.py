@@ -48,6 +48,12 @@ def no_checkpoint(spec: RunSpec) -> Iterator[Change]:
         yield set_to(spec, "the trained model: nothing is saved, so this is for trials", settings)
 
 
+def fewer_readers(spec: RunSpec) -> Iterator[Change]:
+    """The ranks read their data themselves, without processes that do it ahead."""
+    if spec.data.workers:
+        yield set_to(spec, "each step waits until its data are read", {"data.workers": 0})
+
+
 def expandable_segments(spec: RunSpec) -> Iterator[Change]:
     """The CUDA allocator grows segments in place of leaving gaps."""
     if spec.hardware.device == "cuda" and spec.train.allocator == "default":

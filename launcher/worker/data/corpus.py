@@ -1,8 +1,9 @@
 """Corpora: a long row of tokens cut into samples of one length, or samples made on the spot.
 
-Sample ``i`` is tokens ``i * length`` to ``(i + 1) * length``, both included: inputs are all but the last, labels all
-but the first, so neighbours share one token and none is lost between them. Document borders are not looked at. Files
-are mapped, not read, since every rank opens all of them; ids are compared with the vocabulary as a sample is read.
+Sample ``i`` of text is tokens ``i * length`` to ``(i + 1) * length``, both included: inputs are all but the last,
+labels all but the first, so neighbours share one token and none is lost between them. Document borders are not looked
+at. A conversation is a sample of its own, with marks (``launcher.worker.marks``) on what is not trained. Files are
+mapped, not read, since every rank opens all of them; ids are compared with the vocabulary as a sample is read.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from launcher.data.token_folder import ENDS, TOKENS, TRAINED
 from launcher.errors import DataError
+from launcher.worker import marks
 from launcher.worker.data.order import mixed
 
 type Tokens = npt.NDArray[np.int64]
@@ -29,7 +32,7 @@ class Corpus(Protocol):
         """Number of samples."""
 
     def sample(self, index: int) -> Tokens:
-        """``sequence_length + 1`` token ids."""
+        """``sequence_length + 1`` token ids, those that are not trained as labels marked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +96,7 @@ class TokenFiles:
         """
         start = index * self._length
         row = self._read(start, start + self._length + 1)
-        largest = int(row.max())
-        if largest >= self._vocabulary:
-            raise DataError(
-                f"the data hold token id {largest}, and the model has rows for ids below model.vocab_size="
-                f"{self._vocabulary}: check data.tokenizer and data.token_dtype, or set model.vocab_size={largest + 1}"
-            )
+        _check(row, self._vocabulary)
         return row
 
     def _read(self, start: int, end: int) -> Tokens:
@@ -111,6 +109,51 @@ class TokenFiles:
             start += len(piece)
             file += 1
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+
+class Conversations:
+    """Conversations, one a sample: cut at the length, or padded behind their end by tokens that are not trained.
+
+    Causal attention looks at no later token, so padding needs no attention mask.
+    """
+
+    def __init__(self, folder: Path, dtype: npt.DTypeLike, *, length: int, vocabulary: int) -> None:
+        """Map the files of a folder that ``launcher.data.prepare`` has written.
+
+        Args:
+            folder: With ``tokens.bin``, ``trained.bin`` (a byte for each token) and ``ends.bin`` (one for each sample).
+            dtype: Of the tokens.
+            length: Tokens of one sample, without the one that is only a label.
+            vocabulary: Ids must be below it.
+        """
+        self._tokens = np.memmap(folder / TOKENS, dtype=dtype, mode="r")
+        self._trained = np.memmap(folder / TRAINED, dtype=np.uint8, mode="r")
+        self._ends = np.memmap(folder / ENDS, dtype=np.uint64, mode="r")
+        self._length, self._vocabulary = length, vocabulary
+        self.size = len(self._ends)
+
+    def sample(self, index: int) -> Tokens:
+        """The start of conversation ``index``, and padding.
+
+        Raises:
+            DataError: A token is outside of the vocabulary.
+        """
+        start = int(self._ends[index - 1]) if index else 0
+        end = min(int(self._ends[index]), start + self._length + 1)
+        row = np.asarray(self._tokens[start:end], dtype=np.int64)
+        _check(row, self._vocabulary)
+        ids, trained = np.zeros((2, self._length + 1), dtype=np.int64)
+        ids[: len(row)], trained[: len(row)] = row, self._trained[start:end]
+        return marks.marked(ids, trained.astype(bool))
+
+
+def _check(row: Tokens, vocabulary: int) -> None:
+    largest = int(row.max(initial=0))
+    if largest >= vocabulary:
+        raise DataError(
+            f"the data hold token id {largest}, and the model has rows for ids below model.vocab_size="
+            f"{vocabulary}: check data.tokenizer and data.token_dtype, or set model.vocab_size={largest + 1}"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,11 @@ import torch
 import torch.distributed as dist
 from deepspeed.runtime.pipe import schedule
 
+from launcher.worker import marks
 from launcher.worker.deepspeed import checkpoint, model, stages, start, tensor, ulysses
 from launcher.worker.engine import Context, PendingSave, StepResult
 from launcher.worker.model import export, initial, network, optimizers, recompute
+from launcher.worker.model.language_model import LanguageModel
 
 
 def build(context: Context) -> DeepSpeedTraining:
@@ -54,7 +56,7 @@ class DeepSpeedTraining:
 
     def train_step(self, step: int, micro_batches: Sequence[torch.Tensor]) -> StepResult:
         """One optimizer step; DeepSpeed counts the micro-batches and steps after the last."""
-        rate = self._begin(step)
+        rate = self._begin(step, micro_batches)
         memory, losses, norm = self._context.memory, [], None
         for number, tokens in enumerate(micro_batches, start=1):
             memory.enter("forward")
@@ -72,8 +74,10 @@ class DeepSpeedTraining:
             learning_rate=rate,
         )
 
-    def _begin(self, step: int) -> float:
-        """Seeds and learning rate of a step."""
+    def _begin(self, step: int, micro_batches: Sequence[torch.Tensor]) -> float:
+        """Seeds, learning rate and trained labels of a step."""
+        if self._spec.data.marked:
+            self._part.divisor = marks.share(self._spec, [marks.count(rows) for rows in micro_batches])
         if self._spec.model.dropout or self._spec.adapter.dropout:  # A resumed run then draws what this one would have.
             torch.manual_seed(initial.seed_of(self._spec.train.seed, "dropout", step, self._context.rank))
         rate = optimizers.learning_rate(self._spec.optimizer, step, self._spec.train.steps)
@@ -81,11 +85,25 @@ class DeepSpeedTraining:
             group["lr"] = rate
         return rate
 
+    @property
+    def _part(self) -> LanguageModel:
+        """This rank's part of the model."""
+        part: LanguageModel = self._engine.module
+        return part
+
+    @torch.no_grad()
     def evaluate(self, batches: Iterable[torch.Tensor]) -> torch.Tensor:
         """The mean loss over all ranks' batches."""
+        if not self._spec.data.marked:
+            return self._evaluate(batches)
+        counts: list[torch.Tensor] = []
+        self._part.divisor = 1.0  # How many labels there are is known once the batches have passed.
+        loss = self._evaluate(marks.counted(batches, counts))
+        return loss / marks.share(self._spec, counts)
+
+    def _evaluate(self, batches: Iterable[torch.Tensor]) -> torch.Tensor:
         self._engine.eval()
-        with torch.no_grad():
-            losses = [self._engine(tokens) for tokens in batches]
+        losses = [self._engine(tokens) for tokens in batches]
         self._engine.train()
         return self._mean(torch.stack(losses).mean())
 
@@ -138,13 +156,17 @@ class PipelineTraining(DeepSpeedTraining):
 
     def train_step(self, step: int, micro_batches: Sequence[torch.Tensor]) -> StepResult:
         """All passes of all micro-batches, and the step."""
-        rate = self._begin(step)
+        rate = self._begin(step, micro_batches)
         loss = self._engine.train_batch(data_iter=_pairs(micro_batches))
         norm = self._norm_after_step() if self._norm is None else self._norm
         return StepResult(loss=loss.detach(), grad_norm=norm, learning_rate=rate)
 
-    def evaluate(self, batches: Iterable[torch.Tensor]) -> torch.Tensor:
-        """The mean loss over all ranks' batches."""
+    @property
+    def _part(self) -> LanguageModel:
+        part: LanguageModel = self._engine.module.model
+        return part
+
+    def _evaluate(self, batches: Iterable[torch.Tensor]) -> torch.Tensor:
         some = list(batches)
         loss: torch.Tensor = self._engine.eval_batch(_pairs(some), num_micro_batches=len(some))
         return loss

@@ -50,7 +50,7 @@ def build(
         initial.fill(made, spec.train.seed, access=opened)
     else:
         weights.load(made, Path(spec.model.weights), spec.train.seed, access=opened)
-    model = LanguageModel(made, spec.train, share=shared.share if shared else None)
+    model = LanguageModel(made, spec, share=shared.share if shared else None)
     if cutter is not None:
         tensor.finish(model, cutter)
     return model, stepped

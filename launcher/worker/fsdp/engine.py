@@ -28,6 +28,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from launcher.backends.fsdp.dtypes import dtypes
+from launcher.worker import marks
 from launcher.worker.engine import Context, PendingSave, StepResult
 from launcher.worker.fsdp import context_parallel, pipeline, sharding
 from launcher.worker.model import adapters, export, initial, network, optimizers, recompute, weights
@@ -61,7 +62,7 @@ def rank_parts(context: Context) -> RankParts:
     if spec.train.compile:
         for block in blocks:
             block.forward = torch.compile(block.forward)
-    models = tuple(LanguageModel(made, spec.train, share=ring.share if ring else None) for made in networks)
+    models = tuple(LanguageModel(made, spec, share=ring.share if ring else None) for made in networks)
     if spec.parallel.shard and ranks is not None:
         for model in models:
             sharding.shard(model, context, ranks)
@@ -171,6 +172,7 @@ class FsdpEngine:
     def __init__(self, context: Context, parts: RankParts) -> None:
         self._context, self._spec = context, context.spec
         self._passes = passes(context, parts)
+        self._parts = parts.models
         self._networks = [model.network for model in parts.models]
         self._model: nn.Module = parts.models[0] if self._passes.group is None else nn.ModuleList(parts.models)
         self._optimizer = optimizers.optimizer(self._spec, self._model)
@@ -183,6 +185,8 @@ class FsdpEngine:
         if spec.model.dropout or spec.adapter.dropout:  # So that a resumed run draws what this one would have.
             torch.manual_seed(initial.seed_of(spec.train.seed, "dropout", step, self._context.rank))
         self._model.train()
+        if spec.data.marked:
+            self._divide(marks.share(spec, [marks.count(rows) for rows in micro_batches]))
         total = self._passes.train(micro_batches)  # A rank without a loss adds zero to the sum.
         summed = dist.all_reduce(total, async_op=True)  # Beside the optimizer, which does not need it.
         memory.enter("optimizer")
@@ -202,9 +206,19 @@ class FsdpEngine:
     def evaluate(self, batches: Iterable[torch.Tensor]) -> torch.Tensor:
         """The mean loss over the batches of all ranks."""
         self._model.eval()
+        counts: list[torch.Tensor] = []
+        if self._spec.data.marked:  # How many labels there are is known once the batches have passed.
+            self._divide(1.0)
+            batches = marks.counted(batches, counts)
         total = self._passes.evaluate(batches)
         dist.all_reduce(total)
+        if counts:
+            total /= marks.share(self._spec, counts)
         return total / self._losses
+
+    def _divide(self, divisor: torch.Tensor | float) -> None:
+        for part in self._parts:
+            part.divisor = divisor
 
     @property
     def _losses(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from megatron.core import parallel_state
 from megatron.core.utils import get_batch_on_this_cp_rank
 from torch.utils.data import Dataset
 
+from launcher.worker import marks
 from launcher.worker.data import Batches
 from launcher.worker.data.corpus import Corpus, TokenFiles
 from launcher.worker.data.order import Order
@@ -36,13 +38,17 @@ class Samples(Dataset[dict[str, torch.Tensor]]):
     order: Order
     size: int
     period: int
+    marked: bool
 
     def __len__(self) -> int:
         return self.size
 
     def __getitem__(self, place: int) -> dict[str, torch.Tensor]:
         row = torch.from_numpy(self.corpus.sample(self.order.sample(place % self.period)))
-        return {"tokens": row[:-1], "labels": row[1:]}
+        if not self.marked:
+            return {"tokens": row[:-1], "labels": row[1:]}
+        whole = marks.ids(row)
+        return {"tokens": whole[:-1], "labels": whole[1:], "loss_mask": (row[1:] >= 0).float()}
 
 
 class Provider:
@@ -55,6 +61,7 @@ class Provider:
         whole = self._batches.whole
         if context.rank == 0 and isinstance(whole, TokenFiles) and run.data.source != "tokens":
             index.write(context.directory / CORPUS, whole.maps[0])
+        self._marked = run.data.marked
         self._evaluation = context.spec.train.eval_steps * context.spec.global_batch_size
 
     def __call__(
@@ -62,11 +69,11 @@ class Provider:
     ) -> tuple[Samples, Samples | None, None]:
         """Samples to train on and, where the run evaluates, the same held-out ones for every evaluation."""
         training, held_out, _ = sizes
-        train = Samples(*self._batches.training_stream(), size=training, period=training)
+        train = Samples(*self._batches.training_stream(), size=training, period=training, marked=self._marked)
         stream = self._batches.held_out_stream()
         if stream is None:
             return train, None, None
-        return train, Samples(*stream, size=held_out, period=self._evaluation), None
+        return train, Samples(*stream, size=held_out, period=self._evaluation, marked=self._marked), None
 
 
 def forward_step(batches: Any, model: Any) -> tuple[torch.Tensor, Any]:
@@ -77,7 +84,8 @@ def forward_step(batches: Any, model: Any) -> tuple[torch.Tensor, Any]:
     if parallel_state.get_context_parallel_world_size() > 1:
         group = parallel_state.get_context_parallel_group()
         batch = get_batch_on_this_cp_rank(batch, is_hybrid_cp=False, cp_group=group)
-    return model(batch["tokens"], batch["position_ids"], None, labels=batch["labels"]), _summed
+    losses = model(batch["tokens"], batch["position_ids"], None, labels=batch["labels"])
+    return losses, functools.partial(_trained, batch["loss_mask"]) if "loss_mask" in batch else _summed
 
 
 def _summed(losses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
@@ -85,3 +93,13 @@ def _summed(losses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, dict[str,
     total = losses.float().sum()
     count = torch.tensor(losses.numel(), dtype=torch.int, device=total.device)
     return total, count, {LOSS: torch.stack([total.detach(), count.to(total)])}
+
+
+def _trained(mask: torch.Tensor, losses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
+    """As :func:`_summed`, over the labels that are trained; Megatron divides by their number in the global batch.
+
+    The log divides sums by counts: the smallest number in place of none keeps 0 / 0 out of it and changes no other.
+    """
+    total, count = (losses.float() * mask).sum(), mask.sum()
+    noted = count.clamp(min=torch.finfo(torch.float32).tiny)
+    return total, count.int(), {LOSS: torch.stack([total.detach(), noted])}

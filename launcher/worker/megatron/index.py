@@ -7,7 +7,6 @@ list that ``launch show`` prints also trains ``pretrain_gpt.py`` of a checkout o
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +30,8 @@ def write(prefix: Path, tokens: np.memmap[Any, Any]) -> None:
         path.unlink(missing_ok=True)
     try:
         os.link(str(tokens.filename), target)
-    except OSError:  # Another file system, or one without links.
-        shutil.copyfile(str(tokens.filename), target)
+    except OSError:  # Another file system, as the user's cache may be on.
+        target.symlink_to(Path(str(tokens.filename)).absolute())
     lengths = [min(SEQUENCE, len(tokens) - start) for start in range(0, len(tokens), SEQUENCE)]
     kind = np.int32 if tokens.dtype == np.uint32 else tokens.dtype.type  # Megatron has no uint32; ids are below 2^31.
     with _IndexWriter(str(index), kind) as writer:

@@ -10,7 +10,8 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from launcher.spec import TrainSpec
+from launcher.spec import RunSpec
+from launcher.worker import marks
 from launcher.worker.model.network import Absent
 
 type Share = Callable[..., Sequence[torch.Tensor]]
@@ -22,21 +23,25 @@ class LanguageModel(nn.Module):
 
     Attributes:
         network: The ``transformers`` network.
+        divisor: Of the summed loss, where labels are marked (``launcher.worker.marks``); an engine sets it.
     """
 
-    def __init__(self, network: Any, train: TrainSpec, share: Share | None = None) -> None:
+    def __init__(self, network: Any, spec: RunSpec, share: Share | None = None) -> None:
         super().__init__()
         self.network = network
+        self.divisor: torch.Tensor | float = 1.0
         self._share = share
-        self._chunk = train.loss_chunk if train.loss == "chunked" else None
+        self._marked = spec.data.marked
+        self._chunk = spec.train.loss_chunk if spec.train.loss == "chunked" else None
 
     def forward(self, tokens: torch.Tensor, entering: torch.Tensor | None = None) -> torch.Tensor:
         """The mean cross entropy of each next token, or, without the output head, the states for the next stage.
 
-        Where ranks share a sequence, it is that of this rank's tokens.
+        Where ranks share a sequence, it is that of this rank's tokens; where labels are marked, the sum over those that
+        are trained, divided by ``divisor``.
 
         Args:
-            tokens: Ids of shape (batch, sequence + 1).
+            tokens: Ids of shape (batch, sequence + 1), perhaps marked.
             entering: States from the stage before, where the network begins with them.
         """
         states = self.states(tokens, entering)
@@ -48,6 +53,8 @@ class LanguageModel(nn.Module):
     def states(self, tokens: torch.Tensor, entering: torch.Tensor | None = None) -> torch.Tensor:
         """Hidden states from the tokens, or from the hidden states of the stage before."""
         inputs = tokens[:, :-1]
+        if self._marked and entering is None:
+            inputs = marks.ids(inputs)
         inputs, positions = self._own(inputs, torch.arange(inputs.shape[1], device=inputs.device).unsqueeze(0))
         first = {"input_ids": inputs} if entering is None else {"inputs_embeds": entering}
         made: torch.Tensor = self.network.base_model(**first, position_ids=positions, use_cache=False).last_hidden_state
@@ -55,18 +62,19 @@ class LanguageModel(nn.Module):
 
     def loss(self, hidden: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         """The mean cross entropy, given the states behind the last norm."""
-        (labels,) = self._own(tokens[:, 1:])
+        (labels,) = self._own(marks.labels(tokens) if self._marked else tokens[:, 1:])
+        divisor = self.divisor if self._marked else labels.numel()
         if self._chunk is None:
-            return self._loss(hidden, labels) / labels.numel()
+            return self._loss(hidden, labels) / divisor
         total = hidden.new_zeros((), dtype=torch.float32)
         states, targets = (torch.split(rows, self._chunk) for rows in (hidden.flatten(0, 1), labels.flatten()))
         for some, theirs in zip(states, targets, strict=True):
             total = total + checkpoint(self._loss, some, theirs, use_reentrant=False, preserve_rng_state=False)
-        mean: torch.Tensor = total / labels.numel()
+        mean: torch.Tensor = total / divisor
         return mean
 
     def _loss(self, hidden: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """The summed cross entropy; softmax in fp32 whatever the logits' format."""
+        """The summed cross entropy; softmax in fp32 whatever the logits' format; ignored labels add zero."""
         logits = self.network.get_output_embeddings()(hidden)
         loss: torch.Tensor = functional.cross_entropy(logits.float().flatten(0, -2), labels.flatten(), reduction="sum")
         return loss

@@ -19,8 +19,9 @@ from launcher import families
 from launcher.spec import ModelSpec
 
 CAUSAL_SDPA = "causal_sdpa"
-"""SDPA by its causal flag alone. Samples are packed and never padded, so no mask is needed, and ``transformers`` makes
-none for an attention function whose name it does not know; finding out that its own needs none waits for the GPU."""
+"""SDPA by its causal flag alone. Samples are packed, or padded behind their end, where no token before looks, so no
+mask is needed, and ``transformers`` makes none for an attention function whose name it does not know; finding out that
+its own needs none waits for the GPU."""
 
 _DISTRIBUTED = "distributed"
 """An attention function that ranks compute together; an engine brings it."""

@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from launcher.data import token_folder
 from launcher.errors import DataError
 from launcher.worker import memory
 from launcher.worker.data import Position, batches, sources
@@ -44,6 +45,10 @@ def text(folder: Path, **files: bytes) -> str:
     return f"data.path={folder}"
 
 
+def _folders(cache: Path) -> list[Path]:
+    return [path for path in cache.iterdir() if path.is_dir()]
+
+
 def test_the_synthetic_rows_follow_from_the_seed_and_can_be_learnt() -> None:
     row = Synthetic(256, 8, seed=3).sample(5)
     assert row.tolist() == Synthetic(256, 8, seed=3).sample(5).tolist()
@@ -62,31 +67,34 @@ def test_text_becomes_its_bytes_in_the_order_of_the_files(tmp_path: Path) -> Non
 def test_a_corpus_is_tokenised_once(tmp_path: Path) -> None:
     place = text(tmp_path / "t", a=b"x" * 64)
     sources.corpus(context(tmp_path, "data=text", place))
-    (made,) = (tmp_path / "cache").iterdir()
+    (made,) = _folders(tmp_path / "cache")
     before = made.stat().st_mtime_ns
     sources.corpus(context(tmp_path, "data=text", place))
-    assert [path.stat().st_mtime_ns for path in (tmp_path / "cache").iterdir()] == [before]
+    assert [path.stat().st_mtime_ns for path in _folders(tmp_path / "cache")] == [before]
 
 
 def test_a_cache_folder_is_shared_by_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(sources.CACHE, str(tmp_path / "shared"))
+    monkeypatch.setenv(token_folder.CACHE, str(tmp_path / "shared"))
     sources.corpus(context(tmp_path, "data=text", text(tmp_path / "t", a=b"x" * 64)))
-    assert len(list((tmp_path / "shared" / "corpora").iterdir())) == 1
+    assert len(_folders(tmp_path / "shared" / "tokens")) == 1
 
 
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({}, "data.path={path}: no file matches"),
-        ({"a": b"", "b": b""}, "data.path={path}: every file that matches is empty"),
+        ({}, "data.path={path}: no file matches; try data=text or data=synthetic"),
+        ({"a": b"", "b": b""}, "data.path={path}: every file that matches is empty; try data=text"),
         (
             {"a": b"good", "b": b"\x7fELF\xff\xfe"},
-            "data.path: {path}/b.txt is not UTF-8 text (byte 4 cannot be decoded): name text files, or data=tokens for "
-            "files of token ids",
+            "data.path={path}/b.txt: it is not UTF-8 text (byte 4 cannot be decoded), nor any of text, JSON lines, "
+            "JSON, CSV, Parquet, Arrow, each also as .gz or .zst; token ids are data=tokens; try data=tokens "
+            "data.path={path}/b.txt",
         ),
         (
             {"a": b"zero\0byte"},
-            "data.path: {path}/a.txt holds zero bytes, so it is no text: name text files, or data=tokens",
+            "data.path={path}/a.txt: it holds zero bytes, so it is no text, nor any of text, JSON lines, JSON, CSV, "
+            "Parquet, Arrow, each also as .gz or .zst; token ids are data=tokens; try data=tokens "
+            "data.path={path}/a.txt",
         ),
         (
             {"a": b"short"},
@@ -181,7 +189,7 @@ def test_a_saved_data_set_is_read(tmp_path: Path) -> None:
     place = ("data=huggingface", f"data.path={tmp_path / 'd'}", "data.column=story")
     found = sources.corpus(context(tmp_path, *place))
     assert bytes(found.sample(0).astype(np.uint8)) == b"once upon a timet"
-    with pytest.raises(DataError, match=r"data.column=text: .* has the columns story"):
+    with pytest.raises(DataError, match=r"data.column=text: row 1 has no such column; it has story"):
         sources.corpus(context(tmp_path, *place[:2]))
 
 
@@ -209,4 +217,4 @@ def test_a_missing_tokenizer_is_named(tmp_path: Path) -> None:
 
 
 def test_no_cache_folder_is_the_default() -> None:
-    assert not os.environ.get(sources.CACHE), f"unset {sources.CACHE} to run the tests"
+    assert not os.environ.get(token_folder.CACHE), f"unset {token_folder.CACHE} to run the tests"

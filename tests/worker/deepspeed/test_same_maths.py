@@ -17,6 +17,7 @@ import transformers
 from safetensors.torch import load_file
 
 from tests.support import training
+from tests.support.chat import TRAINED
 from tests.support.training import GPT, MOE, lines
 
 TOLERANCE = 1e-4
@@ -40,6 +41,8 @@ REFERENCE = {
     "moe": ("parallel=ddp", *MOE),
     "lora": ("parallel=ddp", "adapter=lora"),
     "heads": ("parallel=ddp", *HEADS),
+    "chat": ("parallel=ddp", *TRAINED),
+    "adapted": ("parallel=ddp", *TRAINED, "adapter=lora"),
 }
 
 FP32 = {
@@ -92,6 +95,14 @@ ON_FOUR_RANKS = {
     "zero1_pairs": ("parallel=zero1", "parallel.ulysses=2", "train.micro_batch_size=4"),
     "zero3_together": (*SHARED, "parallel.ulysses=4"),
 }
+CHAT = {
+    "chat_zero2": ("parallel=zero2", "train.micro_batch_size=2", "train.loss=chunked", "train.loss_chunk=50", *TRAINED),
+    "chat_stages": ("parallel=zero1", *STAGES, *TRAINED),
+    "chat_ulysses": ("parallel=zero1", "parallel.ulysses=2", "train.micro_batch_size=4", *TRAINED),
+    "adapted_zero3": ("parallel=zero3", "adapter=lora", "train.micro_batch_size=1", *TRAINED),
+}
+"""By the run of one process that they are held against; some micro-batches have no trained token."""
+
 LORA = {stage: (f"parallel=zero{stage}", "adapter=lora", *SAVED) for stage in (2, 3)}
 BF16 = {
     "zero0": ("parallel=zero0", "precision=bf16"),
@@ -224,6 +235,16 @@ def test_ranks_that_share_layers_lose_and_report_what_one_process_does(
         for place in (folder / "parts" / name, folder / "reference" / run)
     )
     assert norms == pytest.approx(expected, rel=1e-3)
+
+
+def test_conversations_are_weighted_by_their_trained_tokens_as_in_one_process(
+    folder: Path, reference: dict[str, list[float]]
+) -> None:
+    _trained(folder / "chat", CHAT, ranks=2)
+    for name in CHAT:
+        expected = reference[name.partition("_")[0]]
+        assert expected[-1] < 0.98 * expected[0], "nothing was learnt, so equal losses would say little"
+        _alike(folder / "chat" / name, folder / "reference" / name.partition("_")[0])
 
 
 def test_four_ranks_on_two_axes_lose_what_one_process_does(folder: Path, reference: dict[str, list[float]]) -> None:

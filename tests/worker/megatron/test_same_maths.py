@@ -15,6 +15,7 @@ from launcher.spec import RunSpec
 from launcher.worker.data.corpus import Synthetic
 from launcher.worker.data.order import Order
 from launcher.worker.model import network
+from tests.support.chat import TRAINED
 from tests.support.helpers import make_spec
 from tests.support.training import GPT, MOE, SMALL, lines, train_all
 
@@ -40,6 +41,7 @@ REFERENCE = {
     "moe": ("parallel=ddp", *GROUPED_MOE, "save.export=safetensors"),
     "gpt": ("parallel=ddp", *GPT),
     "fewer_groups_than_ranks": ("parallel=ddp", ONE_GROUP),
+    "chat": ("parallel=ddp", *TRAINED),
 }
 FOUR = {
     "tensor_pipeline": (
@@ -66,6 +68,9 @@ TWO = {
     "resumed_data": (DISTRIBUTED,),
     "saving_beside": (TENSOR, "save.every=3", "save.last=true", "save.async=true"),
     "fewer_groups_than_ranks": (TENSOR, ONE_GROUP),
+    "chat_tensor": (TENSOR, *TRAINED),
+    "chat_data": (DISTRIBUTED, *TRAINED),
+    "chat_pipeline": (PIPELINE, *TRAINED, "train.micro_batch_size=1"),
 }
 LOADED = {
     "llama": (TENSOR, "parallel.sequence=true"),
@@ -113,7 +118,7 @@ def _trained(folder: Path, name: str, runs: dict[str, tuple[str, ...]], ranks: i
 
 def _compare(found: dict[str, list[float]], reference: dict[str, list[float]]) -> None:
     for name, losses in found.items():
-        expected = reference.get(name, reference["single"])
+        expected = reference["chat" if name.startswith("chat") else name if name in reference else "single"]
         assert expected[-1] < 0.98 * expected[0], "nothing was learnt, so equal losses would say little"
         expected = expected[SAVED:] if name.startswith("resumed") else expected
         assert losses == pytest.approx(expected, rel=TOLERANCE), name

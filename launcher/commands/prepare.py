@@ -1,0 +1,68 @@
+"""Make the token ids of a run's data ahead of it, and keep them for every run that reads the same.
+
+Text and messages become token ids once, by the content of the files and of the tokenizer; `run` does it before the
+ranks start where nobody has. They lie in the user's cache folder, for cluster=slurm in cluster.shared_folder, and in
+the folder that LAUNCH_CACHE names where that is set.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+from launcher.commands import _preparing
+from launcher.commands._common import add_overrides, add_trust, asked, print_json, require_trust, say
+from launcher.data import token_folder
+from launcher.spec import RunSpec
+from launcher.units import gib
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_overrides(parser)
+    add_trust(parser)
+    parser.add_argument("--clear", action="store_true", help="remove all token ids that are kept, and make none")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Make or find the token ids, or remove all that are kept; print what there is and where."""
+    require_trust(options)
+    spec = asked(options).require()
+    document = _cleared(spec) if options.clear else _made(spec, quiet=options.json)
+    if options.json:
+        print_json({"schema": 1, "prepare": document})
+    return 0
+
+
+def _cleared(spec: RunSpec) -> dict[str, Any]:
+    kept = token_folder.clear(_preparing.root(spec))
+    say(f"launch: removed {kept.folders} folders of token ids, {gib(kept.bytes)}, from {kept.path}")
+    return {"made": False, "folder": None, "cache": token_folder.kept(kept.path).as_dict()}
+
+
+def _made(spec: RunSpec, *, quiet: bool) -> dict[str, Any]:
+    if not token_folder.is_tokenised(spec):
+        what = "the script reads its own data" if spec.script else f"data={spec.data.source} has no text"
+        say(f"launch: nothing to tokenise: {what}")
+        return {"made": False, "folder": None, "cache": None}
+    began = time.monotonic()
+    found, made = _preparing.make(spec, quiet=quiet)
+    seconds = time.monotonic() - began
+    kept = token_folder.kept(found.path.parent)
+    if not quiet:
+        print(found.text)
+        speed = f", {found.text_bytes / seconds / 1e6:.1f} MB of text a second" if found.text_bytes else ""
+        say(f"launch: made in {seconds:.1f} s{speed}" if made else "launch: found, nothing was to do")
+        say(f"launch: {kept.path} holds {kept.folders} such folders, {gib(kept.bytes)}; --clear removes them")
+    facts = {
+        "path": str(found.path),
+        "dtype": found.dtype,
+        "tokens": found.tokens,
+        "documents": found.documents,
+        "text_bytes": found.text_bytes,
+        "left_out": found.left_out,
+        "bytes": found.bytes,
+        "seconds": seconds,
+    }
+    return {"made": made, "folder": facts, "cache": kept.as_dict()}

@@ -1,0 +1,238 @@
+"""Conversations: rows of data in the common shapes, as messages with the roles that chat templates know.
+
+A row is a list of messages (``messages`` or ``conversations``, each ``role``/``content`` or ``from``/``value``), or a
+question and its answer in two columns (``prompt``/``completion``, ``instruction``/``input``/``output``). What a row is
+follows from its columns, or from ``data.column``. A row that has nothing to learn from is skipped and counted; one that
+is understood wrongly or not at all is an error.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from launcher.data.unusable import Unusable
+from launcher.spec.data import DataSpec
+
+type Message = Mapping[str, Any]
+
+_LISTS = ("messages", "conversations", "conversation")
+"""Columns of lists of messages."""
+
+_PAIRS = (
+    ("prompt", "completion"),
+    ("prompt", "response"),
+    ("instruction", "output"),
+    ("instruction", "response"),
+    ("question", "answer"),
+)
+"""Columns of a user's turn and the assistant's."""
+
+_BESIDE = {"instruction": ("input", "context")}
+"""Columns whose text goes below the user's, after an empty line (Alpaca's ``input``, Dolly's ``context``)."""
+
+_SHAPES = (
+    "messages or conversations (a list of role/content or from/value), prompt/completion, prompt/response, "
+    "instruction/input/output, question/answer"
+)
+
+_ROLES = {
+    "system": "system",
+    "developer": "developer",
+    "user": "user",
+    "human": "user",
+    "assistant": "assistant",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "bot": "assistant",
+    "model": "assistant",
+    "tool": "tool",
+    "function": "tool",
+    "observation": "tool",
+}
+"""A role as data sets write it, and as chat templates do."""
+
+_ASSISTANT = "assistant"
+_UNSET = "text"
+"""The default of ``data.column``, which belongs to text: a row of messages seldom has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """The messages of one row, which is the ``row``-th of the data, counted from 1."""
+
+    messages: Sequence[Message]
+    row: int
+    tools: Sequence[object] | None = None
+
+    @property
+    def answers(self) -> list[int]:
+        """The places of the assistant's turns."""
+        return [place for place, message in enumerate(self.messages) if message["role"] == _ASSISTANT]
+
+
+def conversations(
+    rows: Iterable[Mapping[str, object]], data: DataSpec, skipped: Counter[str]
+) -> Iterator[Conversation]:
+    """The conversations of the rows.
+
+    Args:
+        rows: Values by their column.
+        data: ``column`` and ``train_on`` are read.
+        skipped: Counts the rows that are left out, by the reason.
+
+    Raises:
+        Unusable: A row cannot be understood, or none is left.
+    """
+    found = 0
+    for number, row in enumerate(rows, start=1):
+        one = conversation(row, number, data.column)
+        reason = empty(one, data.train_on)
+        if reason is None:
+            found += 1
+            yield one
+        else:
+            skipped[reason] += 1
+    if not found:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in skipped.items())
+        rule = f"no conversation is left to train on: {f'rows skipped: {reasons}' if reasons else 'there are no rows'}"
+        raise Unusable("data.path", data.path, rule, ["data.train_on=all"] if skipped else [])
+
+
+def empty(conversation: Conversation, train_on: str) -> str | None:
+    """Why there is nothing to learn from a conversation; None where there is."""
+    if not conversation.messages:
+        return "without messages"
+    if train_on == "all":
+        return None
+    if not conversation.answers:
+        return "without an assistant's turn"
+    said = [conversation.messages[place] for place in conversation.answers]
+    if not any(str(message["content"]).strip() or message.get("tool_calls") for message in said):
+        return "whose assistant says nothing"
+    return None
+
+
+def conversation(row: Mapping[str, object], number: int, column: str | None) -> Conversation:
+    """One row as a conversation.
+
+    Args:
+        row: Values by their column.
+        number: The row's, from 1.
+        column: ``data.column``.
+
+    Raises:
+        Unusable: It cannot be understood.
+    """
+    messages = [_message(each, number) for each in _messages(row, number, column)]
+    system = row.get("system")
+    if isinstance(system, str) and system.strip() and messages and messages[0]["role"] != "system":
+        messages.insert(0, {"role": "system", "content": system})
+    return Conversation(tuple(messages), number, _tools(row.get("tools"), number))
+
+
+def _messages(row: Mapping[str, object], number: int, column: str | None) -> Sequence[object]:
+    """What a row's columns say, message by message; no value of a column is an empty list."""
+    if column not in (None, _UNSET):
+        if column not in row:
+            rule = f"row {number} has no such column; it has {', '.join(map(str, row)) or 'none'}"
+            raise Unusable("data.column", column, rule, ["data.column=text", *_columns_of_lists(row)])
+        return _list(row, number, column)
+    for name in _LISTS:
+        if name in row:
+            return _list(row, number, name)
+    for asked, answered in _PAIRS:
+        if asked in row and answered in row:
+            return _pair(row, asked, answered)
+    rule = f"has the columns {', '.join(map(str, row)) or 'none'}; data=chat reads {_SHAPES}"
+    raise _error(number, rule, [*_columns_of_lists(row), *_columns_of_text(row)])
+
+
+def _columns_of_lists(row: Mapping[str, object]) -> list[str]:
+    return [f"data.column={name}" for name, value in row.items() if isinstance(value, list)][:3]
+
+
+def _columns_of_text(row: Mapping[str, object]) -> list[str]:
+    return [f"data=text data.column={name}" for name, value in row.items() if isinstance(value, str)][:2]
+
+
+def _list(row: Mapping[str, object], number: int, column: str) -> Sequence[object]:
+    if row[column] is None:
+        return []
+    found = _from_json(row[column])
+    if isinstance(found, list):
+        return found
+    rule = f"holds {_short(row[column])} in column {column}, which is no list of messages"
+    raise _error(number, rule, [*_columns_of_lists(row), *_columns_of_text(row)])
+
+
+def _from_json(value: object) -> object:
+    """A list that a file without nesting, such as CSV, holds as JSON text."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
+
+
+def _pair(row: Mapping[str, object], asked: str, answered: str) -> list[object]:
+    """Two columns as turns; each may be messages itself, as TRL's conversational prompts are."""
+    question, answer = row[asked], row[answered]
+    beside = [row[name] for name in _BESIDE.get(asked, ()) if str(row.get(name) or "").strip()]
+    if isinstance(question, str) and beside:
+        question = "\n\n".join([question, *map(str, beside)])
+    turns: list[object] = []
+    for role, value in (("user", question), (_ASSISTANT, answer)):
+        if isinstance(value, list):
+            turns += value
+        elif value is not None:
+            turns.append({"role": role, "content": value})
+    return turns
+
+
+def _message(message: object, number: int) -> Message:
+    """A message with ``role`` and ``content``; what else it holds, such as ``tool_calls``, is the template's."""
+    if not isinstance(message, Mapping):
+        raise _error(number, f"has {_short(message)} among its messages; one is role and content, or from and value")
+    said = {key: value for key, value in message.items() if value is not None and key not in ("from", "value")}
+    role, content = message.get("role", message.get("from")), message.get("content", message.get("value"))
+    if str(role).lower() not in _ROLES:
+        known = ", ".join(_ROLES)
+        raise _error(number, f"has a message whose role is {_short(role)}; the roles are {known}")
+    return {**said, "role": _ROLES[str(role).lower()], "content": _text(content, number)}
+
+
+def _text(content: object, number: int) -> str:
+    """A message's text; a list of parts is that of its texts."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else [content]
+    texts = [part.get("text") if isinstance(part, Mapping) else part for part in parts]
+    if not all(isinstance(text, str) for text in texts):
+        raise _error(number, f"has a message whose content is {_short(content)}; only text is trained")
+    return "".join(map(str, texts))
+
+
+def _tools(value: object, number: int) -> Sequence[object] | None:
+    """The column ``tools``, which templates describe to the model."""
+    found = _from_json(value)
+    if not found:
+        return None
+    if not isinstance(found, list):
+        raise _error(number, f"holds {_short(value)} in column tools, which is no list; leave the column out")
+    return found
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _error(number: int, rule: str, way_out: Sequence[str] = ()) -> Unusable:
+    return Unusable("data.path", None, f"row {number} {rule}", way_out)

@@ -1,0 +1,153 @@
+"""From ``data.*`` to rows and documents: the same ones for planning, which looks at some, and for training.
+
+Local files are read here (``launcher.data.formats``), whatever the source; only a name on the Hugging Face Hub is asked
+of the package ``datasets``. A file of plain text is one document, and so is the text in ``data.column`` of each row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from launcher.data import formats
+from launcher.data.files import is_hub_name, local_files
+from launcher.data.formats import Row
+from launcher.data.hub import hub_data_set
+from launcher.data.pieces import pieces
+from launcher.data.unusable import NotHere, Unusable
+from launcher.spec import DataSpec
+
+_TURNS = ({"role", "content"}, {"from", "value"})
+_PAIRS = (("prompt", "completion"), ("instruction", "output"))
+
+
+def documents(data: DataSpec) -> Iterator[str]:
+    """The texts of ``data=text`` and ``data=huggingface``, in order; rows without a text are left out.
+
+    A long file of plain text comes in pieces, each but its last one :class:`~launcher.data.encoded.Unfinished`.
+
+    Raises:
+        Unusable: The data cannot be read, or ``data.column`` is no text.
+    """
+    files = files_of(data)
+    if files and formats.kind_of_all(files) == "text":
+        for path in files:
+            yield from pieces(path)
+        return
+    for number, row in enumerate(_rows(data, files, only=[data.column]), 1):
+        if content := text_of(row, data, f"row {number}"):
+            yield content
+
+
+def table_rows(data: DataSpec) -> Iterator[Row]:
+    """The rows of all files in order, or of a data set of the Hugging Face Hub.
+
+    Raises:
+        Unusable: They cannot be read, or are plain text.
+    """
+    yield from _rows(data, files_of(data))
+
+
+def fingerprint(data: DataSpec) -> list[object]:
+    """What decides the content: column, paths, sizes and times, or the fingerprint of the Hub's data set.
+
+    Raises:
+        Unusable: There are none.
+    """
+    files = files_of(data)
+    if not files:
+        return [data.column, str(hub_data_set(data)._fingerprint)]
+    return [data.column, *([str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in files)]
+
+
+def files_of(data: DataSpec) -> list[Path]:
+    """The files that hold anything; none for a name on the Hugging Face Hub.
+
+    Raises:
+        NotHere: ``data.path`` matches nothing.
+        Unusable: It matches nothing but empty files.
+    """
+    found = local_files(data)
+    if not found and data.source not in ("text", "tokens") and is_hub_name(data.path or ""):
+        return []
+    if not found:
+        rule = "no file matches"
+        if data.source not in ("text", "tokens"):
+            rule = "no file matches, and it cannot be a name on the Hugging Face Hub (OWNER/NAME)"
+        raise NotHere("data.path", data.path, rule, ["data=text", "data=synthetic"])
+    try:
+        held = [path for path in found if path.stat().st_size]
+    except OSError as error:
+        raise Unusable("data.path", str(error.filename), f"it cannot be read: {error.strerror}") from None
+    if not held:
+        raise Unusable("data.path", data.path, "every file that matches is empty", ["data=text"])
+    return held
+
+
+def _rows(data: DataSpec, files: Sequence[Path], only: Sequence[str] | None = None) -> Iterator[Row]:
+    if not files:
+        yield from hub_data_set(data)
+        return
+    formats.kind_of_all(files)
+    for path in files:
+        yield from formats.rows(path, only=only)
+
+
+def text_of(row: Row, data: DataSpec, which: str) -> str:
+    """The text of a row; nothing where it is null.
+
+    Args:
+        row: The row.
+        data: Says which column.
+        which: The row, for messages.
+
+    Raises:
+        Unusable: The column is missing, or holds something else than text.
+    """
+    if data.column not in row:
+        raise _missing(row, data, which)
+    value = row[data.column]
+    if value is None or isinstance(value, str):
+        return value or ""
+    what = {list: "a list", dict: "an object", bool: "a boolean"}.get(type(value), "a number")
+    rule = f"{which} holds {what} there and no text: it would be printed as text, {_printed(value)}"
+    ways = _text_columns(row)
+    if is_conversation(value):
+        rule = f"{which} holds messages there, and data.source={data.source} reads text"
+        ways = [_as_chat(data, data.column), *ways]
+    raise Unusable("data.column", data.column, rule, ways)
+
+
+def is_conversation(value: object) -> bool:
+    """True for a list of messages, as ``{"role", "content"}`` or ``{"from", "value"}``."""
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and isinstance(value[0], dict)
+        and any(turn <= value[0].keys() for turn in _TURNS)
+    )
+
+
+def _missing(row: Mapping[str, object], data: DataSpec, which: str) -> Unusable:
+    rule = f"{which} has no such column; it has {', '.join(map(str, row))}"
+    conversation = next((name for name, value in row.items() if is_conversation(value)), None)
+    pair = next((pair for pair in _PAIRS if row.keys() >= set(pair)), None)
+    if conversation is None and pair is None:
+        return Unusable("data.column", data.column, rule, _text_columns(row))
+    what = f"{pair[0]} and {pair[1]} are" if pair is not None else f"messages, in {conversation}, are"
+    rule += f": {what} what data=chat trains on"
+    return Unusable("data.column", data.column, rule, [_as_chat(data, conversation), *_text_columns(row)])
+
+
+def _as_chat(data: DataSpec, column: str | None) -> str:
+    named = "" if column in (None, "messages") else f" data.column={column}"
+    return f"data=chat data.path={data.path}{named}"
+
+
+def _text_columns(row: Mapping[str, object]) -> list[str]:
+    return [f"data.column={name}" for name, value in row.items() if isinstance(value, str)][:3]
+
+
+def _printed(value: object) -> str:
+    shown = str(value)
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."

@@ -1,0 +1,210 @@
+"""Formats of data files, recognised by what is in them: rows of tables, or plain text.
+
+The first bytes tell Parquet and Arrow, and the first value JSON. Text is told from CSV, and broken JSON from text, by
+the suffix alone (``.csv``, ``.tsv``, ``.json``, ``.jsonl``, ``.ndjson``, each also with ``.gz`` or ``.zst`` behind it).
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import json
+import re
+import sys
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Literal
+
+from launcher.data import arrow_rows, json_rows
+from launcher.data.opening import is_compressed, opened, opened_text
+from launcher.data.unusable import Unusable
+
+type Kind = Literal["text", "jsonl", "json", "csv", "parquet", "arrow", "empty"]
+"""What is in a file; ``empty`` is a file without a byte."""
+
+type Row = Mapping[str, object]
+
+READ = "text, JSON lines, JSON, CSV, Parquet, Arrow, each also as .gz or .zst"
+"""What can be read, for messages."""
+
+_START = 1 << 16
+_MAGIC: tuple[tuple[bytes, Kind], ...] = (
+    (arrow_rows.PARQUET, "parquet"),
+    (arrow_rows.FILE, "arrow"),
+    (arrow_rows.STREAM, "arrow"),
+)
+_SUFFIXES: dict[str, Kind] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".csv": "csv", ".tsv": "csv"}
+_OBJECT = re.compile(r'\s*\{\s*("(?:[^"\\]|\\.)*"\s*:|\})')
+_LIST = re.compile(r'\s*\[\s*(\{\s*["}]|\]\s*$)')
+_ROWS_LOOKED_AT = 100
+
+
+def kind_of(path: Path) -> Kind:
+    """What is in a file.
+
+    Raises:
+        Unusable: It cannot be read, or is nothing that can be trained on.
+    """
+    with opened(path) as file:
+        start = file.read(_START)
+    if not start:
+        return "empty"
+    kind = next((kind for magic, kind in _MAGIC if start.startswith(magic)), None)
+    if kind is not None:
+        if is_compressed(path):
+            rule = f"{kind.capitalize()} is compressed in itself and cannot be read through gzip or zstd: unpack it"
+            raise Unusable("data.path", str(path), rule)
+        return kind
+    return _kind_of_text(_decoded(start, path), suffix(path), whole=len(start) < _START)
+
+
+def kind_of_all(files: Sequence[Path]) -> Kind:
+    """What is in the files, which must be of one kind.
+
+    Raises:
+        Unusable: They are not, or one cannot be read.
+    """
+    seen: dict[Kind, Path] = {}
+    for path in files:
+        seen.setdefault(kind_of(path), path)
+    seen.pop("empty", None)
+    if len(seen) > 1:
+        some = ", ".join(f"{kind} ({path})" for kind, path in seen.items())
+        endings = sorted({path.suffix for path in seen.values()})
+        ways = [f"data.path={path.parent}/*{path.suffix}" for path in seen.values()] if len(endings) > 1 else []
+        raise Unusable("data.path", str(files[0].parent), f"it mixes kinds of files: {some}; name those of one", ways)
+    return next(iter(seen), "empty")
+
+
+def suffix(path: Path) -> str:
+    """The suffix of a file, without that of its compression."""
+    suffixes = [part.lower() for part in path.suffixes if part.lower() not in (".gz", ".zst")]
+    return suffixes[-1] if suffixes else ""
+
+
+def _decoded(start: bytes, path: Path) -> str:
+    ways = [f"data=tokens data.path={path}"]
+    try:
+        text = codecs.getincrementaldecoder("utf-8-sig")().decode(start)
+    except UnicodeDecodeError as error:
+        rule = (
+            f"it is not UTF-8 text (byte {error.start} cannot be decoded), nor any of {READ}; token ids are data=tokens"
+        )
+        raise Unusable("data.path", str(path), rule, ways) from None
+    if "\0" in text:
+        rule = f"it holds zero bytes, so it is no text, nor any of {READ}; token ids are data=tokens"
+        raise Unusable("data.path", str(path), rule, ways)
+    return text
+
+
+def _kind_of_text(text: str, ending: str, *, whole: bool) -> Kind:
+    """What the start of a text is.
+
+    Args:
+        text: The start.
+        ending: The suffix of its file.
+        whole: True if nothing follows.
+    """
+    named = _SUFFIXES.get(ending, "text")
+    if _LIST.match(text):
+        return "json"
+    if not _OBJECT.match(text):
+        return named
+    first, newline, rest = text.lstrip().partition("\n")
+    if _is_object(first):
+        several = bool(rest.strip()) or not whole
+        return "jsonl" if named != "json" or several else "json"
+    if not newline and not whole:  # A first row that is longer than what was read.
+        return "json" if named == "json" else "jsonl"
+    if named in ("json", "jsonl"):
+        return named
+    return "json" if not whole or _is_object(text) else named
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def rows(path: Path, *, only: Sequence[str] | None = None, raw: io.BufferedReader | None = None) -> Generator[Row]:
+    """The rows of a table, one after the other; a text has none.
+
+    Args:
+        path: A file of one of the kinds that hold rows.
+        only: Columns that are wanted, for formats that can leave the others unread.
+        raw: The same file, opened by a caller who wants to know how much of it was read.
+
+    Raises:
+        Unusable: It is broken, cut off, or no table; what reads it is not installed.
+    """
+    kind = kind_of(path)
+    if kind == "jsonl":
+        yield from json_rows.lines(path, raw)
+    elif kind == "json":
+        yield from json_rows.document(path, raw)
+    elif kind == "csv":
+        yield from _csv(path, raw)
+    elif kind in ("parquet", "arrow"):
+        yield from arrow_rows.rows(path, only)
+    elif kind == "text":
+        raise Unusable("data.path", str(path), "it is plain text, without rows and columns", ["data=text"])
+
+
+def columns(path: Path) -> tuple[str, ...]:
+    """The names of the columns; of JSON, those of the first hundred rows.
+
+    Raises:
+        Unusable: As :func:`rows`.
+    """
+    kind = kind_of(path)
+    if kind in ("parquet", "arrow"):
+        return arrow_rows.columns(path)
+    return tuple(dict.fromkeys(name for row in islice(rows(path), _ROWS_LOOKED_AT) for name in row))
+
+
+def text(path: Path) -> str:
+    """A text as a whole.
+
+    Raises:
+        Unusable: It is no UTF-8 text.
+    """
+    with opened(path) as file:
+        content = file.read().decode()
+    if "\0" in content:
+        raise Unusable(
+            "data.path", str(path), "it holds zero bytes, so it is no text", [f"data=tokens data.path={path}"]
+        )
+    return content
+
+
+def delimiter(header: str) -> str:
+    """What is between the fields of a CSV file: of comma, semicolon, tab and bar, the one that its header has most."""
+    return max(",;\t|", key=header.count)
+
+
+def _csv(path: Path, raw: io.BufferedReader | None) -> Iterator[Row]:
+    csv.field_size_limit(sys.maxsize)  # A document in a field is longer than the 128 KiB that csv allows.
+    with opened_text(path, raw, newline="") as content:
+        first = content.readline()
+        (names,) = csv.reader([first], delimiter=delimiter(first))
+        if len(set(names)) < len(names) or not all(names):
+            rule = f"its first line must name the columns, each once, and is {first.strip()[:80]!r}"
+            raise Unusable("data.path", str(path), rule)
+        reader = csv.reader(content, delimiter=delimiter(first), strict=True)
+        try:
+            for fields in reader:
+                if fields:
+                    yield _csv_row(names, fields, path, reader.line_num + 1)
+        except csv.Error as error:
+            raise Unusable("data.path", str(path), f"broken CSV in line {reader.line_num + 1}: {error}") from None
+
+
+def _csv_row(names: Sequence[str], fields: Sequence[str], path: Path, line: int) -> Row:
+    if len(fields) != len(names):
+        rule = f"broken CSV in line {line}: {len(fields)} fields, and the header has {len(names)}"
+        raise Unusable("data.path", str(path), rule)
+    return dict(zip(names, fields, strict=True))

@@ -1,0 +1,157 @@
+"""Rows of JSON files, read as a stream: a line each, the elements of one list, or one object.
+
+Errors name the file and the line. A list is decoded element by element, so that a file of many gigabytes is not held.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TextIO
+
+from launcher.data.opening import opened, opened_text
+from launcher.data.unusable import Unusable
+
+type Row = Mapping[str, object]
+
+_BOM = b"\xef\xbb\xbf"
+_CHUNK = 1 << 16
+_LARGEST = 1 << 28
+"""Characters of the largest element; one that does not end by then is taken for a broken one."""
+
+
+def lines(path: Path, raw: io.BufferedReader | None = None) -> Iterator[Row]:
+    """The rows of a file with one JSON object a line; ``raw`` as for :func:`opened`."""
+    with opened(path, raw=raw) as file:
+        yield from parsed(file, path)
+
+
+def parsed(file: Iterable[bytes], path: Path, *, first: int | None = 1) -> Iterator[Row]:
+    """Rows of lines.
+
+    Args:
+        file: The lines.
+        path: Their file.
+        first: The number of the first line; None where it is not known.
+
+    Raises:
+        Unusable: A line is no JSON, or no object.
+    """
+    for number, line in enumerate(file, first or 1):
+        content = line.removeprefix(_BOM).strip()
+        if not content:
+            continue
+        where = "a line" if first is None else f"line {number}"
+        try:
+            value = json.loads(content)
+        except (ValueError, RecursionError) as error:
+            why = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
+            raise _broken(path, where, why) from None
+        yield _row(value, path, where)
+
+
+def document(path: Path, raw: io.BufferedReader | None = None) -> Iterator[Row]:
+    """The rows of a JSON document: the objects of its list, or of the one list of objects that its object holds."""
+    with opened_text(path, raw) as text:
+        yield from _document(text, path)
+
+
+def _document(text: TextIO, path: Path) -> Iterator[Row]:
+    scan = _Scan(text, path)
+    if scan.peek() == "[":
+        yield from _elements(scan, path)
+        return
+    row = _row(scan.value(), path, "the document")
+    if scan.peek():
+        raise _broken(path, f"line {scan.line}", "something follows the document")
+    inner = [value for value in row.values() if isinstance(value, list) and value and isinstance(value[0], dict)]
+    if len(inner) != 1:
+        yield row
+        return
+    yield from (_row(value, path, f"element {number}") for number, value in enumerate(inner[0], 1))
+
+
+def _elements(scan: _Scan, path: Path) -> Iterator[Row]:
+    scan.skip()
+    number = 0
+    while scan.peek() != "]":
+        if number and scan.peek() != ",":
+            raise _broken(path, f"line {scan.line}", "expected ',' or ']' after an element")
+        if number:
+            scan.skip()
+        number += 1
+        yield _row(scan.value(), path, f"element {number}")
+    scan.skip()
+    if scan.peek():
+        raise _broken(path, f"line {scan.line}", "something follows the list")
+
+
+def _row(value: object, path: Path, where: str) -> Row:
+    if isinstance(value, dict):
+        return value
+    kinds = {list: "a list", str: "a string", bool: "a boolean", int: "a number", float: "a number"}
+    rule = f'{where} holds {kinds.get(type(value), "null")}, and a row must be an object: {{"text": ...}}'
+    raise Unusable("data.path", str(path), rule)
+
+
+def _broken(path: Path, where: str, why: str) -> Unusable:
+    return Unusable("data.path", str(path), f"broken JSON in {where}: {why}")
+
+
+class _Scan:
+    """A place in a stream of JSON values."""
+
+    def __init__(self, text: TextIO, path: Path) -> None:
+        self._text, self._path = text, path
+        self._buffer, self._at, self._lines = "", 0, 0
+        self._decoder = json.JSONDecoder()
+
+    @property
+    def line(self) -> int:
+        """The number of the line of this place."""
+        return self._lines + self._buffer.count("\n", 0, self._at) + 1
+
+    def peek(self) -> str:
+        """The next character that is no white space; nothing at the end."""
+        while True:
+            while self._at < len(self._buffer) and self._buffer[self._at].isspace():
+                self._at += 1
+            if self._at < len(self._buffer):
+                return self._buffer[self._at]
+            if not self._more(_CHUNK):
+                return ""
+
+    def skip(self) -> None:
+        """Pass the character that was seen."""
+        self._at += 1
+
+    def value(self) -> object:
+        """The next value; more and more is read until it is whole.
+
+        Raises:
+            Unusable: It is broken.
+        """
+        self.peek()
+        size = _CHUNK
+        while True:
+            try:
+                value, self._at = self._decoder.raw_decode(self._buffer, self._at)
+            except (json.JSONDecodeError, RecursionError) as error:
+                if len(self._buffer) - self._at < _LARGEST and self._more(size):
+                    size *= 2
+                    continue
+                if isinstance(error, RecursionError):
+                    raise _broken(self._path, f"line {self.line}", "it is nested too deeply") from None
+                where = f"line {self._lines + error.lineno}"
+                raise _broken(self._path, where, f"{error.msg} at column {error.colno}") from None
+            return value
+
+    def _more(self, size: int) -> bool:
+        """Read on, and forget what was passed; False at the end."""
+        content = self._text.read(size)
+        if content:
+            self._lines += self._buffer.count("\n", 0, self._at)
+            self._buffer, self._at = self._buffer[self._at :] + content, 0
+        return bool(content)

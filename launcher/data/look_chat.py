@@ -1,0 +1,81 @@
+"""The conversations of a sample, as the tokens that they are trained on: how long they are, and whether anything is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from launcher.data import counting
+from launcher.data.formats import Row
+from launcher.data.masks import encoder
+from launcher.data.sampling import Sample
+from launcher.data.unusable import Unusable
+from launcher.spec import DataSpec
+
+_ENCODED = 1 << 19
+"""Characters of rows that are written by the template and tokenised."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoded:
+    """What was encoded of a sample.
+
+    Attributes:
+        weights: Of each row that was tried, the bytes on disk that it stands for.
+        tokens: Of each, their number; 0 for one that has nothing to learn from.
+        labels: Of each, the place of the first token that is trained as a label; None where none is.
+        whole: True if all rows of the sample were tried.
+        vocabulary: Ids of the tokenizer.
+        largest: The largest id.
+    """
+
+    weights: tuple[float, ...]
+    tokens: tuple[int, ...]
+    labels: tuple[int | None, ...]
+    whole: bool
+    vocabulary: int
+    largest: int
+
+
+def encoded(found: Sample, data: DataSpec) -> Encoded:
+    """Encode the rows of a sample, or some at equal distances where they are many.
+
+    Raises:
+        Unusable: A row, the template or the tokenizer cannot be used.
+    """
+    words = counting.words(data.tokenizer)
+    encode = encoder(data, words)
+    rows = list(_weighed(found))
+    step = math.ceil(sum(len(str(row)) for _, row in rows) / _ENCODED) or 1
+    tokens: list[int] = []
+    labels: list[int | None] = []
+    largest = -1
+    for number, (_, row) in enumerate(rows[::step]):
+        try:
+            one = encode(row, number * step + 1 if found.whole else 0)
+        except Unusable as error:
+            raise _without_number(error) from None
+        ids, trained = ((), ()) if one is None else (one.ids, one.trained or ())
+        largest = max(largest, max(map(int, ids), default=-1))
+        tokens.append(len(ids))
+        labels.append(next((place for place, label in enumerate(trained) if label and place), None))
+    return Encoded(
+        weights=tuple(weight for weight, _ in rows[::step]),
+        tokens=tuple(tokens),
+        labels=tuple(labels),
+        whole=step == 1,
+        vocabulary=words.size,
+        largest=largest,
+    )
+
+
+def _weighed(found: Sample) -> Iterator[tuple[float, Row]]:
+    for block in found.blocks:
+        yield from ((block.weight / len(block.rows), row) for row in block.rows)
+
+
+def _without_number(error: Unusable) -> Unusable:
+    """Of a sample from the middle of a file nobody knows which row it is."""
+    finding = error.finding
+    return type(error)(finding.path, finding.found, finding.rule.replace("row 0", "a row"), finding.way_out)

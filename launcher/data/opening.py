@@ -1,0 +1,135 @@
+"""Files as streams of bytes, decompressed on the way where they are gzip or Zstandard by their first bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+from launcher import extras
+from launcher.data.unusable import PackageMissing, Unusable
+from launcher.errors import unreadable
+
+GZIP, ZSTANDARD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+"""First bytes: RFC 1952, section 2.3.1, and RFC 8878, section 3.1.1."""
+
+_CHUNK = 1 << 17
+
+
+@contextlib.contextmanager
+def opened(path: Path, *, raw: io.BufferedReader | None = None) -> Iterator[io.BufferedIOBase]:
+    """The content of a file; whatever goes wrong while it is read inside of the ``with`` names the file.
+
+    Args:
+        path: The file.
+        raw: The same file, opened by the caller who wants to know how much of it was read.
+
+    Raises:
+        Unusable: It cannot be read, or is cut off.
+    """
+    with told(path), contextlib.ExitStack() as stack:
+        file = raw if raw is not None else stack.enter_context(path.open("rb"))
+        start = file.read(len(ZSTANDARD))
+        file.seek(0)
+        if start.startswith(GZIP):
+            yield stack.enter_context(gzip.GzipFile(fileobj=file))
+        elif start == ZSTANDARD:
+            yield io.BufferedReader(_Frames(file, path))
+        else:
+            yield file
+
+
+@contextlib.contextmanager
+def opened_text(
+    path: Path, raw: io.BufferedReader | None = None, *, newline: str | None = None
+) -> Iterator[io.TextIOWrapper]:
+    """The content of a file as text, as :func:`opened`, with ``newline`` of ``open``; a byte order mark is skipped.
+
+    Raises:
+        Unusable: As :func:`opened`, or it is no UTF-8.
+    """
+    with (
+        opened(path, raw=raw) as file,
+        io.TextIOWrapper(cast(io.BufferedReader, file), "utf-8-sig", newline=newline) as text,
+    ):
+        yield text
+
+
+@contextlib.contextmanager
+def told(path: Path) -> Iterator[None]:
+    """Turn what a reader raises into a finding that names the file.
+
+    Raises:
+        Unusable: The file cannot be read, is cut off, or is no UTF-8.
+    """
+    try:
+        yield
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        rule = f"the compressed file is cut off or damaged ({error}): copy or make it again"
+        raise Unusable("data.path", str(path), rule) from None
+    except UnicodeDecodeError as error:
+        place = f"byte 0x{error.object[error.start]:02x} cannot be decoded"
+        raise Unusable("data.path", str(path), f"it is not UTF-8 text ({place})") from None
+    except OSError as error:
+        raise Unusable("data.path", str(path), f"it cannot be read: {unreadable(error)}") from None
+
+
+def is_compressed(path: Path) -> bool:
+    """True if a file is gzip or Zstandard by its first bytes.
+
+    Raises:
+        Unusable: It cannot be read.
+    """
+    with told(path), path.open("rb") as file:
+        start = file.read(len(ZSTANDARD))
+    return start.startswith(GZIP) or start == ZSTANDARD
+
+
+class _Frames(io.RawIOBase):
+    """Zstandard frames end to end as one stream; the package's own reader takes a cut off file for its end."""
+
+    def __init__(self, file: io.BufferedIOBase, path: Path) -> None:
+        try:
+            import zstandard
+        except ImportError:
+            rule = "a .zst file needs zstandard, not installed for this Python"
+            raise PackageMissing("data.path", str(path), rule, [extras.install(extras.TRAINING)]) from None
+        self._chunks = _decompressed(file, zstandard)
+        self._rest = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._rest:
+            self._rest = memoryview(next(self._chunks, b""))
+        size = min(len(buffer), len(self._rest))
+        buffer[:size] = self._rest[:size]
+        self._rest = self._rest[size:]
+        return size
+
+
+def _decompressed(file: io.BufferedIOBase, zstandard: Any) -> Iterator[bytes]:
+    """The content, piece by piece and never an empty one.
+
+    Raises:
+        EOFError: The last frame is not whole, or something is no frame.
+    """
+    decoder = None
+    while chunk := file.read(_CHUNK):
+        while chunk:
+            decoder = decoder or zstandard.ZstdDecompressor().decompressobj()
+            try:
+                content = decoder.decompress(chunk)
+            except zstandard.ZstdError as error:
+                raise EOFError(str(error)) from None
+            if content:
+                yield content
+            chunk = decoder.unused_data if decoder.eof else b""
+            decoder = None if decoder.eof else decoder
+    if decoder is not None:
+        raise EOFError("the file ends before its last frame does")

@@ -1,0 +1,267 @@
+"""Texts and messages to folders of token ids (``launcher.data.token_folder``), before anything waits for them.
+
+Documents are read, encoded in batches on all cores and written one after the other, so memory holds some megabytes of
+them however large the files are. Of several processes that make the same folder one does, by a lock, and the others
+wait for it; where the file system has no locks each writes a folder of its own, and the first that is renamed wins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from launcher.data import token_folder
+from launcher.data.encoded import Encoded, Unfinished
+from launcher.data.token_folder import ENDS, META, TOKENS, TRAINED, TokenFolder
+from launcher.data.tokenizer import Tokenizer, fingerprint, tokenizer
+from launcher.errors import DataError, SubmitError
+from launcher.files import write_atomically
+from launcher.spec.data import DataSpec
+
+FORMAT = 1
+"""Of the folder; part of its hash, so that another version of this program makes its own."""
+
+_BATCH = min(16, max(2, os.cpu_count() or 1)) << 19
+"""Characters that are encoded at once: two pieces of a long document for each core, up to 16 of them.
+
+A fast tokenizer takes some 100 bytes for each (``benchmarks/results/tokenising.json``).
+"""
+
+_TOLD_S = 0.2
+_LOOK_S = 0.5
+
+
+@dataclass(slots=True)
+class Progress:
+    """What has been done so far, and how many rows were left out for which reason."""
+
+    documents: int = 0
+    text_bytes: int = 0
+    tokens: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
+
+
+type Tell = Callable[[Progress], None]
+
+
+def prepared(
+    data: DataSpec, root: Path, *, tell: Tell | None = None, waits: Callable[[], None] | None = None
+) -> TokenFolder:
+    """The folder of the token ids of some data: found in a cache, or made there.
+
+    Args:
+        data: The data.
+        root: The cache.
+        tell: Is told of the progress some times a second.
+        waits: Called once if another process makes the same folder at this moment.
+
+    Raises:
+        DataError: The data are missing, empty, or cannot be read as they should.
+        SubmitError: The cache cannot be written, or its disk is full.
+    """
+    digest = digest_of(data)
+    path = root / digest
+    found = token_folder.read(path)
+    if found is not None:
+        return found
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with _alone(path, waits) as locked:
+            if locked:
+                _remove_halves(path)
+            return token_folder.read(path) or _make(data, path, digest, tell or (lambda progress: None))
+    except OSError as error:
+        raise SubmitError(
+            f"the folder of token ids {root} cannot be written: {error.strerror or error}; "
+            f"{token_folder.CACHE}=FOLDER names another place, `launch prepare --clear` empties it"
+        ) from None
+
+
+def digest_of(data: DataSpec) -> str:
+    """A name for the ids: by the content of data and tokenizer, and by the settings between them."""
+    from launcher.data.documents import fingerprint as of_files
+
+    content = [FORMAT, tokenizer_fingerprint(data), of_files(data), token_folder.settings(data)]
+    if data.marked:
+        from launcher.data import template
+
+        content.append(template.fingerprint(data))
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def tokenizer_fingerprint(data: DataSpec) -> str:
+    """The tokenizer by its content.
+
+    Raises:
+        DataError: There is no such folder.
+    """
+    if data.tokenizer != "bytes" and not Path(data.tokenizer).is_dir():
+        tokenizer(data.tokenizer)
+    return fingerprint(data.tokenizer)
+
+
+def encoded(data: DataSpec, words: Tokenizer, progress: Progress) -> Iterator[Encoded]:
+    """The ids of every document, counted in ``progress`` as it is handed on."""
+    from launcher.data.documents import documents, table_rows
+
+    if data.marked:
+        from launcher.data import masks  # Late, because Jinja takes a moment that text need not wait for.
+
+        for one in masks.encoded(table_rows(data), data, words, progress.left_out):
+            progress.documents += 1
+            yield one
+        return
+    for batch in _batches(documents(data)):
+        for text, ids in zip(batch, words.encode_all(batch), strict=True):
+            ended = not isinstance(text, Unfinished)
+            progress.documents += ended
+            progress.text_bytes += len(text.encode())
+            yield Encoded([*ids, words.end] if ended and words.end is not None else ids)
+
+
+def _readable(found: Iterator[Encoded]) -> Iterator[Encoded]:
+    """The same; a file that cannot be read is a fault of the data, not of the folder that is written."""
+    try:
+        yield from found
+    except OSError as error:
+        raise DataError(f"data.path: {error.filename or 'a file'} cannot be read: {error.strerror or error}") from None
+
+
+def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    batch: list[str] = []
+    size = 0
+    for text in texts:
+        batch.append(text)
+        size += len(text)
+        if size >= _BATCH:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _make(data: DataSpec, path: Path, digest: str, tell: Tell) -> TokenFolder:
+    """Write the folder under another name, and rename it once it is whole and on disk."""
+    words = tokenizer(data.tokenizer)
+    partial = path.with_name(f"{path.name}.{socket.gethostname()}.{os.getpid()}.partial")
+    began, progress = time.monotonic(), Progress()
+    try:
+        partial.mkdir()
+        with _Writer(partial, words.size) as writer:
+            told = began
+            for one in _readable(encoded(data, words, progress)):
+                writer.add(one)
+                progress.tokens = writer.tokens
+                if (now := time.monotonic()) - told > _TOLD_S:
+                    told = now
+                    tell(progress)
+        if not progress.tokens:
+            raise DataError(f"data.path={data.path}: nothing to train on: there is no text in it")
+        tell(progress)
+        facts = {
+            "dtype": writer.dtype,
+            "tokens": progress.tokens,
+            "documents": progress.documents,
+            "text_bytes": progress.text_bytes,
+            "marked": writer.marked,
+            "digest": digest,
+            "left_out": dict(progress.left_out),
+            "seconds": round(time.monotonic() - began, 3),
+            "made_of": {"path": data.path, "tokenizer": data.tokenizer, **token_folder.settings(data)},
+        }
+        write_atomically(partial / META, facts)
+        return _finish(partial, path)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _finish(partial: Path, path: Path) -> TokenFolder:
+    for each in (*partial.iterdir(), partial):
+        descriptor = os.open(each, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    try:
+        partial.rename(path)
+    except OSError:
+        if token_folder.read(path) is None:  # Else another process was quicker, where no lock could keep it away.
+            raise
+    found = token_folder.read(path)
+    if found is None:
+        raise AssertionError(f"{path} was written whole")
+    return found
+
+
+class _Writer:
+    """The files of a folder, appended to one document or sample at a time."""
+
+    def __init__(self, folder: Path, vocabulary: int) -> None:
+        self.dtype = "uint8" if vocabulary <= 2**8 else "uint16" if vocabulary <= 2**16 else "uint32"
+        self.tokens = 0
+        self.marked = False
+        self._folder = folder
+        self._files: dict[str, IO[bytes]] = {TOKENS: (folder / TOKENS).open("wb")}
+
+    def add(self, one: Encoded) -> None:
+        """Append ids and, of a sample, its marks and its end."""
+        if self.tokens and self.marked != (one.trained is not None):
+            raise AssertionError("samples with marks and text without are never in one folder")
+        self._write(TOKENS, one.ids, self.dtype)
+        self.tokens += len(one.ids)
+        if one.trained is not None:
+            self.marked = True
+            self._write(TRAINED, one.trained, "uint8")
+            self._write(ENDS, [self.tokens], "uint64")
+
+    def _write(self, name: str, values: Sequence[Any], dtype: str) -> None:
+        if name not in self._files:
+            self._files[name] = (self._folder / name).open("wb")
+        self._files[name].write(np.asarray(values, dtype=dtype).data)
+
+    def __enter__(self) -> _Writer:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for file in self._files.values():
+            file.close()
+
+
+@contextlib.contextmanager
+def _alone(path: Path, waits: Callable[[], None] | None) -> Iterator[bool]:
+    """Let one process at a time make a folder; yields False where the file system has no locks."""
+    with path.with_name(f"{path.name}.lock").open("w") as lock:
+        told = False
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not told and waits is not None:
+                    waits()
+                told = True
+                time.sleep(_LOOK_S)
+            except OSError:
+                yield False
+                return
+            else:
+                yield True
+                return
+
+
+def _remove_halves(path: Path) -> None:
+    """Remove what processes that were killed have left of the same folder; none of them lives, as we have the lock."""
+    for half in path.parent.glob(f"{path.name}.*.partial"):
+        shutil.rmtree(half, ignore_errors=True)

@@ -1,0 +1,212 @@
+"""Samples of data files, spread over them, in a time that does not grow with their size.
+
+A block is some rows next to each other; its weight is how many bytes on disk it stands for. Small data are read as a
+whole. Of large JSON lines, texts, Parquet and Arrow blocks are read in the middle, too; of CSV, JSON and what is
+compressed only the start of some files, since nothing else tells where a row begins.
+"""
+
+from __future__ import annotations
+
+import codecs
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from launcher.data import arrow_rows, formats, json_rows
+from launcher.data.formats import Kind, Row
+from launcher.data.opening import is_compressed, opened, told
+from launcher.data.unusable import Unusable
+
+WHOLE = 4 << 20
+"""Bytes of data that are read as a whole."""
+
+FILES = 64
+"""Files, and places in them, that are looked at of larger data."""
+
+_PIECE = 1 << 14
+_ROWS = 64
+_STARTS, _STARTED = 4, 1 << 21
+"""Files whose starts are looked at, and the characters of these starts together."""
+
+_SHORT = 1 << 12
+_COUNTED = 1 << 28
+_SEEKABLE = ("text", "jsonl")
+"""Kinds in which a row can be found from any place: behind the next end of line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Rows next to each other, or one piece of a text.
+
+    Attributes:
+        weight: Bytes on disk that it stands for.
+        rows: Its rows; of a text, none.
+        text: A text; None for rows.
+        documents: Whole documents in it.
+    """
+
+    weight: float
+    rows: Sequence[Row] = ()
+    text: str | None = None
+    documents: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """What was read of some files.
+
+    Attributes:
+        kind: Of all of them.
+        weight: Bytes on disk of all data.
+        blocks: What was read.
+        whole: True if that is all.
+        rows: The number of rows, where it is known; of texts, of documents.
+        packed: True if they are gzip or Zstandard.
+    """
+
+    kind: Kind
+    weight: float
+    blocks: Sequence[Block]
+    whole: bool
+    rows: int | None
+    packed: bool
+
+
+def sample(files: Sequence[Path], *, only: Sequence[str] | None = None) -> Sample:
+    """Read some of the files.
+
+    Args:
+        files: Files with content, of one kind.
+        only: Columns that are wanted; None is all.
+
+    Raises:
+        Unusable: They are of several kinds, or one that was read is broken.
+    """
+    kind = _kind(files)
+    sizes = [path.stat().st_size for path in files]
+    packed = any(map(is_compressed, _spread(files, FILES)))
+    small = WHOLE if kind != "parquet" and not packed else WHOLE // 8
+    whole = len(files) <= 20 * FILES and sum(sizes) <= small
+    placed = list(zip(files, sizes, strict=True))
+    rows = len(files) if kind == "text" else None
+    if whole:
+        found = [_file(path, kind, size) for path, size in placed]
+        rows = sum(block.documents for block in found)
+    elif kind in ("parquet", "arrow"):
+        found = [block for path, size in _spread(placed, FILES // 4) for block in _of_table(path, size, only)]
+        rows = sum(map(arrow_rows.count, files)) if len(files) <= FILES else None
+    elif kind in _SEEKABLE and not packed:
+        found = [_piece(*place, kind) for place in places(files, sizes)]
+    else:
+        starts = _spread(placed, _STARTS)
+        found = [block for path, size in starts for block in _start(path, kind, size, _STARTED // len(starts))]
+    return Sample(kind=kind, weight=float(sum(sizes)), blocks=found, whole=whole, rows=rows, packed=packed)
+
+
+def _kind(files: Sequence[Path]) -> Kind:
+    """The kind of the files, of which many are judged by some: one of each suffix, and more."""
+    by_suffix = {path.suffix: path for path in files}
+    chosen = files if len(files) <= FILES else [*by_suffix.values(), *_spread(files, FILES)]
+    return formats.kind_of_all(chosen)
+
+
+def _spread[T](items: Sequence[T], count: int) -> list[T]:
+    """``count`` of the items, the first and the last among them."""
+    if len(items) <= count:
+        return list(items)
+    return [items[number * (len(items) - 1) // (count - 1)] for number in range(count)]
+
+
+def _file(path: Path, kind: Kind, size: int) -> Block:
+    if kind == "text":
+        return Block(weight=size, text=formats.text(path), documents=1)
+    rows = list(formats.rows(path))
+    return Block(weight=size, rows=rows, documents=len(rows))
+
+
+def places(files: Sequence[Path], sizes: Sequence[int]) -> Iterator[tuple[Path, int, int]]:
+    """Files, their sizes and offsets at equal distances in all of the data, laid end to end."""
+    total, start, number = sum(sizes), 0, 0
+    for path, size in zip(files, sizes, strict=True):
+        while number < FILES and (place := (total - 1) * number // (FILES - 1)) < start + size:
+            yield path, size, max(0, min(place - start, size - _PIECE))
+            number += 1
+        start += size
+
+
+def _piece(path: Path, size: int, offset: int, kind: Kind) -> Block:
+    """A block from an offset on, or from the next row behind it."""
+    with told(path), path.open("rb") as file:
+        file.seek(max(0, offset - 1))
+        if offset and kind == "jsonl":
+            file.readline()
+        start = file.tell() if kind == "jsonl" else offset
+        file.seek(start)
+        content = file.read(_PIECE)
+        if kind == "jsonl":
+            content += file.readline()
+    if kind == "text":
+        return Block(weight=len(content), text=_text(content, path, start), documents=int(len(content) >= size))
+    rows = _rows(content.splitlines(), path, start, size)
+    return Block(weight=len(content), rows=rows, documents=len(rows))
+
+
+def _text(content: bytes, path: Path, offset: int) -> str:
+    """The whole characters of a piece; at its ends they may be cut."""
+    while offset and content and content[0] & 0xC0 == 0x80:
+        content = content[1:]
+    with told(path):
+        return codecs.getincrementaldecoder("utf-8")().decode(content)
+
+
+def _rows(lines: Sequence[bytes], path: Path, offset: int, size: int) -> list[Row]:
+    try:
+        return list(json_rows.parsed(lines, path, first=None))
+    except Unusable:
+        if size > _COUNTED:
+            raise
+    with path.open("rb") as file:
+        first = file.read(offset).count(b"\n") + 1
+    return list(json_rows.parsed(lines, path, first=first))
+
+
+def _of_table(path: Path, size: int, only: Sequence[str] | None) -> Iterator[Block]:
+    total = arrow_rows.count(path)
+    for rows in arrow_rows.pieces(path, _spread, _ROWS, only):
+        yield Block(weight=size * len(rows) / total, rows=rows, documents=len(rows))
+
+
+class _Short(io.BufferedReader):
+    """A file that is read in small steps, so that its position tells what a decompressor has used."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        return super().read(_SHORT if size is None or not 0 <= size <= _SHORT else size)
+
+
+def _start(path: Path, kind: Kind, size: int, chars: int) -> Iterator[Block]:
+    """Blocks from the start of a file, of about so many characters."""
+    with told(path), _Short(io.FileIO(path)) as raw:
+        if kind == "text":
+            with opened(path, raw=raw) as file:
+                text = codecs.getincrementaldecoder("utf-8")().decode(file.read(chars))
+            read = min(size, raw.tell())
+            for start in range(0, len(text), _PIECE):
+                piece = text[start : start + _PIECE]
+                yield Block(weight=read * len(piece) / len(text), text=piece, documents=0)
+            return
+        rows = formats.rows(path, raw=raw)
+        groups = list(_groups(rows, chars))
+        read = size if raw.closed else min(size, raw.tell())  # Who has read all has closed it.
+        rows.close()
+    for group in groups:
+        yield Block(weight=read * len(group) / sum(map(len, groups)), rows=group, documents=len(group))
+
+
+def _groups(rows: Iterator[Row], chars: int) -> Iterator[list[Row]]:
+    """Rows in some groups, until enough of them were seen."""
+    seen = 0
+    while seen < chars and (group := list(islice(rows, _ROWS))):
+        seen += sum(len(value) if isinstance(value, str) else _ROWS for row in group for value in row.values())
+        yield group

@@ -1,0 +1,287 @@
+"""Chat templates: Jinja programs that write a conversation as one text, and what of that text is trained.
+
+The template is ``data.template``, or else the tokenizer's own, or else ``plain``. It is rendered as ``transformers``
+renders one (``utils/chat_template_utils.py``): in Jinja's immutable sandbox, with the same filters and functions and
+values of JSON's kinds alone, since a template is a program of whoever wrote the tokenizer.
+
+What the assistant says is found in one of two ways. ``{% generation %}`` blocks of the template enclose it. Without
+them, a turn begins where the conversation before it, with the generation prompt, ends, and ends where the conversation
+up to and with it does; that needs a template that writes the beginning of a conversation alike whatever follows.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from launcher import extras
+from launcher.data.chat import Conversation
+from launcher.data.unusable import PackageMissing, Unusable
+from launcher.spec.data import DataSpec
+
+if TYPE_CHECKING:
+    import jinja2
+
+PLAIN = "plain"
+"""The shipped template for tokenizers that have none."""
+
+_SHIPPED = Path(__file__).parent / "templates"
+_BEGIN, _END = "\ufdd0", "\ufdd1"
+"""Noncharacters of Unicode, which text never holds, around what ``{% generation %}`` encloses; taken out again."""
+
+_GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
+_SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
+
+type Span = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A conversation as text, and the parts of it that are trained (None: all of it)."""
+
+    text: str
+    trained: Sequence[Span] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A chat template.
+
+    Attributes:
+        name: As messages call it.
+        asked: The value of ``data.template``.
+        text: The Jinja program.
+        tokens: The special tokens that it may name, such as ``eos_token``.
+    """
+
+    name: str
+    asked: str | None
+    text: str
+    tokens: Mapping[str, str]
+
+    def written(self, conversation: Conversation, train_on: str) -> Written:
+        """The conversation as text, with what of it ``data.train_on`` trains.
+
+        Raises:
+            Unusable: The template fails, or where a turn begins or ends cannot be said.
+        """
+        whole = self._render(conversation, len(conversation.messages))
+        if _GENERATION.search(self.text):
+            text, spans = _enclosed(whole, conversation)
+            if train_on == "last":
+                before = self._render(conversation, conversation.answers[-1]) if conversation.answers[-1] else ""
+                spans = spans[before.count(_BEGIN) :]
+            return Written(text, None if train_on == "all" else spans)
+        if train_on == "all":
+            return Written(whole, None)
+        places = conversation.answers[-1:] if train_on == "last" else conversation.answers
+        return Written(whole, [self._turn(conversation, place, whole) for place in places])
+
+    def _turn(self, conversation: Conversation, place: int, whole: str) -> Span:
+        """Where the turn at a place stands in the whole text."""
+        before = self._render(conversation, place, prompt=True)
+        upto = whole if place == len(conversation.messages) - 1 else self._render(conversation, place + 1)
+        if not (whole.startswith(upto) and upto.startswith(before)):
+            rule = (
+                f"row {conversation.row}: {self.name} writes the beginning of a conversation in another way once more "
+                f"follows, so where turn {place + 1} begins and ends cannot be said"
+            )
+            raise Unusable("data.template", self.asked, rule, [*_ways_out(), "data.train_on=last"])
+        return len(before), len(upto)
+
+    def _render(self, conversation: Conversation, count: int, *, prompt: bool = False) -> str:
+        """The first messages as text."""
+        try:
+            rendered: str = _compiled(self.text).render(
+                messages=_plain(conversation.messages[:count]),
+                tools=_plain(conversation.tools),
+                documents=None,
+                add_generation_prompt=prompt,
+                **self.tokens,
+            )
+        except Exception as error:  # A template is a program: whatever it does wrong ends here.
+            part = "" if count == len(conversation.messages) else f" (its first {count} messages)"
+            rule = f"row {conversation.row}{part}: {self.name} fails: {type(error).__name__}: {error}"
+            raise Unusable("data.template", self.asked, rule, _ways_out()) from error
+        return rendered
+
+
+def _ways_out() -> list[str]:
+    return [f"data.template={name}" for name in shipped()]
+
+
+def _enclosed(whole: str, conversation: Conversation) -> tuple[str, list[Span]]:
+    """The text without the marks of ``{% generation %}``, and where what they enclosed stands in it."""
+    pieces = re.split(f"([{_BEGIN}{_END}])", whole)
+    if pieces[1::2] != [_BEGIN, _END] * (len(pieces) // 4):
+        rule = "text holds U+FDD0 or U+FDD1, which are no characters, or the template's generation blocks are nested"
+        raise Unusable("data.path", None, f"row {conversation.row}: its {rule}: take them out")
+    texts, spans, length = pieces[::2], [], 0
+    for number, text in enumerate(texts):
+        if number % 2:
+            spans.append((length, length + len(text)))
+        length += len(text)
+    return "".join(texts), spans
+
+
+def shipped() -> list[str]:
+    """The names of the templates that come with this program."""
+    return sorted(path.stem for path in _SHIPPED.glob("*.jinja"))
+
+
+def template(data: DataSpec) -> Template:
+    """The chat template of a run.
+
+    Raises:
+        Unusable: There is no such template, or it is no Jinja.
+    """
+    folder = None if data.tokenizer == "bytes" else Path(data.tokenizer)
+    tokens = {} if folder is None else _special_tokens(folder)
+    own = None if folder is None or data.template is not None else _own(folder)
+    name = f"the template {data.template or PLAIN}"
+    if own is not None:
+        name, text = f"the chat template of data.tokenizer={data.tokenizer}", own
+    else:
+        text = _text(data.template or PLAIN)
+    try:
+        _compiled(text)
+    except Unusable:
+        raise
+    except Exception as error:
+        rule = f"{name} is no Jinja template: {type(error).__name__}: {error}"
+        raise Unusable("data.template", data.template, rule, _ways_out()) from error
+    return Template(name, data.template, text, tokens)
+
+
+def fingerprint(data: DataSpec) -> list[object]:
+    """What decides the text of a conversation: the template and the special tokens that it may name."""
+    found = template(data)
+    return [found.text, dict(found.tokens)]
+
+
+def lacks_own(data: DataSpec) -> bool:
+    """True if the run's tokenizer has no template and none is named, so that ``plain`` is taken."""
+    if data.template is not None:
+        return False
+    return data.tokenizer == "bytes" or _own(Path(data.tokenizer)) is None
+
+
+def _text(name: str) -> str:
+    path = _SHIPPED / f"{name}.jinja" if name in shipped() else Path(name)
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        rule = f"it is no shipped template, nor a file that can be read: {why}"
+        raise Unusable("data.template", name, rule, _ways_out()) from None
+
+
+def _own(folder: Path) -> str | None:
+    """The template of a tokenizer's folder, as ``transformers`` writes it there; of several the default one."""
+    path = folder / "chat_template.jinja"
+    if path.is_file():
+        return path.read_text()
+    found = _json(folder / "tokenizer_config.json").get("chat_template")
+    if isinstance(found, list):
+        named = {each.get("name"): each.get("template") for each in found if isinstance(each, dict)}
+        found = named.get("default")
+    return found if isinstance(found, str) else None
+
+
+def _special_tokens(folder: Path) -> dict[str, str]:
+    """Special tokens by their names in templates; a file has each as text, or with its settings."""
+    said = _json(folder / "special_tokens_map.json") | _json(folder / "tokenizer_config.json")
+    found = {name: said[name] for name in _SPECIAL if said.get(name)}
+    return {name: str(token["content"] if isinstance(token, dict) else token) for name, token in found.items()}
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise Unusable("data.tokenizer", str(path), f"it cannot be read: {error}") from None
+    return found if isinstance(found, dict) else {}
+
+
+@lru_cache(maxsize=8)
+def _compiled(text: str) -> jinja2.Template:
+    try:
+        import jinja2
+        import jinja2.ext
+        import jinja2.sandbox
+    except ImportError:
+        rule = "it needs the package jinja2, not installed for this Python"
+        raise PackageMissing("data.source", "chat", rule, [extras.install(extras.TRAINING)]) from None
+
+    class Generation(jinja2.ext.Extension):
+        """``{% generation %} ... {% endgeneration %}``: its text between two marks."""
+
+        tags = {"generation"}  # noqa: RUF012  # Jinja's own declaration.
+
+        def parse(self, parser: Any) -> list[jinja2.nodes.Node]:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            begin, end = (jinja2.nodes.Output([jinja2.nodes.TemplateData(mark)]) for mark in (_BEGIN, _END))
+            return [begin.set_lineno(line), *body, end.set_lineno(line)]
+
+    class Namespace(jinja2.utils.Namespace):
+        """Without underscored names, a way out of the sandbox that ``transformers`` has closed."""
+
+        def __init__(*arguments: Any, **named: Any) -> None:
+            self, *rest = arguments
+            values = dict(*rest, **named)
+            for name in values:
+                checked(name)
+            jinja2.utils.Namespace.__init__(self, values)
+
+        def __setitem__(self, name: str, value: Any) -> None:
+            jinja2.utils.Namespace.__setitem__(self, checked(name), value)
+
+    def checked(name: str) -> str:
+        if name.startswith("_"):
+            raise jinja2.exceptions.SecurityError(f"a template cannot set {name!r} on a namespace")
+        return name
+
+    def raise_exception(message: str) -> None:
+        raise jinja2.exceptions.TemplateError(message)
+
+    made = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
+    )
+    made.filters["tojson"] = _to_json
+    made.globals |= {"raise_exception": raise_exception, "strftime_now": _now, "namespace": Namespace}
+    return made.from_string(text)
+
+
+def _now(form: str) -> str:
+    return datetime.now().strftime(form)
+
+
+def _to_json(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Jinja's own filter escapes characters of HTML."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _plain(value: object) -> Any:
+    """A value of JSON's kinds alone: methods of anything else could lead out of the sandbox."""
+    if value is None or type(value) in (str, int, float, bool):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return [_plain(item) for item in value]
+    return str(value)

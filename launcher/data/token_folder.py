@@ -1,0 +1,198 @@
+"""Folders of token ids: made once of a run's data, found by their content, mapped by every rank.
+
+A folder ``<hash>/`` holds ``tokens.bin`` (the narrowest unsigned integers that hold the vocabulary), ``meta.json``, and
+for samples with marks ``trained.bin`` (a byte for each token) and ``ends.bin`` (the end of each sample, 64 bits). It
+appears whole or not at all. ``tokens.json`` of a run directory says which one the run reads, so that a resumed run
+trains on the same tokens although its files have changed since; it is also what a job's other nodes wait for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from launcher import cache, files, units
+from launcher.errors import ConfigError, ConfigErrors
+from launcher.spec import RunSpec
+from launcher.spec.data import DataSpec
+
+CACHE = "LAUNCH_CACHE"
+"""Names a folder, seen by all nodes, that keeps token ids between runs, in place of the user's cache folder."""
+
+POINTER = "tokens.json"
+"""In a run directory: the folder that the run reads, or why there is none, and the attempt that says so."""
+
+META, TOKENS, TRAINED, ENDS = "meta.json", "tokens.bin", "trained.bin", "ends.bin"
+
+_NAME = re.compile(r"[0-9a-f]{16}(\..+\.partial|\.lock)?")
+_ELSEWHERE = frozenset(("path", "tokenizer", "token_dtype", "eval_fraction", "workers", "shuffle", "preview"))
+"""Keys of ``data`` on which the ids do not depend, or by their content and not by their words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenFolder:
+    """A whole folder of token ids.
+
+    Attributes:
+        path: The folder.
+        dtype: The element type of ``tokens.bin``.
+        tokens: How many there are.
+        documents: Texts, or conversations where ``marked``.
+        text_bytes: Bytes of text that they were made of; 0 for conversations, which are more than their text.
+        marked: True if it holds samples with marks of what is trained.
+        left_out: How many rows were left out, by the reason.
+        digest: The hash of all that it was made of.
+    """
+
+    path: Path
+    dtype: str
+    tokens: int
+    documents: int
+    text_bytes: int
+    marked: bool
+    left_out: dict[str, int] = field(hash=False)
+    digest: str
+
+    @property
+    def text(self) -> str:
+        """One line of what it holds."""
+        what = "conversations" if self.marked else "documents"
+        reasons = "".join(f", {count} {reason} left out" for reason, count in self.left_out.items())
+        return f"{units.count(self.tokens)} tokens of {units.count(self.documents)} {what}{reasons}  {self.path}"
+
+    @property
+    def bytes(self) -> int:
+        """Bytes on disk."""
+        return _size(self.path)
+
+
+def is_tokenised(spec: RunSpec) -> bool:
+    """True if the run's data are texts or messages that a worker of ours reads as token ids."""
+    own = spec.script is None and spec.backend.path is None
+    return own and spec.data.source not in ("synthetic", "tokens")
+
+
+def settings(data: DataSpec) -> dict[str, Any]:
+    """The keys on which the ids depend, beside the content of the files and of the tokenizer."""
+    return {key: value for key, value in asdict(data).items() if key not in _ELSEWHERE}
+
+
+def root(spec: RunSpec, environment: Mapping[str, str], working: Path, run: Path | None) -> Path:
+    """The folder that keeps token ids of all runs, or, where nodes are known to share nothing else, the run's own.
+
+    ``LAUNCH_CACHE`` comes first; a run on this machine then takes the user's cache folder, a job
+    ``cluster.shared_folder``, which a container does not see.
+
+    Args:
+        spec: The run.
+        environment: The job's.
+        working: The folder that the run was started from.
+        run: The run directory; None where there is no run yet.
+
+    Raises:
+        ConfigErrors: The nodes of a job share no folder that is known, and there is no run yet.
+    """
+    cluster = spec.cluster
+    if environment.get(CACHE) or cluster.kind == "local":
+        return root_here(environment, working)
+    if cluster.shared_folder is not None and cluster.container == "none":
+        return working / cluster.shared_folder / "cache" / "tokens"
+    if run is not None:
+        return run / "cache"
+    rule = f"token ids for a job go to a folder that its nodes share: name it, or set {CACHE} (here and in the job)"
+    way = "cluster.shared_folder=/path/that/nodes/see"
+    raise ConfigErrors([ConfigError("cluster.shared_folder", None, rule, [way])])
+
+
+def root_here(environment: Mapping[str, str], working: Path) -> Path:
+    """The folder that keeps token ids of runs on this machine."""
+    own = environment.get(CACHE)
+    return (working / own if own else cache.folder()) / "tokens"
+
+
+def read(path: Path) -> TokenFolder | None:
+    """The folder at a path, or None where there is no whole one."""
+    meta = files.read_json(path / META)
+    if meta is None or not (path / TOKENS).is_file():
+        return None
+    facts = {key: meta[key] for key in ("dtype", "tokens", "documents", "text_bytes", "marked", "left_out", "digest")}
+    return TokenFolder(path=path, **facts)
+
+
+def point(run: Path, data: DataSpec, found: TokenFolder, attempt: str = "") -> None:
+    """Note in the run directory which folder the run reads."""
+    content = {"folder": str(found.path), "digest": found.digest, "data": _asked(data), "attempt": attempt}
+    files.write_atomically(run / POINTER, content)
+
+
+def refuse(run: Path, error: str, attempt: str) -> None:
+    """Note in the run directory why this attempt has no token ids."""
+    files.write_atomically(run / POINTER, {"error": error, "attempt": attempt})
+
+
+def pointed(run: Path, data: DataSpec) -> TokenFolder | None:
+    """The folder that the run directory names for these settings; None where it names none or that is gone."""
+    content = files.read_json(run / POINTER) or {}
+    if "folder" not in content or content.get("data") != _asked(data):
+        return None
+    return read(Path(content["folder"]))
+
+
+def digest(run: Path) -> str | None:
+    """The hash of what the run read last, whether it is still there or not."""
+    return (files.read_json(run / POINTER) or {}).get("digest")
+
+
+def _asked(data: DataSpec) -> dict[str, Any]:
+    return {"path": data.path, "tokenizer": data.tokenizer, **settings(data)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """All that a cache holds."""
+
+    path: Path
+    folders: int
+    bytes: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """The form in which ``launch prepare --json`` and ``launch doctor --json`` show it."""
+        return {"path": str(self.path), "folders": self.folders, "bytes": self.bytes}
+
+
+def kept(path: Path) -> Kept:
+    """How much lies in a cache; what is being written counts."""
+    found = list(_entries(path))
+    return Kept(
+        path=path, folders=sum(entry.suffix == "" for entry in found), bytes=sum(_size(entry) for entry in found)
+    )
+
+
+def clear(path: Path) -> Kept:
+    """Remove what a cache holds; a run that reads it keeps its map until it ends, and makes it anew when resumed."""
+    before = kept(path)
+    for entry in _entries(path):
+        if entry.is_dir():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink(missing_ok=True)
+    return before
+
+
+def _entries(path: Path) -> Iterator[Path]:
+    """What was made here: folders of token ids, half ones of processes that were killed, and locks."""
+    with contextlib.suppress(OSError):
+        yield from (entry for entry in path.iterdir() if _NAME.fullmatch(entry.name))
+
+
+def _size(path: Path) -> int:
+    total = 0
+    for file in path.iterdir() if path.is_dir() else ():
+        with contextlib.suppress(OSError):
+            total += file.stat().st_size
+    return total

@@ -1,0 +1,215 @@
+"""A look at the data of a run, judged by its settings: too few tokens, ids without a row, how long an epoch is.
+
+What this machine does not have is an error of a run that is for this machine, and else a warning: the job looks again
+before it builds its model. Where a package lacks, nothing was looked at, which is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from launcher import machine
+from launcher.data import look
+from launcher.data.look import Survey
+from launcher.data.unusable import NotHere, PackageMissing, Unusable
+from launcher.errors import ConfigError
+from launcher.preflight import this_machine
+from launcher.spec import DataSpec, RunSpec
+from launcher.units import count
+
+type Looking = Callable[[DataSpec], Survey | None]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a look at the data of a run has found; ``survey`` is None where there was nothing to look at here.
+
+    Attributes:
+        spec: The run.
+        survey: What was seen.
+        errors: Reasons why the run cannot train on them.
+        warnings: What was not seen, or may go wrong.
+    """
+
+    spec: RunSpec
+    survey: Survey | None = None
+    errors: tuple[ConfigError, ...] = ()
+    warnings: tuple[ConfigError, ...] = ()
+
+    @cached_property
+    def samples(self) -> int | None:
+        """Samples of one epoch, without those that are held out; None where the tokens are unknown."""
+        found = None if self.survey is None else _samples(self.spec, self.survey)
+        return None if found is None else max(0, found - _held_out(self.spec, found))
+
+    @cached_property
+    def conversations(self) -> dict[str, float] | None:
+        """Of conversations the shares that are cut off, padding and wholly masked; None for data of another kind."""
+        samples, length = None if self.survey is None else self.survey.samples, self.spec.sequence_length
+        if not samples:
+            return None
+        cut = sum(tokens > length + 1 for tokens, _ in samples)
+        padding = sum(max(0, length + 1 - tokens) for tokens, _ in samples)
+        masked = sum(label is None or label > length for _, label in samples)
+        return {
+            "cut": cut / len(samples),
+            "padding": padding / (len(samples) * (length + 1)),
+            "masked": masked / len(samples),
+        }
+
+    def as_dict(self) -> dict[str, Any] | None:
+        """The key ``data`` of ``launch check --json``."""
+        survey, samples = self.survey, self.samples
+        if survey is None:
+            return None
+        names = ("format", "files", "bytes", "rows", "rows_exact", "tokens", "tokens_error", "vocabulary")
+        steps = None if samples is None else samples / self.spec.global_batch_size
+        return {
+            **{name: getattr(survey, name) for name in names},
+            "columns": list(survey.columns),
+            "samples": samples,
+            "steps": steps,
+            "epochs": self.spec.train.steps / steps if steps else None,
+            "conversations": self.conversations,
+            "seen": {"rows": survey.seen, "empty": survey.empty, "duplicates": survey.duplicates, "all": survey.whole},
+        }
+
+    def as_text(self) -> str:
+        """One line for a terminal; nothing where there is nothing to say."""
+        if self.survey is None:
+            return ""
+        return f"data: {'; '.join([_amount(self.survey), *self._epoch(), *self._shares(), *_flaws(self.survey)])}"
+
+    def _epoch(self) -> Iterator[str]:
+        if not self.samples:
+            return
+        steps, wanted = self.samples / self.spec.global_batch_size, self.spec.train.steps
+        about = "" if self.survey and not self.survey.tokens_error else "about "
+        share = f"{wanted / steps:.3g} epochs" if wanted > steps else f"{100 * wanted / steps:.3g}% of that"
+        yield f"an epoch is {_number(self.samples, about)} samples = {_steps(steps)} steps; {wanted} steps are {share}"
+
+    def _shares(self) -> Iterator[str]:
+        found = self.conversations
+        if found is not None:
+            yield f"{found['cut']:.0%} of the samples are cut off, {found['padding']:.0%} of their tokens are padding"
+
+
+def seen(spec: RunSpec, looking: Looking = look.look) -> Seen:
+    """Look at a run's data, in a time that does not grow with their size.
+
+    Args:
+        spec: The run.
+        looking: How; a caller with many runs looks once at each data.
+    """
+    if spec.script is not None or (spec.backend.path is not None and spec.data.source == "tokens"):
+        return Seen(spec)  # A script has data of its own; the other path is the prefix of Megatron's indexed data.
+    try:
+        survey = looking(spec.data)
+    except PackageMissing as error:
+        return Seen(spec, warnings=(_not_looked(error),))
+    except NotHere as error:
+        if this_machine.is_meant(spec, machine.facts()):
+            return Seen(spec, errors=(error.finding,))
+        rule = (
+            "this machine does not have it, so nothing was looked at; the job looks first, before it builds the model"
+        )
+        return Seen(spec, warnings=(ConfigError(error.finding.path, error.finding.found, rule, ["data=synthetic"]),))
+    except Unusable as error:
+        return Seen(spec, errors=(error.finding,))
+    if survey is None:
+        return Seen(spec)
+    return Seen(spec, survey, tuple(_errors(spec, survey)), tuple(_warnings(spec, survey)))
+
+
+def _errors(spec: RunSpec, survey: Survey) -> Iterator[ConfigError]:
+    tokens, length, path = survey.tokens, spec.sequence_length, spec.data.path
+    named = survey.vocabulary is not None and spec.data.tokenizer == "bytes"  # A rule knows its ids without a look.
+    if survey.largest >= spec.model.vocab_size and not named:
+        rows = max(survey.largest + 1, survey.vocabulary or 0)
+        rule = f"the data hold token id {survey.largest}, and the model has rows for ids below it"
+        yield ConfigError("model.vocab_size", spec.model.vocab_size, rule, [f"model.vocab_size={rows}"])
+    if tokens is None or survey.tokens_error > tokens // 2:
+        return
+    samples = _samples(spec, survey) or 0
+    if not samples and survey.samples is not None:
+        rule = "no conversation has anything to learn from: none has an assistant's turn with text"
+        yield ConfigError("data.path", path, rule, ["data.train_on=all"])
+    elif not samples:
+        rule = f"{tokens} tokens are too few: a sample is {length} tokens and one more"
+        shorter = [f"train.sequence_length={tokens - 1}"] if tokens > 1 else []
+        yield ConfigError("data.path", path, rule, ["data=text", *shorter])
+    elif _held_out(spec, samples) >= samples:
+        rule = f"all of the data are {samples} samples, and as many are held out for evaluation"
+        yield ConfigError("data.eval_fraction", spec.data.eval_fraction, rule, ["train.eval_every=null", "data=text"])
+
+
+def _samples(spec: RunSpec, survey: Survey) -> int | None:
+    """Samples of all data: conversations, or pieces of a long row of tokens."""
+    if survey.tokens is None:
+        return None
+    if survey.samples is None:
+        return max(0, survey.tokens - 1) // spec.sequence_length
+    tried = len(survey.samples) + survey.empty
+    return round((survey.rows or 0) * len(survey.samples) / tried) if tried else 0
+
+
+def _held_out(spec: RunSpec, samples: int) -> int:
+    """Samples at the end that are kept for evaluation, as ``launcher.worker.data.corpus.split`` keeps them."""
+    return 0 if spec.train.eval_every is None else max(1, round(samples * spec.data.eval_fraction))
+
+
+def _warnings(spec: RunSpec, survey: Survey) -> Iterator[ConfigError]:
+    length = spec.sequence_length
+    masked = sum(label is None or label > length for _, label in survey.samples or ())
+    if masked:
+        longest = max((label for _, label in survey.samples or () if label is not None), default=length)
+        rule = f"{masked} of {len(survey.samples or ())} conversations are cut off before anything that is trained"
+        yield ConfigError("train.sequence_length", length, rule, [f"train.sequence_length={longest + 1}"])
+    if survey.missing is not None:
+        yield _not_looked(survey.missing)
+    if survey.vocabulary is not None and survey.largest < spec.model.vocab_size < survey.vocabulary:
+        rule = f"data.tokenizer={spec.data.tokenizer} has {survey.vocabulary} ids, more than the model has rows"
+        way = f"model.vocab_size={survey.vocabulary}"
+        yield ConfigError("model.vocab_size", spec.model.vocab_size, rule, [way])
+
+
+def _not_looked(error: Unusable) -> ConfigError:
+    """What lacks for a look is no fault of the run, which has another Python."""
+    found = error.finding
+    return ConfigError(found.path, found.found, f"not looked at: {found.rule}", found.way_out)
+
+
+def _amount(survey: Survey) -> str:
+    files = f"{survey.files:,} file{'s' if survey.files > 1 else ''} of {survey.format}"
+    if survey.columns:
+        files += f" ({', '.join(survey.columns)})"
+    parts = [files]
+    if survey.rows is not None and survey.format != "text":
+        parts.append(f"{_number(survey.rows, '' if survey.rows_exact else 'about ')} rows")
+    if survey.tokens is not None:
+        about = f" ± {survey.tokens_error / max(1, survey.tokens):.1%}" if survey.tokens_error else ""
+        parts.append(f"{_number(survey.tokens, about)} tokens{about}")
+    return ", ".join(parts)
+
+
+def _number(number: int, about: str) -> str:
+    return f"{'about ' if about.startswith('about') else ''}{count(number)}" if about else f"{number:,}"
+
+
+def _steps(steps: float) -> str:
+    return f"{steps:,.0f}" if steps >= 100 else f"{steps:.3g}"
+
+
+def _flaws(survey: Survey) -> Iterator[str]:
+    """Empty and duplicate rows of those that were seen; how many that were is said where there are some."""
+    flaws = [
+        f"{number:,} {name}" for number, name in ((survey.empty, "empty"), (survey.duplicates, "duplicate")) if number
+    ]
+    if flaws:
+        of = f"all {survey.seen:,} rows" if survey.whole else f"{survey.seen:,} sampled rows"
+        yield f"{' and '.join(flaws)} of {of}"
+    elif not survey.whole and survey.tokens_error:
+        yield f"from a sample of {survey.seen:,} rows" if survey.seen else "from a sample"

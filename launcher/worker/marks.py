@@ -1,0 +1,65 @@
+"""Token ids that are not trained as labels, marked in the row of ids itself: ``~id``, which is negative, stands for id.
+
+So a sample with a mask is one row of int64 as any other, and every engine, data loader and pipeline stage passes it on
+as it is. Losses ignore the marked labels, and their mean is over the trained labels of the global batch: every rank
+divides its sums by :func:`share`, one number for all micro-batches, so that means of micro-batches and of ranks, which
+all engines take, are the mean over labels, however these are spread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+
+from launcher.spec import RunSpec
+
+IGNORED = -100
+"""The label that ``torch.nn.functional.cross_entropy`` leaves out."""
+
+
+def marked(ids: npt.NDArray[np.int64], trained: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    """A row of ids with those marked that are not trained."""
+    return np.where(trained, ids, ~ids)
+
+
+def ids(rows: torch.Tensor) -> torch.Tensor:
+    """The ids of rows, marked or not."""
+    return torch.where(rows < 0, ~rows, rows)
+
+
+def labels(rows: torch.Tensor) -> torch.Tensor:
+    """The labels of rows: all columns but the first, ``IGNORED`` where they are marked."""
+    behind = rows[:, 1:]
+    return behind.masked_fill(behind < 0, IGNORED)
+
+
+def count(rows: torch.Tensor) -> torch.Tensor:
+    """The number of labels of rows that are trained."""
+    return (rows[:, 1:] >= 0).sum()
+
+
+def share(spec: RunSpec, counts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Trained labels of the global batch for each micro-batch of each rank; called by all ranks together.
+
+    Where ranks share a sequence, each has its part of the labels. Without any trained label the sums are zero and are
+    divided by one.
+
+    Args:
+        spec: The run.
+        counts: Of this rank's micro-batches, of all their labels.
+    """
+    total = torch.stack(list(counts)).sum()
+    dist.all_reduce(total)
+    parts = spec.parallel.context * spec.parallel.ulysses * dist.get_world_size() * len(counts)
+    return total.clamp(min=1) / parts
+
+
+def counted(batches: Iterable[torch.Tensor], counts: list[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """The same batches, with the trained labels of each noted as it passes."""
+    for rows in batches:
+        counts.append(count(rows))
+        yield rows

@@ -1,0 +1,78 @@
+"""The data of a recorded run as token ids, before any of its ranks exist: ``python -m launcher.worker.prepare``.
+
+It has no time limit but the job's. Its progress goes to the node's log, its result or error into ``tokens.json`` of the
+run directory, for which the job's other nodes wait.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+from launcher.data import token_folder
+from launcher.data.prepare import Progress, Tell, prepared
+from launcher.errors import LauncherError
+from launcher.spec.parse import parse
+from launcher.units import count
+
+_SAID_S = 15.0
+
+
+def main() -> int:
+    """Find or make the token ids of ``--run DIR`` for the attempt ``--attempt NAME``; 0, or 1 with the error noted."""
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("--run", type=Path, required=True, metavar="DIR", help="the run directory")
+    parser.add_argument("--attempt", required=True, metavar="NAME", help="the attempt of the job")
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, _end)
+    run: Path = options.run
+    spec = parse(json.loads((run / "spec.json").read_text()))
+    try:
+        found = token_folder.pointed(run, spec.data)
+        if found is None:
+            root = token_folder.root(spec, os.environ, Path.cwd(), run)
+            found = prepared(spec.data, root, tell=_told(), waits=lambda: _say(f"waiting for another run in {root}"))
+            if token_folder.digest(run) not in (None, found.digest):
+                _say("the data have changed since this run began, and what it read before is no longer kept")
+        token_folder.point(run, spec.data, found, options.attempt)
+    except LauncherError as error:
+        token_folder.refuse(run, str(error), options.attempt)
+        print(f"launch: {error}", file=sys.stderr, flush=True)  # noqa: T201
+        return 1
+    _say(found.text)
+    return 0
+
+
+def _told() -> Tell:
+    """Say how far it is, some times a minute: a log is read by people."""
+    began = said = time.monotonic()
+
+    def tell(progress: Progress) -> None:
+        nonlocal said
+        now = time.monotonic()
+        if now - said > _SAID_S:
+            said = now
+            speed = progress.text_bytes / (now - began) / 1e6
+            text = f"{progress.text_bytes / 1e6:,.0f} MB of text, {speed:.1f} MB/s, " if speed else ""
+            _say(f"{text}{count(progress.tokens)} tokens so far")
+
+    return tell
+
+
+def _say(text: str) -> None:
+    print(f"launch: token ids: {text}", flush=True)  # noqa: T201
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    """End by an exception, so that nothing half is left."""
+    sys.exit(128 + number)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,171 @@
+"""Folders of token ids: whole or absent, made once, and by whom."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from launcher.data import documents, prepare, token_folder, tokenizer
+from launcher.data.encoded import Encoded, Unfinished
+from launcher.data.prepare import Progress, prepared
+from launcher.data.tokenizer import Pieces
+from launcher.errors import DataError, SubmitError
+from launcher.spec import DataSpec
+from tests.support.helpers import make_spec
+
+
+def texts(folder: Path, *content: str, **settings: str) -> DataSpec:
+    """The data of a run on files with these contents."""
+    folder.mkdir(exist_ok=True)
+    for number, text in enumerate(content):
+        (folder / f"{number}.txt").write_text(text)
+    words = (f"{key}={value}" for key, value in settings.items())
+    return make_spec("model=tiny", "data=text", f"data.path={folder}", *words).data
+
+
+def test_a_folder_holds_the_ids_and_says_what_they_are(tmp_path: Path) -> None:
+    told: list[int] = []
+    found = prepared(texts(tmp_path / "t", "ab", "cde"), tmp_path / "cache", tell=lambda at: told.append(at.tokens))
+    assert (found.path / "tokens.bin").read_bytes() == b"abcde"
+    assert (found.dtype, found.tokens, found.documents, found.text_bytes, found.marked) == ("uint8", 5, 2, 5, False)
+    assert told[-1] == 5
+    meta = json.loads((found.path / "meta.json").read_text())
+    assert meta["made_of"]["path"] == str(tmp_path / "t")
+    assert token_folder.read(found.path) == found
+
+
+def test_the_same_content_is_found_and_other_content_is_not(tmp_path: Path) -> None:
+    data, cache, told = texts(tmp_path / "t", "ab"), tmp_path / "cache", list[Progress]()
+    first = prepared(data, cache, tell=told.append)
+    assert told
+    told.clear()
+    assert prepared(texts(tmp_path / "t", **{"data.workers": "3"}), cache, tell=told.append) == first
+    assert not told, "an equal folder was there"
+    (tmp_path / "t" / "0.txt").write_text("abc")
+    assert prepared(data, cache).path != first.path
+
+
+def test_a_document_in_pieces_is_one_document() -> None:
+    class Words:
+        size: int = 300
+        end: int | None = 299
+        special: frozenset[int] = frozenset()
+
+        def encode(self, text: str) -> list[int]:
+            raise AssertionError("documents are encoded in batches")
+
+        def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+            return [list(text.encode()) for text in texts]
+
+        def pieces(self, texts: Sequence[str]) -> list[Pieces]:
+            raise AssertionError("text has no marks")
+
+    pieces = [Unfinished("ab"), "c", "d"]
+    progress = Progress()
+    data = make_spec("model=tiny", "data=text").data
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(documents, "documents", lambda data: iter(pieces))
+        found = [list(one.ids) for one in prepare.encoded(data, Words(), progress)]
+    assert found == [[97, 98], [99, 299], [100, 299]]
+    assert (progress.documents, progress.text_bytes) == (2, 4)
+
+
+def test_marked_samples_have_their_ends_and_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = [Encoded([1, 2, 3], [False, True, True]), Encoded([4, 5], [False, True])]
+    monkeypatch.setattr(prepare, "encoded", lambda data, words, progress: iter(samples))
+    found = prepared(texts(tmp_path / "t", "ab"), tmp_path / "cache")
+    assert found.marked
+    assert np.fromfile(found.path / "ends.bin", dtype=np.uint64).tolist() == [3, 5]
+    assert np.fromfile(found.path / "trained.bin", dtype=np.uint8).tolist() == [0, 1, 1, 0, 1]
+
+
+def test_of_two_processes_one_makes_the_folder_and_the_other_waits(tmp_path: Path) -> None:
+    data, cache = texts(tmp_path / "t", "ab"), tmp_path / "cache"
+    cache.mkdir()
+    waited = threading.Event()
+    with (cache / f"{prepare.digest_of(data)}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        other = threading.Thread(target=prepared, args=(data, cache), kwargs={"waits": waited.set})
+        other.start()
+        assert waited.wait(10)
+        assert token_folder.kept(cache).folders == 0
+    other.join(10)
+    assert token_folder.kept(cache).folders == 1
+
+
+def test_without_locks_the_first_to_finish_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, cache = texts(tmp_path / "t", "ab"), tmp_path / "cache"
+    first = prepared(data, cache)
+
+    def none(*arguments: object) -> None:
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", none)
+    answers = iter([None, None])  # It looks before and after it would have the lock, and finds nothing yet.
+    monkeypatch.setattr(token_folder, "read", lambda path, read=token_folder.read: next(answers, read(path)))
+    assert prepared(data, cache) == first
+    assert [path.name for path in cache.iterdir() if path.is_dir()] == [first.digest]
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
+    data, cache = texts(tmp_path / "t", "ab"), tmp_path / "cache"
+    half = cache / f"{prepare.digest_of(data)}.node.7.partial"
+    half.mkdir(parents=True)
+    (half / "tokens.bin").write_bytes(b"a")
+    assert token_folder.read(half) is None
+    prepared(data, cache)
+    assert not half.exists()
+
+
+def test_an_error_or_an_interruption_leaves_nothing_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(data: DataSpec) -> Iterator[str]:
+        yield "a" * prepare._BATCH
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(documents, "documents", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        prepared(texts(tmp_path / "t", "ab"), tmp_path / "cache")
+    assert not [path for path in (tmp_path / "cache").iterdir() if path.is_dir()]
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SubmitError, match=rf"{tmp_path}/file/cache cannot be written: Not a directory; LAUNCH_CACHE="):
+        prepared(texts(tmp_path / "t", "ab"), tmp_path / "file" / "cache")
+
+
+def test_data_without_text_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents, "documents", lambda data: iter([""]))
+    with pytest.raises(DataError, match=r"data.path=.*/t: nothing to train on: there is no text in it"):
+        prepared(texts(tmp_path / "t", "ab"), tmp_path / "cache")
+
+
+def test_a_run_reads_the_folder_that_it_began_with(tmp_path: Path) -> None:
+    data = texts(tmp_path / "t", "ab")
+    found = prepared(data, tmp_path / "cache")
+    token_folder.point(tmp_path, data, found)
+    time.sleep(0.01)
+    (tmp_path / "t" / "0.txt").write_text("abc")
+    assert token_folder.pointed(tmp_path, data) == found
+    assert token_folder.pointed(tmp_path, texts(tmp_path / "other", "ab")) is None
+    token_folder.clear(tmp_path / "cache")
+    assert token_folder.pointed(tmp_path, data) is None
+
+
+def test_the_tokenizer_counts_by_its_files_and_not_by_its_place(tmp_path: Path) -> None:
+    names = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "tokenizer.json").write_text("{}")
+        (tmp_path / name / "model.safetensors").write_text(name)
+        names.append(tokenizer.fingerprint(str(tmp_path / name)))
+    assert names[0] == names[1]
+    (tmp_path / "b" / "tokenizer.json").write_text("{} ")
+    assert tokenizer.fingerprint(str(tmp_path / "b")) != names[0]

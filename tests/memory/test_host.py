@@ -1,0 +1,100 @@
+"""Host memory of a node: every process that a run starts there, and what its ranks keep."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from launcher.memory.processes import MEASURED, of_engine
+from launcher.memory.result import HostMemory
+from launcher.memory.terms import HostPile
+from launcher.preflight import assess
+from launcher.spec import RunSpec
+from tests.support.helpers import make_spec
+
+GIB = 2**30
+CPU = ("model=tiny", "hardware=cpu", f"hardware.host_memory_bytes={64 * GIB}", "data=synthetic")
+GPU = ("model=1b", "hardware=h100_80g", "cluster.gpus_per_node=8")
+
+
+def host(spec: RunSpec) -> HostMemory:
+    return assess.estimated(spec).host
+
+
+def size(found: HostMemory, pile: HostPile) -> int:
+    return sum(term.bytes for term in found.piles.get(pile, ()))
+
+
+def test_every_engine_was_measured_with_what_it_was_measured_by() -> None:
+    content = json.loads(MEASURED.read_text())
+    assert set(content["measured"]) == {"fsdp", "deepspeed", "megatron"}
+    assert content["command"] == "python -m benchmarks.host_memory"
+    assert content["versions"]["torch"]
+    for name in content["measured"]:
+        found = of_engine(name)
+        assert 2**27 < found.rank_bytes < 2 * GIB, "an interpreter with torch takes some hundreds of MiB"
+        assert 0 < found.reader_bytes < found.rank_bytes, "a fork shares what it does not write to"
+
+
+def test_an_engine_that_nobody_measured_counts_as_the_largest() -> None:
+    assert of_engine("new").rank_bytes == max(of_engine(name).rank_bytes for name in ("fsdp", "deepspeed", "megatron"))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 8])
+def test_each_rank_has_an_interpreter_and_a_node_the_rest_once(ranks: int) -> None:
+    found = of_engine("fsdp")
+    counted = host(make_spec(*CPU, "parallel=fsdp", f"cluster.gpus_per_node={ranks}"))
+    once = found.node_bytes + found.library_bytes
+    assert size(counted, "processes") == ranks * found.rank_bytes + once
+    assert size(counted, "readers") == 0
+
+
+def test_on_the_cpu_the_tensors_come_beside_the_interpreters_and_on_gpus_they_do_not() -> None:
+    spec = make_spec(*CPU, "parallel=fsdp", "cluster.gpus_per_node=2")
+    assert size(host(spec), "tensors") == 2 * assess.estimated(spec).peak.device_bytes
+    gpus = host(make_spec(*GPU, "parallel=fsdp"))
+    assert list(gpus.piles) == ["processes"]
+    offloaded = host(make_spec(*GPU, "parallel=zero3", "zero.offload_optimizer=cpu"))
+    assert list(offloaded.piles) == ["offloaded", "processes"]
+
+
+def test_readers_are_processes_and_have_steps_ready() -> None:
+    words = ("train.sequence_length=1023", "train.micro_batch_size=4", "train.global_batch_size=64", "data.workers=3")
+    idle, row = of_engine("fsdp").reader_bytes, 1024 * 8
+    pinned = host(make_spec(*GPU, "parallel=fsdp", *words))
+    assert size(pinned, "readers") == 8 * 3 * (idle + 2 * 2 * 8 * row), "8 sequences a rank, twice ahead, and pinned"
+    assert size(host(make_spec(*GPU, "parallel=fsdp", *words, "script=train.py")), "readers") == 0
+    on_cpu = host(make_spec(*CPU, "parallel=fsdp", "cluster.gpus_per_node=8", *words))
+    assert size(on_cpu, "readers") == 8 * 3 * (idle + 2 * 8 * row)
+
+
+def test_the_piles_are_printed_with_formula_and_source() -> None:
+    words = ("data.workers=2", "hardware.host_memory_bytes=1700000000")
+    document = host(make_spec(*CPU, "parallel=fsdp", "cluster.gpus_per_node=2", *words)).as_dict()
+    assert document["capacity_bytes"] == 1_700_000_000
+    piles = document["piles"]
+    assert isinstance(piles, list)
+    assert [pile["pile"] for pile in piles] == ["tensors", "processes", "readers"]
+    assert sum(pile["bytes"] for pile in piles) == document["bytes_per_node"]
+    assert "Python, torch and the engine in each rank: 2 x " in piles[1]["formula"]
+    assert "processes.json" in piles[1]["source"]
+
+
+@pytest.mark.parametrize(
+    ("memory", "request_", "capacity"),
+    [
+        ("64G", "mem", 64 * GIB),
+        ("2048", "mem", 2 * GIB),
+        ("8g", "mem_per_gpu", 32 * GIB),
+        ("4G", "mem_per_cpu", 24 * GIB),
+        ("0", "mem", 99 * GIB),
+        ("1T", "mem", 99 * GIB),
+    ],
+)
+def test_a_job_has_what_it_asks_slurm_for(memory: str, request_: str, capacity: int) -> None:
+    words = (f"cluster.memory={memory}", f"cluster.memory_request={request_}", "cluster.cpus_per_node=6")
+    spec = make_spec(*GPU, "cluster=slurm", *words, "cluster.gpus_per_node=4", f"hardware.host_memory_bytes={99 * GIB}")
+    assert host(spec).capacity_bytes == capacity
+    local = make_spec(*GPU, *words, f"hardware.host_memory_bytes={99 * GIB}")
+    assert host(local).capacity_bytes == 99 * GIB

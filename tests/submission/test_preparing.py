@@ -1,0 +1,86 @@
+"""The step before a job's ranks, on the first node and on the others. Real processes."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from launcher import files
+from launcher.data import token_folder
+from launcher.errors import JobFailed
+from launcher.spec.parse import to_dict
+from launcher.submission import node, preparing
+from tests.support.helpers import make_spec
+
+
+def recorded(run: Path, text: bytes) -> Path:
+    """A run of four ranks on two nodes on some text; in place of its ranks a program says whether the ids are there."""
+    (run / "logs").mkdir(parents=True)
+    (run / "t.txt").write_bytes(text)
+    words = ("cluster=slurm", "cluster.nodes=2", "cluster.gpus_per_node=2", "data=text", f"data.path={run}/t.txt")
+    (run / "spec.json").write_text(json.dumps(to_dict(make_spec("model=tiny", *words))))
+    program = f"import json; print(json.load(open('{run}/tokens.json'))['attempt'])"
+    job = {"argv": [sys.executable, "-c", program], "environment": {"LAUNCH_RUN": str(run)}, "working_directory": "/"}
+    (run / "job.json").write_text(json.dumps(job))
+    return run
+
+
+def place(number: int) -> node.SlurmPlace:
+    return node.SlurmPlace(
+        job_id="7",
+        number=number,
+        attempt="7_0",
+        told_to_save=threading.Event(),
+        told_to_end=threading.Event(),
+        requeue=lambda: None,
+        seconds_left=lambda: None,
+    )
+
+
+def test_the_first_node_makes_the_ids_and_the_others_begin_once_they_are_there(tmp_path: Path) -> None:
+    run = recorded(tmp_path / "a", b"once upon a time")
+    other = threading.Thread(target=node.run, args=(run,), kwargs={"place": place(1)})
+    other.start()
+    node.run(run, place=place(0))
+    other.join(30)
+    assert (files.read_json(run / "state.json") or {})["state"] == "finished"
+    out = (run / "logs" / "node.out").read_text()
+    assert "launch: token ids: 16 tokens of 1 documents" in out
+    assert out.endswith("7_0\n")
+    assert (run / "logs" / "node1.out").read_text() == "7_0\n"
+    [folder] = [path for path in (run / "cache").iterdir() if path.is_dir()]
+    assert (folder / "tokens.bin").read_bytes() == b"once upon a time"
+
+
+def test_an_error_ends_every_node_with_the_same_words(tmp_path: Path) -> None:
+    run = recorded(tmp_path / "a", b"\xff\xfe\xff")
+    ended: list[str] = []
+
+    def second() -> None:
+        with pytest.raises(JobFailed) as caught:
+            node.run(run, place=place(1))
+        ended.append(str(caught.value))
+
+    other = threading.Thread(target=second)
+    other.start()
+    with pytest.raises(JobFailed, match=r"t\.txt: it is not UTF-8 text") as caught:
+        node.run(run, place=place(0))
+    other.join(30)
+    assert ended == [str(caught.value)]
+    state = files.read_json(run / "state.json") or {}
+    assert (state["state"], state["reason"]) == ("failed", ended[0])
+    assert not (run / "logs" / "node1.out").exists()
+
+
+def test_a_node_that_cannot_see_the_ids_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = recorded(tmp_path / "a", b"once")
+    monkeypatch.setattr(preparing, "_UNSEEN_S", 0.0)
+    content = {"folder": "/only/there", "digest": "0", "data": {}, "attempt": "7_0"}
+    files.write_atomically(run / token_folder.POINTER, content)
+    node.run(run, place=place(1))
+    error = files.read_json(run / "logs" / "error.rank2.json") or {}
+    assert "does not see the token ids in /only/there: name a folder that all nodes share by" in error["message"]
