@@ -6,10 +6,7 @@ it is offline instead, and then knows at once whether its cache has the data set
 
 from __future__ import annotations
 
-import socket
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import getproxies
 
 from launcher import extras
 from launcher.data.unusable import PackageMissing, Unusable
@@ -43,6 +40,10 @@ def hub_data_set(data: DataSpec) -> Any:
 
 def _answers(endpoint: str) -> bool:
     """True if a connection can be made; behind a proxy only the real request can tell."""
+    import socket  # Late, as what follows: no other data need it, and planning is quick.
+    from urllib.parse import urlsplit
+    from urllib.request import getproxies
+
     if getproxies():
         return True
     place = urlsplit(endpoint)

@@ -80,8 +80,15 @@ class Seen:
     def as_text(self) -> str:
         """One line for a terminal; nothing where there is nothing to say."""
         if self.survey is None:
-            return ""
+            return self._on_the_hub()
         return f"data: {'; '.join([_amount(self.survey), *self._epoch(), *self._shares(), *_flaws(self.survey)])}"
+
+    def _on_the_hub(self) -> str:
+        """Data that are not on this machine, nor missing from it."""
+        data = self.spec.data
+        if self.errors or self.warnings or self.spec.script is not None or data.source not in ("huggingface", "chat"):
+            return ""
+        return f"data: {data.path} on the Hugging Face Hub, split {data.split}: looked at when the job asks for it"
 
     def _epoch(self) -> Iterator[str]:
         if not self.samples:
