@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks.reporting import keep, takes_no_option
 
 ENTRIES = 32_000
-TEXT_BYTES = {"bytes": 400_000_000, "bpe": 60_000_000}
+TEXT_BYTES = {"bytes": 400_000_000, "bpe": 30_000_000}
 _TRAINED_ON = 12_000_000
 
 

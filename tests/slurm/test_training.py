@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,8 +27,10 @@ def test_two_jobs_on_one_node_do_not_meet(cluster: Cluster) -> None:
 )
 def test_the_other_engines_train_on_two_nodes(cluster: Cluster, engine: tuple[str, ...]) -> None:
     world = ("cluster.nodes=2", "cluster.gpus_per_node=2", "train.micro_batch_size=2")
-    run = submit("other", *SMALL, *world, "train.steps=5", *engine)
+    run = submit("other", *SMALL, *world, "data=text", 'data.path="{stdlib}/json/*.py"', "train.steps=5", *engine)
     succeeds(run, 400)
+    assert "launch: token ids: " in (run / "logs" / "node.out").read_text(), "the first node made them"
+    assert Path(json.loads((run / "tokens.json").read_text())["folder"]).parent == run / "cache"
     found: list[dict[str, Any]] = lines(run)
     assert [line["step"] for line in found] == [1, 2, 3, 4, 5]
     assert found[-1]["loss"] < found[0]["loss"]
