@@ -162,7 +162,9 @@ def _judged(changed: _Changed, refused: Sequence[ConfigError], *, forced: bool, 
     """
     asked = Request(overrides=changed.words, spec=changed.after, errors=tuple(refused))
     assessment = assessed(asked, resumed=resumed)
-    errors = [*assessment.errors] or obstacles(assessment.spec, machine.facts())
+    lacks = obstacles(assessment.spec, machine.facts())
+    started_from = {"save.load"} if resumed else set()  # It may be gone: the run has a checkpoint of its own.
+    errors = [*assessment.errors] or [error for error in lacks if error.path not in started_from]
     if errors:
         raise ConfigErrors(errors)
     if assessment.verdict.name == "does_not_fit" and not forced:

@@ -154,8 +154,9 @@ def _refuse(assessment: Assessment, options: argparse.Namespace) -> None:
         Unfit: It does not fit, and was not forced.
     """
     errors = list(assessment.errors)
-    if not errors:
-        errors += obstacles(assessment.spec, machine.facts())
+    found = {error.path for error in errors}
+    if found <= {"save.load", "model.weights"}:  # What it starts from is no rule that others rest on.
+        errors += [error for error in obstacles(assessment.spec, machine.facts()) if error.path not in found]
         if options.debug and assessment.spec.gpus != 1:
             rule = "--debug runs one rank in the foreground"
             errors.append(ConfigError("cluster.gpus_per_node", assessment.spec.gpus, rule, ["cluster.gpus_per_node=1"]))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import submitit  # noqa: F401  # It closes the handlers that logging has when it is imported, and absl's closes stderr.
 
 from launcher import machine
 from launcher.errors import ConfigError, ConfigErrors
