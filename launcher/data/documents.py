@@ -134,8 +134,7 @@ def _missing(row: Mapping[str, object], data: DataSpec, which: str) -> Unusable:
     pair = next((pair for pair in _PAIRS if row.keys() >= set(pair)), None)
     if conversation is None and pair is None:
         return Unusable("data.column", data.column, rule, _text_columns(row))
-    what = f"{pair[0]} and {pair[1]} are" if pair is not None else f"messages, in {conversation}, are"
-    rule += f": {what} what data=chat trains on"
+    rule += " (conversations, which data=chat trains on)"
     return Unusable("data.column", data.column, rule, [_as_chat(data, conversation), *_text_columns(row)])
 
 
