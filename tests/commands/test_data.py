@@ -109,7 +109,7 @@ def test_data_that_nobody_can_look_at_are_left_alone(capsys: pytest.CaptureFixtu
         (
             ("data=text", "data.path=chat.jsonl"),
             "data.column",
-            "row 1 has no such column; it has messages: messages, in messages, are what data=chat trains on",
+            "row 1 has no such column; it has messages (conversations, which data=chat trains on)",
             ["data=chat data.path=chat.jsonl"],
         ),
         (
@@ -169,7 +169,7 @@ def test_a_run_is_stopped_before_anything_is_written(capsys: pytest.CaptureFixtu
     assert said.startswith("error: data.path=typo.txt: no file matches try data=text or data=synthetic")
     assert main(["run", *here, "data.path=chat.jsonl"]) == 2
     assert main(["-m", *here, "data.path=chat.jsonl", "train.seed=1,2"]) == 2
-    assert "messages, in messages, are what data=chat trains on" in " ".join(capsys.readouterr().out.split())
+    assert "it has messages (conversations, which data=chat trains on)" in " ".join(capsys.readouterr().out.split())
     assert not Path("runs").exists()
 
 

@@ -78,30 +78,28 @@ CHAT = "data=chat data.path={path}"
             {"messages": [{"role": "user", "content": "a"}]},
             (),
             "text",
-            "row 1 has no such column; it has messages: messages, in messages, are what data=chat trains on",
+            "row 1 has no such column; it has messages (conversations, which data=chat trains on)",
             [CHAT],
         ),
         (
             {"conversations": [{"from": "human", "value": "a"}], "id": "x"},
             (),
             "text",
-            "row 1 has no such column; it has conversations, id: messages, in conversations, are what data=chat "
-            "trains on",
+            "row 1 has no such column; it has conversations, id (conversations, which data=chat trains on)",
             [f"{CHAT} data.column=conversations", "data.column=id"],
         ),
         (
             {"instruction": "a", "input": "", "output": "b"},
             (),
             "text",
-            "row 1 has no such column; it has instruction, input, output: instruction and output are what data=chat "
-            "trains on",
+            "row 1 has no such column; it has instruction, input, output (conversations, which data=chat trains on)",
             [CHAT, "data.column=instruction", "data.column=input", "data.column=output"],
         ),
         (
             {"prompt": "a", "completion": "b"},
             (),
             "text",
-            "row 1 has no such column; it has prompt, completion: prompt and completion are what data=chat trains on",
+            "row 1 has no such column; it has prompt, completion (conversations, which data=chat trains on)",
             [CHAT, "data.column=prompt", "data.column=completion"],
         ),
         (
