@@ -108,7 +108,7 @@ def _show(words: Sequence[str], options: argparse.Namespace) -> int:
 
 def _save(words: Sequence[str], options: argparse.Namespace) -> int:
     """Write a command line, or that of a run, as a recipe of the working folder."""
-    name, texts = words[0], list(words[1:])
+    name, texts = words[0].removesuffix(".yaml"), list(words[1:])
     if not texts and options.run is None:
         rule = "a recipe is made of overrides, or of the command line of a run"
         ways = [f"launch recipe save {name} model=tiny", f"launch recipe save {name} --run RUN"]

@@ -85,7 +85,10 @@ def _folders(spec: RunSpec) -> Iterator[ConfigError]:
     """Folders that the run starts from."""
     for path, value in (("model.weights", spec.model.weights), ("save.load", spec.save.load)):
         if value is not None and not Path(value).is_dir():
-            yield ConfigError(path, value, "there is no such folder", [f"{path}=null"])
+            run = Path(value).parent
+            exported = path == "model.weights" and Path(value).name == "export" and (run / "spec.json").is_file()
+            ways = [f"launch resume {run} save.export=safetensors"] if exported else []
+            yield ConfigError(path, value, "there is no such folder", [*ways, f"{path}=null"])
     if spec.model.weights is not None and Path(spec.model.weights).is_dir():
         yield from _weights(Path(spec.model.weights))
 
