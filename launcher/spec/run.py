@@ -128,9 +128,15 @@ class RunSpec:
 
     @property
     def hash(self) -> str:
-        """Twelve hexadecimal digits that identify the run; its name, directory and sweep do not count."""
+        """Twelve hexadecimal digits that identify the run.
+
+        Its name, directory and sweep do not count, nor what its machine has left of disk and host memory just now.
+        """
         groups = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in ("run", "sweep")}
-        content = {name: _shallow(group) if is_dataclass(group) else group for name, group in groups.items()}
+        content: dict[str, Any] = {
+            name: _shallow(group) if is_dataclass(group) else group for name, group in groups.items()
+        }
+        content["hardware"] |= {"disk_bytes": None, "host_memory_bytes": None}
         text = json.dumps(content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 

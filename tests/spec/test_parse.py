@@ -107,6 +107,8 @@ def test_the_hash_names_what_the_run_is_and_not_where_it_goes() -> None:
     one = make_spec("model=tiny")
     assert one.hash == make_spec("model=tiny", "run.name=elsewhere").hash
     assert one.hash != make_spec("model=tiny", "train.seed=1").hash
+    fuller = ("hardware.disk_bytes=1000000", "hardware.host_memory_bytes=1000000000")
+    assert one.hash == make_spec("model=tiny", *fuller).hash, "a disk fills up while nobody changes the run"
 
 
 def test_nothing_below_an_open_node_breaks_a_line_of_the_batch_script() -> None:
