@@ -125,10 +125,16 @@ def test_every_command_that_the_readme_types_is_one_that_its_reader_can_type(
     assert ["run", "--from", f"runs/{_NAMED}"] in commands
 
 
-_ACTING = ("status", "doctor", "compare", "prepare")
+_ACTING = ("status", "doctor", "compare", "prepare", "resume")
 _NAMED = "a"
 
-_WRITTEN = {"conf/backend/acme.yaml", "conf/parallel/_acme.yaml", "conf/cluster/ours.yaml", "recipes/mine.yaml"}
+_WRITTEN = {
+    "conf/backend/acme.yaml",
+    "conf/parallel/_acme.yaml",
+    "conf/cluster/ours.yaml",
+    "recipes/mine.yaml",
+    "recipes/first.yaml",
+}
 """Files that commands of the documents' examples write."""
 
 _ROOMS = ("benchmarks", "conf", "docs", "launcher", "recipes", "requirements", "slurm", "tests")

@@ -146,6 +146,9 @@ def recorded(options: argparse.Namespace, *, quiet: bool) -> Recorded:
     return Recorded(plan=planned, directory=directory, job=job, samples=samples)
 
 
+_FILES = {"save.load", "model.weights", "data.path", "data.column", "data.source", "data.tokenizer"}
+
+
 def _refuse(assessment: Assessment, options: argparse.Namespace) -> None:
     """Stop before anything is written.
 
@@ -155,7 +158,7 @@ def _refuse(assessment: Assessment, options: argparse.Namespace) -> None:
     """
     errors = list(assessment.errors)
     found = {error.path for error in errors}
-    if found <= {"save.load", "model.weights"}:  # What it starts from is no rule that others rest on.
+    if found <= _FILES:  # What it starts from is no rule that others rest on.
         errors += [error for error in obstacles(assessment.spec, machine.facts()) if error.path not in found]
         if options.debug and assessment.spec.gpus != 1:
             rule = "--debug runs one rank in the foreground"

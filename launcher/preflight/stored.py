@@ -31,7 +31,10 @@ def weights(spec: RunSpec) -> Iterator[ConfigError]:
     try:
         found = headers.safetensors(folder)
     except headers.Unreadable as error:
-        yield ConfigError("model.weights", spec.model.weights, str(error), ["model.weights=null"])
+        from launcher.config import hub  # Late, because few runs need it.
+
+        if hub.command(folder) is None:  # What of the Hub is not fetched yet has its own words.
+            yield ConfigError("model.weights", spec.model.weights, str(error), ["model.weights=null"])
         return
     prefix = f"{next(iter(wanted)).partition('.')[0]}."
     there = {name: found.get(name, found.get(name.removeprefix(prefix))) for name in wanted}  # GPT-2's lack it.

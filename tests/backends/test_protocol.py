@@ -22,7 +22,9 @@ SHIPPED: dict[str, Backend] = {"deepspeed": deepspeed, "fsdp": fsdp, "megatron":
 OWNERS = ("backends", "worker", "importers")
 
 OTHER_THINGS = {
+    "api.py": "the kinds of files that deepspeed= and megatron_args= name",
     "commands/check.py": "the kinds of files that --deepspeed and --megatron-args name",
+    "config/synonyms.py": "words of other tools, among them those that name an engine",
     "extras.py": "an extra of this distribution",
     "rank/engine.py": "the library whose modules run",
     "rundir/provenance.py": "a distribution on PyPI",

@@ -129,7 +129,8 @@ def test_a_failing_job_ends_with_its_own_last_error(folder: Path) -> None:
     assert f"fix {folder}/runs/c/script/train.py, or start a new run" in done.stderr
     assert done.stdout == "rank 0 of 2 starts at 5\n", "what rank 0 prints is shown"
     said = launch(folder, "logs", "c").stdout
-    assert re.search(r"^c is failed: .*\n==> .*/1/stderr.log <==\nTraceback(.*\n)+ValueError: the learning rate", said)
+    traceback = r"==> .*/1/stderr.log <==\nTraceback(.*\n)+ValueError: the learning rate"
+    assert re.search(rf"^c is failed: .*\n(step .*\n)*{traceback}", said)
     assert "rank 0 of 2 starts at 5" in said
     assert "Root Cause (first observed failure)" not in said, "torchrun's own report is folded"
     assert re.search(r"\nfolded: \d+ lines of torchrun and submitit \(launch logs c --all\)\n$", said)
@@ -221,7 +222,7 @@ def test_a_missing_script_and_missing_data_are_wrong_configurations(folder: Path
     (folder / "binary.bin").write_bytes(bytes(range(256)))
     done = launch(folder, "model=tiny", "data.path=*.bin")
     assert done.returncode == 2
-    assert "binary.bin is not UTF-8 text" in done.stderr
+    assert "data.path=binary.bin: it is not UTF-8 text" in done.stderr
     done = launch(folder, "model=tiny", "model.weights=nope", "save.load=nope", "data.tokenizer=nope")
     assert done.returncode == 2
     for path in ("model.weights", "save.load", "data.tokenizer"):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import struct
 from pathlib import Path
 
 import pytest
 
 from launcher import machine
 from launcher.cli import main
+from launcher.preflight import stored
 from launcher.spec import RunSpec
 from tests.support.foreign_files import LLAMA3_8B
 from tests.support.helpers import CPU_HOST, ask, make_spec
@@ -30,9 +33,22 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (place / "config.json").write_text(json.dumps(SMALL))
     (cached / "refs").mkdir()
     (cached / "refs" / "main").write_text(REVISION)
-    Path("mine/model.safetensors").touch()
+    write_weights(Path("mine/model.safetensors"))
     Path("mine/tokenizer.json").touch()
     return tmp_path
+
+
+def write_weights(path: Path) -> None:
+    """A file of weights of the model's names and shapes, which takes no room on the disk: all are zero."""
+    tensors, end = {}, 0
+    for name, shape in (stored.expected(make_spec("model=./mine", "model.weights=null").model) or {}).items():
+        tensors[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [end, end + 4 * math.prod(shape)]}
+        end += 4 * math.prod(shape)
+    assert tensors
+    header = json.dumps(tensors).encode()
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(header)) + header)
+        file.truncate(8 + len(header) + end)
 
 
 def answer(words: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:

@@ -12,11 +12,16 @@ from benchmarks.memory.row import Row
 from benchmarks.memory.scoring import judged
 from launcher.memory import band as module
 from launcher.memory.band import LEAST_ROWS, RESIDUALS, band
-from launcher.preflight import assess
-from launcher.preflight.report import as_text
+from launcher.preflight import assess, explain
 from tests.support.helpers import make_spec
 
 WORDS = ("model=1b", "hardware=h100_80g", "cluster.gpus_per_node=8")
+
+
+def explained(word: str) -> str:
+    """The text of ``check --explain``, which says where the band is from."""
+    found = explain.explained(make_spec(word, *WORDS), "activations")
+    return " ".join(explain.as_text(found, 100).split())
 
 
 def test_the_committed_residuals_are_quantiles_in_order_with_their_origin() -> None:
@@ -37,17 +42,16 @@ def test_one_that_is_not_measured_has_the_widest_and_the_answer_says_so() -> Non
     found = band("deepspeed", cuda=True)
     enough = [row for row in json.loads(RESIDUALS.read_text())["measured"].values() if row["rows"] >= LEAST_ROWS]
     assert found.high - found.low == max(row["high"] - row["low"] for row in enough)
-    text = " ".join(as_text(assess.assess(make_spec("parallel=zero1", *WORDS))).split())
-    assert f"as wide as that of {found.whose}: too few runs of this kind were measured" in text
+    wide = f"runs of {found.whose}, the widest there is: too few runs of this kind were measured"
+    assert wide in explained("parallel=zero1")
 
 
 def test_fsdp2_has_that_of_torchtitan_which_is_fsdp2_too_and_ddp_has_not() -> None:
     measured = json.loads(RESIDUALS.read_text())["measured"]["Torchtitan"]
     found = band("fsdp", cuda=True, runs_on="FSDP2")
     assert (found.own, found.low, found.high) == (False, measured["low"], measured["high"])
-    text = " ".join(as_text(assess.assess(make_spec("parallel=fsdp", *WORDS))).split())
-    assert f", that of {measured['rows']} runs of Torchtitan, which is FSDP2 too)" in text
-    assert "too few runs of this kind were measured" in as_text(assess.assess(make_spec("parallel=ddp", *WORDS)))
+    assert f"{measured['rows']} runs of Torchtitan, which is FSDP2 too" in explained("parallel=fsdp")
+    assert "too few runs of this kind were measured" in explained("parallel=ddp")
 
 
 def test_on_the_cpu_it_is_that_of_the_workers_own_runs() -> None:
