@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -168,7 +167,8 @@ def disk_free(folder: Path) -> int | None:
     """Free bytes of the disk that a folder is on or would be on; None where that cannot be asked."""
     there = next((place for place in (folder, *folder.parents) if place.exists()), folder)
     try:
-        return shutil.disk_usage(there).free
+        disk = os.statvfs(there)
+        return disk.f_bavail * disk.f_frsize
     except OSError:
         return None
 

@@ -27,7 +27,7 @@ from launcher.config.recipes import Recipe
 from launcher.config.request import Request, request
 from launcher.data import look
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
-from launcher.preflight import assess, data, fixes, traced
+from launcher.preflight import assess, data, fixes
 from launcher.preflight.assess import Assessment, Refinement
 from launcher.preflight.data import Looking
 from launcher.preflight.fixes import Searching
@@ -199,7 +199,11 @@ def _require_nothing_of_one_run(options: argparse.Namespace, several: str) -> No
 
 def memory_engine(options: argparse.Namespace) -> Refinement | None:
     """The memory engine that was asked for, where it is not the formulas."""
-    return traced.traced if options.engine == "trace" else None
+    if options.engine != "trace":
+        return None
+    from launcher.preflight import traced  # Late, because the formulas need none of what it imports.
+
+    return traced.traced
 
 
 def draw(options: argparse.Namespace, assessment: Assessment) -> None:

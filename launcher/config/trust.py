@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -143,6 +142,8 @@ def _write(store: Path, content: Mapping[str, str]) -> None:
     """
     try:
         store.parent.mkdir(parents=True, exist_ok=True)
+        import tempfile  # Late, because few commands trust anything anew.
+
         with tempfile.NamedTemporaryFile("w", dir=store.parent, delete=False) as file:
             json.dump(dict(content), file)
         os.replace(file.name, store)
