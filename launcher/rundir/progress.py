@@ -9,22 +9,18 @@ import contextlib
 import json
 import math
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from launcher import files
+from launcher.saved import find
 
 METRICS = "metrics.jsonl"
 _END_BYTES = 65536
 _RECENT = 20
 """Lines over which the speed of a step is taken, for the time that is left."""
-
-_CHECKPOINT = re.compile(r"(?:step-|iter_)(\d+)$")
-_TRACKER = "latest_checkpointed_iteration.txt"
-"""Megatron's name of its newest whole checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,15 +96,9 @@ def seconds_left(rows: Sequence[Mapping[str, Any]], steps: int | None) -> float 
 
 
 def checkpoint(run: Path) -> int | None:
-    """The step of the newest whole checkpoint; a folder that is being written has another name."""
-    folder = run / "checkpoints"
-    with contextlib.suppress(OSError, ValueError):
-        return int((folder / _TRACKER).read_text())
-    try:
-        found = [int(match[1]) for path in folder.iterdir() if (match := _CHECKPOINT.match(path.name))]
-    except OSError:
-        return None
-    return max(found, default=None)
+    """The step of the newest whole checkpoint, from which a resumed run goes on."""
+    found = find.checkpoints(run)
+    return found[-1].step if found else None
 
 
 def line(row: Mapping[str, Any], steps: int | None) -> str:

@@ -29,6 +29,7 @@ def test_a_run_that_trains_shows_its_step_loss_speed_time_left_and_checkpoint(
     steps = [line(step, 10 - step) for step in range(1, 5)]
     run = recorded(tmp_path / "a" / "runs" / "mine", "train.steps=100", steps=steps, now="running")
     (run / "checkpoints" / "step-00000003").mkdir()
+    (run / "checkpoints" / "step-00000003" / "state.json").write_text("{}")
     recorded(tmp_path / "b" / "runs" / "other", now="failed", reason="rank 1: no")
     said = launch("status")
     assert said.err == "launch: no runs below runs/; these were recorded in other folders\n"

@@ -15,6 +15,7 @@ def test_the_time_left_is_that_of_the_steps_to_come_at_the_speed_of_the_newest(t
     slow = {**line(1, 9.0), "step_seconds": 500.0}
     run = recorded(tmp_path / "a", "train.steps=100", steps=[slow, *(line(step, 1.0) for step in range(2, 41))])
     (run / "checkpoints" / "step-00000030").mkdir()
+    (run / "checkpoints" / "step-00000030" / "state.json").write_text("{}")
     (run / "checkpoints" / "step-00000040.partial").mkdir()
     now = progress.read(run)
     assert (now.step, now.steps, now.loss, now.seconds_left, now.checkpoint_step) == (40, 100, 1.0, 120.0, 30)
@@ -25,6 +26,7 @@ def test_the_time_left_is_that_of_the_steps_to_come_at_the_speed_of_the_newest(t
 
 def test_megatrons_own_mark_tells_its_newest_whole_checkpoint(tmp_path: Path) -> None:
     run = recorded(tmp_path / "a")
+    (run / "checkpoints" / "iter_0000010").mkdir()
     (run / "checkpoints" / "iter_0000020").mkdir()
     (run / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("10")
     assert progress.read(run).checkpoint_step == 10
