@@ -7,9 +7,10 @@ be. Every difference is said and kept (``launcher.rundir.changes``) before it is
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from launcher.config.overrides import Override, read
 from launcher.config.request import Request, request
 from launcher.errors import ConfigError, ConfigErrors, DoesNotFit, SubmitError
 from launcher.preflight.assess import Assessment
-from launcher.preflight.plan import plan
+from launcher.preflight.plan import Plan, plan
 from launcher.preflight.report import as_text
 from launcher.preflight.this_machine import obstacles
 from launcher.rundir import changes, kept, lock, status
@@ -55,6 +56,42 @@ def submit_changed(directory: Path, texts: Sequence[str]) -> tuple[str, RunSpec]
     if (now := status.read(directory).state) in ("queued", "running", "requeued"):
         name = status.name_of(directory, folder())
         raise SubmitError(f"{name} is {now}: `launch cancel {name}` first, or wait, and then change it")
+    directory = directory.absolute()
+    with _in_the_jobs_folder(directory):
+        changed, planned, step = _planned(directory, texts)
+    differences = lock.spec_differences(changed.before, planned.spec)
+    _say(directory, differences, step)
+
+    def record() -> None:
+        if differences:
+            with _in_the_jobs_folder(directory):
+                changes.write(directory, planned, differences, words=changed.words, step=step)
+
+    return resubmit(directory, planned.spec, before=record), planned.spec
+
+
+@contextlib.contextmanager
+def _in_the_jobs_folder(directory: Path) -> Iterator[None]:
+    """Look at paths from the folder that the run's job starts in, wherever this command was typed.
+
+    Raises:
+        SubmitError: It is not there any more.
+    """
+    where = Path((files.read_json(directory / "job.json") or {}).get("working_directory", "."))
+    if not where.is_dir():
+        rule = "its job starts there: make the folder again, or start another run of it by `launch run --from RUN`"
+        raise SubmitError(f"the run's working folder {where} does not exist, and {rule}")
+    with contextlib.chdir(where):
+        yield
+
+
+def _planned(directory: Path, texts: Sequence[str]) -> tuple[_Changed, Plan, int]:
+    """The changed run, its plan, and the step that it goes on from.
+
+    Raises:
+        ConfigErrors: A word cannot be read, or the run cannot go on like that.
+        DoesNotFit: The changed run does not.
+    """
     changed = _changed(parse(json.loads((directory / "spec.json").read_text())), texts)
     newest = next(reversed(find.checkpoints(directory)), None)
     step = 0 if newest is None else newest.step
@@ -64,15 +101,7 @@ def submit_changed(directory: Path, texts: Sequence[str]) -> tuple[str, RunSpec]
         refused += _nothing_left(directory, changed.after, step)
     refused += _names(changed.before, changed.after)
     assessment = _judged(changed, refused, forced=_was_forced(directory), resumed=newest is not None)
-    planned = plan(assessment, python=sys.executable)
-    differences = lock.spec_differences(changed.before, assessment.spec)
-    _say(directory, differences, step)
-
-    def record() -> None:
-        if differences:
-            changes.write(directory, planned, differences, words=changed.words, step=step)
-
-    return resubmit(directory, assessment.spec, before=record), assessment.spec
+    return changed, plan(assessment, python=sys.executable), step
 
 
 def _changed(before: RunSpec, texts: Sequence[str]) -> _Changed:
@@ -120,7 +149,8 @@ def _batch_kept(before: RunSpec, after: RunSpec, typed: set[str]) -> dict[str, i
             "another training"
         )
         divisors = [count for count in range(1, batch + 1) if batch % count == 0]
-        near = sorted(divisors, key=lambda count: (abs(count - ranks), -count))[:3]
+        whole = [count for count in divisors if count * after.model_parallel % after.cluster.nodes == 0]
+        near = sorted(whole, key=lambda count: (abs(count - ranks), -count))[:3]
         ways = [f"cluster.gpus_per_node={count * after.model_parallel // after.cluster.nodes}" for count in near]
         raise ConfigErrors([ConfigError("cluster.gpus_per_node", after.cluster.gpus_per_node, rule, ways)])
     follows = {_BATCH: batch} if after.train.global_batch_size != batch else {}
@@ -140,13 +170,17 @@ def _nothing_left(directory: Path, after: RunSpec, step: int) -> list[ConfigErro
 
 
 def _names(before: RunSpec, after: RunSpec) -> list[ConfigError]:
-    """A run keeps its name and its folder, and belongs to no other sweep."""
+    """A run keeps its name, its folder and its copy of a script, and belongs to no other sweep."""
     rule = "a resumed run stays in its own directory: `launch run --from RUN` makes another of it"
     pairs = [
         (f"{group}.{key}", was) for group in ("run", "sweep") for key, was in asdict(getattr(before, group)).items()
     ]
     changed = [(path, was, now) for path, was in pairs if (now := edit.value_at(after, path)) != was]
-    return [ConfigError(path, now, rule, [edit.override(path, was)]) for path, was, now in changed]
+    errors = [ConfigError(path, now, rule, [edit.override(path, was)]) for path, was, now in changed]
+    if after.script != before.script:
+        rule = "a resumed run goes on with its own copy of its script: `launch run --from RUN` starts one with another"
+        errors.append(ConfigError("script", after.script, rule, [edit.override("script", before.script)]))
+    return errors
 
 
 def _was_forced(directory: Path) -> bool:

@@ -97,7 +97,7 @@ def _news(directory: Path) -> Iterator[list[dict[str, Any]]]:
             data = file.read()
             whole = data[: data.rfind(b"\n") + 1]
             offset += len(whole)
-            text = whole.decode()
+            text = whole.decode(errors="replace")
         yield list(results.training(text.splitlines()))
         if ended:
             return

@@ -17,7 +17,7 @@ from typing import Any
 from launcher import files
 from launcher.errors import SubmitError
 from launcher.preflight.plan import Plan
-from launcher.rundir import lock, losses
+from launcher.rundir import lock, losses, script_copy
 from launcher.rundir.record import job_as_dict, write_settings
 
 FILE = "changes.json"
@@ -29,7 +29,7 @@ type Change = tuple[str, Any, Any]
 
 
 def write(run: Path, plan: Plan, changes: Sequence[Change], *, words: Sequence[str], step: int) -> None:
-    """Put new settings in the place of a run's, and keep those before.
+    """Put new settings in the place of a run's, and keep those before; the working folder is the job's.
 
     Args:
         run: The run directory.
@@ -42,13 +42,14 @@ def write(run: Path, plan: Plan, changes: Sequence[Change], *, words: Sequence[s
         SubmitError: The directory cannot be written.
     """
     before = files.read_json(run / "plan.json") or {}
-    keys = {word.partition("=")[0] for word in words}
-    overrides = (*(word for word in before.get("overrides", ()) if word.partition("=")[0] not in keys), *words)
+    overrides = (*_still_said(before.get("overrides", ()), words), *words)
     partial = run / f".{KEPT}.{os.getpid()}.partial"
     try:
         job = plan.job.at(str(run))
         partial.mkdir()
-        lock.write(partial / losses.NAME, lock.build(plan, job_as_dict(job), overrides))
+        content = lock.build(plan, job_as_dict(job), overrides)
+        content["script"] = script_copy.kept_ingredient(run, plan.spec.script)
+        lock.write(partial / losses.NAME, content)
         write_settings(partial, plan, job, overrides, forced=bool(before.get("forced")))
         kept = _kept(run, sorted({*_ALWAYS, *(files.read_json(run / "job.json") or {}).get("files", ())}))
         for path in sorted(partial.iterdir(), key=lambda path: path.name == "spec.json"):  # The worker reads this one.
@@ -65,6 +66,14 @@ def read(run: Path) -> list[dict[str, Any]]:
     """The changes of a run, oldest first: ``time step overrides changes before``."""
     found: list[dict[str, Any]] = (files.read_json(run / FILE) or {}).get("changes", [])
     return found
+
+
+def _still_said(earlier: Sequence[str], words: Sequence[str]) -> list[str]:
+    """Earlier words that still describe the run: neither their key nor the group that it lies in is chosen anew."""
+    keys = {word.partition("=")[0].lstrip("+") for word in words}
+    within = tuple(f"{key}." for key in keys)
+    said = ((word, word.partition("=")[0].lstrip("+")) for word in earlier)
+    return [word for word, key in said if key not in keys and not key.startswith(within)]
 
 
 def _kept(run: Path, names: Sequence[str]) -> str:

@@ -55,6 +55,8 @@ def _checkpoint(spec: RunSpec, folder: Path) -> Loading:
     word = spec.save.load or ""
     try:
         found = find.find(word, lambda name: _run(name, folder)).absolute()
+    except status.Ambiguous as doubt:
+        return Loading(spec=spec, errors=(_several(word, doubt, folder),))
     except find.NoCheckpoint as error:
         if spec.cluster.kind == "slurm" and not _exists(word):
             return Loading(spec=spec)  # A warning says that this machine does not see it.
@@ -94,6 +96,13 @@ def _run(name: str, folder: Path) -> Path | None:
     except FileNotFoundError:
         return None
     return found[0] if len(found) == 1 else None
+
+
+def _several(word: str, doubt: status.Ambiguous, folder: Path) -> ConfigError:
+    """The error of a word that several runs answer to, with words that tell them apart."""
+    which = word.removeprefix(doubt.name)
+    ways = [f"save.load={status.name_of(path, folder)}{which}" for path in doubt.candidates]
+    return ConfigError("save.load", word, f"{len(ways)} runs answer to this word, and none is guessed", ways)
 
 
 def _ways(error: find.NoCheckpoint, folder: Path) -> Iterator[str]:

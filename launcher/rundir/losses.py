@@ -26,7 +26,7 @@ def add_losses(run: Path) -> None:
     """Put the first losses of a run into its lock; a lock that has them stays as it is."""
     path = run / NAME
     try:
-        text, lines = path.read_text(), (run / "metrics.jsonl").read_text().splitlines()
+        text, lines = path.read_text(), (run / "metrics.jsonl").read_text(errors="replace").splitlines()
     except OSError:
         return
     rows = [_row(row) for row in itertools.islice(results.training(lines), FIRST_LOSSES)]

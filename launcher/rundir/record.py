@@ -67,6 +67,7 @@ def record(
         (partial / "logs").mkdir()
         (partial / "checkpoints").mkdir()
         write_settings(partial, plan, job, overrides, forced=forced)
+        script_copy.keep(partial, plan.spec)
         partial.rename(directory)
         status.remember(directory)
         _remove_earlier_tries(plan.spec, directory)
@@ -119,7 +120,6 @@ def write_settings(folder: Path, plan: Plan, job: Job, overrides: tuple[str, ...
     _dump(folder / "spec.json", to_dict(plan.spec))
     _dump(folder / "plan.json", {**as_json(plan.assessment), "overrides": list(overrides), "forced": forced})
     _dump(folder / "job.json", job_as_dict(job))
-    script_copy.keep(folder, plan.spec)
     for name, text in job.files.items():
         (folder / name).write_text(text)
 

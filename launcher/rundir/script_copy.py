@@ -36,6 +36,12 @@ def ingredient(script: str | None) -> dict[str, Any] | None:
     return None if script is None else {"path": script, "sha256": _digest(Path(script))}
 
 
+def kept_ingredient(run: Path, script: str | None) -> dict[str, Any] | None:
+    """As :func:`ingredient`, of the copy that a run has: it is what goes on, whatever became of the script."""
+    copy = None if script is None else _digest(place(run, script))
+    return ingredient(script) if copy is None else {"path": script, "sha256": copy}
+
+
 def is_edited(run: Path, spec: RunSpec, folder: Path) -> bool:
     """True if the script was edited, or removed, since the run was recorded.
 

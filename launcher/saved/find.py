@@ -155,7 +155,7 @@ def _evaluated(run: Path) -> dict[int, float]:
     """The loss on held-out samples by step, from ``metrics.jsonl``."""
     losses = {}
     try:
-        lines = (run / "metrics.jsonl").read_text().splitlines()
+        lines = (run / "metrics.jsonl").read_text(errors="replace").splitlines()
     except OSError:
         return {}
     for line in lines:

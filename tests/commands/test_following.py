@@ -34,3 +34,10 @@ def test_the_progress_of_a_run_says_how_long_it_will_take(
     thread.join()
     said = " ".join(capsys.readouterr().err.split())
     assert "10/100 loss 2.0000 100 tokens/s 3 min left" in said
+
+
+def test_bytes_of_a_script_that_are_no_text_stop_nothing(tmp_path: Path) -> None:
+    run = recorded(tmp_path / "a", now="finished")
+    (run / "checkpoints").rmdir()
+    (run / "metrics.jsonl").write_bytes(b'\xfe\n{"loss": 2, "note": "\xff"}\n')
+    assert list(_following._news(run)) == [[{"step": 1, "loss": 2, "note": "\ufffd"}]]

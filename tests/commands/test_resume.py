@@ -16,6 +16,7 @@ from launcher.preflight import stored
 from launcher.rundir import state
 from tests.support import resuming, training
 from tests.support.helpers import CPU_HOST, make_spec
+from tests.support.recorded_runs import swept
 from tests.support.slurm_runs import SLURM, launch
 
 BATCH = 12
@@ -146,6 +147,18 @@ def test_a_checkpoint_that_only_the_nodes_see_is_left_to_them(folder: Path) -> N
     found = _said("check", *BASE, *words)
     assert found.startswith("0 ")
     assert "save.load=/data/runs/a@100: there is no such file or folder on this machine; the nodes" in found
+
+
+def test_of_several_checkpoints_none_is_guessed(folder: Path) -> None:
+    for name in ("first", "second"):
+        swept(folder / "runs" / name, {"1e-3": 2.0})
+    words = ("check", "model=tiny", "save.load=000@2")
+    refused = (
+        "save.load=000@2: 2 runs answer to this word, and none is guessed "
+        "try save.load=first/000@2 or save.load=second/000@2"
+    )
+    assert refused in _said(*words)
+    assert refused in _said(*words, "cluster=slurm")
 
 
 def test_a_point_of_a_sweep_starts_from_a_run_too(run: Path) -> None:

@@ -49,6 +49,15 @@ def test_a_lock_takes_the_losses_of_a_script_that_are_numbers(tmp_path: Path) ->
     )
 
 
+def test_a_lock_takes_losses_beside_bytes_that_are_no_text(tmp_path: Path) -> None:
+    (tmp_path / losses.NAME).write_text("losses: []\n")
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"loss": 1, "note": "\xff"}\n\xfe\n{"loss": 2}\n')
+    losses.add_losses(tmp_path)
+    assert (tmp_path / losses.NAME).read_text() == (
+        'losses:\n- {"step": 1, "loss": 1, "grad_norm": null}\n- {"step": 2, "loss": 2, "grad_norm": null}\n'
+    )
+
+
 def test_a_script_that_only_the_nodes_see_runs_from_its_own_place(tmp_path: Path) -> None:
     (tmp_path / "spec.json").write_text(json.dumps({"script": "code/train.py"}))
     (tmp_path / "code").mkdir()

@@ -44,15 +44,21 @@ def facts(spec: RunSpec) -> dict[str, Any]:
 
 
 def unreadable(before: RunSpec, after: RunSpec) -> Iterator[ConfigError]:
-    """The reason why a run cannot go on from another's checkpoint, and the setting that would have to stay."""
+    """The reason why a run cannot go on from another's checkpoint, and the setting that would have to stay.
+
+    A checkpoint of a run that used NVMe has no such setting: the reason says what else there is.
+    """
     there, here = facts(before), facts(after)
     reason = reason_against(there, here)
     if reason is None:
         return
-    key = next((key for key in _KEYS if there[key] != here[key]), "nvme")
+    nvme = there["precision"] == here["precision"] and (there["nvme"] or here["nvme"])
+    key = "nvme" if nvme else next(key for key in _KEYS if there[key] != here[key])
     path = _KEYS[key]
-    was = edit.value_at(before, path)
-    yield ConfigError(path, edit.value_at(after, path), f"the checkpoint {reason}", [edit.override(path, was)])
+    if nvme and "nvme" not in (before.zero.offload_optimizer, after.zero.offload_optimizer):
+        path = "zero.offload_parameters"
+    ways = [] if nvme and there["nvme"] else [edit.override(path, edit.value_at(before, path))]
+    yield ConfigError(path, edit.value_at(after, path), f"the checkpoint {reason}", ways)
 
 
 def layout_differs(there: Mapping[str, Any], here: Mapping[str, Any]) -> bool:

@@ -46,7 +46,7 @@ def source(context: Context) -> tuple[Path, int] | None:
     except NoCheckpoint:
         found = Path(wanted)
     named = _NAME.fullmatch(found.name)
-    if named is None:
+    if named is None or not found.is_dir():
         raise CheckpointError(
             f"save.load={wanted} holds no checkpoint of backend=megatron: name a run directory of it or one of its "
             "checkpoints/iter_*, or export where it was trained (save.export=safetensors) and start here with "

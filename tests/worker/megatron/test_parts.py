@@ -90,6 +90,12 @@ def test_a_folder_without_a_checkpoint_of_megatrons_is_refused(tmp_path: Path) -
     )
 
 
+def test_a_checkpoint_that_is_not_there_is_none_whatever_its_name(tmp_path: Path) -> None:
+    gone = tmp_path / "checkpoints" / "iter_0000100"
+    with pytest.raises(CheckpointError, match=re.escape(f"save.load={gone} holds no checkpoint of backend=megatron: ")):
+        source(_context(tmp_path / "run", f"save.load={gone}"))
+
+
 def test_a_damaged_tracker_is_named(tmp_path: Path) -> None:
     _checkpoint(tmp_path / "checkpoints", 3)
     (tmp_path / "checkpoints" / TRACKER).write_text("")

@@ -1,0 +1,138 @@
+"""`launch resume RUN KEY=VALUE` of a script of one's own, from another folder, and of a group chosen anew."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import submitit  # noqa: F401  # It closes the handlers that logging has when it is imported, and absl's closes stderr.
+
+from launcher import machine
+from launcher.commands import _changing
+from launcher.errors import ConfigErrors
+from launcher.rundir import changes, lock
+from launcher.spec import edit
+from tests.support import resuming, training
+from tests.support.helpers import CPU_HOST, make_spec
+from tests.support.slurm_runs import launch
+
+BASE = (*training.SMALL, "model.num_hidden_layers=1", "train.global_batch_size=12", "hardware=cpu")
+SCRIPT = "print('as it was')\n"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder in which the runs are made."""
+    made = tmp_path / "made"
+    made.mkdir()
+    monkeypatch.chdir(made)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(machine, "facts", lambda: CPU_HOST)
+    resuming.by_nobody(monkeypatch, steps=(2, 4))
+    return made
+
+
+def _json(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+@pytest.fixture
+def scripted(folder: Path) -> Path:
+    """A run of a script that was edited since."""
+    Path("train.py").write_text(SCRIPT)
+    answer = launch("script=train.py", "hardware=cpu", "cluster.gpus_per_node=2", "run.name=a")
+    assert answer.status == 0, answer.err
+    Path("train.py").write_text("print('edited')\n")
+    return folder / "runs" / "a"
+
+
+def test_a_run_of_a_script_goes_on_with_other_settings_and_its_own_copy(scripted: Path) -> None:
+    answer = launch("resume", "a", "cluster.gpus_per_node=1")
+    assert answer.status == 0, answer.err
+    assert "  cluster.gpus_per_node: 2 -> 1" in answer.err
+    assert (scripted / "script" / "train.py").read_text() == SCRIPT
+    digest = hashlib.sha256(SCRIPT.encode()).hexdigest()
+    assert lock.read(scripted).content["script"] == {"path": "train.py", "sha256": digest}
+    assert [entry["before"] for entry in changes.read(scripted)] == ["settings/1"]
+
+
+def test_a_run_stays_with_its_script(scripted: Path) -> None:
+    Path("other.py").touch()
+    answer = launch("resume", "a", "script=other.py")
+    assert answer.status == 2
+    said = " ".join(answer.err.split())
+    assert (
+        "script=other.py: a resumed run goes on with its own copy of its script: `launch run --from RUN` starts one "
+        "with another try script=train.py"
+    ) in said
+    assert not (scripted / "changes.json").exists()
+
+
+def test_a_changed_run_keeps_its_jobs_folder_wherever_it_is_typed(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "corpus.txt").write_text("some words to train on\n" * 200)
+    words = ("data=text", "data.path=corpus.txt", "model.vocab_size=300", "train.steps=4")
+    answer = launch(*BASE, *words, "cluster.gpus_per_node=2", "run.name=a")
+    assert answer.status == 0, answer.err
+    monkeypatch.chdir(tmp_path)
+    answer = launch("resume", "a", "train.steps=8")
+    assert answer.status == 0, answer.err
+    assert Path.cwd() == tmp_path
+    run = folder / "runs" / "a"
+    assert _json(run / "job.json")["working_directory"] == str(folder)
+    assert lock.read(run).content["job"]["working_directory"] == str(folder)
+
+
+def test_a_run_whose_folder_is_gone_is_not_changed(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "a"
+    words = ("cluster.gpus_per_node=2", "train.steps=4", f"run.directory={run}")
+    assert launch(*BASE, *words).status == 0
+    monkeypatch.chdir(tmp_path)
+    shutil.rmtree(folder)
+    answer = launch("resume", "a", "train.steps=8")
+    assert answer.status == 4
+    assert " ".join(answer.err.split()) == (
+        f"launch: the run's working folder {folder} does not exist, and its job starts there: make the folder again, "
+        "or start another run of it by `launch run --from RUN`"
+    )
+    assert not (run / "changes.json").exists()
+
+
+def test_earlier_words_of_a_group_that_is_chosen_anew_describe_the_run_no_more(folder: Path) -> None:
+    made = ("optimizer.lr=1e-5", "optimizer.weight_decay=0.5", "cluster.gpus_per_node=1", "train.steps=4")
+    assert launch(*BASE, *made, "run.name=a").status == 0
+    answer = launch("resume", "a", "optimizer=adamw", "optimizer.epsilon=1e-7", "train.steps=8")
+    assert answer.status == 0, answer.err
+    run = folder / "runs" / "a"
+    words = _json(run / "plan.json")["overrides"]
+    assert [word for word in words if word.startswith(("optimizer", "train.steps"))] == [
+        "optimizer=adamw",
+        "optimizer.epsilon=1e-7",
+        "train.steps=8",
+    ]
+    assert "cluster.gpus_per_node=1" in words
+    assert lock.read(run).content["overrides"] == words
+    assert make_spec(*words).optimizer == lock.read(run).spec.optimizer
+
+
+def test_ways_to_share_out_a_batch_are_whole_ranks_of_each_node() -> None:
+    """Of 12 sequences 1, 2, 3, 4, 6 or 12 ranks have as many each; 4 and 12 of these are whole ranks of four nodes."""
+    before = make_spec(*BASE, "parallel=ddp", "cluster.gpus_per_node=2")
+    four = edit.changed_at(before, {"cluster.nodes": 4, "cluster.kind": "slurm"})
+    assert _ways(before, four) == ("cluster.gpus_per_node=3", "cluster.gpus_per_node=1")
+    five = edit.changed_at(before, {"cluster.nodes": 5, "cluster.gpus_per_node": 1, "cluster.kind": "slurm"})
+    assert _ways(before, five) == ()
+
+
+def _ways(before: Any, after: Any) -> tuple[str, ...]:
+    with pytest.raises(ConfigErrors) as caught:
+        _changing._batch_kept(before, after, set())
+    [error] = caught.value.errors
+    return error.way_out
