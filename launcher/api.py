@@ -24,7 +24,8 @@ from launcher.commands import show as _show
 from launcher.commands._common import heard_by, require_trust
 from launcher.commands._handles import Run, Sweep
 from launcher.commands.show import Shown
-from launcher.errors import INTERRUPTED, ConfigError, ConfigErrors, DoesNotFit
+from launcher.data.unusable import as_errors
+from launcher.errors import INTERRUPTED, ConfigError, ConfigErrors, DataError, DoesNotFit
 from launcher.preflight.check import Check
 from launcher.submission.submit import submit as _start
 from launcher.sweeping.sweep import Point
@@ -226,9 +227,16 @@ def _options(verb: str, overrides: Words, script_args: Words = (), **given: Any)
 
 @contextmanager
 def _heard(*, quiet: bool) -> Iterator[None]:
-    """Give the messages of the verbs to the log where they are not to be shown."""
-    if not quiet:
-        yield
-        return
-    with heard_by(_log.info):
-        yield
+    """Give the messages of the verbs to the log where they are not to be shown.
+
+    Raises:
+        ConfigErrors: The data cannot be used.
+    """
+    try:
+        if quiet:
+            with heard_by(_log.info):
+                yield
+        else:
+            yield
+    except DataError as error:
+        raise as_errors(error) from error

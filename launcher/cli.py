@@ -16,7 +16,7 @@ import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 
-from launcher.errors import INTERRUPTED, ConfigError, ConfigErrors, LauncherError, SubmitError
+from launcher.errors import INTERRUPTED, ConfigError, ConfigErrors, DataError, LauncherError, SubmitError
 
 TYPE_CHECKING = False  # Type checkers know the name; ``typing`` itself takes a tenth of the time of a completion.
 if TYPE_CHECKING:
@@ -54,6 +54,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return status
     except ConfigErrors as error:
         return _report_errors(error, as_json="--json" in words)
+    except DataError as error:
+        from launcher.data.unusable import as_errors
+
+        return _report_errors(as_errors(error), as_json="--json" in words)
     except LauncherError as error:
         if "--json" in words and isinstance(error, SubmitError):  # The others come after the document that says why.
             print(json.dumps({"schema": 1, "error": str(error)}))

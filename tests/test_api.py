@@ -21,6 +21,7 @@ import launcher
 from launcher.cli import main
 from launcher.commands import _following
 from launcher.commands.show import Shown
+from launcher.data.unusable import Unusable
 from launcher.errors import ConfigErrors, DoesNotFit, JobFailed, SubmitError
 from launcher.job import torchrun
 from launcher.memory.result import Peak
@@ -289,3 +290,15 @@ def test_the_examples_of_the_documentation_run(folder: Path, capsys: pytest.Capt
     said = capsys.readouterr().out
     assert "DOES NOT FIT" in said
     assert "('model=1b',) fits None" in said
+
+
+def test_data_that_cannot_be_used_are_errors_of_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object, **__: object) -> None:
+        raise Unusable("data.path", "x", "no file matches", ["data=text"])
+
+    monkeypatch.setattr("launcher.commands.run.recorded", failing)
+    with pytest.raises(ConfigErrors) as refused:
+        launcher.run(["model=tiny"])
+    assert [(error.path, error.rule, error.way_out) for error in refused.value.errors] == [
+        ("data.path", "no file matches", ("data=text",))
+    ]

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from launcher import machine
 from launcher.commands._common import say
+from launcher.data.unusable import NotHere, PackageMissing
 from launcher.errors import DataError
+from launcher.preflight import this_machine
 from launcher.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -21,10 +24,10 @@ _READ = ("white on grey23", "white on grey37")
 
 
 def previews(spec: RunSpec) -> list[Preview]:
-    """The samples that ``data.preview`` asks for; none, and a message, where a job's data are not on this machine.
+    """The samples that ``data.preview`` asks for; none, and a message, where this machine cannot read them.
 
     Raises:
-        DataError: The data cannot be used.
+        DataError: The data cannot be used, and the run is for this machine.
     """
     if not spec.data.preview or not spec.data.marked or spec.script is not None:
         return []
@@ -32,11 +35,16 @@ def previews(spec: RunSpec) -> list[Preview]:
 
     try:
         return of_data(spec.data, spec.sequence_length)
+    except (NotHere, PackageMissing) as error:
+        why = str(error)
+    except ImportError as error:
+        why = f"the package {error.name} is not installed for this Python"
     except DataError as error:
-        if spec.cluster.kind == "local":
+        if this_machine.is_meant(spec, machine.facts()):
             raise
-        say(f"launch: no preview, since this machine cannot read the job's data: {error}")
-        return []
+        why = str(error)
+    say(f"launch: no preview, since this machine cannot read the job's data: {why}")
+    return []
 
 
 def as_json(document: dict[str, Any], found: Sequence[Preview]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Make the token ids of a run's data ahead of it, and keep them for every run that reads the same.
 
-Text and messages become token ids once, by the content of the files and of the tokenizer; `run` does it before the
-ranks start where nobody has. They lie in the user's cache folder, for cluster=slurm in cluster.shared_folder, and in
-the folder that LAUNCH_CACHE names where that is set.
+Text and messages become token ids once, by path, size and time of the files and by the content of the tokenizer; `run`
+does it before the ranks start where nobody has. They lie in the user's cache folder, for cluster=slurm in
+cluster.shared_folder, and in the folder that LAUNCH_CACHE names where that is set.
 """
 
 from __future__ import annotations

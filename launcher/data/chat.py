@@ -22,7 +22,10 @@ type Message = Mapping[str, Any]
 _LISTS = ("messages", "conversations", "conversation")
 """Columns of lists of messages."""
 
-_PAIRS = (
+_TURNS = ({"role", "content"}, {"from", "value"})
+"""Keys of a message."""
+
+PAIRS = (
     ("prompt", "completion"),
     ("prompt", "response"),
     ("instruction", "output"),
@@ -102,6 +105,17 @@ def conversations(
         raise Unusable("data.path", data.path, rule, ["data.train_on=all"] if skipped else [])
 
 
+def is_conversation(value: object) -> bool:
+    """True for a list of messages, as ``{"role", "content"}`` or ``{"from", "value"}``, or such a list as JSON text."""
+    found = _from_json(value)
+    return (
+        isinstance(found, list)
+        and bool(found)
+        and isinstance(found[0], dict)
+        and any(turn <= found[0].keys() for turn in _TURNS)
+    )
+
+
 def empty(conversation: Conversation, train_on: str) -> str | None:
     """Why there is nothing to learn from a conversation; None where there is."""
     if not conversation.messages:
@@ -144,7 +158,7 @@ def _messages(row: Mapping[str, object], number: int, column: str | None) -> Seq
     for name in _LISTS:
         if name in row:
             return _list(row, number, name)
-    for asked, answered in _PAIRS:
+    for asked, answered in PAIRS:
         if asked in row and answered in row:
             return _pair(row, asked, answered)
     rule = f"has the columns {', '.join(map(str, row)) or 'none'}; data=chat reads {_SHAPES}"

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from launcher import extras
 from launcher.data.unusable import NotHere, PackageMissing, Unusable
-from launcher.errors import DataError
 
 if TYPE_CHECKING:
     from launcher.data.tokenizer import Pieces, Tokenizer
@@ -71,7 +70,9 @@ class Quick:
         from tokenizers import Tokenizer
 
         self._words = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        self.size: int = self._words.get_vocab_size(with_added_tokens=True)
+        self._words.no_truncation()  # It may have been saved with both.
+        self._words.no_padding()
+        self.size: int = 1 + max(self._words.get_vocab(with_added_tokens=True).values(), default=-1)
         self.end: int | None = self._words.token_to_id(_end(folder) or "")
         self.special = frozenset(id_ for id_, token in self._words.get_added_tokens_decoder().items() if token.special)
 
@@ -111,7 +112,7 @@ def words(name: str) -> Tokenizer:
     except ImportError as error:
         rule = f"needs {error.name}, not installed for this Python"
         raise PackageMissing("data.tokenizer", name, rule, [extras.install(extras.TRAINING)]) from None
-    except DataError:
+    except Unusable:
         raise
     except Exception as error:  # The package has no exceptions of its own.
         rule = f"it cannot be read as a tokenizer: {error}"

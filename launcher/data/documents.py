@@ -10,15 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from launcher.data import formats
+from launcher.data.chat import PAIRS, is_conversation
 from launcher.data.files import is_hub_name, local_files
 from launcher.data.formats import Row
 from launcher.data.hub import hub_data_set
 from launcher.data.pieces import pieces
 from launcher.data.unusable import NotHere, Unusable
 from launcher.spec import DataSpec
-
-_TURNS = ({"role", "content"}, {"from", "value"})
-_PAIRS = (("prompt", "completion"), ("instruction", "output"))
 
 
 def documents(data: DataSpec) -> Iterator[str]:
@@ -118,20 +116,10 @@ def text_of(row: Row, data: DataSpec, which: str) -> str:
     raise Unusable("data.column", data.column, rule, ways)
 
 
-def is_conversation(value: object) -> bool:
-    """True for a list of messages, as ``{"role", "content"}`` or ``{"from", "value"}``."""
-    return (
-        isinstance(value, list)
-        and bool(value)
-        and isinstance(value[0], dict)
-        and any(turn <= value[0].keys() for turn in _TURNS)
-    )
-
-
 def _missing(row: Mapping[str, object], data: DataSpec, which: str) -> Unusable:
     rule = f"{which} has no such column; it has {', '.join(map(str, row))}"
     conversation = next((name for name, value in row.items() if is_conversation(value)), None)
-    pair = next((pair for pair in _PAIRS if row.keys() >= set(pair)), None)
+    pair = next((pair for pair in PAIRS if row.keys() >= set(pair)), None)
     if conversation is None and pair is None:
         return Unusable("data.column", data.column, rule, _text_columns(row))
     rule += " (conversations, which data=chat trains on)"

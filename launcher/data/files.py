@@ -6,6 +6,7 @@ import glob
 import json
 import re
 import sysconfig
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -58,6 +59,22 @@ def local_files(data: DataSpec) -> list[Path]:
     return _of_split([path for path in found if not _BESIDE_TABLES.match(path.name)], data, folder)
 
 
+def other_splits(data: DataSpec) -> dict[str, int]:
+    """The splits of a folder that ``data.split`` leaves out, and the number of their files."""
+    folder = Path(data.path or "").expanduser()
+    if data.source not in ("huggingface", "chat") or not folder.is_dir() or (folder / _SAVED).is_file():
+        return {}
+    if (folder / _SAVED_SPLITS).is_file():
+        found = {name: len(data_files(str(folder / name))) for name in _saved_splits(folder)}
+    else:
+        found = Counter(
+            _split_of(path.relative_to(folder))
+            for path in data_files(str(folder))
+            if not _BESIDE_TABLES.match(path.name)
+        )
+    return {name: number for name, number in sorted(found.items()) if name != data.split}
+
+
 def is_hub_name(path: str) -> bool:
     """True if a path that this machine does not have can be the name of a data set on the Hugging Face Hub.
 
@@ -82,11 +99,15 @@ def _saved(folder: Path) -> list[Path] | None:
         return None
 
 
-def _saved_split(folder: Path, data: DataSpec) -> Path:
+def _saved_splits(folder: Path) -> list[str]:
     try:
-        splits = [str(name) for name in json.loads((folder / _SAVED_SPLITS).read_text())["splits"]]
+        return [str(name) for name in json.loads((folder / _SAVED_SPLITS).read_text())["splits"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Unusable("data.path", str(folder), f"its {_SAVED_SPLITS} cannot be read: {error}") from None
+
+
+def _saved_split(folder: Path, data: DataSpec) -> Path:
+    splits = _saved_splits(folder)
     if data.source == "text":
         rule = f"it is a saved data set with the splits {', '.join(splits)}: data=text reads all files of a folder"
         ways = [f"data.path={folder / name}" for name in splits]

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from launcher import extras
 from launcher.data import counting, documents, formats, sampling
+from launcher.data.files import other_splits
 from launcher.data.opening import told
 from launcher.data.sampling import Block, Sample
 from launcher.data.unusable import PackageMissing, Unusable
@@ -44,7 +45,7 @@ class Survey:
         rows_exact: False where that is an estimate.
         tokens: Their number; None where no tokenizer could be asked.
         tokens_error: Half of the range in which the number of tokens lies, with 95% probability; 0 where it is exact.
-        vocabulary: Ids of the tokenizer; None for token ids.
+        vocabulary: One more than the tokenizer's largest id; None for token ids.
         largest: The largest id that was seen; -1 where none was.
         seen: Rows or documents that were read.
         empty: Those of them without text.
@@ -53,6 +54,7 @@ class Survey:
         missing: What could not be looked at for want of a package; None where nothing was.
         samples: Of conversations that were tokenised, each a sample: tokens, and the place of the first that is trained
             as a label (None: none is); ``empty`` are rows that are no sample, since nothing can be learnt from them.
+        other_splits: Splits of the folder that ``data.split`` leaves out, each with the number of its files.
     """
 
     format: str
@@ -71,6 +73,7 @@ class Survey:
     whole: bool = False
     missing: Unusable | None = None
     samples: tuple[tuple[int, int | None], ...] | None = None
+    other_splits: tuple[tuple[str, int], ...] = ()
 
 
 def look(data: DataSpec) -> Survey | None:
@@ -82,8 +85,10 @@ def look(data: DataSpec) -> Survey | None:
     if data.source == "synthetic" or data.path is None:
         return None
     files = documents.files_of(data)
-    if not files:
-        return None
+    return replace(_of_files(files, data), other_splits=tuple(other_splits(data).items())) if files else None
+
+
+def _of_files(files: Sequence[Path], data: DataSpec) -> Survey:
     if data.source == "tokens":
         return _of_ids(files, data.token_dtype)
     if data.marked:

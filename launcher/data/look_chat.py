@@ -26,7 +26,7 @@ class Encoded:
         tokens: Of each, their number; 0 for one that has nothing to learn from.
         labels: Of each, the place of the first token that is trained as a label; None where none is.
         whole: True if all rows of the sample were tried.
-        vocabulary: Ids of the tokenizer.
+        vocabulary: One more than the tokenizer's largest id.
         largest: The largest id.
     """
 

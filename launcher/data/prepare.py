@@ -91,7 +91,7 @@ def prepared(
 
 
 def digest_of(data: DataSpec) -> str:
-    """A name for the ids: by the content of data and tokenizer, and by the settings between them."""
+    """A name for the ids: by path, size and time of the data's files, the tokenizer's content, and the settings."""
     from launcher.data.documents import fingerprint as of_files
 
     content = [FORMAT, tokenizer_fingerprint(data), of_files(data), token_folder.settings(data)]

@@ -186,7 +186,10 @@ def _own(folder: Path) -> str | None:
     """The template of a tokenizer's folder, as ``transformers`` writes it there; of several the default one."""
     path = folder / "chat_template.jinja"
     if path.is_file():
-        return path.read_text()
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise _unreadable(path, error) from None
     found = _json(folder / "tokenizer_config.json").get("chat_template")
     if isinstance(found, list):
         named = {each.get("name"): each.get("template") for each in found if isinstance(each, dict)}
@@ -198,7 +201,8 @@ def _special_tokens(folder: Path) -> dict[str, str]:
     """Special tokens by their names in templates; a file has each as text, or with its settings."""
     said = _json(folder / "special_tokens_map.json") | _json(folder / "tokenizer_config.json")
     found = {name: said[name] for name in _SPECIAL if said.get(name)}
-    return {name: str(token["content"] if isinstance(token, dict) else token) for name, token in found.items()}
+    texts = {name: token.get("content") if isinstance(token, dict) else token for name, token in found.items()}
+    return {name: str(text) for name, text in texts.items() if text is not None}
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -207,8 +211,13 @@ def _json(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise Unusable("data.tokenizer", str(path), f"it cannot be read: {error}") from None
+        raise _unreadable(path, error) from None
     return found if isinstance(found, dict) else {}
+
+
+def _unreadable(path: Path, error: Exception) -> Unusable:
+    why = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error
+    return Unusable("data.tokenizer", str(path), f"it cannot be read: {why}", ["data.tokenizer=bytes"])
 
 
 @lru_cache(maxsize=8)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from launcher.errors import DataError
+from launcher.data.unusable import NotHere, Unusable
 
 type Pieces = tuple[Sequence[int], Sequence[tuple[int, int]]]
 """Ids, and where the characters that each stands for begin and end."""
@@ -20,7 +20,7 @@ class Tokenizer(Protocol):
 
     @property
     def size(self) -> int:
-        """The number of ids."""
+        """One more than the largest id, which is not the number of tokens where ids are left out."""
 
     @property
     def end(self) -> int | None:
@@ -68,15 +68,16 @@ class Folder:
         from transformers import AutoTokenizer
 
         if not Path(path).is_dir():
-            raise DataError(f"data.tokenizer={path}: there is no such folder; data.tokenizer=bytes needs none")
+            raise NotHere("data.tokenizer", path, "there is no such folder", ["data.tokenizer=bytes"])
         try:
             self._words = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
         except Exception as error:
-            raise DataError(f"data.tokenizer={path}: {type(error).__name__}: {error}") from error
+            rule = f"it cannot be read as a tokenizer: {type(error).__name__}: {error}"
+            raise Unusable("data.tokenizer", path, rule, ["data.tokenizer=bytes"]) from error
         if self._words.is_fast:  # A tokenizer.json may have been saved with both.
             self._words.backend_tokenizer.no_truncation()
             self._words.backend_tokenizer.no_padding()
-        self.size = len(self._words)
+        self.size: int = 1 + max(self._words.get_vocab().values(), default=-1)
         self.end: int | None = self._words.eos_token_id
         self.special = frozenset(number for number, token in self._words.added_tokens_decoder.items() if token.special)
 
@@ -96,13 +97,14 @@ class Folder:
         """Ids and characters, with no token that is not in the text.
 
         Raises:
-            DataError: The tokenizer does not know the characters of its tokens.
+            Unusable: The tokenizer does not know the characters of its tokens.
         """
         if not self._words.is_fast:
-            raise DataError(
-                f"data.tokenizer={self._words.name_or_path} has no tokenizer.json, without which a token's place in "
-                "the text is not known: save it as a fast tokenizer"
+            rule = (
+                "it has no tokenizer.json, without which a token's place in the text of a conversation is not known: "
+                "save it as a fast tokenizer"
             )
+            raise Unusable("data.tokenizer", self._words.name_or_path, rule, ["data.tokenizer=bytes"])
         found = self._words.backend_tokenizer.encode_batch(list(texts), add_special_tokens=False)
         return [(encoding.ids, encoding.offsets) for encoding in found]
 
@@ -111,7 +113,8 @@ def tokenizer(name: str) -> Tokenizer:
     """The tokenizer that ``data.tokenizer`` names.
 
     Raises:
-        DataError: There is no such folder, or no tokenizer in it.
+        NotHere: There is no such folder.
+        Unusable: There is no tokenizer in it.
     """
     return Bytes() if name == "bytes" else Folder(name)
 

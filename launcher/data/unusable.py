@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from launcher.errors import ConfigError, DataError
+from launcher.errors import ConfigError, ConfigErrors, DataError
 
 
 class Unusable(DataError):
@@ -27,3 +27,8 @@ class PackageMissing(Unusable):
 
 class NotHere(Unusable):
     """This machine does not have what a setting names; another one may."""
+
+
+def as_errors(error: DataError) -> ConfigErrors:
+    """The same as an error of the configuration, which every verb and function answers in one way."""
+    return ConfigErrors([error.finding if isinstance(error, Unusable) else ConfigError("data", None, str(error))])

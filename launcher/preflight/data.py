@@ -178,7 +178,9 @@ def _warnings(spec: RunSpec, survey: Survey) -> Iterator[ConfigError]:
     if survey.missing is not None:
         yield _not_looked(survey.missing)
     if survey.vocabulary is not None and survey.largest < spec.model.vocab_size < survey.vocabulary:
-        rule = f"data.tokenizer={spec.data.tokenizer} has {survey.vocabulary} ids, more than the model has rows"
+        rule = (
+            f"data.tokenizer={spec.data.tokenizer} has ids up to {survey.vocabulary - 1}, more than the model has rows"
+        )
         way = f"model.vocab_size={survey.vocabulary}"
         yield ConfigError("model.vocab_size", spec.model.vocab_size, rule, [way])
 
@@ -193,6 +195,9 @@ def _amount(survey: Survey) -> str:
     files = f"{survey.files:,} file{'s' if survey.files > 1 else ''} of {survey.format}"
     if survey.columns:
         files += f" ({', '.join(survey.columns)})"
+    if survey.other_splits:
+        left_out = ", ".join(f"{number:,} of {name}" for name, number in survey.other_splits)
+        files += f", without the files of other splits ({left_out})"
     parts = [files]
     if survey.rows is not None and survey.format != "text":
         parts.append(f"{_number(survey.rows, '' if survey.rows_exact else 'about ')} rows")

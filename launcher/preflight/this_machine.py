@@ -8,10 +8,13 @@ Packages are looked for without being imported. A Slurm job runs elsewhere, so f
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
 from launcher import backends, extras
+from launcher.data import documents
+from launcher.data.unusable import Unusable
 from launcher.errors import ConfigError
 from launcher.machine import Machine
 from launcher.spec import RunSpec
@@ -67,13 +70,23 @@ def _packages(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError("backend.name", spec.backend.name, rule, [profile.install])
     if spec.script is not None:
         return
-    kind, source = spec.tracking.kind, spec.data.source
+    kind = spec.tracking.kind
     if kind != "none" and find_spec(kind) is None:  # Each kind is the name of its package.
         rule = "its package is not installed for this Python"
         yield ConfigError("tracking.kind", kind, rule, [extras.install("tracking"), "tracking=none"])
-    if source == "huggingface" and find_spec("datasets") is None:
+    if _asks_the_hub(spec) and find_spec("datasets") is None:
         rule = "needs datasets, not installed for this Python"
-        yield ConfigError("data.source", source, rule, [extras.install(extras.TRAINING), "data=synthetic"])
+        yield ConfigError("data.source", spec.data.source, rule, [extras.install(extras.TRAINING), "data=synthetic"])
+
+
+def _asks_the_hub(spec: RunSpec) -> bool:
+    """True if the data are a name of the Hugging Face Hub, which only the package datasets reads."""
+    if spec.data.path is None or spec.data.source not in ("huggingface", "chat"):
+        return False
+    try:
+        return not documents.files_of(spec.data)
+    except Unusable:  # Which the look at the data says.
+        return False
 
 
 def _script(spec: RunSpec) -> Iterator[ConfigError]:
@@ -119,6 +132,9 @@ def without_template(spec: RunSpec) -> Iterator[ConfigError]:
         return
     from launcher.data.template import PLAIN, lacks_own, shipped
 
-    if lacks_own(data):
+    lacks = False
+    with suppress(Unusable):  # A damaged file of the tokenizer, which the look at the data says.
+        lacks = lacks_own(data)
+    if lacks:
         rule = f"data.tokenizer={data.tokenizer} has no chat template, so the shipped template {PLAIN} is used"
         yield ConfigError("data.template", None, rule, [f"data.template={name}" for name in (PLAIN, *shipped()[:1])])

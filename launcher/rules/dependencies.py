@@ -224,9 +224,9 @@ WARNED: tuple[Row, ...] = (
     Dependent(
         "data.split",
         "train",
-        lambda spec: spec.data.source == "huggingface",
+        lambda spec: spec.data.source in ("huggingface", "chat"),
         "data=huggingface",
-        "from a Hugging Face data set",
+        "from a Hugging Face data set or a folder's files by their names",
     ),
     *_rows(
         {"data.template": None, "data.train_on": "assistant", "data.preview": 0},

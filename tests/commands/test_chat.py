@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import launcher
 from launcher import cli
-from tests.support.chat import turns, write_rows
+from tests.support.chat import turns, write_rows, write_tokenizer
 
 TINY = ("model=tiny", "data=chat", "data.path=talk.jsonl", "train.sequence_length=64", "cluster.gpus_per_node=1")
 
@@ -105,3 +107,64 @@ def test_an_argument_of_megatron_that_the_marks_set_is_refused(capsys: pytest.Ca
     assert cli.main(["check", *TINY, *words, "+backend.extra.calculate-per-token-loss=false"]) == 2
     said = " ".join(capsys.readouterr().out.split())
     assert "data.source=chat sets it: the mean of the loss goes over the trained tokens" in said
+
+
+def _refused(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    assert cli.main([*words, "--json"]) == 2
+    [error] = json.loads(capsys.readouterr().out)["errors"]
+    return error
+
+
+def test_a_folder_without_a_tokenizer_is_a_finding_with_a_way_out(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("empty").mkdir()
+    error = _refused(capsys, "check", *TINY, "data.tokenizer=./empty")
+    assert (error["path"], error["found"]) == ("data.tokenizer", "./empty")
+    assert error["rule"].startswith("it cannot be read as a tokenizer: ")
+    assert error["way_out"] == ["data.tokenizer=bytes"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "rule"),
+    [
+        ("tokenizer_config.json", b"{", "it cannot be read: Expecting property name"),
+        ("chat_template.jinja", b"\xff", "it cannot be read: it is not UTF-8 text"),
+    ],
+)
+def test_a_damaged_file_of_a_tokenizer_is_a_finding(
+    name: str, content: bytes, rule: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_tokenizer(Path("words"))
+    Path("words/chat_template.jinja").unlink()
+    Path("words", name).write_bytes(content)
+    error = _refused(capsys, "check", *TINY, "data.tokenizer=words")
+    assert (error["path"], error["found"]) == ("data.tokenizer", f"words/{name}")
+    assert error["rule"].startswith(rule)
+    assert error["way_out"] == ["data.tokenizer=bytes"]
+    assert launcher.check([*TINY, "data.tokenizer=words"]).verdict == "invalid"
+
+
+def test_what_the_split_leaves_out_is_said_and_the_split_is_no_idle_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("talks").mkdir()
+    for name in ("train-1", "train-2", "test"):
+        write_rows(Path("talks", f"{name}.jsonl"), [turns("a?", "b")])
+    words = [*TINY[:2], "data.path=talks", *TINY[3:]]
+    assert cli.main(["check", *words, "data.split=test"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "data: 1 file of JSON lines (messages), without the files of other splits (2 of train), 1 row" in said
+    assert "data.split" not in said
+
+
+def test_a_preview_of_a_run_for_another_machine_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["model=tiny", "hardware=h100_80g", "cluster.gpus_per_node=8", "data=chat", "data.path=/nowhere/talk.jsonl"]
+    assert cli.main(["check", *words, "data.preview=1"]) == 0
+    assert "no preview, since this machine cannot read the job's data: data.path=/nowhere" in capsys.readouterr().err
+
+
+def test_a_preview_without_the_package_that_reads_the_tokenizer_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_tokenizer(Path("words"))
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert cli.main(["check", *TINY, "data.tokenizer=words", "model.vocab_size=512", "data.preview=1"]) == 0
+    why = "the package transformers is not installed for this Python"
+    assert f"no preview, since this machine cannot read the job's data: {why}" in capsys.readouterr().err

@@ -203,9 +203,9 @@ def test_a_tokenizer_with_more_ids_than_the_model_has_rows_is_said(capsys: pytes
     Path("words/tokenizer_config.json").write_text(json.dumps({"eos_token": {"content": "</s>"}}))
     given = ("data=text", "data.path=rows.jsonl", "data.tokenizer=words", "model.vocab_size=3")
     document = _check(capsys, *given)
-    assert (document["data"]["tokens"], document["data"]["vocabulary"]) == (100 * 40 + 100, 4)
+    assert (document["data"]["tokens"], document["data"]["vocabulary"]) == (100 * 40 + 100, 301)
     (found,) = [warning for warning in document["warnings"] if warning["path"] == "model.vocab_size"]
-    assert found["rule"] == "data.tokenizer=words has 4 ids, more than the model has rows"
+    assert found["rule"] == "data.tokenizer=words has ids up to 300, more than the model has rows"
     document = _check(capsys, *given[:3], "model.vocab_size=2", status=2)
     assert document["errors"][0]["rule"] == "the data hold token id 2, and the model has rows for ids below it"
     Path("words/tokenizer.json").write_text("{")

@@ -263,3 +263,15 @@ def test_a_misspelt_verb_is_answered_with_the_nearest(
 ) -> None:
     assert set(VERBS) == {name.rstrip("_") for name in registry.names("commands")}
     assert f"try launch {meant}" in answer(typed, capsys)[1]
+
+
+def test_the_package_datasets_is_asked_for_where_nothing_else_reads_the_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    (tmp_path / "rows.jsonl").write_text('{"text": "a"}')
+    for words in (("data=huggingface", f"data.path={tmp_path}/rows.jsonl"), ("data=chat", "data.path=/nowhere.jsonl")):
+        assert this_machine.obstacles(make_spec("model=tiny", *words), CPU_HOST) == []
+    (error,) = this_machine.obstacles(make_spec("model=tiny", "data=chat", "data.path=acme/talks"), CPU_HOST)
+    assert (error.path, error.found) == ("data.source", "chat")
+    assert error.rule == "needs datasets, not installed for this Python"

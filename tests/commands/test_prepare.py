@@ -110,3 +110,28 @@ def test_conversations_are_kept_with_their_marks(folder: Path, capsys: pytest.Ca
     first = answer(capsys, *words, f"data.template={template}")["folder"]["path"]
     template.write_text("{% for m in messages %}{% generation %}{{ m.content }}!{% endgeneration %}{% endfor %}")
     assert answer(capsys, *words, f"data.template={template}")["folder"]["path"] != first
+
+
+@pytest.mark.parametrize(
+    ("words", "path", "rule"),
+    [
+        (["data.path=/nope"], "data.path", "no file matches"),
+        (["data.path=a.txt", "data.tokenizer=/nope"], "data.tokenizer", "there is no such folder"),
+    ],
+)
+def test_data_that_cannot_be_used_are_an_error_of_the_configuration(
+    words: list[str], path: str, rule: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["prepare", "--json", "data=text", *words]) == 2
+    document = json.loads(capsys.readouterr().out)
+    assert document["verdict"] == "invalid"
+    [error] = document["errors"]
+    assert (error["path"], error["rule"]) == (path, rule)
+    assert "data.tokenizer=bytes" in error["way_out"] or "data=text" in error["way_out"]
+
+
+def test_data_without_a_setting_to_blame_are_an_error_all_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("a.jsonl").write_text('{"text": ""}\n')
+    assert cli.main(["prepare", "--json", "data=text", "data.path=a.jsonl"]) == 2
+    [error] = json.loads(capsys.readouterr().out)["errors"]
+    assert error["rule"] == "data.path=a.jsonl: nothing to train on: there is no text in it"

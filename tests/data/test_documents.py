@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from launcher.data import documents
+from launcher.data.chat import PAIRS
 from launcher.data.unusable import Unusable
 from launcher.spec import DataSpec
 from tests.support.helpers import make_spec
@@ -203,3 +204,11 @@ def test_saved_data_sets_are_read_in_their_order(tmp_path: Path) -> None:
     finding = _refused(_data(two[0])).finding
     assert finding.way_out[0] == "data=huggingface data.split=train"
     assert finding.rule.startswith("it is a saved data set with the splits train, dev")
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_every_pair_that_conversations_may_have_is_pointed_to_them(pair: tuple[str, str], tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text(json.dumps(dict.fromkeys(pair, "a")))
+    finding = _refused(_data(f"data.path={tmp_path}/x.jsonl")).finding
+    assert finding.way_out[0] == f"data=chat data.path={tmp_path}/x.jsonl"
+    assert finding.rule.endswith("(conversations, which data=chat trains on)")
