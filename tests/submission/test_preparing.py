@@ -90,8 +90,10 @@ def test_a_node_that_cannot_see_the_ids_says_so(tmp_path: Path, monkeypatch: pyt
 
 
 def here(run: Path) -> Path:
-    """The same on this machine."""
+    """The same on this machine; its program says that it was begun."""
     recorded(run, b"once upon a time")
+    job = json.loads((run / "job.json").read_text())
+    (run / "job.json").write_text(json.dumps({**job, "argv": [sys.executable, "-c", "print('begun')"]}))
     words = ("cluster=local", "data=text", f"data.path={run}/t.txt")
     (run / "spec.json").write_text(json.dumps(to_dict(make_spec("model=tiny", *words))))
     return run
