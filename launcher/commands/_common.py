@@ -27,11 +27,10 @@ from launcher.config.recipes import Recipe
 from launcher.config.request import Request, request
 from launcher.data import look
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
-from launcher.preflight import assess, data, fixes
+from launcher.preflight import assess, fixes, looked
 from launcher.preflight.assess import Assessment, Refinement
 from launcher.preflight.data import Looking
 from launcher.preflight.fixes import Searching
-from launcher.preflight.this_machine import not_seen_here, without_template
 from launcher.spec import RunSpec
 
 _OF_ONE_RUN = {
@@ -250,16 +249,13 @@ def assessed(
     validator = assess.judge if native else None
     spec, missing = (found.spec, ()) if resumed else _loaded(found.spec)
     earlier = (*found.errors, *missing)
-    judged = assess.assess(spec, earlier=earlier, refined=refined, native=validator, search=search)
-    looked = data.seen(spec, looking)
-    if looked.errors:
-        judged = judged.refused(looked.errors)
+    judged = looked.assessed(
+        spec, looking=looking, earlier=earlier, refined=refined, native=validator, search=search
+    ).assessment
     catalog = Catalog(folder=folder())
-    here = (*not_seen_here(spec), *without_template(spec), *looked.warnings)
-    warnings = (*found.warnings, *judged.warnings, *here)
+    warnings = (*found.warnings, *judged.warnings)
     return replace(
         judged,
-        data=looked,
         errors=backend_choice.leaving(found.backend, judged.errors, catalog),
         warnings=backend_choice.leaving(found.backend, warnings, catalog),
     )

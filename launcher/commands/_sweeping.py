@@ -14,7 +14,7 @@ import json
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,7 @@ def judged(options: argparse.Namespace) -> list[Point]:
         point, assessment = asked.point(number, overrides)
         points.append(point)
         valid += [(point.id, assessment.spec)] if assessment is not None else []
+    _say_remarks(asked)
     _say_what_differs(asked, valid)
     return points
 
@@ -75,6 +76,14 @@ def _say_what_differs(asked: Sweep, points: Sequence[tuple[str, RunSpec]]) -> No
     """Name what is not alike between points that are compared, and that nobody swept."""
     for sentence in comparison.unequal(points, [axis.key for axis in asked.axes.swept]):
         say(textwrap.fill(f"launch: {sentence}", width(), subsequent_indent="  ", break_on_hyphens=False))
+
+
+def _say_remarks(asked: Sweep, said: Collection[str] = ()) -> None:
+    """Say what was found of the points' data and files, once for all points, but for what is in ``said`` already."""
+    for remark in [remark for remark in asked.remarks if remark not in said]:
+        names = asked.remarks[remark]
+        of = f" (points {comparison.names(names)})" if len(names) > 1 else f" (point {names[0]})"
+        say(textwrap.fill(f"{remark}{of}", width(), subsequent_indent="  ", break_on_hyphens=False))
 
 
 def start(options: argparse.Namespace) -> int:
@@ -149,6 +158,7 @@ def _judged(asked: Sweep, directory: Path, proposals: Iterable[tuple[str, ...]])
     """Judge points, record those that are kept, and then the sweep; nothing is written where none is."""
     here = cache(lock.here)  # A grid is judged in one go: what its runs are made of is looked at once.
     points = [_recorded(asked, directory, number, overrides, here) for number, overrides in enumerate(proposals)]
+    _say_remarks(asked)
     if any(point.kept for point in points):
         sweep.write(directory, asked, points)
     return points
@@ -182,7 +192,9 @@ def _proposed(asked: Sweep, directory: Path, points: list[Point], limit: int | N
         overrides = samplers.propose(asked.axes, settings.sweep.sampler, settings.train.seed, tried)
         unlucky += 1
         if overrides not in by_overrides:
+            said = {*asked.remarks}
             point = _recorded(asked, directory, len(points), overrides)
+            _say_remarks(asked, said)
             points.append(point)
             by_overrides[overrides] = Tried(overrides=overrides, loss=None, pending=point.kept)
             if point.kept:

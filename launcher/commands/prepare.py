@@ -36,16 +36,19 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _cleared(spec: RunSpec) -> dict[str, Any]:
-    kept = token_folder.clear(_preparing.root(spec))
-    say(f"launch: removed {kept.folders} folders of token ids, {gib(kept.bytes)}, from {kept.path}")
-    return {"made": False, "folder": None, "cache": token_folder.kept(kept.path).as_dict()}
+    cleared = token_folder.clear(_preparing.root(spec))
+    removed = cleared.removed
+    say(f"launch: removed {removed.folders} folders of token ids, {gib(removed.bytes)}, from {removed.path}")
+    if cleared.busy:
+        say(f"launch: kept {cleared.busy} that another process makes now: `launch prepare --clear` again removes them")
+    return {"made": False, "folder": None, "busy": cleared.busy, "cache": token_folder.kept(removed.path).as_dict()}
 
 
 def _made(spec: RunSpec, *, quiet: bool) -> dict[str, Any]:
     if not token_folder.is_tokenised(spec):
         what = "the script reads its own data" if spec.script else f"data={spec.data.source} has no text"
         say(f"launch: nothing to tokenise: {what}")
-        return {"made": False, "folder": None, "cache": None}
+        return {"made": False, "folder": None, "busy": 0, "cache": None}
     began = time.monotonic()
     found, made = _preparing.make(spec, quiet=quiet)
     seconds = time.monotonic() - began
@@ -65,4 +68,4 @@ def _made(spec: RunSpec, *, quiet: bool) -> dict[str, Any]:
         "bytes": found.bytes,
         "seconds": seconds,
     }
-    return {"made": made, "folder": facts, "cache": kept.as_dict()}
+    return {"made": made, "folder": facts, "busy": 0, "cache": kept.as_dict()}

@@ -178,6 +178,7 @@ def _make(data: DataSpec, path: Path, digest: str, tell: Tell) -> TokenFolder:
             "text_bytes": progress.text_bytes,
             "marked": writer.marked,
             "digest": digest,
+            "sha256": writer.sha256,
             "left_out": dict(progress.left_out),
             "seconds": round(time.monotonic() - began, 3),
             "made_of": {"path": data.path, "tokenizer": data.tokenizer, **token_folder.settings(data)},
@@ -207,12 +208,16 @@ def _finish(partial: Path, path: Path) -> TokenFolder:
 
 
 class _Writer:
-    """The files of a folder, appended to one document or sample at a time."""
+    """The files of a folder, appended to one document or sample at a time, and a hash of all that they hold.
+
+    The hash takes ids in 32 bits, so that it does not depend on the type in which they lie on disk.
+    """
 
     def __init__(self, folder: Path, vocabulary: int) -> None:
         self.dtype = "uint8" if vocabulary <= 2**8 else "uint16" if vocabulary <= 2**16 else "uint32"
         self.tokens = 0
         self.marked = False
+        self._hash = hashlib.sha256()
         self._folder = folder
         self._files: dict[str, IO[bytes]] = {TOKENS: (folder / TOKENS).open("wb")}
 
@@ -230,7 +235,14 @@ class _Writer:
     def _write(self, name: str, values: Sequence[Any], dtype: str) -> None:
         if name not in self._files:
             self._files[name] = (self._folder / name).open("wb")
-        self._files[name].write(np.asarray(values, dtype=dtype).data)
+        row = np.asarray(values, dtype=dtype)
+        self._files[name].write(row.data)
+        self._hash.update((row.astype(np.uint32) if name == TOKENS else row).data)
+
+    @property
+    def sha256(self) -> str:
+        """The hash of all ids, marks and ends so far."""
+        return self._hash.hexdigest()
 
     def __enter__(self) -> _Writer:
         return self

@@ -9,6 +9,8 @@ trains on the same tokens although its files have changed since; it is also what
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import itertools
 import re
 import shutil
 from collections.abc import Iterator, Mapping
@@ -29,7 +31,8 @@ POINTER = "tokens.json"
 
 META, TOKENS, TRAINED, ENDS = "meta.json", "tokens.bin", "trained.bin", "ends.bin"
 
-_NAME = re.compile(r"[0-9a-f]{16}(\..+\.partial|\.lock)?")
+_DIGITS = 16
+_NAME = re.compile(rf"[0-9a-f]{{{_DIGITS}}}(\..+\.partial|\.lock)?")
 _ELSEWHERE = frozenset(("path", "tokenizer", "token_dtype", "eval_fraction", "workers", "shuffle", "preview"))
 """Keys of ``data`` on which the ids do not depend, or by their content and not by their words."""
 
@@ -47,6 +50,7 @@ class TokenFolder:
         marked: True if it holds samples with marks of what is trained.
         left_out: How many rows were left out, by the reason.
         digest: The hash of all that it was made of.
+        sha256: The hash of its ids, marks and ends; None for a folder that an earlier version made.
     """
 
     path: Path
@@ -57,6 +61,7 @@ class TokenFolder:
     marked: bool
     left_out: dict[str, int] = field(hash=False)
     digest: str
+    sha256: str | None = None
 
     @property
     def text(self) -> str:
@@ -121,7 +126,7 @@ def read(path: Path) -> TokenFolder | None:
     if meta is None or not (path / TOKENS).is_file():
         return None
     facts = {key: meta[key] for key in ("dtype", "tokens", "documents", "text_bytes", "marked", "left_out", "digest")}
-    return TokenFolder(path=path, **facts)
+    return TokenFolder(path=path, sha256=meta.get("sha256"), **facts)
 
 
 def point(run: Path, data: DataSpec, found: TokenFolder, attempt: str = "") -> None:
@@ -131,8 +136,9 @@ def point(run: Path, data: DataSpec, found: TokenFolder, attempt: str = "") -> N
 
 
 def refuse(run: Path, error: str, attempt: str) -> None:
-    """Note in the run directory why this attempt has no token ids."""
-    files.write_atomically(run / POINTER, {"error": error, "attempt": attempt})
+    """Note in the run directory why this attempt has no token ids, beside what the run read before."""
+    before = files.read_json(run / POINTER) or {}
+    files.write_atomically(run / POINTER, {**before, "error": error, "attempt": attempt})
 
 
 def pointed(run: Path, data: DataSpec) -> TokenFolder | None:
@@ -173,15 +179,49 @@ def kept(path: Path) -> Kept:
     )
 
 
-def clear(path: Path) -> Kept:
-    """Remove what a cache holds; a run that reads it keeps its map until it ends, and makes it anew when resumed."""
-    before = kept(path)
-    for entry in _entries(path):
-        if entry.is_dir():
-            shutil.rmtree(entry, ignore_errors=True)
-        else:
-            entry.unlink(missing_ok=True)
-    return before
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cleared:
+    """What was removed from a cache, and how many folders were left because a process makes them now."""
+
+    removed: Kept
+    busy: int
+
+
+def clear(path: Path) -> Cleared:
+    """Remove what a cache holds; a run that reads it keeps its map until it ends, and makes it anew when resumed.
+
+    What another process makes at this moment is left. Locks stay, because one that is removed no longer keeps a third
+    process away. Where the file system has none nobody can tell who lives, so that half folders are left, too.
+    """
+    folders = size = busy = 0
+    by_name = itertools.groupby(sorted(_entries(path)), lambda entry: entry.name[:_DIGITS])
+    for name, group in by_name:
+        found = [entry for entry in group if entry.is_dir()]
+        if not found:
+            continue
+        with _held(path / f"{name}.lock") as held:
+            mine = [entry for entry in found if held or (held is None and entry.suffix == "")]
+            folders += sum(entry.suffix == "" for entry in mine)
+            size += sum(_size(entry) for entry in mine)
+            busy += mine != found
+            for entry in mine:
+                shutil.rmtree(entry, ignore_errors=True)
+    return Cleared(removed=Kept(path=path, folders=folders, bytes=size), busy=busy)
+
+
+@contextlib.contextmanager
+def _held(path: Path) -> Iterator[bool | None]:
+    """Take a lock without waiting: False where another process has it, None where there are no locks."""
+    with contextlib.ExitStack() as stack:
+        held: bool | None = True
+        try:
+            lock = stack.enter_context(path.open("a"))
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            held = False
+        except OSError:
+            held = None
+        yield held
 
 
 def _entries(path: Path) -> Iterator[Path]:

@@ -118,13 +118,15 @@ def _batch(spec: RunSpec, state: Mapping[str, Any]) -> Iterator[ConfigError]:
 def other_samples(spec: RunSpec, state: Mapping[str, Any], corpus: Mapping[str, Any]) -> str | None:
     """The sentence that says that the corpus is not the one of the checkpoint; None where it is, or none is known.
 
+    Only what both sides know is compared: checkpoints of earlier versions lack the hash of all samples.
+
     Args:
         spec: The run.
         state: The checkpoint's ``state.json``.
         corpus: Which samples this run has, as ``state.json`` holds it.
     """
-    there = state.get("corpus")
-    if not there or there == corpus:
+    there = state.get("corpus") or {}
+    if all(there[key] == corpus[key] for key in there.keys() & corpus.keys()):
         return None
     counts = f"{there.get('samples')} samples there and {corpus.get('samples')} here"
     if there.get("samples") == corpus.get("samples"):

@@ -95,19 +95,33 @@ def _first_node(directory: Path, job: dict[str, Any], facts: Mapping[str, str], 
     before = preparing.job(directory, job, attempt)
     if before is not None:
         with _started(directory, before, facts, place) as process:
-            state.put(directory, "running", reason="making token ids of the data", **_keeper(process, place))
+            _running(directory, process, place, reason="making token ids of the data")
             preparing.wait(process, lambda: _told_to_stop(directory, place))
         if process.returncode:
             return _not_prepared(directory, process.returncode, attempt, place)
+        if place is None and _asked_to_end(directory):  # The signal came when that process was already ending.
+            return _conclude(directory, process.returncode, place)
     with _started(directory, job, facts, place) as process:
-        state.put(directory, "running", **_keeper(process, place))
+        _running(directory, process, place)
         superseded = _wait(process, directory, place)
     _end_leftovers(process.pid, directory)
     return None if superseded else _conclude(directory, process.returncode, place)
 
 
-def _keeper(process: subprocess.Popen[bytes], place: SlurmPlace | None) -> dict[str, Any]:
-    return {"keeper": os.getpid(), "process_group": process.pid} if place is None else {"job_id": place.job_id}
+def _running(
+    directory: Path, process: subprocess.Popen[bytes], place: SlurmPlace | None, reason: str | None = None
+) -> None:
+    """Write down what runs now; on this machine end it where the request to end came before anybody could find it."""
+    if place is not None:
+        state.put(directory, "running", reason=reason, job_id=place.job_id)
+        return
+    state.put(directory, "running", reason=reason, keeper=os.getpid(), process_group=process.pid)
+    if _asked_to_end(directory):
+        process.terminate()
+
+
+def _asked_to_end(directory: Path) -> bool:
+    return (directory / state.CANCEL_REQUEST).exists()
 
 
 def _told_to_stop(directory: Path, place: SlurmPlace | None) -> bool:
@@ -115,14 +129,14 @@ def _told_to_stop(directory: Path, place: SlurmPlace | None) -> bool:
     if place is None:
         return False  # The signal itself reaches the process.
     told = place.told_to_save.is_set() or place.told_to_end.is_set()
-    return told or (directory / state.CANCEL_REQUEST).exists() or attempts.superseded(directory, place.attempt)
+    return told or _asked_to_end(directory) or attempts.superseded(directory, place.attempt)
 
 
 def _not_prepared(directory: Path, returncode: int, attempt: str, place: SlurmPlace | None) -> str | None:
     """The job ends before its ranks began: by an error in the data, or because it was told to."""
     if place is not None and attempts.superseded(directory, place.attempt):
         return None
-    reason = preparing.failure(directory, attempt, returncode)
+    reason = None if _asked_to_end(directory) else preparing.failure(directory, attempt, returncode)
     if reason is None:
         return _conclude(directory, returncode, place)
     state.put(directory, "failed", reason=reason, **({} if place is None else {"job_id": place.job_id}))
@@ -183,7 +197,7 @@ def _wait(process: subprocess.Popen[bytes], directory: Path, place: SlurmPlace |
         if place is None:
             continue
         now = time.monotonic()
-        asked = place.told_to_save.is_set() or (directory / state.CANCEL_REQUEST).exists()
+        asked = place.told_to_save.is_set() or _asked_to_end(directory)
         if asked and now - reminded > _REMIND_S:
             reminded = now
             _ask_to_save(process, own=_spec(directory).get("script") is None)
@@ -241,7 +255,7 @@ def _conclude(directory: Path, returncode: int, place: SlurmPlace | None) -> str
     stopped = outcome.get("state") == "interrupted"
     facts = {} if place is None else {"job_id": place.job_id}
     saved = f"; `launch resume {directory.name}` goes on from step {outcome['step']}" if outcome.get("step") else ""
-    if (directory / state.CANCEL_REQUEST).exists() or (stopped and place is None):
+    if _asked_to_end(directory) or (stopped and place is None):
         state.put(directory, "cancelled", reason=f"stopped{saved}", **facts)
         return None
     if returncode == 0 and not stopped:

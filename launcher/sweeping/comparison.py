@@ -52,11 +52,12 @@ def _differing(what: str, points: Sequence[tuple[str, RunSpec]], value: Callable
         by_value.setdefault(value(spec), []).append(name)
     if len(by_value) < 2:
         return []
-    parts = (f"{one} in {_names(names)}" for one, names in list(by_value.items())[:_SHOWN])
+    parts = (f"{one} in {names(found)}" for one, found in list(by_value.items())[:_SHOWN])
     more = f"; {len(by_value) - _SHOWN} more" if len(by_value) > _SHOWN else ""
     return [f"not alike: {what}: {', '.join(parts)}{more}"]
 
 
-def _names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"{' '.join(names[:_SHOWN])}{more}"
+def names(points: Sequence[str]) -> str:
+    """The first of some points by name, and how many more there are."""
+    more = f" and {len(points) - _SHOWN} more" if len(points) > _SHOWN else ""
+    return f"{' '.join(points[:_SHOWN])}{more}"

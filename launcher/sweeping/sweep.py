@@ -21,7 +21,7 @@ from launcher.config.request import request
 from launcher.data import look
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.machine import Machine
-from launcher.preflight import assess, data
+from launcher.preflight import looked
 from launcher.preflight.assess import Assessment
 from launcher.preflight.data import Looking
 from launcher.preflight.this_machine import obstacles
@@ -77,6 +77,8 @@ class Sweep:
         facts: This machine.
         force: True to run points that do not fit, too.
         looking: How to look at data; points that share theirs look once.
+        remarks: What is to be said of valid points' words, data and files, each with the points that it is of; filled
+            as points are judged.
     """
 
     words: tuple[str, ...]
@@ -86,6 +88,7 @@ class Sweep:
     facts: Machine
     force: bool
     looking: Looking = field(default_factory=look.Remembered, compare=False)
+    remarks: dict[str, list[str]] = field(default_factory=dict, compare=False)
 
     def point(
         self, number: int, overrides: Sequence[str], directory: Path | None = None
@@ -104,12 +107,14 @@ class Sweep:
             return _invalid(name, overrides, found.errors), None
         # Ways out are searched for one run at a time: for a thousand points they would take most of the time.
         loaded = loading.resolved(found.spec, self.catalog.folder)
-        assessment = assess.assess(loaded.spec, earlier=(*found.errors, *loaded.errors), search=None)
-        errors = assessment.errors or data.seen(loaded.spec, self.looking).errors
+        earlier = (*found.errors, *loaded.errors)
+        judged = looked.assessed(loaded.spec, looking=self.looking, earlier=earlier, search=None)
+        assessment, errors = judged.assessment, judged.assessment.errors
         if not errors and directory is not None:
             errors = tuple(obstacles(loaded.spec, self.facts))
         if errors or assessment.estimate is None:
             return _invalid(name, overrides, errors), None
+        self._note(name, (*(f"launch: {line}" for line in loaded.said), *map(_warned, (*found.warnings, *judged.here))))
         left_out = not assessment.verdict.fits and not self.force
         estimate = None if found.spec.judges_no_model else assessment.estimate
         point = Point(
@@ -122,6 +127,16 @@ class Sweep:
             largest_pile=None if estimate is None else (estimate.largest_pile.pile, estimate.largest_pile.bytes),
         )
         return point, assessment
+
+    def _note(self, name: str, remarks: Iterable[str]) -> None:
+        """Keep what is to be said of a point; of many points it is said once."""
+        for remark in remarks:
+            self.remarks.setdefault(remark, []).append(name)
+
+
+def _warned(finding: ConfigError) -> str:
+    ways = f"; try {' or '.join(finding.way_out)}" if finding.way_out else ""
+    return f"warning: {finding.where}: {finding.rule}{ways}"
 
 
 def _invalid(name: str, overrides: Sequence[str], errors: Iterable[ConfigError]) -> Point:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import resource
 from collections.abc import Iterator
@@ -46,7 +47,19 @@ def test_token_ids_are_made_once_found_again_shown_and_removed(
     assert place in capsys.readouterr().out
     assert cli.main(["prepare", "--clear"]) == 0
     assert f"removed 1 folders of token ids, 0.2 MiB, from {folder}/cache/tokens" in capsys.readouterr().err
-    assert not list((folder / "cache" / "tokens").iterdir())
+    assert not [path for path in (folder / "cache" / "tokens").iterdir() if path.suffix != ".lock"]
+
+
+def test_clear_says_what_it_left_to_another_process(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = folder / "cache" / "tokens"
+    (place / "0123456789abcdef.node.7.partial").mkdir(parents=True)
+    with (place / "0123456789abcdef.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert cli.main(["prepare", "--clear", "--json"]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["prepare"]["busy"] == 1
+    rest = "launch: kept 1 that another process makes now: `launch prepare --clear` again removes them\n"
+    assert said.err == f"launch: removed 0 folders of token ids, 0.0 MiB, from {place}\n{rest}"
 
 
 def test_a_full_disk_ends_with_4_and_the_place(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -63,6 +63,15 @@ def sizes(spec: RunSpec) -> tuple[int, int, int, str]:
     return model.hidden_size, model.num_hidden_layers, model.vocab_size, model.family
 
 
+def test_a_sweep_says_once_that_its_points_start_from_the_weights(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["check", "-m", "model=./mine", "train.seed=1,2"])
+    said = " ".join(capsys.readouterr().err.split())
+    start = "warning: model.weights=./mine: training starts from the weights in it; null draws fresh ones; try"
+    assert said.count(f"{start} model.weights=null (points 000 001)") == said.count(start) == 1
+
+
 def test_a_folder_is_the_model_of_its_config_with_its_weights_and_says_so(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

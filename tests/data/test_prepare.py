@@ -169,3 +169,72 @@ def test_the_tokenizer_counts_by_its_files_and_not_by_its_place(tmp_path: Path) 
     assert names[0] == names[1]
     (tmp_path / "b" / "tokenizer.json").write_text("{} ")
     assert tokenizer.fingerprint(str(tmp_path / "b")) != names[0]
+
+
+def test_a_folder_has_a_hash_of_all_its_ids_and_marks_whatever_type_they_lie_in(tmp_path: Path) -> None:
+    def made(name: str, *samples: Encoded, size: int = 256) -> str:
+        (folder := tmp_path / name).mkdir()
+        with prepare._Writer(folder, size) as writer:
+            for sample in samples:
+                writer.add(sample)
+        return writer.sha256
+
+    first = made("a", Encoded([1, 2, 3], [False, True, True]), Encoded([4, 5], [False, True]))
+    assert made("b", Encoded([1, 2, 3], [False, True, True]), Encoded([4, 5], [False, True]), size=2**16) == first
+    assert made("c", Encoded([1, 2, 3], [False, True, True]), Encoded([4, 5], [True, True])) != first
+    assert made("d", Encoded([1, 2], [False, True]), Encoded([3, 4, 5], [True, False, True])) != first
+
+
+def test_a_folder_of_an_earlier_version_has_no_such_hash(tmp_path: Path) -> None:
+    found = prepared(texts(tmp_path / "t", "ab"), tmp_path / "cache")
+    assert found.sha256 is not None
+    meta = json.loads((found.path / "meta.json").read_text())
+    del meta["sha256"]
+    (found.path / "meta.json").write_text(json.dumps(meta))
+    old = token_folder.read(found.path)
+    assert old is not None
+    assert old.sha256 is None
+
+
+def test_an_error_of_one_attempt_leaves_what_the_run_read_before(tmp_path: Path) -> None:
+    data = texts(tmp_path / "t", "ab")
+    found = prepared(data, tmp_path / "cache")
+    token_folder.point(tmp_path, data, found, "1")
+    token_folder.refuse(tmp_path, "the disk is full", "2")
+    noted = json.loads((tmp_path / token_folder.POINTER).read_text())
+    assert (noted["error"], noted["attempt"]) == ("the disk is full", "2")
+    assert token_folder.digest(tmp_path) == found.digest
+    assert token_folder.pointed(tmp_path, data) == found
+    token_folder.point(tmp_path, data, found, "3")
+    assert "error" not in json.loads((tmp_path / token_folder.POINTER).read_text())
+
+
+def test_what_another_process_makes_now_is_not_cleared(tmp_path: Path) -> None:
+    data, cache = texts(tmp_path / "t", "ab"), tmp_path / "cache"
+    found = prepared(data, cache)
+    name = "0123456789abcdef"
+    half = cache / f"{name}.node.7.partial"
+    half.mkdir()
+    with (cache / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        cleared = token_folder.clear(cache)
+        assert (cleared.removed.folders, cleared.busy) == (1, 1)
+        assert half.is_dir()
+        assert not found.path.exists()
+        assert (cache / f"{name}.lock").exists()
+    assert token_folder.clear(cache).busy == 0
+    assert not half.exists()
+
+
+def test_without_locks_only_whole_folders_are_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = prepared(texts(tmp_path / "t", "ab"), tmp_path / "cache")
+    half = tmp_path / "cache" / f"{found.digest}.node.7.partial"
+    half.mkdir()
+
+    def none(*arguments: object) -> None:
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", none)
+    assert token_folder.clear(tmp_path / "cache").busy == 1
+    assert half.is_dir()
+    assert not found.path.exists()

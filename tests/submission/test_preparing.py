@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import sys
 import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from launcher import files
 from launcher.data import token_folder
 from launcher.errors import JobFailed
+from launcher.rundir import state
 from launcher.spec.parse import to_dict
 from launcher.submission import node, preparing
 from tests.support.helpers import make_spec
@@ -71,8 +74,8 @@ def test_an_error_ends_every_node_with_the_same_words(tmp_path: Path) -> None:
         node.run(run, place=place(0))
     other.join(30)
     assert ended == [str(caught.value)]
-    state = files.read_json(run / "state.json") or {}
-    assert (state["state"], state["reason"]) == ("failed", ended[0])
+    noted = files.read_json(run / "state.json") or {}
+    assert (noted["state"], noted["reason"]) == ("failed", ended[0])
     assert not (run / "logs" / "node1.out").exists()
 
 
@@ -84,3 +87,51 @@ def test_a_node_that_cannot_see_the_ids_says_so(tmp_path: Path, monkeypatch: pyt
     node.run(run, place=place(1))
     error = files.read_json(run / "logs" / "error.rank2.json") or {}
     assert "does not see the token ids in /only/there: name a folder that all nodes share by" in error["message"]
+
+
+def here(run: Path) -> Path:
+    """The same on this machine; its program says that it was begun."""
+    recorded(run, b"once upon a time")
+    job = json.loads((run / "job.json").read_text())
+    (run / "job.json").write_text(json.dumps({**job, "argv": [sys.executable, "-c", "print('begun')"]}))
+    words = ("cluster=local", "data=text", f"data.path={run}/t.txt")
+    (run / "spec.json").write_text(json.dumps(to_dict(make_spec("model=tiny", *words))))
+    return run
+
+
+@pytest.mark.parametrize(
+    "ending",
+    ["os.kill(os.getpid(), 9)", "pass"],
+    ids=["the step is killed", "the step has just ended"],
+)
+def test_a_request_to_end_while_ids_are_made_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    run = here(tmp_path / "a")
+
+    def step(directory: Path, ranks: dict[str, Any], attempt: str) -> dict[str, Any]:
+        return {**ranks, "argv": [sys.executable, "-c", f"import os; open({cancel!r}, 'w').close(); {ending}"]}
+
+    cancel = str(run / state.CANCEL_REQUEST)
+    monkeypatch.setattr(preparing, "job", step)
+    node.run(run)
+    ended = files.read_json(run / "state.json") or {}
+    assert (ended["state"], ended["reason"]) == ("cancelled", "stopped")
+    assert (run / "logs" / "node.out").read_text() == "", "no rank was started"
+
+
+def test_a_request_that_comes_before_anybody_can_find_the_ranks_ends_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = here(tmp_path / "a")
+    job = json.loads((run / "job.json").read_text())
+    (run / "job.json").write_text(json.dumps({**job, "argv": [sys.executable, "-c", "import time; time.sleep(60)"]}))
+
+    def late(directory: Path, ranks: dict[str, Any], attempt: str) -> None:
+        (run / state.CANCEL_REQUEST).touch()
+
+    monkeypatch.setattr(preparing, "job", late)
+    began = time.monotonic()
+    node.run(run)
+    assert time.monotonic() - began < 30
+    assert (files.read_json(run / "state.json") or {})["state"] == "cancelled"

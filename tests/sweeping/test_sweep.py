@@ -148,6 +148,29 @@ def test_engines_that_are_compared_at_unequal_defaults_are_said_to_be(capsys: py
     assert capsys.readouterr().err == ""
 
 
+def test_what_a_look_at_the_data_finds_is_said_once_for_all_points(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pairs = [("q", "a" * 10), ("q" * 400, "a"), ("q", "a" * 60)]
+    rows = [{"prompt": asked, "completion": answered} for asked, answered in pairs]
+    Path("pairs.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    words = ("model=tiny", "hardware=rtx4090", "cluster.gpus_per_node=1", "data=chat", "data.path=pairs.jsonl")
+    swept = (*words, "train.global_batch_size=1", "train.steps=2", "optimizer.lr=1e-3,1e-4", "train.seed=1,2,3")
+    assert main(["check", "-m", *swept]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    cut = "1 of 3 conversations are cut off before anything that is trained; try train.sequence_length="
+    assert said.count("warning: train.sequence_length=256: ") == said.count(cut) == 1
+    assert "(points 000 001 002 003 and 2 more)" in said
+    plain = "warning: data.template: data.tokenizer=bytes has no chat template, so the shipped template plain is used"
+    assert said.count(plain) == 1
+    asked = sweep.read(swept, catalog=Catalog(folder=tmp_path), facts=CPU_HOST, force=False)
+    _, assessment = asked.point(0, ("optimizer.lr=1e-3",))
+    assert assessment is not None
+    assert assessment.data is not None
+    assert assessment.data.samples == 3
+
+
 def test_one_run_of_a_recipe_that_sweeps_says_what_it_leaves_aside(capsys: pytest.CaptureFixture[str]) -> None:
     recipe = "recipe=llama2_7b_sequence_lengths_8x80g"
     said = "launch: this is one run, without the recipe's sweep of checkpointing, train.sequence_length: -m runs that\n"

@@ -51,14 +51,16 @@ class Batches:
         self._context, self.whole, self._training, self._held_out = context, whole, training, held_out
 
     def identity(self) -> dict[str, Any]:
-        """What tells these training samples from others: how many they are, and a hash of three of them.
+        """What tells these training samples from others: how many, a hash of three, and of prepared data one of all.
 
-        It does not name files, which may be moved or made again between two attempts.
+        It does not name files, which may be moved or made again between two attempts. ``all`` is taken while token ids
+        are written (``launcher.data.prepare``); token files may be too large to be read for this, and lack it.
         """
         size, digest = self._training.size, hashlib.sha256()
         for index in (0, size // 2, size - 1):
             digest.update(np.ascontiguousarray(self._training.sample(index)).tobytes())
-        return {"samples": size, "sha256": digest.hexdigest()[:16]}
+        found = {"samples": size, "sha256": digest.hexdigest()[:16]}
+        return found if self._training.sha256 is None else {**found, "all": self._training.sha256}
 
     def training(self, start: Position, *, last: int) -> Iterator[tuple[int, list[torch.Tensor]]]:
         """The steps after ``start`` up to ``last`` with their micro-batches.

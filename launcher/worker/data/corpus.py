@@ -31,6 +31,10 @@ class Corpus(Protocol):
     def size(self) -> int:
         """Number of samples."""
 
+    @property
+    def sha256(self) -> str | None:
+        """The hash of all that it was cut from, where that was taken as it was written."""
+
     def sample(self, index: int) -> Tokens:
         """``sequence_length + 1`` token ids, those that are not trained as labels marked."""
 
@@ -43,6 +47,7 @@ class Synthetic:
     length: int
     seed: int
     size: int = 2**40
+    sha256: None = None
 
     def sample(self, index: int) -> Tokens:
         """A row that begins anywhere in the vocabulary."""
@@ -61,7 +66,9 @@ class TokenFiles:
         maps: The files that hold anything.
     """
 
-    def __init__(self, paths: Sequence[Path], dtype: npt.DTypeLike, *, length: int, vocabulary: int) -> None:
+    def __init__(
+        self, paths: Sequence[Path], dtype: npt.DTypeLike, *, length: int, vocabulary: int, sha256: str | None = None
+    ) -> None:
         """Map the files.
 
         Args:
@@ -69,11 +76,12 @@ class TokenFiles:
             dtype: Their type.
             length: Tokens of one sample, without the one that is only a label.
             vocabulary: Ids must be below it.
+            sha256: The hash of what the files hold, if it is known.
 
         Raises:
             DataError: A file is cut off within an element, or all together are shorter than one sample.
         """
-        self._paths, self._length, self._vocabulary = list(paths), length, vocabulary
+        self._paths, self._length, self._vocabulary, self.sha256 = list(paths), length, vocabulary, sha256
         width = np.dtype(dtype).itemsize
         for path in self._paths:
             if path.stat().st_size % width:
@@ -117,7 +125,9 @@ class Conversations:
     Causal attention looks at no later token, so padding needs no attention mask.
     """
 
-    def __init__(self, folder: Path, dtype: npt.DTypeLike, *, length: int, vocabulary: int) -> None:
+    def __init__(
+        self, folder: Path, dtype: npt.DTypeLike, *, length: int, vocabulary: int, sha256: str | None = None
+    ) -> None:
         """Map the files of a folder that ``launcher.data.prepare`` has written.
 
         Args:
@@ -125,11 +135,12 @@ class Conversations:
             dtype: Of the tokens.
             length: Tokens of one sample, without the one that is only a label.
             vocabulary: Ids must be below it.
+            sha256: The hash of what the folder holds, if it is known.
         """
         self._tokens = np.memmap(folder / TOKENS, dtype=dtype, mode="r")
         self._trained = np.memmap(folder / TRAINED, dtype=np.uint8, mode="r")
         self._ends = np.memmap(folder / ENDS, dtype=np.uint64, mode="r")
-        self._length, self._vocabulary = length, vocabulary
+        self._length, self._vocabulary, self.sha256 = length, vocabulary, sha256
         self.size = len(self._ends)
 
     def sample(self, index: int) -> Tokens:
@@ -163,6 +174,11 @@ class Part:
     whole: Corpus
     start: int
     size: int
+
+    @property
+    def sha256(self) -> str | None:
+        """The hash of the whole."""
+        return self.whole.sha256
 
     def sample(self, index: int) -> Tokens:
         """The sample, counted from the start of the part."""

@@ -35,8 +35,9 @@ def corpus(context: Context) -> Corpus:
         return TokenFiles(files_of(spec.data), spec.data.token_dtype, length=length, vocabulary=vocabulary)
     found = _tokenised(context)
     if found.marked:
-        return Conversations(found.path, found.dtype, length=length, vocabulary=vocabulary)
-    return TokenFiles([found.path / TOKENS], found.dtype, length=length, vocabulary=vocabulary)
+        return Conversations(found.path, found.dtype, length=length, vocabulary=vocabulary, sha256=found.sha256)
+    paths = [found.path / TOKENS]
+    return TokenFiles(paths, found.dtype, length=length, vocabulary=vocabulary, sha256=found.sha256)
 
 
 def _tokenised(context: Context) -> TokenFolder:

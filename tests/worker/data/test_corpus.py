@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ import torch.distributed as dist
 
 from launcher.data import token_folder
 from launcher.errors import DataError
+from launcher.saved import state
 from launcher.worker import memory
 from launcher.worker.data import Position, batches, sources
 from launcher.worker.data.corpus import Synthetic, TokenFiles, split
@@ -141,6 +143,31 @@ def test_the_end_of_the_corpus_is_held_out() -> None:
     training, held_out = split(Synthetic(256, 4, 1, size=200), 0.1)
     assert (training.size, held_out.size) == (180, 20)
     assert held_out.sample(0).tolist() == Synthetic(256, 4, 1).sample(180).tolist()
+
+
+def test_a_change_of_any_conversation_is_another_corpus(tmp_path: Path) -> None:
+    def identity(name: str, *answers: str) -> dict[str, Any]:
+        rows = [[{"role": "user", "content": "a"}, {"role": "assistant", "content": answer}] for answer in answers]
+        (tmp_path / name).mkdir()
+        place = tmp_path / name / "talk.jsonl"
+        place.write_text("".join(json.dumps({"messages": row}) + "\n" for row in rows))
+        return batches(context(tmp_path / name, "data=chat", f"data.path={place}")).identity()
+
+    first, second = identity("a", *"bcdefg"), identity("b", *"bxdefg")
+    assert [first[key] == second[key] for key in ("samples", "sha256", "all")] == [True, True, False]
+    assert identity("c", *"bcdefg") == first
+    spec = make_spec("model=tiny")
+    assert state.other_samples(spec, {"corpus": first}, first) is None
+    said = state.other_samples(spec, {"corpus": first}, second)
+    assert said is not None
+    assert said.startswith("was trained on other data (6 samples here too, but others): data.path=")
+    old = {key: first[key] for key in ("samples", "sha256")}
+    assert state.other_samples(spec, {"corpus": old}, second) is None, "an earlier version took no hash of all"
+    assert state.other_samples(spec, {"corpus": first}, old) is None
+
+
+def test_token_files_and_synthetic_rows_are_known_by_three_samples(tmp_path: Path) -> None:
+    assert batches(context(tmp_path, "data=synthetic")).identity().keys() == {"samples", "sha256"}
 
 
 def test_a_corpus_too_small_to_hold_something_out_is_refused() -> None:

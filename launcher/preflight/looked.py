@@ -1,0 +1,53 @@
+"""One run judged with all that this machine shows of it: its rules, its data, its files and its chat template.
+
+A single run and every point of a sweep are judged here, so that what is said of one is said of the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from launcher.backends import Judgement
+from launcher.errors import ConfigError
+from launcher.preflight import assess, data, fixes
+from launcher.preflight.assess import Assessment, Refinement
+from launcher.preflight.data import Looking
+from launcher.preflight.fixes import Searching
+from launcher.preflight.this_machine import not_seen_here, without_template
+from launcher.spec import RunSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """The answer about a run, and the part of its warnings that comes from a look at this machine."""
+
+    assessment: Assessment
+    here: tuple[ConfigError, ...]
+
+
+def assessed(
+    spec: RunSpec,
+    *,
+    looking: Looking,
+    earlier: Iterable[ConfigError] = (),
+    refined: Refinement | None = None,
+    native: Callable[[RunSpec], Judgement] | None = None,
+    search: Searching | None = fixes.search,
+) -> Looked:
+    """Judge a run and look at its data; what this machine lacks stands last among the warnings.
+
+    Args:
+        spec: The run.
+        looking: How to look at data.
+        earlier: As :func:`launcher.preflight.assess.assess` takes it, and so are the others.
+        refined: Another memory engine than the formulas.
+        native: Asks the engine's own validator.
+        search: How to look for ways out; None is not at all.
+    """
+    judged = assess.assess(spec, earlier=earlier, refined=refined, native=native, search=search)
+    found = data.seen(spec, looking)
+    if found.errors:
+        judged = judged.refused(found.errors)
+    here = (*not_seen_here(spec), *without_template(spec), *found.warnings)
+    return Looked(assessment=replace(judged, data=found, warnings=(*judged.warnings, *here)), here=here)
