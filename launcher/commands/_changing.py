@@ -42,7 +42,7 @@ class _Changed:
     before: RunSpec
     after: RunSpec
     words: tuple[str, ...]
-    """What was typed, and what follows from it to keep the training the same."""
+    """The words as typed, and those that follow from them to keep the training the same."""
 
 
 def submit_changed(directory: Path, texts: Sequence[str]) -> tuple[str, RunSpec]:

@@ -1,4 +1,4 @@
-"""What a user's script prints while it is followed: rank 0's stdout and stderr, as they come; `launch logs` has all."""
+"""Output of a user's script while it is followed: rank 0's stdout and stderr, as they come; `launch logs` has all."""
 
 from __future__ import annotations
 

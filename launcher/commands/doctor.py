@@ -125,7 +125,7 @@ def _text(document: dict[str, Any]) -> str:
 
 
 def _token_ids(kept: dict[str, Any]) -> str:
-    """What `launch prepare` and runs on this machine have kept."""
+    """Token ids that `launch prepare` and runs on this machine have kept."""
     clear = "; `launch prepare --clear` removes them" if kept["folders"] else ""
     return f"token ids of data: {gib(kept['bytes'])} in {kept['folders']} folders of {kept['path']}{clear}"
 

@@ -1,4 +1,4 @@
-"""What a run has to say: its newest steps, then what its ranks printed; of a failure first the worker's own traceback.
+"""The logs of a run: its newest steps, then the output of its ranks; of a failure first the worker's own traceback.
 
 What torchrun and submitit print around it, and earlier attempts, is one line that counts it; --all shows it.
 """
@@ -88,7 +88,7 @@ def _print_head(row: RunState, options: argparse.Namespace) -> None:
 
 
 def _errors(row: RunState, rank: int | None) -> list[dict[str, Any]]:
-    """What ranks wrote, that from which the failure comes first; none where the run has not failed."""
+    """The ranks' errors, that from which the failure comes first; none where the run has not failed."""
     errors = failure.written_errors(Path(row.directory)) if row.state in _BAD else []
     return [error for error in errors if error["traceback"] and rank in (None, int(error["rank"]))]
 

@@ -1,4 +1,4 @@
-"""What may stand at a place of the command line, by the vocabulary and by what lies in the folders now.
+"""Candidates for a place of the command line, by the vocabulary and by what lies in the folders now.
 
 A candidate is a whole word with a short description. One that ends in ``=``, ``.``, ``/``, ``,`` or ``@`` is not yet a
 whole word: shells put no space behind it.

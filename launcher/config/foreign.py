@@ -1,4 +1,4 @@
-"""What reading another program's file needs: its JSON, a word by a table, a value in a message, a name."""
+"""Helpers to read another program's file: its JSON, a word by a table, a value in a message, a name."""
 
 from __future__ import annotations
 

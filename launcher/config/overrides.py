@@ -206,7 +206,7 @@ def _not_an_override(text: str, catalog: Catalog) -> ConfigError:
 
 
 def bare_word_ways(text: str, catalog: Catalog, verbs: Sequence[str]) -> list[str]:
-    """What may have been meant by a word without ``=``: an option's group, an option, a verb, or a group."""
+    """Words that may have been meant by one without ``=``: an option's group, an option, a verb, or a group."""
     bare = text.lstrip("-")
     ways = [f"{group}={bare}" for group, options in catalog.groups.items() if bare in options]
     ways += [synonyms.OPTIONS[bare.lower()]] if bare.lower() in synonyms.OPTIONS else []

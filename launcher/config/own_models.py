@@ -72,7 +72,7 @@ class OwnModel:
         ]
 
     def remarks(self, spec: RunSpec, given: Collection[str]) -> Iterator[ConfigError]:
-        """What is taken where nothing was said, and what of ``config.json`` has no counterpart here.
+        """Warnings: choices that nobody made, and settings of ``config.json`` without a counterpart here.
 
         Args:
             spec: The run.

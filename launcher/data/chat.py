@@ -149,7 +149,7 @@ def conversation(row: Mapping[str, object], number: int, column: str | None) -> 
 
 
 def _messages(row: Mapping[str, object], number: int, column: str | None) -> Sequence[object]:
-    """What a row's columns say, message by message; no value of a column is an empty list."""
+    """A row's columns as messages; no value of a column is an empty list."""
     if column not in (None, _UNSET):
         if column not in row:
             rule = f"row {number} has no such column; it has {', '.join(map(str, row)) or 'none'}"

@@ -47,7 +47,7 @@ def table_rows(data: DataSpec) -> Iterator[Row]:
 
 
 def fingerprint(data: DataSpec) -> list[object]:
-    """What decides the content: column, paths, sizes and times, or the fingerprint of the Hub's data set.
+    """The identity of the content: column, paths, sizes and times, or the fingerprint of the Hub's data set.
 
     Raises:
         Unusable: There are none.

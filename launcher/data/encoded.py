@@ -1,4 +1,4 @@
-"""What tokenising makes of one document or conversation, before it is written to a file."""
+"""The token ids of one document or conversation, before it is written to a file."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ STDLIB = "{stdlib}"
 """Stands in ``data.path`` for the folder of Python's own sources."""
 
 _SAVED, _SAVED_SPLITS = "state.json", "dataset_dict.json"
-"""What ``save_to_disk`` of the package datasets leaves in the folder of a data set, and of several splits."""
+"""Files that ``save_to_disk`` of the package datasets leaves in the folder of a data set, and of several splits."""
 
 _BESIDE_TABLES = re.compile(r"(readme|license|citation|dataset_infos?\.json)", re.IGNORECASE)
 """Files in the folders of shared data sets that hold none of their rows."""

@@ -22,12 +22,12 @@ from launcher.data.opening import is_compressed, opened, opened_text
 from launcher.data.unusable import Unusable
 
 type Kind = Literal["text", "jsonl", "json", "csv", "parquet", "arrow", "empty"]
-"""What is in a file; ``empty`` is a file without a byte."""
+"""The kind of a file's content; ``empty`` is a file without a byte."""
 
 type Row = Mapping[str, object]
 
 READ = "text, JSON lines, JSON, CSV, Parquet, Arrow, each also as .gz or .zst"
-"""What can be read, for messages."""
+"""The kinds that can be read, for messages."""
 
 _START = 1 << 16
 _MAGIC: tuple[tuple[bytes, Kind], ...] = (
@@ -42,7 +42,7 @@ _ROWS_LOOKED_AT = 100
 
 
 def kind_of(path: Path) -> Kind:
-    """What is in a file.
+    """The kind of a file's content.
 
     Raises:
         Unusable: It cannot be read, or is nothing that can be trained on.
@@ -61,7 +61,7 @@ def kind_of(path: Path) -> Kind:
 
 
 def kind_of_all(files: Sequence[Path]) -> Kind:
-    """What is in the files, which must be of one kind.
+    """The kind of the files' content, which must be of one kind.
 
     Raises:
         Unusable: They are not, or one cannot be read.
@@ -100,7 +100,7 @@ def _decoded(start: bytes, path: Path) -> str:
 
 
 def _kind_of_text(text: str, ending: str, *, whole: bool) -> Kind:
-    """What the start of a text is.
+    """The kind of a text by its start.
 
     Args:
         text: The start.
@@ -182,7 +182,7 @@ def text(path: Path) -> str:
 
 
 def delimiter(header: str) -> str:
-    """What is between the fields of a CSV file: of comma, semicolon, tab and bar, the one that its header has most."""
+    """The delimiter of a CSV file: of comma, semicolon, tab and bar, the one that its header has most."""
     return max(",;\t|", key=header.count)
 
 

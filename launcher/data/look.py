@@ -34,7 +34,7 @@ _NAMED = {"jsonl": "JSON lines", "json": "JSON", "csv": "CSV", "parquet": "Parqu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """What was seen of some data.
+    """Figures of some data, from a sample.
 
     Attributes:
         format: ``text``, ``JSON lines`` and so on, or ``token ids``.
@@ -222,7 +222,7 @@ def _with_tokens(survey: Survey, found: Sample, texts: Sequence[Sequence[str]], 
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """What is tokenised at once: some texts, or a piece of one, with the bytes that they stand for."""
+    """A unit of tokenising: some texts, or a piece of one, with the bytes that they stand for."""
 
     weight: float
     texts: Sequence[str]

@@ -19,7 +19,7 @@ _ENCODED = 1 << 19
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoded:
-    """What was encoded of a sample.
+    """The encoded rows of a sample.
 
     Attributes:
         weights: Of each row that was tried, the bytes on disk that it stands for.

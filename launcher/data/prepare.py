@@ -46,7 +46,7 @@ _LOOK_S = 0.5
 
 @dataclass(slots=True)
 class Progress:
-    """What has been done so far, and how many rows were left out for which reason."""
+    """Counts of what is written so far, and of rows left out by reason."""
 
     documents: int = 0
     text_bytes: int = 0

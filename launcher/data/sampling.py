@@ -55,7 +55,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """What was read of some files.
+    """The part of some files that was read.
 
     Attributes:
         kind: Of all of them.

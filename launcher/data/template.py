@@ -160,7 +160,7 @@ def template(data: DataSpec) -> Template:
 
 
 def fingerprint(data: DataSpec) -> list[object]:
-    """What decides the text of a conversation: the template and the special tokens that it may name."""
+    """Template of a conversation's text: its source and the special tokens that it may name."""
     found = template(data)
     return [found.text, dict(found.tokens)]
 

@@ -225,7 +225,7 @@ def _held(path: Path) -> Iterator[bool | None]:
 
 
 def _entries(path: Path) -> Iterator[Path]:
-    """What was made here: folders of token ids, half ones of processes that were killed, and locks."""
+    """Entries of the cache: folders of token ids, half ones of processes that were killed, and locks."""
     with contextlib.suppress(OSError):
         yield from (entry for entry in path.iterdir() if _NAME.fullmatch(entry.name))
 

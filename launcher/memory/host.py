@@ -38,7 +38,7 @@ def host_memory(of_stages: tuple[RankModel, ...], device_bytes: int) -> HostMemo
 
 
 def _capacity(spec: RunSpec) -> int | None:
-    """What a node has, or less where a Slurm job asks for less of it: its cgroup holds the job to that."""
+    """The memory of a node, or less where a Slurm job asks for less of it: its cgroup holds the job to that."""
     known = (spec.hardware.host_memory_bytes, _asked_of_slurm(spec.cluster))
     return min((size for size in known if size is not None), default=None)
 

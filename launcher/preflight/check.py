@@ -1,4 +1,4 @@
-"""What a check found, as an object: the same answer as text, as the document of ``check --json``, and for notebooks."""
+"""The result of a check as an object: as text, as the document of ``check --json``, and for notebooks."""
 
 from __future__ import annotations
 
@@ -78,12 +78,12 @@ class Check:
         return invalid_as_json(self.errors, self.warnings) if self.assessment is None else as_json(self.assessment)
 
     def as_text(self, width: int = 80) -> str:
-        """What ``launch check`` prints on a terminal of ``width`` columns."""
+        """The text of ``launch check`` on a terminal of ``width`` columns."""
         return errors_as_text(self.errors, width) if self.assessment is None else as_text(self.assessment, width)
 
     def __str__(self) -> str:
         return self.as_text()
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """The answer as a notebook shows it."""
         return check_html.as_html(self.verdict, self.assessment, self.errors, self.warnings)

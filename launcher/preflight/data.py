@@ -25,7 +25,7 @@ type Looking = Callable[[DataSpec], Survey | None]
 
 @dataclass(frozen=True)
 class Seen:
-    """What a look at the data of a run has found; ``survey`` is None where there was nothing to look at here.
+    """The result of a look at the data of a run; ``survey`` is None where there was nothing to look at here.
 
     Attributes:
         spec: The run.
@@ -186,7 +186,7 @@ def _warnings(spec: RunSpec, survey: Survey) -> Iterator[ConfigError]:
 
 
 def _not_looked(error: Unusable) -> ConfigError:
-    """What lacks for a look is no fault of the run, which has another Python."""
+    """A package that lacks for a look is no fault of the run, which has another Python."""
     found = error.finding
     return ConfigError(found.path, found.found, f"not looked at: {found.rule}", found.way_out)
 

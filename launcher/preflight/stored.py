@@ -20,11 +20,11 @@ from launcher.spec import ModelSpec, RunSpec, edit
 
 _SHOWN = 3
 _IN_NETWORK = "model.network."
-"""What stands before a tensor's name in the checkpoints of the worker."""
+"""The prefix of a tensor's name in the checkpoints of the worker."""
 
 
 def weights(spec: RunSpec) -> Iterator[ConfigError]:
-    """What ``model.weights`` lacks, where this machine sees it."""
+    """Faults of ``model.weights``, where this machine sees it."""
     folder, wanted = Path(spec.model.weights or ""), expected(spec.model)
     if spec.model.weights is None or not folder.is_dir() or wanted is None:
         return
@@ -42,7 +42,7 @@ def weights(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def checkpoint(spec: RunSpec, folder: Path) -> Iterator[ConfigError]:
-    """What a checkpoint of ``torch.distributed.checkpoint`` lacks of the model, and of its own files."""
+    """Tensors and files that a checkpoint of ``torch.distributed.checkpoint`` lacks."""
     try:
         found = headers.distributed(folder)
     except headers.Unreadable as error:

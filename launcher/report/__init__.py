@@ -1,1 +1,1 @@
-"""What runs left, side by side; it reads run directories and starts nothing."""
+"""Runs side by side; it reads run directories and starts nothing."""

@@ -72,7 +72,7 @@ def explain(directory: Path, returncode: int) -> Failure:
 
 
 def written_errors(directory: Path) -> list[dict[str, Any]]:
-    """What the ranks of a failed job wrote (rank, type, message, traceback): that of the failure first.
+    """The errors of a failed job's ranks (rank, type, message, traceback): that of the failure first.
 
     Of ranks with the same message that comes first which tells most: rank 0 hands what it finds in the data to the
     others. Errors that say only that another rank is gone come last.

@@ -1,4 +1,4 @@
-"""What the processes of a run printed: the files of its ranks, and those of torchrun and submitit around them.
+"""The output of a run's processes: the files of its ranks, and those of torchrun and submitit around them.
 
 A run that was resumed or requeued has a folder of ranks' output for every attempt: torchrun names it
 ``<rendezvous id>_<random>``, with one id for all nodes of an attempt. The newest attempt is what a reader asks about;
@@ -105,7 +105,7 @@ class Tail:
 
 
 def _of_the_array(directory: Path) -> Iterator[Path]:
-    """What submitit wrote of a sweep's point, whose array has one folder for all of its tasks."""
+    """Files of submitit about a sweep's point, whose array has one folder for all of its tasks."""
     submission = files.read_json(directory / state.SUBMISSION) or {}
     folder = Path(submission.get("comment") or directory)
     if not folder.is_relative_to(directory):

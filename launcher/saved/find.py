@@ -1,4 +1,4 @@
-"""Which checkpoints there are, and which of them a word means: a run, ``RUN@step``, ``RUN@best``, a checkpoint itself.
+"""The checkpoints of a run, and the one that a word means: a run, ``RUN@step``, ``RUN@best``, a checkpoint itself.
 
 The worker's checkpoints are folders ``step-00000100`` with a ``state.json``; Megatron-LM's are ``iter_0000100``, of
 which the file ``latest_checkpointed_iteration.txt`` beside them names the newest whole one. A run directory has a
@@ -84,7 +84,7 @@ def is_checkpoint(path: Path) -> bool:
 
 
 def state_of(checkpoint: Path) -> dict[str, Any]:
-    """What a checkpoint says of itself; nothing where Megatron-LM wrote it without the launcher, or it is damaged."""
+    """A checkpoint's own description; nothing where Megatron-LM wrote it without the launcher, or it is damaged."""
     try:
         content = json.loads((checkpoint / STATE).read_text())
     except (OSError, ValueError):

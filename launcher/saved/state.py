@@ -49,7 +49,7 @@ def of(
 
 
 def sizes(spec: RunSpec) -> dict[str, Any]:
-    """What the tensors of a checkpoint depend on: the model's sizes, the adapter and the optimizer."""
+    """The settings that the tensors of a checkpoint depend on: the model's sizes, the adapter and the optimizer."""
     found = {f"model.{key}": value for key, value in asdict(spec.model).items() if key not in NOT_SIZES}
     if spec.adapter.name != "none":
         found |= {"adapter.rank": spec.adapter.rank, "adapter.targets": list(spec.adapter.targets)}

@@ -115,7 +115,7 @@ def _ways_out(cluster: ClusterSpec, key: str) -> list[str]:
 
 
 def _of_the_user(key: str) -> list[str]:
-    """What accounting lets this user name, the default first; nothing where it does not answer."""
+    """The names that accounting gives this user, the default first; nothing where it does not answer."""
     user, fields = getpass.getuser(), "defaultaccount,account" if key == "account" else "defaultqos,qos"
     if shutil.which("sacctmgr") is None:
         return []

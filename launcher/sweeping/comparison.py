@@ -1,4 +1,4 @@
-"""What differs between the points of a sweep although nobody swept it: another batch, other number formats.
+"""Differences between the points of a sweep that nobody swept: another batch, other number formats.
 
 Presets leave different numbers of data ranks, and with them another default batch; engines mean different formats by
 one ``precision``. A table of such points compares trainings, not engines, which is said beside it.

@@ -1,4 +1,4 @@
-"""What DeepSpeed 0.19.8 can go on from, by the layouts of the run that saved and of the run that loads.
+"""The checkpoints that DeepSpeed 0.19.8 can go on from, by the layouts of the run that saved and of the run that loads.
 
 Its universal format has other files for ZeRO 3 than for 1 and 2, none for ZeRO 0, and holds Adam's states alone.
 Without ZeRO there is no conversion, and that of ZeRO 3 takes parts of a tensor for wholes (``ds_to_universal``: "Rank 0

@@ -1,4 +1,4 @@
-"""What Megatron-LM can go on from: it counts in steps of one batch, and each of its optimizers has one form."""
+"""Checkpoints that Megatron-LM goes on from: it counts in steps of one batch; each of its optimizers has one form."""
 
 from __future__ import annotations
 

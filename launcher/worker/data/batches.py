@@ -51,7 +51,7 @@ class Batches:
         self._context, self.whole, self._training, self._held_out = context, whole, training, held_out
 
     def identity(self) -> dict[str, Any]:
-        """What tells these training samples from others: how many, a hash of three, and of prepared data one of all.
+        """The identity of the training samples: how many, a hash of three, and of prepared data one of all.
 
         It does not name files, which may be moved or made again between two attempts. ``all`` is taken while token ids
         are written (``launcher.data.prepare``); token files may be too large to be read for this, and lack it.
