@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import importlib
 import json
 import resource
 from collections.abc import Iterator
@@ -63,6 +64,7 @@ def test_clear_says_what_it_left_to_another_process(folder: Path, capsys: pytest
 
 
 def test_a_full_disk_ends_with_4_and_the_place(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    importlib.import_module("rich.progress")  # Before the limit, which would cut its bytecode files off, too.
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
     try:
