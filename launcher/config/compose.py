@@ -81,7 +81,9 @@ def _last_choices(overrides: Sequence[Override]) -> list[str]:
 
 def _one_or_all(override: Override) -> list[str]:
     value = override.value.partition(",")[0]
-    return [*([f"{override.key}={value}"] if value.isalnum() else []), f"-m {override.text}"]
+    one = [f"{override.key}={value}"] if value.isalnum() else []
+    is_path = not override.group and "'" not in override.value and {"/", "."} & {*override.value}
+    return [*one, f"-m {override.text}", *([f"\"{override.key}='{override.value}'\""] if is_path else [])]
 
 
 def _put(config: Config, keys: list[str], value: object) -> None:

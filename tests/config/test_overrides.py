@@ -85,6 +85,8 @@ def test_several_values_are_refused_where_one_run_starts() -> None:
         ("train.steps", "several values are a sweep, and this starts one run")
     ]
     assert request.errors[0].way_out == ("train.steps=1", "-m train.steps=1,2")
+    [commas] = ask("data.path=/data/a,b.txt").errors
+    assert commas.way_out == ("-m data.path=/data/a,b.txt", "\"data.path='/data/a,b.txt'\""), "a path may have commas"
 
 
 def test_only_values_that_read_the_same_without_a_grammar_are_plain() -> None:
