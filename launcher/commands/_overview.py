@@ -23,7 +23,7 @@ def text(verbs: Mapping[str, str]) -> str:
         "  launch script=train.py -- --your --arguments",
         "",
         "Verbs",
-        *(f"  {verb:8} {meaning}" for verb, meaning in verbs.items()),
+        *(f"  {verb:{max(map(len, verbs))}} {meaning}" for verb, meaning in verbs.items()),
         "",
         "Groups and their options",
     ]
