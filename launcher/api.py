@@ -116,13 +116,12 @@ def run(
         JobFailed: The job failed.
         KeyboardInterrupt: It was interrupted; the run has saved a checkpoint and can be resumed.
     """
-    given: dict[str, Any] = {"lock": _path(lock), "hf": _path(hf), "force": force, "trust": trust}
-    options = _options("run", overrides, script_args, engine=engine, native=native, **given)
-    with _heard(quiet=quiet):
-        one = _submitted(options, quiet=quiet)
-        if one.spec.cluster.kind == "local":
+    how: dict[str, Any] = {"engine": engine, "native": native, "script_args": script_args, "quiet": quiet}
+    one = submit(overrides, lock=lock, hf=hf, force=force, trust=trust, **how)
+    if one.spec.cluster.kind == "local":
+        with _heard(quiet=quiet):
             _run.seen_through(one.directory, one.spec, quiet=quiet)
-        return one
+    return one
 
 
 def submit(
@@ -147,7 +146,9 @@ def submit(
     given: dict[str, Any] = {"lock": _path(lock), "hf": _path(hf), "force": force, "trust": trust}
     options = _options("run", overrides, script_args, engine=engine, native=native, **given)
     with _heard(quiet=quiet):
-        return _submitted(options, quiet=quiet)
+        one = _run.recorded(options, quiet=quiet)
+        _start(one.directory, one.plan.spec)
+        return Run(one.directory)
 
 
 def sweep(
@@ -186,13 +187,6 @@ def sweep(
 
 def _path(path: str | Path | None) -> Path | None:
     return None if path is None else Path(path)
-
-
-def _submitted(options: argparse.Namespace, *, quiet: bool) -> Run:
-    """Judge, record and start or queue a run."""
-    one = _run.recorded(options, quiet=quiet)
-    _start(one.directory, one.plan.spec)
-    return Run(one.directory)
 
 
 def _none_kept(points: Sequence[Point]) -> ConfigErrors | DoesNotFit:

@@ -49,10 +49,6 @@ class Bytes:
     end = None
     special: frozenset[int] = frozenset()
 
-    def encode(self, text: str) -> Sequence[int]:
-        """The bytes."""
-        return text.encode()
-
     def encode_all(self, texts: Sequence[str]) -> Sequence[Sequence[int]]:
         """The bytes of each."""
         return [text.encode() for text in texts]
@@ -75,11 +71,6 @@ class Quick:
         self.size: int = 1 + max(self._words.get_vocab(with_added_tokens=True).values(), default=-1)
         self.end: int | None = self._words.token_to_id(_end(folder) or "")
         self.special = frozenset(id_ for id_, token in self._words.get_added_tokens_decoder().items() if token.special)
-
-    def encode(self, text: str) -> Sequence[int]:
-        """The ids, then the end-of-text token where there is one."""
-        [ids] = self.encode_all([text])
-        return ids if self.end is None else [*ids, self.end]
 
     def encode_all(self, texts: Sequence[str]) -> Sequence[Sequence[int]]:
         """The ids of each, one text after the other, since its threads would not survive a fork of this process."""

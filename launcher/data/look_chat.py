@@ -18,7 +18,7 @@ _ENCODED = 1 << 19
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Encoded:
+class EncodedRows:
     """The encoded rows of a sample.
 
     Attributes:
@@ -38,7 +38,7 @@ class Encoded:
     largest: int
 
 
-def encoded(found: Sample, data: DataSpec) -> Encoded:
+def encoded(found: Sample, data: DataSpec) -> EncodedRows:
     """Encode the rows of a sample, or some at equal distances where they are many.
 
     Raises:
@@ -60,7 +60,7 @@ def encoded(found: Sample, data: DataSpec) -> Encoded:
         largest = max(largest, max(map(int, ids), default=-1))
         tokens.append(len(ids))
         labels.append(next((place for place, label in enumerate(trained) if label and place), None))
-    return Encoded(
+    return EncodedRows(
         weights=tuple(weight for weight, _ in rows[::step]),
         tokens=tuple(tokens),
         labels=tuple(labels),

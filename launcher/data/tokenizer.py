@@ -26,9 +26,6 @@ class Tokenizer(Protocol):
     def end(self) -> int | None:
         """The token that ends a document, where the tokenizer has one."""
 
-    def encode(self, text: str) -> Sequence[int]:
-        """The ids of one document, with its end marked where the tokenizer has a token for that."""
-
     def encode_all(self, texts: Sequence[str]) -> Sequence[Sequence[int]]:
         """The ids of many texts at once, on all cores where the tokenizer can, without ends."""
 
@@ -47,18 +44,14 @@ class Bytes:
     end = None
     special: frozenset[int] = frozenset()
 
-    def encode(self, text: str) -> Any:
-        """The bytes as numbers."""
-        return np.frombuffer(text.encode(), dtype=np.uint8)
-
     def encode_all(self, texts: Sequence[str]) -> Sequence[Any]:
         """The bytes of each as numbers."""
-        return [self.encode(text) for text in texts]
+        return [np.frombuffer(text.encode(), dtype=np.uint8) for text in texts]
 
     def pieces(self, texts: Sequence[str]) -> Sequence[Pieces]:
         """The bytes, each of its character."""
         places = ([(at, at + 1) for at, letter in enumerate(text) for _ in letter.encode()] for text in texts)
-        return list(zip(map(self.encode, texts), places, strict=True))
+        return list(zip(self.encode_all(texts), places, strict=True))
 
 
 class Folder:
@@ -80,11 +73,6 @@ class Folder:
         self.size: int = 1 + max(self._words.get_vocab().values(), default=-1)
         self.end: int | None = self._words.eos_token_id
         self.special = frozenset(number for number, token in self._words.added_tokens_decoder.items() if token.special)
-
-    def encode(self, text: str) -> Sequence[int]:
-        """The ids, then the end-of-text token where there is one."""
-        [ids] = self.encode_all([text])
-        return ids if self.end is None else [*ids, self.end]
 
     def encode_all(self, texts: Sequence[str]) -> Sequence[Sequence[int]]:
         """The ids; a fast tokenizer takes all cores for them, unless ``TOKENIZERS_PARALLELISM=false``."""
