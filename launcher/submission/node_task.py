@@ -12,6 +12,7 @@ from typing import Any
 from launcher.job import torchrun
 from launcher.slurm import client, jobs
 from launcher.submission import node
+from launcher.submission.place import SlurmPlace
 
 _REQUEUE_PATIENCE_S = 90
 """Seconds that a job that has saved waits for the controller; beyond Slurm's margin it is ended anyway."""
@@ -47,7 +48,7 @@ class NodeTask:
             torchrun.IS_HOST: "1" if environment.node == 0 else "0",
             torchrun.RENDEZVOUS: attempt,
         }
-        place = node.SlurmPlace(
+        place = SlurmPlace(
             job_id=environment.job_id,
             number=environment.node,
             attempt=attempt,

@@ -18,6 +18,7 @@ from launcher.errors import JobFailed
 from launcher.rundir import attempts, state, status
 from launcher.submission import node
 from launcher.submission.node_task import NodeTask
+from launcher.submission.place import SlurmPlace
 
 
 def recorded(run: Path, program: str) -> Path:
@@ -107,7 +108,7 @@ def test_an_attempt_that_another_node_has_replaced_ends_and_says_nothing(tmp_pat
         tmp_path / "a", f"import os, time; open('{tmp_path}/pid', 'w').write(str(os.getpid())); time.sleep(60)"
     )
     (run / "spec.json").write_text('{"cluster": {"requeues": 3}}')
-    place = node.SlurmPlace(
+    place = SlurmPlace(
         job_id="7",
         number=0,
         attempt="7_0",

@@ -17,6 +17,7 @@ from launcher.errors import JobFailed
 from launcher.rundir import state
 from launcher.spec.parse import to_dict
 from launcher.submission import node, preparing
+from launcher.submission.place import SlurmPlace
 from tests.support.helpers import make_spec
 
 
@@ -32,8 +33,8 @@ def recorded(run: Path, text: bytes) -> Path:
     return run
 
 
-def place(number: int) -> node.SlurmPlace:
-    return node.SlurmPlace(
+def place(number: int) -> SlurmPlace:
+    return SlurmPlace(
         job_id="7",
         number=number,
         attempt="7_0",

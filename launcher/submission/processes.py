@@ -1,0 +1,72 @@
+"""The processes of a node's part: torchrun and its ranks, started, asked to save, and killed if left over."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from launcher.job.torchrun import HOST, IS_HOST, PORT, RENDEZVOUS
+from launcher.submission.place import SlurmPlace
+
+
+@contextlib.contextmanager
+def started(
+    directory: Path, job: dict[str, Any], facts: Mapping[str, str], place: SlurmPlace | None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """The recorded command of this node, started; its output goes to ``logs/node*.out`` and ``.err``."""
+    name = f"node{place.number}" if place is not None and place.number else "node"
+    with (directory / "logs" / f"{name}.out").open("ab") as out, (directory / "logs" / f"{name}.err").open("ab") as err:
+        yield subprocess.Popen(
+            [_fill(text, facts) for text in job["argv"]],
+            env={**os.environ, **job["environment"]},
+            cwd=job["working_directory"],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,  # So that a Ctrl-C meant for the launcher does not reach the ranks.
+            preexec_fn=None if place is None else _ignore_user_signal,
+        )
+
+
+def _ignore_user_signal() -> None:
+    """Let torchrun survive SIGUSR2, which Slurm sends to all processes: an ignored signal stays so across exec.
+
+    Its ranks begin in the same way, and install a handler of their own when they can save.
+    """
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+
+
+def _fill(text: str, facts: Mapping[str, str]) -> str:
+    for placeholder in (HOST, PORT, IS_HOST, RENDEZVOUS):
+        if placeholder in facts:
+            text = text.replace(placeholder, facts[placeholder])
+    return text
+
+
+def ask_to_save(process: subprocess.Popen[bytes], *, own: bool) -> None:
+    """Send our own ranks SIGUSR2; torchrun sends those of a user's script SIGTERM."""
+    if not own:
+        process.terminate()
+        return
+    with contextlib.suppress(OSError):
+        for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+            os.kill(int(pid), signal.SIGUSR2)
+
+
+def end_leftovers(process_group: int, directory: Path) -> None:
+    """Kill the ranks that are left: they have lost their agent.
+
+    Torchrun gives each rank a session of its own, so the ranks are known by the variable that the job gave them.
+    """
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process_group, signal.SIGKILL)
+    mark = f"LAUNCH_RUN={directory}".encode()
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if mark in path.read_bytes().split(b"\0") and int(path.parent.name) != os.getpid():
+                os.kill(int(path.parent.name), signal.SIGKILL)
