@@ -1,0 +1,1 @@
+"""Hostile and hapless input of every source: ``python -m benchmarks.fuzz``."""

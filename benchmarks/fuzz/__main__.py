@@ -1,0 +1,102 @@
+"""Hostile and hapless input of every source that a stranger may have written.
+
+    python -m benchmarks.fuzz [--cases 20000] [--first N] [--seed N] [--processes N] [--minutes M] [--keep]
+
+Sources: command lines, recipes, files for the importers, points, run directories, locks. Every answer must be an exit
+status of docs/contract.md within 2 s, with no traceback, no file written, no character that acts on a terminal, an
+answer for each point, and no value of the input in generated shell text unless it is quoted.
+``tests/benchmarks/test_fuzz.py`` runs the first hundred.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import os
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from benchmarks.fuzz import foreign, records, words
+from benchmarks.fuzz.case import Case, Draw
+from benchmarks.fuzz.judge import Fault, fault
+from benchmarks.reporting import keep
+
+SOURCES: dict[Draw, int] = {
+    words.draw: 25,
+    words.draw_recipe: 20,
+    foreign.draw: 20,
+    foreign.draw_points: 10,
+    records.draw: 15,
+    records.draw_lock: 10,
+}
+"""Sources of input, and how often each is drawn, in percent."""
+
+
+def cases(seed: int) -> Iterator[Case]:
+    """Cases without end; the same seed gives the same ones."""
+    chance = random.Random(seed)
+    while True:
+        [draw] = chance.choices(list(SOURCES), list(SOURCES.values()))
+        yield draw(chance)
+
+
+def ran(count: int, seed: int, first: int, step: int, deadline: float) -> tuple[Counter[str], list[Fault]]:
+    """Run every ``step``-th of so many cases from the ``first`` on, or until a time.
+
+    Returns:
+        How many were run of each source, and every fault that they show.
+    """
+    done: Counter[str] = Counter()
+    found = []
+    with tempfile.TemporaryDirectory() as name:
+        for variable in ("XDG_CACHE_HOME", "XDG_STATE_HOME", "LAUNCH_CACHE"):
+            os.environ[variable] = str(Path(name, variable))
+        folder = Path(name, "work")
+        folder.mkdir()
+        for case in itertools.islice(cases(seed), first, count, step):
+            if time.monotonic() > deadline:
+                break
+            what = fault(case, folder)
+            done[case.source] += 1
+            if what is not None:
+                found.append(Fault(case, what))
+                print(found[-1], flush=True)
+    return done, found
+
+
+def main() -> int:
+    """Run and report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=20_000)
+    parser.add_argument("--first", type=int, default=0, help="leave out so many cases")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=math.inf, help="end after so long, whatever is left")
+    parser.add_argument("--keep", action="store_true", help="write benchmarks/results/fuzz.json")
+    options = parser.parse_args()
+    begin = time.monotonic()
+    end, deadline = options.first + options.cases, begin + 60 * options.minutes
+    parts = range(options.first, options.first + options.processes)
+    with ProcessPoolExecutor(options.processes) as pool:
+        waited = [pool.submit(ran, end, options.seed, part, options.processes, deadline) for part in parts]
+        results = [part.result() for part in waited]
+    done = sum((counts for counts, _ in results), Counter())
+    faults = sum(len(found) for _, found in results)
+    seconds = round(time.monotonic() - begin)
+    if options.keep:
+        count = f"--cases {done.total()} --seed {options.seed} --processes {options.processes}"
+        of = {"seed": options.seed, "first": options.first, "cases": done.total(), "by_source": dict(done)}
+        keep("fuzz", f"python -m benchmarks.fuzz {count} --keep", {**of, "faults": faults, "seconds": seconds})
+    print(f"{done.total()} cases, {faults} faults, {seconds} s")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

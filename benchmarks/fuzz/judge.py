@@ -1,0 +1,120 @@
+"""A case is run in a folder of its own, and its answer judged."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import shlex
+import shutil
+import time
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+
+import submitit  # noqa: F401  # Now, because its import closes log handlers, and absl's then closes a stream not in use.
+
+from benchmarks.fuzz.case import Case
+from benchmarks.fuzz.mutation import HOSTILE, MARK
+from launcher.cli import main as launch
+
+LIMIT_S = 2.0
+"""Of processor time, so that a busy machine is no fault."""
+
+_STATUSES = {"check": (0, 2, 3), "show": (0, 2, 3), "import": (0, 2)}
+_OTHER_STATUSES = (0, 2, 3, 4, 5)
+"""Of docs/contract.md, without 1, a fault of ``launch`` itself."""
+
+_RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+"""Characters that act on a terminal, or hide on it what a line says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """The fault that a case found."""
+
+    case: Case
+    what: str
+
+    def __str__(self) -> str:
+        files = self.case.files
+        other = {
+            name: content for name, content in files.items() if files.get(name.replace("fuzzed", "whole")) != content
+        }
+        shown = "".join(f"--- {name}\n{content[:2000]!r}\n" for name, content in (other or files).items())
+        return f"launch {shlex.join(self.case.words)}\n{shown}{self.what}\n"
+
+
+def fault(case: Case, folder: Path) -> str | None:
+    """Run a case in an empty folder, and empty it again; what is wrong with the answer, or None."""
+    for name, content in case.files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    try:
+        return _fault(case, folder)
+    finally:
+        for path in folder.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _fault(case: Case, folder: Path) -> str | None:
+    before = _files(folder)
+    out, err = io.StringIO(), io.StringIO()
+    begin = time.process_time()
+    try:
+        with contextlib.chdir(folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            status = launch(case.words)
+    except SystemExit as ended:
+        status = ended.code if isinstance(ended.code, int) else 1
+    except Exception:
+        return traceback.format_exc()
+    seconds = time.process_time() - begin
+    if status not in _STATUSES.get(case.words[0], _OTHER_STATUSES):
+        return f"exit status {status}: {err.getvalue()[-2000:]}"
+    if seconds > LIMIT_S:
+        return f"it took {seconds:.1f} s"
+    if _files(folder) - before:
+        return f"files were written: {sorted(_files(folder) - before)}"
+    return _wrong(case, status, out.getvalue(), err.getvalue())
+
+
+def _wrong(case: Case, status: int, out: str, err: str) -> str | None:
+    if "Traceback (most recent" in err:
+        return f"a traceback: {err[-2000:]}"
+    raw = _RAW.search(out) or _RAW.search(err)
+    if raw is not None:
+        return f"the terminal gets {raw[0]!r}: {raw.string[max(0, raw.start() - 200) : raw.end() + 50]!r}"
+    if case.answers is not None and (lines := out.splitlines()) is not None:
+        bad = [line for line in lines if not _is_object(line)]
+        if len(lines) != case.answers or bad:
+            return f"{len(lines)} answers for {case.answers} lines: {out[:500]!r} {err[-500:]!r}"
+    if case.words[0] == "show" and status in (0, 3) and "--json" not in case.words:
+        return unquoted(out)
+    return None
+
+
+def _is_object(line: str) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False
+
+
+def _files(folder: Path) -> set[Path]:
+    return set(folder.rglob("*"))
+
+
+def unquoted(text: str) -> str | None:
+    """A hostile value that would act: split as a shell does, a word with the mark must hold the whole value."""
+    job, _, sbatch = text.partition("\n# sbatch\n")
+    command = job.partition("\n\n")[0]
+    for part in (command, *(line for line in sbatch.splitlines() if not line.startswith("#"))):
+        try:
+            words = shlex.split(part, comments=True)
+        except ValueError:
+            return f"a quote of a value does not end: {part}"
+        for word in words:
+            if MARK in word and not any(value in word for value in HOSTILE):
+                return f"a value acts in the shell: {word!r} of {part}"
+    return None
