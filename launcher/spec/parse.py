@@ -25,6 +25,9 @@ MISSING = "???"
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 """Characters that no name, path or shell line holds: a line break would end a line of the batch script."""
 
+_LARGEST = (1 << 64) - 1
+"""The largest seed that torch.manual_seed takes; no other whole number is as large."""
+
 OPEN_NODES = ("backend.extra", "cluster.extra", "cluster.environment")
 """The nodes below which a user may invent keys."""
 
@@ -165,6 +168,8 @@ def _module(value: object, path: str, errors: list[ConfigError]) -> object:
 
 
 def _wrong(kind: Any, value: object, path: str) -> ConfigError:
+    if _is_too_long(value) and _reader(kind)(1)[0]:
+        return ConfigError(path, _plain(value), f"must be {_describe(kind)}, of at most 64 bits: {_LARGEST}")
     return ConfigError(path, _plain(value), f"must be {_describe(kind)}", _way_out(kind, value, path))
 
 
@@ -216,8 +221,13 @@ def _null(value: Any) -> tuple[bool, Any]:
 
 def _integer(value: Any) -> tuple[bool, Any]:
     if type(value) is float and value.is_integer():
-        return True, int(value)  # 50e9 bytes are as good a way to type them as eleven digits.
-    return type(value) is int, value
+        value = int(value)  # 50e9 bytes are as good a way to type them as eleven digits.
+    return type(value) is int and not _is_too_long(value), value
+
+
+def _is_too_long(value: object) -> bool:
+    """True for a whole number of more than 64 bits, which no seed, size or count of an engine has."""
+    return isinstance(value, int | float) and math.isfinite(value) and abs(value) > _LARGEST
 
 
 def _number(value: Any) -> tuple[bool, Any]:
@@ -296,7 +306,7 @@ def _describe(kind: Any) -> str:
 
 def _describe_range(limits: Range) -> str:
     if limits.low is not None and limits.high is not None:
-        return f"from {limits.low:g} to {limits.high:g}"
+        return f"above 0, at most {limits.high:g}" if 0 < limits.low < 1 else f"from {limits.low:g} to {limits.high:g}"
     if limits.low is not None:
         return "above 0" if 0 < limits.low < 1 else f"of at least {limits.low:g}"
     return "" if limits.high is None else f"of at most {limits.high:g}"
