@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING as NO_DEFAULT
@@ -168,7 +169,8 @@ def _module(value: object, path: str, errors: list[ConfigError]) -> object:
 
 
 def _wrong(kind: Any, value: object, path: str) -> ConfigError:
-    if _is_too_long(value) and _reader(kind)(1)[0]:
+    counts = _reader(kind)(1)[0] and not _reader(kind)(0.5)[0]
+    if counts and _is_too_long(value):
         return ConfigError(path, _plain(value), f"must be {_describe(kind)}, of at most 64 bits: {_LARGEST}")
     return ConfigError(path, _plain(value), f"must be {_describe(kind)}", _way_out(kind, value, path))
 
@@ -227,12 +229,13 @@ def _integer(value: Any) -> tuple[bool, Any]:
 
 def _is_too_long(value: object) -> bool:
     """True for a whole number of more than 64 bits, which no seed, size or count of an engine has."""
-    return isinstance(value, int | float) and math.isfinite(value) and abs(value) > _LARGEST
+    return isinstance(value, int | float) and _LARGEST < abs(value) < math.inf
 
 
 def _number(value: Any) -> tuple[bool, Any]:
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return math.isfinite(value), float(value)
+        is_one = abs(value) <= sys.float_info.max  # NaN is not, nor is a whole number of 400 digits.
+        return is_one, float(value) if is_one else value
     return False, value
 
 
@@ -322,9 +325,9 @@ def _way_out(kind: Any, value: object, path: str) -> list[str]:
         near = closest(str(value).lower(), [str(item) for item in arguments])
         return [f"{path}={item}" for item in near or list(arguments)[:4]]
     if origin is Annotated and isinstance(value, int | float) and not isinstance(value, bool):
-        limits = arguments[1]
-        ends = [end for end in (limits.low, limits.high) if end is not None and (end == 0 or abs(end) >= 1)]
-        return [f"{path}={min(ends, key=lambda end: abs(end - value)):g}"] if ends else []
+        low, high = arguments[1].low, arguments[1].high
+        end = low if low is not None and value < low else high if high is not None and value > high else None
+        return [f"{path}={end:g}"] if end is not None and (end == 0 or abs(end) >= 1) else []
     if origin is Annotated and path.endswith("_bytes") and isinstance(value, str):
         return [f"{path}={size}"] if (size := bytes_of(value)) else []
     if kind is bool:

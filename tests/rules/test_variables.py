@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from launcher.preflight.this_machine import obstacles
 from launcher.rules import variables
-from tests.support.helpers import make_spec
+from tests.support.helpers import CPU_HOST, make_spec
 
 
 @pytest.mark.parametrize(
@@ -23,3 +24,12 @@ def test_what_torchrun_slurm_and_the_launcher_set_is_not_the_users_to_set_or_pas
 def test_the_folder_of_token_ids_and_what_only_begins_alike_are_the_users() -> None:
     words = ("cluster.environment.LAUNCH_CACHE=/shared", "cluster.environment.RANKS=3", "cluster.environment.WORLD=3")
     assert list(variables.check(make_spec("model=tiny", *words))) == []
+
+
+def test_readers_beyond_the_cores_of_this_machine_are_an_obstacle_here() -> None:
+    spec = make_spec("model=tiny", "data.workers=2", "cluster.gpus_per_node=2")
+    rules = [error.rule for error in obstacles(spec, CPU_HOST) if error.path == "data.workers"]
+    assert rules == ["this machine has 2 cores, and 2 ranks x 2 workers would be 4 processes that read data"]
+    assert not [
+        error for error in obstacles(make_spec("model=tiny", "data.workers=1"), CPU_HOST) if "workers" in error.path
+    ]
