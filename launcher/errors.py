@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cached_property
 
+from launcher import secret
+
 INTERRUPTED = 130
 """The exit status of a command that Ctrl-C ended, as a shell counts it."""
 
@@ -21,6 +23,10 @@ class LauncherError(Exception):
     """The root: a message for the user and the exit status of docs/contract.md that goes with it."""
 
     exit_status = 1
+
+    def __str__(self) -> str:
+        """The message, which never repeats what may be a secret."""
+        return secret.hidden(super().__str__())
 
 
 class ConfigError(LauncherError):
@@ -38,16 +44,32 @@ class ConfigError(LauncherError):
             way_out: Overrides that can be pasted, each of which would satisfy the rule; an iterator is read once, when
                 they are asked for.
         """
-        self.path = path
-        self.found = found
-        self.rule = rule
-        self._way_out = way_out
-        super().__init__(f"{path}={found!r}: {rule}")
+        self._path, self._found, self._rule, self._way_out = path, found, rule, way_out
+        super().__init__()
+
+    def __str__(self) -> str:
+        """The error in one line, without its ways out."""
+        return f"{self.path}={self.found!r}: {self.rule}"
+
+    @property
+    def path(self) -> str:
+        """The setting; this and what follows are without anything that may be a secret (``launcher.secret``)."""
+        return secret.hidden(self._path)
+
+    @cached_property
+    def found(self) -> object:
+        """The offending value."""
+        return secret.shown(self._found, self._path)
+
+    @property
+    def rule(self) -> str:
+        """The rule that it breaks."""
+        return secret.without(self._rule, self._found, self._path)
 
     @cached_property
     def way_out(self) -> tuple[str, ...]:
         """The overrides; the search for them is most of the work where only the error itself is of interest."""
-        return tuple(self._way_out)
+        return tuple(secret.without(way, self._found, self._path) for way in self._way_out)
 
     @property
     def where(self) -> str:

@@ -28,7 +28,7 @@ from launcher.errors import INTERRUPTED, ConfigError, ConfigErrors, DoesNotFit, 
 from launcher.preflight.plan import plan
 from launcher.rundir import lock, results, state, status
 from launcher.rundir.record import record
-from launcher.spec import DataSpec, RunSpec
+from launcher.spec import RunSpec
 from launcher.spec.parse import parse
 from launcher.submission.submit import NoJob, one_at_a_time, submit, submit_all
 from launcher.sweeping import comparison, samplers, sweep, table
@@ -169,14 +169,14 @@ def _recorded(
     directory: Path,
     number: int,
     overrides: Sequence[str],
-    here: Callable[[DataSpec], Mapping[str, Any]] = lock.here,
+    here: Callable[..., Mapping[str, Any]] = lock.here,
 ) -> Point:
     """Judge a point; one that is kept gets its run directory."""
     point, assessment = asked.point(number, overrides, directory)
     if point.kept and assessment is not None:
         planned = plan(assessment, python=sys.executable)
         words = (*asked.axes.fixed, *overrides)
-        made_of = here(planned.spec.data)
+        made_of = here(planned.spec.data, with_diff=planned.spec.run.record_diff)
         record(planned, directory / point.id, overrides=words, forced=asked.force, made_of=made_of)
     return point
 

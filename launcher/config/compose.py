@@ -18,7 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from launcher import cache
+from launcher import cache, secret
 from launcher.config.catalog import PRESETS, PRIMARY, Catalog
 from launcher.config.overrides import Override, takes_text
 from launcher.errors import ComposeError, ConfigError
@@ -175,6 +175,10 @@ def _unreadable(parser: Any, text: str, exception: type[Exception]) -> ConfigErr
         parser.parse_override(text)
     except exception as error:
         key, _, value = text.lstrip("+").partition("=")
+        if secret.shown(value, key) != value:  # Hydra's reason and the quoted word would repeat pieces of it.
+            return ConfigError(
+                key, secret.NOT_SHOWN, "the value cannot be read: a text with special characters is quoted"
+            )
         reason = str(error).splitlines()[0]
         quoted = value.strip("'\"").replace('"', '\\"')
         ways = [shlex.quote(f'{key}="{quoted}"')] if takes_text(key) else []

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
-from launcher import registry
+from launcher import registry, secret
 from launcher.config import synonyms
 from launcher.config.catalog import Catalog
 from launcher.errors import ConfigError
@@ -148,6 +148,10 @@ def _unknown_key(key: str, value: str, catalog: Catalog) -> ConfigError:
     if synonyms.plain(key) in synonyms.ACCUMULATION:
         rule = "accumulation follows from the batch: train.global_batch_size / (train.micro_batch_size x data ranks)"
         return ConfigError(key, value, rule, ["train.global_batch_size=..."])
+    variable = key.rpartition(".")[2]
+    if secret.of_name(key) and variable.isidentifier():
+        rule += ", and a secret is no setting: the job inherits the variable by its name"
+        return ConfigError(key, value, rule, [f"cluster.pass_environment=[{variable.upper()}]"])
     names = _near_keys(key, catalog)
     groups = [name for name in names if value in catalog.groups.get(name, ())]
     spelt = [f"{name}={value}" for name in groups or names]

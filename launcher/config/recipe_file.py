@@ -13,7 +13,7 @@ from launcher.config.overrides import read
 from launcher.config.recipes import SCHEMA, expand, literal
 from launcher.config.request import request
 from launcher.errors import ConfigError, ConfigErrors
-from launcher.spec import RunSpec
+from launcher.spec import RunSpec, secrecy
 from launcher.spec.parse import to_dict
 
 _NAMED_BY = {
@@ -79,8 +79,13 @@ def _differing(group: str, wanted: Mapping[str, Any], composed: Mapping[str, Any
 
 
 def as_text(name: str, content: Mapping[str, Any]) -> str:
-    """A recipe as YAML, headed by the command that runs it."""
+    """A recipe as YAML, headed by the command that runs it.
+
+    Raises:
+        ConfigErrors: It would hold a secret.
+    """
     import yaml
 
+    secrecy.require_none(content, "the recipe")
     sweep = "-m " if content.get("sweep") else ""
     return f"# launch {sweep}recipe={name}\n{yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True)}"

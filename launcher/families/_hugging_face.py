@@ -11,7 +11,7 @@ from typing import Any
 
 from launcher.errors import ConfigError
 from launcher.rank.family import CheckpointNames, ConfigFile, TransformersConfig
-from launcher.spec import ModelSpec, RunSpec, edit
+from launcher.spec import ModelSpec, RunSpec, edit, nearest
 
 NAMES = CheckpointNames(
     embedding="model.embed_tokens.weight",
@@ -90,6 +90,11 @@ def not_computed(spec: RunSpec) -> Iterator[ConfigError]:
         key = f"model.{special[0]}"
         rule = f"no class of transformers has both it and model.{special[1]}"
         yield ConfigError(key, True, rule, [f"{key}=false"])
+    heads, hidden = model.num_attention_heads, model.hidden_size
+    if not special and model.head_dim is not None and hidden % heads:  # validate_architecture of LlamaConfig.
+        rule = f"transformers' Llama demands a multiple of its {heads} attention heads, whatever the size of a head is"
+        ways = [edit.override("model.hidden_size", size) for size in nearest.multiples_around(hidden, heads, 1)]
+        yield ConfigError("model.hidden_size", hidden, rule, ways)
 
 
 def other_values(spec: RunSpec, legal: Mapping[str, tuple[object, ...]]) -> Iterator[ConfigError]:

@@ -17,6 +17,7 @@ from launcher.data import documents
 from launcher.data.unusable import Unusable
 from launcher.errors import ConfigError
 from launcher.machine import Machine
+from launcher.rules.cluster import readers_beyond
 from launcher.spec import RunSpec
 
 _ADAPTERS = {"lora": ("peft",), "qlora": ("peft", "bitsandbytes")}
@@ -28,6 +29,7 @@ def obstacles(spec: RunSpec, machine: Machine) -> list[ConfigError]:
         return []
     return [
         *_hardware(spec, machine),
+        *_readers(spec, machine),
         *_packages(spec),
         *_script(spec),
         *_folders(spec),
@@ -59,6 +61,11 @@ def _hardware(spec: RunSpec, machine: Machine) -> Iterator[ConfigError]:
     if spec.hardware.memory_bytes is not None and spec.hardware.memory_bytes > smallest:
         rule = f"the check was for more memory than the {machine.gpus[0].name} of this machine has, {smallest} bytes"
         yield ConfigError("hardware.name", spec.hardware.name, rule, ["hardware=auto"])
+
+
+def _readers(spec: RunSpec, machine: Machine) -> Iterator[ConfigError]:
+    if spec.script is None:
+        yield from readers_beyond(spec, machine.cpus, f"this machine has {machine.cpus} cores")
 
 
 def _packages(spec: RunSpec) -> Iterator[ConfigError]:

@@ -1,34 +1,24 @@
-"""Rules about the machine or cluster that the job runs on."""
+"""Rules about the cluster that the job runs on: its container, its margin of time, the words that Slurm reads."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import PurePath
 
 from launcher.errors import ConfigError
 from launcher.spec import RunSpec, edit
 
-_SECRET = re.compile(r"(^|_)(KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS?)($|_)", re.IGNORECASE)
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_WORDS = re.compile(r"(^|[_-])(KEY|TOKEN|SECRET|PASSWORD)=", re.IGNORECASE)
+_MEMORY = re.compile(r"\d+[KMGT]?", re.IGNORECASE)
+"""sbatch(1), ``--mem``: a whole number and one of the letters K, M, G and T."""
+
+_WORD = re.compile(r"[^\s'\"`$;&|<>#%,]+(,[^\s'\"`$;&|<>#%,]+)*")
+_WORDS = ("partition", "account", "qos", "reservation", "gpu_type")
+"""Keys of one word, or of several with commas between them."""
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
-    """Variables given twice, recorded secrets, a container without an image, a stray name, a margin without time."""
-    yield from _variables(spec)
-    yield from _slurm(spec)
-    name = spec.run.name
-    if name is not None and (not name or PurePath(name).is_absolute() or {".", ".."} & set(name.split("/"))):
-        rule = "a name is a folder below runs/; run.directory puts a run anywhere else"
-        yield ConfigError("run.name", name, rule, ["run.name=null"])
-
-
-def _slurm(spec: RunSpec) -> Iterator[ConfigError]:
+    """A container without an image, a margin without time, words that sbatch would refuse, readers without cores."""
     cluster = spec.cluster
-    if any(map(_WORDS.search, cluster.setup)):
-        rule = "a line of it sets what looks like a secret, and scripts are kept: let the job inherit it by name"
-        yield ConfigError("cluster.setup", "(not shown)", rule, ["cluster.setup=[]"])
     if cluster.container != "none" and cluster.container_image is None:
         rule = f"{cluster.container} needs the image to run"
         yield ConfigError("cluster.container_image", None, rule, ["cluster.container=none"])
@@ -37,22 +27,50 @@ def _slurm(spec: RunSpec) -> Iterator[ConfigError]:
         rule = f"the job would be told to save before it starts: its time limit is {limit * 60} s"
         ways_out = [f"cluster.time_limit_min={cluster.save_margin_s // 30}", f"cluster.save_margin_s={limit * 30}"]
         yield ConfigError("cluster.save_margin_s", cluster.save_margin_s, rule, ways_out)
+    yield from _words(spec)
+    yield from _readers(spec)
 
 
-def _variables(spec: RunSpec) -> Iterator[ConfigError]:
-    for name in sorted(filter(_SECRET.search, spec.cluster.environment)):
-        rule = (
-            "its name is that of a secret, and settings are recorded: remove it here and let the job inherit it by name"
-        )
-        way_out = [edit.override("cluster.pass_environment", [*spec.cluster.pass_environment, name])]
-        yield ConfigError(f"cluster.environment.{name}", "(not shown)", rule, way_out)
-    for name in spec.cluster.environment:
-        if not _VARIABLE.fullmatch(name):
-            rule = "a variable's name is letters, digits and _, and begins with no digit"
-            yield ConfigError("cluster.environment", name, rule, ["cluster.environment={}"])
-    both = sorted(set(spec.cluster.environment) & set(spec.cluster.pass_environment))
-    if both:
-        rest = [name for name in spec.cluster.pass_environment if name not in both]
-        rule = f"{', '.join(both)} would be inherited and is set in cluster.environment as well"
-        way_out = [edit.override("cluster.pass_environment", rest)]
-        yield ConfigError("cluster.pass_environment", list(spec.cluster.pass_environment), rule, way_out)
+def _words(spec: RunSpec) -> Iterator[ConfigError]:
+    memory = None if spec.cluster.memory is None else str(spec.cluster.memory)  # A way out is tried as a number.
+    if memory is not None and not _MEMORY.fullmatch(memory):
+        rule = "Slurm reads a whole number with K, M, G or T behind it (sbatch(1), --mem); 0 is all of the node"
+        found = re.match(r"\s*(\d+)\s*([KMGT])", memory, re.IGNORECASE)
+        near = [f"cluster.memory={found[1]}{found[2].upper()}"] if found else []
+        yield ConfigError("cluster.memory", memory, rule, [*near, "cluster.memory=0"])
+    for key in _WORDS:
+        value = getattr(spec.cluster, key)
+        if value is not None and not _WORD.fullmatch(str(value)):
+            rule = "Slurm reads one name here, or several with commas between them: no blanks, quotes or other signs"
+            yield ConfigError(f"cluster.{key}", value, rule, [f"cluster.{key}=null"])
+
+
+def _readers(spec: RunSpec) -> Iterator[ConfigError]:
+    """More processes that read data than a node's share of cores; of this machine ``this_machine`` says it."""
+    cores = spec.cluster.cpus_per_node
+    if cores is not None and spec.script is None:
+        yield from readers_beyond(spec, cores, f"the job has {cores} cores of a node (cluster.cpus_per_node)")
+
+
+def readers_beyond(spec: RunSpec, cores: int, said: str) -> Iterator[ConfigError]:
+    """An error where the ranks of a node start more readers than there are cores.
+
+    Args:
+        spec: The run.
+        cores: The cores.
+        said: Whose they are, for the message.
+    """
+    ranks, workers = spec.cluster.gpus_per_node, spec.data.workers
+    if workers and ranks * workers > cores:
+        rule = f"{said}, and {ranks} ranks x {workers} workers would be {ranks * workers} processes that read data"
+        yield ConfigError("data.workers", workers, rule, [edit.override("data.workers", cores // ranks)])
+
+
+def warnings(spec: RunSpec) -> Iterator[ConfigError]:
+    """A margin to save in that takes most of the time."""
+    cluster = spec.cluster
+    seconds = 60 * (cluster.time_limit_min or 0)
+    if cluster.kind == "slurm" and seconds > cluster.save_margin_s > seconds / 2:
+        rule = f"the job is told to save after less than half of its time limit of {seconds} s"
+        ways = [f"cluster.time_limit_min={cluster.save_margin_s // 15}", f"cluster.save_margin_s={seconds // 4}"]
+        yield ConfigError("cluster.save_margin_s", cluster.save_margin_s, rule, ways)

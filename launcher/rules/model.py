@@ -16,9 +16,13 @@ _BYTES = 256
 """Ids of the byte tokenizer: one for each value of a byte."""
 
 
+_AMPERE, _LARGEST_HEAD = 8.0, 256
+
+
 def check(spec: RunSpec) -> Iterator[ConfigError]:
     """Errors of a model that no engine could build, or would build other than asked."""
     yield from _heads(spec)
+    yield from _rotated(spec)
     yield from _positions(spec)
     yield from _experts(spec)
     yield from _latent_attention(spec)
@@ -40,6 +44,19 @@ def _heads(spec: RunSpec) -> Iterator[ConfigError]:
         rule = f"must divide the {heads} attention heads: every group of them shares one key and value head"
         legal = nearest.nearest(spec, path, nearest.divisors(heads), lambda _: True, limit=2)
         yield ConfigError(path, key_value, rule, legal)
+
+
+def _rotated(spec: RunSpec) -> Iterator[ConfigError]:
+    """Rotary embeddings turn pairs of elements of a head (RoFormer, arXiv:2104.09864, equation 34)."""
+    model = spec.model
+    if model.position_embedding != "rope":
+        return
+    path, size = "model.head_dim", model.head_size
+    if model.kv_lora_rank:
+        path, size = "model.qk_rope_head_dim", model.qk_rope_head_dim
+    if size % 2:
+        rule = f"rotary position embeddings turn pairs of elements of a head, and its size is {size}: it must be even"
+        yield ConfigError(path, edit.value_at(spec, path), rule, [edit.override(path, size + 1)])
 
 
 def _positions(spec: RunSpec) -> Iterator[ConfigError]:
@@ -97,6 +114,20 @@ def _attention(spec: RunSpec) -> Iterator[ConfigError]:
     elif spec.precision.compute == "fp32":
         rule = "the flash-attn package computes in fp16 and bf16 alone"
         yield ConfigError("model.attention", "flash", rule, ["model.attention=sdpa", "precision=bf16"])
+    yield from _flash_kernels(spec)
+
+
+def _flash_kernels(spec: RunSpec) -> Iterator[ConfigError]:
+    """GPUs and heads that flash-attn 2 has kernels for (its README, "CUDA support"); an unknown GPU is not refused."""
+    capability, size = spec.hardware.compute_capability, spec.model.head_size
+    if spec.model.kv_lora_rank:
+        size = spec.model.qk_nope_head_dim + spec.model.qk_rope_head_dim
+    if spec.hardware.device == "cuda" and capability is not None and capability < _AMPERE:
+        rule = f"flash-attn has kernels from compute capability 8.0 on, and {spec.hardware.title} has {capability}"
+        yield ConfigError("model.attention", "flash", rule, ["model.attention=sdpa", "hardware=a100_80g"])
+    if size > _LARGEST_HEAD:
+        rule = f"flash-attn has kernels for heads of at most {_LARGEST_HEAD} elements, and these have {size}"
+        yield ConfigError("model.attention", "flash", rule, ["model.attention=sdpa"])
 
 
 def _vocabulary(spec: RunSpec) -> Iterator[ConfigError]:
@@ -108,11 +139,14 @@ def _vocabulary(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
-    """A script's model that nobody named; a token file whose element type cannot hold the vocabulary's ids."""
+    """A script's model that nobody named; a single token; a token file that cannot hold the vocabulary's ids."""
     if spec.judges_no_model:
         rule = "the script builds its own model, of which nothing is known here: its memory is not judged"
         yield ConfigError("model", None, rule, ["model=llama3_8b", "model=./folder"])
     size = spec.model.vocab_size
+    if size == 1:
+        rule = "of one token the next is always known: the loss is 0 from the first step on"
+        yield ConfigError("model.vocab_size", 1, rule, [edit.override("model.vocab_size", _BYTES)])
     if spec.data.source == "tokens" and spec.data.token_dtype == "uint16" and size > 2**16:
         rule = f"a uint16 file holds ids below {2**16}, the vocabulary has {size}: was it written as uint32?"
         yield ConfigError("data.token_dtype", "uint16", rule, ["data.token_dtype=uint32"])

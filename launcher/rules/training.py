@@ -15,9 +15,22 @@ _EXAMPLES = {
 }
 
 
+_BELOW_ONE = {
+    "optimizer.beta1": (0.9, "a moving average that takes nothing new never moves (torch.optim demands it, too)"),
+    "optimizer.beta2": (0.95, "a moving average that takes nothing new never moves (torch.optim demands it, too)"),
+    "data.eval_fraction": (0.01, "1 would hold all samples out and leave none to train on"),
+    "model.dropout": (0.0, "1 would drop everything"),
+    "adapter.dropout": (0.0, "1 would drop everything"),
+}
+"""Shares that must be below 1, each with a value to fall back to (``conf/<group>/_base.yaml``) and the reason."""
+
+_SHARES = edit.reader(_BELOW_ONE)
+
+
 def check(spec: RunSpec) -> Iterator[ConfigError]:
     """Settings that contradict each other."""
     optimizer = spec.optimizer
+    yield from _below_one(spec)
     if optimizer.min_lr > optimizer.lr:
         rule = f"the schedule ends at it, so it is at most optimizer.lr={optimizer.lr:g}"
         way_out = [f"optimizer.min_lr={optimizer.lr:g}", f"optimizer.lr={optimizer.min_lr:g}"]
@@ -32,6 +45,12 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
         rule = f"data.source={spec.data.source} reads from it"
         way_out = [f"data.path={_EXAMPLES[spec.data.source]}", "data=synthetic"]
         yield ConfigError("data.path", spec.data.path, rule, way_out)
+
+
+def _below_one(spec: RunSpec) -> Iterator[ConfigError]:
+    for (path, (instead, why)), value in zip(_BELOW_ONE.items(), _SHARES(spec), strict=True):
+        if value == 1:
+            yield ConfigError(path, value, f"it is below 1: {why}", [edit.override(path, instead)])
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:

@@ -1,15 +1,17 @@
 """``run.lock.yaml``: everything that made a run, so that someone else can repeat it and see whether it is the same.
 
 It is plain data like a recipe, and as untrusted when it comes from elsewhere: reading it runs nothing. It holds the
-resolved specification and its ingredients: versions, a requirements list, git commit and difference, machine, data with
-hashes, environment, prediction. It is written with the run directory; the run's first losses are added when the run has
-ended (``launcher.rundir.losses``). ``run --from`` takes the specification from it and says which ingredients differ
-here; ``recipe verify`` also compares the losses.
+resolved specification and its ingredients: versions, a requirements list, git commit, names of changed files and the
+hash of their difference (the difference itself with ``run.record_diff``), machine, data with hashes, environment,
+prediction. It is written with the run directory; the run's first losses are added when the run has ended
+(``launcher.rundir.losses``). ``run --from`` takes the specification from it and says which ingredients differ here;
+``recipe verify`` also compares the losses.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from launcher import machine
+from launcher import machine, secret
 from launcher.config import safe_yaml
 from launcher.config.catalog import shipped
 from launcher.config.overrides import Override
@@ -25,11 +27,12 @@ from launcher.errors import ConfigError, ConfigErrors
 from launcher.preflight.plan import Plan
 from launcher.rundir import provenance, script_copy
 from launcher.rundir.losses import LOSSES, NAME, as_line
-from launcher.spec import DataSpec, RunSpec
+from launcher.spec import DataSpec, RunSpec, secrecy
 from launcher.spec.parse import parse, to_dict
 
 SCHEMA = 1
 
+_NOT_COMPARED = ("data.list", "hardware.host_memory", "versions.git.changed")
 _NOT_THE_RUN = ("run.", "sweep.", "hardware.disk_bytes", "hardware.host_memory_bytes")
 
 
@@ -60,30 +63,53 @@ def build(
         job: The translated job, as ``job.json`` holds it.
         overrides: The command line, as typed.
         made_of: The answer of :func:`here`, where it is known already; None asks it.
+
+    Raises:
+        ConfigErrors: It would hold a secret.
     """
     spec, estimate = plan.spec, plan.assessment.estimate
     requirements = [f"{name}=={version}" for name, version in provenance.installed().items()]
     prediction: dict[str, Any] = {"verdict": plan.assessment.verdict.name}
     if estimate is not None and not spec.judges_no_model:
         prediction |= {"static_bytes": estimate.static_bytes, "peak_allocated_bytes": estimate.peak.allocated_bytes}
-    return {
+    content = {
         "schema": SCHEMA,
         "overrides": list(overrides),
         "spec_hash": spec.hash,
         "seed": spec.train.seed,
-        **(here(spec.data) if made_of is None else made_of),
+        **(here(spec.data, with_diff=spec.run.record_diff) if made_of is None else made_of),
         "script": script_copy.ingredient(spec.script),
         "requirements": requirements,
         "prediction": prediction,
         "job": dict(job),
         "spec": to_dict(spec),
     }
+    _require_no_secret(content)
+    return content
 
 
-def here(data: DataSpec) -> dict[str, Any]:
-    """Ingredients of a run on this data if it were started now, on this machine and in this folder."""
+def _require_no_secret(content: Mapping[str, Any]) -> None:
+    """Refuse a lock that would hold a secret; it is made to be shared.
+
+    Raises:
+        ConfigErrors: It would.
+    """
+    state = content["versions"]["git"]
+    if state is not None and state["diff"] is not None and (form := secret.held(state["diff"])) is not None:
+        rule = f"the difference of tracked files holds {form.title}, and a lock is made to be shared"
+        raise ConfigErrors([ConfigError("run.record_diff", True, rule, ["run.record_diff=false"])])
+    secrecy.require_none(content, NAME)
+
+
+def here(data: DataSpec, *, with_diff: bool = False) -> dict[str, Any]:
+    """Ingredients of a run on this data if it were started now, on this machine and in this folder.
+
+    Args:
+        data: The data.
+        with_diff: True to hold the difference of tracked files itself (``run.record_diff``).
+    """
     return {
-        "versions": {**provenance.versions(), **provenance.software()},
+        "versions": {**provenance.versions(with_diff=with_diff), **provenance.software()},
         "hardware": provenance.hardware(machine.facts()),
         "environment": provenance.environment(),
         "data": provenance.data(data),
@@ -222,7 +248,15 @@ def ingredients(content: Mapping[str, Any]) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for section in ("versions", "hardware", "environment", "data", "script"):
         flat |= dict(_flat(content.get(section), section))
-    return {key: value for key, value in flat.items() if not key.startswith(("data.list", "hardware.host_memory"))}
+    if isinstance(text := flat.pop("versions.git.diff", None), str):  # Of a lock from before the hash, or beside it.
+        flat["versions.git.diff_sha256"] = _hash_of(text)
+    return {key: value for key, value in flat.items() if not key.startswith(_NOT_COMPARED)}
+
+
+def _hash_of(diff: str) -> str:
+    """The hash of a difference that a lock holds; a very long one is there by its hash alone."""
+    long = re.fullmatch(r"\d+ characters, sha256 ([0-9a-f]{64})\n?", diff)
+    return long[1] if long is not None else provenance.diff_hash(diff)
 
 
 def _flat(value: object, path: str) -> Iterator[tuple[str, object]]:

@@ -2,8 +2,8 @@
 
 They are read on every launch, so nothing here imports a framework, opens every distribution or reads terabytes:
 versions come from the names of ``.dist-info`` folders, CUDA's from torch's ``version.py`` as text, the driver's from
-``/proc``, and of large data only blocks are hashed. The environment is taken by an allow-list of prefixes less every
-name that looks like a secret. A version that cannot be found out is None.
+``/proc``, and of large data only blocks are hashed. The environment is taken by an allow-list of prefixes less all
+that looks like a secret, and of changed files only their names and a hash. A version that cannot be found out is None.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from launcher import machine, registry
+from launcher import machine, registry, secret
 from launcher.data.files import data_files
 from launcher.package import __version__
 from launcher.spec import DataSpec
@@ -44,21 +44,29 @@ PACKAGES = (
 _ENVIRONMENT = re.compile(
     r"^(CUDA|NCCL|GLOO|TORCH|TORCHINDUCTOR|PYTORCH|OMP|MKL|CUBLAS|DS|UCX|HF_DATASETS|TRITON)_[A-Z0-9_]+$|^LD_PRELOAD$"
 )
-_SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
+_FIELDS = {"1": 9, "2": 10, "u": 11}
+"""Fields of a line of ``git status --porcelain=v2`` by its kind; the last is the file's name (git-status(1))."""
+
 _DIFF_BYTES = 200_000
 _WHOLE_BYTES = 1 << 26
 _BLOCKS, _BLOCK_BYTES = 64, 1 << 16
 _FILES_LISTED = 200
 
 
-def versions() -> dict[str, Any]:
-    """Python, the packages that matter and the state of the working folder's git repository."""
-    found = installed()
+def versions(*, with_diff: bool = False) -> dict[str, Any]:
+    """Python, the packages that matter and the state of the working folder's git repository.
+
+    Args:
+        with_diff: True to hold the difference of its tracked files itself, beside the hash of it.
+    """
+    found, state = installed(), git(Path.cwd())
+    if state is not None and not with_diff:
+        state = {**state, "diff": None}
     return {
         "launcher": __version__,
         "python": sys.version.split()[0],
         "packages": {name: found[name] for name in dict.fromkeys((*PACKAGES, *_offering())) if name in found},
-        "git": git(Path.cwd()),
+        "git": state,
     }
 
 
@@ -112,22 +120,39 @@ def _driver() -> str | None:
 
 @cache  # A sweep records many runs of one folder.
 def git(folder: Path) -> dict[str, Any] | None:
-    """Commit, ``dirty`` if the tree differs from it, and the difference; None outside a repository or without git."""
+    """Commit, ``dirty`` if tracked files differ from it, and how: the names of those files, the difference, its hash.
+
+    None outside a repository or without git.
+    """
     status = _git(folder, "status", "--porcelain=v2", "--branch", "--untracked-files=no")
     if status is None:
         return None
     lines = status.splitlines()
     commit = next((line.split()[-1] for line in lines if line.startswith("# branch.oid")), None)
-    dirty = any(not line.startswith("#") for line in lines)
-    return {"commit": commit, "dirty": dirty, "diff": _difference(folder) if dirty else None}
+    changed = [_name_in(line) for line in lines if not line.startswith("#")]
+    text = _git(folder, "diff", "HEAD", "--no-color", "--no-ext-diff") or "" if changed else None
+    return {
+        "commit": commit,
+        "dirty": bool(changed),
+        "changed": changed,
+        "diff_sha256": None if text is None else diff_hash(text),
+        "diff": None if text is None else _held_whole(text),
+    }
 
 
-def _difference(folder: Path) -> str:
-    """The difference to the commit; of a very long one its size and hash."""
-    text = _git(folder, "diff", "HEAD", "--no-color", "--no-ext-diff") or ""
-    if len(text) <= _DIFF_BYTES:
-        return text
-    return f"{len(text)} characters, sha256 {hashlib.sha256(text.encode()).hexdigest()}\n"
+def _name_in(line: str) -> str:
+    """The name of the file that a line of git's status is about; of a renamed one, its new name."""
+    return line.split(" ", _FIELDS.get(line[0], 9) - 1)[-1].partition("\t")[0]
+
+
+def diff_hash(text: str) -> str:
+    """The hash by which two differences are compared."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _held_whole(text: str) -> str:
+    """A difference as a lock holds it: of a very long one its size and hash."""
+    return text if len(text) <= _DIFF_BYTES else f"{len(text)} characters, sha256 {diff_hash(text)}\n"
 
 
 def _git(folder: Path, *words: str) -> str | None:
@@ -141,9 +166,9 @@ def _git(folder: Path, *words: str) -> str | None:
 
 
 def environment() -> dict[str, str]:
-    """Variables of this shell that frameworks read, by an allow-list of prefixes; never one that names a secret."""
-    names = (name for name in sorted(os.environ) if _ENVIRONMENT.match(name) and not _SECRET.search(name))
-    return {name: os.environ[name] for name in names}
+    """Variables of this shell that frameworks read, by an allow-list of prefixes; never one that may be a secret."""
+    names = (name for name in sorted(os.environ) if _ENVIRONMENT.match(name) and not secret.of_name(name))
+    return {name: os.environ[name] for name in names if secret.held(os.environ[name]) is None}
 
 
 def hardware(facts: machine.Machine) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from launcher.job.job import Job
 from launcher.preflight.plan import Plan
 from launcher.preflight.report import as_json
 from launcher.rundir import lock, losses, script_copy, state, status
-from launcher.spec import RunSpec
+from launcher.spec import RunSpec, secrecy
 from launcher.spec.parse import to_dict
 
 ROOT = "runs"
@@ -55,15 +55,18 @@ def record(
 
     Raises:
         SubmitError: The directory exists, or cannot be written.
+        ConfigErrors: A file of it would hold a secret.
     """
     job = plan.job.at(str(directory))
     partial = directory.with_name(f".{directory.name}.{os.getpid()}.partial")
     try:
+        content = lock.build(plan, job_as_dict(job), overrides, made_of)
+        require_no_secret(plan.spec, job)
         if directory.exists() and any(directory.iterdir()):
             _make_place(directory)
         directory.parent.mkdir(parents=True, exist_ok=True)
         partial.mkdir()
-        lock.write(partial / losses.NAME, lock.build(plan, job_as_dict(job), overrides, made_of))
+        lock.write(partial / losses.NAME, content)
         (partial / "logs").mkdir()
         (partial / "checkpoints").mkdir()
         write_settings(partial, plan, job, overrides, forced=forced)
@@ -113,6 +116,18 @@ def taken(directory: Path) -> SubmitError:
     if any((directory / name).is_file() for name in ("spec.json", state.SWEEP)):
         text += f", or go on with it by `launch resume {status.name_of(directory, Path.cwd())}`"
     return SubmitError(text)
+
+
+def require_no_secret(spec: RunSpec, job: Job) -> None:
+    """Refuse a run with a secret in one of the files that are generated or copied for it.
+
+    Raises:
+        ConfigErrors: There is one.
+        OSError: The script cannot be read.
+    """
+    for name, text in job.files.items():
+        secrecy.require_none(text, name)
+    script_copy.require_no_secret(spec)
 
 
 def write_settings(folder: Path, plan: Plan, job: Job, overrides: tuple[str, ...], *, forced: bool) -> None:

@@ -10,8 +10,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from launcher import secret
+from launcher.errors import ConfigError, ConfigErrors
 from launcher.job.run_script import FOLDER
-from launcher.spec import RunSpec
+from launcher.spec import RunSpec, edit
 
 
 def place(run: Path, script: str) -> Path:
@@ -29,6 +31,24 @@ def keep(run: Path, spec: RunSpec) -> None:
         copy = place(run, spec.script)
         copy.parent.mkdir()
         shutil.copyfile(spec.script, copy)
+
+
+def require_no_secret(spec: RunSpec) -> None:
+    """Refuse a script that holds a token of a well-known form, since the run keeps a copy of it.
+
+    Raises:
+        ConfigErrors: It does; the error names the line.
+        OSError: It cannot be read.
+    """
+    if spec.script is None or not Path(spec.script).is_file():
+        return
+    lines = Path(spec.script).read_text(errors="replace").splitlines()
+    for number, line in enumerate(lines, 1):
+        if (form := secret.known(line)) is not None:
+            rule = f"line {number} holds {form.title}, and the run keeps a copy: read it from the environment there"
+            names = dict.fromkeys([*spec.cluster.pass_environment, form.variable])
+            way_out = [edit.override("cluster.pass_environment", list(names))]
+            raise ConfigErrors([ConfigError("script", spec.script, rule, way_out)])
 
 
 def ingredient(script: str | None) -> dict[str, Any] | None:

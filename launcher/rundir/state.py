@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from launcher import secret
 from launcher.files import read_json, write_atomically
 from launcher.rundir.progress import Progress
 
@@ -49,7 +50,10 @@ class RunState:
 
 def put(run: Path, state: State, *, reason: str | None = None, **facts: object) -> None:
     """Set the run's state; called by the process that runs the job on its first node."""
-    write_atomically(run / "state.json", {"state": state, "reason": reason, "time": time.time(), **facts})
+    said = (
+        None if reason is None else secret.hidden(reason)
+    )  # A worker's error may repeat an address with its password.
+    write_atomically(run / "state.json", {"state": state, "reason": said, "time": time.time(), **facts})
 
 
 def forget_ending(run: Path) -> None:

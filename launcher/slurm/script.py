@@ -59,6 +59,15 @@ def parameters(
     }
 
 
+def escaped(text: str, folder: str) -> str:
+    """The batch script with ``%`` of the folder's own name doubled in names of log files.
+
+    Slurm replaces ``%j`` and its like there, and ``%%`` by one ``%`` (sbatch(1), "filename pattern"); elsewhere in a
+    script it replaces nothing.
+    """
+    return text.replace(f"{folder}/%", f"{folder.replace('%', '%%')}/%") if "%" in folder else text
+
+
 def python(directory: str, cluster: ClusterSpec) -> str:
     """The words by which the script calls Python; in a container its own (with pyxis srun brings the container)."""
     interpreter = cluster.python or (sys.executable if cluster.container == "none" else "python3")

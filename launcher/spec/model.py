@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from launcher.spec.values import Count, Layers, Natural, Positive, Probability
+from launcher.spec.values import Count, Layers, Natural, Positive, Probability, Small
 
 SCRIPTS_OWN = "what the script builds"
 """The source of a model that nobody named, because a script of the user's own builds one."""
@@ -29,13 +29,13 @@ class ModelSpec:
     normalization: Literal["rmsnorm", "layernorm"]
     position_embedding: Literal["rope", "learned", "none"]
     rope_theta: Positive
-    norm_epsilon: Positive
+    norm_epsilon: Small
     attention_bias: bool
     mlp_bias: bool
     qk_norm: bool
     max_position_embeddings: Count
     dropout: Probability
-    initializer_range: Positive
+    initializer_range: Small
     num_experts: Natural
     num_experts_per_tok: Natural
     moe_intermediate_size: Natural

@@ -31,10 +31,14 @@ class TrackingSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunNames:
-    """The run's name and directory; both null gives ``runs/<time>-<model>-<preset>-<hash>``."""
+    """The run's name and directory, and whether its lock holds the difference of tracked files.
+
+    Without a name and a directory it is ``runs/<time>-<model>-<preset>-<hash>``.
+    """
 
     name: str | None
     directory: str | None
+    record_diff: bool = False  # Runs that were recorded without it are read, too.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING as NO_DEFAULT
@@ -24,6 +25,9 @@ MISSING = "???"
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 """Characters that no name, path or shell line holds: a line break would end a line of the batch script."""
+
+_LARGEST = (1 << 64) - 1
+"""The largest seed that torch.manual_seed takes; no other whole number is as large."""
 
 OPEN_NODES = ("backend.extra", "cluster.extra", "cluster.environment")
 """The nodes below which a user may invent keys."""
@@ -165,6 +169,9 @@ def _module(value: object, path: str, errors: list[ConfigError]) -> object:
 
 
 def _wrong(kind: Any, value: object, path: str) -> ConfigError:
+    counts = _reader(kind)(1)[0] and not _reader(kind)(0.5)[0]
+    if counts and _is_too_long(value):
+        return ConfigError(path, _plain(value), f"must be {_describe(kind)}, of at most 64 bits: {_LARGEST}")
     return ConfigError(path, _plain(value), f"must be {_describe(kind)}", _way_out(kind, value, path))
 
 
@@ -216,13 +223,19 @@ def _null(value: Any) -> tuple[bool, Any]:
 
 def _integer(value: Any) -> tuple[bool, Any]:
     if type(value) is float and value.is_integer():
-        return True, int(value)  # 50e9 bytes are as good a way to type them as eleven digits.
-    return type(value) is int, value
+        value = int(value)  # 50e9 bytes are as good a way to type them as eleven digits.
+    return type(value) is int and not _is_too_long(value), value
+
+
+def _is_too_long(value: object) -> bool:
+    """True for a whole number of more than 64 bits, which no seed, size or count of an engine has."""
+    return isinstance(value, int | float) and _LARGEST < abs(value) < math.inf
 
 
 def _number(value: Any) -> tuple[bool, Any]:
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return math.isfinite(value), float(value)
+        is_one = abs(value) <= sys.float_info.max  # NaN is not, nor is a whole number of 400 digits.
+        return is_one, float(value) if is_one else value
     return False, value
 
 
@@ -296,7 +309,7 @@ def _describe(kind: Any) -> str:
 
 def _describe_range(limits: Range) -> str:
     if limits.low is not None and limits.high is not None:
-        return f"from {limits.low:g} to {limits.high:g}"
+        return f"above 0, at most {limits.high:g}" if 0 < limits.low < 1 else f"from {limits.low:g} to {limits.high:g}"
     if limits.low is not None:
         return "above 0" if 0 < limits.low < 1 else f"of at least {limits.low:g}"
     return "" if limits.high is None else f"of at most {limits.high:g}"
@@ -312,9 +325,9 @@ def _way_out(kind: Any, value: object, path: str) -> list[str]:
         near = closest(str(value).lower(), [str(item) for item in arguments])
         return [f"{path}={item}" for item in near or list(arguments)[:4]]
     if origin is Annotated and isinstance(value, int | float) and not isinstance(value, bool):
-        limits = arguments[1]
-        ends = [end for end in (limits.low, limits.high) if end is not None and (end == 0 or abs(end) >= 1)]
-        return [f"{path}={min(ends, key=lambda end: abs(end - value)):g}"] if ends else []
+        low, high = arguments[1].low, arguments[1].high
+        end = low if low is not None and value < low else high if high is not None and value > high else None
+        return [f"{path}={end:g}"] if end is not None and (end == 0 or abs(end) >= 1) else []
     if origin is Annotated and path.endswith("_bytes") and isinstance(value, str):
         return [f"{path}={size}"] if (size := bytes_of(value)) else []
     if kind is bool:

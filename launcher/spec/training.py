@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from launcher.spec.values import Count, Dtype, Natural, NonNegative, Positive, Probability
+from launcher.spec.values import Count, Dtype, Natural, NonNegative, Probability, Rate, Small
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,12 +38,12 @@ class OptimizerSpec:
     """The optimizer, its schedule and clipping. ``fused``/``foreach`` as in ``torch.optim``; None is torch's choice."""
 
     name: Literal["adamw", "adamw_8bit", "paged_adamw_8bit", "adafactor", "sgd", "lion", "muon"]
-    lr: Positive
+    lr: Rate
     min_lr: NonNegative
     weight_decay: NonNegative
     beta1: Probability
     beta2: Probability
-    epsilon: Positive
+    epsilon: Small
     clip: NonNegative
     schedule: Literal["constant", "linear", "cosine"]
     warmup_steps: Natural

@@ -252,7 +252,7 @@ def _script(parameters: dict[str, Any], cluster: ClusterSpec, folder: Path | str
     own = script.python(str(seen), cluster)
     command = f"{own} -u -m submitit.core._submit {shlex.quote(str(folder))}"
     text: str = _make_sbatch_string(command=command, folder=folder, **parameters)
-    return text
+    return script.escaped(text, str(folder))
 
 
 def _local_parameters(cluster: ClusterSpec) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def propose(axes: Axes, sampler: str, seed: int, tried: Sequence[Tried]) -> tupl
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    number = seed + len(tried)
+    number = (seed + len(tried)) % 2**32  # NumPy's generators, which Optuna takes, have seeds of 32 bits.
     random = sampler == "random"
     chosen = optuna.samplers.RandomSampler(number) if random else optuna.samplers.TPESampler(seed=number)
     study = optuna.create_study(sampler=chosen)

@@ -28,7 +28,7 @@ from launcher.preflight.this_machine import obstacles
 from launcher.preflight.verdict import VerdictName
 from launcher.rundir import loading, state, status
 from launcher.rundir.record import directory_for, taken
-from launcher.spec import RunSpec
+from launcher.spec import RunSpec, secrecy
 from launcher.units import gib
 
 
@@ -190,6 +190,7 @@ def write(directory: Path, sweep: Sweep, points: Sequence[Point]) -> None:
 
     Raises:
         SubmitError: The folder cannot be written.
+        ConfigErrors: The words hold a secret.
     """
     content = {
         "schema": 1,
@@ -198,6 +199,7 @@ def write(directory: Path, sweep: Sweep, points: Sequence[Point]) -> None:
         "forced": sweep.force,
         "points": [point.as_dict() for point in points],
     }
+    secrecy.require_none(content, state.SWEEP)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         if not (directory / state.SWEEP).exists():

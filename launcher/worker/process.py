@@ -28,6 +28,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
+from launcher import secret
 from launcher.errors import LauncherError
 from launcher.spec import RunSpec
 from launcher.worker import files
@@ -98,7 +99,8 @@ def reported(directory: Path) -> Iterator[None]:
         yield
     except (Exception, CheckpointException) as error:
         message = str(error) if isinstance(error, LauncherError) else f"{type(error).__name__}: {error}"
-        content = {"type": type(error).__name__, "message": message, "traceback": traceback.format_exc()}
+        message, trace = secret.hidden(message), secret.hidden(traceback.format_exc())
+        content = {"type": type(error).__name__, "message": message, "traceback": trace}
         with contextlib.suppress(OSError):
             (directory / "logs").mkdir(exist_ok=True)
             files.write_json(directory / "logs" / f"error.rank{rank}.json", content)

@@ -196,3 +196,12 @@ def test_the_doctor_works_without_slurm(tmp_path: Path, monkeypatch: pytest.Monk
     assert answer.out.startswith("this machine: Python 3.")
     assert "this machine has no Slurm: runs start here (cluster=local)" in answer.out
     assert launch("doctor", "--write", "ours").status == 4
+
+
+def test_a_percent_sign_in_a_run_s_place_is_escaped_where_slurm_would_replace_it() -> None:
+    cluster = make_spec("cluster=slurm", "hardware=h100_80g").cluster
+    text = str(sbatch_text("50%", "/my%u/runs/50%", cluster))
+    assert "#SBATCH --output=/my%%u/runs/50%%/logs/submitit/%j_0_log.out" in text
+    assert "--error /my%%u/runs/50%%/logs/submitit/%j_%t_log.err" in text
+    assert "#SBATCH --job-name=50%\n" in text
+    assert "job=/my%u/runs/50%/logs/submitit/$" in text

@@ -9,7 +9,7 @@ import pytest
 
 from launcher.errors import ConfigErrors
 from launcher.spec.parse import known_keys, parse, to_dict
-from tests.support.helpers import make_spec
+from tests.support.helpers import ask, make_spec
 
 BASE = to_dict(make_spec("model=tiny"))
 
@@ -61,7 +61,7 @@ def test_wrong_types_values_and_ranges_are_all_named_at_once() -> None:
         "train.steps": ("must be an integer of at least 1", ()),
         "train.compile": ("must be true or false", ("train.compile=true", "train.compile=false")),
         "checkpointing.mode": ("must be one of none, selective, full", ("checkpointing.mode=full",)),
-        "optimizer.lr": ("must be a number above 0", ()),
+        "optimizer.lr": ("must be a number above 0, at most 1000", ()),
         "optimizer.beta1": ("must be a number from 0 to 1", ("optimizer.beta1=1",)),
         "adapter.targets": ("must be a list, each text of one line", ()),
         "backend.name": ("must be one of deepspeed, fsdp, megatron", ("backend.name=deepspeed",)),
@@ -117,3 +117,20 @@ def test_nothing_below_an_open_node_breaks_a_line_of_the_batch_script() -> None:
     with pytest.raises(ConfigErrors) as caught:
         parse(config)
     assert [error.path for error in caught.value.errors] == ["cluster.extra"]
+
+
+@pytest.mark.parametrize("key", ["train.seed", "cluster.nodes", "hardware.memory_bytes", "train.steps"])
+def test_a_whole_number_has_at_most_64_bits(key: str) -> None:
+    assert ask("model=tiny", f"{key}={2**64 - 1}").errors == ()
+    for value in (2**64, 10**400, "1e300"):
+        (error,) = ask("model=tiny", f"{key}={value}").errors
+        assert error.path == key
+        assert error.rule.endswith("of at most 64 bits: 18446744073709551615")
+
+
+@pytest.mark.parametrize("key", ["model.initializer_range", "model.norm_epsilon", "optimizer.epsilon"])
+def test_what_transformers_refuses_and_what_drowns_all_else_is_out_of_range(key: str) -> None:
+    assert ask("model=tiny", f"{key}=1").errors == ()
+    for value in ("-0.02", "0", "1.5", "nan", "inf", 10**400):
+        (error,) = ask("model=tiny", f"{key}={value}").errors
+        assert (error.path, error.rule) == (key, "must be a number above 0, at most 1")

@@ -70,6 +70,12 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         model.attention=flash
         hardware=h100_80g model.attention=flash precision=fp32
         model.vocab_size=100
+        model.head_dim=33
+        model=deepseek_v3 model.qk_rope_head_dim=63
+        model.hidden_size=260 model.num_attention_heads=8 model.num_key_value_heads=8 model.head_dim=32
+        hardware=v100_32g precision=fp16 parallel=zero2 model.attention=flash
+        hardware=h100_80g model.attention=flash model.head_dim=320
+        model.dropout=1
         """
     ),
     "training": _cases(
@@ -91,6 +97,31 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         run.name=
         run.name=a/../../b
         run.name=/tmp/b
+        optimizer.beta1=1
+        optimizer.beta2=1.0
+        train.eval_every=10 data.eval_fraction=1
+        adapter=lora adapter.dropout=1
+        cluster=slurm hardware=h100_80g cluster.python=
+        data.tokenizer=''
+        data.column=
+        run.directory=/
+        run.directory=./..
+        run.directory=~/runs/a
+        run.directory=
+        cluster=slurm hardware=h100_80g run.name=a%j
+        cluster=slurm hardware=h100_80g cluster.shared_folder=/shared/%A
+        cluster.pass_environment=[MASTER_ADDR,HOME,LAUNCH_RUN]
+        cluster.pass_environment=["A=1",HOME]
+        cluster=slurm hardware=h100_80g cluster.memory=500GB
+        cluster=slurm hardware=h100_80g cluster.memory=lots
+        cluster=slurm hardware=h100_80g cluster.partition='gpu;rm'
+        cluster=slurm hardware=h100_80g cluster.account=
+        cluster=slurm hardware=h100_80g cluster.cpus_per_node=16 data.workers=4
+        tracking=mlflow tracking.uri=localhost:5000
+        tracking=mlflow tracking.uri=http://
+        tracking=mlflow tracking.uri=gopher://host
+        tracking=wandb tracking.uri=./mlruns
+        tracking=wandb tracking.uri=https://host:99999
         """
     ),
     "dependencies": _cases(
@@ -196,6 +227,10 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         model.hidden_act=relu
         model.rope_theta=1234.5
         train.timeout_s=90
+        train.seed=0
+        train.seed=5000000000
+        precision=fp8 precision.recipe=mxfp8
+        hardware=l40s precision=fp8 precision.recipe=blockwise
         backend.path=/opt/Megatron-LM
         """,
         *NODE,
@@ -236,5 +271,8 @@ WARNINGS = _cases(
     data.token_dtype=uint32
     data=synthetic data.tokenizer=llama
     model=gpt2 model.rope_theta=500000.0
+    data=synthetic model.vocab_size=1
+    cluster=slurm hardware=h100_80g cluster.time_limit_min=3
+    hardware=h100_80g cluster.gpus_per_node=8 parallel=tp precision=fp8 hardware.compute_capability=null
     """
 )

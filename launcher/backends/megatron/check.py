@@ -18,10 +18,17 @@ from launcher.backends.megatron.traits import vocabulary_multiple
 from launcher.errors import ConfigError
 from launcher.rank.counts import padded
 from launcher.spec import RunSpec, edit, nearest
+from launcher.spec.hardware import BLACKWELL, HOPPER
 
 _OPTIMIZERS = ("adamw", "sgd", "lion", "muon")
 _MODULES = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts")
 _BALANCING = ("moe-aux-loss-coeff", "moe-router-load-balancing-type", "moe-router-enable-expert-bias")
+_CAPABILITIES = {"blockwise": HOPPER, "mxfp8": BLACKWELL}
+"""Compute capabilities from which on recipes of fp8 run; the others run wherever there is fp8."""
+
+_LARGEST_SEED = (1 << 32) - (1 << 20)
+"""Megatron-LM hands the seed to NumPy, whose seeds have 32 bits, and adds to it by stage and data rank."""
+
 _MINUTE = 60
 _PER_TOKEN = "calculate-per-token-loss"
 
@@ -146,6 +153,18 @@ def _precision(spec: RunSpec) -> Iterator[ConfigError]:
             yield ConfigError(path, value, rule, [f"{path}=null"])
     yield from _one_gradient_buffer(spec)
     yield from _precision_aware(spec)
+    yield from _scaled(spec)
+
+
+def _scaled(spec: RunSpec) -> Iterator[ConfigError]:
+    """Recipes that a card has no kernels for (``check_fp8_block_scaling_support``, Transformer Engine's ``fp8.py``)."""
+    capability, needed = spec.hardware.compute_capability, _CAPABILITIES.get(spec.precision.recipe or "")
+    if spec.precision.compute == "fp8" and capability is not None and needed is not None and capability < needed:
+        rule = (
+            f"Transformer Engine has it from compute capability {needed} on, and {spec.hardware.title} has {capability}"
+        )
+        ways = [f"precision.recipe={other}" for other in ("tensorwise", "delayed")]
+        yield ConfigError("precision.recipe", spec.precision.recipe, rule, ways)
 
 
 def _main_gradients(compute: str) -> tuple[str | None, ...]:
@@ -219,6 +238,9 @@ def _training(spec: RunSpec) -> Iterator[ConfigError]:
         if value is not None:
             rule = "Megatron-LM chooses the kernels of its optimizer by itself"
             yield ConfigError(f"optimizer.{key}", value, rule, [f"optimizer.{key}=null"])
+    if not 0 < train.seed <= _LARGEST_SEED:
+        rule = f"Megatron-LM seeds NumPy with it: it is from 1 to {_LARGEST_SEED} (training/initialize.py)"
+        yield ConfigError("train.seed", train.seed, rule, ["train.seed=1234"])
     if train.compile:
         rule = "Megatron-LM has fused kernels in place of torch.compile"
         yield ConfigError("train.compile", True, rule, ["train.compile=false"])
@@ -276,6 +298,10 @@ def _assumed(spec: RunSpec) -> Iterator[ConfigError]:
         )
         way_out = [f"hardware.compute_capability={hardware.effective_capability}"]
         yield ConfigError("hardware.compute_capability", None, rule, way_out)
+        if spec.precision.compute == "fp8" and spec.precision.recipe in _CAPABILITIES:
+            recipe = spec.precision.recipe
+            rule = f"it runs from compute capability {_CAPABILITIES[recipe]} on, and the one of this GPU is not known"
+            yield ConfigError("precision.recipe", recipe, rule, ["precision.recipe=tensorwise"])
 
 
 def _idle(spec: RunSpec) -> Iterator[ConfigError]:

@@ -1,0 +1,123 @@
+"""Names and places: of the run's folder, and of the server that its metrics go to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import PurePath
+from urllib.parse import urlsplit
+
+from launcher.errors import ConfigError
+from launcher.spec import RunSpec, edit
+
+_SERVERS = ("http", "https")
+_STORES = (*_SERVERS, "file", "sqlite", "postgresql", "mysql", "mssql", "databricks", "databricks-uc", "uc", "s3")
+"""Schemes of a tracking address that MLflow takes (mlflow.org, "Backend Stores"; a driver may follow a plus sign)."""
+
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*(:\d+)?\Z")
+
+_NOT_BLANK: dict[str, str | None] = {
+    "backend.path": None,
+    "cluster.constraint": None,
+    "cluster.container_image": None,
+    "cluster.interface": None,
+    "cluster.python": None,
+    "cluster.shared_folder": None,
+    "data.column": "text",
+    "data.split": "train",
+    "data.template": None,
+    "data.tokenizer": "bytes",
+    "model.weights": None,
+    "save.load": None,
+    "script": None,
+    "tracking.project": None,
+    "zero.nvme_path": None,
+}
+"""Texts that name something, each with what stands for nothing, or its default (``conf/<group>/_base.yaml``)."""
+
+_TEXTS = edit.reader(_NOT_BLANK)
+
+_SUBMITIT = re.compile(r"%[jtaA]")
+"""What submitit replaces in every path by the job's id, the task's and the array's (``submitit/core/utils.py``)."""
+
+
+def check(spec: RunSpec) -> Iterator[ConfigError]:
+    """A run's name and directory that are no folder of its own, and a tracker's address that is none."""
+    yield from _blank(spec)
+    yield from _name(spec)
+    yield from _directory(spec)
+    yield from _of_slurm(spec)
+    yield from _tracker(spec)
+
+
+def _blank(spec: RunSpec) -> Iterator[ConfigError]:
+    """Texts of nothing but blanks, where nothing is null, or another word."""
+    for (path, instead), value in zip(_NOT_BLANK.items(), _TEXTS(spec), strict=True):
+        if value is not None and not str(value).strip():
+            rule = "an empty text names nothing; null is nothing" if instead is None else "an empty text names nothing"
+            yield ConfigError(path, value, rule, [edit.override(path, instead)])
+
+
+def _name(spec: RunSpec) -> Iterator[ConfigError]:
+    name = spec.run.name
+    if name is not None and (not name or PurePath(name).is_absolute() or {".", ".."} & set(name.split("/"))):
+        rule = "a name is a folder below runs/; run.directory puts a run anywhere else"
+        yield ConfigError("run.name", name, rule, ["run.name=null"])
+
+
+def _directory(spec: RunSpec) -> Iterator[ConfigError]:
+    directory = spec.run.directory
+    if directory is None:
+        return
+    ways = ["run.directory=null", "run.directory=runs/mine"]
+    if set(PurePath(directory).parts) <= {"/", "//", ".", ".."}:
+        rule = "a run has a folder of its own, which must not exist yet"
+        yield ConfigError("run.directory", directory, rule, ways)
+    elif directory.startswith("~"):
+        rule = "~ is no home folder here, since the shell expands it only in front of a word: write the path out"
+        yield ConfigError("run.directory", directory, rule, ways)
+
+
+def _of_slurm(spec: RunSpec) -> Iterator[ConfigError]:
+    """Other patterns of Slurm's are escaped in the batch script (``launcher.slurm.script.escaped``)."""
+    if spec.cluster.kind != "slurm":
+        return
+    named = {
+        "run.name": spec.run.name,
+        "run.directory": spec.run.directory,
+        "cluster.shared_folder": spec.cluster.shared_folder,
+    }
+    for path, value in named.items():
+        if value is not None and _SUBMITIT.search(value):
+            rule = "submitit replaces %j, %t, %a and %A in paths by the job's numbers, so no folder can be called so"
+            yield ConfigError(path, value, rule, [f"{path}=null"])
+
+
+def _tracker(spec: RunSpec) -> Iterator[ConfigError]:
+    uri, kind = spec.tracking.uri, spec.tracking.kind
+    if uri is None or kind not in ("wandb", "mlflow"):
+        return
+    if (wrong := _wrong(uri, _SERVERS if kind == "wandb" else _STORES)) is None:
+        return
+    example = "https://wandb.example.org" if kind == "wandb" else "https://mlflow.example.org:5000"
+    host = [f"tracking.uri=http://{uri}"] if _HOST.match(uri) and _wrong(f"http://{uri}", _SERVERS) is None else []
+    yield ConfigError("tracking.uri", uri, f"{wrong}; as in {example}", [*host, "tracking.uri=null"])
+
+
+def _wrong(uri: str, schemes: tuple[str, ...]) -> str | None:
+    """The reason why an address is none of these schemes; None for one that is, and for a path, which MLflow takes."""
+    try:
+        parts = urlsplit(uri)
+        port_is_one = parts.port is None or parts.port > 0
+    except ValueError:
+        return "it is no address"
+    if not uri or re.search(r"\s", uri):
+        return "an address has no blanks and is not empty"
+    is_path = "://" not in uri and "file" in schemes
+    if is_path and not re.fullmatch(r"[\w.-]+:\d+.*", uri):
+        return None
+    if "://" not in uri or parts.scheme.partition("+")[0] not in schemes:
+        return f"an address begins with {', '.join(f'{scheme}://' for scheme in schemes[:4])}"
+    if parts.scheme in _SERVERS and not (parts.hostname and port_is_one):
+        return "it names no host"
+    return None

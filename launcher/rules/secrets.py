@@ -1,0 +1,98 @@
+"""Secrets in settings: they are recorded, shared and shown, so that none may stand there; jobs inherit them by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from typing import get_args
+from urllib.parse import urlsplit
+
+from launcher import secret
+from launcher.errors import ConfigError
+from launcher.secret import NOT_SHOWN, Form
+from launcher.spec import RunSpec, edit
+from launcher.spec.parse import OPEN_NODES, kinds
+from launcher.spec.secrecy import refusal
+
+_VARIABLES = "cluster.environment"
+_OPEN = tuple(node for node in OPEN_NODES if node != _VARIABLES)  # Each variable is judged by its name.
+_TRACKERS = {"mlflow": ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"), "wandb": ("WANDB_API_KEY",)}
+"""Variables by which a tracker takes what would else stand in its address (mlflow.org, docs.wandb.ai)."""
+
+
+def check(spec: RunSpec) -> Iterator[ConfigError]:
+    """Variables whose names are a secret's, and texts that hold one, in every key that takes text."""
+    for name, value in sorted(spec.cluster.environment.items()):
+        if why := _of_variable(name, value):
+            rule = f"{why}, and settings are recorded: remove it here and let the job inherit it by name"
+            way_out = [edit.override("cluster.pass_environment", [*spec.cluster.pass_environment, name])]
+            yield ConfigError(f"{_VARIABLES}.{name}", NOT_SHOWN, rule, way_out)
+    for path, text, where, form in _held(spec):
+        yield refusal(where, form, _inherited(spec, path, form), _removal(path, text))
+
+
+def _held(spec: RunSpec) -> Iterator[tuple[str, object, str, Form]]:
+    """Keys that hold a secret: the key, its value, the place in it and the secret's form."""
+    for path, text, form in _in_texts(_texts()(spec)):
+        yield path, text, path, form
+    for path in _OPEN:
+        content = edit.value_at(spec, path)
+        for where, form in secret.places(content, path) if content else ():
+            yield path, content, where, form
+
+
+def _inherited(spec: RunSpec, path: str, form: Form) -> Iterator[str]:
+    """Names of variables with which the job needs no secret in a key: what it inherits already, and one more."""
+    if path != "cluster.pass_environment":
+        yield from spec.cluster.pass_environment
+    yield from _TRACKERS.get(spec.tracking.kind, ()) if path == "tracking.uri" else (form.variable,)
+
+
+def _of_variable(name: str, value: str) -> str | None:
+    """Why a variable is a secret: its name, beside any value that is no switch and no path, or the value's form."""
+    if (form := secret.held(value)) is not None:
+        return f"its value is {form.title}"
+    return "its name is that of a secret" if secret.may_be(name, value) else None
+
+
+@lru_cache(maxsize=1024)
+def _in_texts(values: tuple[object, ...]) -> tuple[tuple[str, object, Form], ...]:
+    """Those of the values of :func:`_keys_of_text` that hold a secret; a search asks about the same texts again."""
+    found = (
+        (path, value, next(secret.places(value, path), None))
+        for path, value in zip(_keys_of_text(), values, strict=True)
+    )
+    return tuple((path, value, place[1]) for path, value, place in found if place is not None)
+
+
+@lru_cache(maxsize=1)
+def _keys_of_text() -> tuple[str, ...]:
+    """The keys that hold a text or a list of texts."""
+    takes_text = (path for path, kind in kinds().items() if kind is str or str in get_args(kind))
+    return tuple(path for path in takes_text if path not in OPEN_NODES)
+
+
+@lru_cache(maxsize=1)
+def _texts() -> Callable[[RunSpec], tuple[object, ...]]:
+    """The function that reads them of a run."""
+    return edit.reader(_keys_of_text())
+
+
+def _removal(path: str, value: object) -> str | None:
+    """The override that takes a secret out of a key: an address without its user, an empty list, or null."""
+    if isinstance(value, tuple):
+        return None if path == "cluster.pass_environment" else f"{path}=[]"
+    if isinstance(value, Mapping) or type(None) not in get_args(kinds()[path]):
+        return None
+    bare = _without_user(str(value))
+    return f"{path}={'null' if bare is None else bare}"
+
+
+def _without_user(value: str) -> str | None:
+    """An address without user and password; None for what is no address or holds a secret elsewhere."""
+    try:
+        parts = urlsplit(value)
+    except ValueError:
+        return None
+    bare = parts._replace(netloc=parts.netloc.rpartition("@")[2])
+    return bare.geturl() if parts.netloc != bare.netloc and secret.held(bare.geturl()) is None else None

@@ -1,0 +1,313 @@
+"""Secrets told from other text: by the well-known forms of tokens, and by the names of the values they are given to.
+
+Files that are written to be kept or shared are refused where :func:`held` finds something; messages leave out what
+:func:`hidden` and :func:`shown` hide, which is more: what is only named like a secret may be one.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from functools import cache, lru_cache
+from typing import NamedTuple
+
+NOT_SHOWN = "(not shown)"
+
+_SECRET = frozenset({
+    "APIKEY",
+    "BEARER",
+    "CREDENTIAL",
+    "CREDENTIALS",
+    "PASSPHRASE",
+    "PASSWD",
+    "PASSWORD",
+    "PASSWORDS",
+    "SECRET",
+    "SECRETS",
+})
+"""Parts of a name that make any value behind it a secret."""
+
+_PERHAPS = frozenset({"PASS", "TOKEN", "KEY", "PAT"})
+"""Parts that also stand in names of other things (a column's key, a token to pad with, a compiler's pass)."""
+
+_KEEPERS = frozenset({"API", "ACCESS", "AUTH", "PRIVATE", "CLIENT", "SIGNING", "ENCRYPTION"})
+"""Parts in front of KEY or TOKEN that leave no other meaning."""
+
+_NOT_A_SECRET = frozenset(["FILE", "PATH", "DIR", "FOLDER", "TYPE", "DTYPE", "COUNT", "SIZE", "LENGTH"])
+"""Last parts of names of what a secret is found by, or measured in."""
+
+_PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_CERTAIN, _LIKELY = 2, 1
+
+
+class Form(NamedTuple):
+    """One well-known form of a token: its name, the variable that usually carries it, texts one of which it has."""
+
+    title: str
+    variable: str
+    marks: tuple[str, ...]
+    pattern: str
+
+
+def _form(title: str, variable: str, marks: str, pattern: str) -> Form:
+    return Form(title, variable, tuple(marks.split()), rf"(?<![A-Za-z0-9]){pattern}")
+
+
+# The forms that their issuers document: docs.github.com lists most of them under "Supported secret scanning patterns",
+# and detect-secrets 1.5.0 and gitleaks 8 look for the same. Lengths are less than those, since issuers change them.
+FORMS = (
+    _form("a Hugging Face token", "HF_TOKEN", "hf_ api_org_", r"(?:hf|api_org)_[A-Za-z0-9]{20,}"),
+    _form("a GitHub token", "GITHUB_TOKEN", "ghp_ gho_ ghu_ ghs_ ghr_", r"gh[pousr]_[A-Za-z0-9]{20,}"),
+    _form("a GitHub token", "GITHUB_TOKEN", "github_pat_", r"github_pat_\w{20,}"),
+    _form("a GitLab token", "GITLAB_TOKEN", "glpat- gldt- glrt- glptt-", r"gl(?:pat|dt|rt|ptt)-[\w-]{20,}"),
+    _form("an API key", "OPENAI_API_KEY", "sk-", r"sk-(?=[\w-]*[0-9])(?=[\w-]*[A-Z])[\w-]{20,}"),
+    _form("an API key", "API_KEY", "k_live_", r"[rs]k_live_[A-Za-z0-9]{16,}"),
+    _form("a Groq key", "GROQ_API_KEY", "gsk_", r"gsk_[A-Za-z0-9]{30,}"),
+    _form("an NVIDIA key", "NGC_API_KEY", "nvapi-", r"nvapi-[\w-]{30,}"),
+    _form("a Replicate token", "REPLICATE_API_TOKEN", "r8_", r"r8_[A-Za-z0-9]{30,}"),
+    _form(
+        "an AWS access key",
+        "AWS_ACCESS_KEY_ID",
+        "AKIA ASIA ABIA ACCA",
+        r"(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}(?![A-Za-z0-9])",
+    ),
+    _form("a Google key", "GOOGLE_API_KEY", "AIza", r"AIza[\w-]{35}"),
+    _form("a Google token", "GOOGLE_TOKEN", "ya29.", r"ya29\.[\w-]{20,}"),
+    _form("a Google secret", "GOOGLE_CLIENT_SECRET", "GOCSPX-", r"GOCSPX-[\w-]{20,}"),
+    _form("a Slack token", "SLACK_TOKEN", "xox xapp-", r"(?:xox[abeoprs]|xapp-[0-9])-[\w-]{10,}"),
+    _form("a Slack address", "SLACK_WEBHOOK", "hooks.slack.com/", r"hooks\.slack\.com/[a-z]+/T\w+/\w+/\w+"),
+    _form(
+        "a Weights & Biases key",
+        "WANDB_API_KEY",
+        "wandb WANDB",
+        r"(?i:wandb\w*(?:[ \t=:,\"'-]|login|key)+|wandb_v1_)(?:[0-9a-f]{40}(?![0-9a-f])|(?<=_v1_)\w{20,})",
+    ),
+    _form("a Neptune token", "NEPTUNE_API_TOKEN", "eyJhcGlf", r"eyJhcGlf[\w+/=-]{30,}"),
+    _form("a JSON web token", "TOKEN", "eyJ", r"eyJ[\w-]{8,}\.eyJ[\w-]{8,}(?:\.[\w-]*)?"),
+    _form("an npm token", "NPM_TOKEN", "npm_", r"npm_[A-Za-z0-9]{36}"),
+    _form("a PyPI token", "TWINE_PASSWORD", "pypi-AgEI", r"pypi-AgEI[\w-]{20,}"),
+    _form("a Docker token", "DOCKER_PASSWORD", "dckr_", r"dckr_[a-z]+_[\w-]{20,}"),
+    _form("a Databricks token", "DATABRICKS_TOKEN", "dapi", r"dapi[0-9a-f]{32}(?![0-9a-f])"),
+    _form("a DigitalOcean token", "DIGITALOCEAN_TOKEN", "_v1_", r"do[opr]_v1_[0-9a-f]{40,}"),
+    _form("a Vault token", "VAULT_TOKEN", "hvs.", r"hvs\.[\w-]{20,}"),
+    _form("a SendGrid key", "SENDGRID_API_KEY", "SG.", r"SG\.[\w-]{16,}\.[\w-]{16,}"),
+    _form("an Azure key", "AZURE_STORAGE_KEY", "AccountKey=", r"AccountKey=[A-Za-z0-9+/]{40,}={0,2}"),
+    _form(
+        "a signed address", "SIGNED_URL", "sig= ignature=", r"(?<=[?&])(?:sig|X-\w+-Signature)=[A-Za-z0-9%+/]{20,}=*"
+    ),
+    _form(
+        "a private key",
+        "PRIVATE_KEY",
+        "PRIVATE",
+        r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----(?s:.*?)(?:-----END [A-Z0-9 ]*-----|\Z)",
+    ),
+    _form("a bearer token", "TOKEN", "earer", r"(?i:bearer) (?=\S*[0-9])[\w.~+/-]{16,}=*"),
+    _form("a password in an address", "PASSWORD", "://", r"(?<=://)[^\s/?#:@'\"]*:(?![${%])[^\s/?#@'\"]+(?=@)"),
+    _form("a token in an address", "TOKEN", "://", r"(?<=://)(?=[^\s/@]*[0-9])[\w.-]{20,}(?=@)"),
+)
+
+_SHORT = 4096
+"""Characters of a text whose answer is kept: settings and words, and no files."""
+
+_NAMED = re.compile(
+    r"(?<![\w.$-])(?P<flag>--?)?(?P<name>[A-Za-z][\w.-]*)(?P<quote>[\"']?)"
+    r"(?P<sign>\s?=\s?|:\s?|(?(flag)\s+|(?!)))"
+    r"(?=(?P<value>\"[^\"\n]*\"|'[^'\n]*'|(?![\[{(])(?:[^\s,;&|}\])\"']|,(?![\w.+-]+[=:]))+))"
+)
+_WORDS = re.compile(r"pass|token|key|pat|secret|credential|bearer", re.IGNORECASE)
+_REFERENCE = re.compile(r"[$`%<{\[(*]|\.\.\.")
+_PATH = re.compile(r"(?:[~.]{0,2}/)[\w.\-/ @]*")
+_TRIVIAL = frozenset({"true", "false", "yes", "no", "on", "off", "none", "null", "value", "auto", ""})
+_WORD = r"(?:[a-z]{1,20}|[A-Z][a-z]{1,20}|[A-Z]{1,20})[0-9]{0,3}|[0-9]{1,6}"
+_LIKE_WORDS = re.compile(rf"(?:{_WORD})(?:[_.\-/:](?:{_WORD}))*")
+_OF_ANY = re.compile(r"\+?cluster\.environment\b")
+"""The node whose values a message never repeats, whatever their names are."""
+
+_FEWEST, _BITS = 8, 2.5
+"""Characters of a value that may be random, and its least bits per character (``hunter2`` has 2.8, ``aaaa`` has 0)."""
+
+
+@lru_cache(maxsize=4096)
+def of_name(name: str) -> int:
+    """How much a name is that of a secret: 2 with any value, 1 with a value that looks random, 0 not at all.
+
+    A name is split at ``_``, ``-``, ``.`` and where a capital begins a word, so that ``tokenizer``, ``monkey`` and
+    ``data.path`` are none. Parts in capitals, as in names of variables, count anywhere; else ``key`` and its like count
+    at the end alone.
+    """
+    whole = {part.upper() for part in _PARTS.findall(name)}
+    typed = _PARTS.findall(name.rpartition(".")[2])
+    while typed and typed[-1].isdigit():
+        typed.pop()
+    parts = [part.upper() for part in typed]
+    if not parts or parts[-1] in _NOT_A_SECRET:
+        return 0
+    likely = [at for at, part in enumerate(parts) if part in _PERHAPS and parts[at : at + 2] != ["KEY", "VALUE"]]
+    in_capitals = any(typed[at] == parts[at] for at in likely)
+    if _SECRET & whole or in_capitals or any(at and parts[at - 1] in _KEEPERS for at in likely):
+        return _CERTAIN
+    return _LIKELY if likely and likely[-1] == len(parts) - 1 else 0
+
+
+def held(text: str) -> Form | None:
+    """The form of the first secret in a text: well known, or a value under a name that says so; None without any."""
+    return _held(text) if len(text) <= _SHORT else _look(text)
+
+
+def may_be(name: str, value: str) -> bool:
+    """True if a variable of this name may carry a secret: its value is no switch, no short number, and no path."""
+    return bool(of_name(name)) and not _is_trivial(value) and not _PATH.fullmatch(value)
+
+
+def places(content: object, path: str = "") -> Iterator[tuple[str, Form]]:
+    """Every place in plain data at which a secret stands: its keys, joined by dots, and the secret's form."""
+    if isinstance(content, Mapping):
+        for key, value in content.items():
+            if found := held(str(key)):
+                yield path or "a key", found
+            yield from _at(str(key), value, f"{path}.{key}" if path else str(key))
+    elif isinstance(content, list | tuple):
+        texts = [item for item in content if isinstance(item, str)]
+        for item in content:
+            yield from places(item, path)
+        if (found := held(" ".join(texts))) and not any(map(held, texts)):  # "--api-key", "...": two words.
+            yield path, found
+    elif isinstance(content, str) and (found := held(content)):
+        yield path, found
+
+
+def _at(name: str, value: object, path: str) -> Iterator[tuple[str, Form]]:
+    if isinstance(value, str) and held(value) is None and _is_secret(name, value):
+        yield path, _named(name)
+    else:
+        yield from places(value, path)
+
+
+def hidden(text: str) -> str:
+    """The text without what may be a secret in it."""
+    return _hidden(text) if len(text) <= _SHORT else _hide(text)
+
+
+def shown(value: object, name: str = "") -> object:
+    """A value as a message may repeat it: without secrets, and of a name that is a secret's not at all."""
+    if isinstance(value, str):
+        return NOT_SHOWN if (of_name(name) or _OF_ANY.match(name)) and not _is_trivial(value) else hidden(value)
+    if isinstance(value, Mapping):
+        return {hidden(str(key)): shown(item, f"{name}.{key}") for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [shown(item, _flag(before) or name) for before, item in zip(["", *value], value, strict=False)]
+    return value
+
+
+def without(text: str, value: object, name: str) -> str:
+    """A text without secrets, and without those of a value that a message about this name does not repeat."""
+    for part in _hidden_parts(value, name):
+        text = text.replace(part, NOT_SHOWN)
+    return hidden(text)
+
+
+def _hidden_parts(value: object, name: str) -> Iterator[str]:
+    if isinstance(value, str):
+        if value and shown(value, name) == NOT_SHOWN:
+            yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _hidden_parts(item, f"{name}.{key}")
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _hidden_parts(item, name)
+
+
+def _flag(word: object) -> str:
+    """The name of an option that a word is, whose value is the next word."""
+    return word.lstrip("-") if isinstance(word, str) and word.startswith("-") and "=" not in word else ""
+
+
+@lru_cache(maxsize=4096)
+def _held(text: str) -> Form | None:
+    return _look(text)
+
+
+@lru_cache(maxsize=4096)
+def _hidden(text: str) -> str:
+    return _hide(text)
+
+
+def known(text: str) -> Form | None:
+    """The first well-known form in a text, whatever the names in it are."""
+    for form in FORMS:
+        if any(mark in text for mark in form.marks) and _compiled(form.pattern).search(text):
+            return form
+    return None
+
+
+def _look(text: str) -> Form | None:
+    if (found := known(text)) is not None:
+        return found
+    if _WORDS.search(text):
+        for name, value, _ in _given(text):
+            if _is_secret(name, value):
+                return _named(name)
+    return None
+
+
+def _hide(text: str) -> str:
+    for form in FORMS:
+        if any(mark in text for mark in form.marks):
+            text = _compiled(form.pattern).sub(NOT_SHOWN, text)
+    if _WORDS.search(text):
+        text = _hide_named(text)
+    return text
+
+
+def _hide_named(text: str) -> str:
+    kept, place = "", 0
+    for name, value, (start, end) in _given(text):
+        if start >= place and of_name(name) and not _is_trivial(value):  # A value may hold names of its own.
+            kept, place = f"{kept}{text[place:start]}{NOT_SHOWN}", end
+    return kept + text[place:]
+
+
+def _given(text: str) -> Iterator[tuple[str, str, tuple[int, int]]]:
+    """Names and the values behind them: ``NAME=value``, ``NAME: value``, ``--name value``; and where each value is."""
+    for match in _NAMED.finditer(text):
+        name = match["name"]
+        if match["sign"] == ": " and name != name.upper() and not match["quote"]:
+            continue  # Prose: "must be a key: ...".
+        yield name, match["value"].strip("\"'"), match.span("value")
+
+
+def _is_secret(name: str, value: str) -> bool:
+    """True if a value under this name is a secret and not the name, place or number of something."""
+    return may_be(name, value) and (of_name(name) == _CERTAIN or _is_random(value))
+
+
+def _is_trivial(value: str) -> bool:
+    """True for a switch, a short number, a reference to another place, and what is left out already."""
+    known = value.lower() in _TRIVIAL or (value.isdigit() and len(value) <= 3)
+    return known or bool(_REFERENCE.match(value)) or value == NOT_SHOWN
+
+
+def _is_random(value: str) -> bool:
+    if len(value) < _FEWEST or _LIKE_WORDS.fullmatch(value) or re.search(r"\s", value):
+        return False
+    counts = Counter(value).values()
+    bits = -sum(count / len(value) * math.log2(count / len(value)) for count in counts)
+    return bits >= _BITS and any(map(str.isdigit, value)) and any(map(str.isalpha, value))
+
+
+def _named(name: str) -> Form:
+    return Form(f"the value of {name}, by its name a secret", _variable(name), (), "")
+
+
+def _variable(name: str) -> str:
+    """The variable that may carry a value: the name itself where it is one's."""
+    return re.sub(r"[^A-Za-z0-9]", "_", name.rpartition(".")[2]).strip("_").upper() or "TOKEN"
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    """A pattern, compiled when a text first has its mark: to compile them all takes longer than a check."""
+    return re.compile(pattern)

@@ -1,0 +1,82 @@
+"""The state of the working folder's repository in a lock: names and a hash, and the difference only where asked."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from launcher.cli import main
+from launcher.rundir import lock, provenance
+
+LINE = "learning_rate = 0.25"
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with two files, of which one has changed since its commit."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    folder = tmp_path / "code"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    (folder / "a file.py").write_text("print(1)\n")
+    (folder / "b.py").write_text("print(2)\n")
+    who = ("-c", "user.name=me", "-c", "user.email=me@example.org")
+    for words in (("init", "-q"), ("add", "."), (*who, "commit", "-q", "-m", "first")):
+        subprocess.run(["git", *words], cwd=folder, check=True)
+    (folder / "a file.py").write_text(f"{LINE}\n")
+    provenance.git.cache_clear()
+    return folder
+
+
+def _lock(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(["recipe", "lock", "model=tiny", *words]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_lock_holds_names_and_a_hash_of_changed_files_and_their_content_only_where_asked(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = _lock(capsys)
+    state = yaml.safe_load(text)["versions"]["git"]
+    assert LINE not in text
+    assert (state["dirty"], state["changed"], state["diff"]) == (True, ["a file.py"], None)
+    whole = yaml.safe_load(_lock(capsys, "run.record_diff=true"))["versions"]["git"]
+    assert LINE in whole["diff"]
+    assert state["diff_sha256"] == whole["diff_sha256"] == provenance.diff_hash(whole["diff"])
+
+
+def test_locks_with_and_without_the_difference_are_compared_by_its_hash(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = yaml.safe_load(_lock(capsys))
+    old = yaml.safe_load(_lock(capsys, "run.record_diff=true"))
+    for key in ("changed", "diff_sha256"):  # Locks had neither.
+        del old["versions"]["git"][key]
+    del old["spec"]["run"]["record_diff"]
+    path = repository / "old.yaml"
+    path.write_text(yaml.safe_dump(old))
+    found = lock.read(path)
+    assert found.spec.run.record_diff is False
+    assert lock.differences(lock.ingredients(found.content), lock.ingredients(new)) == []
+    (repository / "b.py").write_text("print(3)\n")
+    provenance.git.cache_clear()
+    other = yaml.safe_load(_lock(capsys))
+    assert other["versions"]["git"]["changed"] == ["a file.py", "b.py"]
+    differing = lock.differences(lock.ingredients(found.content), lock.ingredients(other))
+    assert [path for path, _, _ in differing] == ["versions.git.diff_sha256"]
+
+
+def test_a_difference_that_holds_a_secret_is_not_recorded(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    token = "hf_" + "aB3dE6gH9j" * 4
+    (repository / "b.py").write_text(f"login('{token}')\n")
+    provenance.git.cache_clear()
+    assert main(["recipe", "lock", "model=tiny", "run.record_diff=true"]) == 2
+    said = capsys.readouterr()
+    assert token not in said.out + said.err
+    words = " ".join(said.err.split())
+    assert "run.record_diff=true: the difference of tracked files holds a Hugging Face token" in words
+    assert "try run.record_diff=false" in words
+    assert token not in _lock(capsys)
