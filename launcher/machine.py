@@ -128,7 +128,7 @@ def _visible(uuids: Sequence[str], visible: str | None) -> list[int]:
     for entry in visible.split(","):
         word = entry.strip()
         named = (
-            [int(word)] if word.isdigit() else [at for at, uuid in enumerate(uuids) if word and uuid.startswith(word)]
+            [int(word)] if word.isdecimal() else [at for at, uuid in enumerate(uuids) if word and uuid.startswith(word)]
         )
         if not named or named[0] >= len(uuids):
             break

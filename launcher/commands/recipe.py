@@ -52,7 +52,7 @@ from launcher.units import gib
 
 _FEWEST = {"list": 0, "show": 1, "save": 1, "lock": 1, "verify": 1, "diff": 2, "fetch": 1}
 _MOST = {"list": 0, "show": 1, "diff": 2, "fetch": 1}
-_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

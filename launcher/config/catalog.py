@@ -165,4 +165,4 @@ def _by_size(name: str) -> tuple[float, str]:
     """Sort key of names: sizes by their numbers (``125m < 1b < 13b``), names without a size after them."""
     scale = {"m": 1e6, "b": 1e9}.get(name[-1:])
     number = name[:-1]
-    return (float(number) * scale, name) if scale and number.isdigit() else (float("inf"), name)
+    return (float(number) * scale, name) if scale and number.isdecimal() else (float("inf"), name)

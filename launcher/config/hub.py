@@ -18,12 +18,12 @@ from launcher import extras
 from launcher.errors import ConfigError, ConfigErrors
 
 CONFIG = "config.json"
-_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*$")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
 _PATIENCE_S = 15.0
 """Seconds for the whole answer; ``huggingface_hub`` itself would try for half a minute where there is no network."""
 
 _REQUEST_S = 5.0
-_SNAPSHOT = re.compile(r"/models--([^/]+?)--([^/]+)/snapshots/([^/]+)/?$")
+_SNAPSHOT = re.compile(r"/models--([^/]+?)--([^/]+)/snapshots/([^/]+)/?\Z")
 
 
 def is_name(text: str) -> bool:

@@ -25,7 +25,7 @@ _BESIDE_TABLES = re.compile(r"(readme|license|citation|dataset_infos?\.json)", r
 _WORDS = {"validation": ("validation", "valid", "val", "dev"), "test": ("test", "testing", "eval"), "train": ("train",)}
 """Words in the names of files that say to which split they belong (datasets, ``data_files.py``)."""
 
-_SUFFIX = re.compile(r"\.(jsonl|ndjson|json|csv|tsv|parquet|arrow|txt|bin)(\.gz|\.zst)?$", re.IGNORECASE)
+_SUFFIX = re.compile(r"\.(jsonl|ndjson|json|csv|tsv|parquet|arrow|txt|bin)(\.gz|\.zst)?\Z", re.IGNORECASE)
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 

@@ -127,12 +127,14 @@ def _chosen(run: Path, name: str, which: str) -> Path:
         return found[-1].path
     if which == BEST:
         return _best(run, name, found)
-    chosen = [each.path for each in found if which.isdigit() and each.step == int(which)]
+    chosen = [each.path for each in found if which.isdecimal() and str(each.step) == which.lstrip("0")]
     if chosen:
         return chosen[0]
     some = [f"{name}@{each.step}" for each in found[-_SHOWN:]]
     kind = (
-        "has no whole checkpoint of this step" if which.isdigit() else f"names no checkpoint after @: a step, or {BEST}"
+        "has no whole checkpoint of this step"
+        if which.isdecimal()
+        else f"names no checkpoint after @: a step, or {BEST}"
     )
     raise NoCheckpoint(f"{kind}; the run has steps {', '.join(str(each.step) for each in found)}", tuple(some))
 

@@ -5,8 +5,6 @@ The types of the dataclasses in ``spec`` are the schema: this module reads them 
 
 from __future__ import annotations
 
-import math
-import re
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING as NO_DEFAULT
@@ -16,14 +14,13 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeAliasType, Union, ge
 
 from launcher import registry
 from launcher.errors import ConfigError, ConfigErrors
+from launcher.files import LARGEST
 from launcher.spec import Range, RunSpec
+from launcher.terminal import CONTROL
 from launcher.units import bytes_of
 
 MISSING = "???"
 """OmegaConf's mark for a mandatory value that nobody set."""
-
-CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-"""Characters that no name, path or shell line holds: a line break would end a line of the batch script."""
 
 OPEN_NODES = ("backend.extra", "cluster.extra", "cluster.environment")
 """The nodes below which a user may invent keys."""
@@ -165,6 +162,8 @@ def _module(value: object, path: str, errors: list[ConfigError]) -> object:
 
 
 def _wrong(kind: Any, value: object, path: str) -> ConfigError:
+    if isinstance(value, int | float) and abs(value) > LARGEST:
+        return ConfigError(path, value, "is beyond 2^64, which no setting is")
     return ConfigError(path, _plain(value), f"must be {_describe(kind)}", _way_out(kind, value, path))
 
 
@@ -216,13 +215,13 @@ def _null(value: Any) -> tuple[bool, Any]:
 
 def _integer(value: Any) -> tuple[bool, Any]:
     if type(value) is float and value.is_integer():
-        return True, int(value)  # 50e9 bytes are as good a way to type them as eleven digits.
-    return type(value) is int, value
+        value = int(value)  # 50e9 bytes are as good a way to type them as eleven digits.
+    return type(value) is int and abs(value) <= LARGEST, value
 
 
 def _number(value: Any) -> tuple[bool, Any]:
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return math.isfinite(value), float(value)
+        return (True, float(value)) if abs(value) <= LARGEST else (False, value)
     return False, value
 
 
