@@ -54,6 +54,60 @@ def loads(text: str, where: str) -> object:
         raise _error(where, None, f"it is not YAML: {said(error)}") from None
 
 
+def require_bounded(path: Path) -> None:
+    """See that a file which another reader expands stays within the limits, aliases put in; YAML it need not be.
+
+    Raises:
+        ConfigErrors: It is too large or too deep, or holds a number to base 60, which takes long to read.
+    """
+    import yaml
+
+    if not path.is_file():
+        return  # A link to nowhere, or a pipe, is of interest only where it is chosen.
+    try:
+        nodes = _Nodes(str(path))
+        for event in yaml.parse(files.read_text(path), Loader=_loader()):
+            nodes.count(event)
+    except (yaml.YAMLError, OSError, UnicodeDecodeError):
+        return  # Its reader says so.
+    except ValueError as error:
+        raise _error(str(path), None, f"it cannot be read: {error}") from None
+
+
+class _Nodes:
+    """The nodes of a document as its events come, an alias counted as all that it stands for."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._total = 0
+        self._begun: list[tuple[str | None, int]] = []
+        self._sizes: dict[str, int] = {}
+
+    def count(self, event: Event) -> None:
+        """Take one event in."""
+        from yaml import events
+
+        anchor = getattr(event, "anchor", None)
+        self._total += self._sizes.get(str(anchor), 1) if isinstance(event, events.AliasEvent) else 1
+        if isinstance(event, events.CollectionStartEvent):
+            self._begun.append((anchor, self._total))
+        elif isinstance(event, events.CollectionEndEvent):
+            name, before = self._begun.pop()
+            if name is not None:
+                self._sizes[name] = self._total - before + 1
+        if len(self._begun) > files.DEEPEST:
+            raise _error(self._where, None, f"it is nested deeper than {files.DEEPEST}")
+        if self._total > files.MOST_NODES:
+            raise _error(self._where, None, f"it holds more than {files.MOST_NODES:,} values, its aliases put in")
+        if isinstance(event, events.ScalarEvent) and _is_long_number(event):
+            raise _error(self._where, f"{event.value[:_LONGEST]}...", f"no number has more than {_LONGEST} characters")
+
+
+def _is_long_number(event: Any) -> bool:
+    """True for digits without quotes, also to base 60, whose reading takes a time that grows with their square."""
+    return event.implicit[0] and len(event.value) > _LONGEST and not event.value.strip("0123456789:_+-.")
+
+
 def said(error: Exception) -> str:
     """The message of YAML's reader, in one line and without its name for a text that it was handed."""
     return " ".join(str(error).split()).replace(' in "<unicode string>"', "")

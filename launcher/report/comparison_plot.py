@@ -7,6 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from launcher import files
 from launcher.errors import SubmitError
 from launcher.preflight import plot
 from launcher.report.comparison import Comparison, Side
@@ -35,7 +36,7 @@ def write(path: Path, found: Comparison) -> None:
         title = escape(" and ".join(side.run.id for side in found.sides))
         content = _PAGE.format(title, svg[svg.index("<svg") :]).encode()
     try:
-        path.write_bytes(content)
+        files.write_bytes_atomically(path, content)
     except OSError as error:
         raise SubmitError(f"--plot: {path} cannot be written: {error.strerror}") from None
 
