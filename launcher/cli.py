@@ -63,9 +63,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.excepthook = terminal.show_fault
     try:
         with terminal.guarded():
-            status = _ended(words)
-            sys.stdout.flush()
-            return status
+            try:
+                return _ended(words)
+            finally:  # Also behind a help, which ends by an exception.
+                sys.stdout.flush()
     except BrokenPipeError:
         return 0  # The reader has seen enough.
     except Unwritable as error:
