@@ -97,11 +97,33 @@ def read_text(path: Path, most: int = MOST_BYTES) -> str:
 
 def read_json(path: Path) -> dict[str, Any] | None:
     """A JSON file's mapping, or None where there is none (yet), or none that a program of ours wrote."""
-    with contextlib.suppress(OSError, ValueError, RecursionError):
-        content = json.loads(read_text(path, MOST_OF_A_RECORD))
+    with contextlib.suppress(OSError, ValueError):
+        content = load_json(path)
         if isinstance(content, dict) and depth(content) <= DEEPEST:
             return content
     return None
+
+
+def load_json(path: Path) -> Any:
+    """The JSON of a file that a program wrote; its shape is yet to be looked at.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It is too large, or no JSON.
+    """
+    return any_json(read_text(path, MOST_OF_A_RECORD))
+
+
+def any_json(text: str | bytes) -> Any:
+    """JSON as Python reads it, as deep as it can.
+
+    Raises:
+        ValueError: It is none, or deeper.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
 
 
 def parse_json(text: str | bytes) -> Any:

@@ -41,6 +41,11 @@ class Machine:
     cpus: int
 
 
+def label() -> str:
+    """The host's name as part of a file's: it may be anything, with slashes and beyond ASCII."""
+    return re.sub(r"[^A-Za-z0-9.-]", "-", os.uname().nodename)[:64]
+
+
 def facts() -> Machine:
     """Ask this machine: the GPUs that CUDA would show, the memory that the cgroup allows, the disk under our feet."""
     return Machine(

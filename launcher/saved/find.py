@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.errors import LauncherError
+from launcher.files import load_json
 
 STATE = "state.json"
 TRACKER = "latest_checkpointed_iteration.txt"
@@ -86,7 +87,7 @@ def is_checkpoint(path: Path) -> bool:
 def state_of(checkpoint: Path) -> dict[str, Any]:
     """A checkpoint's own description; nothing where Megatron-LM wrote it without the launcher, or it is damaged."""
     try:
-        content = json.loads((checkpoint / STATE).read_text())
+        content = load_json(checkpoint / STATE)
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

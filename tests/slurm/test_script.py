@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -196,3 +197,13 @@ def test_the_doctor_works_without_slurm(tmp_path: Path, monkeypatch: pytest.Monk
     assert answer.out.startswith("this machine: Python 3.")
     assert "this machine has no Slurm: runs start here (cluster=local)" in answer.out
     assert launch("doctor", "--write", "ours").status == 4
+
+
+def test_what_is_shown_of_an_unnamed_run_is_what_is_submitted_once_the_directory_is_put_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ("show", "--json", "model=tiny", "cluster=slurm", "cluster.container=pyxis", "cluster.container_image=x")
+    named, unnamed = launch(*words, "run.name=mine").json, launch(*words).json
+    put_in = json.dumps(unnamed).replace("{run}", f"{tmp_path}/runs/mine").replace("{name}", "mine")
+    assert put_in.replace("'", "") == json.dumps(named).replace("'", ""), "apart from quotes, which a brace needs"
