@@ -45,7 +45,9 @@ def test_processes_give_the_answers_of_one_in_order(tmp_path: Path) -> None:
     answers = list(command.answers(path))
     assert [json.loads(text)["id"] for _, text in answers] == [*range(50), None]
     facts, catalog = machine.facts(), Catalog(folder=Path.cwd())
-    lines = [(number, line) for number, line in enumerate(path.read_bytes().splitlines(), 1) if line]
+    lines: list[tuple[int, bytes | None]] = [
+        (number, line) for number, line in enumerate(path.read_bytes().splitlines(), 1) if line
+    ]
     assert [verdict for verdict, _ in answers] == [verdict for verdict, _ in command._answered(lines, facts, catalog)]
 
 
