@@ -49,6 +49,13 @@ def _written_out(match: re.Match[str]) -> str:
     return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
 
 
+def in_html(text: str) -> str:
+    """Text for a page, where bidirectional controls act as on a terminal."""
+    from html import escape  # Late, because few commands make a page.
+
+    return escape(visible(text))
+
+
 def as_json(document: object) -> str:
     """A document in one line of ASCII, in which no character acts."""
     return json.dumps(document).replace("\x7f", "\\u007f")

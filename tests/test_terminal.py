@@ -59,6 +59,7 @@ def test_what_acts_is_written_out_and_nothing_else() -> None:
     assert terminal.coloured(f"\r\x1b[32mgreen\x1b[0m{ACTING}") == f"\r\x1b[32mgreen\x1b[0m{WRITTEN_OUT}".replace(
         r"\x07\x0d", "\\x07\r"
     )
+    assert terminal.in_html("<b>\u202e") == r"&lt;b&gt;\u202e"
     assert json.loads(terminal.as_json({"a": ACTING})) == {"a": ACTING}
     assert terminal.as_json({"a": ACTING}).isprintable()
 
