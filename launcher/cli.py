@@ -9,14 +9,14 @@ With ``--json`` an error of the configuration is a document on stdout, too, and 
 from __future__ import annotations
 
 import argparse
-import json
+import errno
 import os
 import shlex
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 
-from launcher.errors import INTERRUPTED, ConfigError, ConfigErrors, DataError, LauncherError, SubmitError
+from launcher.errors import INTERRUPTED, ConfigError, ConfigErrors, DataError, LauncherError, SubmitError, Unwritable
 
 TYPE_CHECKING = False  # Type checkers know the name; ``typing`` itself takes a tenth of the time of a completion.
 if TYPE_CHECKING:
@@ -37,6 +37,15 @@ VERBS = {
     "recipe": "list, show, save, lock, verify, diff and fetch recipes",
     "completion": "a script for bash, zsh or fish that completes words",
 }
+_OF_THE_SYSTEM = frozenset((
+    errno.EACCES, errno.EDQUOT, errno.EIO, errno.ELOOP, errno.EMFILE, errno.ENAMETOOLONG, errno.ENFILE, errno.ENOSPC,
+    errno.ENOTDIR, errno.EPERM, errno.EROFS, errno.ESTALE,
+))  # fmt: skip
+"""Errors of the system whose cause is a path as typed, a disk, a permission or a limit, and not a fault of ours."""
+
+_LONGEST = 200
+"""Letters of a path in a message."""
+
 RESERVED = ("plan", "rehearse", "report")
 """Verbs of later versions, refused by name: otherwise each would be read as a wrong override of ``run``."""
 
@@ -48,26 +57,61 @@ def main(argv: Sequence[str] | None = None) -> int:
         from launcher.completion.answer import answer
 
         return answer(words[1:], VERBS)
+    from launcher import terminal
+
+    if argv is None:  # A program that calls this has a hook of its own.
+        sys.excepthook = terminal.show_fault
     try:
-        status = _dispatch(words)
-        sys.stdout.flush()
-        return status
+        with terminal.guarded():
+            try:
+                return _ended(words)
+            finally:  # Also behind a help, which ends by an exception.
+                sys.stdout.flush()
+    except BrokenPipeError:
+        return 0  # The reader has seen enough.
+    except Unwritable as error:
+        print(f"launch: {error}", file=sys.stderr or open(os.devnull, "w"))  # noqa: PTH123, SIM115
+        return error.exit_status
+
+
+def _ended(words: list[str]) -> int:
+    """Run the command; the exit status, with the message where there is one."""
+    try:
+        return _dispatch(words)
     except ConfigErrors as error:
         return _report_errors(error, as_json="--json" in words)
     except DataError as error:
         from launcher.data.unusable import as_errors
 
         return _report_errors(as_errors(error), as_json="--json" in words)
+    except Unwritable:
+        raise
     except LauncherError as error:
         if "--json" in words and isinstance(error, SubmitError):  # The others come after the document that says why.
-            print(json.dumps({"schema": 1, "error": str(error)}))
+            from launcher.terminal import as_json
+
+            print(as_json({"schema": 1, "error": str(error)}))
         print(f"launch: {error}", file=sys.stderr)
         return error.exit_status
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # The reader has seen enough.
-        return 0
+        raise
+    except OSError as error:
+        return _report_errors(_of_the_system(error), as_json="--json" in words)
+
+
+def _of_the_system(error: OSError) -> ConfigErrors:
+    """What the system refuses of a file or folder as a finding about it; a fault of ours is raised again.
+
+    Raises:
+        OSError: It is none of the errors that a path, a disk or a limit of the machine is the cause of.
+    """
+    if error.errno not in _OF_THE_SYSTEM:
+        raise error
+    where = str(error.filename) if error.filename is not None else "the system"
+    where = where if len(where) < _LONGEST else f"{where[:_LONGEST]}..."
+    return ConfigErrors([ConfigError(where, None, f"the system refuses it: {error.strerror}")])
 
 
 def _dispatch(words: list[str]) -> int:
@@ -78,6 +122,7 @@ def _dispatch(words: list[str]) -> int:
 
         print(f"launch {__version__}")
         return 0
+    _require_a_folder()
     if not words or (verb is None and {"-h", "--help"} & set(words)):
         from launcher.commands._overview import text
 
@@ -101,6 +146,19 @@ def _dispatch(words: list[str]) -> int:
     options.script_args = script_args
     status: int = module.run(options)
     return status
+
+
+def _require_a_folder() -> None:
+    """Refuse to work in a folder that is gone: every path that is typed or found would start from it.
+
+    Raises:
+        ConfigErrors: It is.
+    """
+    try:
+        os.getcwd()  # noqa: PTH109
+    except OSError as error:
+        rule = f"somebody has removed or moved it: {error.strerror}"
+        raise ConfigErrors([ConfigError("the working folder", None, rule, ["cd", 'cd "$PWD"'])]) from None
 
 
 def _no_verb(word: str, rest: Sequence[str]) -> ConfigErrors:
@@ -144,6 +202,7 @@ class _Parser(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
+        self.color = False  # From Python 3.14 on it would colour the help by characters that are written out here.
 
     def _keys(self, option: str) -> list[str]:
         """Overrides for an option that another tool has: ``--nodes 2`` is ``cluster.nodes=2`` here."""
@@ -183,9 +242,10 @@ class _Parser(argparse.ArgumentParser):
 
 def _report_errors(error: ConfigErrors, *, as_json: bool) -> int:
     from launcher.preflight.report import errors_as_text, invalid_as_json
+    from launcher.terminal import as_json as as_line
 
     if as_json:
-        print(json.dumps(invalid_as_json(error.errors)))
+        print(as_line(invalid_as_json(error.errors)))
     print(errors_as_text(error.errors), file=sys.stderr)
     return error.exit_status
 

@@ -14,9 +14,11 @@ INTERRUPTED = 130
 """The exit status of a command that Ctrl-C ended, as a shell counts it."""
 
 
-def unreadable(error: OSError | UnicodeDecodeError) -> str:
+def unreadable(error: OSError | ValueError) -> str:
     """Why a file cannot be read, without the number of the system's error and the path, which the user has typed."""
-    return "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror or str(error)
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not UTF-8 text"
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 class LauncherError(Exception):
@@ -114,6 +116,12 @@ class DoesNotFit(LauncherError):
 
 class SubmitError(LauncherError):
     """The submission, the cluster or the run folder failed; the plan on disk is intact."""
+
+    exit_status = 4
+
+
+class Unwritable(LauncherError):
+    """The answer cannot be written: stdout is closed, or goes to a full disk."""
 
     exit_status = 4
 

@@ -1,12 +1,32 @@
-"""Files that are seen whole or not at all: a reader meets the old content or the new one."""
+"""Files written whole or not at all, and files of anyone's read within limits, which stand here for all readers."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+
+MOST_BYTES = 1 << 20
+"""Of a file that people write: a recipe, a lock, a configuration, an argument list, a line of points."""
+
+MOST_OF_A_SCRIPT = 1 << 17
+"""Characters of shell text, variables put in: Python's ``shlex`` takes a time that grows with the square of a word."""
+
+MOST_OF_A_RECORD = 1 << 26
+"""Bytes of a JSON file that programs write: the points of a sweep may be many."""
+
+MOST_NODES = 100_000
+"""Values in a YAML file; a lock has some two thousand."""
+
+DEEPEST = 12
+"""Lists and mappings in one another; a specification has four."""
+
+LARGEST = 2**64 - 1
+"""No setting, size or count is larger, and products of a few such numbers are still floating-point numbers."""
 
 
 def write_atomically(path: Path, content: dict[str, Any]) -> None:
@@ -16,15 +36,162 @@ def write_atomically(path: Path, content: dict[str, Any]) -> None:
 
 def write_text_atomically(path: Path, text: str) -> None:
     """Write text under a temporary name and move it into place: a reader sees the old file or the new one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text)
-    temporary.replace(path)
+    write_bytes_atomically(path, text.encode())
+
+
+def write_bytes_atomically(path: Path, content: bytes) -> None:
+    """Write bytes under a temporary name and move them into place; a disk that is full leaves nothing of them."""
+    with _written_beside(path, content) as temporary:
+        temporary.replace(path)
+
+
+def write_new(path: Path, content: bytes) -> None:
+    """Write a file that must not exist yet, with its folder: it appears whole.
+
+    Raises:
+        FileExistsError: It exists.
+        OSError: It cannot be written.
+    """
+    if path.exists() or path.is_symlink():
+        raise FileExistsError(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _written_beside(path, content) as temporary:
+        try:
+            path.hardlink_to(temporary)  # Unlike a renaming it fails where somebody else was quicker.
+        except FileExistsError:
+            raise
+        except OSError:  # A file system without links.
+            temporary.rename(path)
+
+
+@contextlib.contextmanager
+def _written_beside(path: Path, content: bytes) -> Iterator[Path]:
+    """The content under a temporary name, which is gone afterwards; short, since a name may have 255 bytes."""
+    temporary = path.with_name(f".{path.name[:40]}.{os.getpid()}")
+    try:
+        temporary.write_bytes(content)
+        yield temporary
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+
+
+def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
+    """A file's content, of a device or pipe no more than the limit.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It is larger.
+    """
+    with path.open("rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise ValueError(f"it is larger than {most >> 20} MiB")
+    return content
+
+
+def read_text(path: Path, most: int = MOST_BYTES) -> str:
+    """A file's text, as :func:`read_bytes`; what is not UTF-8 is a ``UnicodeDecodeError``."""
+    return read_bytes(path, most).decode()
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """A JSON file's mapping, or None where there is none (yet)."""
+    """A JSON file's mapping, or None where there is none (yet), or none that a program of ours wrote."""
     with contextlib.suppress(OSError, ValueError):
-        content = json.loads(path.read_text())
-        if isinstance(content, dict):
+        content = load_json(path)
+        if isinstance(content, dict) and depth(content) <= DEEPEST:
             return content
     return None
+
+
+def load_json(path: Path) -> Any:
+    """The JSON of a file that a program wrote; its shape is yet to be looked at.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It is too large, or no JSON.
+    """
+    return any_json(read_text(path, MOST_OF_A_RECORD))
+
+
+def any_json(text: str | bytes) -> Any:
+    """JSON as Python reads it, as deep as it can.
+
+    Raises:
+        ValueError: It is none, or deeper.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+
+
+def parse_json(text: str | bytes) -> Any:
+    """JSON from anyone, with finite numbers, none of them beyond :data:`LARGEST`, and no deeper than :data:`DEEPEST`.
+
+    Raises:
+        ValueError: It is not; the message says why in a few words.
+    """
+    if len(text) > MOST_BYTES:
+        raise ValueError(f"it is larger than {MOST_BYTES >> 20} MiB")
+    try:
+        content = json.loads(text, parse_int=integer)
+    except RecursionError:
+        raise ValueError(f"it is nested deeper than {DEEPEST}") from None
+    check_plain(content)
+    return content
+
+
+def check_plain(content: object) -> None:
+    """See whether plain data keep within the limits of numbers and depth.
+
+    Raises:
+        ValueError: They do not.
+    """
+    for each in _levels(content, DEEPEST):
+        check_numbers(each)
+
+
+def check_numbers(values: Iterable[object]) -> None:
+    """See whether all numbers among some values are finite, and none is beyond :data:`LARGEST`.
+
+    Raises:
+        ValueError: One is not.
+    """
+    for value in values:
+        if type(value) is int and abs(value) > LARGEST:
+            raise _too_large(str(value) if abs(value) < LARGEST**4 else f"one of {value.bit_length()} bits")
+        if type(value) is float and not math.isfinite(value):
+            raise ValueError(f"{value} is no finite number")
+
+
+def depth(content: object) -> int:
+    """Lists and mappings in one another; 0 of a value that is neither."""
+    return sum(any(isinstance(value, dict | list) for value in level) for level in _levels(content))
+
+
+def _levels(content: object, deepest: float = math.inf) -> Iterator[list[object]]:
+    """The values of each level, found without recursion; a ``ValueError`` below the deepest."""
+    level, number = [content], 0
+    while level:
+        yield level
+        within = [value for value in level if isinstance(value, dict | list)]
+        number += bool(within)
+        if number > deepest:
+            raise ValueError(f"it is nested deeper than {deepest:g}")
+        level = [item for value in within for item in (value.values() if isinstance(value, dict) else value)]
+
+
+def integer(digits: str) -> int:
+    """A whole number; Python itself refuses one of 4,300 digits, in words about its own settings.
+
+    Raises:
+        ValueError: It is beyond :data:`LARGEST`.
+    """
+    if len(digits) > len(str(LARGEST)) + 1:
+        raise _too_large(f"{digits[:20]}..., a number of {len(digits)} digits,")
+    return int(digits)
+
+
+def _too_large(what: str) -> ValueError:
+    return ValueError(f"{what} is beyond 64 bits, which no setting is")

@@ -41,6 +41,11 @@ class Machine:
     cpus: int
 
 
+def label() -> str:
+    """The host's name as part of a file's: it may be anything, with slashes and beyond ASCII."""
+    return re.sub(r"[^A-Za-z0-9.-]", "-", os.uname().nodename)[:64]
+
+
 def facts() -> Machine:
     """Ask this machine: the GPUs that CUDA would show, the memory that the cgroup allows, the disk under our feet."""
     return Machine(
@@ -128,7 +133,7 @@ def _visible(uuids: Sequence[str], visible: str | None) -> list[int]:
     for entry in visible.split(","):
         word = entry.strip()
         named = (
-            [int(word)] if word.isdigit() else [at for at, uuid in enumerate(uuids) if word and uuid.startswith(word)]
+            [int(word)] if word.isdecimal() else [at for at, uuid in enumerate(uuids) if word and uuid.startswith(word)]
         )
         if not named or named[0] >= len(uuids):
             break

@@ -8,7 +8,6 @@ to stderr (:func:`say`), so that ``--json`` stands alone on stdout.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import shlex
@@ -20,13 +19,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from launcher import files, terminal
 from launcher.config import backend_choice, recipes
 from launcher.config.catalog import Catalog
 from launcher.config.overrides import is_own_model, read
 from launcher.config.recipes import Recipe
 from launcher.config.request import Request, request
 from launcher.data import look
-from launcher.errors import ConfigError, ConfigErrors, SubmitError
+from launcher.errors import ConfigError, ConfigErrors, SubmitError, unreadable
 from launcher.preflight import assess, fixes, looked
 from launcher.preflight.assess import Assessment, Refinement
 from launcher.preflight.data import Looking
@@ -285,18 +285,16 @@ def write_new(path: Path, content: str | bytes, *, otherwise: str = "") -> None:
         SubmitError: It exists, or cannot be written.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("xb") as file:
-            file.write(content if isinstance(content, bytes) else content.encode())
+        files.write_new(path, content if isinstance(content, bytes) else content.encode())
     except FileExistsError:
         raise SubmitError(f"{path} exists and is not overwritten{otherwise}") from None
-    except OSError as error:
-        raise SubmitError(f"{path} cannot be written: {error.strerror}") from None
+    except (OSError, ValueError) as error:
+        raise SubmitError(f"{path} cannot be written: {unreadable(error)}") from None
 
 
 def print_json(document: dict[str, Any]) -> None:
     """Print the one document."""
-    print(json.dumps(document))
+    print(terminal.as_json(document))
 
 
 def say(text: str) -> None:
@@ -305,7 +303,7 @@ def say(text: str) -> None:
 
 
 def _on_stderr(text: str) -> None:
-    print(text, file=sys.stderr)
+    print(terminal.visible(text), file=sys.stderr)  # Rich may show it, beside a progress bar.
 
 
 _hears: ContextVar[Callable[[str], None]] = ContextVar("hears", default=_on_stderr)

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 import textwrap
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import files
+from launcher import files, terminal
 from launcher.commands._common import say
 from launcher.commands._script_output import Printed
 from launcher.commands.cancel import stop
@@ -111,7 +112,7 @@ def _show(spec: RunSpec, quiet: bool) -> Any:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    console = Console(stderr=True)
+    console = Console(file=terminal.raw(sys.stderr))
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
     progress = Progress(*columns, TextColumn("{task.fields[now]}"), TimeElapsedColumn(), console=console)
     task = progress.add_task("starting", total=spec.train.steps, now="")

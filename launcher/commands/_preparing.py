@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from launcher import terminal
 from launcher.commands._common import folder, say
 from launcher.data import token_folder
 from launcher.data.token_folder import TokenFolder
@@ -56,7 +58,7 @@ def _bar(quiet: bool) -> Iterator[Callable[[int, str], None]]:
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TransferSpeedColumn
 
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TransferSpeedColumn(), TimeElapsedColumn())
-    progress = Progress(*columns, console=Console(stderr=True), transient=True)
+    progress = Progress(*columns, console=Console(file=terminal.raw(sys.stderr)), transient=True)
     task = progress.add_task("token ids", total=None)
     began = time.monotonic()
 

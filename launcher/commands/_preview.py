@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from launcher import machine
+from launcher import machine, terminal
 from launcher.commands._common import say
 from launcher.data.unusable import NotHere, PackageMissing
 from launcher.errors import DataError
@@ -60,7 +61,7 @@ def show(found: Sequence[Preview]) -> None:
         return
     from rich.console import Console
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(file=terminal.raw(sys.stdout), highlight=False, soft_wrap=True)
     coloured = console.color_system is not None
     how = "[black on green]green[/]" if coloured else "in \u27e6 \u27e7"
     for each in found:
@@ -86,4 +87,4 @@ def _bracketed(tokens: Sequence[Token]) -> str:
 
 
 def _visible(text: str) -> str:
-    return text.replace("\n", "\u21b5\n")
+    return terminal.visible(text).replace("\n", "\u21b5\n")

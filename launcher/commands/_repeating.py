@@ -28,8 +28,8 @@ from launcher.config.catalog import Catalog
 from launcher.config.overrides import read
 from launcher.config.recipes import literal
 from launcher.config.request import Request, request
-from launcher.config.safe_yaml import MAXIMUM_BYTES
 from launcher.errors import ConfigError, ConfigErrors, JobFailed
+from launcher.files import MOST_BYTES
 from launcher.preflight import assess
 from launcher.preflight.plan import plan
 from launcher.preflight.this_machine import obstacles
@@ -230,4 +230,4 @@ def _described(name: str) -> tuple[RunSpec, Mapping[str, Any] | None]:
 
 def _is_lock(path: Path) -> bool:
     with path.open("rb") as file:
-        return b"\nspec:\n" in file.read(MAXIMUM_BYTES)
+        return b"\nspec:\n" in file.read(MOST_BYTES)

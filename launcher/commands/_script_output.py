@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any, TextIO
 
+from launcher import terminal
+
 _RANK_0 = "logs/ranks/*/attempt_*/0"
 
 
@@ -22,8 +24,8 @@ class Printed:
     def show(self, _: list[dict[str, Any]] | None) -> None:
         """Print what is new; its metrics are the script's own to print."""
         for folder in sorted(set(self._directory.glob(_RANK_0)) - self._old):
-            self._pass_on(folder / "stdout.log", sys.stdout)
-            self._pass_on(folder / "stderr.log", sys.stderr)
+            self._pass_on(folder / "stdout.log", terminal.raw(sys.stdout))
+            self._pass_on(folder / "stderr.log", terminal.raw(sys.stderr))
 
     def _pass_on(self, path: Path, to: TextIO) -> None:
         try:
@@ -35,5 +37,5 @@ class Printed:
         # A character of several bytes may be cut between two looks.
         decoder = self._decoders.setdefault(path, codecs.getincrementaldecoder("utf-8")(errors="replace"))
         self._read[path] = self._read.get(path, 0) + len(data)
-        to.write(decoder.decode(data))
+        to.write(terminal.coloured(decoder.decode(data)))
         to.flush()

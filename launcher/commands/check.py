@@ -45,7 +45,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--points",
         type=Path,
         metavar="FILE.jsonl",
-        help='judge many runs: a line each of {"id", "overrides"}; their ways out are single changes',
+        help='judge many runs, - from stdin: a line each of {"id", "overrides"}; their ways out are single changes',
     )
     add_hf(parser)
     parser.add_argument("--deepspeed", type=Path, metavar="FILE", help="take the settings of a ds_config.json")
@@ -164,7 +164,7 @@ def _check_points(path: Path) -> int:
     statuses = set()
     for verdict, answer in _points.answers(path):
         statuses.add(_STATUS[verdict])
-        print(answer)
+        print(answer, flush=True)
     if not statuses:
         rule = 'the file holds no point: a line each of {"id": ..., "overrides": ["group=option", ...]}'
         raise ConfigErrors([ConfigError("--points", str(path), rule)])

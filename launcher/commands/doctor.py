@@ -10,10 +10,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
-from launcher import machine
+from launcher import files, machine
 from launcher.commands._common import folder, print_json, say
 from launcher.config.request import request
 from launcher.data import token_folder
@@ -22,6 +23,8 @@ from launcher.rundir import provenance
 from launcher.slurm import client, survey
 from launcher.slurm.survey import Survey
 from launcher.units import gib
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -96,11 +99,15 @@ def _written(name: str, document: dict[str, Any]) -> Path:
     path, profile = folder() / "conf" / "cluster" / f"{name}.yaml", document["profile"]
     if profile is None:
         raise SubmitError(f"there is no profile to keep: {document['lacks'][0]}")
-    if path.exists():
+    if not _NAME.fullmatch(name):
+        raise ConfigErrors([ConfigError("--write", name, "a name is letters, digits and _ . -", ["--write mine"])])
+    try:
+        files.write_new(path, _yaml(profile).encode())
+    except FileExistsError:
         rule = f"{path} exists and is not overwritten"
-        raise ConfigErrors([ConfigError("--write", name, rule, [f"--write {name}_2"])])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(_yaml(profile))
+        raise ConfigErrors([ConfigError("--write", name, rule, [f"--write {name}_2"])]) from None
+    except OSError as error:
+        raise SubmitError(f"{path} cannot be written: {error.strerror}") from None
     say(f"launch: use it by cluster={name}")
     return path
 

@@ -14,7 +14,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher import registry
+from launcher import files, registry
 from launcher.commands._common import add_json, pasteable, print_json, say, width, write_new
 from launcher.errors import ConfigError, ConfigErrors, unreadable
 
@@ -60,8 +60,8 @@ def read(kind: str, path: Path) -> Imported:
     if kind == "hf" and path.is_dir():
         return _model_of(path)
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = files.read_text(path)
+    except (OSError, ValueError) as error:
         raise ConfigErrors([ConfigError(str(path), None, f"the file cannot be read: {unreadable(error)}")]) from None
     imported: Imported = registry.load("importers", kind).read(text, str(path))
     return imported
@@ -74,8 +74,8 @@ def _model_of(folder: Path) -> Imported:
     weights = str(folder) if own_models.has_weights(folder) else None
     file = folder / own_models.CONFIG
     try:
-        imported: Imported = registry.load("importers", "hf").read(file.read_text(), str(file), weights=weights)
-    except (OSError, UnicodeDecodeError) as error:
+        imported: Imported = registry.load("importers", "hf").read(files.read_text(file), str(file), weights=weights)
+    except (OSError, ValueError) as error:
         raise ConfigErrors([ConfigError(str(file), None, f"the file cannot be read: {unreadable(error)}")]) from None
     return imported
 

@@ -52,7 +52,7 @@ from launcher.units import gib
 
 _FEWEST = {"list": 0, "show": 1, "save": 1, "lock": 1, "verify": 1, "diff": 2, "fetch": 1}
 _MOST = {"list": 0, "show": 1, "diff": 2, "fetch": 1}
-_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -195,7 +195,7 @@ def _said(path: Path, use: str, options: argparse.Namespace) -> int:
 def _list(catalog: Catalog, *, as_json: bool) -> int:
     """Print every recipe with its model, GPUs, strategy and predicted peak."""
     facts = machine.facts()
-    rows = [_row(recipes.load(catalog.recipe(name)), catalog, facts) for name in catalog.groups["recipe"]]
+    rows = [_row_of(name, catalog, facts) for name in catalog.groups["recipe"]]
     if as_json:
         print_json({"schema": 1, "recipe": rows})
         return 0
@@ -204,16 +204,28 @@ def _list(catalog: Catalog, *, as_json: bool) -> int:
     for row in rows:
         peak = row["verdict"] if row["predicted_bytes"] is None else gib(row["predicted_bytes"])
         print(f"{row['name']:{size}}  {row['gpus'] or '-':>4}  {row['strategy'] or '-':26} {peak:>10}")
-        print(textwrap.fill(row["summary"], width(), initial_indent="    ", subsequent_indent="    "))
+        text = row["summary"] if row["reason"] is None else row["reason"]
+        print(textwrap.fill(text, width(), initial_indent="    ", subsequent_indent="    "))
     return 0
+
+
+_NOTHING = {"model": None, "gpus": None, "strategy": None, "predicted_bytes": None, "verdict": "invalid"}
+
+
+def _row_of(name: str, catalog: Catalog, facts: machine.Machine) -> dict[str, Any]:
+    """The row of a recipe; a broken one has the reason in it, and the others theirs."""
+    try:
+        return _row(recipes.load(catalog.recipe(name)), catalog, facts)
+    except ConfigErrors as error:
+        reason = "; ".join(f"{each.where}: {each.rule}" for each in error.errors)
+        return {"name": name, "summary": "", "sweep": [], **_NOTHING, "reason": reason}
 
 
 def _row(recipe: Recipe, catalog: Catalog, facts: machine.Machine) -> dict[str, Any]:
     found = request([f"recipe={recipe.name}"], catalog=catalog, facts=facts)
     row = {"name": recipe.name, "summary": recipe.summary, "sweep": sorted(recipe.sweep)}
-    nothing = {"model": None, "gpus": None, "strategy": None, "predicted_bytes": None, "verdict": "invalid"}
     if found.spec is None:
-        return {**row, **nothing}
+        raise ConfigErrors(found.errors)
     spec, judged = found.spec, assess.assess(found.spec, earlier=found.errors, search=None)
     return {
         **row,
@@ -222,6 +234,7 @@ def _row(recipe: Recipe, catalog: Catalog, facts: machine.Machine) -> dict[str, 
         "strategy": strategy(spec),
         "predicted_bytes": None if judged.estimate is None else judged.estimate.peak.allocated_bytes,
         "verdict": judged.verdict.name,
+        "reason": None,
     }
 
 

@@ -22,6 +22,9 @@ from launcher.preflight.report import world_as_json
 from launcher.rundir.record import directory_of
 from launcher.submission.submit import sbatch_text
 
+_NAME = "{name}"
+"""Stands for the last part of the run directory, which is the job's name."""
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
@@ -58,7 +61,7 @@ class Shown:
     Attributes:
         plan: The checked run.
         job: Its job at the run directory that was named, else with ``{run}`` in its place.
-        sbatch: The text that Slurm would get; None for a local run.
+        sbatch: The text that Slurm would get, with ``{name}`` for the directory's last part; None for a local run.
     """
 
     plan: Plan
@@ -110,9 +113,13 @@ def shown(options: argparse.Namespace) -> Shown:
     planned = plan(assessed(asked(options)), python=sys.executable)
     spec = planned.spec
     named = spec.run.name is not None or spec.run.directory is not None
-    directory = str(directory_of(planned, folder=folder())) if named else RUN
-    sbatch = sbatch_text(directory.rpartition("/")[2], directory, spec.cluster)
-    return Shown(plan=planned, job=planned.job.at(directory), sbatch=sbatch)
+    if named:
+        directory = str(directory_of(planned, folder=folder()))
+        sbatch = sbatch_text(directory.rpartition("/")[2], directory, spec.cluster)
+        return Shown(plan=planned, job=planned.job.at(directory), sbatch=sbatch)
+    # As an absolute path, which a run directory is: submitit would put the working folder before any other.
+    sbatch = sbatch_text(_NAME, f"/{RUN}", spec.cluster)
+    return Shown(plan=planned, job=planned.job, sbatch=None if sbatch is None else sbatch.replace(f"/{RUN}", RUN))
 
 
 def _text(job: Job, sbatch: str | None) -> str:

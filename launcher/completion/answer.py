@@ -44,7 +44,10 @@ def answer(argv: "Sequence[str]", verbs: "Mapping[str, str]") -> int:
         lines = [_for_bash(word[kept:], quote) for word in reversed(found)]
     else:
         lines = [_with_meaning(word, found[word]) for word in reversed(found)]
-    sys.stdout.write("".join(f"{line}\n" for line in lines if "\n" not in line))
+    # A name with a control character would act on the terminal, where it is offered.
+    text = "".join(f"{line}\n" for line in lines if line.replace("\t", "").isprintable())
+    if sys.stdout is not None:
+        sys.stdout.write(text)
     return 0
 
 

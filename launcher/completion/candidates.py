@@ -169,9 +169,8 @@ class Completer:
             yield from self._runs(begun)
             return
         steps = [name.removeprefix("step-").lstrip("0") for name in _names(f"runs/{run}/checkpoints")]
-        words = [
-            f"{run}@{step}" for step in ["best", *sorted((s for s in steps if s.isdigit()), key=int, reverse=True)]
-        ]
+        numbers = sorted((step for step in steps if step.isdecimal() and len(step) < 20), key=int, reverse=True)
+        words = [f"{run}@{step}" for step in ["best", *numbers]]
         yield from _beginning(begun, ((word, "") for word in words))
 
 
@@ -214,7 +213,7 @@ def _remembered(path: str) -> list[str]:
     try:
         with open(path, encoding="utf-8") as file:  # noqa: PTH123
             lines = file.read().splitlines()[-_NEWEST:]
-    except OSError:
+    except (OSError, ValueError):
         return []
     known = (line for line in reversed(lines) if os.path.isfile(f"{line}/spec.json"))  # noqa: PTH113
     return list(dict.fromkeys(line.rpartition("/")[2] for line in known))

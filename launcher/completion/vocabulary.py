@@ -46,10 +46,12 @@ def read(verbs: "Mapping[str, str]") -> "dict[str, Any]":
     stamp = [1, *_stamp()]
     try:
         with open(path, encoding="utf-8") as file:  # noqa: PTH123
-            kept: dict[str, Any] = json.load(file)
-        if kept["stamp"] == stamp:
-            return kept
-    except (OSError, ValueError, KeyError, TypeError):
+            seal, _, text = file.read().partition("\n")
+        if seal == _seal(text):  # Else it is broken, or of another version.
+            kept: dict[str, Any] = json.loads(text)
+            if kept["stamp"] == stamp:
+                return kept
+    except (OSError, ValueError):
         pass
     found = {"stamp": stamp, **_gathered(verbs)}
     _keep(path, found)
@@ -100,7 +102,13 @@ def _keep(path: str, content: "dict[str, Any]") -> None:
 
     with suppress(OSError):
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        files.write_text_atomically(Path(path), json.dumps(content))
+        text = json.dumps(content)
+        files.write_text_atomically(Path(path), f"{_seal(text)}\n{text}")
+
+
+def _seal(text: str) -> str:
+    """A sum over what is kept, by which it is known to be whole and ours."""
+    return f"{zlib.crc32(text.encode()):08x}"
 
 
 def _gathered(verbs: "Mapping[str, str]") -> "dict[str, Any]":

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from launcher import cache
+from launcher import cache, files
+from launcher.config import safe_yaml
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.package import FOLDER, IMPORT_FOLDER, __version__
 from launcher.spec.parse import closest
@@ -26,6 +27,9 @@ PRESETS = "parallel"
 """The group whose options choose other groups' options."""
 
 _BASE = "_base.yaml"
+
+_DEEPEST = 3
+"""Folders below a configuration folder; an option lies in one."""
 
 _TOP_LEVEL = re.compile(r"^([^\s#].*)$", re.MULTILINE)
 _KEY = re.compile(r"([\w-]+):")
@@ -101,8 +105,30 @@ class Catalog:
     @cached_property
     def digest(self) -> str:
         """Digest of path, size and time of every configuration file as first seen: equal digests compose equally."""
-        stamps = [[str(path), (stat := path.stat()).st_size, stat.st_mtime_ns] for path, _ in self._files]
+        stamps = [[str(path), *_stamp(path)] for path, _ in self._files]
         return hashlib.sha256(json.dumps(stamps).encode()).hexdigest()
+
+    def require_bounded(self) -> None:
+        """See that a user's own files, which may be anyone's, stay within the limits, before Hydra reads them.
+
+        Raises:
+            ConfigErrors: One does not.
+        """
+        ours = self.conf[-1]
+        own = [path for path, folder in self._files if folder != ours and path.parent in (folder, *self._own_groups)]
+
+        def check() -> bool:
+            for path in own:
+                safe_yaml.require_bounded(path)
+            return True
+
+        if own:
+            cache.answer("bounded", [__version__, self.digest], check)
+
+    @property
+    def _own_groups(self) -> list[Path]:
+        """The folders of a user's own options; what else lies in a folder of this name is none of ours."""
+        return [folder / group for folder in self.conf[:-1] for group in self.groups]
 
     @property
     def interpolates(self) -> bool:
@@ -121,7 +147,7 @@ class Catalog:
         return found
 
     def _read(self) -> dict[str, bool]:
-        texts = [(path.read_text(), path.relative_to(folder)) for path, folder in self._files]
+        texts = [(_beginning(path), path.relative_to(folder)) for path, folder in self._files]
         return {
             "interpolates": any("${" in text for text, _ in texts),
             "options_stand_alone": all(self._stands_alone(text, path) for text, path in texts),
@@ -151,9 +177,29 @@ def _installed_recipe(package: str, name: str) -> Path | None:
     return None
 
 
+def _stamp(path: Path) -> tuple[int, int]:
+    """Size and time of a file; of a link to nowhere neither, which is of interest only where it is chosen."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return 0, 0
+    return stat.st_size, stat.st_mtime_ns
+
+
+def _beginning(path: Path) -> str:
+    """As much of a file's text as is read of any; what is wrong with it is said where it is chosen."""
+    if not path.is_file():
+        return ""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return file.read(files.MOST_BYTES)
+
+
 def _yaml_files(folder: Path) -> Iterator[Path]:
-    """The YAML files below a folder, with a third of the time that ``glob`` takes."""
-    for place, _, names in os.walk(folder, followlinks=True):
+    """The YAML files below a folder, with a third of the time that ``glob`` takes; links may lead round in it."""
+    deepest = len(folder.parts) + _DEEPEST
+    for place, folders, names in os.walk(folder, followlinks=True):
+        if len(Path(place).parts) == deepest:
+            folders.clear()
         yield from (Path(place, name) for name in names if name.endswith(".yaml"))
 
 
@@ -165,4 +211,4 @@ def _by_size(name: str) -> tuple[float, str]:
     """Sort key of names: sizes by their numbers (``125m < 1b < 13b``), names without a size after them."""
     scale = {"m": 1e6, "b": 1e9}.get(name[-1:])
     number = name[:-1]
-    return (float(number) * scale, name) if scale and number.isdigit() else (float("inf"), name)
+    return (float(number) * scale, name) if scale and number.isdecimal() else (float("inf"), name)

@@ -58,6 +58,7 @@ def compose(overrides: Sequence[Override], catalog: Catalog) -> Config:
     if sweeping:
         rule = "several values are a sweep, and this starts one run"
         raise ComposeError(ConfigError(o.key, o.value, rule, _one_or_all(o)) for o in sweeping)
+    catalog.require_bounded()
     values = [override for override in overrides if not override.group]
     plain = {override.text: override.plain() for override in values}
     base = _base(_choices(overrides), catalog) if all(ok for ok, _ in plain.values()) else None
@@ -141,7 +142,7 @@ def _hydra(overrides: list[str], catalog: Catalog, name: str = PRIMARY) -> Confi
         with _one_at_a_time, _user_folders_first(catalog), initialize_config_dir(ours, version_base="1.3"):
             composed = hydra_compose(name, overrides=overrides)
             config = OmegaConf.to_container(composed, resolve=True, throw_on_missing=False)
-    except (HydraException, OmegaConfBaseException, YAMLError, OSError) as error:
+    except (HydraException, OmegaConfBaseException, YAMLError, OSError, ValueError, TypeError) as error:
         rule = " ".join(str(error).split())
         raise ComposeError([ConfigError("conf", str(catalog.conf[0]), f"it does not compose: {rule}")]) from None
     if not isinstance(config, dict):

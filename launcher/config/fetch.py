@@ -23,8 +23,8 @@ import time
 from collections.abc import Iterator
 from urllib.parse import urljoin, urlsplit
 
-from launcher.config.safe_yaml import MAXIMUM_BYTES
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
+from launcher.files import MOST_BYTES
 
 TIMEOUT_S, GIT_TIMEOUT_S = 20.0, 60.0
 PACK_BYTES = 64 << 20
@@ -32,7 +32,7 @@ PACK_BYTES = 64 << 20
 
 _REDIRECTS = 3
 _GIT = re.compile(
-    r"^git\+(?P<repository>[^@#]+(?:@[^@#/]+[:/][^@#]*)?)@(?P<revision>[A-Za-z0-9._/-]+)#(?P<path>[^#]+)$"
+    r"git\+(?P<repository>[^@#]+(?:@[^@#/]+[:/][^@#]*)?)@(?P<revision>[A-Za-z0-9._/-]+)#(?P<path>[^#]+)\Z"
 )
 
 
@@ -115,8 +115,8 @@ def _request(host: str, port: int, target: str, deadline: float) -> tuple[int, s
         connection.sendall(f"GET {target} HTTP/1.1\r\nHost: {named}\r\nConnection: close\r\n\r\n".encode())
         with contextlib.closing(http.client.HTTPResponse(connection)) as response:  # It holds the connection open.
             response.begin()
-            content = response.read(MAXIMUM_BYTES + 1)
-    if len(content) > MAXIMUM_BYTES:
+            content = response.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
         raise ConfigErrors([ConfigError("SOURCE", target, "it is larger than 1 MiB")])
     return response.status, response.getheader("Location"), content
 
@@ -187,7 +187,7 @@ def _from_git(source: str) -> bytes:
         _git(folder, deadline, "init", "--quiet")
         _git(folder, deadline, "fetch", "--quiet", "--depth=1", "--no-tags", "--", repository, match["revision"])
         size = int(_git(folder, deadline, "cat-file", "-s", file))
-        if size > MAXIMUM_BYTES:
+        if size > MOST_BYTES:
             raise ConfigErrors([ConfigError("SOURCE", source, "it is larger than 1 MiB")])
         return _git(folder, deadline, "cat-file", "blob", file)
 

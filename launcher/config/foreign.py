@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from launcher import files
 from launcher.errors import ConfigError, ConfigErrors
 
 _LONGEST = 100
@@ -37,7 +38,7 @@ def json_mapping(text: str, path: str, what: str) -> dict[str, Any]:
         ConfigErrors: It is not JSON, or not an object.
     """
     try:
-        content = json.loads(text)
+        content = files.parse_json(text)
     except ValueError as error:
         raise ConfigErrors([ConfigError(path, text[:40], f"{what} is JSON, and this is not: {error}")]) from None
     if not isinstance(content, dict):

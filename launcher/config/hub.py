@@ -18,12 +18,13 @@ from launcher import extras
 from launcher.errors import ConfigError, ConfigErrors
 
 CONFIG = "config.json"
-_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*$")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
 _PATIENCE_S = 15.0
 """Seconds for the whole answer; ``huggingface_hub`` itself would try for half a minute where there is no network."""
 
 _REQUEST_S = 5.0
-_SNAPSHOT = re.compile(r"/models--([^/]+?)--([^/]+)/snapshots/([^/]+)/?$")
+_REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
+_SNAPSHOT = re.compile(r"/models--([^/]+?)--([^/]+)/snapshots/([^/]+)/?\Z")
 
 
 def is_name(text: str) -> bool:
@@ -36,7 +37,9 @@ def snapshot(name: str) -> Path | None:
     model = cache() / f"models--{name.replace('/', '--')}"
     try:
         revision = (model / "refs" / "main").read_text().strip()
-    except OSError:
+    except (OSError, ValueError):
+        return None
+    if not _REVISION.match(revision):
         return None
     found = model / "snapshots" / revision
     return found if (found / CONFIG).is_file() else None

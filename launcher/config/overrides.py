@@ -20,12 +20,21 @@ from launcher.spec.parse import OPEN_NODES, closest, kinds, known_keys
 _WAYS = 3
 """Ways out that are shown for one word."""
 
+_NO_TEXT = re.compile(r"[\x00\ud800-\udfff]")
+"""Characters that no path can hold: a byte that is no UTF-8 arrives as half of a surrogate pair."""
+
+_TOO_LONG = re.compile(r"[0-9]{309}")
+"""Digits of a number that no floating-point number comes near."""
+
+_SHOWN = 40
+"""Letters of such a word in a message."""
+
 _SWEEP = re.compile(r"^(range|interval|choice|glob|sort|shuffle|tag)\(|^[^\[{'\"(]*,")
-_WORD = re.compile(r"^[A-Za-z_/.~][A-Za-z0-9_/.:@+-]*$")
-_INTEGER = re.compile(r"^-?(0|[1-9][0-9]*)$")
-_FLOAT = re.compile(r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$")
-_LIST = re.compile(r"^\[[^\[\]{}()'\"\\$:=]*\]$")
-_QUOTED = re.compile(r"^'[^'\\$]*'$")
+_WORD = re.compile(r"[A-Za-z_/.~][A-Za-z0-9_/.:@+-]*\Z")
+_INTEGER = re.compile(r"-?(0|[1-9][0-9]*)\Z")
+_FLOAT = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?\Z")
+_LIST = re.compile(r"\[[^\[\]{}()'\"\\$:=]*\]\Z")
+_QUOTED = re.compile(r"'[^'\\$]*'\Z")
 _NEXT_WORD = re.compile(r"^[^'\"\[{]*\s([a-z_.]+)=")
 _SPECIAL = {"true": True, "false": False, "null": None}
 _NOT_PLAIN = frozenset({"nan", "inf", "true", "false", "null"})
@@ -123,6 +132,10 @@ def _or_of_the_script(error: ConfigError, strays: list[str]) -> ConfigError:
 
 def _read_one(text: str, catalog: Catalog) -> Override | ConfigError:
     key, equals, value = text.partition("=")
+    if _NO_TEXT.search(text):
+        return ConfigError(key, value or None, "a word is UTF-8 text without the character NUL")
+    if digits := _TOO_LONG.search(text):
+        return ConfigError(key, f"{value[:_SHOWN]}...", f"a number has less than {len(digits[0])} digits")
     if key.startswith("~") or "@" in key:
         return ConfigError(key, value or None, "keys cannot be deleted or moved to another package")
     if not equals:

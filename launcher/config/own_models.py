@@ -15,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from launcher import files
 from launcher.config import hub, hugging_face, recipes, trust
 from launcher.config.catalog import Catalog
 from launcher.config.foreign import name_from
@@ -31,7 +32,6 @@ _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 _UNREAD_WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "*.pt", "*.pth", "*.gguf")
 _TOKENIZER = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json")
 _DIGITS = 12
-_LARGEST = 1 << 20
 _SHOWN = 3
 
 
@@ -184,17 +184,17 @@ def _fetched(name: str, *, fetching: bool) -> Path:
 def _read(file: Path, name: str | None, source: str) -> ModelFile:
     try:
         stat = file.stat()
-        if stat.st_size > _LARGEST:
+        if stat.st_size > files.MOST_BYTES:
             rule = f"it is no config.json: that of any model is a few kilobytes, and this is {stat.st_size:,} bytes"
             raise ConfigErrors([ConfigError(str(file), None, rule)])
         return _read_once(file, name, source, stat.st_size, stat.st_mtime_ns)
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise ConfigErrors([ConfigError(str(file), None, f"the file cannot be read: {unreadable(error)}")]) from None
 
 
 @lru_cache(maxsize=64)  # The points of a sweep name the same few models.
 def _read_once(file: Path, name: str | None, source: str, *state: int) -> ModelFile:
-    data = file.read_bytes()
+    data = files.read_bytes(file)
     digest = hashlib.sha256(data).hexdigest()[:_DIGITS]
     return hugging_face.read(data.decode(), str(file), name=name, source=f"{source}, sha256 {digest}")
 

@@ -19,12 +19,13 @@ from launcher.config import safe_yaml
 from launcher.config.catalog import Catalog
 from launcher.config.overrides import Override, read
 from launcher.errors import ConfigError, ConfigErrors
-from launcher.spec.parse import CONTROL, known_keys, texts
+from launcher.spec.parse import known_keys, texts
+from launcher.terminal import CONTROL
 
 SCHEMA = 1
 _KEYS = ("schema", "summary", "source", "choose", "set", "sweep")
-_KEY = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")
-_BARE = re.compile(r"^[A-Za-z0-9_/.:@+-]+$")
+_KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\Z")
+_BARE = re.compile(r"[A-Za-z0-9_/.:@+-]+\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,4 +204,4 @@ def literal(value: object) -> str:
     if _BARE.match(text) and not text[0].isdigit() and text.lower() not in ("true", "false", "null", "nan", "inf"):
         return text
     # In Hydra's quotes a backslash is special only in front of a quote, the closing one included.
-    return "'" + re.sub(r"(\\*)('|$)", lambda at: at[1] * 2 + ("\\'" if at[2] else ""), text) + "'"
+    return "'" + re.sub(r"(\\*)('|\Z)", lambda at: at[1] * 2 + ("\\'" if at[2] else ""), text) + "'"

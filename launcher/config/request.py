@@ -89,7 +89,7 @@ def request(
 def _accumulated(error: ConfigError, spec: RunSpec | None) -> ConfigError:
     """The error of a typed accumulation with the global batch that gives it, which takes the run's data ranks."""
     count = str(error.found)
-    if spec is None or plain(error.path) not in ACCUMULATION or not count.isdigit():
+    if spec is None or plain(error.path) not in ACCUMULATION or not count.isdecimal():
         return error
     batch = int(count) * spec.train.micro_batch_size * spec.data_degree
     return ConfigError(error.path, error.found, error.rule, [f"train.global_batch_size={batch}"])

@@ -1,23 +1,25 @@
-"""YAML from someone else, read as plain data: no tags, no aliases, no duplicate keys, bounded in size and depth.
+"""YAML from someone else, read as plain data: no tags, no aliases, no duplicate keys, within the limits of ``files``.
 
-``yaml.safe_load`` alone still expands aliases (a kilobyte can become gigabytes), takes the last of two equal keys, and
-recurses as deep as the text does.
+``yaml.safe_load`` alone still expands aliases (a kilobyte can become gigabytes), takes the last of two equal keys,
+recurses as deep as the text does, and takes a time that grows with the square of a number to base 60.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from launcher import files
 from launcher.errors import ConfigError, ConfigErrors, unreadable
 
 if TYPE_CHECKING:
     from yaml.events import Event
 
-MAXIMUM_BYTES = 1 << 20
-MAXIMUM_DEPTH = 12
-_FLOAT = re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$")
+_FLOAT = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+\Z")
+_LONGEST = 40
+"""Characters of a number; those of a float with all of its digits are 24."""
 
 
 def load(path: Path) -> object:
@@ -31,10 +33,8 @@ def load(path: Path) -> object:
     """
     where = str(path)
     try:
-        if path.stat().st_size > MAXIMUM_BYTES:
-            raise _error(where, path.stat().st_size, "it is larger than 1 MiB")
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = files.read_text(path)
+    except (OSError, ValueError) as error:
         raise _error(where, None, f"it cannot be read: {unreadable(error)}") from None
     return loads(text, where)
 
@@ -46,12 +46,66 @@ def loads(text: str, where: str) -> object:
     loader = _loader()
     try:
         depth = 0
-        for event in yaml.parse(text, Loader=loader):
+        for number, event in enumerate(yaml.parse(text, Loader=loader)):
             depth += _step(event)
-            _refuse(event, depth, where)
+            _refuse(event, depth, number, where)
         return _plain(yaml.load(text, Loader=loader), where, where)
     except (yaml.YAMLError, ValueError) as error:
         raise _error(where, None, f"it is not YAML: {said(error)}") from None
+
+
+def require_bounded(path: Path) -> None:
+    """See that a file which another reader expands stays within the limits, aliases put in; YAML it need not be.
+
+    Raises:
+        ConfigErrors: It is too large or too deep, or holds a number to base 60, which takes long to read.
+    """
+    import yaml
+
+    if not path.is_file():
+        return  # A link to nowhere, or a pipe, is of interest only where it is chosen.
+    try:
+        nodes = _Nodes(str(path))
+        for event in yaml.parse(files.read_text(path), Loader=_loader()):
+            nodes.count(event)
+    except (yaml.YAMLError, OSError, UnicodeDecodeError):
+        return  # Its reader says so.
+    except ValueError as error:
+        raise _error(str(path), None, f"it cannot be read: {error}") from None
+
+
+class _Nodes:
+    """The nodes of a document as its events come, an alias counted as all that it stands for."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._total = 0
+        self._begun: list[tuple[str | None, int]] = []
+        self._sizes: dict[str, int] = {}
+
+    def count(self, event: Event) -> None:
+        """Take one event in."""
+        from yaml import events
+
+        anchor = getattr(event, "anchor", None)
+        self._total += self._sizes.get(str(anchor), 1) if isinstance(event, events.AliasEvent) else 1
+        if isinstance(event, events.CollectionStartEvent):
+            self._begun.append((anchor, self._total))
+        elif isinstance(event, events.CollectionEndEvent):
+            name, before = self._begun.pop()
+            if name is not None:
+                self._sizes[name] = self._total - before + 1
+        if len(self._begun) > files.DEEPEST:
+            raise _error(self._where, None, f"it is nested deeper than {files.DEEPEST}")
+        if self._total > files.MOST_NODES:
+            raise _error(self._where, None, f"it holds more than {files.MOST_NODES:,} values, its aliases put in")
+        if isinstance(event, events.ScalarEvent) and _is_long_number(event):
+            raise _error(self._where, f"{event.value[:_LONGEST]}...", f"no number has more than {_LONGEST} characters")
+
+
+def _is_long_number(event: Any) -> bool:
+    """True for digits without quotes, also to base 60, whose reading takes a time that grows with their square."""
+    return event.implicit[0] and len(event.value) > _LONGEST and not event.value.strip("0123456789:_+-.")
 
 
 def said(error: Exception) -> str:
@@ -66,7 +120,29 @@ def _loader() -> Any:
     base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     loader: Any = type("Loader", (base,), {"construct_mapping": _construct_mapping})
     loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789"))
+    for kind, construct in (("int", base.construct_yaml_int), ("float", base.construct_yaml_float)):
+        loader.add_constructor(f"tag:yaml.org,2002:{kind}", _number_by(construct))
     return loader
+
+
+def _number_by(construct: Callable[[Any, Any], float]) -> Callable[[Any, Any], float]:
+    """The reader of a number, for those that are short and no larger than any setting."""
+    import yaml
+
+    def number(self: Any, node: Any) -> float:
+        text = str(node.value)
+        reason = None
+        if ":" in text:
+            reason = "is a number to base 60 in YAML 1.1: quote it where it is text"
+        elif len(text) > _LONGEST:
+            reason = f"is a number of {len(text)} characters: none has more than {_LONGEST}"
+        elif type(value := construct(self, node)) is int and abs(value) > files.LARGEST:
+            reason = "is beyond 64 bits, which no setting is"
+        if reason is not None:
+            raise yaml.constructor.ConstructorError(None, None, f"{text[:_LONGEST]} {reason}", node.start_mark)
+        return value
+
+    return number
 
 
 def _construct_mapping(self: Any, node: Any, deep: bool = False) -> dict[object, object]:
@@ -92,12 +168,14 @@ def _step(event: Event) -> int:
     return -1 if isinstance(event, events.CollectionEndEvent) else 0
 
 
-def _refuse(event: Event, depth: int, where: str) -> None:
+def _refuse(event: Event, depth: int, number: int, where: str) -> None:
     from yaml import events
 
     line = f"{where}: line {event.start_mark.line + 1 if event.start_mark else '?'}"
-    if depth > MAXIMUM_DEPTH:
-        raise _error(line, depth, f"it is nested deeper than {MAXIMUM_DEPTH}")
+    if depth > files.DEEPEST:
+        raise _error(line, depth, f"it is nested deeper than {files.DEEPEST}")
+    if number > files.MOST_NODES:
+        raise _error(line, None, f"it holds more than {files.MOST_NODES:,} values")
     if isinstance(event, events.NodeEvent) and event.anchor is not None:
         raise _error(line, event.anchor, "anchors and aliases are not read")
     if tag := getattr(event, "tag", None):

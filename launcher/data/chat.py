@@ -8,13 +8,13 @@ is understood wrongly or not at all is an error.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from launcher.data.unusable import Unusable
+from launcher.files import any_json
 from launcher.spec.data import DataSpec
 
 type Message = Mapping[str, Any]
@@ -188,7 +188,7 @@ def _from_json(value: object) -> object:
     if not isinstance(value, str):
         return value
     try:
-        return json.loads(value)
+        return any_json(value)
     except ValueError:
         return value
 

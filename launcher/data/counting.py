@@ -6,7 +6,6 @@ since ``transformers`` takes seconds to be imported.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from launcher import extras
 from launcher.data.unusable import NotHere, PackageMissing, Unusable
+from launcher.files import load_json
 
 if TYPE_CHECKING:
     from launcher.data.tokenizer import Pieces, Tokenizer
@@ -122,7 +122,7 @@ def _read(name: str, changed_ns: int | None) -> Tokenizer:
 def _end(folder: Path) -> str | None:
     """The token at the end of a text, as ``tokenizer_config.json`` names it."""
     try:
-        named = json.loads((folder / "tokenizer_config.json").read_text()).get("eos_token")
+        named = load_json(folder / "tokenizer_config.json").get("eos_token")
     except (OSError, ValueError, AttributeError):
         return None
     found = named.get("content") if isinstance(named, dict) else named

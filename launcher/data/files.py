@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import json
 import re
 import sysconfig
 from collections import Counter
@@ -11,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from launcher.data.unusable import Unusable
+from launcher.files import load_json
 from launcher.spec import DataSpec
 
 STDLIB = "{stdlib}"
@@ -25,7 +25,7 @@ _BESIDE_TABLES = re.compile(r"(readme|license|citation|dataset_infos?\.json)", r
 _WORDS = {"validation": ("validation", "valid", "val", "dev"), "test": ("test", "testing", "eval"), "train": ("train",)}
 """Words in the names of files that say to which split they belong (datasets, ``data_files.py``)."""
 
-_SUFFIX = re.compile(r"\.(jsonl|ndjson|json|csv|tsv|parquet|arrow|txt|bin)(\.gz|\.zst)?$", re.IGNORECASE)
+_SUFFIX = re.compile(r"\.(jsonl|ndjson|json|csv|tsv|parquet|arrow|txt|bin)(\.gz|\.zst)?\Z", re.IGNORECASE)
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
@@ -93,7 +93,7 @@ def _is_hidden(path: Path) -> bool:
 def _saved(folder: Path) -> list[Path] | None:
     """The files of a folder that ``save_to_disk`` wrote, in its order; None for any other folder."""
     try:
-        content = json.loads((folder / _SAVED).read_text())
+        content = load_json(folder / _SAVED)
         return [folder / str(row["filename"]) for row in content["_data_files"]]
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -101,7 +101,7 @@ def _saved(folder: Path) -> list[Path] | None:
 
 def _saved_splits(folder: Path) -> list[str]:
     try:
-        return [str(name) for name in json.loads((folder / _SAVED_SPLITS).read_text())["splits"]]
+        return [str(name) for name in load_json(folder / _SAVED_SPLITS)["splits"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Unusable("data.path", str(folder), f"its {_SAVED_SPLITS} cannot be read: {error}") from None
 

@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 import shutil
-import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,6 +22,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from launcher import machine
 from launcher.data import token_folder
 from launcher.data.encoded import Encoded, Unfinished
 from launcher.data.token_folder import ENDS, META, TOKENS, TRAINED, TokenFolder
@@ -156,7 +156,7 @@ def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
 def _make(data: DataSpec, path: Path, digest: str, tell: Tell) -> TokenFolder:
     """Write the folder under another name, and rename it once it is whole and on disk."""
     words = tokenizer(data.tokenizer)
-    partial = path.with_name(f"{path.name}.{socket.gethostname()}.{os.getpid()}.partial")
+    partial = path.with_name(f"{path.name}.{machine.label()}.{os.getpid()}.partial")
     began, progress = time.monotonic(), Progress()
     try:
         partial.mkdir()

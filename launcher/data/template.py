@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from launcher import extras
 from launcher.data.chat import Conversation
 from launcher.data.unusable import PackageMissing, Unusable
+from launcher.files import load_json
 from launcher.spec.data import DataSpec
 
 if TYPE_CHECKING:
@@ -207,7 +208,7 @@ def _special_tokens(folder: Path) -> dict[str, str]:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text())
+        found = load_json(path)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:

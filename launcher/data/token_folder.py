@@ -120,12 +120,19 @@ def root_here(environment: Mapping[str, str], working: Path) -> Path:
     return (working / own if own else cache.folder()) / "tokens"
 
 
+_SHAPE = {"dtype": str, "tokens": int, "documents": int, "text_bytes": int, "marked": bool, "left_out": dict,
+          "digest": str}  # fmt: skip
+"""The facts of ``meta.json``, by which a folder is known to be whole."""
+
+
 def read(path: Path) -> TokenFolder | None:
     """The folder at a path, or None where there is no whole one."""
     meta = files.read_json(path / META)
     if meta is None or not (path / TOKENS).is_file():
         return None
-    facts = {key: meta[key] for key in ("dtype", "tokens", "documents", "text_bytes", "marked", "left_out", "digest")}
+    facts: dict[str, Any] = {key: meta.get(key) for key in _SHAPE}
+    if not all(type(facts[key]) is kind for key, kind in _SHAPE.items()):
+        return None  # It is damaged.
     return TokenFolder(path=path, sha256=meta.get("sha256"), **facts)
 
 
@@ -144,9 +151,10 @@ def refuse(run: Path, error: str, attempt: str) -> None:
 def pointed(run: Path, data: DataSpec) -> TokenFolder | None:
     """The folder that the run directory names for these settings; None where it names none or that is gone."""
     content = files.read_json(run / POINTER) or {}
-    if "folder" not in content or content.get("data") != _asked(data):
+    folder = content.get("folder")
+    if not isinstance(folder, str) or content.get("data") != _asked(data):
         return None
-    return read(Path(content["folder"]))
+    return read(Path(folder))
 
 
 def digest(run: Path) -> str | None:

@@ -8,25 +8,27 @@ a variable that the file does not set stays as it is, and the reader of its argu
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from launcher import files
 from launcher.config import safe_yaml
 from launcher.errors import ConfigError, ConfigErrors
 
 _PUNCTUATION = "();&|<>\n"
-_FULL_COMMENT = re.compile(r"^\s*#.*$")
-_TRAILING_COMMENT = re.compile(r"\s#[^'\"]*$")
-_ASSIGNMENT = re.compile(r"^([A-Za-z_]\w*)\+?=(.*)$", re.DOTALL)
-_VARIABLE = re.compile(r"\$\{(\w+)(?::?-([^}]*))?\}|\$(\w+)")
-_STANDALONE = re.compile(r"^\$(\{?\w+(\[@\]|\[\*\])?\}?|@|\*)$")
-_LIST = re.compile(r"^\$([@*]|\{\w+\[[@*]\]\})$")
-_INTEGER = re.compile(r"^[+-]?\d+$")
-_NUMBER = re.compile(r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$")
+_COMMENT = re.compile(r"\s#")
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)\+?=(.*)\Z", re.DOTALL)
+# A default is looked for over so many letters: without an end each brace would be followed to the end of the text.
+_VARIABLE = re.compile(r"\$\{(\w{1,100})(?::?-([^}]{0,256}))?\}|\$(\w+)")
+_STANDALONE = re.compile(r"\$(\{?\w+(\[@\]|\[\*\])?\}?|@|\*)\Z")
+_LIST = re.compile(r"\$([@*]|\{\w+\[[@*]\]\})\Z")
+_INTEGER = re.compile(r"[+-]?\d+\Z", re.ASCII)
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\Z", re.ASCII)
+_DIGITS = 20
+"""Of the largest number that ``files`` lets pass; a longer one stays text, which :func:`_check_numbers` refuses."""
 _NESTS = ("MODEL_ARGS", "args", "arguments")
 """Keys under which a file keeps the arguments: Megatron-LM's functional tests have ``MODEL_ARGS``."""
 
@@ -56,9 +58,10 @@ def parse(text: str, path: str) -> tuple[Arguments, list[str]]:
     if path.endswith(".json") or (start in "{[" and start):
         found = _from_data(_load_json(text, path), path)
     elif path.endswith((".yaml", ".yml")):
-        found = _from_data(_load_yaml(text, path), path)
+        found = _from_data(safe_yaml.loads(text, path), path)
     else:
         found, unknown = _from_shell(text, path)
+    _check_numbers(found, path)
     if not found:
         rule = "it holds no argument; they are spelt --num-layers 32"
         raise ConfigErrors([ConfigError(path, text[:40], rule)])
@@ -67,19 +70,27 @@ def parse(text: str, path: str) -> tuple[Arguments, list[str]]:
 
 def _load_json(text: str, path: str) -> object:
     try:
-        return json.loads(text)
+        return files.parse_json(text)
     except ValueError as error:
         raise ConfigErrors([ConfigError(path, text[:40], f"this is not JSON: {error}")]) from None
 
 
-def _load_yaml(text: str, path: str) -> object:
-    import yaml  # Late, because most commands read no YAML.
+def _check_numbers(found: Arguments, path: str) -> None:
+    """See whether the numbers, which stand as text in all of these files, keep within the limits."""
+    errors = []
+    for argument in found.values():
+        values = argument.value if isinstance(argument.value, list) else [argument.value]
+        try:
+            files.check_numbers(map(_as_number, values))
+        except ValueError as error:
+            errors.append(ConfigError(f"{path}: --{argument.spelling}", None, str(error)))
+    if errors:
+        raise ConfigErrors(errors)
 
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        rule = f"this is not YAML: {safe_yaml.said(error)}"
-        raise ConfigErrors([ConfigError(path, text[:40], rule)]) from None
+
+def _as_number(value: object) -> object:
+    is_number = isinstance(value, str) and _INTEGER.match(value)
+    return files.integer(value) if is_number and isinstance(value, str) else value
 
 
 def _from_data(content: object, path: str) -> Arguments:
@@ -97,11 +108,13 @@ def _from_data(content: object, path: str) -> Arguments:
 
 
 def _from_shell(text: str, path: str) -> tuple[Arguments, list[str]]:
-    variables: dict[str, str] = {}
+    variables = _Variables()
     lists: set[str] = set()
     found: Arguments = {}
     unknown: list[str] = []
     try:
+        if len(text) > files.MOST_OF_A_SCRIPT:
+            raise ValueError(f"it is larger than {files.MOST_OF_A_SCRIPT >> 10} KiB")
         for command in _commands(text):
             words = _arguments_of(command, variables, lists)
             pairs, loose = _gather([word for word in words if _reference(word) not in lists])
@@ -114,7 +127,7 @@ def _from_shell(text: str, path: str) -> tuple[Arguments, list[str]]:
 
 def _commands(text: str) -> Iterator[list[str]]:
     """Split into commands; the words of an array, ``NAME=( ... )``, are a command of their own, named first."""
-    lines = [_TRAILING_COMMENT.sub("", _FULL_COMMENT.sub("", line)) for line in text.splitlines()]
+    lines = [_without_comment(line) for line in text.splitlines()]
     joined = re.sub(r"\\\s*\n", " ", "\n".join(lines) + "\n")
     lexer = shlex.shlex(joined, posix=True, punctuation_chars=_PUNCTUATION)
     lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""
@@ -138,9 +151,17 @@ def _commands(text: str) -> Iterator[list[str]]:
     yield command
 
 
-def _arguments_of(command: list[str], variables: dict[str, str], lists: set[str]) -> list[str]:
+def _without_comment(line: str) -> str:
+    """The line without a comment, which is the whole of it or stands behind a space and the last quote."""
+    if line.lstrip().startswith("#"):
+        return ""
+    comment = _COMMENT.search(line, max(line.rfind("'"), line.rfind('"')) + 1)
+    return line if comment is None else line[: comment.start()]
+
+
+def _arguments_of(command: list[str], variables: _Variables, lists: set[str]) -> list[str]:
     """Take assignments in; return the other words, or those of a list of arguments, with variables put in."""
-    words = [_substituted(word, variables) for word in command]
+    words = [variables.put_into(word) for word in command]
     if words and words[0] in ("export", "local", "declare", "readonly"):
         words.pop(0)
     found: list[str] = []
@@ -151,17 +172,28 @@ def _arguments_of(command: list[str], variables: dict[str, str], lists: set[str]
             lists.add(name)
             found += [word for part in _commands(value) for word in part]
         elif "$" not in value:
-            variables[name] = value
+            variables.values[name] = value
     found += words
     return found if any(word.startswith("--") or word.endswith(".py") for word in found) else []
 
 
-def _substituted(word: str, variables: Mapping[str, str]) -> str:
-    def value(match: re.Match[str]) -> str:
-        name = match[1] or match[3]
-        return variables.get(name, match[2] if match[2] is not None else match[0])
+@dataclass(slots=True)
+class _Variables:
+    """The variables that a file sets, and how much may yet be put in for them: each can double the one before."""
 
-    return _VARIABLE.sub(value, word)
+    values: dict[str, str] = field(default_factory=dict)
+    left: int = files.MOST_OF_A_SCRIPT
+
+    def put_into(self, word: str) -> str:
+        """The word with the variables that are known."""
+        return _VARIABLE.sub(self._value, word)
+
+    def _value(self, match: re.Match[str]) -> str:
+        text = self.values.get(match[1] or match[3], match[2] if match[2] is not None else match[0])
+        self.left -= len(text)
+        if self.left < 0:
+            raise ValueError(f"its variables come to more than {files.MOST_OF_A_SCRIPT >> 10} KiB")
+        return text
 
 
 def _reference(word: str) -> str | None:
@@ -202,5 +234,5 @@ def _typed(value: Any) -> Any:
     if value.lower() in ("true", "false"):
         return value.lower() == "true"
     if _INTEGER.match(value):
-        return int(value)
+        return int(value) if len(value) <= _DIGITS else value
     return float(value) if _NUMBER.match(value) else value

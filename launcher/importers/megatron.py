@@ -19,7 +19,7 @@ from launcher.importers._megatron_text import parse
 _OPTIMIZERS = {"adam": "adamw", "lion": "lion", "muon": "muon", "sgd": "sgd"}
 _SHARDING = {"no_shard": "0", "optim": "1", "optim_grads": "2", "optim_grads_params": "3"}
 _SCHEDULES = ("constant", "linear", "cosine")
-_EXTRA_KEY = re.compile(r"^[A-Za-z_][A-Za-z0-9_-]*$")
+_EXTRA_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*\Z")
 
 
 def read(text: str, path: str) -> Imported:

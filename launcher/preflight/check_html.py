@@ -7,7 +7,6 @@ of models and paths are the user's or a recipe's. Colours are mid tones that can
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from html import escape
 
 from launcher.errors import ConfigError
 from launcher.memory.result import MemoryEstimate
@@ -15,6 +14,7 @@ from launcher.preflight.assess import Assessment
 from launcher.preflight.fixes import Fix
 from launcher.preflight.report import heading
 from launcher.preflight.verdict import VerdictName
+from launcher.terminal import in_html
 from launcher.units import gib
 
 _COLOURS: dict[VerdictName, str] = {
@@ -38,7 +38,7 @@ def as_html(
     parts = [f'<div><b style="color:{_COLOURS[verdict]}">{word}</b>']
     if assessment is not None and assessment.estimate is not None:
         run, answer = heading(assessment)
-        parts.append(f" {escape(run)}<br>{escape(answer)}")
+        parts.append(f" {in_html(run)}<br>{in_html(answer)}")
         parts += _piles(assessment.estimate, assessment.verdict.capacity_bytes, _COLOURS[verdict])
     parts += _findings("errors", errors)
     parts += _findings("warnings", warnings)
@@ -68,7 +68,7 @@ def _row(name: str, size: int, scale: float, colour: str) -> str:
 
 def _findings(kind: str, findings: Iterable[ConfigError]) -> Iterator[str]:
     rows = [
-        f"<li><code>{escape(finding.where)}</code>: {escape(finding.rule)}{_ways(finding.way_out)}</li>"
+        f"<li><code>{in_html(finding.where)}</code>: {in_html(finding.rule)}{_ways(finding.way_out)}</li>"
         for finding in findings
     ]
     if rows:
@@ -76,12 +76,13 @@ def _findings(kind: str, findings: Iterable[ConfigError]) -> Iterator[str]:
 
 
 def _ways(ways: Sequence[str]) -> str:
-    return f"; try {' or '.join(f'<code>{escape(way)}</code>' for way in ways)}" if ways else ""
+    return f"; try {' or '.join(f'<code>{in_html(way)}</code>' for way in ways)}" if ways else ""
 
 
 def _fixes(fixes: Iterable[Fix], *, fits: bool) -> Iterator[str]:
     rows = [
-        f"<li><code>{escape(' '.join(fix.overrides))}</code> needs {gib(fix.peak_bytes)}; costs {escape(fix.cost)}</li>"
+        f"<li><code>{in_html(' '.join(fix.overrides))}</code> needs {gib(fix.peak_bytes)};"
+        f" costs {in_html(fix.cost)}</li>"
         for fix in fixes
     ]
     if rows:

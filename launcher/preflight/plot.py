@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher import extras
+from launcher import extras, files
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.memory.breakdown import Breakdown, Column
 from launcher.memory.result import MemoryEstimate, Peak
@@ -85,7 +85,7 @@ def write(path: Path, assessment: Assessment, columns: Breakdown) -> None:
         svg = content.decode()
         content = plot_page.page(assessment, columns, svg[svg.index("<svg") :]).encode()
     try:
-        path.write_bytes(content)
+        files.write_bytes_atomically(path, content)
     except OSError as error:
         raise SubmitError(f"--plot: {path} cannot be written: {error.strerror}") from None
 

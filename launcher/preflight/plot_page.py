@@ -8,13 +8,13 @@ the user's or a recipe's.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from html import escape
 
 from launcher.memory.breakdown import Breakdown, Column
 from launcher.memory.result import MemoryEstimate
 from launcher.memory.terms import PILES
 from launcher.preflight.assess import Assessment
 from launcher.preflight.report import heading
+from launcher.terminal import in_html
 from launcher.units import gib
 
 _STYLE = """
@@ -48,8 +48,8 @@ def page(assessment: Assessment, columns: Breakdown, svg: str) -> str:
         '<html lang="en"><head><meta charset="utf-8">',
         # The page may load nothing from anywhere; a browser that honours this line holds it to that.
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">",
-        f"<title>{escape(run)}</title><style>{_STYLE}</style></head><body>",
-        f"<h1>{escape(run)}</h1><p>{escape(verdict)}</p>",
+        f"<title>{in_html(run)}</title><style>{_STYLE}</style></head><body>",
+        f"<h1>{in_html(run)}</h1><p>{in_html(verdict)}</p>",
         f'<div class="beside"><figure>{svg}</figure><div>',
         *_columns("phases", "by phase, each at its peak", columns.phases, [_phase(c) for c in columns.phases]),
         *_counters(assessment, estimate),
@@ -96,7 +96,8 @@ def _formulas(estimate: MemoryEstimate) -> Iterator[str]:
     yield f"{_row('th', ['pile', 'size', 'formula', 'source'])}</thead><tbody>"
     for pile in sorted(estimate.piles, key=lambda pile: -pile.bytes):
         cells = f"<td>{pile.pile.replace('_', ' ')}</td><td>{gib(pile.bytes)}</td>"
-        yield f'<tr>{cells}<td class="text">{escape(pile.formula)}</td><td class="text">{escape(pile.source)}</td></tr>'
+        cells += "".join(f'<td class="text">{in_html(text)}</td>' for text in (pile.formula, pile.source))
+        yield f"<tr>{cells}</tr>"
     yield "</tbody></table>"
 
 
@@ -104,13 +105,13 @@ def _fixes(assessment: Assessment) -> Iterator[str]:
     if assessment.fixes:
         yield "<h2>what would fit, cheapest first</h2><ul>"
         for fix in assessment.fixes:
-            overrides, cost = escape(" ".join(fix.overrides)), escape(fix.cost)
+            overrides, cost = in_html(" ".join(fix.overrides)), in_html(fix.cost)
             yield f"<li><code>{overrides}</code> needs {gib(fix.peak_bytes)}; costs {cost}</li>"
         yield "</ul>"
 
 
 def _row(cell: str, texts: Iterable[str]) -> str:
-    return f"<tr>{''.join(f'<{cell}>{escape(text)}</{cell}>' for text in texts)}</tr>"
+    return f"<tr>{''.join(f'<{cell}>{in_html(text)}</{cell}>' for text in texts)}</tr>"
 
 
 def _phase(column: Column) -> str:

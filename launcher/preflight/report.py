@@ -20,6 +20,7 @@ from launcher.preflight.bars import SMALLEST, bars, legend
 from launcher.preflight.fixes import Fix
 from launcher.rules.world import ranks
 from launcher.spec import RunSpec
+from launcher.terminal import visible
 from launcher.units import count, gib
 
 _NOTHING = {
@@ -135,7 +136,7 @@ def findings_as_text(kind: str, findings: Iterable[ConfigError], width: int) -> 
     """Errors or warnings: where, what was found, the rule, and the ways out on lines of their own."""
     lines: list[str] = []
     for finding in findings:
-        text = f"{kind}: {finding.where}: {finding.rule}"
+        text = visible(f"{kind}: {finding.where}: {finding.rule}")  # A program may print it by itself.
         lines += textwrap.wrap(text, width, subsequent_indent="  ", break_on_hyphens=False)
         for number, way in enumerate(finding.way_out):
             lines.append(f"  {'try' if number == 0 else ' or'}  {way}")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from launcher import files
 from launcher.errors import SubmitError
 from launcher.preflight import plot
 from launcher.report.comparison import Comparison, Side
+from launcher.terminal import in_html
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,10 +33,10 @@ def write(path: Path, found: Comparison) -> None:
     content = plot.saved(drawn, "png" if suffix == ".png" else "svg")
     if suffix == ".html":
         svg = content.decode()
-        title = escape(" and ".join(side.run.id for side in found.sides))
+        title = in_html(" and ".join(side.run.id for side in found.sides))
         content = _PAGE.format(title, svg[svg.index("<svg") :]).encode()
     try:
-        path.write_bytes(content)
+        files.write_bytes_atomically(path, content)
     except OSError as error:
         raise SubmitError(f"--plot: {path} cannot be written: {error.strerror}") from None
 

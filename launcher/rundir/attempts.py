@@ -9,7 +9,7 @@ from pathlib import Path
 from launcher import files
 
 FILE = "attempts.json"
-_STEP = re.compile(r"step-(\d+)$")
+_STEP = re.compile(r"step-(\d+)\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from launcher import machine, secret
+from launcher import files, machine, secret, terminal
 from launcher.config import safe_yaml
 from launcher.config.catalog import shipped
 from launcher.config.overrides import Override
@@ -122,7 +122,7 @@ def write(path: Path, content: Mapping[str, Any]) -> None:
     Raises:
         OSError: It cannot be written.
     """
-    path.write_text(as_text(content))
+    files.write_text_atomically(path, as_text(content))
 
 
 def as_text(content: Mapping[str, Any], losses: Sequence[Mapping[str, Any]] = ()) -> str:
@@ -148,8 +148,12 @@ def _as_yaml(content: str) -> str:
     dumper: Any = type("Dumper", (getattr(yaml, "CSafeDumper", yaml.SafeDumper),), {})
     dumper.add_representer(str, _represent_text)
     dumper.ignore_aliases = lambda self, data: True
-    text: str = yaml.dump(json.loads(content), Dumper=dumper, sort_keys=False, width=1 << 16, allow_unicode=True)
-    return text
+    how: dict[str, Any] = {"Dumper": dumper, "sort_keys": False, "width": 1 << 16}
+    text: str = yaml.dump(json.loads(content), allow_unicode=True, **how)
+    if terminal.visible(text) == text:
+        return text
+    escaped: str = yaml.dump(json.loads(content), allow_unicode=False, **how)  # Some of it would act on a terminal.
+    return escaped
 
 
 def _represent_text(dumper: Any, text: str) -> Any:

@@ -42,7 +42,7 @@ PACKAGES = (
 """Packages whose version can change the numbers of a run."""
 
 _ENVIRONMENT = re.compile(
-    r"^(CUDA|NCCL|GLOO|TORCH|TORCHINDUCTOR|PYTORCH|OMP|MKL|CUBLAS|DS|UCX|HF_DATASETS|TRITON)_[A-Z0-9_]+$|^LD_PRELOAD$"
+    r"^(CUDA|NCCL|GLOO|TORCH|TORCHINDUCTOR|PYTORCH|OMP|MKL|CUBLAS|DS|UCX|HF_DATASETS|TRITON)_[A-Z0-9_]+\Z|^LD_PRELOAD\Z"
 )
 _FIELDS = {"1": 9, "2": 10, "u": 11}
 """Fields of a line of ``git status --porcelain=v2`` by its kind; the last is the file's name (git-status(1))."""

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from launcher import files
 from launcher.errors import SubmitError
 from launcher.job.job import Job
 from launcher.preflight.plan import Plan
@@ -136,7 +137,7 @@ def write_settings(folder: Path, plan: Plan, job: Job, overrides: tuple[str, ...
     _dump(folder / "plan.json", {**as_json(plan.assessment), "overrides": list(overrides), "forced": forced})
     _dump(folder / "job.json", job_as_dict(job))
     for name, text in job.files.items():
-        (folder / name).write_text(text)
+        files.write_text_atomically(folder / name, text)
 
 
 def job_as_dict(job: Job) -> dict[str, Any]:
@@ -154,4 +155,4 @@ def job_as_dict(job: Job) -> dict[str, Any]:
 
 
 def _dump(path: Path, content: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
+    files.write_text_atomically(path, json.dumps(content, indent=1, sort_keys=True) + "\n")

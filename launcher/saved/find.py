@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.errors import LauncherError
+from launcher.files import load_json
 
 STATE = "state.json"
 TRACKER = "latest_checkpointed_iteration.txt"
@@ -86,7 +87,7 @@ def is_checkpoint(path: Path) -> bool:
 def state_of(checkpoint: Path) -> dict[str, Any]:
     """A checkpoint's own description; nothing where Megatron-LM wrote it without the launcher, or it is damaged."""
     try:
-        content = json.loads((checkpoint / STATE).read_text())
+        content = load_json(checkpoint / STATE)
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
@@ -127,12 +128,14 @@ def _chosen(run: Path, name: str, which: str) -> Path:
         return found[-1].path
     if which == BEST:
         return _best(run, name, found)
-    chosen = [each.path for each in found if which.isdigit() and each.step == int(which)]
+    chosen = [each.path for each in found if which.isdecimal() and str(each.step) == which.lstrip("0")]
     if chosen:
         return chosen[0]
     some = [f"{name}@{each.step}" for each in found[-_SHOWN:]]
     kind = (
-        "has no whole checkpoint of this step" if which.isdigit() else f"names no checkpoint after @: a step, or {BEST}"
+        "has no whole checkpoint of this step"
+        if which.isdecimal()
+        else f"names no checkpoint after @: a step, or {BEST}"
     )
     raise NoCheckpoint(f"{kind}; the run has steps {', '.join(str(each.step) for each in found)}", tuple(some))
 

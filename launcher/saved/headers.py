@@ -8,13 +8,14 @@ ends the reading.
 
 from __future__ import annotations
 
-import json
 import pickle
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from launcher.files import any_json, load_json
 
 type Shapes = Mapping[str, tuple[int, ...]]
 
@@ -52,7 +53,7 @@ def safetensors(folder: Path) -> Shapes:
 
 def _indexed(folder: Path) -> list[str]:
     try:
-        return sorted(set(json.loads((folder / INDEX).read_text())["weight_map"].values()))
+        return sorted(set(load_json(folder / INDEX)["weight_map"].values()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise Unreadable(f"{INDEX} is no index of safetensors files") from None
 
@@ -63,7 +64,7 @@ def _header(path: Path) -> dict[str, tuple[int, ...]]:
             (length,) = struct.unpack("<Q", file.read(8))
             if length > _LONGEST:
                 raise ValueError
-            content = json.loads(file.read(length))
+            content = any_json(file.read(length))
         shapes = {name: tuple(entry["shape"]) for name, entry in content.items() if name != "__metadata__"}
         ends = (entry["data_offsets"][1] for name, entry in content.items() if name != "__metadata__")
         if path.stat().st_size < 8 + length + max(ends, default=0):

@@ -22,7 +22,7 @@ class HardwareSpec:
     device: Device
     memory_bytes: Count | None
     host_memory_bytes: Count | None
-    disk_bytes: Count | None
+    disk_bytes: Natural | None
     # Runs that were recorded without the next two are read, too.
     reserved_bytes: Natural | None = None
     compute_capability: Positive | None = None

@@ -5,9 +5,6 @@ The types of the dataclasses in ``spec`` are the schema: this module reads them 
 
 from __future__ import annotations
 
-import math
-import re
-import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING as NO_DEFAULT
@@ -17,17 +14,13 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeAliasType, Union, ge
 
 from launcher import registry
 from launcher.errors import ConfigError, ConfigErrors
+from launcher.files import LARGEST
 from launcher.spec import Range, RunSpec
+from launcher.terminal import CONTROL
 from launcher.units import bytes_of
 
 MISSING = "???"
 """OmegaConf's mark for a mandatory value that nobody set."""
-
-CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-"""Characters that no name, path or shell line holds: a line break would end a line of the batch script."""
-
-_LARGEST = (1 << 64) - 1
-"""The largest seed that torch.manual_seed takes; no other whole number is as large."""
 
 OPEN_NODES = ("backend.extra", "cluster.extra", "cluster.environment")
 """The nodes below which a user may invent keys."""
@@ -169,9 +162,8 @@ def _module(value: object, path: str, errors: list[ConfigError]) -> object:
 
 
 def _wrong(kind: Any, value: object, path: str) -> ConfigError:
-    counts = _reader(kind)(1)[0] and not _reader(kind)(0.5)[0]
-    if counts and _is_too_long(value):
-        return ConfigError(path, _plain(value), f"must be {_describe(kind)}, of at most 64 bits: {_LARGEST}")
+    if isinstance(value, int | float) and abs(value) > LARGEST:
+        return ConfigError(path, value, "is beyond 64 bits, which no setting is")
     return ConfigError(path, _plain(value), f"must be {_describe(kind)}", _way_out(kind, value, path))
 
 
@@ -224,18 +216,12 @@ def _null(value: Any) -> tuple[bool, Any]:
 def _integer(value: Any) -> tuple[bool, Any]:
     if type(value) is float and value.is_integer():
         value = int(value)  # 50e9 bytes are as good a way to type them as eleven digits.
-    return type(value) is int and not _is_too_long(value), value
-
-
-def _is_too_long(value: object) -> bool:
-    """True for a whole number of more than 64 bits, which no seed, size or count of an engine has."""
-    return isinstance(value, int | float) and _LARGEST < abs(value) < math.inf
+    return type(value) is int and abs(value) <= LARGEST, value
 
 
 def _number(value: Any) -> tuple[bool, Any]:
     if isinstance(value, int | float) and not isinstance(value, bool):
-        is_one = abs(value) <= sys.float_info.max  # NaN is not, nor is a whole number of 400 digits.
-        return is_one, float(value) if is_one else value
+        return (True, float(value)) if abs(value) <= LARGEST else (False, value)
     return False, value
 
 

@@ -258,7 +258,7 @@ def _script(parameters: dict[str, Any], cluster: ClusterSpec, folder: Path | str
 def _local_parameters(cluster: ClusterSpec) -> dict[str, Any]:
     parameters: dict[str, Any] = {"timeout_min": cluster.time_limit_min or _FOREVER_MIN}
     if "CUDA_VISIBLE_DEVICES" in os.environ:  # Submitit would name the first GPUs, whatever the user chose.
-        visible = [int(item) for item in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if item.strip().isdigit()]
+        visible = [int(item) for item in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if item.strip().isdecimal()]
         return parameters | {"gpus_per_node": min(cluster.gpus_per_node, len(visible)), "visible_gpus": visible}
     return parameters | {"gpus_per_node": cluster.gpus_per_node}
 

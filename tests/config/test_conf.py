@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from launcher.config.hardware import dtypes
 from launcher.rank.counts import parameter_counts
 from launcher.rules import precision
 from launcher.units import GIB
-from tests.support.helpers import make_spec
+from tests.support.helpers import ask, make_spec
 
 CONF = shipped("conf")
 CATALOG = Catalog(folder=CONF.parent)
@@ -189,3 +190,35 @@ def test_no_yaml_file_lies_outside_a_group() -> None:
     stray = [path for path in CONF.glob("*.yaml") if path.name != "launch.yaml"]
     assert stray == []
     assert all((folder / "_base.yaml").is_file() for folder in CONF.iterdir() if folder.is_dir())
+
+
+BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"{name}: &{name} [{','.join([f'*{before}'] * 9)}]\n" for before, name in zip("abcde", "bcdef", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        (BOMB, "it holds more than 100,000 values, its aliases put in"),
+        (f"name: 1{':1' * 1000}", "no number has more than 40 characters"),
+        ("[" * 100, "it is nested deeper than 12"),
+        (f"name: {'x' * (1 << 20)}", "it cannot be read: it is larger than 1 MiB"),
+        ("hidden_size: 0x_", "it does not compose: invalid literal for int()"),
+    ],
+)
+def test_a_file_of_ones_own_is_read_within_the_limits(text: str, rule: str, tmp_path: Path) -> None:
+    (tmp_path / "conf" / "model").mkdir(parents=True)
+    (tmp_path / "conf" / "model" / "mine.yaml").write_text(text)
+    [error, *_] = ask("model=mine", folder=tmp_path).errors
+    assert error.rule.startswith(rule)
+
+
+def test_what_else_lies_in_a_folder_of_ones_own_is_in_nobodys_way(tmp_path: Path) -> None:
+    (tmp_path / "conf" / "model").mkdir(parents=True)
+    (tmp_path / "conf" / "other.yaml").write_bytes(b"\xff")
+    (tmp_path / "conf" / "model" / "gone.yaml").symlink_to("nowhere")
+    (tmp_path / "conf" / "model" / "anchored.yaml").write_text("a: &a 1\nb: *a\n")
+    for name in ("round", "about"):
+        (tmp_path / "conf" / name).symlink_to(tmp_path / "conf")
+    assert ask("model=tiny", folder=tmp_path).require().model.name == "tiny"

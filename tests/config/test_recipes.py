@@ -113,6 +113,14 @@ def test_a_broken_recipe_is_explained(folder: Path, text: str, rule: str) -> Non
         ("summary: x\nset: {'script=a.py': 1}", "must be a group or a key, without + and ="),
         ("summary: x\nset: {+cluster.environment.A: b}", "must be a group or a key, without + and ="),
         ("summary: x\nsweep: {recipe: [a]}", "must be a group or a key, without + and ="),
+        ('summary: "x\\u202e"', "each of its texts is one line, without control characters"),
+        (
+            f"summary: x\nset: {{train.steps: 1{':1' * 100_000}}}",
+            "is a number to base 60 in YAML 1.1: quote it",
+        ),
+        (f"summary: x\nset: {{train.steps: {'9' * 400}}}", "is a number of 400 characters: none has more than 40"),
+        ("summary: x\nset: {train.steps: 99999999999999999999}", "is beyond 64 bits, which no setting is"),
+        (f"summary: x\nset: {{data.path: [{'1,' * 200_000}]}}", "it holds more than 100,000 values"),
         ('summary: "x\\e[2J"', "each of its texts is one line, without control characters"),
         ("summary: x\n  - y: [", "it is not YAML: "),
         (f"summary: {'x' * (1 << 20)}", "it is larger than 1 MiB"),
@@ -171,6 +179,29 @@ def test_the_list_says_what_each_recipe_trains_and_what_it_takes(capsys: pytest.
     assert row["predicted_bytes"] > 2**34
     assert main(["recipe", "list"]) == 0
     assert "llama3_70b_tp8_pp4_64x80g" in capsys.readouterr().out
+
+
+def test_a_broken_recipe_is_a_line_of_the_list(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(Catalog, "recipes", (folder / "recipes",))  # The shipped ones take a second each time.
+    broken = {"syntax": "a: [", "unknown": "schema: 1\nsummary: x\nchoose: {model: nope}\n", "binary": "\udcff"}
+    for name, text in broken.items():
+        (folder / "recipes" / f"{name}.yaml").write_bytes(text.encode(errors="surrogateescape"))
+    (folder / "recipes" / "folder.yaml").mkdir()
+    (folder / "recipes" / "whole.yaml").write_text("schema: 1\nsummary: whole\nchoose: {model: tiny}\n")
+    assert main(["recipe", "list", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["recipe"]}
+    reasons = {name: row["reason"] for name, row in rows.items() if row["verdict"] == "invalid"}
+    assert set(reasons) == {*broken, "folder"}
+    assert "it is not YAML: while parsing a flow node" in reasons["syntax"]
+    assert "model has no option of this name" in reasons["unknown"]
+    assert reasons["binary"].endswith("binary.yaml: it cannot be read: it is not UTF-8 text")
+    assert rows["whole"]["reason"] is None
+    assert rows["whole"].keys() == rows["syntax"].keys()
+    assert main(["recipe", "list"]) == 0
+    assert "it is not YAML: while parsing" in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_schema_for_editors_is_what_the_types_say_and_knows_the_shipped_recipes() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -238,3 +239,27 @@ def test_without_locks_only_whole_folders_are_cleared(tmp_path: Path, monkeypatc
     assert token_folder.clear(tmp_path / "cache").busy == 1
     assert half.is_dir()
     assert not found.path.exists()
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "../..", "hö st\x1b", "x" * 300, "a.b.c"])
+def test_a_host_may_be_called_anything(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uname = os.uname_result(("Linux", name, "", "", ""))
+    monkeypatch.setattr(os, "uname", lambda: uname)
+    (tmp_path / "text.txt").write_text("some text")
+    found = prepared(make_spec("data=text", f"data.path={tmp_path}/text.txt").data, tmp_path / "cache")
+    assert [path for path in (tmp_path / "cache").iterdir() if path.is_dir()] == [found.path]
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"dtype": 3}', "\x00", "[" * 100_000])
+def test_a_folder_whose_facts_are_of_another_shape_is_not_whole(text: str, tmp_path: Path) -> None:
+    data = make_spec("data=text", f"data.path={tmp_path}/text.txt").data
+    (tmp_path / "text.txt").write_text("some text")
+    found = prepared(data, tmp_path / "cache")
+    token_folder.point(tmp_path, data, found)
+    assert token_folder.pointed(tmp_path, data) == found
+    (found.path / token_folder.META).write_text(text)
+    assert token_folder.pointed(tmp_path, data) is None
+    (tmp_path / token_folder.POINTER).write_text(text)
+    assert token_folder.pointed(tmp_path, data) is None
+    with pytest.raises(SubmitError, match=r"cannot be written: Directory not empty; .*`launch prepare --clear`"):
+        prepared(data, tmp_path / "cache")

@@ -34,9 +34,11 @@ def test_an_answer_is_found_once(tmp_path: Path) -> None:
     assert cache.answer("kind", ["question", 1], find) == {"a": None}
     assert len(asked) == 1
     (path,) = (tmp_path / "cache" / "launch" / "kind").iterdir()
-    path.write_text("half a fi")
-    assert cache.answer("kind", ["question", 1], find) == {"a": None}
-    assert len(asked) == 2
+    whole = path.read_text()
+    for number, broken in enumerate(("half a fi", "[]", '{"a": 1}', f"{whole}1", "[" * 100_000, "\xff"), 2):
+        path.write_text(broken)
+        assert cache.answer("kind", ["question", 1], find) == {"a": None}
+        assert len(asked) == number, "what is broken or of another shape is asked anew"
 
 
 def test_the_older_half_of_too_many_answers_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -205,3 +206,13 @@ def test_a_percent_sign_in_a_run_s_place_is_escaped_where_slurm_would_replace_it
     assert "--error /my%%u/runs/50%%/logs/submitit/%j_%t_log.err" in text
     assert "#SBATCH --job-name=50%\n" in text
     assert "job=/my%u/runs/50%/logs/submitit/$" in text
+
+
+def test_what_is_shown_of_an_unnamed_run_is_what_is_submitted_once_the_directory_is_put_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ("show", "--json", "model=tiny", "cluster=slurm", "cluster.container=pyxis", "cluster.container_image=x")
+    named, unnamed = launch(*words, "run.name=mine").json, launch(*words).json
+    put_in = json.dumps(unnamed).replace("{run}", f"{tmp_path}/runs/mine").replace("{name}", "mine")
+    assert put_in.replace("'", "") == json.dumps(named).replace("'", ""), "apart from quotes, which a brace needs"

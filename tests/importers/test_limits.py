@@ -1,0 +1,61 @@
+"""Hostile files: every importer answers within a moment, with the file's name and the rule."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from launcher.cli import main
+
+BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"{name}: &{name} [{','.join([f'*{before}'] * 9)}]\n" for before, name in zip("abcdefg", "bcdefgh", strict=True)
+)
+DOUBLED = "A=xxxxxxxx\n" + "A=$A$A\n" * 40 + "torchrun pretrain.py --num-layers $A\n"
+SIZES = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 64 --max-position-embeddings 64"
+DIGITS = "9" * 5000
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "text", "rule"),
+    [
+        ("megatron", "bomb.yaml", BOMB, "anchors and aliases are not read"),
+        ("megatron", "base.yaml", f"--lr: 1{':1' * 200_000}\n", "is a number to base 60 in YAML 1.1: quote it"),
+        ("megatron", "digits.yaml", f"--num-layers: {DIGITS}\n", "is a number of 5000 characters"),
+        ("megatron", "hex.yaml", f"--num-layers: 0x{'f' * 30}\n", "is beyond 64 bits, which no setting is"),
+        ("megatron", "nan.yaml", "--num-layers: .nan\n", "nan is no finite number"),
+        ("megatron", "deep.yaml", f"--lr: {'[' * 20_000}\n", "it is nested deeper than 12"),
+        ("megatron", "many.yaml", f"a: [{'1,' * 200_000}]\n", "it holds more than 100,000 values"),
+        ("megatron", "deep.json", f'{{"a": {"[" * 200_000}', "it is nested deeper than 12"),
+        ("megatron", "doubled.sh", DOUBLED, "its variables come to more than 128 KiB"),
+        ("megatron", "digits.sh", f"x.py {SIZES} --lr 1 --seed {DIGITS}", "a number of 5000 digits, is beyond 64 bits"),
+        ("megatron", "large.sh", f"x.py {SIZES} --lr 1e999", "inf is no finite number"),
+        ("megatron", "comments.sh", f"' {'# ' * 60_000}'", "it holds no argument"),
+        ("megatron", "long.sh", f"x.py {'# ' * 100_000}", "this is not shell text: it is larger than 128 KiB"),
+        ("megatron", "braces.sh", "x.py --lr " + "${a-" * 30_000, "--num-layers"),
+        ("deepspeed", "deep.json", f'{{"a": {"[" * 200_000}', "it is nested deeper than 12"),
+        ("deepspeed", "digits.json", f'{{"train_batch_size": {DIGITS}}}', "a number of 5000 digits, is beyond 64 bits"),
+        ("deepspeed", "nan.json", '{"gradient_clipping": NaN}', "nan is no finite number"),
+        ("hf", "large.json", '{"model_type": "llama", "rope_theta": 1e999}', "inf is no finite number"),
+        ("hf", "digits.json", f'{{"model_type": "llama", "vocab_size": {"9" * 400}}}', "a number of 400 digits"),
+        ("hf", "long.json", " " * (1 << 21), "the file cannot be read: it is larger than 1 MiB"),
+    ],
+)
+def test_a_hostile_file_is_refused_at_once(
+    kind: str, name: str, text: str, rule: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    begin = time.process_time()
+    assert main(["import", kind, str(path), "--json"]) == 2
+    assert time.process_time() - begin < 2
+    errors = json.loads(capsys.readouterr().out)["errors"]
+    assert all(error["path"].startswith(str(path)) for error in errors)
+    assert any(rule in f"{error['path']} {error['rule']}" for error in errors)
+
+
+def test_a_device_without_an_end_is_read_no_further_than_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["import", "deepspeed", "/dev/zero"]) == 2
+    assert "error: /dev/zero: the file cannot be read: it is larger than 1 MiB" in capsys.readouterr().err
