@@ -5,6 +5,7 @@ The types of the dataclasses in ``spec`` are the schema: this module reads them 
 
 from __future__ import annotations
 
+import math
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING as NO_DEFAULT
@@ -162,7 +163,7 @@ def _module(value: object, path: str, errors: list[ConfigError]) -> object:
 
 
 def _wrong(kind: Any, value: object, path: str) -> ConfigError:
-    if isinstance(value, int | float) and abs(value) > LARGEST:
+    if isinstance(value, int | float) and LARGEST < abs(value) < math.inf:
         return ConfigError(path, value, "is beyond 64 bits, which no setting is")
     return ConfigError(path, _plain(value), f"must be {_describe(kind)}", _way_out(kind, value, path))
 
