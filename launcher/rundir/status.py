@@ -244,7 +244,7 @@ def _from_files(run: Path, content: dict[str, Any] | None) -> tuple[state.State,
     local = submission.get("kind") == "local"
     if content is None:
         if local and not state.alive(int(submission["job_id"])):
-            return "lost", None
+            return "lost", failure.never_began(run)
         if submission.get("job_id") is not None:
             return "queued", None
         if (failed := files.read_json(run / state.NOT_SUBMITTED)) is not None:
