@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from launcher.job.job import RUN
@@ -68,7 +69,7 @@ def alone(argv: Sequence[str]) -> list[str]:
 
 
 def _is_module(argv: Sequence[str]) -> bool:
-    return argv[list(argv).index("--") - 1] == "-m"
+    return ("-m", "--") in itertools.pairwise(argv)
 
 
 def _rendezvous(spec: RunSpec) -> tuple[str, ...]:

@@ -35,9 +35,9 @@ class Reader(FileSystemReader):
             content = _Descriptions(file).load()
         if not isinstance(content, Metadata):
             raise pickle.UnpicklingError(f"{headers.METADATA} holds {type(content).__name__}, and no description")
-        if getattr(content, "storage_meta", None) is None:  # Of torch before 2.3.
-            content.storage_meta = StorageMeta()
-        content.storage_meta.load_id = self.load_id
+        meta = getattr(content, "storage_meta", None) or StorageMeta()  # Torch before 2.3 wrote none.
+        meta.load_id = self.load_id
+        content.storage_meta = meta
         return content
 
 
