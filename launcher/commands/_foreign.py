@@ -6,18 +6,18 @@ What ``--trust`` starts is what was shown: where a record has changed between, i
 from __future__ import annotations
 
 import hashlib
-import json
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import files
+from launcher import backends, files
 from launcher.commands._common import say
 from launcher.config import trust
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.job.job import RUN
 from launcher.rundir import acting, state, status
+from launcher.saved import find
 from launcher.spec import RunSpec, edit
 from launcher.spec.parse import parse
 
@@ -51,7 +51,16 @@ def require_own(directories: Sequence[Path], *, trusted: bool) -> None:
         raise ConfigErrors(errors)
     for directory in foreign:
         for record in (directory, *_points(directory)):
+            _forget_pickles(record)
             status.remember(record)
+
+
+def _forget_pickles(record: Path) -> None:
+    """Remove the tasks of earlier submissions: Slurm's script would take one of the new job's id for its own."""
+    folder = record.resolve() / "logs" / "submitit"
+    if folder.resolve() == folder:  # A link leads to files that are not the record's.
+        for task in folder.glob("*.pkl"):
+            task.unlink()
 
 
 def _is_own(directory: Path) -> bool:
@@ -73,7 +82,7 @@ def _asked(directory: Path, *, trusted: bool) -> ConfigError | None:
 
 def _foreign(directory: Path) -> ConfigError:
     job = files.read_json(directory / "job.json")
-    wants = ["composes and runs its points"] if job is None else [f"runs {shlex.join(map(str, job['argv']))}"]
+    wants = ["composes and runs its points"] if job is None else [f"runs {shlex.join(_texts(job, 'argv'))}"]
     if job is not None:
         wants += trust.needs_of_spec(_spec(directory))
     rule = f"it is no run that you have recorded, or it was moved or changed, and going on with it {'; '.join(wants)}"
@@ -89,8 +98,8 @@ def _shown(directory: Path) -> Iterator[str]:
     """What going on with a record would start, line by line, with nothing in it that a terminal acts on."""
     yield f"launch: {_printable(str(directory))} is not as you have recorded it; what it would start:"
     if (directory / state.SWEEP).is_file():
-        words = (files.read_json(directory / state.SWEEP) or {}).get("overrides", ())
-        yield f"  a sweep of the words  {_printable(shlex.join(map(str, words)))}"
+        words = _texts(files.read_json(directory / state.SWEEP) or {}, "overrides")
+        yield f"  a sweep of the words  {_printable(shlex.join(words))}"
     alike: dict[tuple[str, ...], list[str]] = {}
     for run in _points(directory) or [directory]:
         lines = tuple(line.replace(str(run), RUN) for line in _of_run(run))
@@ -106,18 +115,23 @@ def _of_run(run: Path) -> Iterator[str]:
     if job is None:
         yield "no job.json: it cannot be started"
         return
-    yield f"command            {shlex.join(map(str, job.get('argv', ())))}"
+    yield f"command            {shlex.join(_texts(job, 'argv'))}"
     yield f"working folder     {job.get('working_directory')}"
     yield from (f"variable           {name}={value}" for name, value in sorted(_mapping(job, "environment").items()))
-    yield from (f"variable of yours  {name}" for name in job.get("pass_environment", ()))
+    yield from (f"variable of yours  {name}" for name in _texts(job, "pass_environment"))
     for path in acting.acting_files(run):
         yield f"file               {path.relative_to(run)}  sha256={hashlib.sha256(path.read_bytes()).hexdigest()}"
+    for path in sorted((*run.iterdir(), *run.glob("logs/*"))):
+        if path.is_symlink():
+            yield f"link               {path.relative_to(run)} -> {path.readlink()}"
     spec = _spec(run)
     for key in _USED:
         value = edit.value_at(spec, key)
         if value and value != "none":
             yield f"setting            {key}={value}"
     yield from (f"needs your word    {deed}" for deed in trust.needs_of_spec(spec))
+    if find.checkpoints(run) and backends.of(spec).profile.unpickles:
+        yield f"checkpoints        {spec.backend.name} reads them as pickles, which run whatever code they hold"
     yield from (f"sbatch script      {line}" for line in _sbatch(run, spec).splitlines())
 
 
@@ -130,7 +144,12 @@ def _sbatch(run: Path, spec: RunSpec) -> str:
 
 
 def _spec(run: Path) -> RunSpec:
-    return parse(json.loads((run / "spec.json").read_text()))
+    return parse(files.read_json(run / "spec.json") or {})
+
+
+def _texts(job: dict[str, Any], name: str) -> list[str]:
+    found = job.get(name)
+    return [str(text) for text in found] if isinstance(found, list) else []
 
 
 def _mapping(job: dict[str, Any], name: str) -> dict[str, Any]:

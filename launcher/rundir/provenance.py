@@ -124,16 +124,26 @@ def git(folder: Path) -> dict[str, Any] | None:
 
 def _difference(folder: Path) -> str:
     """The difference to the commit; of a very long one its size and hash."""
-    text = _git(folder, "diff", "HEAD", "--no-color", "--no-ext-diff") or ""
+    text = _git(folder, "diff", "HEAD", "--no-color", "--no-ext-diff", "--no-textconv") or ""
     if len(text) <= _DIFF_BYTES:
         return text
     return f"{len(text)} characters, sha256 {hashlib.sha256(text.encode()).hexdigest()}\n"
 
 
+_ASKS_NOBODY = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
+"""A repository's own settings name programs that git starts; a folder that was unpacked may have brought them."""
+
+
 def _git(folder: Path, *words: str) -> str | None:
     try:
         done = subprocess.run(
-            ["git", *words], cwd=folder, capture_output=True, text=True, errors="replace", timeout=10, check=False
+            ["git", *_ASKS_NOBODY, *words],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=10,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

@@ -13,6 +13,7 @@ from launcher import files
 from launcher.cli import main
 from launcher.rundir import acting, status
 from tests.support import resuming
+from tests.support.helpers import make_spec
 from tests.support.training import SMALL
 
 SLURM = ("cluster=slurm", "hardware=h100_80g", "cluster.setup=[source /opt/env.sh]", "cluster.modules=[cuda/12]")
@@ -70,8 +71,15 @@ def test_a_run_whose_job_was_changed_after_its_recording_is_shown_whole_and_need
         in " ".join(said.split())
     )
     assert not (run / "state.json").exists(), "nothing was started"
+    task = run / "logs" / "submitit" / "7_submitted.pkl"
+    task.parent.mkdir(exist_ok=True)
+    task.touch()
+    (run / "kept").symlink_to("/theirs")
     assert main(["resume", "a", "--trust"]) == 0
-    assert "variable           LD_PRELOAD=/tmp/evil.so" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "\n  variable           LD_PRELOAD=/tmp/evil.so\n" in said
+    assert "\n  link               kept -> /theirs\n" in said
+    assert not task.exists(), "what was pickled for an earlier job is no part of what was shown"
 
 
 @pytest.mark.parametrize("name", ["job.json", "spec.json", "script/train.py", "run_script.py"])
@@ -98,6 +106,8 @@ def test_of_a_slurm_run_the_script_is_shown_with_all_of_its_lines(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     spec = json.loads((run / "spec.json").read_text())
+    spec["backend"]["name"] = "deepspeed"
+    resuming.checkpoint(run, make_spec(*SMALL), 5)
     spec["cluster"] |= {"kind": "slurm", "setup": ["source /opt/env.sh"], "modules": ["cuda/12"]}
     (run / "spec.json").write_text(json.dumps(spec))
     assert main(["resume", "a"]) == 2
@@ -105,6 +115,7 @@ def test_of_a_slurm_run_the_script_is_shown_with_all_of_its_lines(
     assert "\n  sbatch script      module load cuda/12\n" in said
     assert "\n  sbatch script      source /opt/env.sh\n" in said
     assert "\n  needs your word    cluster.setup=['source /opt/env.sh'] runs these shell lines on every node\n" in said
+    assert "\n  checkpoints        deepspeed reads them as pickles, which run whatever code they hold\n" in said
 
 
 def test_a_record_of_an_earlier_version_is_known_by_its_place_alone(run: Path, tmp_path: Path) -> None:
@@ -142,3 +153,25 @@ def test_a_long_list_loses_the_records_that_are_gone(
     text = (tmp_path / "state" / "launch" / "records.txt").read_text()
     assert f" {run}\n" in text
     assert "gone" not in text
+
+
+def test_a_link_in_a_record_leads_nobody_to_remove_files_elsewhere(run: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "elsewhere" / "data.pkl"
+    kept.parent.mkdir()
+    kept.touch()
+    (run / "logs" / "submitit").symlink_to(kept.parent)
+    edited(run, argv=["true"])
+    assert main(["resume", "a", "--trust"]) == 0
+    assert kept.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("job.json", "{}"), ("job.json", '{"argv": 1, "environment": [], "pass_environment": 2}'), ("spec.json", "[")],
+)
+def test_a_damaged_record_of_another_is_an_error_and_no_traceback(
+    run: Path, name: str, content: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run / name).write_text(content)
+    assert main(["resume", "a"]) == 2
+    assert "error: " in capsys.readouterr().err
