@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from launcher.package import IMPORT_FOLDER
+from tests.support import hostile
 
 PAGE = (IMPORT_FOLDER / "docs" / "tour.md").read_text()
 
@@ -89,6 +90,7 @@ def test_every_line_of_the_tour_prints_what_the_page_says(tmp_path: Path) -> Non
     }
     folder = tmp_path / "tour"
     folder.mkdir()
+    imported = hostile.plant(folder)  # A working folder may hold a file of any name; none of ours imports it.
     status = 0
     for number, step in enumerate(todo):
         done = subprocess.run(
@@ -110,3 +112,4 @@ def test_every_line_of_the_tour_prints_what_the_page_says(tmp_path: Path) -> Non
         assert status == 0 or asked, (
             f"$ {step.command}\nends with {status}, and the page does not say so:\n{done.stdout}"
         )
+    assert not imported.exists(), imported.read_text()

@@ -42,6 +42,7 @@ class Profile:
             which each of them is read.
         shards_instead: Overrides that shard the model states, where every rank holds whole ones.
         told_by_preset: True if the preset of ``parallel=`` names its way to run better than its own name does.
+        unpickles: True if its own code reads checkpoints as pickles, which run what code they hold.
     """
 
     packages: tuple[str, ...] = ()
@@ -49,6 +50,7 @@ class Profile:
     settings: Mapping[str, str] = field(default_factory=dict)
     shards_instead: tuple[str, ...] = ()
     told_by_preset: bool = False
+    unpickles: bool = False
 
 
 class Backend(estimate.Backend, Protocol):

@@ -42,7 +42,7 @@ def answers(module: str, questions: list[dict[str, Any]], timeout_s: int = TIMEO
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     try:
         done = subprocess.run(
-            [sys.executable, "-W", "ignore", "-m", module],
+            [sys.executable, "-P", "-W", "ignore", "-m", module],
             input=json.dumps(questions),
             env=environment,
             capture_output=True,

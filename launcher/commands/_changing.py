@@ -25,7 +25,7 @@ from launcher.preflight.assess import Assessment
 from launcher.preflight.plan import Plan, plan
 from launcher.preflight.report import as_text
 from launcher.preflight.this_machine import obstacles
-from launcher.rundir import changes, kept, lock, status
+from launcher.rundir import changes, kept, loading, lock, status
 from launcher.saved import find
 from launcher.spec import RunSpec, edit
 from launcher.spec.parse import parse, to_dict
@@ -45,8 +45,13 @@ class _Changed:
     """The words as typed, and those that follow from them to keep the training the same."""
 
 
-def submit_changed(directory: Path, texts: Sequence[str]) -> tuple[str, RunSpec]:
+def submit_changed(directory: Path, texts: Sequence[str], *, trusted: bool) -> tuple[str, RunSpec]:
     """Submit a run again with changed settings; the job id, and the run as it is now.
+
+    Args:
+        directory: The run directory.
+        texts: The settings.
+        trusted: True if the run may start from a checkpoint from elsewhere that runs code as it is read.
 
     Raises:
         ConfigErrors: A word cannot be read, or the run cannot go on like that.
@@ -58,7 +63,7 @@ def submit_changed(directory: Path, texts: Sequence[str]) -> tuple[str, RunSpec]
         raise SubmitError(f"{name} is {now}: `launch cancel {name}` first, or wait, and then change it")
     directory = directory.absolute()
     with _in_the_jobs_folder(directory):
-        changed, planned, step = _planned(directory, texts)
+        changed, planned, step = _planned(directory, texts, trusted=trusted)
     differences = lock.spec_differences(changed.before, planned.spec)
     _say(directory, differences, step)
 
@@ -85,7 +90,7 @@ def _in_the_jobs_folder(directory: Path) -> Iterator[None]:
         yield
 
 
-def _planned(directory: Path, texts: Sequence[str]) -> tuple[_Changed, Plan, int]:
+def _planned(directory: Path, texts: Sequence[str], *, trusted: bool) -> tuple[_Changed, Plan, int]:
     """The changed run, its plan, and the step that it goes on from.
 
     Raises:
@@ -100,6 +105,9 @@ def _planned(directory: Path, texts: Sequence[str]) -> tuple[_Changed, Plan, int
         refused += kept.refusals(changed.before, changed.after, step, find.state_of(newest.path))
         refused += _nothing_left(directory, changed.after, step)
     refused += _names(changed.before, changed.after)
+    loads = [(spec.save.load, spec.backend.name) for spec in (changed.before, changed.after)]
+    if newest is None and loads[0] != loads[1] and not trusted:
+        refused += loading.foreign_pickles(changed.after)
     assessment = _judged(changed, refused, forced=_was_forced(directory), resumed=newest is not None)
     return changed, plan(assessment, python=sys.executable), step
 

@@ -33,7 +33,7 @@ from launcher.files import MOST_BYTES
 from launcher.preflight import assess
 from launcher.preflight.plan import plan
 from launcher.preflight.this_machine import obstacles
-from launcher.rundir import lock, losses, results, script_copy, state, status
+from launcher.rundir import loading, lock, losses, results, script_copy, state, status
 from launcher.rundir.lock import Lock
 from launcher.rundir.record import record
 from launcher.rundir.status import Ambiguous
@@ -105,6 +105,7 @@ def verify(path: Path, texts: Sequence[str], options: argparse.Namespace) -> int
     wanted = found.losses[: options.steps]
     spec = changed(_respecified(found, texts), "tracking.kind", "none")
     errors = [*assess.errors(spec), *obstacles(spec, machine.facts()), *_not_verifiable(found, spec, options.steps)]
+    errors += [] if options.trust else loading.foreign_pickles(spec)
     if errors:
         raise ConfigErrors(errors)
     directory = folder() / "runs" / f"verify-{time.strftime('%Y%m%d-%H%M%S')}-{spec.hash[:6]}"

@@ -106,7 +106,8 @@ def started(options: argparse.Namespace, *, quiet: bool) -> tuple[Sweep, Path, l
     Returns:
         The sweep; its folder, which is not written where no point is kept; its points; and its runs' worst exit status.
     """
-    asked = sweep.read(options.overrides, catalog=Catalog(folder=folder()), facts=machine.facts(), force=options.force)
+    catalog, how = Catalog(folder=folder()), {"force": options.force, "trusted": options.trust}
+    asked = sweep.read(options.overrides, catalog=catalog, facts=machine.facts(), **how)
     if asked.settings.sweep.sampler != "grid":
         samplers.require()
     elif not asked.axes.swept:

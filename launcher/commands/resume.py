@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from launcher import files
 from launcher.commands._common import add_json, add_trust, folder, print_json, say
 from launcher.commands._finding import find, settle, sweep_of
-from launcher.config import trust
+from launcher.commands._foreign import require_own
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.rundir import attempts, progress, script_copy, status
 from launcher.spec import RunSpec
@@ -46,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
     if words:
         _require_one(names, directories, words)
     sweeps = [found for name in names if (found := sweep_of(name)) is not None]
-    _require_own([*sweeps, *(run for run in directories if run.parent not in sweeps)], trusted=options.trust)
+    require_own([*sweeps, *(run for run in directories if run.parent not in sweeps)], trusted=options.trust)
     for directory in sweeps:
         from launcher.commands import _sweeping
 
@@ -55,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
         exit_status = max(exit_status, _sweeping.resume(directory, quiet=options.json))
     for directory in directories:
         if directory.parent not in sweeps:
-            exit_status = max(exit_status, _resume(directory, words, quiet=options.json))
+            exit_status = max(exit_status, _resume(directory, words, trusted=options.trust, quiet=options.json))
     if options.json:
         print_json({"schema": 1, "runs": [row.as_dict() for row in status.read_all(directories)]})
     return exit_status
@@ -66,28 +65,6 @@ def _is_folder(word: str) -> bool:
     return any((place / word).is_dir() for place in (folder(), folder() / "runs"))
 
 
-def _require_own(directories: Sequence[Path], *, trusted: bool) -> None:
-    """Ask for ``--trust`` where a run or sweep was not recorded by this user: its ``job.json`` is run as it is.
-
-    Raises:
-        ConfigErrors: It was not given.
-    """
-    foreign = [directory for directory in directories if not status.is_own(directory)]
-    if foreign and not trusted:
-        raise ConfigErrors(map(_foreign, foreign))
-    for directory in foreign:
-        status.remember(directory)
-
-
-def _foreign(directory: Path) -> ConfigError:
-    job = files.read_json(directory / "job.json")
-    wants = ["composes and runs its points"] if job is None else [f"runs {shlex.join(job['argv'])}"]
-    if job is not None:
-        wants += trust.needs_of_spec(parse(json.loads((directory / "spec.json").read_text())))
-    rule = f"it is no run that you have recorded, or it was moved, and going on with it {'; '.join(wants)}"
-    return ConfigError(str(directory), None, rule, ["--trust"])
-
-
 def _require_one(names: Sequence[str], directories: Sequence[Path], words: Sequence[str]) -> None:
     """Refuse settings for several runs: each may need others, and what is refused for one would hold up the rest."""
     if len(names) > 1 or sweep_of(names[0]) is not None:
@@ -96,7 +73,7 @@ def _require_one(names: Sequence[str], directories: Sequence[Path], words: Seque
         raise ConfigErrors([ConfigError("RUN", " ".join(names), rule, ways)])
 
 
-def _resume(directory: Path, words: Sequence[str], *, quiet: bool) -> int:
+def _resume(directory: Path, words: Sequence[str], *, trusted: bool, quiet: bool) -> int:
     if not words and status.read(directory).state == "finished":
         name, steps = status.name_of(directory, folder()), progress.read(directory).step or 0
         more = f"`launch resume {name} train.steps={2 * steps}` goes on with it" if steps else ""
@@ -107,7 +84,7 @@ def _resume(directory: Path, words: Sequence[str], *, quiet: bool) -> int:
     if words:
         from launcher.commands._changing import submit_changed
 
-        job_id, spec = submit_changed(directory, words)
+        job_id, spec = submit_changed(directory, words, trusted=trusted)
     else:
         job_id = resubmit(directory, spec)
     if spec.cluster.kind == "slurm":

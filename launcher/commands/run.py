@@ -45,7 +45,7 @@ from launcher.preflight.assess import Assessment
 from launcher.preflight.plan import Plan, plan
 from launcher.preflight.report import as_json, as_text, findings_as_text, heading
 from launcher.preflight.this_machine import obstacles
-from launcher.rundir import failure, state, status
+from launcher.rundir import failure, loading, state, status
 from launcher.rundir.record import directory_of, record
 from launcher.spec import RunSpec
 
@@ -160,6 +160,7 @@ def _refuse(assessment: Assessment, options: argparse.Namespace) -> None:
     found = {error.path for error in errors}
     if found <= _FILES:  # What it starts from is no rule that others rest on.
         errors += [error for error in obstacles(assessment.spec, machine.facts()) if error.path not in found]
+        errors += [] if options.trust or "save.load" in found else loading.foreign_pickles(assessment.spec)
         if options.debug and assessment.spec.gpus != 1:
             rule = "--debug runs one rank in the foreground"
             errors.append(ConfigError("cluster.gpus_per_node", assessment.spec.gpus, rule, ["cluster.gpus_per_node=1"]))

@@ -7,9 +7,13 @@ launcher. What the script sees is what it would see at its own place: the folder
 
 from __future__ import annotations
 
+import sys
+
+if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
+    del sys.path[0]  # The run directory, which is no place to import anything from.
+
 import json
 import os
-import sys
 import types
 
 FOLDER = "script"
@@ -24,8 +28,7 @@ def main() -> None:
     original = os.path.abspath(script)  # noqa: PTH100
     copy = os.path.join(run, FOLDER, os.path.basename(script))  # noqa: PTH118, PTH119
     path = copy if os.path.isfile(copy) else original  # noqa: PTH113
-    if not getattr(sys.flags, "safe_path", False):
-        sys.path[0] = os.path.dirname(original)  # noqa: PTH120
+    sys.path.insert(0, os.path.dirname(original))  # noqa: PTH120
     sys.argv[0] = script
     with open(path, "rb") as source:  # noqa: PTH123
         code = compile(source.read(), path, "exec")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from launcher.job.job import RUN
@@ -13,6 +14,9 @@ IS_HOST = "{is_host}"
 RENDEZVOUS = "{rendezvous}"
 """Placeholders in argv for facts that only the node knows: the first host of the allocation, the job's port, 1 or 0 for
 whether this node is that host, and an id that differs for every allocation. ``launcher.submission.node`` fills them."""
+
+SAFE_PATH = "PYTHONSAFEPATH"
+"""``-P`` as a variable, for the ranks: torchrun starts them by ``python -u -m`` and hands no option of its own on."""
 
 SAVING_S = 120
 """Seconds that ranks have for their last checkpoint once they are asked to stop; torchrun's own 30 cut large ones."""
@@ -33,6 +37,7 @@ def command(spec: RunSpec, python: str, program: Sequence[str], arguments: Seque
     module = ("-m",) if program[0] == "-m" else ()
     return (
         python,
+        "-P",
         "-m",
         "torch.distributed.run",
         *_rendezvous(spec),
@@ -48,10 +53,23 @@ def command(spec: RunSpec, python: str, program: Sequence[str], arguments: Seque
     )
 
 
+def environment(argv: Sequence[str]) -> dict[str, str]:
+    """What keeps the working folder off ``sys.path`` in the ranks of :func:`command`.
+
+    A module of ours is found where it is installed. A script (a user's own, a checkout's) has none of it: Python puts
+    the script's folder first and not the working folder, and programs that the script starts are not ours to change.
+    """
+    return {SAFE_PATH: "1"} if _is_module(argv) else {}
+
+
 def alone(argv: Sequence[str]) -> list[str]:
     """One rank's part of the argv of :func:`command`, without torchrun: interpreter, program and arguments."""
     at = list(argv).index("--")
-    return [argv[0], *(("-m",) if argv[at - 1] == "-m" else ()), *argv[at + 1 :]]
+    return [argv[0], *(("-P", "-m") if _is_module(argv) else ()), *argv[at + 1 :]]
+
+
+def _is_module(argv: Sequence[str]) -> bool:
+    return ("-m", "--") in itertools.pairwise(argv)
 
 
 def _rendezvous(spec: RunSpec) -> tuple[str, ...]:

@@ -50,7 +50,8 @@ def translate(spec: RunSpec, *, python: str) -> Job:
         files = {**job.files, starter.name: starter.read_text()}
         job = replace(job, argv=argv, worker_argv=spec.script_args, files=files)
     # Later ones win: the backend knows more than we do here, and the user more than either.
-    environment = {**_common_environment(spec), **job.environment, **spec.cluster.environment}
+    common = {**_common_environment(spec), **torchrun.environment(job.argv)}
+    environment = {**common, **job.environment, **spec.cluster.environment}
     return replace(job, environment=environment, pass_environment=spec.cluster.pass_environment)
 
 

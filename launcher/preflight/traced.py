@@ -62,7 +62,7 @@ def document(spec: RunSpec, *, python: str = sys.executable, rank: int | None = 
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "spec.json", Path(folder) / "trace.json"
         source.write_text(json.dumps(to_dict(spec)))
-        command = [python, "-m", "launcher.worker.trace", "--spec", str(source), "--out", str(target)]
+        command = [python, "-P", "-m", "launcher.worker.trace", "--spec", str(source), "--out", str(target)]
         done = subprocess.run(
             [*command, "--rank", str(backends.of(spec).fullest_rank(spec) if rank is None else rank)],
             env=_environment(),

@@ -17,7 +17,7 @@ from typing import Any
 from launcher import files
 from launcher.errors import SubmitError
 from launcher.preflight.plan import Plan
-from launcher.rundir import lock, losses, script_copy
+from launcher.rundir import acting, lock, losses, script_copy
 from launcher.rundir.record import job_as_dict, write_settings
 
 FILE = "changes.json"
@@ -55,6 +55,7 @@ def write(run: Path, plan: Plan, changes: Sequence[Change], *, words: Sequence[s
         for path in sorted(partial.iterdir(), key=lambda path: path.name == "spec.json"):  # The worker reads this one.
             path.replace(run / path.name)
         losses.add_losses(run)
+        acting.note(run)
         _note(run, changes, words=words, step=step, kept=kept)
     except OSError as error:
         raise SubmitError(f"the run directory {run} cannot be written: {error.strerror or error}") from None

@@ -105,6 +105,19 @@ def not_started(log: Path) -> str | None:
     return None
 
 
+def never_began(directory: Path) -> str:
+    """Why a job of this machine left no state behind: the last words of the process that was to start it."""
+    logs = directory / "logs"
+    for path in [
+        *sorted((logs / "submitit").glob("*_log.err"), key=lambda log: -log.stat().st_mtime),
+        logs / "node.err",
+    ]:
+        lines = [line for line in _end(path).splitlines() if line.strip()]
+        if lines:
+            return f"its process ended before the job began: {_one_line(lines[-1])} ({path})"
+    return f"its process ended before the job began, without a message; see {logs}"
+
+
 def _errors(logs: Path) -> list[dict[str, Any]]:
     """Contents of the ranks' ``error.rank<r>.json``, each with its rank, the earliest first."""
     paths = sorted(logs.glob("error.rank*.json"), key=lambda path: path.stat().st_mtime_ns)

@@ -70,6 +70,24 @@ def _checkpoint(spec: RunSpec, folder: Path) -> Loading:
     return Loading(spec=resolved_spec, errors=errors, said=said)
 
 
+def foreign_pickles(spec: RunSpec) -> Iterator[ConfigError]:
+    """The question about a checkpoint from elsewhere whose files the engine's own code reads as pickles."""
+    word = spec.save.load
+    if word is None or spec.script is not None or not backends.of(spec).profile.unpickles or is_own(Path(word)):
+        return
+    rule = (
+        f"{spec.backend.name} reads a checkpoint's files as pickles, which run whatever code they hold, and this one "
+        "lies in no run that you have recorded"
+    )
+    yield ConfigError("save.load", word, rule, ["--trust", "save.load=null"])
+
+
+def is_own(checkpoint: Path) -> bool:
+    """True if a checkpoint, or a run's folder with it, lies in a run that this user has recorded, or has trusted."""
+    place = checkpoint.resolve()
+    return any(map(status.is_own, (place, place.parent, place.parent.parent)))
+
+
 def _other_layout(spec: RunSpec, found: Path) -> Iterator[ConfigError]:
     """Reasons of the engine's own; the run that saved has its specification beside its checkpoints."""
     content = files.read_json(found.parent.parent / "spec.json")

@@ -130,7 +130,7 @@ def git(folder: Path) -> dict[str, Any] | None:
     lines = status.splitlines()
     commit = next((line.split()[-1] for line in lines if line.startswith("# branch.oid")), None)
     changed = [_name_in(line) for line in lines if not line.startswith("#")]
-    text = _git(folder, "diff", "HEAD", "--no-color", "--no-ext-diff") or "" if changed else None
+    text = _git(folder, "diff", "HEAD", "--no-color", "--no-ext-diff", "--no-textconv") or "" if changed else None
     return {
         "commit": commit,
         "dirty": bool(changed),
@@ -155,10 +155,20 @@ def _held_whole(text: str) -> str:
     return text if len(text) <= _DIFF_BYTES else f"{len(text)} characters, sha256 {diff_hash(text)}\n"
 
 
+_ASKS_NOBODY = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
+"""A repository's own settings name programs that git starts; a folder that was unpacked may have brought them."""
+
+
 def _git(folder: Path, *words: str) -> str | None:
     try:
         done = subprocess.run(
-            ["git", *words], cwd=folder, capture_output=True, text=True, errors="replace", timeout=10, check=False
+            ["git", *_ASKS_NOBODY, *words],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=10,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

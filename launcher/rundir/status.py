@@ -18,7 +18,7 @@ from typing import Any
 
 from launcher import files
 from launcher.errors import SubmitError
-from launcher.rundir import failure, progress, state
+from launcher.rundir import acting, failure, progress, state
 from launcher.rundir.state import RunState
 from launcher.slurm import jobs, states
 from launcher.slurm.jobs import QueuedJob
@@ -189,6 +189,7 @@ def remember(run: Path) -> None:
             files.write_text_atomically(path, "".join(f"{line}\n" for line in lines))
         with path.open("a") as file:
             file.write(f"{run}\n")  # One short write in append mode: launchers do not mix their lines.
+    acting.note(run)
 
 
 def remembered() -> list[Path]:
@@ -197,9 +198,10 @@ def remembered() -> list[Path]:
 
 
 def is_own(run: Path) -> bool:
-    """True if a run or sweep was recorded, or trusted, by this user, wherever its folder is seen from."""
+    """True if a run or sweep is as this user recorded, or trusted, it, wherever its folder is seen from."""
     place = run.resolve()
-    return any(Path(line).resolve() in (place, place.parent) for line in _noted())
+    noted = any(Path(line).resolve() in (place, place.parent) for line in _noted())
+    return noted and acting.is_unchanged(run)
 
 
 def has_started(run: Path) -> bool:
@@ -244,7 +246,7 @@ def _from_files(run: Path, content: dict[str, Any] | None) -> tuple[state.State,
     local = submission.get("kind") == "local"
     if content is None:
         if local and not state.alive(int(submission["job_id"])):
-            return "lost", None
+            return "lost", failure.never_began(run)
         if submission.get("job_id") is not None:
             return "queued", None
         if (failed := files.read_json(run / state.NOT_SUBMITTED)) is not None:

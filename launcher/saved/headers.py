@@ -129,6 +129,16 @@ _KNOWN = frozenset((
 ))
 
 
+def require_description(module: str, name: str) -> None:
+    """Refuse a name in a pickle of descriptions that describes no tensor, since reading it could run code.
+
+    Raises:
+        pickle.UnpicklingError: It is none of the known names.
+    """
+    if (module, name) not in _KNOWN:
+        raise pickle.UnpicklingError(f"it names {module}.{name}, which describes no tensor")
+
+
 class _Descriptions(pickle.Unpickler):
     """Reads descriptions of tensors; a pickle that names anything else is refused."""
 
@@ -137,6 +147,5 @@ class _Descriptions(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         """A stand-in of a known class."""
-        if (module, name) not in _KNOWN:
-            raise pickle.UnpicklingError(f"it names {module}.{name}, which describes no tensor")
+        require_description(module, name)
         return _StandIn

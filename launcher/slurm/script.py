@@ -69,12 +69,15 @@ def escaped(text: str, folder: str) -> str:
 
 
 def python(directory: str, cluster: ClusterSpec) -> str:
-    """The words by which the script calls Python; in a container its own (with pyxis srun brings the container)."""
+    """The words by which the script calls Python; in a container its own (with pyxis srun brings the container).
+
+    With ``-P``: the working folder, from which the job was submitted, is no place to import submitit or us from.
+    """
     interpreter = cluster.python or (sys.executable if cluster.container == "none" else "python3")
     if cluster.container != "apptainer":
-        return shlex.quote(interpreter)
+        return f"{shlex.quote(interpreter)} -P"
     binds = ",".join([directory, *cluster.container_mounts])
-    return shlex.join(["apptainer", "exec", "--nv", f"--bind={binds}", str(cluster.container_image), interpreter])
+    return shlex.join(["apptainer", "exec", "--nv", f"--bind={binds}", str(cluster.container_image), interpreter, "-P"])
 
 
 def setup(cluster: ClusterSpec) -> list[str]:

@@ -38,7 +38,7 @@ def job(directory: Path, ranks: dict[str, Any], attempt: str) -> dict[str, Any] 
     if (found := token_folder.pointed(directory, spec.data)) is not None:
         token_folder.point(directory, spec.data, found, attempt)
         return None
-    argv = [ranks["argv"][0], "-m", "launcher.worker.prepare", f"--run={directory}", f"--attempt={attempt}"]
+    argv = [ranks["argv"][0], "-P", "-m", "launcher.worker.prepare", f"--run={directory}", f"--attempt={attempt}"]
     return {**ranks, "argv": argv, "environment": {**ranks["environment"], "TOKENIZERS_PARALLELISM": "true"}}
 
 

@@ -27,6 +27,7 @@ from launcher.errors import ConfigErrors, Refused, SubmitError
 from launcher.rundir import attempts, state, status
 from launcher.slurm import client, jobs, precheck, script
 from launcher.spec import ClusterSpec, RunSpec
+from launcher.submission import safe_path
 from launcher.submission.node_task import NodeTask
 from launcher.submission.turns import turns
 
@@ -175,9 +176,9 @@ def _submit_array(recorded: Sequence[Path], cluster: ClusterSpec, at_once: int, 
 def _start_here(directory: Path, cluster: ClusterSpec) -> str:
     import submitit
 
-    executor = submitit.LocalExecutor(folder=directory / "logs" / "submitit")
+    executor = submitit.LocalExecutor(folder=directory / "logs" / "submitit", python=safe_path.python())
     executor.update_parameters(**_local_parameters(cluster))
-    with _shielded():
+    with _shielded(), safe_path.for_controller():
         job = executor.submit(NodeTask(), str(directory))
         # A program that goes on for hours has no zombies, and no warning of a process that nobody waits for.
         threading.Thread(target=job.wait, daemon=True).start()

@@ -26,7 +26,7 @@ from launcher.preflight.assess import Assessment
 from launcher.preflight.data import Looking
 from launcher.preflight.this_machine import obstacles
 from launcher.preflight.verdict import VerdictName
-from launcher.rundir import loading, state, status
+from launcher.rundir import acting, loading, state, status
 from launcher.rundir.record import directory_for, taken
 from launcher.spec import RunSpec, secrecy
 from launcher.units import gib
@@ -76,6 +76,7 @@ class Sweep:
         catalog: The configuration folders.
         facts: This machine.
         force: True to run points that do not fit, too.
+        trusted: True if points may start from checkpoints from elsewhere that run code as they are read.
         looking: How to look at data; points that share theirs look once.
         remarks: What is to be said of valid points' words, data and files, each with the points that it is of; filled
             as points are judged.
@@ -87,6 +88,7 @@ class Sweep:
     catalog: Catalog
     facts: Machine
     force: bool
+    trusted: bool = False
     looking: Looking = field(default_factory=look.Remembered, compare=False)
     remarks: dict[str, list[str]] = field(default_factory=dict, compare=False)
 
@@ -111,7 +113,8 @@ class Sweep:
         judged = looked.assessed(loaded.spec, looking=self.looking, earlier=earlier, search=None)
         assessment, errors = judged.assessment, judged.assessment.errors
         if not errors and directory is not None:
-            errors = tuple(obstacles(loaded.spec, self.facts))
+            untrusted = () if self.trusted else loading.foreign_pickles(loaded.spec)
+            errors = (*obstacles(loaded.spec, self.facts), *untrusted)
         if errors or assessment.estimate is None:
             return _invalid(name, overrides, errors), None
         self._note(name, (*(f"launch: {line}" for line in loaded.said), *map(_warned, (*found.warnings, *judged.here))))
@@ -152,7 +155,7 @@ def _why_not(assessment: Assessment) -> str:
     return ", ".join(parts)
 
 
-def read(words: Sequence[str], *, catalog: Catalog, facts: Machine, force: bool) -> Sweep:
+def read(words: Sequence[str], *, catalog: Catalog, facts: Machine, force: bool, trusted: bool = False) -> Sweep:
     """Take a command line apart.
 
     Raises:
@@ -170,7 +173,9 @@ def read(words: Sequence[str], *, catalog: Catalog, facts: Machine, force: bool)
     if sampler != "grid" and budget is None:
         rule = f"{sampler} draws points without end: say how many runs to try"
         raise ConfigErrors([ConfigError("sweep.budget", None, rule, ["sweep.budget=20"])])
-    return Sweep(words=tuple(words), axes=axes, settings=settings, catalog=catalog, facts=facts, force=force)
+    return Sweep(
+        words=tuple(words), axes=axes, settings=settings, catalog=catalog, facts=facts, force=force, trusted=trusted
+    )
 
 
 def directory_of(settings: RunSpec, *, folder: Path) -> Path:
@@ -205,6 +210,7 @@ def write(directory: Path, sweep: Sweep, points: Sequence[Point]) -> None:
         if not (directory / state.SWEEP).exists():
             status.remember(directory)
         files.write_atomically(directory / state.SWEEP, content)
+        acting.note(directory)
     except OSError as error:
         raise SubmitError(f"the sweep's folder {directory} cannot be written: {error.strerror or error}") from None
 
@@ -216,7 +222,8 @@ def load(directory: Path, *, catalog: Catalog, facts: Machine) -> tuple[Sweep, l
         ConfigErrors: Its words do not read any more.
     """
     content = files.read_json(directory / state.SWEEP) or {}
-    sweep = read(content["overrides"], catalog=catalog, facts=facts, force=content["forced"])
+    # Whoever goes on with a sweep has recorded it, or has trusted it with its words.
+    sweep = read(content["overrides"], catalog=catalog, facts=facts, force=content["forced"], trusted=True)
     return sweep, points(directory)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from launcher.rundir import lock, state, status
+from tests.support import hostile
 
 LAUNCH = str(Path(sys.executable).with_name("launch"))
 SCRIPT = """
@@ -51,6 +52,8 @@ if options.do == "wait" and not os.path.exists(f"{run}/checkpoints/step"):
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "train.py").write_text(SCRIPT)
     (tmp_path / "sibling.py").touch()
+    # The script sees its own folder first, as it would without us; our processes around it do not.
+    hostile.plant(tmp_path, "torch", "numpy", "submitit", "cloudpickle", "dataclasses", "launcher")
     return tmp_path
 
 

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from launcher.rundir import status
+from tests.support import hostile
 from tests.support.training import SMALL, lines
 
 LAUNCH = str(Path(sys.executable).with_name("launch"))
@@ -34,6 +35,7 @@ def launch(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_megatron_run_is_stopped_and_goes_on_where_it_was(tmp_path: Path) -> None:
     run = tmp_path / "runs" / "a"
+    imported = hostile.plant(tmp_path)
     process = subprocess.Popen(
         [LAUNCH, *WORDS],
         cwd=tmp_path,
@@ -64,3 +66,4 @@ def test_a_megatron_run_is_stopped_and_goes_on_where_it_was(tmp_path: Path) -> N
     assert json.loads((run / "job.json").read_text())["argv"].count("--tensor-model-parallel-size") == 1
     assert {path.name for path in (run / "data").iterdir()} >= {"corpus.bin", "corpus.idx"}
     assert (run / "export" / "config.json").is_file()
+    assert not imported.exists(), imported.read_text()

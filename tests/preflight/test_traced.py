@@ -15,7 +15,7 @@ from launcher.preflight.assess import estimated
 from launcher.preflight.traced import document, merged, traced
 from launcher.spec import RunSpec
 from launcher.spec.parse import parse
-from tests.support import training
+from tests.support import hostile, training
 from tests.support.helpers import make_spec
 
 pytest.importorskip("torch", reason="the trace needs the extra 'fsdp'")
@@ -91,8 +91,11 @@ def test_a_deep_model_is_traced_at_two_depths_and_any_other_at_its_own() -> None
     assert depths(make_spec("model=tiny", "parallel=fsdp", *_GPU)) == (4,)
 
 
-def test_the_recorded_numbers_of_a_7b_model_come_out() -> None:
+def test_the_recorded_numbers_of_a_7b_model_come_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    imported = hostile.plant(tmp_path)
     trace = document(make_spec("model=7b", "parallel=fsdp", *_GPU))
+    assert not imported.exists(), "the trace imports nothing from the working folder"
     assert trace["static_bytes"] / _MEBI == pytest.approx(9639.6, abs=0.2)
     assert trace["phases"]["optimizer"] / _MEBI == pytest.approx(12852.7, abs=0.2)
     assert trace["saved_bytes_per_layer"] == pytest.approx(186_504 * 4096, rel=1e-3)

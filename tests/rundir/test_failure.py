@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.rundir.failure import explain
+from launcher.rundir.failure import explain, never_began
 from launcher.slurm.jobs import QueuedJob
 from launcher.slurm.states import translated
 
@@ -115,6 +115,17 @@ def test_nodes_that_do_not_find_each_other_are_tried_again(tmp_path: Path) -> No
 def test_nccls_watchdog_is_read_from_the_ranks_stderr(tmp_path: Path) -> None:
     found = explain(recorded(tmp_path, rank=NCCL, agent=killed(-6)), 1)
     assert (found.text, found.transient) == ("NCCL timeout in ALLREDUCE after 600 s (train.timeout_s)", True)
+
+
+def test_a_process_that_never_came_to_the_job_is_known_by_its_last_words(tmp_path: Path) -> None:
+    before = "its process ended before the job began"
+    (tmp_path / "logs" / "submitit").mkdir(parents=True)
+    assert never_began(tmp_path) == f"{before}, without a message; see {tmp_path}/logs"
+    (tmp_path / "logs" / "node.err").write_text("torchrun: no such file\n")
+    assert never_began(tmp_path) == f"{before}: torchrun: no such file ({tmp_path}/logs/node.err)"
+    log = tmp_path / "logs" / "submitit" / "7_0_log.err"
+    log.write_text("Traceback (most recent call last):\nImportError: no NodeTask\n\n")
+    assert never_began(tmp_path) == f"{before}: ImportError: no NodeTask ({log})"
 
 
 def test_ranks_that_only_lost_a_peer_do_not_hide_the_one_that_was_killed(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_a_run_of_someone_else_is_resumed_only_with_trust(
 ) -> None:
     resumed: list[Path] = []
 
-    def resume(run: Path, words: Sequence[str], *, quiet: bool) -> int:
+    def resume(run: Path, words: Sequence[str], *, trusted: bool, quiet: bool) -> int:
         resumed.append(run)
         return 0
 
@@ -74,7 +74,10 @@ def test_a_run_of_someone_else_is_resumed_only_with_trust(
     run = recorded(tmp_path / "runs" / "theirs", "cluster=slurm", "hardware=h100_80g", "cluster.setup=[ls]")
     assert main(["resume", "theirs"]) == 2
     said = " ".join(capsys.readouterr().err.split())
-    assert "it is no run that you have recorded, or it was moved, and going on with it runs touch 'pw ned'" in said
+    assert (
+        "it is no run that you have recorded, or it was moved or changed, and going on with it runs touch 'pw ned'"
+        in said
+    )
     assert "cluster.setup=['ls'] runs these shell lines on every node" in said
     assert "--trust" in said
     assert resumed == []

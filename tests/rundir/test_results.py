@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -65,6 +66,12 @@ def test_a_script_that_only_the_nodes_see_runs_from_its_own_place(tmp_path: Path
     (tmp_path / "code" / "other.py").write_text("NAME = 'other'\n")
     starter = tmp_path / "run_script.py"
     starter.write_text(Path(run_script.__file__).read_text())
+    (tmp_path / "json.py").write_text("raise SystemExit('the run directory is no place to import from')")
     words = [sys.executable, str(starter), "--lr", "1"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr) == ("['code/train.py', '--lr', '1'] other __main__\n", "")
+    for also in (
+        {},
+        {"PYTHONSAFEPATH": "1"},
+    ):  # A user may have set it; the script's neighbours are found all the same.
+        environment = {**os.environ, **also}
+        done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert (done.stdout, done.stderr) == ("['code/train.py', '--lr', '1'] other __main__\n", "")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import pickle
+import re
 import resource
 import shutil
 import signal
@@ -23,7 +25,7 @@ from launcher.spec import edit
 from launcher.spec.parse import parse
 from launcher.worker import checkpoints, memory
 from launcher.worker.errors import CheckpointError
-from tests.support import training
+from tests.support import hostile, training
 from tests.support.checkpoints import exported, held_out_loss
 
 STEPS = 20
@@ -258,6 +260,16 @@ def test_a_checkpoint_of_another_model_is_refused_with_what_differs(runs: Runs, 
     assert str(caught.value) == (
         f"{source} is a checkpoint of another model: model.hidden_size is 64 there and 128 here"
     )
+
+
+def test_a_hostile_checkpoint_runs_nothing_in_the_worker(runs: Runs, tmp_path: Path) -> None:
+    source = tmp_path / "elsewhere" / f"step-{SAVED:08d}"
+    shutil.copytree(runs.folder / "whole" / "checkpoints" / source.name, source)
+    (source / headers.METADATA).write_bytes(pickle.dumps(hostile.Pickle(tmp_path / "harmed")))
+    said = "global metadata read failed: it names posix.system, which describes no tensor"
+    with pytest.raises(AssertionError, match=re.escape(said)):
+        training.train_all(tmp_path / "runs", {"a": (*BASE, f"save.load={source}")}, ranks=1)
+    assert not (tmp_path / "harmed").exists()
 
 
 def test_a_folder_without_a_checkpoint_is_named(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ profile = Profile(
     settings=dict.fromkeys(_SETTINGS, "parallel=zero3"),
     shards_instead=("zero.stage=1", "zero.stage=3"),
     told_by_preset=True,
+    unpickles=True,
 )
 
 framework = "deepspeed"

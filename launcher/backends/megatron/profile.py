@@ -17,6 +17,7 @@ profile = Profile(
     install=extras.install("megatron"),
     settings={"backend.path": "backend=megatron"},
     shards_instead=("zero.stage=1",),
+    unpickles=True,
 )
 
 framework = "megatron"

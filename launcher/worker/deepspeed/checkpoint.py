@@ -126,7 +126,7 @@ def _convert(source: Path, final: Path) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     workers = str(min(4, os.cpu_count() or 1))
     command = [
-        *(sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", "--inject_missing_state"),
+        *(sys.executable, "-P", "-m", "deepspeed.checkpoint.ds_to_universal", "--inject_missing_state"),
         *("--input_folder", str(source), "--output_folder", str(partial)),
         *("--num_extract_workers", workers, "--num_merge_workers", workers),
     ]

@@ -30,7 +30,7 @@ from torch.nn.parallel import DistributedDataParallel
 from launcher.backends.fsdp.dtypes import dtypes
 from launcher.worker import marks
 from launcher.worker.engine import Context, PendingSave, StepResult
-from launcher.worker.fsdp import context_parallel, pipeline, sharding
+from launcher.worker.fsdp import context_parallel, pipeline, reading, sharding
 from launcher.worker.model import adapters, export, initial, network, optimizers, recompute, weights
 from launcher.worker.model.language_model import LanguageModel
 
@@ -242,7 +242,7 @@ class FsdpEngine:
     def load(self, directory: Path) -> None:
         """Read the states into this run's own sharding."""
         state = self._state()
-        state_dict_loader.load(state, checkpoint_id=directory)
+        state_dict_loader.load(state, storage_reader=reading.Reader(directory), planner=reading.Planner())
         model, optimizer = get_state_dict(self._model, self._optimizer, options=self._options())
         set_state_dict(
             self._model,

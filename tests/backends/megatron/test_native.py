@@ -16,6 +16,7 @@ from launcher.backends.megatron.native import explained
 from launcher.errors import ConfigError
 from launcher.preflight import assess
 from launcher.spec import RunSpec
+from tests.support import hostile
 from tests.support.helpers import make_spec
 
 TP = ("model=7b", "parallel=tp", "hardware=h100_80g", "cluster.gpus_per_node=8")
@@ -83,12 +84,15 @@ def test_an_argument_of_another_version_is_named_with_those_that_are_spelt_alike
 def test_check_reports_the_validator_s_answer_and_keeps_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    imported = hostile.plant(tmp_path, *hostile.MODULES, "megatron")
     wrong = ["check", "--json", *TP, "+backend.extra.no-such-flag=3"]
     assert cli.main(wrong) == 2
     first = json.loads(capsys.readouterr().out)
     assert [error["path"] for error in first["errors"]] == ["backend.extra.no-such-flag"]
     assert first["errors"][0]["rule"] == "megatron-core 0.19.2 has no argument --no-such-flag"
+    assert not imported.exists(), "the validator imports nothing from the working folder"
 
     def never(*_: object, **__: object) -> list[None]:
         raise AssertionError("the answer is in the cache")

@@ -84,7 +84,7 @@ def test_every_preset_of_megatron_translates(preset: str) -> None:
 def test_torchrun_starts_the_worker_with_the_run_and_the_argument_list() -> None:
     found = job(*RUNS["tp"])
     at = found.argv.index("--")
-    assert found.argv[:3] == ("python", "-m", "torch.distributed.run")
+    assert found.argv[:4] == ("python", "-P", "-m", "torch.distributed.run")
     assert found.argv[at + 1 : at + 4] == ("launcher.worker.megatron", "--run", "{run}")
     assert found.argv[at + 4 :] == found.worker_argv
 

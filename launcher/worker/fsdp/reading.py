@@ -1,0 +1,69 @@
+"""Reading a checkpoint of ``torch.distributed.checkpoint`` so that no file of it can run code.
+
+Torch 2.15 reads the description ``.metadata`` as any pickle, and what the description calls bytes in place of a tensor
+by ``weights_only=False`` (``FileSystemReader.read_metadata``, ``DefaultLoadPlanner.load_bytes``). A checkpoint may be
+from elsewhere, so here the description may name the classes that describe tensors and no other, and bytes are tensors,
+numbers and their containers. Tensors torch itself reads by ``weights_only=True``.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+from torch.distributed.checkpoint.planner import ReadItem
+
+from launcher.saved import headers
+
+
+class Reader(FileSystemReader):
+    """Reads a checkpoint's folder; the description is data."""
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        """The description of all tensors.
+
+        Raises:
+            pickle.UnpicklingError: It names anything that describes no tensor.
+        """
+        with (Path(self.path) / headers.METADATA).open("rb") as file:
+            content = _Descriptions(file).load()
+        if not isinstance(content, Metadata):
+            raise pickle.UnpicklingError(f"{headers.METADATA} holds {type(content).__name__}, and no description")
+        meta = getattr(content, "storage_meta", None) or StorageMeta()  # Torch before 2.3 wrote none.
+        meta.load_id = self.load_id
+        content.storage_meta = meta
+        return content
+
+
+class Planner(DefaultLoadPlanner):
+    """Puts what is read in its place; bytes are data."""
+
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        """Hand on what is no tensor, written anew from what reading it without code has left.
+
+        Raises:
+            pickle.UnpicklingError: It could run code.
+        """
+        checked = io.BytesIO()
+        try:
+            torch.save(torch.load(value, weights_only=True), checked)
+        except pickle.UnpicklingError:
+            rule = "holds neither a tensor nor numbers, text or containers of them, and reading it could run code"
+            raise pickle.UnpicklingError(f"{read_item.dest_index.fqn} {rule}") from None
+        checked.seek(0)
+        super().load_bytes(read_item, checked)
+
+
+class _Descriptions(pickle.Unpickler):
+    """Reads descriptions of tensors as torch's own classes; a pickle that names anything else is refused."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """One of the classes that describe tensors."""
+        headers.require_description(module, name)
+        return super().find_class(module, name)

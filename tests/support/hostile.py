@@ -1,0 +1,37 @@
+"""Files of others that do something as soon as they are imported or unpickled, and tell that they have."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+MODULES = ("argparse", "json", "torch", "numpy", "submitit", "transformers", "sitecustomize", "launcher")
+"""Names that every process of ours imports sooner or later, and that a working folder may hold."""
+
+MARK = "hostile_code_ran"
+
+
+def plant(folder: Path, *modules: str) -> Path:
+    """Put modules into a folder that end the process that imports them; the file that exists once one was."""
+    mark = folder / MARK
+    code = f"open({str(mark)!r}, 'a').write(__name__ + '\\n')\nraise SystemExit('imported from the working folder')\n"
+    for module in modules or MODULES:
+        if module == "launcher":
+            (folder / module).mkdir()
+            (folder / module / "__init__.py").write_text(code)
+        else:
+            (folder / f"{module}.py").write_text(code)
+    return mark
+
+
+@dataclass(frozen=True)
+class Pickle:
+    """An object whose pickle makes a file as it is read."""
+
+    mark: Path
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        """What the pickle calls, as an attacker's would."""
+        return os.system, (f"touch {shlex.quote(str(self.mark))}",)
