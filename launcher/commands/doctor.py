@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from launcher import machine
-from launcher.commands._common import folder, print_json, say
+from launcher.commands._common import add_trust, folder, print_json, say
+from launcher.commands._trusting import require_trust
 from launcher.config.request import request
 from launcher.data import token_folder
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
@@ -31,6 +32,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--wait", type=float, default=60, metavar="S", help="seconds for a node to answer (60); 0 asks none"
     )
+    add_trust(parser)
     parser.add_argument("--write", metavar="NAME", help="keep the profile as conf/cluster/NAME.yaml")
 
 
@@ -53,6 +55,7 @@ def _cluster(options: argparse.Namespace) -> dict[str, Any]:
     nothing = {"slurm": None, "profile": None}
     if not client.installed():
         return {**nothing, "lacks": ["this machine has no Slurm: runs start here (cluster=local)"]}
+    require_trust(options)
     cluster = request(["cluster=slurm", *options.overrides]).require().cluster
     try:
         found = survey.survey(cluster, folder() / (cluster.shared_folder or ""), wait_s=options.wait)

@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
     imported = read(options.kind, options.file)
     report_not_understood(imported)
     if options.recipe is not None:
-        _write_recipe(options.recipe, imported)
+        _write_recipe(options.recipe, imported, options.file)
     if options.json:
         print_json({
             "schema": 1,
@@ -93,7 +93,16 @@ def report_not_understood(imported: Imported) -> None:
         say(textwrap.fill(f"{text} {batch[0]}", width(), subsequent_indent="  ", break_on_hyphens=False))
 
 
-def _write_recipe(path: Path, imported: Imported) -> None:
+def _write_recipe(path: Path, imported: Imported, origin: Path) -> None:
+    """Write the recipe, which is as foreign as the file that it is made of."""
     import yaml
 
-    write_new(path, yaml.safe_dump(imported.recipe, sort_keys=False), otherwise=": choose another --recipe")
+    from launcher.config import acting, trust
+
+    deeds = [*acting.needs(imported.recipe["choose"]), *acting.needs(imported.recipe["set"])]
+
+    def note(content: bytes) -> None:
+        trust.note_foreign(path, content, str(origin.absolute()), deeds)
+
+    text = yaml.safe_dump(imported.recipe, sort_keys=False)
+    write_new(path, text, otherwise=": choose another --recipe", before=note)

@@ -96,7 +96,7 @@ class Catalog:
     @cached_property
     def _files(self) -> tuple[tuple[Path, Path], ...]:
         """Every configuration file, in its folder."""
-        return tuple((path, folder) for folder in self.conf for path in sorted(_yaml_files(folder)))
+        return tuple((path, folder) for folder in self.conf for path in sorted(yaml_files(folder)))
 
     @cached_property
     def digest(self) -> str:
@@ -151,7 +151,7 @@ def _installed_recipe(package: str, name: str) -> Path | None:
     return None
 
 
-def _yaml_files(folder: Path) -> Iterator[Path]:
+def yaml_files(folder: Path) -> Iterator[Path]:
     """The YAML files below a folder, with a third of the time that ``glob`` takes."""
     for place, _, names in os.walk(folder, followlinks=True):
         yield from (Path(place, name) for name in names if name.endswith(".yaml"))

@@ -9,6 +9,7 @@ here; ``recipe verify`` also compares the losses.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher import machine
-from launcher.config import safe_yaml
+from launcher.config import safe_yaml, trust
 from launcher.config.catalog import shipped
 from launcher.config.overrides import Override
 from launcher.errors import ConfigError, ConfigErrors
@@ -93,10 +94,15 @@ def here(data: DataSpec) -> dict[str, Any]:
 def write(path: Path, content: Mapping[str, Any]) -> None:
     """Write a lock; the losses come later, when the run has some (:func:`launcher.rundir.losses.add_losses`).
 
+    It is noted as the user's own before; where that cannot be done, it is asked about where it is repeated elsewhere.
+
     Raises:
         OSError: It cannot be written.
     """
-    path.write_text(as_text(content))
+    text = as_text(content)
+    with contextlib.suppress(ConfigErrors):
+        trust.note_lock(text)
+    path.write_text(text)
 
 
 def as_text(content: Mapping[str, Any], losses: Sequence[Mapping[str, Any]] = ()) -> str:

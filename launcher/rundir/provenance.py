@@ -124,16 +124,23 @@ def git(folder: Path) -> dict[str, Any] | None:
 
 def _difference(folder: Path) -> str:
     """The difference to the commit; of a very long one its size and hash."""
-    text = _git(folder, "diff", "HEAD", "--no-color", "--no-ext-diff") or ""
+    text = _git(folder, "diff", "HEAD", "--no-color", "--no-ext-diff", "--no-textconv") or ""
     if len(text) <= _DIFF_BYTES:
         return text
     return f"{len(text)} characters, sha256 {hashlib.sha256(text.encode()).hexdigest()}\n"
 
 
 def _git(folder: Path, *words: str) -> str | None:
+    """What git says; it runs no program that the repository's own configuration names to watch or show its files."""
     try:
         done = subprocess.run(
-            ["git", *words], cwd=folder, capture_output=True, text=True, errors="replace", timeout=10, check=False
+            ["git", "-c", "core.fsmonitor=false", *words],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=10,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
