@@ -35,8 +35,7 @@ def trust_file(words: Sequence[str], options: argparse.Namespace) -> int:
             print(_line(deed))
     if reason is not None:
         trust.note_trusted(source.path)
-    said = _nothing_to_do(source) if reason is None else f"launch: {source.path} is trusted as it is now; {reason}"
-    say(said)
+    say(_nothing_to_do(source) if reason is None else f"launch: {source.path} is trusted as it is now")
     if options.json:
         facts = {"path": str(source.path), "acts": [_as_dict(deed) for deed in source.deeds]}
         print_json({"schema": 1, "recipe": {**facts, "origins": [], "trusted": reason is not None}})

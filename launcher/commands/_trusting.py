@@ -73,7 +73,8 @@ def judge(
         if kept == spec or not (foreign := _foreign(options, imported)):
             return assess.judge(spec)
         left_out = ", ".join(_left_out(spec, kept))
-        say(f"launch: {foreign[0]} is not trusted: the engine's own validator is asked without {left_out}")
+        unasked = f"the engine's own validator is asked without {left_out}, unless you say --trust"
+        say(f"launch: {foreign[0]} is from elsewhere and not trusted: {unasked}")
         return assess.judge(kept)
 
     return judged

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 type _Test = Callable[[Any], bool]
 
+_PLACED = re.compile(r"@(?:package\s+)?(\w+\.\w+)")
+"""A key that a file of configuration groups puts its content, or that of another, below."""
+
 _LEAVES = "leaves the working folder"
 
 _SHOWN = 60
@@ -95,8 +98,9 @@ class Deed:
 
     @property
     def runs_code(self) -> bool:
-        """True if the value names or holds code."""
-        return any(self.key == key or self.key.startswith(f"{key}.") for key in _RUN)
+        """True if the value names or holds code, and is no mere switch or number."""
+        named = any(self.key == key or self.key.startswith(f"{key}.") for key in _RUN)
+        return named and not isinstance(self.value, bool | int | float)
 
     @property
     def mark(self) -> str:
@@ -193,10 +197,12 @@ def _of_conf_file(path: Path, name: Path) -> Iterator[Deed]:
     if not isinstance(content, dict):
         return
     group = name.parts[0] if len(name.parts) > 1 else ""
-    groups = [group] if "@" not in text else ["", *dict.fromkeys(key.partition(".")[0] for key in ACTS)]
+    groups = [group] if "@" not in text else ["", *dict.fromkeys(key.partition(".")[0] for key in ACTS if "." in key)]
     settings: dict[str, Any] = dict(_choices(content.get("defaults")))
+    own = {key: value for key, value in content.items() if key != "defaults"}
     for place in groups:
-        settings |= dict(_flat({key: value for key, value in content.items() if key != "defaults"}, place))
+        settings |= dict(_flat(own, place))
+    settings |= dict.fromkeys(_PLACED.findall(text), own)
     for deed in needs(settings):
         yield Deed(f"{name}: {deed.key}", deed.value, deed.does)
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,9 +72,11 @@ def require(sources: Iterable[Source], *, folder: Path, given: bool) -> None:
 def _refusal(source: Source, reason: str, folder: Path) -> ConfigError:
     deeds = "; ".join(map(str, source.deeds))
     rule = f"it is from elsewhere and would do what needs your word: {deeds}; {reason}"
-    ways = ["--trust", f"launch recipe trust {source.path}"]
+    near = source.path.absolute().is_relative_to(folder)
+    name = shlex.quote(str(source.path.absolute().relative_to(folder) if near else source.path))
+    ways = ["--trust", f"launch recipe trust {name}"]
     if untrusted_remotes(source.path) and _lies_in(source.path, folder):
-        ways.append(f"launch recipe trust --origin {source.path}")
+        ways.append("launch recipe trust --origin")
     return ConfigError(str(source.path), None, rule, ways)
 
 
