@@ -50,7 +50,8 @@ def _sources(options: argparse.Namespace) -> list[Source]:
     from launcher.config.trust import Source
 
     catalog = Catalog(folder=folder())
-    found = [Source(path=place, deeds=acting.of_conf(place)) for place in catalog.conf[:-1]]
+    options_of = [acting.of_conf(place) for place in catalog.conf[:-1]]
+    found = [Source(path=path, deeds=deeds) for files in options_of for path, deeds in files.items()]
     named = recipe_of(options)
     return found if named is None else [*found, Source(path=named[0], deeds=acting.of_recipe(named[1]))]
 

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from launcher import machine
-from launcher.commands._common import add_trust, folder, print_json, say
+from launcher.commands._common import add_trust, folder, print_json, say, write_new
 from launcher.commands._trusting import require_trust
+from launcher.config import trust
 from launcher.config.request import request
 from launcher.data import token_folder
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
@@ -102,8 +103,8 @@ def _written(name: str, document: dict[str, Any]) -> Path:
     if path.exists():
         rule = f"{path} exists and is not overwritten"
         raise ConfigErrors([ConfigError("--write", name, rule, [f"--write {name}_2"])])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(_yaml(profile))
+    text = _yaml(profile).encode()
+    write_new(path, text, before=lambda content: trust.note_own(path, content))
     say(f"launch: use it by cluster={name}")
     return path
 

@@ -180,19 +180,20 @@ def _by_a_link(path: str) -> bool:
     return place != here and not place.startswith(here.rstrip("/") + "/")
 
 
-def of_conf(folder: Path) -> list[Deed]:
+def of_conf(folder: Path) -> dict[Path, list[Deed]]:
     """Settings of a folder of configuration groups that need the user's word, of all options, chosen or not."""
     files = sorted(path for path in yaml_files(folder) if path.is_file())
-    return [deed for path in files for deed in _of_conf_file(path, path.relative_to(folder))]
+    found = {path: [*_of_option(path, path.relative_to(folder))] for path in files}
+    return {path: deeds for path, deeds in found.items() if deeds}
 
 
-def _of_conf_file(path: Path, name: Path) -> Iterator[Deed]:
+def _of_option(path: Path, name: Path) -> Iterator[Deed]:
     """The deeds of one option. A file that places itself, or another, elsewhere is read as if it were any group's."""
     try:
         content = safe_yaml.load(path)
         text = path.read_text()
     except (ConfigErrors, OSError, UnicodeDecodeError):
-        yield Deed(str(name), "", "cannot be looked through")
+        yield Deed(name.name, "", "cannot be looked through")
         return
     if not isinstance(content, dict):
         return
@@ -203,8 +204,7 @@ def _of_conf_file(path: Path, name: Path) -> Iterator[Deed]:
     for place in groups:
         settings |= dict(_flat(own, place))
     settings |= dict.fromkeys(_PLACED.findall(text), own)
-    for deed in needs(settings):
-        yield Deed(f"{name}: {deed.key}", deed.value, deed.does)
+    yield from needs(settings)
 
 
 def _choices(defaults: object) -> Iterator[tuple[str, Any]]:

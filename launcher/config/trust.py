@@ -21,7 +21,7 @@ from pathlib import Path
 
 from launcher.config import acting, origins, trust_store
 from launcher.config.acting import Deed
-from launcher.config.catalog import shipped, yaml_files
+from launcher.config.catalog import shipped
 from launcher.config.trust_store import Known
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.spec import RunSpec
@@ -36,7 +36,7 @@ class Source:
     """A file or folder that settings come from, and those of them that act.
 
     Attributes:
-        path: The recipe, the lock, the imported file, or the folder of configuration groups.
+        path: The recipe, the lock, the imported file, or the option of a group.
         deeds: What needs the user's word.
         own: True if the caller knows it as the user's own.
     """
@@ -73,11 +73,11 @@ def _refusal(source: Source, reason: str, folder: Path) -> ConfigError:
     deeds = "; ".join(map(str, source.deeds))
     rule = f"it is from elsewhere and would do what needs your word: {deeds}; {reason}"
     near = source.path.absolute().is_relative_to(folder)
-    name = shlex.quote(str(source.path.absolute().relative_to(folder) if near else source.path))
-    ways = ["--trust", f"launch recipe trust {name}"]
+    name = str(source.path.absolute().relative_to(folder) if near else source.path)
+    ways = ["--trust", f"launch recipe trust {shlex.quote(name)}"]
     if untrusted_remotes(source.path) and _lies_in(source.path, folder):
         ways.append("launch recipe trust --origin")
-    return ConfigError(str(source.path), None, rule, ways)
+    return ConfigError(name, None, rule, ways)
 
 
 def why_foreign(source: Source, *, folder: Path) -> str | None:
@@ -94,7 +94,7 @@ def origin_of(path: Path, deeds: Sequence[Deed], *, folder: Path) -> str | None:
     """Where a file that is not trusted comes from, as a clause; None where it is the user's own or trusted."""
     if _is_shipped(path):
         return None
-    known, content = trust_store.known(), _content(path)
+    known, content = trust_store.known(), path.read_bytes()
     digest = _digest(content)
     if digest in known.trusted or _head(content) in known.locks:
         return None
@@ -111,9 +111,8 @@ def origin_of(path: Path, deeds: Sequence[Deed], *, folder: Path) -> str | None:
 
 def _not_written_here(path: Path, known: Known) -> str | None:
     """Why a file without a record, in a folder of the user's, may be somebody else's; None for the user's own."""
-    for file in files_of(path):
-        if file.stat().st_uid != os.getuid():
-            return f"{file.name} belongs to another user"
+    if path.stat().st_uid != os.getuid():
+        return "it belongs to another user"
     unknown = [url for url in origins.remotes(path) if url not in known.origins]
     return f"it lies in a repository from {' and '.join(unknown)}, which is not trusted" if unknown else None
 
@@ -149,8 +148,8 @@ def note_lock(text: str) -> None:
 
 
 def note_trusted(path: Path) -> None:
-    """Record a file, or a folder of configuration groups, as it is now, as trusted."""
-    trust_store.add_trusted(_digest(_content(path)), path.resolve())
+    """Record a file as it is now as trusted."""
+    note_own(path, path.read_bytes())
 
 
 def _is_shipped(path: Path) -> bool:
@@ -160,18 +159,6 @@ def _is_shipped(path: Path) -> bool:
 def _lies_in(path: Path, folder: Path) -> bool:
     place = path.resolve()
     return any(place.is_relative_to(folder.resolve() / name) for name in _OWN_FOLDERS)
-
-
-def files_of(path: Path) -> list[Path]:
-    """The file, or those of a folder of configuration groups."""
-    return [path] if path.is_file() else sorted(file for file in yaml_files(path) if file.is_file())
-
-
-def _content(path: Path) -> bytes:
-    """The bytes of a file, or the names and hashes of a folder's files."""
-    if path.is_file():
-        return path.read_bytes()
-    return "".join(f"{file.relative_to(path)} {_digest(file.read_bytes())}\n" for file in files_of(path)).encode()
 
 
 def _digest(content: bytes) -> str:

@@ -148,14 +148,18 @@ def test_the_groups_of_a_clone_act_only_when_they_are_trusted(folder: Path, said
     assert said("prepare cluster=ours") == 2
     assert "needs your word" in said.err
     assert said(f"run cluster=ours {STOPS}") == 2
-    assert f"conf: {ASKS.replace('cluster.setup', 'cluster/ours.yaml: cluster.setup')}" in said.err
-    assert "or launch recipe trust conf or" in said.err
+    assert f"conf/cluster/ours.yaml: {ASKS}" in said.err
+    assert "or launch recipe trust conf/cluster/ours.yaml or" in said.err
     assert said("recipe trust conf --json") == 0
     told = json.loads(said.out)["recipe"]
     assert [deed["value"] for deed in told["acts"]] == [["ls"]]
     assert told["trusted"] is True
     assert said("recipe trust conf") == 0
     assert "conf is your own, or trusted already" in said.err
+    (folder / "conf" / "cluster" / "another.yaml").write_text("setup: [ls, id]\n")
+    assert said(f"run cluster=ours {STOPS}") == 2
+    assert "conf/cluster/another.yaml: it is from elsewhere" in said.err
+    assert "conf/cluster/ours.yaml" not in said.err
 
 
 def test_a_trusted_origin_asks_no_more_and_says_what_acts_there(folder: Path, said: Said) -> None:
