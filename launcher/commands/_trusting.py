@@ -95,6 +95,20 @@ def require_for_trace(options: argparse.Namespace, imported: Sequence[Source], s
         raise ConfigErrors([ConfigError("--engine", "trace", rule, ["--trust", "--engine formula"])])
 
 
+def may_preview(options: argparse.Namespace, spec: RunSpec) -> bool:
+    """True if samples of the data may be read for ``data.preview``, which could fetch them; else the reason is said."""
+    if not spec.data.preview:
+        return True
+    from launcher.config import trust
+
+    for source in _sources(options):
+        named = any(deed.key.partition(".")[0] == "data" for deed in source.deeds)
+        if named and trust.why_foreign(source, folder=folder()) is not None:
+            say(f"launch: no preview: {source.path}, which names the data, is from elsewhere and not trusted (--trust)")
+            return False
+    return True
+
+
 def _foreign(options: argparse.Namespace, imported: Sequence[Source]) -> list[Path]:
     """The files that are not trusted and whose settings run code."""
     from launcher.config import trust

@@ -27,7 +27,7 @@ from launcher.commands._common import (
     take_hf,
     width,
 )
-from launcher.commands._trusting import judge, require_for_trace, require_trust
+from launcher.commands._trusting import judge, may_preview, require_for_trace, require_trust
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.memory.terms import PILES
 from launcher.preflight import explain
@@ -80,7 +80,8 @@ def run(options: argparse.Namespace) -> int:
     if found.assessment is None and not options.json:
         raise ConfigErrors(found.errors)
     explanation = _explanation(options, found)
-    samples = [] if found.spec is None or found.errors else _preview.previews(found.spec)
+    readable = found.spec is not None and not found.errors and may_preview(options, found.spec)
+    samples = _preview.previews(found.spec) if found.spec is not None and readable else []
     if options.json:
         document = _preview.as_json(found.as_dict(), samples)
         print_json(document | ({} if explanation is None else {"explain": explanation.as_dict()}))

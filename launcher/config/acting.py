@@ -19,7 +19,7 @@ from launcher.config import hub, safe_yaml
 from launcher.config.catalog import yaml_files
 from launcher.config.overrides import is_own_model
 from launcher.errors import ConfigErrors
-from launcher.spec.parse import to_dict
+from launcher.spec.parse import texts, to_dict
 
 if TYPE_CHECKING:
     from launcher.config.recipes import Recipe
@@ -29,6 +29,9 @@ type _Test = Callable[[Any], bool]
 
 _PLACED = re.compile(r"@(?:package\s+)?(\w+\.\w+)")
 """A key that a file of configuration groups puts its content, or that of another, below."""
+
+_LOOKS_UP = re.compile(r"\$\{.*:", re.DOTALL)
+"""A resolver of OmegaConf: ``${oc.env:HOME}``."""
 
 _LEAVES = "leaves the working folder"
 
@@ -139,9 +142,9 @@ def of_spec(spec: RunSpec, typed: Iterable[str] = ()) -> list[Deed]:
     return list(needs({key: value for key, value in flat.items() if not key.startswith("run.") and key not in given}))
 
 
-def of_words(texts: Iterable[str], settings: Mapping[str, Any]) -> list[Deed]:
-    """Settings of an imported file that need the user's word, less the keys that the words ``texts`` set."""
-    typed = {text.lstrip("+").partition("=")[0] for text in texts}
+def of_words(words: Iterable[str], settings: Mapping[str, Any]) -> list[Deed]:
+    """Settings of an imported file that need the user's word, less the keys that the user's words set."""
+    typed = {text.lstrip("+").partition("=")[0] for text in words}
     return list(needs({key: value for key, value in settings.items() if key not in typed}))
 
 
@@ -181,30 +184,43 @@ def _by_a_link(path: str) -> bool:
 
 
 def of_conf(folder: Path) -> dict[Path, list[Deed]]:
-    """Settings of a folder of configuration groups that need the user's word, of all options, chosen or not."""
-    files = sorted(path for path in yaml_files(folder) if path.is_file())
-    found = {path: [*_of_option(path, path.relative_to(folder))] for path in files}
+    """Settings of a folder of configuration groups that need the user's word, of all options, chosen or not.
+
+    Where a file places its content, or that of another, in other groups than its folder says (``@package``,
+    ``group@place``), each file is read as if it were in any group.
+    """
+    options = {path: _option(path) for path in sorted(yaml_files(folder)) if path.is_file()}
+    placed = any("@" in text for option in options.values() if option for text in (option[0], *texts(option[1])))
+    found = {}
+    for path, option in options.items():
+        groups = [".".join(path.relative_to(folder).parent.parts)]
+        if placed:
+            groups = ["", *dict.fromkeys(key.partition(".")[0] for key in ACTS if "." in key), *groups]
+        unread = Deed(path.name, "", "cannot be looked through")
+        found[path] = [unread] if option is None else [*_of_option(*option, groups)]
     return {path: deeds for path, deeds in found.items() if deeds}
 
 
-def _of_option(path: Path, name: Path) -> Iterator[Deed]:
-    """The deeds of one option. A file that places itself, or another, elsewhere is read as if it were any group's."""
+def _option(path: Path) -> tuple[str, Mapping[str, Any]] | None:
+    """The text and the content of an option; None where it cannot be read."""
     try:
-        content = safe_yaml.load(path)
-        text = path.read_text()
+        content, text = safe_yaml.load(path), path.read_text()
     except (ConfigErrors, OSError, UnicodeDecodeError):
-        yield Deed(name.name, "", "cannot be looked through")
-        return
-    if not isinstance(content, dict):
-        return
-    group = name.parts[0] if len(name.parts) > 1 else ""
-    groups = [group] if "@" not in text else ["", *dict.fromkeys(key.partition(".")[0] for key in ACTS if "." in key)]
+        return None
+    return text, content if isinstance(content, dict) else {}
+
+
+def _of_option(text: str, content: Mapping[str, Any], groups: Iterable[str]) -> Iterator[Deed]:
+    """The deeds of an option that may be one of these groups."""
     settings: dict[str, Any] = dict(_choices(content.get("defaults")))
     own = {key: value for key, value in content.items() if key != "defaults"}
-    for place in groups:
-        settings |= dict(_flat(own, place))
+    for group in groups:
+        settings |= dict(_flat(own, group))
     settings |= dict.fromkeys(_PLACED.findall(text), own)
     yield from needs(settings)
+    looked_up = [value for value in texts(content) if _LOOKS_UP.search(value)]
+    if looked_up:
+        yield Deed("${...}", looked_up, "looks up what is in no file, such as the variables of your shell")
 
 
 def _choices(defaults: object) -> Iterator[tuple[str, Any]]:

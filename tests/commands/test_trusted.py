@@ -210,6 +210,15 @@ def test_a_foreign_recipe_sends_fetches_and_loads_nothing_unasked(
     assert "needs your word" in said.err
 
 
+def test_a_check_reads_no_samples_that_a_foreign_recipe_would_fetch(folder: Path, said: Said) -> None:
+    settings = "data.path: owner/conversations, data.preview: 1"
+    text = f"schema: 1\nsummary: s\nchoose: {{model: tiny, data: chat}}\nset: {{{settings}}}\n"
+    (folder / "theirs.yaml").write_text(text)
+    assert said("check recipe=theirs.yaml") == 0
+    assert "no preview: " in said.err
+    assert "theirs.yaml, which names the data, is from elsewhere and not trusted (--trust)" in said.err
+
+
 ARGUMENTS = """pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 64 --vocab-size 1000
 --max-position-embeddings 64 --micro-batch-size 1 --global-batch-size 2 --train-iters 2 --lr 1e-4 --bf16 --mock-data
 --spec evil build --moe-router-topk-scaling-factor 2"""
