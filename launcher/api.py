@@ -21,8 +21,9 @@ from launcher.commands import _sweeping
 from launcher.commands import check as _check
 from launcher.commands import run as _run
 from launcher.commands import show as _show
-from launcher.commands._common import heard_by, require_trust
+from launcher.commands._common import heard_by
 from launcher.commands._handles import Run, Sweep
+from launcher.commands._trusting import require_trust
 from launcher.commands.show import Shown
 from launcher.data.unusable import as_errors
 from launcher.errors import INTERRUPTED, ConfigError, ConfigErrors, DataError, DoesNotFit
@@ -48,6 +49,7 @@ def check(
     megatron_args: str | Path | None = None,
     engine: Engine = "formula",
     native: bool = True,
+    trust: bool = False,
     script_args: Words = (),
 ) -> Check:
     """Judge a run without starting it, as ``launch check`` does; nothing is written.
@@ -59,6 +61,7 @@ def check(
         megatron_args: Take the settings of a Megatron-LM argument list.
         engine: Predict memory by formulas, or trace the worker under fake tensors (seconds; needs torch).
         native: Ask the engine's own validator, too (Megatron-LM's).
+        trust: Let what is from elsewhere run code there, too.
         script_args: The arguments of ``script=FILE``.
 
     Returns:
@@ -67,7 +70,7 @@ def check(
     files = {"hf": hf, "deepspeed": deepspeed, "megatron_args": megatron_args}
     given = {name: _path(path) for name, path in files.items()}
     try:
-        options = _options("check", overrides, script_args, engine=engine, native=native, **given)
+        options = _options("check", overrides, script_args, engine=engine, native=native, trust=trust, **given)
         with _heard(quiet=True):
             return _check.checked(options)
     except ConfigErrors as error:

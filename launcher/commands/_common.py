@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher import files, terminal
+from launcher.backends import Judgement
 from launcher.config import backend_choice, recipes
 from launcher.config.catalog import Catalog
 from launcher.config.overrides import is_own_model, read
@@ -92,48 +93,11 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 
 def add_trust(parser: argparse.ArgumentParser) -> None:
-    """``--trust``: let a recipe, lock or run from elsewhere run code and leave the working folder."""
+    """``--trust``: let what is from elsewhere run code, fetch, send and leave the working folder."""
     parser.add_argument("--trust", action="store_true", help="let what is from elsewhere do what needs your word")
 
 
-def require_trust(options: argparse.Namespace) -> None:
-    """Ask for ``--trust`` where a command line's recipe is from elsewhere and would run code or leave the folder.
-
-    Raises:
-        ConfigErrors: It was not given.
-    """
-    from launcher.config import trust
-
-    if (found := _recipe_and_wants(options)) is not None:
-        trust.require(*found, folder=folder(), given=options.trust)
-
-
-def may_run_code(options: argparse.Namespace) -> bool:
-    """True if a program may be asked that runs code which settings name; where a recipe is not trusted, say so.
-
-    Megatron-LM's validator imports the module of ``backend.extra.spec``.
-    """
-    from launcher.config import trust
-
-    found = _recipe_and_wants(options)
-    if found is None or trust.is_allowed(*found, folder=folder()):
-        return True
-    say("launch: the recipe is from elsewhere and not trusted, so that no engine's own validator is asked about it")
-    return False
-
-
-def _recipe_and_wants(options: argparse.Namespace) -> tuple[Path, list[str]] | None:
-    """The file of a command line's recipe, and its deeds that need trust and that the user does not set; or None."""
-    from launcher.config import trust
-
-    found = _recipe(options)
-    if found is None:
-        return None
-    path, recipe = found
-    return path, [*trust.needs(recipe.choose), *trust.needs(recipe.set), *trust.needs(recipe.sweep)]
-
-
-def _recipe(options: argparse.Namespace) -> tuple[Path, Recipe] | None:
+def recipe_of(options: argparse.Namespace) -> tuple[Path, Recipe] | None:
     """The recipe that a command line names, less what its other words take out, and the recipe's file."""
     catalog = Catalog(folder=folder())
     return recipes.named(read(options.overrides, catalog)[0], catalog)
@@ -142,7 +106,7 @@ def _recipe(options: argparse.Namespace) -> tuple[Path, Recipe] | None:
 def asked(options: argparse.Namespace) -> Request:
     """The request of a command line for one run; the axes of its recipe are left aside, which is said."""
     found = request(options.overrides, script_args=options.script_args)
-    named = None if found.errors else _recipe(options)
+    named = None if found.errors else recipe_of(options)
     if named is not None and named[1].sweep:
         say(f"launch: this is one run, without the recipe's sweep of {', '.join(named[1].sweep)}: -m runs that")
     return found
@@ -226,7 +190,7 @@ def assessed(
     found: Request,
     refined: Refinement | None = None,
     *,
-    native: bool = False,
+    native: Callable[[RunSpec], Judgement] | None = None,
     search: Searching = fixes.search,
     looking: Looking = look.look,
     resumed: bool = False,
@@ -236,7 +200,7 @@ def assessed(
     Args:
         found: The request.
         refined: Another memory engine than the formulas.
-        native: True to ask the engine's own validator, too.
+        native: Asks the engine's own validator, too.
         search: How to look for ways out.
         looking: How to look at data.
         resumed: True if the run goes on from a checkpoint of its own, and ``save.load`` is not looked at.
@@ -246,11 +210,10 @@ def assessed(
     """
     if found.spec is None:
         raise ConfigErrors(found.errors)
-    validator = assess.judge if native else None
     spec, missing = (found.spec, ()) if resumed else _loaded(found.spec)
     earlier = (*found.errors, *missing)
     judged = looked.assessed(
-        spec, looking=looking, earlier=earlier, refined=refined, native=validator, search=search
+        spec, looking=looking, earlier=earlier, refined=refined, native=native, search=search
     ).assessment
     catalog = Catalog(folder=folder())
     warnings = (*found.warnings, *judged.warnings)
@@ -273,21 +236,31 @@ def _loaded(spec: RunSpec) -> tuple[RunSpec, tuple[ConfigError, ...]]:
     return found.spec, found.errors
 
 
-def write_new(path: Path, content: str | bytes, *, otherwise: str = "") -> None:
-    """Write a file that must not exist yet, with its folder.
+def write_new(
+    path: Path, content: str | bytes, *, otherwise: str = "", before: Callable[[bytes], None] | None = None
+) -> None:
+    """Write a file that must not exist yet, with its folder, whole or not at all.
 
     Args:
         path: The file.
         content: Its text or bytes.
         otherwise: Another way for the user where it exists, for the message.
+        before: Called with the bytes before the file appears; where it fails, no file does.
 
     Raises:
         SubmitError: It exists, or cannot be written.
     """
+    data = content if isinstance(content, bytes) else content.encode()
+    exists = SubmitError(f"{path} exists and is not overwritten{otherwise}")
+    if os.path.lexists(path):
+        raise exists
     try:
-        files.write_new(path, content if isinstance(content, bytes) else content.encode())
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if before is not None:
+            before(data)
+        files.write_new(path, data)
     except FileExistsError:
-        raise SubmitError(f"{path} exists and is not overwritten{otherwise}") from None
+        raise exists from None
     except (OSError, ValueError) as error:
         raise SubmitError(f"{path} cannot be written: {unreadable(error)}") from None
 

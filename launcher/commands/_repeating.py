@@ -23,11 +23,12 @@ from launcher import machine
 from launcher.commands._common import folder, print_json, say
 from launcher.commands._finding import refusal
 from launcher.commands.cancel import stop
-from launcher.config import recipes, trust
+from launcher.config import acting, recipes, trust
 from launcher.config.catalog import Catalog
 from launcher.config.overrides import read
 from launcher.config.recipes import literal
 from launcher.config.request import Request, request
+from launcher.config.trust import Source
 from launcher.errors import ConfigError, ConfigErrors, JobFailed
 from launcher.files import MOST_BYTES
 from launcher.preflight import assess
@@ -52,11 +53,22 @@ def from_lock(path: Path, texts: Sequence[str], *, trusted: bool) -> Request:
         ConfigErrors: It is no lock, does what needs the user's word, or a key is wrong.
     """
     found = lock.read(_located(path))
-    trust.require(found.path, trust.needs_of_spec(found.spec), folder=folder(), given=trusted)
+    _require_trust(found, texts, given=trusted)
     spec = _respecified(found, texts)
     for line in _otherwise(found, spec):
         say(f"launch: {line}")
     return Request(overrides=(f"--from={path}", *texts), spec=spec, errors=())
+
+
+def _require_trust(found: Lock, texts: Sequence[str], *, given: bool) -> None:
+    """Ask for ``--trust`` where a lock is not of a run of this user, less the keys that the words set over it.
+
+    Raises:
+        ConfigErrors: It was not given.
+    """
+    deeds = acting.of_spec(found.spec, [text.lstrip("+").partition("=")[0] for text in texts])
+    own = found.path.name == losses.NAME and status.is_own(found.path.parent)
+    trust.require([Source(path=found.path, deeds=deeds, own=own)], folder=folder(), given=given)
 
 
 def _located(path: Path) -> Path:
@@ -101,7 +113,7 @@ def _short(value: object, nothing: str = "absent") -> str:
 def verify(path: Path, texts: Sequence[str], options: argparse.Namespace) -> int:
     """Run the first steps of a lock here and compare their losses; 0 when they are the same to the last bit, else 5."""
     found = lock.read(_located(path))
-    trust.require(found.path, trust.needs_of_spec(found.spec), folder=folder(), given=options.trust)
+    _require_trust(found, texts, given=options.trust)
     wanted = found.losses[: options.steps]
     spec = changed(_respecified(found, texts), "tracking.kind", "none")
     errors = [*assess.errors(spec), *obstacles(spec, machine.facts()), *_not_verifiable(found, spec, options.steps)]

@@ -22,6 +22,7 @@ from typing import Any
 from launcher import machine
 from launcher.commands._common import folder, print_json, say, width
 from launcher.commands._following import follow
+from launcher.commands._trusting import require_trust
 from launcher.config.catalog import Catalog
 from launcher.config.compose import Interval
 from launcher.errors import INTERRUPTED, ConfigError, ConfigErrors, DoesNotFit, Refused
@@ -133,9 +134,14 @@ def _print_best(asked: Sweep, directory: Path) -> None:
         print(table.best_line(directory, best, rows))
 
 
-def resume(directory: Path, *, quiet: bool) -> int:
-    """Go on with a sweep: start the runs that have not finished, then those that a sampler has still to propose."""
+def resume(directory: Path, *, quiet: bool, trusted: bool = False) -> int:
+    """Go on with a sweep: start the runs that have not finished, then those that a sampler has still to propose.
+
+    What a sampler proposes is composed anew, of a recipe and of groups as they are now.
+    """
     asked, points = sweep.load(directory, catalog=Catalog(folder=folder()), facts=machine.facts())
+    if asked.settings.sweep.sampler != "grid":
+        require_trust(argparse.Namespace(overrides=asked.words, trust=trusted))
     exit_status = _go(asked, directory, points, quiet=quiet)
     if not quiet:
         _print_best(asked, directory)

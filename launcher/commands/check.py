@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from launcher.commands import _points, _preview
 from launcher.commands._common import (
@@ -16,22 +17,26 @@ from launcher.commands._common import (
     add_hf,
     add_native,
     add_overrides,
+    add_trust,
     asked,
     assessed,
     draw,
-    may_run_code,
     memory_engine,
     print_json,
     require_one_run,
     take_hf,
     width,
 )
+from launcher.commands._trusting import judge, may_preview, require_for_trace, require_trust
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.memory.terms import PILES
 from launcher.preflight import explain
 from launcher.preflight.check import Check
 from launcher.preflight.explain import Explanation
 from launcher.spec import RunSpec
+
+if TYPE_CHECKING:
+    from launcher.config.trust import Source
 
 _STATUS = {"fits": 0, "tight": 0, "does_not_fit": 3, "invalid": 2}
 
@@ -52,6 +57,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--megatron-args", type=Path, metavar="FILE", help="take the settings of a Megatron-LM argument list"
     )
+    add_trust(parser)
     words = "explain a pile: its terms with symbols, numbers, bytes, moments, source, and where the error band is from"
     parser.add_argument("--explain", choices=PILES, metavar="PILE", help=f"{words} ({', '.join(PILES)})")
     add_engine(parser)
@@ -65,6 +71,8 @@ def run(options: argparse.Namespace) -> int:
         _require_nothing_beside_points(options)
         return _check_points(options.points)
     if options.multirun:
+        if options.trust:
+            require_trust(options)
         from launcher.commands import _sweeping
 
         return _sweeping.check(options)
@@ -72,7 +80,8 @@ def run(options: argparse.Namespace) -> int:
     if found.assessment is None and not options.json:
         raise ConfigErrors(found.errors)
     explanation = _explanation(options, found)
-    samples = [] if found.spec is None or found.errors else _preview.previews(found.spec)
+    readable = found.spec is not None and not found.errors and may_preview(options, found.spec)
+    samples = _preview.previews(found.spec) if found.spec is not None and readable else []
     if options.json:
         document = _preview.as_json(found.as_dict(), samples)
         print_json(document | ({} if explanation is None else {"explain": explanation.as_dict()}))
@@ -89,14 +98,18 @@ def run(options: argparse.Namespace) -> int:
 def checked(options: argparse.Namespace) -> Check:
     """Judge one run; words that make no run are an answer, too."""
     take_hf(options)
-    texts, unknown, accumulation = _imported(options)
-    options.overrides = [*texts, *options.overrides]
+    typed = list(options.overrides)
+    texts, unknown, accumulation, sources = _imported(options)
+    options.overrides = [*texts, *typed]
+    if options.trust:
+        require_trust(options, sources)
     found = asked(options)
     if found.spec is not None:
         unknown += _other_accumulation(found.spec, accumulation)
     if found.spec is None:
         return Check(assessment=None, errors=found.errors, warnings=tuple(unknown))
-    native = options.native and may_run_code(options)
+    require_for_trace(options, sources, found.spec)
+    native = judge(options, sources, typed) if options.native else None
     return Check.of(assessed(found, memory_engine(options), native=native), warnings=tuple(unknown))
 
 
@@ -105,28 +118,33 @@ def _explanation(options: argparse.Namespace, found: Check) -> Explanation | Non
     return None if options.explain is None or found.peak is None else found.explain(options.explain)
 
 
-def _imported(options: argparse.Namespace) -> tuple[list[str], list[ConfigError], int | None]:
-    """Foreign files as overrides, warnings of their settings that are not understood, and a file's own accumulation.
+def _imported(options: argparse.Namespace) -> tuple[list[str], list[ConfigError], int | None, list[Source]]:
+    """Foreign files as overrides, warnings of what is not understood, a file's own accumulation, and the files.
 
     A setting that only asks for a key is left out where the user sets that key.
     """
     from launcher.commands.import_ import read
+    from launcher.config import acting
+    from launcher.config.trust import Source
 
     given = {text.partition("=")[0] for text in options.overrides}
     texts: list[str] = []
     unknown: list[ConfigError] = []
+    sources: list[Source] = []
     accumulation = None
     for kind, path in (("deepspeed", options.deepspeed), ("megatron", options.megatron_args)):
         if path is not None:
             imported = read(kind, path)
             texts += imported.overrides
+            deeds = acting.of_words(options.overrides, imported.recipe["choose"] | imported.recipe["set"])
+            sources.append(Source(path=path, deeds=deeds))
             accumulation = imported.accumulation if imported.accumulation is not None else accumulation
             rule = "it is not understood, and not in the estimate"
             # What a file's accumulation comes to on these ranks is said once they are known.
             open_ = (item for item in imported.not_understood if not item.startswith("gradient_accumulation_steps="))
             items = (item for item in open_ if not _asks_for(item) & given)
             unknown += [ConfigError(str(path), item, rule) for item in items]
-    return texts, unknown, accumulation
+    return texts, unknown, accumulation, sources
 
 
 def _other_accumulation(spec: RunSpec, wanted: int | None) -> list[ConfigError]:
@@ -153,8 +171,8 @@ def _require_nothing_beside_points(options: argparse.Namespace) -> None:
     Raises:
         ConfigErrors: There are some.
     """
-    sweep = ["-m"] if options.multirun else []
-    found = " ".join([*sweep, *options.overrides])
+    flags = [flag for flag, given in (("-m", options.multirun), ("--trust", options.trust)) if given]
+    found = " ".join([*flags, *options.overrides])
     if found:
         rule = "each point of --points holds all of its overrides: write it into their lines"
         raise ConfigErrors([ConfigError("OVERRIDE", found, rule)])

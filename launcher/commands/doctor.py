@@ -14,8 +14,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from launcher import files, machine
-from launcher.commands._common import folder, print_json, say
+from launcher import machine
+from launcher.commands._common import add_trust, folder, print_json, say, write_new
+from launcher.commands._trusting import require_trust
+from launcher.config import trust
 from launcher.config.request import request
 from launcher.data import token_folder
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
@@ -34,6 +36,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--wait", type=float, default=60, metavar="S", help="seconds for a node to answer (60); 0 asks none"
     )
+    add_trust(parser)
     parser.add_argument("--write", metavar="NAME", help="keep the profile as conf/cluster/NAME.yaml")
 
 
@@ -56,6 +59,7 @@ def _cluster(options: argparse.Namespace) -> dict[str, Any]:
     nothing = {"slurm": None, "profile": None}
     if not client.installed():
         return {**nothing, "lacks": ["this machine has no Slurm: runs start here (cluster=local)"]}
+    require_trust(options)
     cluster = request(["cluster=slurm", *options.overrides]).require().cluster
     try:
         found = survey.survey(cluster, folder() / (cluster.shared_folder or ""), wait_s=options.wait)
@@ -101,13 +105,11 @@ def _written(name: str, document: dict[str, Any]) -> Path:
         raise SubmitError(f"there is no profile to keep: {document['lacks'][0]}")
     if not _NAME.fullmatch(name):
         raise ConfigErrors([ConfigError("--write", name, "a name is letters, digits and _ . -", ["--write mine"])])
-    try:
-        files.write_new(path, _yaml(profile).encode())
-    except FileExistsError:
+    if path.exists():
         rule = f"{path} exists and is not overwritten"
-        raise ConfigErrors([ConfigError("--write", name, rule, [f"--write {name}_2"])]) from None
-    except OSError as error:
-        raise SubmitError(f"{path} cannot be written: {error.strerror}") from None
+        raise ConfigErrors([ConfigError("--write", name, rule, [f"--write {name}_2"])])
+    text = _yaml(profile).encode()
+    write_new(path, text, before=lambda content: trust.note_own(path, content))
     say(f"launch: use it by cluster={name}")
     return path
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from launcher.commands._common import add_json, pasteable, print_json, say, widt
 from launcher.errors import ConfigError, ConfigErrors, unreadable
 
 if TYPE_CHECKING:
+    from launcher.config.acting import Deed
     from launcher.importers import Imported
 
 
@@ -35,8 +37,11 @@ def run(options: argparse.Namespace) -> int:
     """Print the file's settings as overrides."""
     imported = read(options.kind, options.file)
     report_not_understood(imported)
+    deeds = _deeds(imported)
+    for deed in deeds:
+        say(f"launch: look at this before you run it: {deed}")
     if options.recipe is not None:
-        _write_recipe(options.recipe, imported)
+        _write_recipe(options.recipe, imported, options.file, deeds)
     if options.json:
         print_json({
             "schema": 1,
@@ -93,7 +98,21 @@ def report_not_understood(imported: Imported) -> None:
         say(textwrap.fill(f"{text} {batch[0]}", width(), subsequent_indent="  ", break_on_hyphens=False))
 
 
-def _write_recipe(path: Path, imported: Imported) -> None:
+def _deeds(imported: Imported) -> list[Deed]:
+    """Settings of the file that act, and need the user's word once they come from a recipe."""
+    from launcher.config import acting
+
+    return [*acting.needs(imported.recipe["choose"]), *acting.needs(imported.recipe["set"])]
+
+
+def _write_recipe(path: Path, imported: Imported, origin: Path, deeds: Sequence[Deed]) -> None:
+    """Write the recipe, which is as foreign as the file that it is made of."""
     import yaml
 
-    write_new(path, yaml.safe_dump(imported.recipe, sort_keys=False), otherwise=": choose another --recipe")
+    from launcher.config import trust
+
+    def note(content: bytes) -> None:
+        trust.note_foreign(path, content, str(origin.absolute()), deeds)
+
+    text = yaml.safe_dump(imported.recipe, sort_keys=False)
+    write_new(path, text, otherwise=": choose another --recipe", before=note)

@@ -12,7 +12,8 @@ import time
 from typing import Any
 
 from launcher.commands import _preparing
-from launcher.commands._common import add_overrides, add_trust, asked, print_json, require_trust, say
+from launcher.commands._common import add_overrides, add_trust, asked, print_json, say
+from launcher.commands._trusting import require_trust
 from launcher.data import token_folder
 from launcher.spec import RunSpec
 from launcher.units import gib

@@ -12,20 +12,21 @@ launch recipe diff A B                    what differs in meaning between two
                                           recipes, locks or runs
 launch recipe fetch SOURCE                into recipes/: https://...#sha256=HEX
                                           git+https://HOST/REPO@REVISION#PATH
+launch recipe trust FILE                  show what of a recipe, lock or conf/
+                                          from elsewhere acts, and trust it;
+                                          --origin trusts its repository
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import re
 import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import backends, files, machine
+from launcher import backends, machine
 from launcher.commands._common import (
     add_json,
     add_trust,
@@ -35,9 +36,8 @@ from launcher.commands._common import (
     pasteable,
     print_json,
     width,
-    write_new,
 )
-from launcher.config import recipe_file, recipes
+from launcher.config import recipes
 from launcher.config.catalog import Catalog
 from launcher.config.recipes import Recipe
 from launcher.config.request import request
@@ -47,12 +47,10 @@ from launcher.preflight.plan import plan
 from launcher.rundir import lock, losses
 from launcher.rundir.record import job_as_dict
 from launcher.spec import RunSpec
-from launcher.spec.parse import parse
 from launcher.units import gib
 
-_FEWEST = {"list": 0, "show": 1, "save": 1, "lock": 1, "verify": 1, "diff": 2, "fetch": 1}
-_MOST = {"list": 0, "show": 1, "diff": 2, "fetch": 1}
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
+_FEWEST = {"list": 0, "show": 1, "save": 1, "lock": 1, "verify": 1, "diff": 2, "fetch": 1, "trust": 0}
+_MOST = {"list": 0, "show": 1, "diff": 2, "fetch": 1, "trust": 1}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,6 +67,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"verify: steps to compare ({losses.FIRST_LOSSES})",
     )
+    words = "trust: all files of the repository that FILE, or else the working folder, lies in"
+    parser.add_argument("--origin", action="store_true", help=words)
     add_trust(parser)
     add_json(parser)
 
@@ -89,8 +89,11 @@ def run(options: argparse.Namespace) -> int:
         if action == "diff":
             return _repeating.difference(*words, as_json=options.json)
         return _repeating.verify(Path(words[0]), words[1:], options)
-    actions = {"show": _show, "save": _save, "lock": _lock, "fetch": _fetch}
-    return actions[action](words, options)
+    if action in ("save", "fetch", "trust"):
+        from launcher.commands import _keeping, _trusted
+
+        return {"save": _keeping.save, "fetch": _keeping.fetch, "trust": _trusted.trust_file}[action](words, options)
+    return {"show": _show, "lock": _lock}[action](words, options)
 
 
 def _show(words: Sequence[str], options: argparse.Namespace) -> int:
@@ -104,42 +107,6 @@ def _show(words: Sequence[str], options: argparse.Namespace) -> int:
         source = f"# source: {recipe.source}\n" if recipe.source else ""
         print(f"# {recipe.summary}\n{source}launch {pasteable(words)}")
     return 0
-
-
-def _save(words: Sequence[str], options: argparse.Namespace) -> int:
-    """Write a command line, or that of a run, as a recipe of the working folder."""
-    name, texts = words[0].removesuffix(".yaml"), list(words[1:])
-    if not texts and options.run is None:
-        rule = "a recipe is made of overrides, or of the command line of a run"
-        ways = [f"launch recipe save {name} model=tiny", f"launch recipe save {name} --run RUN"]
-        raise ConfigErrors([ConfigError("OVERRIDES", None, rule, ways)])
-    if not _NAME.match(name):
-        raise ConfigErrors([ConfigError("NAME", name, "a recipe's name is letters, digits and _ . -", ["my_recipe"])])
-    catalog = Catalog(folder=folder())
-    if options.run is not None:
-        from launcher.commands._finding import find
-
-        [run, *_] = find([options.run])
-        catalog = Catalog(folder=_typed_in(run))
-        texts = [*_words_of(run, catalog), *texts]
-    content = recipe_file.content_of(texts, catalog, summary=options.summary or f"saved from: launch {' '.join(texts)}")
-    path = folder() / "recipes" / f"{name}.yaml"
-    write_new(path, recipe_file.as_text(name, content), otherwise=": choose another name")
-    return _said(path, f"launch recipe={name}", options)
-
-
-def _words_of(run: Path, catalog: Catalog) -> list[str]:
-    """The command line of a run; of one that repeats a lock, the words that mean the same without the lock."""
-    words: list[str] = (files.read_json(run / "plan.json") or {})["overrides"]
-    if not any(word.startswith("--from=") for word in words):
-        return words
-    return recipe_file.words_for(parse(json.loads((run / "spec.json").read_text())), catalog)
-
-
-def _typed_in(run: Path) -> Path:
-    """The folder in which a run's command line was typed, whose recipes it may name; this one where that is gone."""
-    there = Path((files.read_json(run / "job.json") or {}).get("working_directory", ""))
-    return there if there.is_absolute() and there.is_dir() else folder()
 
 
 def _lock(words: Sequence[str], options: argparse.Namespace) -> int:
@@ -159,36 +126,6 @@ def _lock(words: Sequence[str], options: argparse.Namespace) -> int:
     else:
         rows = content.get("losses") or []
         print(lock.as_text({key: value for key, value in content.items() if key != "losses"}, rows), end="")
-    return 0
-
-
-def _fetch(words: Sequence[str], options: argparse.Namespace) -> int:
-    from launcher.config import fetch, safe_yaml, trust
-
-    source = words[0]
-    name = options.name or Path(source.partition("#sha256=")[0].rpartition("#")[2]).stem
-    if not _NAME.match(name):
-        raise ConfigErrors([
-            ConfigError("--name", name, "a recipe's name is letters, digits and _ . -", ["--name mine"])
-        ])
-    content = fetch.fetch(source)
-    data = safe_yaml.loads(content.decode(errors="replace"), source)
-    path = folder() / "recipes" / f"{name}.yaml"
-    use = f"launch recipe={name}"
-    if isinstance(data, dict) and "spec" in data:
-        path, use = folder() / f"{name}.yaml", f"launch run --from {name}.yaml"
-    else:
-        recipes.check(data, source)
-    write_new(path, content, otherwise=": choose another --name")
-    trust.note_foreign(path, source)
-    return _said(path, use, options)
-
-
-def _said(path: Path, use: str, options: argparse.Namespace) -> int:
-    if options.json:
-        print_json({"schema": 1, "recipe": {"path": str(path), "use": use}})
-    else:
-        print(f"{path}\n{use}")
     return 0
 
 

@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
 
         if all(status.read(run).state == "finished" for run in directories if run.parent == directory):
             say(f"launch: all runs of {directory.name} are finished; only a sampler may add to them")
-        exit_status = max(exit_status, _sweeping.resume(directory, quiet=options.json))
+        exit_status = max(exit_status, _sweeping.resume(directory, quiet=options.json, trusted=options.trust))
     for directory in directories:
         if directory.parent not in sweeps:
             exit_status = max(exit_status, _resume(directory, words, trusted=options.trust, quiet=options.json))

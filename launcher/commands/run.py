@@ -31,16 +31,17 @@ from launcher.commands._common import (
     memory_engine,
     print_json,
     require_one_run,
-    require_trust,
     say,
     take_hf,
     width,
 )
+from launcher.commands._trusting import require_trust
 from launcher.data import token_folder
 from launcher.data.token_folder import TokenFolder
 from launcher.errors import ConfigError, ConfigErrors, DoesNotFit, JobFailed
 from launcher.job import torchrun
 from launcher.job.job import Job
+from launcher.preflight import assess
 from launcher.preflight.assess import Assessment
 from launcher.preflight.plan import Plan, plan
 from launcher.preflight.report import as_json, as_text, findings_as_text, heading
@@ -133,7 +134,7 @@ def recorded(options: argparse.Namespace, *, quiet: bool) -> Recorded:
         from launcher.commands._repeating import from_lock
 
         found = from_lock(options.lock, options.overrides, trusted=options.trust)
-    assessment = assessed(found, memory_engine(options), native=options.native)
+    assessment = assessed(found, memory_engine(options), native=assess.judge if options.native else None)
     draw(options, assessment)
     _refuse(assessment, options)
     planned = plan(assessment, python=sys.executable)

@@ -93,11 +93,11 @@ class Completer:
     def _of_recipe(self, given: "Sequence[str]", last: str) -> "Iterator[Candidate]":
         """Words of ``launch recipe ACTION``, whose kinds follow from the action."""
         action = given[0] if given else ""
-        if action in ("show", "diff"):
+        if action in ("show", "diff", "trust"):
             yield from _beginning(last, self._recipes())
         if action in ("lock", "diff", "verify") and "=" not in last:
             yield from self._runs(last)
-        if action in ("show", "diff", "verify") and _is_path(last):
+        if action in ("show", "diff", "verify", "trust") and _is_path(last):
             yield from _files(last)
         if action in ("save", "lock", "verify") and len(given) > (action != "lock"):
             yield from self._overrides(last)

@@ -100,7 +100,7 @@ class Catalog:
     @cached_property
     def _files(self) -> tuple[tuple[Path, Path], ...]:
         """Every configuration file, in its folder."""
-        return tuple((path, folder) for folder in self.conf for path in sorted(_yaml_files(folder)))
+        return tuple((path, folder) for folder in self.conf for path in sorted(yaml_files(folder)))
 
     @cached_property
     def digest(self) -> str:
@@ -194,7 +194,7 @@ def _beginning(path: Path) -> str:
         return file.read(files.MOST_BYTES)
 
 
-def _yaml_files(folder: Path) -> Iterator[Path]:
+def yaml_files(folder: Path) -> Iterator[Path]:
     """The YAML files below a folder, with a third of the time that ``glob`` takes; links may lead round in it."""
     deepest = len(folder.parts) + _DEEPEST
     for place, folders, names in os.walk(folder, followlinks=True):

@@ -140,6 +140,7 @@ def _hydra(overrides: list[str], catalog: Catalog, name: str = PRIMARY) -> Confi
     try:
         ours = str(catalog.conf[-1])
         with _one_at_a_time, _user_folders_first(catalog), initialize_config_dir(ours, version_base="1.3"):
+            _refuse_other_folders()
             composed = hydra_compose(name, overrides=overrides)
             config = OmegaConf.to_container(composed, resolve=True, throw_on_missing=False)
     except (HydraException, OmegaConfBaseException, YAMLError, OSError, ValueError, TypeError) as error:
@@ -148,6 +149,24 @@ def _hydra(overrides: list[str], catalog: Catalog, name: str = PRIMARY) -> Confi
     if not isinstance(config, dict):
         raise AssertionError("a composed configuration is a mapping")
     return {str(key): value for key, value in config.items()}
+
+
+def _refuse_other_folders() -> None:
+    """Let no file add folders of its own to Hydra's search path: those of a package are found by importing it.
+
+    Raises:
+        HydraException: While a configuration with ``hydra.searchpath`` is composed.
+    """
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+
+    def refused(config_name: str | None, parsed_overrides: object, repo: Any) -> None:
+        loaded = None if config_name is None else repo.load_config(config_path=config_name)
+        if loaded is not None and OmegaConf.select(loaded.config, "hydra.searchpath") is not None:
+            raise HydraException(f"hydra.searchpath in {config_name}.yaml is not read: groups lie in conf/ alone")
+
+    GlobalHydra.instance().config_loader()._process_config_searchpath = refused
 
 
 @contextlib.contextmanager

@@ -134,7 +134,7 @@ def may_fetch(overrides: Sequence[Override], catalog: Catalog) -> bool:
     if any(override.group and override.key == "model" for override in overrides):
         return True
     named = recipes.named(overrides, catalog)
-    return named is None or trust.is_allowed(named[0], ["fetches"], folder=catalog.folder)
+    return named is None or not trust.is_foreign(named[0], folder=catalog.folder)
 
 
 def _starting_from(model: OwnModel, weights: str) -> ConfigError:

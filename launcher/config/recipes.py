@@ -123,13 +123,13 @@ def _loaded(path: Path, *state: int) -> Recipe:
     return _recipe(path.stem, str(path), safe_yaml.load(path))
 
 
-def check(content: object, where: str) -> None:
-    """See whether data are a recipe.
+def check(content: object, where: str) -> Recipe:
+    """The recipe that data are.
 
     Raises:
-        ConfigErrors: They are not.
+        ConfigErrors: They are none.
     """
-    _recipe("", where, content)
+    return _recipe("", where, content)
 
 
 def _recipe(name: str, where: str, content: object) -> Recipe:

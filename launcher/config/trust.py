@@ -1,152 +1,170 @@
-"""Trust: a recipe or lock from elsewhere runs code or leaves the working folder only once the user has said so.
+"""Trust: what came from elsewhere is foreign until trusted, and trust is recorded for exact bytes.
 
-Reading, checking and showing it does none of that and asks for nothing. A file is the user's own if it lies in
-``recipes/`` or ``runs/`` of the working folder or was shipped, and was not fetched. Any other is known by the hash of
-its content, so that one that was trusted and has changed is asked about again. Trust is kept in the user's state
-folder, never beside the file, which could bring it along.
+Reading, checking and showing a foreign file asks for nothing and lets nothing of it act; to run it, the settings of it
+that act (``launcher.config.acting``) need the user's word: ``--trust``, or ``launch recipe trust FILE`` before.
+
+A file is the user's own if it was shipped, was written by ``launch`` from the user's own words, or lies in
+``recipes/``, ``runs/`` or ``conf/`` of the working folder, belongs to this user, and the folder is in no repository
+that has a remote which is not trusted. It is foreign all the same where it was fetched, imported, or saved from what is
+foreign: these are known by their hash, by the place that they were written to, whatever was edited there since, and by
+the code that they name, wherever it was copied to.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-from collections.abc import Iterator, Mapping
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from launcher.config import acting, origins, trust_store
+from launcher.config.acting import Deed
+from launcher.config.catalog import shipped
+from launcher.config.trust_store import Known
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.spec import RunSpec
-from launcher.spec.parse import to_dict
 
-_EXECUTES = {
-    "script": "runs this program",
-    "cluster.setup": "runs these shell lines on every node",
-    "cluster.environment": "sets variables, which can make a program load code",
-    "cluster.container_image": "runs inside this image",
-    "cluster.container_mounts": "shows these folders to the container",
-    "cluster.python": "runs this program in place of Python",
-    "cluster.modules": "loads these modules",
-    "cluster.pass_environment": "hands these variables of your shell to the job",
-    "cluster.extra": "hands these options to sbatch",
-    "backend.path": "runs the code in this folder",
-    "backend.extra": "hands these options to the engine",
-    "tracking.uri": "sends metrics there",
-}
-_OWN_FOLDERS = ("recipes", "runs")
+_OWN_FOLDERS = ("recipes", "runs", "conf")
+_LOSSES = b"\nlosses:"
+ELSEWHERE = "it does not lie in recipes/, runs/ or conf/ of the working folder"
 
 
-def needs(settings: Mapping[str, Any]) -> Iterator[str]:
-    """Deeds of settings that need the user's word, a sentence each.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A file or folder that settings come from, and those of them that act.
 
-    Args:
-        settings: Values by key: ``cluster.setup``, ``data.path``, ...
+    Attributes:
+        path: The recipe, the lock, the imported file, or the option of a group.
+        deeds: What needs the user's word.
+        own: True if the caller knows it as the user's own.
     """
-    for key, value in settings.items():
-        if not value:
-            continue
-        for name, does in _EXECUTES.items():
-            if key == name or key.startswith(f"{name}."):
-                yield f"{key}={_short(value)} {does}"
-        if _leaves(value) or (key == "run.directory"):
-            yield f"{key}={_short(value)} leaves the working folder"
+
+    path: Path
+    deeds: Sequence[Deed]
+    own: bool = False
 
 
 def needs_of_spec(spec: RunSpec) -> list[str]:
-    """Deeds of a whole specification, as a lock holds it, that need the user's word."""
-    flat: dict[str, Any] = {}
-    for section, content in to_dict(spec).items():
-        if isinstance(content, dict):
-            flat |= {f"{section}.{key}": value for key, value in content.items()}
-        else:
-            flat[section] = content
-    return list(needs({key: value for key, value in flat.items() if not key.startswith("run.")}))
+    """Deeds of a whole specification that need the user's word, a sentence each."""
+    return [str(deed) for deed in acting.of_spec(spec)]
 
 
-def _leaves(value: object) -> bool:
-    """True if a value, or one in it, is a path that leads out of the folder it is read in."""
-    if isinstance(value, list | tuple):
-        return any(map(_leaves, value))
-    if not isinstance(value, str):
-        return False
-    return value.startswith(("/", "~", "\\")) or ".." in value.replace("\\", "/").split("/") or "://" in value
-
-
-def _short(value: object) -> str:
-    text = str(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def require(path: Path, wants: list[str], *, folder: Path, given: bool) -> None:
-    """Allow a file's deeds if it is the user's own or trusted already, or trust it from now on.
+def require(sources: Iterable[Source], *, folder: Path, given: bool) -> None:
+    """Allow the deeds of files that are the user's own or trusted already, or trust them from now on.
 
     Args:
-        path: The recipe or lock.
-        wants: The sentences of :func:`needs`.
-        folder: The working folder: files of its ``recipes/`` and ``runs/`` are the user's own, unless fetched.
+        sources: Where the settings of a run come from.
+        folder: The working folder.
         given: True if the user has said ``--trust``.
 
     Raises:
-        ConfigErrors: It is from elsewhere, and nobody has said so.
+        ConfigErrors: One is from elsewhere, and nobody has said so.
     """
-    if is_allowed(path, wants, folder=folder):
-        return
-    if not given:
-        rule = f"it is from elsewhere and would do what needs your word: {'; '.join(wants)}"
-        raise ConfigErrors([ConfigError(str(path), None, rule, ["--trust"])])
-    _write(_store(), _read(_store()) | {digest(path): str(path)})
+    asking = [(source, reason) for source in sources if (reason := why_foreign(source, folder=folder)) is not None]
+    if asking and not given:
+        raise ConfigErrors(_refusal(source, reason, folder) for source, reason in asking)
+    for source, _ in asking:
+        note_trusted(source.path)
 
 
-def is_allowed(path: Path, wants: list[str], *, folder: Path) -> bool:
-    """True if a file needs no new word: it wants nothing, or is the user's own or trusted already."""
-    return not wants or _is_own(path, folder) or digest(path) in _read(_store())
+def _refusal(source: Source, reason: str, folder: Path) -> ConfigError:
+    deeds = "; ".join(map(str, source.deeds))
+    rule = f"it is from elsewhere and would do what needs your word: {deeds}; {reason}"
+    near = source.path.absolute().is_relative_to(folder)
+    name = str(source.path.absolute().relative_to(folder) if near else source.path)
+    ways = ["--trust", f"launch recipe trust {shlex.quote(name)}"]
+    if untrusted_remotes(source.path) and _lies_in(source.path, folder):
+        ways.append("launch recipe trust --origin")
+    return ConfigError(name, None, rule, ways)
 
 
-def note_foreign(path: Path, source: str) -> None:
-    """Remember that a file of ``recipes/`` was fetched, so that lying there does not make it the user's own."""
-    _write(_store("fetched.json"), _read(_store("fetched.json")) | {digest(path): source})
+def why_foreign(source: Source, *, folder: Path) -> str | None:
+    """Why a source needs the user's word; None where it wants nothing, or is the user's own or trusted already."""
+    return None if source.own or not source.deeds else origin_of(source.path, source.deeds, folder=folder)
 
 
-def digest(path: Path) -> str:
-    """The SHA-256 of a file's content: a changed file is another one."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def is_foreign(path: Path, *, folder: Path, deeds: Sequence[Deed] = ()) -> bool:
+    """True if a file is from elsewhere and not trusted, whatever it wants."""
+    return origin_of(path, deeds, folder=folder) is not None
 
 
-def _is_own(path: Path, folder: Path) -> bool:
-    from launcher.config.catalog import shipped
-
-    own = [folder.resolve() / name for name in _OWN_FOLDERS] + [shipped("recipes").resolve()]
-    inside = any(path.resolve().is_relative_to(place) for place in own)
-    return inside and digest(path) not in _read(_store("fetched.json"))
-
-
-def _store(name: str = "trusted.json") -> Path:
-    from platformdirs import user_state_path
-
-    return user_state_path("launch") / name
-
-
-def _read(store: Path) -> dict[str, str]:
-    try:
-        content = json.loads(store.read_text())
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
+def origin_of(path: Path, deeds: Sequence[Deed], *, folder: Path) -> str | None:
+    """Where a file that is not trusted comes from, as a clause; None where it is the user's own or trusted."""
+    if _is_shipped(path):
+        return None
+    known, content = trust_store.known(), path.read_bytes()
+    digest = _digest(content)
+    if digest in known.trusted or _head(content) in known.locks:
+        return None
+    if (source := known.foreign.get(digest)) is not None:
+        return f"it is from {source}"
+    if (source := known.places.get(str(path.resolve()))) is not None:
+        return f"it was from {source} before it was edited"
+    if (source := next((known.marks[deed.mark] for deed in deeds if deed.mark in known.marks), None)) is not None:
+        return f"it names the same as a file from {source}"
+    if not _lies_in(path, folder):
+        return ELSEWHERE
+    return _not_written_here(path, known)
 
 
-def _write(store: Path, content: Mapping[str, str]) -> None:
-    """Replace the file in one step.
+def _not_written_here(path: Path, known: Known) -> str | None:
+    """Why a file without a record, in a folder of the user's, may be somebody else's; None for the user's own."""
+    if path.stat().st_uid != os.getuid():
+        return "it belongs to another user"
+    unknown = [url for url in origins.remotes(path) if url not in known.origins]
+    return f"it lies in a repository from {' and '.join(unknown)}, which is not trusted" if unknown else None
+
+
+def untrusted_remotes(path: Path) -> list[str]:
+    """The addresses of the repository around a file that are not trusted."""
+    known = trust_store.known()
+    return [url for url in origins.remotes(path) if url not in known.origins]
+
+
+def note_foreign(path: Path, content: bytes, source: str, deeds: Iterable[Deed]) -> None:
+    """Record what a file from elsewhere will hold and where it will lie, before it is written there.
 
     Raises:
-        ConfigErrors: The folder for the state of programs cannot be written.
+        ConfigErrors: It cannot be recorded; the file is then not to be written.
     """
-    try:
-        store.parent.mkdir(parents=True, exist_ok=True)
-        import tempfile  # Late, because few commands trust anything anew.
+    marks = [deed.mark for deed in deeds if deed.runs_code]
+    trust_store.add_foreign(_digest(content), path.resolve(), source, marks)
 
-        with tempfile.NamedTemporaryFile("w", dir=store.parent, delete=False) as file:
-            json.dump(dict(content), file)
-        os.replace(file.name, store)
-    except OSError as error:
-        rule = f"what is trusted cannot be remembered: {error.strerror}"
-        raise ConfigErrors([ConfigError(str(store), None, rule, ["XDG_STATE_HOME=..."])]) from None
+
+def note_own(path: Path, content: bytes) -> None:
+    """Record what a file of the user's own words will hold, before it is written.
+
+    Raises:
+        ConfigErrors: It cannot be recorded.
+    """
+    trust_store.add_trusted(_digest(content), path.resolve())
+
+
+def note_lock(text: str) -> None:
+    """Record the lock of a run of the user's own; its losses are added later and do not count."""
+    trust_store.add_lock(_head(text.encode()))
+
+
+def note_trusted(path: Path) -> None:
+    """Record a file as it is now as trusted."""
+    note_own(path, path.read_bytes())
+
+
+def _is_shipped(path: Path) -> bool:
+    return any(path.resolve().is_relative_to(shipped(kind).resolve()) for kind in ("recipes", "conf"))
+
+
+def _lies_in(path: Path, folder: Path) -> bool:
+    place = path.resolve()
+    return any(place.is_relative_to(folder.resolve() / name) for name in _OWN_FOLDERS)
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _head(content: bytes) -> str:
+    """The hash of a lock without its losses, with which ours end: they are added when the run has ended."""
+    return _digest(content.partition(_LOSSES)[0])

@@ -10,6 +10,7 @@ prediction. It is written with the run directory; the run's first losses are add
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import textwrap
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher import files, machine, secret, terminal
-from launcher.config import safe_yaml
+from launcher.config import safe_yaml, trust
 from launcher.config.catalog import shipped
 from launcher.config.overrides import Override
 from launcher.errors import ConfigError, ConfigErrors
@@ -119,10 +120,15 @@ def here(data: DataSpec, *, with_diff: bool = False) -> dict[str, Any]:
 def write(path: Path, content: Mapping[str, Any]) -> None:
     """Write a lock; the losses come later, when the run has some (:func:`launcher.rundir.losses.add_losses`).
 
+    It is noted as the user's own before; where that cannot be done, it is asked about where it is repeated elsewhere.
+
     Raises:
         OSError: It cannot be written.
     """
-    files.write_text_atomically(path, as_text(content))
+    text = as_text(content)
+    with contextlib.suppress(ConfigErrors):
+        trust.note_lock(text)
+    files.write_text_atomically(path, text)
 
 
 def as_text(content: Mapping[str, Any], losses: Sequence[Mapping[str, Any]] = ()) -> str:

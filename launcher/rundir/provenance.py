@@ -160,6 +160,7 @@ _ASKS_NOBODY = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
 
 
 def _git(folder: Path, *words: str) -> str | None:
+    """What git says; it runs no program that the repository's own configuration names to watch or show its files."""
     try:
         done = subprocess.run(
             ["git", *_ASKS_NOBODY, *words],

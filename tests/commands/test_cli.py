@@ -191,7 +191,10 @@ def test_run_draws_what_it_refuses_too(tmp_path: Path, monkeypatch: pytest.Monke
     ("words", "said"),
     [
         ("model=tiny --jsno", "launch run: unrecognized arguments: --jsno try --json"),
-        ("recipe lsit", "(choose from 'list', 'show', 'save', 'lock', 'verify', 'diff', 'fetch') try launch recipe"),
+        (
+            "recipe lsit",
+            "(choose from 'list', 'show', 'save', 'lock', 'verify', 'diff', 'fetch', 'trust') try launch recipe",
+        ),
         ("check --hf", "launch check: argument --hf: expected one argument try launch check --help"),
         ("show paralel", "paralel: an override is group=option or group.key=value try launch show parallel"),
         ("show frobnicate", "an override is group=option or group.key=value try launch --help"),

@@ -14,7 +14,6 @@ import pytest
 
 from launcher.cli import main
 from launcher.commands import _repeating
-from launcher.config import trust
 from launcher.config.catalog import Catalog
 from launcher.config.overrides import read
 from launcher.errors import ConfigErrors
@@ -192,23 +191,6 @@ def test_a_recipe_from_elsewhere_says_what_it_would_do_and_needs_trust(
     assert not (tmp_path / "runs").exists()
     assert main(["check", f"recipe={path}"]) in (0, 2, 3)
     assert "needs your word" not in capsys.readouterr().err
-
-
-def test_trust_is_given_once_for_a_content_and_the_users_own_recipes_need_none(tmp_path: Path) -> None:
-    path = tmp_path / "foreign.yaml"
-    path.write_text("x")
-    trust.require(path, ["harm"], folder=tmp_path, given=True)
-    trust.require(path, ["harm"], folder=tmp_path, given=False)
-    path.write_text("y")
-    with pytest.raises(ConfigErrors):
-        trust.require(path, ["harm"], folder=tmp_path, given=False)
-    own = tmp_path / "recipes" / "own.yaml"
-    own.parent.mkdir()
-    own.write_text("y")
-    trust.require(own, ["harm"], folder=tmp_path, given=False)
-    trust.note_foreign(own, "https://example.org")
-    with pytest.raises(ConfigErrors):
-        trust.require(own, ["harm"], folder=tmp_path, given=False)
 
 
 def test_what_the_user_sets_over_a_foreign_recipe_needs_no_trust(

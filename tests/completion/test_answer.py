@@ -134,6 +134,7 @@ def test_runs_recorded_elsewhere_are_offered_where_there_are_none(
 def test_recipes_and_files_are_offered_where_they_are_meant(offered: Offered) -> None:
     assert offered("recipe", "l") == ["list", "lock"]
     assert offered("recipe", "show", "our") == ["our_recipe"]
+    assert offered("recipe", "trust", "our") == ["our_recipe"]
     assert offered("recipe", "diff", "our_recipe", "fir") == ["first"]
     assert offered("recipe", "save", "mine", "model=ours") == ["model=ours_9b"]
     assert offered("script=t") == ["script=train.py"]

@@ -173,3 +173,16 @@ def test_a_value_that_cannot_be_read_is_an_error_of_its_override() -> None:
         composed("adapter.targets=[a", "train.steps=3")
     assert [error.path for error in caught.value.errors] == ["adapter.targets"]
     assert caught.value.errors[0].rule.startswith("the value cannot be read")
+
+
+def test_no_file_of_the_users_groups_has_hydra_import_a_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "conf" / "train").mkdir(parents=True)
+    (tmp_path / "conf" / "train" / "mine.yaml").write_text("hydra: {searchpath: [pkg://imported_by_hydra]}\n")
+    (tmp_path / "imported_by_hydra").mkdir()
+    (tmp_path / "imported_by_hydra" / "__init__.py").write_text("raise SystemExit('it was imported')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ComposeError) as caught:
+        composed("train=mine", catalog=Catalog(folder=tmp_path))
+    assert "hydra.searchpath in train/mine.yaml is not read: groups lie in conf/ alone" in str(caught.value)

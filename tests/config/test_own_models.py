@@ -246,4 +246,5 @@ def test_a_recipe_from_elsewhere_fetches_nothing_and_leaves_the_folder_only_when
     Path("theirs.yaml").write_text(f"schema: 1\nsummary: s\nchoose: {{model: {folder}/mine}}\n")
     status, said = answer("run recipe=theirs.yaml", capsys)
     assert status == 2
-    assert "leaves the working folder try --trust" in said
+    assert "leaves the working folder; it does not lie in recipes/, runs/ or conf/ of the working folder" in said
+    assert "try --trust or launch recipe trust" in said

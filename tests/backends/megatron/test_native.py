@@ -217,10 +217,8 @@ def test_code_that_a_recipe_from_elsewhere_names_is_not_imported_by_check(
         "schema: 1\nsummary: x\nchoose: {model: tiny, zero: 0}\n"
         "set: {backend.name: megatron, parallel.shard: false, backend.extra.spec: [foreign, x]}\n"
     )
-    cli.main(["check", "recipe=foreign.yaml"])
-    assert "no engine's own validator is asked about it" in " ".join(capsys.readouterr().err.split())
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert cli.main(["check", "recipe=foreign.yaml"]) == 0
+    said = "the engine's own validator is asked without backend.extra.spec, unless you say --trust"
+    assert said in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "imported").exists()
-    (tmp_path / "recipes").mkdir()
-    (tmp_path / "foreign.yaml").rename(tmp_path / "recipes" / "own.yaml")
-    cli.main(["check", "recipe=own"])
-    assert (tmp_path / "imported").exists(), "of the user's own recipe the validator is asked"

@@ -1,0 +1,116 @@
+"""``launch recipe save`` and ``launch recipe fetch``: recipes that are written into the working folder.
+
+What a file is, the user's own or from elsewhere, is recorded before it appears, and where that fails it does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from launcher import files
+from launcher.commands._common import folder, print_json, say, write_new
+from launcher.config import acting, recipe_file, recipes, trust
+from launcher.config.acting import Deed
+from launcher.config.catalog import Catalog
+from launcher.config.overrides import read
+from launcher.config.trust import Source
+from launcher.errors import ConfigError, ConfigErrors
+from launcher.rundir import status
+from launcher.spec.parse import parse
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
+
+
+def save(words: Sequence[str], options: argparse.Namespace) -> int:
+    """Write a command line, or that of a run, as a recipe of the working folder."""
+    name, texts = words[0].removesuffix(".yaml"), list(words[1:])
+    if not texts and options.run is None:
+        rule = "a recipe is made of overrides, or of the command line of a run"
+        ways = [f"launch recipe save {name} model=tiny", f"launch recipe save {name} --run RUN"]
+        raise ConfigErrors([ConfigError("OVERRIDES", None, rule, ways)])
+    if not _NAME.match(name):
+        raise ConfigErrors([ConfigError("NAME", name, "a recipe's name is letters, digits and _ . -", ["my_recipe"])])
+    catalog, run = Catalog(folder=folder()), None
+    if options.run is not None:
+        from launcher.commands._finding import find
+
+        [run, *_] = find([options.run])
+        catalog = Catalog(folder=_typed_in(run))
+        texts = [*_words_of(run, catalog), *texts]
+    origin = _origin(run, texts, catalog, trusted=options.trust)
+    content = recipe_file.content_of(texts, catalog, summary=options.summary or f"saved from: launch {' '.join(texts)}")
+    path = folder() / "recipes" / f"{name}.yaml"
+    deeds = acting.of_recipe(recipes.check(content, str(path)))
+    note = partial(trust.note_own, path) if origin is None else partial(_note_foreign, path, origin, deeds)
+    write_new(path, recipe_file.as_text(name, content), otherwise=": choose another name", before=note)
+    if origin is not None:
+        say(f"launch: it is from {origin}, which is not trusted, and so is as foreign: launch recipe trust {name}")
+    return _said(path, f"launch recipe={name}", options)
+
+
+def _note_foreign(path: Path, origin: str, deeds: Sequence[Deed], content: bytes) -> None:
+    trust.note_foreign(path, content, origin, deeds)
+
+
+def _origin(run: Path | None, texts: Sequence[str], catalog: Catalog, *, trusted: bool) -> str | None:
+    """The run or recipe from elsewhere that a recipe is made of; None where it is the user's own words alone."""
+    if run is not None and not status.is_own(run):
+        if not trusted:
+            return str(run)
+        status.remember(run)
+    named = recipes.named(read(texts, catalog)[0], catalog)
+    if named is None:
+        return None
+    path, deeds = named[0], acting.of_recipe(named[1])
+    if trusted:
+        trust.require([Source(path=path, deeds=deeds)], folder=catalog.folder, given=True)
+    return str(path) if trust.is_foreign(path, folder=catalog.folder, deeds=deeds) else None
+
+
+def _words_of(run: Path, catalog: Catalog) -> list[str]:
+    """The command line of a run; of one that repeats a lock, the words that mean the same without the lock."""
+    words: list[str] = (files.read_json(run / "plan.json") or {})["overrides"]
+    if not any(word.startswith("--from=") for word in words):
+        return words
+    return recipe_file.words_for(parse(json.loads((run / "spec.json").read_text())), catalog)
+
+
+def _typed_in(run: Path) -> Path:
+    """The folder in which a run's command line was typed, whose recipes it may name; this one where that is gone."""
+    there = Path((files.read_json(run / "job.json") or {}).get("working_directory", ""))
+    return there if there.is_absolute() and there.is_dir() else folder()
+
+
+def fetch(words: Sequence[str], options: argparse.Namespace) -> int:
+    """Write a recipe or lock from the network into the working folder."""
+    from launcher.config import fetch, safe_yaml
+
+    source = words[0]
+    name = options.name or Path(source.partition("#sha256=")[0].rpartition("#")[2]).stem
+    if not _NAME.match(name):
+        raise ConfigErrors([
+            ConfigError("--name", name, "a recipe's name is letters, digits and _ . -", ["--name mine"])
+        ])
+    content = fetch.fetch(source)
+    data = safe_yaml.loads(content.decode(errors="replace"), source)
+    path, use = folder() / "recipes" / f"{name}.yaml", f"launch recipe={name}"
+    if isinstance(data, dict) and "spec" in data:
+        path, use = folder() / f"{name}.yaml", f"launch run --from {name}.yaml"
+        deeds = acting.of_spec(parse(data["spec"]))
+    else:
+        deeds = acting.of_recipe(recipes.check(data, source))
+    write_new(path, content, otherwise=": choose another --name", before=partial(_note_foreign, path, source, deeds))
+    return _said(path, use, options)
+
+
+def _said(path: Path, use: str, options: argparse.Namespace) -> int:
+    if options.json:
+        print_json({"schema": 1, "recipe": {"path": str(path), "use": use}})
+    else:
+        print(f"{path}\n{use}")
+    return 0

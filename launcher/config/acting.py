@@ -1,0 +1,240 @@
+"""Settings that act: those that run code, fetch, send, or leave the working folder, and so need the user's word.
+
+A file from elsewhere may hold any of them; the gate of ``launcher.config.trust`` asks before one takes effect. Every
+key of the specification is either in the table here or harmless, and a test holds the list of both.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from launcher.config import hub, safe_yaml
+from launcher.config.catalog import yaml_files
+from launcher.config.overrides import is_own_model
+from launcher.errors import ConfigErrors
+from launcher.spec.parse import texts, to_dict
+
+if TYPE_CHECKING:
+    from launcher.config.recipes import Recipe
+    from launcher.spec import RunSpec
+
+type _Test = Callable[[Any], bool]
+
+_PLACED = re.compile(r"@(?:package\s+)?(\w+\.\w+)")
+"""A key that a file of configuration groups puts its content, or that of another, below."""
+
+_LOOKS_UP = re.compile(r"\$\{.*:", re.DOTALL)
+"""A resolver of OmegaConf: ``${oc.env:HOME}``."""
+
+_LEAVES = "leaves the working folder"
+
+_SHOWN = 60
+"""Characters of a value in a sentence; ``launch recipe trust`` shows all of it."""
+
+
+def _always(value: Any) -> bool:
+    """True for every value: what is empty was left out before."""
+    return True
+
+
+def _sends(value: Any) -> bool:
+    return value in ("wandb", "mlflow")
+
+
+def _names_the_hub(value: Any) -> bool:
+    return isinstance(value, str) and hub.is_name(value) and not os.path.lexists(value)
+
+
+ACTS: Mapping[str, tuple[str, _Test]] = {
+    "script": ("runs this program", _always),
+    "script_args": ("hands these arguments to a program", _always),
+    "cluster.setup": ("runs these shell lines on every node", _always),
+    "cluster.environment": ("sets variables, which can make a program load code", _always),
+    "cluster.container_image": ("runs inside this image", _always),
+    "cluster.container_mounts": ("shows these folders to the container", _always),
+    "cluster.python": ("runs this program in place of Python", _always),
+    "cluster.modules": ("loads these modules", _always),
+    "cluster.pass_environment": ("hands these variables of your shell to the job", _always),
+    "cluster.extra": ("hands these options to sbatch", _always),
+    "backend.path": ("runs the code in this folder", _always),
+    "backend.extra": ("hands these options to the engine", _always),
+    "model.trust_remote_code": ("runs the code of a checkpoint", _always),
+    "save.load": ("reads this checkpoint, whose files may hold code", _always),
+    "run.directory": (_LEAVES, _always),
+    "tracking.uri": ("sends metrics there", _always),
+    "tracking.kind": ("sends settings and metrics to a tracker", _sends),
+    "data.source": ("may fetch from the Hugging Face Hub", lambda value: value == "huggingface"),
+    "data.path": ("may be fetched from the Hugging Face Hub", _names_the_hub),
+}
+"""Keys that act, what each does, and with which of its values; of an open node all keys below it."""
+
+CHOICES: Mapping[str, tuple[str, _Test]] = {
+    "tracking": ACTS["tracking.kind"],
+    "data": ACTS["data.source"],
+    "model": ("reads this model, and fetches it where it is one of the Hub", lambda value: is_own_model(str(value))),
+}
+"""Groups of which the choice of an option acts."""
+
+_RUN = ("script", "cluster.setup", "cluster.environment", "cluster.container_image", "cluster.python", "cluster.extra",
+        "backend.path", "backend.extra")  # fmt: skip
+"""Keys whose values run code: such a value of a foreign file is known again in any other file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """A setting that acts: its key, its value, and what it does."""
+
+    key: str
+    value: Any
+    does: str
+
+    def __str__(self) -> str:
+        text = str(self.value)
+        return f"{self.key}={text if len(text) <= _SHOWN else f'{text[: _SHOWN - 3]}...'} {self.does}"
+
+    @property
+    def runs_code(self) -> bool:
+        """True if the value names or holds code, and is no mere switch or number."""
+        named = any(self.key == key or self.key.startswith(f"{key}.") for key in _RUN)
+        return named and not isinstance(self.value, bool | int | float)
+
+    @property
+    def mark(self) -> str:
+        """A short digest of the key and the value."""
+        return hashlib.sha256(json.dumps([self.key, self.value], default=str).encode()).hexdigest()[:16]
+
+
+def needs(settings: Mapping[str, Any]) -> Iterator[Deed]:
+    """Settings that need the user's word.
+
+    Args:
+        settings: Values by key or, of a choice, by group: ``cluster.setup``, ``data.path``, ``tracking``, ...
+    """
+    for key, value in settings.items():
+        if not value:
+            continue
+        deeds = [does for does in (_does(key, value), _LEAVES if _leaves(value) else None) if does is not None]
+        if deeds:
+            yield Deed(key, value, " and ".join(dict.fromkeys(deeds)))
+
+
+def of_recipe(recipe: Recipe) -> list[Deed]:
+    """Settings of a recipe that need the user's word, those that it sweeps over included."""
+    return [*needs(recipe.choose), *needs(recipe.set), *needs(recipe.sweep)]
+
+
+def of_spec(spec: RunSpec, typed: Iterable[str] = ()) -> list[Deed]:
+    """Settings of a whole specification, as a lock holds it, that need the user's word, less the keys ``typed``."""
+    flat: dict[str, Any] = {}
+    for section, content in to_dict(spec).items():
+        if isinstance(content, dict):
+            flat |= {f"{section}.{key}": value for key, value in content.items()}
+        else:
+            flat[section] = content
+    given = {*typed}
+    return list(needs({key: value for key, value in flat.items() if not key.startswith("run.") and key not in given}))
+
+
+def of_words(words: Iterable[str], settings: Mapping[str, Any]) -> list[Deed]:
+    """Settings of an imported file that need the user's word, less the keys that the user's words set."""
+    typed = {text.lstrip("+").partition("=")[0] for text in words}
+    return list(needs({key: value for key, value in settings.items() if key not in typed}))
+
+
+def _does(key: str, value: Any) -> str | None:
+    """The deed of a value, or of one in a list of values; None where it does nothing."""
+    for name, (does, acts) in ACTS.items():
+        if (key == name or key.startswith(f"{name}.")) and _any(acts, value):
+            return does
+    does, acts = CHOICES.get(key, ("", _always))
+    return does if does and _any(acts, value) else None
+
+
+def _any(acts: _Test, value: Any) -> bool:
+    """True if a value acts, one of a list does, or it is only known once it is composed."""
+    if isinstance(value, list | tuple):
+        return any(_any(acts, item) for item in value)
+    return acts(value) or (isinstance(value, str) and "${" in value)
+
+
+def _leaves(value: object) -> bool:
+    """True if a value, or one in it, is a path that leads out of the folder it is read in, also by a link."""
+    if isinstance(value, list | tuple):
+        return any(map(_leaves, value))
+    if not isinstance(value, str):
+        return False
+    out = value.startswith(("/", "~", "\\")) or ".." in value.replace("\\", "/").split("/") or "://" in value
+    return out or _by_a_link(value)
+
+
+def _by_a_link(path: str) -> bool:
+    try:
+        here = os.path.realpath(".")
+        place = os.path.realpath(re.split(r"[*?\[]", path)[0])
+    except (OSError, ValueError):
+        return False
+    return place != here and not place.startswith(here.rstrip("/") + "/")
+
+
+def of_conf(folder: Path) -> dict[Path, list[Deed]]:
+    """Settings of a folder of configuration groups that need the user's word, of all options, chosen or not.
+
+    Where a file places its content, or that of another, in other groups than its folder says (``@package``,
+    ``group@place``), each file is read as if it were in any group.
+    """
+    options = {path: _option(path) for path in sorted(yaml_files(folder)) if path.is_file()}
+    placed = any("@" in text for option in options.values() if option for text in (option[0], *texts(option[1])))
+    found = {}
+    for path, option in options.items():
+        groups = [".".join(path.relative_to(folder).parent.parts)]
+        if placed:
+            groups = ["", *dict.fromkeys(key.partition(".")[0] for key in ACTS if "." in key), *groups]
+        unread = Deed(path.name, "", "cannot be looked through")
+        found[path] = [unread] if option is None else [*_of_option(*option, groups)]
+    return {path: deeds for path, deeds in found.items() if deeds}
+
+
+def _option(path: Path) -> tuple[str, Mapping[str, Any]] | None:
+    """The text and the content of an option; None where it cannot be read."""
+    try:
+        content, text = safe_yaml.load(path), path.read_text()
+    except (ConfigErrors, OSError, UnicodeDecodeError):
+        return None
+    return text, content if isinstance(content, dict) else {}
+
+
+def _of_option(text: str, content: Mapping[str, Any], groups: Iterable[str]) -> Iterator[Deed]:
+    """The deeds of an option that may be one of these groups."""
+    settings: dict[str, Any] = dict(_choices(content.get("defaults")))
+    own = {key: value for key, value in content.items() if key != "defaults"}
+    for group in groups:
+        settings |= dict(_flat(own, group))
+    settings |= dict.fromkeys(_PLACED.findall(text), own)
+    yield from needs(settings)
+    looked_up = [value for value in texts(content) if _LOOKS_UP.search(value)]
+    if looked_up:
+        yield Deed("${...}", looked_up, "looks up what is in no file, such as the variables of your shell")
+
+
+def _choices(defaults: object) -> Iterator[tuple[str, Any]]:
+    """The options that a list of defaults chooses, by group: ``- override /tracking: wandb``."""
+    for entry in defaults if isinstance(defaults, list) else []:
+        for key, value in entry.items() if isinstance(entry, dict) else ():
+            yield str(key).split()[-1].lstrip("/").partition("@")[0], value
+
+
+def _flat(content: Mapping[str, Any], place: str) -> Iterator[tuple[str, Any]]:
+    """The values of an option by key: two levels are keys, and what is below them is a value."""
+    for key, value in content.items():
+        path = f"{place}.{key}" if place else key
+        if isinstance(value, dict) and "." not in path:
+            yield from _flat(value, path)
+        else:
+            yield path, value

@@ -1,0 +1,144 @@
+"""The user's record of what is trusted: exact bytes by their hash, and the repositories that they trust.
+
+It is one file of lines in the user's state folder, never beside what it is about, which could bring it along. Lines are
+only added, each in one write, so that launchers do not mix theirs and none overwrites what another has noted. What
+versions before it kept, ``trusted.json`` and ``fetched.json``, is still read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from launcher.errors import ConfigError, ConfigErrors
+
+NAME = "trust.jsonl"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """All that is recorded.
+
+    Attributes:
+        trusted: Hashes of files that the user has trusted, or that were written for them from their own words.
+        locks: Hashes of the locks of the user's own runs, without their losses.
+        foreign: Hashes of files from elsewhere, with where they are from.
+        places: Paths that files from elsewhere were written to, with where they are from.
+        marks: Marks of the code that files from elsewhere name (``Deed.mark``), with where it is from.
+        origins: Addresses of repositories that are trusted.
+    """
+
+    trusted: set[str] = field(default_factory=set)
+    locks: set[str] = field(default_factory=set)
+    foreign: dict[str, str] = field(default_factory=dict)
+    places: dict[str, str] = field(default_factory=dict)
+    marks: dict[str, str] = field(default_factory=dict)
+    origins: set[str] = field(default_factory=set)
+
+
+def known() -> Known:
+    """Read the record.
+
+    Raises:
+        ConfigErrors: It is there and cannot be read: what is foreign is then not known.
+    """
+    found = Known()
+    found.trusted.update(_old("trusted.json"))
+    found.foreign.update(_old("fetched.json"))
+    for entry in _entries():
+        _take(found, entry)
+    return found
+
+
+def _take(found: Known, entry: dict[str, Any]) -> None:
+    kind, digest, source = (str(entry.get(key, "")) for key in ("is", "sha256", "source"))
+    if kind == "trusted":
+        found.trusted.add(digest)
+    elif kind == "lock":
+        found.locks.add(digest)
+    elif kind == "origin":
+        found.origins.add(source)
+    elif kind == "foreign":
+        found.foreign[digest] = source
+        found.places[str(entry.get("path", ""))] = source
+        marks = entry.get("marks")
+        found.marks.update({str(mark): source for mark in marks} if isinstance(marks, list) else {})
+
+
+def add_trusted(digest: str, path: Path) -> None:
+    """Record a file's hash as trusted; the path only says to a reader what it was."""
+    _add({"is": "trusted", "sha256": digest, "path": str(path)})
+
+
+def add_lock(digest: str) -> None:
+    """Record the lock of a run of the user's own."""
+    _add({"is": "lock", "sha256": digest})
+
+
+def add_foreign(digest: str, path: Path, source: str, marks: Iterable[str]) -> None:
+    """Record a file from elsewhere: its hash, the place that it is written to, and the code that it names."""
+    _add({"is": "foreign", "sha256": digest, "path": str(path), "source": source, "marks": [*marks]})
+
+
+def add_origins(urls: Iterable[str]) -> None:
+    """Record repositories as trusted."""
+    for url in urls:
+        _add({"is": "origin", "source": url})
+
+
+def _store(name: str = NAME) -> Path:
+    from platformdirs import user_state_path  # Late, because few commands need it.
+
+    return user_state_path("launch") / name
+
+
+def _entries() -> Iterator[dict[str, Any]]:
+    for line in _text(_store()).splitlines():
+        try:
+            entry = json.loads(line)
+        except ValueError:  # A write that a full disk or a crash has cut short.
+            continue
+        if isinstance(entry, dict):
+            yield entry
+
+
+def _old(name: str) -> dict[str, str]:
+    try:
+        content = json.loads(_text(_store(name)) or "{}")
+    except ValueError:
+        return {}
+    return {str(key): str(value) for key, value in content.items()} if isinstance(content, dict) else {}
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        rule = f"what is trusted cannot be read: {error.strerror}"
+        raise ConfigErrors([ConfigError(str(path), None, rule, ["XDG_STATE_HOME=..."])]) from None
+
+
+def _add(entry: dict[str, Any]) -> None:
+    """Add one line, whole: a line that was cut short before it ends here.
+
+    Raises:
+        ConfigErrors: The folder for the state of programs cannot be written.
+    """
+    path, line = _store(), f"\n{json.dumps(entry)}\n".encode()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            if os.write(file, line) < len(line):
+                raise OSError(0, "no space left")
+        finally:
+            os.close(file)
+    except OSError as error:
+        rule = f"what is trusted cannot be remembered: {error.strerror}"
+        raise ConfigErrors([ConfigError(str(path), None, rule, ["XDG_STATE_HOME=..."])]) from None

@@ -1,0 +1,115 @@
+"""Settings that act: every key is decided, and what a key does is seen in each form that a file can give it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.config import acting, recipes
+from launcher.spec.parse import known_keys
+from tests.support.helpers import composed_once
+
+HARMLESS = {
+    "adapter": "alpha double_quant dropout name rank targets",
+    "backend": "bucket_cap_mb bucket_view micro_step_sync name reshard_after_forward",
+    "checkpointing": "layers method mode modules",
+    "cluster": "account constraint container cpus_per_node exclusive gpu_request gpu_type gpus_per_node interface kind "
+    "memory memory_request nodes partition qos requeues reservation save_margin_s shared_folder time_limit_min",
+    "data": "column eval_fraction preview shuffle split template token_dtype tokenizer train_on workers",
+    "hardware": "compute_capability device disk_bytes dtypes host_memory_bytes memory_bytes name reserved_bytes source "
+    "title",
+    "model": "attention attention_bias dropout family first_dense_layers head_dim hidden_act hidden_size "
+    "initializer_range intermediate_size kv_lora_rank max_position_embeddings mlp_bias moe_intermediate_size name "
+    "norm_epsilon normalization num_attention_heads num_experts num_experts_per_tok num_hidden_layers "
+    "num_key_value_heads num_shared_experts position_embedding q_lora_rank qk_nope_head_dim qk_norm qk_rope_head_dim "
+    "rope_theta source tie_word_embeddings v_head_dim vocab_size weights",
+    "optimizer": "beta1 beta2 clip epsilon foreach fused lr min_lr name schedule warmup_steps weight_decay",
+    "parallel": "context expert expert_tensor first_stage_layers last_stage_layers name pipeline replicate schedule "
+    "sequence shard tensor ulysses virtual_pipeline",
+    "precision": "accumulate compute gradients master name optimizer_states parameters recipe reduce",
+    "run": "name",
+    "save": "async every export keep last",
+    "sweep": "budget parallelism sampler",
+    "tracking": "project",
+    "train": "allocator compile eval_every eval_steps global_batch_size log_every loss loss_chunk micro_batch_size "
+    "seed sequence_length steps timeout_s",
+    "zero": "allgather_bucket_size gather_16bit_weights_on_save hpz max_live_parameters max_reuse_distance nvme_path "
+    "offload_optimizer offload_parameters overlap_comm param_persistence_threshold prefetch_bucket_size "
+    "reduce_bucket_size stage sub_group_size",
+}
+"""Keys that do nothing by themselves as long as their value stays in the working folder, which is asked of all."""
+
+
+def test_every_key_of_a_run_acts_or_is_known_to_be_harmless() -> None:
+    harmless = {f"{group}.{key}" for group, keys in HARMLESS.items() for key in keys.split()}
+    assert len(harmless) > 100
+    undecided = known_keys() - harmless - set(acting.ACTS)
+    assert not undecided, f"decide of {sorted(undecided)}: into acting.ACTS, or into the harmless ones here"
+    assert not harmless & set(acting.ACTS)
+    assert not (harmless | set(acting.ACTS)) - known_keys()
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"tracking": "wandb"}, "tracking=wandb sends settings and metrics to a tracker"),
+        ({"tracking.kind": ["none", "mlflow"]}, "tracking.kind=['none', 'mlflow'] sends settings and metrics"),
+        ({"data": "huggingface"}, "data=huggingface may fetch from the Hugging Face Hub"),
+        ({"data.path": "owner/name"}, "data.path=owner/name may be fetched from the Hugging Face Hub"),
+        ({"model": "owner/name"}, "model=owner/name reads this model, and fetches it where it is one of the Hub"),
+        ({"model.trust_remote_code": True}, "model.trust_remote_code=True runs the code of a checkpoint"),
+        ({"save.load": "runs/a"}, "save.load=runs/a reads this checkpoint, whose files may hold code"),
+        ({"script": "/x.py"}, "script=/x.py runs this program and leaves the working folder"),
+        ({"script_args": ["--rm"]}, "script_args=['--rm'] hands these arguments to a program"),
+        ({"data.path": "out/of/here"}, "data.path=out/of/here leaves the working folder"),
+        ({"cluster.shared_folder": "out"}, "cluster.shared_folder=out leaves the working folder"),
+    ],
+)
+def test_a_setting_that_acts_is_said_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], sentence: str
+) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "out").symlink_to(tmp_path)
+    monkeypatch.chdir(tmp_path / "here")
+    [deed] = acting.needs(settings)
+    assert str(deed).startswith(sentence)
+
+
+def test_settings_without_a_deed_need_no_word() -> None:
+    harmless = {"tracking": "none", "tracking.kind": "tensorboard", "data": "text", "model": "tiny", "cluster": "slurm"}
+    assert not [*acting.needs({**harmless, "cluster.setup": [], "data.path": "texts/*.txt", "run.name": "a"})]
+    assert not acting.of_spec(composed_once("model=tiny", "data=synthetic"))
+
+
+def test_what_a_recipe_sweeps_over_acts_too() -> None:
+    content = {"schema": 1, "summary": "s", "sweep": {"tracking": ["none", "wandb"], "train.seed": [1, 2]}}
+    assert [deed.key for deed in acting.of_recipe(recipes.check(content, "a.yaml"))] == ["tracking"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "found"),
+    [
+        ("cluster/ours.yaml", "setup: [ls]", ["cluster.setup"]),
+        ("launch.yaml", "defaults: [{override /tracking: wandb}]\nscript: a.py", ["tracking", "script"]),
+        ("tracking/_base.yaml", "kind: ${oc.env:WHAT}", ["tracking.kind", "${...}"]),
+        ("x/a.yaml", "# @package cluster\nsetup: [ls]", ["cluster.setup"]),
+        ("x/a.yaml", "# @package cluster.environment\nLD_PRELOAD: x.so", ["cluster.environment"]),
+        ("cluster/a.yaml", "environment: {LD_PRELOAD: x.so}", ["cluster.environment"]),
+        ("cluster/environment/a.yaml", "LD_PRELOAD: x.so", ["cluster.environment.LD_PRELOAD"]),
+        ("x/a.yaml", 'defaults: ["b\\x40cluster"]\nsetup: [ls]', ["cluster.setup"]),
+        ("run/a.yaml", "name: ${oc.env:SECRET}", ["${...}"]),
+        ("run/a.yaml", "name: ${model.name}", []),
+        ("cluster/a.yaml", "a: &x 1", ["cannot be looked through"]),
+        ("cluster/a.yaml", "nodes: 2\nmodules: []", []),
+    ],
+)
+def test_groups_of_a_folder_are_looked_through_wherever_they_place_their_keys(
+    tmp_path: Path, name: str, text: str, found: list[str]
+) -> None:
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_text(text)
+    deeds = [f"{deed.key} {deed.does}" for acts in acting.of_conf(tmp_path).values() for deed in acts]
+    assert len(deeds) == len(found)
+    assert all(key in deed for key, deed in zip(found, deeds, strict=True))
