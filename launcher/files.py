@@ -22,8 +22,8 @@ def write_text_atomically(path: Path, text: str) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """A JSON file's mapping, or None where there is none (yet)."""
-    with contextlib.suppress(OSError, ValueError):
+    """A JSON file's mapping, or None where there is none (yet); ``launcher.rundir.contents`` says why there is none."""
+    with contextlib.suppress(OSError, ValueError, RecursionError):
         content = json.loads(path.read_text())
         if isinstance(content, dict):
             return content

@@ -8,11 +8,10 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher import files
 from launcher.commands._common import add_json, add_runs, print_json, say
 from launcher.commands._finding import find, settle
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
-from launcher.rundir import state, status
+from launcher.rundir import contents, state, status
 from launcher.rundir.state import RunState
 from launcher.slurm import jobs
 
@@ -29,12 +28,27 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigErrors([ConfigError("RUN", None, "name the runs to cancel", ["launch status"])])
     settle(options)
     directories = find(options.runs)
-    for directory, stopped in zip(directories, _stop_all(directories, signal.SIGTERM), strict=True):
-        if not stopped:
-            say(f"launch: {status.name_of(directory, Path.cwd())} is not running")
+    stopped = _stop_all(directories, signal.SIGTERM)
+    rows = status.read_all(directories)
+    for directory, row, done in zip(directories, rows, stopped, strict=True):
+        if not done and row.state != "unreadable":
+            why = f": {row.reason}" if row.state == "prepared" and row.reason else ""
+            say(f"launch: {status.name_of(directory, Path.cwd())} is not running{why}")
+    _require_readable(rows)
     if options.json:
-        print_json({"schema": 1, "runs": [row.as_dict() for row in status.read_all(directories)]})
+        print_json({"schema": 1, "runs": [row.as_dict() for row in rows]})
     return 0
+
+
+def _require_readable(rows: Sequence[RunState]) -> None:
+    """Say which runs may live on, because nobody can tell what to stop; the others were stopped before.
+
+    Raises:
+        SubmitError: There is one.
+    """
+    hidden = [f"{row.id} cannot be stopped: {row.reason}" for row in rows if row.state == "unreadable"]
+    if hidden:
+        raise SubmitError("; ".join(hidden))
 
 
 def stop(directory: Path, how: signal.Signals) -> bool:
@@ -58,7 +72,7 @@ def _stop_all(directories: Sequence[Path], how: signal.Signals) -> list[bool]:
 
 def _stop_here(directory: Path, how: signal.Signals) -> bool:
     (directory / state.CANCEL_REQUEST).touch()
-    content = files.read_json(directory / "state.json") or {}
+    content = contents.known(directory, contents.STATE)
     if "process_group" not in content:
         return False
     try:

@@ -17,7 +17,6 @@ launch recipe fetch SOURCE                into recipes/: https://...#sha256=HEX
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import sys
 import textwrap
@@ -25,7 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import backends, files, machine
+from launcher import backends, machine
 from launcher.commands._common import (
     add_json,
     add_trust,
@@ -44,10 +43,9 @@ from launcher.config.request import request
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.preflight import assess
 from launcher.preflight.plan import plan
-from launcher.rundir import lock, losses
+from launcher.rundir import contents, lock, losses
 from launcher.rundir.record import job_as_dict
 from launcher.spec import RunSpec
-from launcher.spec.parse import parse
 from launcher.units import gib
 
 _FEWEST = {"list": 0, "show": 1, "save": 1, "lock": 1, "verify": 1, "diff": 2, "fetch": 1}
@@ -130,15 +128,17 @@ def _save(words: Sequence[str], options: argparse.Namespace) -> int:
 
 def _words_of(run: Path, catalog: Catalog) -> list[str]:
     """The command line of a run; of one that repeats a lock, the words that mean the same without the lock."""
-    words: list[str] = (files.read_json(run / "plan.json") or {})["overrides"]
+    words: list[str] | None = (contents.read(run, contents.PLAN) or {}).get("overrides")
+    if words is None:
+        raise contents.BadRecord(run / contents.PLAN, "it does not say the command line of the run")
     if not any(word.startswith("--from=") for word in words):
         return words
-    return recipe_file.words_for(parse(json.loads((run / "spec.json").read_text())), catalog)
+    return recipe_file.words_for(contents.spec_of(run), catalog)
 
 
 def _typed_in(run: Path) -> Path:
     """The folder in which a run's command line was typed, whose recipes it may name; this one where that is gone."""
-    there = Path((files.read_json(run / "job.json") or {}).get("working_directory", ""))
+    there = Path(contents.known(run, contents.JOB).get("working_directory", ""))
     return there if there.is_absolute() and there.is_dir() else folder()
 
 
