@@ -47,7 +47,8 @@ def told(run: Path) -> Told:
     except contents.BadRecord as bad:
         return Told(word="unreadable", reason=bad.short)
     on_slurm = not _has_ended(content) and submission.get("kind") == "slurm"
-    return Told(word=word, reason=reason or _damage(run), content=content, on_slurm=on_slurm)
+    reason = "; ".join(text for text in (reason, damage(run)) if text) or None
+    return Told(word=word, reason=reason, content=content, on_slurm=on_slurm)
 
 
 def _copied(run: Path, there: Path, content: dict[str, Any] | None) -> str:
@@ -55,7 +56,7 @@ def _copied(run: Path, there: Path, content: dict[str, Any] | None) -> str:
     return f"a copy of {there}, which was {was}: `launch resume {names.id_of(run)}` goes on with the copy by itself"
 
 
-def _damage(run: Path) -> str | None:
+def damage(run: Path) -> str | None:
     """What is wrong with the files that a run is resumed by; None where nothing is."""
     try:
         for name in (contents.SPEC, contents.JOB):

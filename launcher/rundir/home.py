@@ -10,6 +10,7 @@ processes a copy must neither claim nor end. Records keep ``{run}`` where the ru
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -105,7 +106,7 @@ def settle(run: Path) -> None:
     if there != run:
         _name_anew(run, there, job.get("files", ()))
         job = {**_renamed(job, there, RUN), "working_directory": folder}
-        files.write_atomically(run / contents.JOB, job)
+        files.write_text_atomically(run / contents.JOB, json.dumps(job, indent=1, sort_keys=True) + "\n")
     if copied:
         attempts.forget(run)
         for name in ("state.json", state.SUBMISSION, state.NOT_SUBMITTED, state.CANCEL_REQUEST):

@@ -111,7 +111,7 @@ def test_show_prints_what_run_starts_and_a_script_runs_under_the_same_check_and_
         {"step": 1, "loss": 3.0, "grad_norm": None},
         {"step": 2, "loss": 1.0, "grad_norm": None},
     )
-    expected = {"spec.json", "plan.json", "job.json", "run.lock.yaml", "logs", "checkpoints", "state.json"}
+    expected = {"spec.json", "plan.json", "job.json", "home.json", "run.lock.yaml", "logs", "checkpoints", "state.json"}
     assert expected <= {path.name for path in directory.iterdir()}
     outputs = [path.read_text() for path in directory.glob("logs/ranks/*/attempt_0/*/stdout.log")]
     assert sorted(outputs) == ["rank 0 of 2 starts at 5\n", "rank 1 of 2 starts at 5\n"]
