@@ -91,7 +91,7 @@ def _record(
         status.remember(directory)
         _remove_earlier_tries(plan.spec, directory)
     except OSError as error:
-        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):  # Another launch was quicker by this much.
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST) and directory.is_dir():  # Another launch was quicker.
             raise taken(directory) from None
         text = f"the run directory {directory} cannot be written: {error.strerror or error}"
         raise SubmitError(f"{text}; run.directory=... puts it elsewhere") from None

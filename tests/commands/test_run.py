@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from launcher.rundir import lock, state, status
+from launcher.rundir import contents, lock, state, status
 
 LAUNCH = str(Path(sys.executable).with_name("launch"))
 SCRIPT = """
@@ -90,7 +90,7 @@ def test_show_prints_what_run_starts_and_a_script_runs_under_the_same_check_and_
     done = launch(folder, "--json", *script("a"))
     assert done.returncode == 0, done.stderr
     directory = folder / "runs" / "a"
-    job = json.loads((directory / "job.json").read_text())
+    job = contents.job_of(directory)
     assert shown["argv"] == job["argv"]
     assert shown["environment"] == job["environment"]
     assert "{run}" not in json.dumps(shown)
