@@ -11,7 +11,7 @@ from pathlib import Path
 from launcher.commands._common import add_json, add_runs, print_json, say
 from launcher.commands._finding import find, settle
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
-from launcher.rundir import contents, state, status
+from launcher.rundir import by_files, contents, state, status
 from launcher.rundir.state import RunState
 from launcher.slurm import jobs
 
@@ -23,32 +23,30 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Ask every run to stop."""
+    """Ask every run to stop.
+
+    Raises:
+        SubmitError: A damaged file hides what is to be stopped; or as :func:`stop`.
+    """
     if not options.runs:
         raise ConfigErrors([ConfigError("RUN", None, "name the runs to cancel", ["launch status"])])
     settle(options)
     directories = find(options.runs)
-    stopped = _stop_all(directories, signal.SIGTERM)
-    rows = status.read_all(directories)
-    for directory, row, done in zip(directories, rows, stopped, strict=True):
-        if not done and row.state != "unreadable":
-            why = f": {row.reason}" if row.state == "prepared" and row.reason else ""
-            say(f"launch: {status.name_of(directory, Path.cwd())} is not running{why}")
-    _require_readable(rows)
-    if options.json:
-        print_json({"schema": 1, "runs": [row.as_dict() for row in rows]})
-    return 0
-
-
-def _require_readable(rows: Sequence[RunState]) -> None:
-    """Say which runs may live on, because nobody can tell what to stop; the others were stopped before.
-
-    Raises:
-        SubmitError: There is one.
-    """
-    hidden = [f"{row.id} cannot be stopped: {row.reason}" for row in rows if row.state == "unreadable"]
-    if hidden:
+    hidden = []
+    for directory, stopped in zip(directories, _stop_all(directories, signal.SIGTERM), strict=True):
+        name, told = status.name_of(directory, Path.cwd()), by_files.told(directory)
+        if not stopped and told.word == "unreadable":
+            hidden.append(f"{name} cannot be stopped: {told.reason}")
+        elif not stopped:
+            say(
+                f"launch: {name} is not running"
+                + (f": {told.reason}" if told.word == "prepared" and told.reason else "")
+            )
+    if hidden:  # Nobody can tell what to stop; the others were stopped before.
         raise SubmitError("; ".join(hidden))
+    if options.json:
+        print_json({"schema": 1, "runs": [row.as_dict() for row in status.read_all(directories)]})
+    return 0
 
 
 def stop(directory: Path, how: signal.Signals) -> bool:

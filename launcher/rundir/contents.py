@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -124,14 +125,14 @@ class BadRecord(SubmitError):
 
 
 def _way_out(path: Path) -> str:
-    run = path.parent
+    run, file = shlex.quote(str(path.parent)), shlex.quote(str(path))
     if path.name in (STATE, state.SUBMISSION):
-        return f"once nothing of the run lives any more, `rm -r {path}`, and then `launch resume {run}`"
+        return f"once nothing of the run lives any more, `rm -r {file}`, and then `launch resume {run}`"
     if path.name in (SPEC, JOB):
         return f"put it back from a copy, or `launch run --from {run} save.load={run}` starts another run of it"
     if path.name == state.SWEEP:
         return f"put it back from a copy; its runs go on one by one: `launch resume {run}/000`"
-    return f"put it back from a copy, or `rm -r {path}`"
+    return f"put it back from a copy, or `rm -r {file}`"
 
 
 def read(run: Path, name: str) -> dict[str, Any] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -38,6 +39,6 @@ def working_folder(directory: Path, words: Sequence[str] = ()) -> Path:
         return where
     name = status.name_of(directory, Path.cwd())
     load = [f"save.load={name}"] if find.checkpoints(directory) else []
-    way = " ".join(["launch run --from", name, *load, *words])
+    way = shlex.join(["launch", "run", "--from", name, *load, *words])
     text = f"the run's working folder {where} does not exist, and its job starts there: make the folder again, or"
     raise SubmitError(f"{text} go on in this one with another run of it: `{way}`")
