@@ -123,7 +123,8 @@ def started(options: argparse.Namespace, *, quiet: bool) -> tuple[Sweep, Path, l
         raise
     finally:
         with contextlib.suppress(OSError):
-            directory.rmdir()  # Where no point is kept, nothing is written.
+            directory.rmdir()  # Where no point is kept, nothing is written, and no folder was needed.
+            directory.parent.rmdir()
     return asked, directory, points, exit_status
 
 
