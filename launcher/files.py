@@ -96,7 +96,7 @@ def read_text(path: Path, most: int = MOST_BYTES) -> str:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """A JSON file's mapping, or None where there is none (yet), or none that a program of ours wrote."""
+    """A JSON file's mapping; None where there is none of ours (yet), which ``launcher.rundir.contents`` explains."""
     with contextlib.suppress(OSError, ValueError):
         content = load_json(path)
         if isinstance(content, dict) and depth(content) <= DEEPEST:

@@ -8,14 +8,13 @@ be. Every difference is said and kept (``launcher.rundir.changes``) before it is
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher import files, machine
+from launcher import machine
 from launcher.commands._common import assessed, folder, say, width
 from launcher.config.catalog import Catalog
 from launcher.config.overrides import Override, read
@@ -25,10 +24,11 @@ from launcher.preflight.assess import Assessment
 from launcher.preflight.plan import Plan, plan
 from launcher.preflight.report import as_text
 from launcher.preflight.this_machine import obstacles
-from launcher.rundir import changes, kept, loading, lock, status
+from launcher.rundir import changes, contents, kept, loading, lock, status
 from launcher.saved import find
 from launcher.spec import RunSpec, edit
 from launcher.spec.parse import parse, to_dict
+from launcher.submission import moving
 from launcher.submission.submit import resubmit
 
 _WHOLE = ("model", "parallel", "backend", "recipe")
@@ -58,36 +58,23 @@ def submit_changed(directory: Path, texts: Sequence[str], *, trusted: bool) -> t
         DoesNotFit: The changed run does not.
         SubmitError: It waits or runs, or its submission failed.
     """
-    if (now := status.read(directory).state) in ("queued", "running", "requeued"):
-        name = status.name_of(directory, folder())
+    name, found = status.name_of(directory, folder()), status.read(directory)
+    if (now := found.state) == "unreadable":
+        raise SubmitError(f"{name} cannot go on: {found.reason}")
+    if now in ("queued", "running", "requeued"):
         raise SubmitError(f"{name} is {now}: `launch cancel {name}` first, or wait, and then change it")
     directory = directory.absolute()
-    with _in_the_jobs_folder(directory):
+    with contextlib.chdir(moving.working_folder(directory, texts)):
         changed, planned, step = _planned(directory, texts, trusted=trusted)
     differences = lock.spec_differences(changed.before, planned.spec)
     _say(directory, differences, step)
 
     def record() -> None:
         if differences:
-            with _in_the_jobs_folder(directory):
+            with contextlib.chdir(moving.working_folder(directory, texts)):
                 changes.write(directory, planned, differences, words=changed.words, step=step)
 
     return resubmit(directory, planned.spec, before=record), planned.spec
-
-
-@contextlib.contextmanager
-def _in_the_jobs_folder(directory: Path) -> Iterator[None]:
-    """Look at paths from the folder that the run's job starts in, wherever this command was typed.
-
-    Raises:
-        SubmitError: It is not there any more.
-    """
-    where = Path((files.read_json(directory / "job.json") or {}).get("working_directory", "."))
-    if not where.is_dir():
-        rule = "its job starts there: make the folder again, or start another run of it by `launch run --from RUN`"
-        raise SubmitError(f"the run's working folder {where} does not exist, and {rule}")
-    with contextlib.chdir(where):
-        yield
 
 
 def _planned(directory: Path, texts: Sequence[str], *, trusted: bool) -> tuple[_Changed, Plan, int]:
@@ -97,7 +84,7 @@ def _planned(directory: Path, texts: Sequence[str], *, trusted: bool) -> tuple[_
         ConfigErrors: A word cannot be read, or the run cannot go on like that.
         DoesNotFit: The changed run does not.
     """
-    changed = _changed(parse(json.loads((directory / "spec.json").read_text())), texts)
+    changed = _changed(contents.spec_of(directory), texts)
     newest = next(reversed(find.checkpoints(directory)), None)
     step = 0 if newest is None else newest.step
     refused: list[ConfigError] = []
@@ -192,7 +179,7 @@ def _names(before: RunSpec, after: RunSpec) -> list[ConfigError]:
 
 
 def _was_forced(directory: Path) -> bool:
-    return bool((files.read_json(directory / "plan.json") or {}).get("forced"))
+    return bool(contents.known(directory, contents.PLAN).get("forced"))
 
 
 def _judged(changed: _Changed, refused: Sequence[ConfigError], *, forced: bool, resumed: bool) -> Assessment:

@@ -17,13 +17,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import files, terminal
+from launcher import terminal
 from launcher.commands._common import say
 from launcher.commands._script_output import Printed
 from launcher.commands.cancel import stop
 from launcher.errors import INTERRUPTED, JobFailed
 from launcher.memory.moments import PHASES
-from launcher.rundir import progress, results, script_copy, state, status
+from launcher.rundir import contents, progress, results, script_copy, state, status
 from launcher.rundir.results import BETWEEN
 from launcher.spec import RunSpec
 from launcher.units import gib
@@ -138,8 +138,7 @@ def _left(rows: list[dict[str, Any]], spec: RunSpec) -> str:
 
 def table(directory: Path) -> str:
     """The one table at the end: memory predicted against measured, losses, speed, where the run lies."""
-    check = files.read_json(directory / "plan.json") or {}
-    memory = files.read_json(directory / "memory.json") or {}
+    check, memory = contents.known(directory, contents.PLAN), contents.known(directory, contents.MEMORY)
     measured, steps = results.measured(directory), results.steps(directory)
     if not measured:  # A script of the user's own, of whose memory nothing is known.
         return "\n".join(["", *_ending(steps), f"run directory {directory}"])

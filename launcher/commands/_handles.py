@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import signal
 import time
@@ -11,14 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher import extras, files
+from launcher import extras
 from launcher.commands import cancel, logs
 from launcher.commands._finding import find, sweep_of
 from launcher.errors import ConfigError, ConfigErrors
-from launcher.rundir import results, state, status
+from launcher.rundir import contents, results, state, status
 from launcher.rundir.state import RunState
 from launcher.spec import RunSpec
-from launcher.spec.parse import parse
 from launcher.sweeping import sweep, table
 from launcher.sweeping.sweep import Point
 
@@ -62,7 +60,7 @@ class Run:
     @property
     def spec(self) -> RunSpec:
         """Its settings, as they were resolved: ``run.spec.train.steps``."""
-        return parse(json.loads((self.directory / "spec.json").read_text()))
+        return contents.spec_of(self.directory)
 
     def steps(self) -> list[dict[str, Any]]:
         """The lines of ``metrics.jsonl`` so far, one a step that was logged."""
@@ -116,7 +114,7 @@ class Run:
         until = min(time.monotonic() + pause, deadline or math.inf)
         while time.monotonic() < until:
             time.sleep(_POLL_S)
-            if (files.read_json(self.directory / "state.json") or {}).get("state") in state.ENDED:
+            if contents.known(self.directory, contents.STATE).get("state") in state.ENDED:
                 return
 
     def __repr__(self) -> str:

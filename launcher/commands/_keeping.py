@@ -6,13 +6,11 @@ What a file is, the user's own or from elsewhere, is recorded before it appears,
 from __future__ import annotations
 
 import argparse
-import json
 import re
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from launcher import files
 from launcher.commands._common import folder, print_json, say, write_new
 from launcher.config import acting, recipe_file, recipes, trust
 from launcher.config.acting import Deed
@@ -20,7 +18,7 @@ from launcher.config.catalog import Catalog
 from launcher.config.overrides import read
 from launcher.config.trust import Source
 from launcher.errors import ConfigError, ConfigErrors
-from launcher.rundir import status
+from launcher.rundir import contents, status
 from launcher.spec.parse import parse
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
@@ -74,15 +72,17 @@ def _origin(run: Path | None, texts: Sequence[str], catalog: Catalog, *, trusted
 
 def _words_of(run: Path, catalog: Catalog) -> list[str]:
     """The command line of a run; of one that repeats a lock, the words that mean the same without the lock."""
-    words: list[str] = (files.read_json(run / "plan.json") or {})["overrides"]
+    words: list[str] | None = (contents.read(run, contents.PLAN) or {}).get("overrides")
+    if words is None:
+        raise contents.BadRecord(run / contents.PLAN, "it does not say the command line of the run")
     if not any(word.startswith("--from=") for word in words):
         return words
-    return recipe_file.words_for(parse(json.loads((run / "spec.json").read_text())), catalog)
+    return recipe_file.words_for(contents.spec_of(run), catalog)
 
 
 def _typed_in(run: Path) -> Path:
     """The folder in which a run's command line was typed, whose recipes it may name; this one where that is gone."""
-    there = Path((files.read_json(run / "job.json") or {}).get("working_directory", ""))
+    there = Path(contents.known(run, contents.JOB).get("working_directory", ""))
     return there if there.is_absolute() and there.is_dir() else folder()
 
 

@@ -11,9 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from launcher import files
 from launcher.commands._common import say
-from launcher.rundir import output, progress, state, status
+from launcher.rundir import contents, output, progress, state, status
 from launcher.rundir.output import Tail
 from launcher.rundir.state import RunState
 
@@ -54,7 +53,7 @@ class Watched:
 
     def _has_ended(self) -> bool:
         """True once files or Slurm say so; says what else has changed."""
-        content = files.read_json(self._directory / "state.json") or {}
+        content = contents.known(self._directory, contents.STATE)
         if content.get("state") in state.ENDED:
             return True
         now = time.monotonic()

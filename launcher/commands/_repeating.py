@@ -10,7 +10,6 @@ meaning do not differ.
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import signal
 import sys
@@ -34,7 +33,7 @@ from launcher.files import MOST_BYTES
 from launcher.preflight import assess
 from launcher.preflight.plan import plan
 from launcher.preflight.this_machine import obstacles
-from launcher.rundir import loading, lock, losses, results, script_copy, state, status
+from launcher.rundir import contents, loading, lock, losses, results, script_copy, state, status
 from launcher.rundir.lock import Lock
 from launcher.rundir.record import record
 from launcher.rundir.status import Ambiguous
@@ -121,7 +120,7 @@ def verify(path: Path, texts: Sequence[str], options: argparse.Namespace) -> int
     if errors:
         raise ConfigErrors(errors)
     directory = folder() / "runs" / f"verify-{time.strftime('%Y%m%d-%H%M%S')}-{spec.hash[:6]}"
-    rows = _first_steps(spec, directory.absolute(), int(wanted[-1]["step"]))
+    directory, rows = _first_steps(spec, directory.absolute(), int(wanted[-1]["step"]))
     lines = _otherwise(found, spec)
     worst = [_difference(ours, theirs) for ours, theirs in zip(rows, wanted, strict=False)]
     same = len(rows) >= len(wanted) and all(row["identical"] for row in worst)
@@ -155,14 +154,17 @@ def _not_verifiable(found: Lock, spec: RunSpec, steps: int) -> list[ConfigError]
     return errors
 
 
-def _first_steps(spec: RunSpec, directory: Path, last: int) -> list[dict[str, Any]]:
+def _first_steps(spec: RunSpec, directory: Path, last: int) -> tuple[Path, list[dict[str, Any]]]:
     """Run until a step is in the metrics, then stop; the schedule is that of the whole run.
+
+    Returns:
+        The run directory, which gets a number where another verification has taken its name; and the metrics.
 
     Raises:
         JobFailed: The run failed before.
     """
     planned = plan(assess.assess(spec), python=sys.executable)
-    record(planned, directory, overrides=("recipe", "verify"), forced=False)
+    directory = record(planned, directory, overrides=("recipe", "verify"), forced=False)
     submit(directory, spec)
     try:
         now = _ended(directory, last)
@@ -172,7 +174,7 @@ def _first_steps(spec: RunSpec, directory: Path, last: int) -> list[dict[str, An
     rows = results.steps(directory)
     if now.state in ("failed", "lost") and (not rows or rows[-1]["step"] < last):
         raise JobFailed(f"{now.reason}; the run is kept in {directory}")
-    return rows
+    return directory, rows
 
 
 def _ended(directory: Path, last: int) -> state.RunState:
@@ -232,10 +234,8 @@ def _described(name: str) -> tuple[RunSpec, Mapping[str, Any] | None]:
         if (path / losses.NAME).is_file() or (path.is_file() and _is_lock(path)):
             found = lock.read(path)
             return found.spec, found.content
-        if (path / "spec.json").is_file():
-            from launcher.spec.parse import parse
-
-            return parse(json.loads((path / "spec.json").read_text())), None
+        if contents.exists(path, contents.SPEC):
+            return contents.spec_of(path), None
     catalog = Catalog(folder=folder())
     recipes.load(catalog.recipe(name))
     return request([f"recipe={name}"], catalog=catalog).require(), None

@@ -10,7 +10,7 @@ whatever is recorded and has not ended well. A lock keeps a second launcher away
 from __future__ import annotations
 
 import argparse
-import json
+import contextlib
 import shutil
 import sys
 import textwrap
@@ -27,10 +27,10 @@ from launcher.config.catalog import Catalog
 from launcher.config.compose import Interval
 from launcher.errors import INTERRUPTED, ConfigError, ConfigErrors, DoesNotFit, Refused
 from launcher.preflight.plan import plan
-from launcher.rundir import lock, results, state, status
+from launcher.rundir import contents, lock, results, state, status
 from launcher.rundir.record import record
 from launcher.spec import RunSpec
-from launcher.spec.parse import parse
+from launcher.submission import moving
 from launcher.submission.submit import NoJob, one_at_a_time, submit, submit_all
 from launcher.sweeping import comparison, samplers, sweep, table
 from launcher.sweeping.samplers import Tried
@@ -115,14 +115,18 @@ def started(options: argparse.Namespace, *, quiet: bool) -> tuple[Sweep, Path, l
         say("launch: nothing is swept, so this is a sweep of one point: name several values, as in train.seed=1,2")
     directory = sweep.directory_of(asked.settings, folder=folder())
     points: list[Point] = []
-    if asked.settings.sweep.sampler == "grid":
-        points += _judged(asked, directory, asked.axes.grid())
     try:
+        if asked.settings.sweep.sampler == "grid":
+            points += _judged(asked, directory, asked.axes.grid())
         exit_status = _go(asked, directory, points, quiet=quiet)
     except (ConfigErrors, NoJob, Refused):
         if not any(directory.glob(f"*/{state.SUBMISSION}")):  # Nothing was submitted: the corrected sweep has its name.
             shutil.rmtree(directory, ignore_errors=True)
         raise
+    finally:
+        with contextlib.suppress(OSError):
+            directory.rmdir()  # Where no point is kept, nothing is written, and no folder was needed.
+            directory.parent.rmdir()
     return asked, directory, points, exit_status
 
 
@@ -248,9 +252,10 @@ def _live(directory: Path) -> list[str]:
 
 def _start_all(asked: Sweep, directory: Path, points: Sequence[Point], *, quiet: bool) -> int:
     places = [directory / point.id for point in points]
+    specs = [contents.spec_of(run) for run in places]
     for run in places:
+        moving.settle(run)
         state.forget_ending(run)
-    specs = [parse(json.loads((run / "spec.json").read_text())) for run in places]
     _say_what_differs(asked, [(point.id, spec) for point, spec in zip(points, specs, strict=True)])
     if asked.settings.cluster.kind == "slurm":
         limit = asked.settings.sweep.parallelism

@@ -8,11 +8,10 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher import files
 from launcher.commands._common import add_json, add_runs, print_json, say
 from launcher.commands._finding import find, settle
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
-from launcher.rundir import state, status
+from launcher.rundir import by_files, contents, state, status
 from launcher.rundir.state import RunState
 from launcher.slurm import jobs
 
@@ -24,14 +23,27 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Ask every run to stop."""
+    """Ask every run to stop.
+
+    Raises:
+        SubmitError: A damaged file hides what is to be stopped; or as :func:`stop`.
+    """
     if not options.runs:
         raise ConfigErrors([ConfigError("RUN", None, "name the runs to cancel", ["launch status"])])
     settle(options)
     directories = find(options.runs)
+    hidden = []
     for directory, stopped in zip(directories, _stop_all(directories, signal.SIGTERM), strict=True):
-        if not stopped:
-            say(f"launch: {status.name_of(directory, Path.cwd())} is not running")
+        name, told = status.name_of(directory, Path.cwd()), by_files.told(directory)
+        if not stopped and told.word == "unreadable":
+            hidden.append(f"{name} cannot be stopped: {told.reason}")
+        elif not stopped:
+            say(
+                f"launch: {name} is not running"
+                + (f": {told.reason}" if told.word == "prepared" and told.reason else "")
+            )
+    if hidden:  # Nobody can tell what to stop; the others were stopped before.
+        raise SubmitError("; ".join(hidden))
     if options.json:
         print_json({"schema": 1, "runs": [row.as_dict() for row in status.read_all(directories)]})
     return 0
@@ -58,7 +70,7 @@ def _stop_all(directories: Sequence[Path], how: signal.Signals) -> list[bool]:
 
 def _stop_here(directory: Path, how: signal.Signals) -> bool:
     (directory / state.CANCEL_REQUEST).touch()
-    content = files.read_json(directory / "state.json") or {}
+    content = contents.known(directory, contents.STATE)
     if "process_group" not in content:
         return False
     try:

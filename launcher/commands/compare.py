@@ -11,6 +11,7 @@ from pathlib import Path
 from launcher.commands._common import add_json, add_runs, print_json, say, width
 from launcher.commands._finding import find, settle
 from launcher.errors import ConfigError, ConfigErrors
+from launcher.rundir import by_files, names
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,6 +34,9 @@ def run(options: argparse.Namespace) -> int:
     if len(directories) < 2:
         rule = "at least two runs are compared"
         raise ConfigErrors([ConfigError("RUN", " ".join(options.runs) or None, rule, ["launch status"])])
+    for directory in directories:
+        if (damage := by_files.damage(directory)) is not None:
+            say(f"launch: of {names.id_of(directory)} not all is known: {damage}")
     found = comparison.compare(directories)
     if options.plot is not None:
         from launcher.report import comparison_plot

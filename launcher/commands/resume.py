@@ -8,18 +8,16 @@ cannot follow is refused with the reason.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher import files
 from launcher.commands._common import add_json, add_trust, folder, print_json, say
 from launcher.commands._finding import find, settle, sweep_of
 from launcher.commands._foreign import require_own
 from launcher.errors import ConfigError, ConfigErrors
-from launcher.rundir import attempts, progress, script_copy, status
+from launcher.rundir import attempts, contents, home, progress, script_copy, status
 from launcher.spec import RunSpec
-from launcher.spec.parse import parse
+from launcher.submission import moving
 from launcher.submission.submit import resubmit
 
 
@@ -79,7 +77,8 @@ def _resume(directory: Path, words: Sequence[str], *, trusted: bool, quiet: bool
         more = f"`launch resume {name} train.steps={2 * steps}` goes on with it" if steps else ""
         say(f"launch: {directory.name} is finished; nothing to resume{'; ' if more else ''}{more}")
         return 0
-    spec = parse(json.loads((directory / "spec.json").read_text()))
+    spec = contents.spec_of(directory)
+    _say_if_moved(directory, words)
     _say_if_edited(directory, spec)
     if words:
         from launcher.commands._changing import submit_changed
@@ -97,10 +96,23 @@ def _resume(directory: Path, words: Sequence[str], *, trusted: bool, quiet: bool
     return follow(directory, spec, quiet=quiet)
 
 
+def _say_if_moved(directory: Path, words: Sequence[str]) -> None:
+    """Say that a copy leaves its original alone, and from where relative paths are looked at if the folder is another.
+
+    Raises:
+        SubmitError: The folder that its job starts in is gone.
+    """
+    name, there = status.name_of(directory, folder()), home.original(directory)
+    if there is not None:
+        say(f"launch: {name} is a copy of {there}: it goes on in its own folder, and the original stays as it is")
+    where = moving.working_folder(directory, words)
+    if (was := Path(contents.job_of(directory)["working_directory"])) != where:
+        say(f"launch: the working folder {was} is gone; the run lies in {where} as it did there, and starts from here")
+
+
 def _say_if_edited(directory: Path, spec: RunSpec) -> None:
     """Say that the run goes on with the copy of its script where the script is another one by now."""
-    folder = Path((files.read_json(directory / "job.json") or {}).get("working_directory", "."))
-    if spec.script is not None and script_copy.is_edited(directory, spec, folder):
+    if spec.script is not None and script_copy.is_edited(directory, spec, home.working_folder(directory)):
         copy = script_copy.place(directory, spec.script)
         say(f"launch: {spec.script} is not the run's own copy any more; the run goes on with that, {copy}")
         say("launch: a new run takes the script as it is now")

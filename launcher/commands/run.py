@@ -140,11 +140,11 @@ def recorded(options: argparse.Namespace, *, quiet: bool) -> Recorded:
     planned = plan(assessment, python=sys.executable)
     samples = _preview.previews(planned.spec)
     tokens = _token_ids(planned, quiet=quiet)
-    directory = directory_of(planned, folder=folder())
-    job = record(planned, directory, overrides=found.overrides, forced=options.force)
+    named = directory_of(planned, folder=folder())
+    directory = record(planned, named, overrides=found.overrides, forced=options.force)
     if tokens is not None:
         token_folder.point(directory, planned.spec.data, tokens)
-    return Recorded(plan=planned, directory=directory, job=job, samples=samples)
+    return Recorded(plan=planned, directory=directory, job=planned.job.at(str(directory)), samples=samples)
 
 
 _FILES = {"save.load", "model.weights", "data.path", "data.column", "data.source", "data.tokenizer"}

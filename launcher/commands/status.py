@@ -82,9 +82,8 @@ def _table(rows: Sequence[RunState], *, placed: bool) -> list[str]:
 
 
 def _place(row: RunState) -> Path:
-    """The folder in which the run, or its sweep, lies."""
-    directory = Path(row.directory)
-    return directory.parent.parent if status.is_point(directory) else directory.parent
+    """The folder in which the run, its sweep or its group lies."""
+    return Path(row.directory).parents[len(Path(row.id).parts) - 1]
 
 
 def _by_place(rows: Sequence[RunState]) -> list[RunState]:

@@ -4,6 +4,7 @@ A candidate is a whole word with a short description. One that ends in ``=``, ``
 whole word: shells put no space behind it.
 """
 
+import contextlib
 import os
 
 TYPE_CHECKING = False  # Type checkers know the name; ``typing`` itself takes a tenth of the time of an answer.
@@ -196,16 +197,21 @@ def _names(folder: str) -> list[str]:
 
 
 def _records(folder: str) -> list[str]:
-    """Names of the runs and sweeps in a folder, the newest first."""
-    found = []
-    for name in _names(folder):
-        for record in ("spec.json", "sweep.json"):
-            try:
-                found.append((os.stat(f"{folder}/{name}/{record}").st_mtime_ns, name))  # noqa: PTH116
-            except OSError:
-                continue
-            break
-    return [name for _, name in sorted(found, reverse=True)[:_NEWEST]]
+    """Names of the runs and sweeps in a folder, the newest first, and then of the groups of runs: ``group/``."""
+    found = {name: written for name in _names(folder) if (written := _written(f"{folder}/{name}"))}
+    newest = sorted(found, key=lambda name: (found[name], name), reverse=True)[:_NEWEST]
+    if _written(folder):  # In a run or a sweep other folders are no groups.
+        return newest
+    others = (name for name in sorted(_names(folder)) if name not in found and not name.startswith("."))
+    return [*newest, *(f"{name}/" for name in others if _records(f"{folder}/{name}"))]
+
+
+def _written(folder: str) -> int:
+    """When a run or sweep was recorded in a folder; 0 where there is none."""
+    for record in ("spec.json", "sweep.json"):
+        with contextlib.suppress(OSError):
+            return os.stat(f"{folder}/{record}").st_mtime_ns  # noqa: PTH116
+    return 0
 
 
 def _remembered(path: str) -> list[str]:

@@ -29,6 +29,9 @@ CACHE = "LAUNCH_CACHE"
 POINTER = "tokens.json"
 """In a run directory: the folder that the run reads, or why there is none, and the attempt that says so."""
 
+_RUN = "{run}"
+"""Stands for the run directory in its own note, as in its job (``launcher.job.job.RUN``)."""
+
 META, TOKENS, TRAINED, ENDS = "meta.json", "tokens.bin", "trained.bin", "ends.bin"
 
 _DIGITS = 16
@@ -138,7 +141,8 @@ def read(path: Path) -> TokenFolder | None:
 
 def point(run: Path, data: DataSpec, found: TokenFolder, attempt: str = "") -> None:
     """Note in the run directory which folder the run reads."""
-    content = {"folder": str(found.path), "digest": found.digest, "data": _asked(data), "attempt": attempt}
+    path = Path(_RUN) / found.path.relative_to(run) if found.path.is_relative_to(run) else found.path
+    content = {"folder": str(path), "digest": found.digest, "data": _asked(data), "attempt": attempt}
     files.write_atomically(run / POINTER, content)
 
 
@@ -151,10 +155,14 @@ def refuse(run: Path, error: str, attempt: str) -> None:
 def pointed(run: Path, data: DataSpec) -> TokenFolder | None:
     """The folder that the run directory names for these settings; None where it names none or that is gone."""
     content = files.read_json(run / POINTER) or {}
-    folder = content.get("folder")
-    if not isinstance(folder, str) or content.get("data") != _asked(data):
+    if not isinstance(content.get("folder"), str) or content.get("data") != _asked(data):
         return None
-    return read(Path(folder))
+    return read(folder_of(content, run))
+
+
+def folder_of(content: Mapping[str, Any], run: Path) -> Path:
+    """The folder that a run's note names; ``{run}`` stands for the run directory, which may have been moved since."""
+    return Path(str(content["folder"]).replace(_RUN, str(run), 1))
 
 
 def digest(run: Path) -> str | None:

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher import files
 from launcher.errors import LauncherError
-from launcher.rundir import lock, progress, results, status
+from launcher.rundir import contents, lock, progress, results, status
 from launcher.rundir.state import RunState
 from launcher.spec.parse import parse
 
@@ -137,9 +136,8 @@ def compare(directories: Sequence[Path]) -> Comparison:
 
 
 def _side(run: Path, row: RunState) -> Side:
-    content = files.read_json(run / "spec.json") or {}
-    plan = files.read_json(run / "plan.json") or {}
-    job = files.read_json(run / "job.json") or {}
+    content, plan = contents.known(run, contents.SPEC), contents.known(run, contents.PLAN)
+    job = contents.known(run, contents.JOB)
     rows = results.steps(run)
     points = ((progress.number(line, "step"), progress.number(line, "loss")) for line in rows)
     curve = {int(step): loss for step, loss in points if step is not None and loss is not None}
@@ -150,11 +148,11 @@ def _side(run: Path, row: RunState) -> Side:
         run=row,
         settings=lock.settings(content),
         tokens_per_step=_tokens_per_step(content),
-        gpus=max(1, int(job.get("nodes", 1)) * int(job.get("gpus_per_node", 1))),
+        gpus=max(1, job.get("nodes", 1) * job.get("gpus_per_node", 1)),
         curve=tuple(sorted(curve.items())),  # A script that starts again repeats steps.
         held_out=held_out[-1] if held_out else None,
         tokens_per_second=sum(half) / len(half) if half else None,
-        predicted_bytes=(plan.get("peak") or {}).get("allocated_bytes"),
+        predicted_bytes=size if contents.is_whole(size := (plan.get("peak") or {}).get("allocated_bytes")) else None,
         peak_bytes=max(results.measured(run).values(), default=None),
     )
 

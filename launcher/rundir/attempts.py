@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from launcher import files
+from launcher.rundir import contents
 
 FILE = "attempts.json"
 _STEP = re.compile(r"step-(\d+)\Z")
@@ -35,19 +36,27 @@ class Attempts:
 
 def begin(directory: Path, allocation: str) -> Attempts:
     """Count one more attempt."""
-    before, newest = files.read_json(directory / FILE), _newest(directory)
+    before, newest = recorded(directory), _newest(directory)
     attempts = Attempts(count=1, fruitless=0, checkpoint=newest, allocation=allocation)
     if before is not None:
-        fruitless = Attempts(**before).fruitless_now(directory)
-        count = before["count"] + 1
+        fruitless, count = before.fruitless_now(directory), before.count + 1
         attempts = Attempts(count=count, fruitless=fruitless, checkpoint=newest, allocation=allocation)
     files.write_atomically(directory / FILE, asdict(attempts))
     return attempts
 
 
+def recorded(directory: Path) -> Attempts | None:
+    """The attempts so far; None before the first, and where the file is damaged: then they are counted anew."""
+    content = contents.known(directory, FILE)
+    try:
+        return Attempts(**content) if content else None
+    except TypeError:  # Keys of another version.
+        return None
+
+
 def superseded(directory: Path, allocation: str) -> bool:
     """True if the job has begun again elsewhere: a node whose slurmd is dead counts as lost, but its ranks live on."""
-    newest = (files.read_json(directory / FILE) or {}).get("allocation", "")
+    newest = contents.known(directory, FILE).get("allocation", "")
     (job, _, times), (ours, _, mine) = newest.rpartition("_"), allocation.rpartition("_")
     return job == ours and int(times or 0) > int(mine or 0)
 

@@ -17,7 +17,7 @@ from typing import Any
 from launcher import files
 from launcher.errors import SubmitError
 from launcher.preflight.plan import Plan
-from launcher.rundir import acting, lock, losses, script_copy
+from launcher.rundir import acting, contents, lock, losses, script_copy
 from launcher.rundir.record import job_as_dict, write_settings
 
 FILE = "changes.json"
@@ -41,17 +41,16 @@ def write(run: Path, plan: Plan, changes: Sequence[Change], *, words: Sequence[s
     Raises:
         SubmitError: The directory cannot be written.
     """
-    before = files.read_json(run / "plan.json") or {}
+    before = contents.read(run, contents.PLAN) or {}
     overrides = (*_still_said(before.get("overrides", ()), words), *words)
     partial = run / f".{KEPT}.{os.getpid()}.partial"
     try:
-        job = plan.job.at(str(run))
         partial.mkdir()
-        content = lock.build(plan, job_as_dict(job), overrides)
+        content = lock.build(plan, job_as_dict(plan.job), overrides)
         content["script"] = script_copy.kept_ingredient(run, plan.spec.script)
         lock.write(partial / losses.NAME, content)
-        write_settings(partial, plan, job, overrides, forced=bool(before.get("forced")))
-        kept = _kept(run, sorted({*_ALWAYS, *(files.read_json(run / "job.json") or {}).get("files", ())}))
+        write_settings(partial, run, plan, overrides, forced=bool(before.get("forced")))
+        kept = _kept(run, sorted({*_ALWAYS, *contents.known(run, contents.JOB).get("files", ())}))
         for path in sorted(partial.iterdir(), key=lambda path: path.name == "spec.json"):  # The worker reads this one.
             path.replace(run / path.name)
         losses.add_losses(run)
@@ -65,7 +64,7 @@ def write(run: Path, plan: Plan, changes: Sequence[Change], *, words: Sequence[s
 
 def read(run: Path) -> list[dict[str, Any]]:
     """The changes of a run, oldest first: ``time step overrides changes before``."""
-    found: list[dict[str, Any]] = (files.read_json(run / FILE) or {}).get("changes", [])
+    found: list[dict[str, Any]] = (contents.read(run, FILE) or {}).get("changes", [])
     return found
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher import files
+from launcher.rundir import contents
 from launcher.slurm.states import NO_STEP
 
 _REPORTED = re.compile(r"rank\s*:\s*(?P<rank>\d+) \(local_rank: (?P<local>\d+)\)|exitcode\s*:\s*(?P<code>-?\d+)")
@@ -120,11 +121,18 @@ def never_began(directory: Path) -> str:
 
 def _errors(logs: Path) -> list[dict[str, Any]]:
     """Contents of the ranks' ``error.rank<r>.json``, each with its rank, the earliest first."""
-    paths = sorted(logs.glob("error.rank*.json"), key=lambda path: path.stat().st_mtime_ns)
-    contents = ((path.stem.removeprefix("error.rank"), files.read_json(path) or {}) for path in paths)
+    paths = [path for path in logs.glob("error.rank*.json") if path.is_file() and _rank_of(path).isdecimal()]
+    paths.sort(key=lambda path: path.stat().st_mtime_ns)
+    found = ((_rank_of(path), files.read_json(path) or {}) for path in paths)
     return [
-        {"type": "", "traceback": "", **content, "rank": rank} for rank, content in contents if "message" in content
+        {**{key: str(content.get(key, "")) for key in ("type", "message", "traceback")}, "rank": rank}
+        for rank, content in found
+        if "message" in content
     ]
+
+
+def _rank_of(path: Path) -> str:
+    return path.stem.removeprefix("error.rank")
 
 
 def _written(errors: Sequence[dict[str, Any]]) -> Failure | None:
@@ -146,8 +154,8 @@ def _timed_out(directory: Path, errors: Sequence[dict[str, Any]]) -> Failure | N
     first = next((error for error in errors if not is_of_another(error)), None)
     if first is None or first not in waited:
         return None
-    job = files.read_json(directory / "job.json") or {}
-    world = int(job.get("nodes", 0)) * int(job.get("gpus_per_node", 0))
+    job = contents.known(directory, contents.JOB)
+    world = job.get("nodes", 0) * job.get("gpus_per_node", 0)
     absent = sorted(set(range(world)) - {int(error["rank"]) for error in errors})
     if not absent:
         return Failure(

@@ -11,13 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from launcher import backends, files
-from launcher.errors import ConfigError, ConfigErrors
+from launcher import backends
+from launcher.errors import ConfigError
 from launcher.preflight import stored
-from launcher.rundir import status
+from launcher.rundir import contents, status
 from launcher.saved import find, state
 from launcher.spec import RunSpec, edit
-from launcher.spec.parse import parse
 
 _LOOKED_AT = 20
 _SHOWN = 3
@@ -90,12 +89,11 @@ def is_own(checkpoint: Path) -> bool:
 
 def _other_layout(spec: RunSpec, found: Path) -> Iterator[ConfigError]:
     """Reasons of the engine's own; the run that saved has its specification beside its checkpoints."""
-    content = files.read_json(found.parent.parent / "spec.json")
     try:
-        before = parse(content) if content is not None else None
-    except ConfigErrors:  # Of a version that had other keys.
+        before = contents.spec_of(found.parent.parent)
+    except contents.BadRecord:  # There is none, or it is of a version that had other keys.
         return
-    if before is not None and before.backend.name == spec.backend.name:
+    if before.backend.name == spec.backend.name:
         yield from backends.of(spec).unreadable(before, spec)
 
 

@@ -14,8 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher import files
-from launcher.rundir import failure, state
+from launcher.rundir import contents, failure, home, state
 
 _SUFFIXES = (".log", ".out", ".err")
 
@@ -54,7 +53,7 @@ def of_rank(directory: Path, rank: int) -> Outputs | None:
     link = directory / "logs" / "ranks" / f"rank{rank}"
     if link.exists():
         return Outputs(ranks=tuple(_printed(link.resolve())))
-    job = files.read_json(directory / "job.json") or {}
+    job = contents.known(directory, contents.JOB)
     attempts = sorted((directory / "logs" / "ranks").glob("*/attempt_*"), key=lambda path: path.stat().st_mtime_ns)
     if job.get("nodes") == 1 and attempts and (attempts[-1] / str(rank)).is_dir():
         return Outputs(ranks=tuple(_printed(attempts[-1] / str(rank))))
@@ -63,13 +62,20 @@ def of_rank(directory: Path, rank: int) -> Outputs | None:
 
 def tail(path: Path, lines: int) -> list[str]:
     """The last lines of a file, without their ends."""
-    with path.open(errors="replace") as file:
-        return [line.rstrip("\n") for line in deque(file, maxlen=lines)]
+    try:
+        with path.open(errors="replace") as file:
+            return [line.rstrip("\n") for line in deque(file, maxlen=lines)]
+    except OSError as error:
+        return [f"(it cannot be read: {error.strerror or error})"]
 
 
 def count(paths: Sequence[Path]) -> int:
     """Lines of files."""
-    return sum(path.read_bytes().count(b"\n") for path in paths)
+    found = 0
+    for path in paths:
+        with contextlib.suppress(OSError):
+            found += path.read_bytes().count(b"\n")
+    return found
 
 
 class Tail:
@@ -106,17 +112,22 @@ class Tail:
 
 def _of_the_array(directory: Path) -> Iterator[Path]:
     """Files of submitit about a sweep's point, whose array has one folder for all of its tasks."""
-    submission = files.read_json(directory / state.SUBMISSION) or {}
-    folder = Path(submission.get("comment") or directory)
+    submission = contents.known(directory, state.SUBMISSION)
+    folder = home.here(directory, Path(submission.get("comment") or directory))
     if not folder.is_relative_to(directory):
         paths = (folder / f"{submission.get('job_id')}_0_log.{kind}" for kind in ("err", "out"))
-        yield from (path for path in paths if path.is_file() and path.stat().st_size)
+        yield from filter(_holds_something, paths)
 
 
 def _printed(folder: Path) -> list[Path]:
     """Log files below a folder with something in them: those of errors first, then by name."""
-    found = (path for path in folder.rglob("*") if path.suffix in _SUFFIXES and path.stat().st_size)
+    found = (path for path in folder.rglob("*") if path.suffix in _SUFFIXES and _holds_something(path))
     return sorted(found, key=lambda path: (not _of_errors(path), path.as_posix()))
+
+
+def _holds_something(path: Path) -> bool:
+    """True for a file that is not empty; a link may lead nowhere."""
+    return path.is_file() and path.stat().st_size > 0
 
 
 def _of_errors(path: Path) -> bool:

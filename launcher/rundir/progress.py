@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher import files
+from launcher.rundir import contents
 from launcher.saved import find
 
 METRICS = "metrics.jsonl"
@@ -73,7 +72,7 @@ def rows_of(lines: Sequence[str]) -> list[dict[str, Any]]:
     """The lines that are whole and name a step."""
     found = []
     for line in lines:
-        with contextlib.suppress(ValueError):  # The line that is being written, or half of one.
+        with contextlib.suppress(ValueError, RecursionError):  # The line that is being written, or half of one.
             content = json.loads(line)
             if isinstance(content, dict) and _step(content) is not None:
                 found.append(content)
@@ -82,9 +81,9 @@ def rows_of(lines: Sequence[str]) -> list[dict[str, Any]]:
 
 def last_step_of(run: Path) -> int | None:
     """``train.steps`` of a run; None for a script of the user's own, which decides that by itself."""
-    spec = files.read_json(run / "spec.json") or {}
-    steps = (spec.get("train") or {}).get("steps")
-    return None if spec.get("script") is not None else steps
+    spec = contents.known(run, contents.SPEC)
+    steps = spec.get("train", {}).get("steps")
+    return steps if spec.get("script") is None and contents.is_whole(steps) else None
 
 
 def seconds_left(rows: Sequence[Mapping[str, Any]], steps: int | None) -> float | None:
@@ -139,9 +138,9 @@ def duration(seconds: float | None) -> str:
 def number(row: Mapping[str, Any], key: str) -> float | None:
     """A value of a line as a finite number; None where it has none."""
     value = row.get(key)
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    return float(value) if contents.is_number(value) else None
 
 
 def _step(row: Mapping[str, Any]) -> int | None:
     value = row.get("step")
-    return value if isinstance(value, int) else None
+    return value if contents.is_whole(value) else None

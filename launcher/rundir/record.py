@@ -9,9 +9,11 @@ it from any folder.
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import shutil
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +24,7 @@ from launcher.errors import SubmitError
 from launcher.job.job import Job
 from launcher.preflight.plan import Plan
 from launcher.preflight.report import as_json
-from launcher.rundir import lock, losses, script_copy, state, status
+from launcher.rundir import contents, home, lock, losses, script_copy, state, status
 from launcher.spec import RunSpec, secrecy
 from launcher.spec.parse import to_dict
 
@@ -48,21 +50,37 @@ def directory_for(spec: RunSpec, kind: str, *, folder: Path) -> Path:
 
 def record(
     plan: Plan, directory: Path, *, overrides: tuple[str, ...], forced: bool, made_of: Mapping[str, Any] | None = None
-) -> Job:
-    """Write a new run directory and return its job, with the directory put in.
+) -> Path:
+    """Write a new run directory and return it.
 
     The files are written beside it and moved into place in one step, so that of two launches into one directory one
-    wins and a full disk leaves nothing behind. A run there of which no job was ever made makes place.
+    wins and a full disk leaves nothing behind. A run there of which no job was ever made makes place. A name that was
+    made of the time, and that an equal launch of the same second has taken, gets a number: ``<name>-2``.
 
     Raises:
         SubmitError: The directory exists, or cannot be written.
         ConfigErrors: A file of it would hold a secret.
     """
-    job = plan.job.at(str(directory))
-    partial = directory.with_name(f".{directory.name}.{os.getpid()}.partial")
+    named = plan.spec.run.name is not None or plan.spec.run.directory is not None
+    for number in itertools.count(1):
+        place = directory if number == 1 else directory.with_name(f"{directory.name}-{number}")
+        try:
+            _record(plan, place, overrides=overrides, forced=forced, made_of=made_of)
+        except Taken:
+            if named:
+                raise
+        else:
+            return place
+    raise AssertionError("the numbers have no end")
+
+
+def _record(
+    plan: Plan, directory: Path, *, overrides: tuple[str, ...], forced: bool, made_of: Mapping[str, Any] | None
+) -> None:
+    partial = directory.with_name(f".{directory.name}.{os.getpid()}.{threading.get_ident()}.partial")
     try:
-        content = lock.build(plan, job_as_dict(job), overrides, made_of)
-        require_no_secret(plan.spec, job)
+        content = lock.build(plan, job_as_dict(plan.job), overrides, made_of)
+        require_no_secret(plan.spec, plan.job)
         if directory.exists() and any(directory.iterdir()):
             _make_place(directory)
         directory.parent.mkdir(parents=True, exist_ok=True)
@@ -70,19 +88,19 @@ def record(
         lock.write(partial / losses.NAME, content)
         (partial / "logs").mkdir()
         (partial / "checkpoints").mkdir()
-        write_settings(partial, plan, job, overrides, forced=forced)
+        write_settings(partial, directory, plan, overrides, forced=forced)
         script_copy.keep(partial, plan.spec)
+        home.write(partial, directory)
         partial.rename(directory)
         status.remember(directory)
         _remove_earlier_tries(plan.spec, directory)
     except OSError as error:
-        if error.errno == errno.ENOTEMPTY:  # Another launch was quicker by this much.
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST) and directory.is_dir():  # Another launch was quicker.
             raise taken(directory) from None
         text = f"the run directory {directory} cannot be written: {error.strerror or error}"
         raise SubmitError(f"{text}; run.directory=... puts it elsewhere") from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    return job
 
 
 def _make_place(directory: Path) -> None:
@@ -105,18 +123,23 @@ def _remove_earlier_tries(spec: RunSpec, directory: Path) -> None:
     """Of a run without a name, remove the same run's folders of earlier times whose submission failed."""
     if spec.run.name is not None or spec.run.directory is not None:
         return
-    for earlier in directory.parent.glob(f"*-{spec.hash[:6]}"):
+    digest = spec.hash[:6]
+    for earlier in (*directory.parent.glob(f"*-{digest}"), *directory.parent.glob(f"*-{digest}-[0-9]*")):
         failed = (earlier / state.NOT_SUBMITTED).is_file() and not status.has_started(earlier)
         if earlier != directory and failed:
             shutil.rmtree(earlier, ignore_errors=True)
 
 
-def taken(directory: Path) -> SubmitError:
+class Taken(SubmitError):
+    """The directory holds something already."""
+
+
+def taken(directory: Path) -> Taken:
     """The refusal of a directory that holds something already."""
     text = f"{directory} exists and is never overwritten: choose another run.name or run.directory"
-    if any((directory / name).is_file() for name in ("spec.json", state.SWEEP)):
+    if any(contents.exists(directory, name) for name in (contents.SPEC, state.SWEEP)):
         text += f", or go on with it by `launch resume {status.name_of(directory, Path.cwd())}`"
-    return SubmitError(text)
+    return Taken(text)
 
 
 def require_no_secret(spec: RunSpec, job: Job) -> None:
@@ -131,12 +154,22 @@ def require_no_secret(spec: RunSpec, job: Job) -> None:
     script_copy.require_no_secret(spec)
 
 
-def write_settings(folder: Path, plan: Plan, job: Job, overrides: tuple[str, ...], *, forced: bool) -> None:
-    """Write what a run is, beside its lock: its specification, the plan, the job with its files."""
-    _dump(folder / "spec.json", to_dict(plan.spec))
-    _dump(folder / "plan.json", {**as_json(plan.assessment), "overrides": list(overrides), "forced": forced})
-    _dump(folder / "job.json", job_as_dict(job))
-    for name, text in job.files.items():
+def write_settings(folder: Path, run: Path, plan: Plan, overrides: tuple[str, ...], *, forced: bool) -> None:
+    """Write what a run is, beside its lock: its specification, the plan, the job with its files.
+
+    The job keeps ``{run}``, so that the record holds wherever it lies; engines read the generated files as they are.
+
+    Args:
+        folder: Where the files are written.
+        run: The run directory, in which they will lie.
+        plan: The run.
+        overrides: The command line, as typed.
+        forced: True if it may start although it does not fit.
+    """
+    _dump(folder / contents.SPEC, to_dict(plan.spec))
+    _dump(folder / contents.PLAN, {**as_json(plan.assessment), "overrides": list(overrides), "forced": forced})
+    _dump(folder / contents.JOB, job_as_dict(plan.job))
+    for name, text in plan.job.at(str(run)).files.items():
         files.write_text_atomically(folder / name, text)
 
 

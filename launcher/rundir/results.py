@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import files
+from launcher.rundir import contents
 
 BETWEEN = "between steps"
 
@@ -27,7 +26,7 @@ def training(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
     count = 0
     for line in lines:
         row: Any = None
-        with contextlib.suppress(ValueError):  # The line that is being written.
+        with contextlib.suppress(ValueError, RecursionError):  # The line that is being written.
             row = json.loads(line)
         if isinstance(row, dict) and is_number(row.get("loss")):
             count += 1
@@ -36,12 +35,12 @@ def training(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
 
 def _whole(step: object, count: int) -> int:
     """A step as a whole number, or the count where it is none."""
-    return int(step) if isinstance(step, int | float) and math.isfinite(step) else count
+    return int(step) if contents.is_number(step) else count
 
 
 def is_number(value: object) -> bool:
-    """True for a number; a script may write anything."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """True for a number, NaN and infinity among them; a script may write anything."""
+    return isinstance(value, float) or contents.is_whole(value)
 
 
 def speed(found: Sequence[dict[str, Any]]) -> float | None:
@@ -66,8 +65,10 @@ def loss(found: Sequence[dict[str, Any]]) -> float:
 def measured(run: Path) -> dict[str, int]:
     """The largest figure over the ranks for each phase, in bytes, and for the state between two steps."""
     worst: dict[str, int] = {}
-    for rank in (files.read_json(run / "memory.json") or {}).get("ranks") or ():
-        for phase, size in {**rank.get("phases", {}), BETWEEN: rank.get("static_bytes")}.items():
-            if size is not None:
+    for rank in contents.known(run, contents.MEMORY).get("ranks", ()):
+        phases = rank.get("phases")
+        sizes = {**(phases if isinstance(phases, dict) else {}), BETWEEN: rank.get("static_bytes")}
+        for phase, size in sizes.items():
+            if contents.is_whole(size):
                 worst[phase] = max(worst.get(phase, 0), size)
     return worst

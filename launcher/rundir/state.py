@@ -7,15 +7,21 @@ import os
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from launcher import secret
 from launcher.files import read_json, write_atomically
-from launcher.rundir.progress import Progress
 
-type State = Literal["prepared", "queued", "running", "requeued", "finished", "failed", "cancelled", "lost"]
+if TYPE_CHECKING:
+    from launcher.rundir.progress import Progress  # It reads records, which reads the names of files from here.
 
-ENDED: tuple[State, ...] = ("finished", "failed", "cancelled", "lost")
+type State = Literal[
+    "prepared", "queued", "running", "requeued", "finished", "failed", "cancelled", "lost", "unreadable"
+]
+
+ENDED: tuple[State, ...] = ("finished", "failed", "cancelled", "lost", "unreadable")
+"""States in which nothing more is to be waited for; ``unreadable``: a file of the run is damaged and hides its state.
+"""
 CANCEL_REQUEST = "cancel_requested"
 SWEEP = "sweep.json"
 """Lies in the folder of a sweep, whose sub-folders are its runs."""

@@ -3,14 +3,17 @@
 ``state.json`` is written by the job's first node and believed once it says that the run has ended. A run on this
 machine whose keeper process is gone is ``lost``. For all other runs Slurm is asked, once for many: its word counts,
 with the file's reason beside it. A submission whose job id was never noted (the launcher was killed in between) is
-found by the job's comment, which is the folder that it was submitted from. Names are looked up below ``runs/``, then in
-the user's list of runs recorded anywhere, which is also how a run is known to be the user's own (:func:`is_own`). A
-word that several runs answer to is refused (:class:`Ambiguous`): a guess might cancel another run than was meant.
+found by the job's comment, which is the folder that it was submitted from. What a copy says of a job is about its
+original (``launcher.rundir.home``), and what cannot be read is told as the state ``unreadable`` with its reason. Names
+are looked up below ``runs/``, then in the user's list of runs recorded anywhere, which is also how a run is known to be
+the user's own (:func:`is_own`). A word that several runs answer to is refused (:class:`Ambiguous`): a guess might
+cancel another run than was meant.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,14 +21,10 @@ from typing import Any
 
 from launcher import files
 from launcher.errors import SubmitError
-from launcher.rundir import acting, failure, progress, state
+from launcher.rundir import acting, by_files, contents, failure, home, names, progress, state
 from launcher.rundir.state import RunState
 from launcher.slurm import jobs, states
 from launcher.slurm.jobs import QueuedJob
-
-_NOT_SUBMITTED = "recorded, but not submitted: `launch resume {}` submits it"
-
-_TAKES_ITS_PLACE = "`launch resume {}` tries again, and a corrected run of this name takes its place"
 
 _LIST_BYTES = 1 << 18
 """Thousands of runs; a longer list loses those that are gone."""
@@ -38,11 +37,11 @@ def read(run: Path) -> RunState:
 
 def read_all(directories: Sequence[Path]) -> list[RunState]:
     """The states of runs, in order; Slurm is asked once for all of those whose end no file tells."""
-    contents = {run: files.read_json(run / "state.json") for run in directories}
+    told = {run: by_files.told(run) for run in directories}
     ids: dict[Path, str | None] = {}
     known: Mapping[str, QueuedJob] = {}
     silent: str | None = None
-    open_runs = [run for run, content in contents.items() if not _has_ended(content) and kind(run) == "slurm"]
+    open_runs = [run for run, files_say in told.items() if files_say.on_slurm]
     try:
         comments = jobs.commented() if any(_is_unnoted(run) for run in open_runs) else {}
         ids = {run: adopted(run, comments) for run in open_runs}
@@ -52,11 +51,11 @@ def read_all(directories: Sequence[Path]) -> list[RunState]:
     found = []
     for run in directories:
         # Files first: what they know is shown also where Slurm is silent or has forgotten the job.
-        word, reason = _from_files(run, contents[run])
+        word, reason = told[run].word, told[run].reason
         if run in open_runs and silent is not None:
             reason = silent
         elif ids.get(run) is not None:
-            word, reason = _from_slurm(run, contents[run], known.get(str(ids[run])))
+            word, reason = _from_slurm(run, told[run].content, known.get(str(ids[run])))
         found.append(_row(run, word, reason))
     return found
 
@@ -71,15 +70,15 @@ def adopted(run: Path, comments: Mapping[str, str] | None = None) -> str | None:
         comments: Slurm's jobs by their comments, where they are known already.
 
     Raises:
-        SubmitError: Slurm does not answer.
+        SubmitError: Slurm does not answer, or a file of the run cannot be read.
     """
-    submission = files.read_json(run / state.SUBMISSION) or {}
+    submission = contents.read(run, state.SUBMISSION) or {}
     if submission.get("kind") != "slurm" or submission.get("job_id") is not None:
         return submission.get("job_id") if submission.get("kind") == "slurm" else None
-    content = files.read_json(run / "state.json") or {}
+    content = contents.read(run, contents.STATE) or {}
     job_id: str | None = content.get("job_id")
     if job_id is None:
-        job_id = (jobs.commented() if comments is None else comments).get(submission["comment"])
+        job_id = (jobs.commented() if comments is None else comments).get(submission.get("comment", ""))
     if job_id is None:
         return None
     if "index" in submission:
@@ -97,11 +96,11 @@ class Ambiguous(LookupError):
         super().__init__(name)
 
 
-def find(names: Sequence[str], folder: Path) -> list[Path]:
+def find(words: Sequence[str], folder: Path) -> list[Path]:
     """Run directories by name, path or job id, of a sweep all; without names all below ``runs/``, else all known ones.
 
     Args:
-        names: Each is looked up as by :func:`places`.
+        words: Each is looked up as by :func:`places`.
         folder: The working folder.
 
     Raises:
@@ -109,13 +108,19 @@ def find(names: Sequence[str], folder: Path) -> list[Path]:
         Ambiguous: With the name that is several.
     """
     root = folder / "runs"
-    if not names and not root.is_dir():
+    if not words and not root.is_dir():
         return remembered()
-    if not names:
-        found = [path.parent for form in ("*/spec.json", f"*/{state.SWEEP}") for path in root.glob(form)]
-        in_order = sorted(found, key=lambda path: (path.stat().st_mtime, path.name))
-        return [run for path in in_order for run in _runs(path)]
-    return [run for name in names for place in places(name, folder) for run in _runs(place)]
+    if not words:
+        in_order = sorted(names.below(root), key=lambda path: (_written(path), path.name))
+        return [run for path in in_order for run in names.runs_of(path)]
+    return [run for word in words for place in places(word, folder) for run in names.runs_of(place)]
+
+
+def _written(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:  # It was removed meanwhile.
+        return 0.0
 
 
 def places(name: str, folder: Path) -> list[Path]:
@@ -128,11 +133,11 @@ def places(name: str, folder: Path) -> list[Path]:
         FileNotFoundError: It names nothing.
         Ambiguous: It names several.
     """
-    near = [path.absolute() for path in (folder / "runs" / name, folder / name) if _runs(path.absolute())]
+    near = [path.absolute() for path in (folder / "runs" / name, folder / name) if names.runs_of(path.absolute())]
     near = [path for n, path in enumerate(near) if not any(path.samefile(other) for other in near[:n])]
     by_id = _by_job_id(name)
     found = [*near, *(run for run in by_id if run not in near)] or _elsewhere(name, folder)
-    one_array = found == by_id and all(run.parent == by_id[0].parent and is_point(run) for run in by_id)
+    one_array = found == by_id and all(run.parent == by_id[0].parent and names.is_point(run) for run in by_id)
     if not found:
         raise FileNotFoundError(name)
     if len(found) > 1 and not one_array:
@@ -144,17 +149,18 @@ def _by_job_id(name: str) -> list[Path]:
     """Runs of a job, or of an array whose tasks are ``<name>_0``, ``<name>_1``, ..."""
     if re.fullmatch(r"\d+(_\d+)?", name) is None:
         return []
-    ids = ((path, (files.read_json(path / state.SUBMISSION) or {}).get("job_id")) for path in remembered())
-    return [path for path, job in ids if job is not None and name in (job, job.partition("_")[0])]
+    ids = ((path, contents.known(path, state.SUBMISSION).get("job_id")) for path in remembered())
+    found = [path for path, job in ids if job is not None and name in (job, job.partition("_")[0])]
+    return [path for path in found if home.original(path) is None]  # The job is the original's.
 
 
 def _elsewhere(name: str, folder: Path) -> list[Path]:
     """Runs, sweeps and points of sweeps of that name, below ``runs/`` here and recorded anywhere."""
-    here = [path.parent for path in (folder / "runs").glob("*/*/spec.json")]
-    found: dict[Path, Path] = {}
-    for path in (*here, *filter(_runs, map(Path, _noted()))):
-        if name in (path.name, f"{path.parent.name}/{path.name}" if is_point(path) else None):
-            found.setdefault(path.resolve(), path.absolute())
+    here = [path for place in names.below(folder / "runs") for path in (place, *names.runs_of(place))]
+    found: dict[str, Path] = {}
+    for path in (*here, *filter(names.runs_of, map(Path, _noted()))):
+        if names.answers(path, name):
+            found.setdefault(os.path.realpath(path), path.absolute())
     return list(found.values())
 
 
@@ -164,16 +170,9 @@ def name_of(run: Path, folder: Path) -> str:
     return str(run.relative_to(root) if run.is_relative_to(root) else run)
 
 
-def _runs(path: Path) -> list[Path]:
-    """The run of a run directory, or the runs of a sweep's; none where it is neither."""
-    if (path / state.SWEEP).is_file():
-        return sorted(found.parent for found in path.glob("*/spec.json"))
-    return [path] if (path / "spec.json").is_file() else []
-
-
 def is_point(run: Path) -> bool:
     """True for the run of a sweep's point."""
-    return (run.parent / state.SWEEP).is_file()
+    return names.is_point(run)
 
 
 def remember(run: Path) -> None:
@@ -194,13 +193,13 @@ def remember(run: Path) -> None:
 
 def remembered() -> list[Path]:
     """Runs that were noted and still exist, oldest first."""
-    return [path for path in map(Path, _noted()) if (path / "spec.json").is_file()]
+    return [path for path in map(Path, _noted()) if contents.exists(path, contents.SPEC)]
 
 
 def is_own(run: Path) -> bool:
     """True if a run or sweep is as this user recorded, or trusted, it, wherever its folder is seen from."""
-    place = run.resolve()
-    noted = any(Path(line).resolve() in (place, place.parent) for line in _noted())
+    place = Path(os.path.realpath(run))  # Path.resolve raises an error of its own for a link that leads to itself.
+    noted = any(Path(os.path.realpath(line)) in (place, place.parent) for line in _noted())
     return noted and acting.is_unchanged(run)
 
 
@@ -212,12 +211,12 @@ def has_started(run: Path) -> bool:
 
 def kind(run: Path) -> str | None:
     """The cluster that the run was submitted to: ``local`` or ``slurm``; None where it was not."""
-    return (files.read_json(run / state.SUBMISSION) or {}).get("kind")
+    return contents.known(run, state.SUBMISSION).get("kind")
 
 
 def _noted() -> list[str]:
     try:
-        return list(dict.fromkeys(_list().read_text().splitlines()))
+        return list(dict.fromkeys(_list().read_text(errors="surrogateescape").splitlines()))
     except OSError:
         return []
 
@@ -234,33 +233,13 @@ def _list() -> Path:
 
 
 def _is_unnoted(run: Path) -> bool:
-    return (files.read_json(run / state.SUBMISSION) or {}).get("job_id") is None
-
-
-def _has_ended(content: dict[str, Any] | None) -> bool:
-    return content is not None and content["state"] in state.ENDED
-
-
-def _from_files(run: Path, content: dict[str, Any] | None) -> tuple[state.State, str | None]:
-    submission = files.read_json(run / state.SUBMISSION) or {}
-    local = submission.get("kind") == "local"
-    if content is None:
-        if local and not state.alive(int(submission["job_id"])):
-            return "lost", failure.never_began(run)
-        if submission.get("job_id") is not None:
-            return "queued", None
-        if (failed := files.read_json(run / state.NOT_SUBMITTED)) is not None:
-            return "prepared", f"its submission failed: {failed['reason']}; {_TAKES_ITS_PLACE.format(run.name)}"
-        return "prepared", _NOT_SUBMITTED.format(run.name) if submission else None
-    if content["state"] == "running" and "keeper" in content and not state.alive(content["keeper"]):
-        return "lost", "the process that kept the job on this machine is gone"
-    return content["state"], content.get("reason")
+    return contents.known(run, state.SUBMISSION).get("job_id") is None
 
 
 def _from_slurm(run: Path, content: dict[str, Any] | None, job: QueuedJob | None) -> tuple[state.State, str | None]:
     """State and reason by Slurm of a run that no file says has ended; the file's reason for a stop is kept beside."""
-    content = files.read_json(run / "state.json") or content  # It may have ended while Slurm was asked.
-    if content is not None and _has_ended(content):
+    content = contents.known(run, contents.STATE) or content  # It may have ended while Slurm was asked.
+    if content is not None and content["state"] in state.ENDED:
         return content["state"], content.get("reason")
     if job is None:
         return "lost", "Slurm no longer knows the job, and the run directory does not say how it ended"
@@ -275,17 +254,17 @@ def _from_slurm(run: Path, content: dict[str, Any] | None, job: QueuedJob | None
 
 def _log(run: Path) -> Path:
     """The file with srun's own messages about the run's job."""
-    submission = files.read_json(run / state.SUBMISSION) or {}
-    return Path(submission.get("comment", ""), f"{submission.get('job_id')}_0_log.err")
+    submission = contents.known(run, state.SUBMISSION)
+    return home.here(run, Path(submission.get("comment", ""))) / f"{submission.get('job_id')}_0_log.err"
 
 
 def _row(run: Path, word: state.State, reason: str | None) -> RunState:
-    submission = files.read_json(run / state.SUBMISSION) or {}
+    claimed = home.original(run) is None
     return RunState(
-        id=f"{run.parent.name}/{run.name}" if is_point(run) else run.name,
+        id=names.id_of(run),
         directory=str(run),
         state=word,
-        job_id=submission.get("job_id"),
+        job_id=contents.known(run, state.SUBMISSION).get("job_id") if claimed else None,
         progress=progress.read(run),
         reason=reason,
     )

@@ -57,8 +57,8 @@ def _leave_to_slurm(directory: Path, reason: str, place: SlurmPlace) -> None:
 
 def _put_back(directory: Path, reason: str, place: SlurmPlace) -> str | None:
     """Requeue the job, unless that has led nowhere too often; the reason where it is given up."""
-    limit, record = requeues(directory), files.read_json(directory / attempts.FILE) or {}
-    fruitless = attempts.Attempts(**record).fruitless_now(directory)
+    limit, record = requeues(directory), attempts.recorded(directory)
+    fruitless = 1 if record is None else record.fruitless_now(directory)
     if fruitless > limit:
         seconds = attempts.checkpoint_seconds(directory)
         took = f"; a checkpoint took {seconds:.0f} s" if seconds is not None and place.told_to_save.is_set() else ""

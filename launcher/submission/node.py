@@ -10,7 +10,6 @@ has started the job again elsewhere ends its ranks and writes nothing, because t
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import time
@@ -20,7 +19,7 @@ from typing import Any
 
 from launcher import files
 from launcher.errors import JobFailed
-from launcher.rundir import attempts, state
+from launcher.rundir import attempts, contents, state
 from launcher.submission import ending, preparing, processes
 from launcher.submission.place import SlurmPlace
 
@@ -46,7 +45,7 @@ def run(directory: Path, *, facts: Mapping[str, str] | None = None, place: Slurm
     Raises:
         JobFailed: The job ended with an error; the message is the worker's own last one.
     """
-    job = json.loads((directory / "job.json").read_text())
+    job = contents.job_of(directory)
     if place is not None and place.number:
         _other_node(directory, job, facts or {}, place)
         return

@@ -75,7 +75,9 @@ def arrived(directory: Path, attempt: str, node: int, stopped: Callable[[], bool
         if content.get("attempt") == attempt:
             if "error" in content:
                 raise JobFailed(content["error"])
-            return _seen(Path(content["folder"]), directory, node * spec.cluster.gpus_per_node, stopped)
+            return _seen(
+                token_folder.folder_of(content, directory), directory, node * spec.cluster.gpus_per_node, stopped
+            )
         time.sleep(_LOOK_S)
     return False
 

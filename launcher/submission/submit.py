@@ -27,7 +27,7 @@ from launcher.errors import ConfigErrors, Refused, SubmitError
 from launcher.rundir import attempts, state, status
 from launcher.slurm import client, jobs, precheck, script
 from launcher.spec import ClusterSpec, RunSpec
-from launcher.submission import safe_path
+from launcher.submission import moving, safe_path
 from launcher.submission.node_task import NodeTask
 from launcher.submission.turns import turns
 
@@ -88,9 +88,12 @@ def resubmit(directory: Path, spec: RunSpec, *, before: Callable[[], None] = lam
         ConfigErrors: As :func:`submit`.
     """
     with one_at_a_time(directory):
-        now = status.read(directory).state
-        if now in ("queued", "running", "requeued"):
-            raise SubmitError(f"{directory.name} is {now}: cancel it first, or wait")
+        found = status.read(directory)
+        if found.state in ("queued", "running", "requeued"):
+            raise SubmitError(f"{found.id} is {found.state}: cancel it first, or wait")
+        if found.state == "unreadable":
+            raise SubmitError(f"{found.id} cannot go on: {found.reason}")
+        moving.settle(directory)
         before()
         state.forget_ending(directory)
         failed_before = files.read_json(directory / state.NOT_SUBMITTED)

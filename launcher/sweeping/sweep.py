@@ -8,10 +8,11 @@ its number; what came of it is read from there.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field, fields
+from pathlib import Path, PurePath
+from typing import Any, get_args
 
 from launcher import files
 from launcher.config.axes import Axes, read_axes
@@ -26,7 +27,7 @@ from launcher.preflight.assess import Assessment
 from launcher.preflight.data import Looking
 from launcher.preflight.this_machine import obstacles
 from launcher.preflight.verdict import VerdictName
-from launcher.rundir import acting, loading, state, status
+from launcher.rundir import acting, contents, loading, state, status
 from launcher.rundir.record import directory_for, taken
 from launcher.spec import RunSpec, secrecy
 from launcher.units import gib
@@ -181,13 +182,30 @@ def read(words: Sequence[str], *, catalog: Catalog, facts: Machine, force: bool,
 def directory_of(settings: RunSpec, *, folder: Path) -> Path:
     """The folder of a sweep: ``run.directory``, ``runs/<run.name>``, or a name made of the time and ``sweep``.
 
+    A folder of the last kind is made, so that of two sweeps that begin in the same second each has its own.
+
     Raises:
-        SubmitError: It holds something already.
+        SubmitError: It holds something already, or cannot be made.
     """
     directory = directory_for(settings, "sweep", folder=folder)
+    if settings.run.name is None and settings.run.directory is None:
+        return _made(directory)
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise taken(directory)
     return directory
+
+
+def _made(directory: Path) -> Path:
+    for number in itertools.count(1):
+        place = directory if number == 1 else directory.with_name(f"{directory.name}-{number}")
+        try:
+            place.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise SubmitError(f"the sweep's folder {place} cannot be made: {error.strerror or error}") from None
+        return place
+    raise AssertionError("the numbers have no end")
 
 
 def write(directory: Path, sweep: Sweep, points: Sequence[Point]) -> None:
@@ -220,14 +238,44 @@ def load(directory: Path, *, catalog: Catalog, facts: Machine) -> tuple[Sweep, l
 
     Raises:
         ConfigErrors: Its words do not read any more.
+        BadRecord: ``sweep.json`` does not hold what it should.
     """
-    content = files.read_json(directory / state.SWEEP) or {}
+    content = contents.read(directory, state.SWEEP) or {}
+    if "overrides" not in content:
+        raise contents.BadRecord(directory / state.SWEEP, "it does not say the command line of the sweep")
+    force = content.get("forced", False)
     # Whoever goes on with a sweep has recorded it, or has trusted it with its words.
-    sweep = read(content["overrides"], catalog=catalog, facts=facts, force=content["forced"], trusted=True)
+    sweep = read(content["overrides"], catalog=catalog, facts=facts, force=force, trusted=True)
     return sweep, points(directory)
 
 
 def points(directory: Path) -> list[Point]:
-    """The points of a sweep's folder so far."""
-    rows = (files.read_json(directory / state.SWEEP) or {}).get("points", ())
-    return [Point(**{**row, "overrides": tuple(row["overrides"])}) for row in rows]
+    """The points of a sweep's folder so far.
+
+    Raises:
+        BadRecord: ``sweep.json`` does not hold what it should.
+    """
+    rows = (contents.read(directory, state.SWEEP) or {}).get("points", ())
+    return [_point(directory, row) for row in rows]
+
+
+def _point(directory: Path, row: dict[str, Any]) -> Point:
+    name, pile, words = row.get("id"), row.get("largest_pile"), row.get("overrides")
+    fits = (
+        isinstance(name, str) and PurePath(name).name == name,
+        isinstance(words, list) and all(isinstance(word, str) for word in words),
+        isinstance(row.get("reason"), str | None),
+        row.get("verdict") in get_args(VerdictName.__value__),
+        all(row.get(key) is None or contents.is_whole(row[key]) for key in ("predicted_bytes", "needed_bytes")),
+        pile is None or (isinstance(pile, list) and len(pile) == 2 and contents.is_whole(pile[1])),
+    )
+    if not all(fits):
+        raise contents.BadRecord(directory / state.SWEEP, f"point {name!r} is not as a sweep writes it")
+    known = {each.name for each in fields(Point)}
+    return Point(**{
+        "reason": None,
+        "predicted_bytes": None,
+        "largest_pile": None,
+        **{key: value for key, value in row.items() if key in known},
+        "overrides": tuple(row["overrides"]),
+    })

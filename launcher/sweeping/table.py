@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher import files
-from launcher.rundir import results, state, status
+from launcher.rundir import contents, results, state, status
 from launcher.sweeping import sweep
 from launcher.sweeping.sweep import Point
 from launcher.units import gib
@@ -88,7 +87,7 @@ def best(found: Iterable[Row]) -> Row | None:
 
 def words(directory: Path, row: Row) -> list[str]:
     """The overrides that repeat a point as a run of its own: without the name, the folder and the axes of the sweep."""
-    recorded = (files.read_json(directory / row.point.id / "plan.json") or {}).get("overrides", [])
+    recorded = contents.known(directory / row.point.id, contents.PLAN).get("overrides", [])
     return [word for word in recorded if not word.startswith(("run.name=", "run.directory=", "sweep=", "sweep."))]
 
 

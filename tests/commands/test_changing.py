@@ -100,7 +100,7 @@ def test_a_run_whose_folder_is_gone_is_not_changed(
     assert answer.status == 4
     assert " ".join(answer.err.split()) == (
         f"launch: the run's working folder {folder} does not exist, and its job starts there: make the folder again, "
-        "or start another run of it by `launch run --from RUN`"
+        f"or go on in this one with another run of it: `launch run --from {run} save.load={run} train.steps=8`"
     )
     assert not (run / "changes.json").exists()
 

@@ -292,9 +292,9 @@ def test_a_run_repeats_to_the_last_bit_and_verify_says_what_differs(
     assert json.loads(same.stdout)["recipe"]["identical"] is True
     assert [entry.name for entry in (tmp_path / "runs").iterdir()] == ["a"]
 
-    def off_by_a_bit(spec: RunSpec, directory: Path, last: int) -> list[dict[str, object]]:
+    def off_by_a_bit(spec: RunSpec, directory: Path, last: int) -> tuple[Path, list[dict[str, object]]]:
         assert (spec.train.seed, last) == (7, 2)
-        return [dict(recorded[0]), {**recorded[1], "loss": math.nextafter(recorded[1]["loss"], 9)}]
+        return directory, [dict(recorded[0]), {**recorded[1], "loss": math.nextafter(recorded[1]["loss"], 9)}]
 
     monkeypatch.setattr(_repeating, "_first_steps", off_by_a_bit)
     assert main(["recipe", "verify", "runs/a", "train.seed=7", "--steps", "2"]) == 5

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from launcher.rundir import lock, state, status
+from launcher.rundir import contents, lock, state, status
 from tests.support import hostile
 
 LAUNCH = str(Path(sys.executable).with_name("launch"))
@@ -93,7 +93,7 @@ def test_show_prints_what_run_starts_and_a_script_runs_under_the_same_check_and_
     done = launch(folder, "--json", *script("a"))
     assert done.returncode == 0, done.stderr
     directory = folder / "runs" / "a"
-    job = json.loads((directory / "job.json").read_text())
+    job = contents.job_of(directory)
     assert shown["argv"] == job["argv"]
     assert shown["environment"] == job["environment"]
     assert "{run}" not in json.dumps(shown)
@@ -114,7 +114,7 @@ def test_show_prints_what_run_starts_and_a_script_runs_under_the_same_check_and_
         {"step": 1, "loss": 3.0, "grad_norm": None},
         {"step": 2, "loss": 1.0, "grad_norm": None},
     )
-    expected = {"spec.json", "plan.json", "job.json", "run.lock.yaml", "logs", "checkpoints", "state.json"}
+    expected = {"spec.json", "plan.json", "job.json", "home.json", "run.lock.yaml", "logs", "checkpoints", "state.json"}
     assert expected <= {path.name for path in directory.iterdir()}
     outputs = [path.read_text() for path in directory.glob("logs/ranks/*/attempt_0/*/stdout.log")]
     assert sorted(outputs) == ["rank 0 of 2 starts at 5\n", "rank 1 of 2 starts at 5\n"]

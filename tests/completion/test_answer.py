@@ -119,6 +119,11 @@ def test_runs_are_offered_newest_first_and_of_a_sweep_its_points(offered: Offere
     assert offered("save.load=f") == ["save.load=first"]
     assert offered("save.load=first@") == ["save.load=first@best", "save.load=first@12"]
     assert offered("--from", "fi") == ["first"]
+    (folder / "runs" / "group" / "a").mkdir(parents=True)
+    (folder / "runs" / "group" / "a" / "spec.json").touch()
+    assert offered("status", "g") == ["group/"]
+    assert offered("status", "group/") == ["group/a"]
+    assert offered("status", "group/a/") == []
 
 
 def test_runs_recorded_elsewhere_are_offered_where_there_are_none(

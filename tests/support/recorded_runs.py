@@ -37,7 +37,7 @@ def recorded(
     contents = {
         "spec": to_dict(composed_once(*words)),
         "plan": {"overrides": words, "peak": {"allocated_bytes": 3 * 2**20}},
-        "job": {"nodes": 1, "gpus_per_node": 2, "argv": ["true"]},
+        "job": {"nodes": 1, "gpus_per_node": 2, "argv": ["true"], "environment": {}, "working_directory": "/"},
     }
     if job is not None:
         contents["submission"] = {"kind": "slurm", "job_id": job, "comment": ""}

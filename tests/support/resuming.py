@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from launcher import files
-from launcher.rundir import state
+from launcher.job import torchrun
+from launcher.rundir import contents, state
 from launcher.saved import state as saved
 from launcher.spec import ClusterSpec, RunSpec
 from launcher.spec.parse import parse
@@ -34,6 +37,18 @@ def by_nobody(monkeypatch: pytest.MonkeyPatch, *, steps: Sequence[int]) -> None:
         (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
     _start_by(monkeypatch, leave)
+
+
+def by_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let them run what the recorded job starts as its one rank, without torchrun, to the end."""
+
+    def act(directory: Path, spec: RunSpec) -> None:
+        job = contents.job_of(directory)
+        environment = {**os.environ, **job["environment"], "RANK": "0", "WORLD_SIZE": "1"}
+        argv = torchrun.alone(job["argv"])
+        subprocess.run(argv, env=environment, cwd=job["working_directory"], check=True, stdout=subprocess.DEVNULL)
+
+    _start_by(monkeypatch, act)
 
 
 def checkpoint(directory: Path, spec: RunSpec, step: int) -> Path:

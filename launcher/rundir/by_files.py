@@ -1,0 +1,92 @@
+"""The state of a run as its files tell it: ended, or not begun, or left to Slurm, which knows more of a job that lives.
+
+What a copy says of a job is about its original (``launcher.rundir.home``): the copy itself is ``prepared``. A file that
+cannot be read is the run's reason, and its state ``unreadable`` where that file would have told it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher.rundir import contents, failure, home, names, state
+
+_NOT_SUBMITTED = "recorded, but not submitted: `launch resume {}` submits it"
+
+_TAKES_ITS_PLACE = "`launch resume {}` tries again, and a corrected run of this name takes its place"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What the files of a run say of its state.
+
+    Attributes:
+        word: The state by the files alone.
+        reason: Why it is so.
+        content: ``state.json``, where there is one.
+        on_slurm: True if Slurm knows more.
+    """
+
+    word: state.State
+    reason: str | None
+    content: dict[str, Any] | None = None
+    on_slurm: bool = False
+
+
+def told(run: Path) -> Told:
+    """Read the files of a run; those that cannot be read are its reason."""
+    try:
+        content = contents.read(run, contents.STATE)
+        submission = contents.read(run, state.SUBMISSION) or {}
+        there = None if _has_ended(content) else home.original(run)
+        if there is not None and (content or submission):
+            return Told(word="prepared", reason=_copied(run, there, content))
+        word, reason = _from_files(run, content, submission)
+    except contents.BadRecord as bad:
+        return Told(word="unreadable", reason=bad.short)
+    on_slurm = not _has_ended(content) and submission.get("kind") == "slurm"
+    reason = "; ".join(text for text in (reason, damage(run)) if text) or None
+    return Told(word=word, reason=reason, content=content, on_slurm=on_slurm)
+
+
+def _copied(run: Path, there: Path, content: dict[str, Any] | None) -> str:
+    was = "queued" if content is None else content["state"]
+    return f"a copy of {there}, which was {was}: `launch resume {names.id_of(run)}` goes on with the copy by itself"
+
+
+def damage(run: Path) -> str | None:
+    """What is wrong with the files that a run is resumed by; None where nothing is."""
+    try:
+        for name in (contents.SPEC, contents.JOB):
+            contents.read(run, name)
+    except contents.BadRecord as bad:
+        return bad.short
+    return None
+
+
+def _has_ended(content: dict[str, Any] | None) -> bool:
+    return content is not None and content["state"] in state.ENDED
+
+
+def _from_files(
+    run: Path, content: dict[str, Any] | None, submission: Mapping[str, Any]
+) -> tuple[state.State, str | None]:
+    if content is None:
+        return _not_begun(run, submission)
+    if content["state"] == "running" and "keeper" in content and not state.alive(content["keeper"]):
+        return "lost", "the process that kept the job on this machine is gone"
+    return content["state"], content.get("reason")
+
+
+def _not_begun(run: Path, submission: Mapping[str, Any]) -> tuple[state.State, str | None]:
+    """State and reason of a run whose job has written nothing yet."""
+    job_id = submission.get("job_id")
+    if submission.get("kind") == "local" and not (job_id and job_id.isdecimal() and state.alive(int(job_id))):
+        return "lost", failure.never_began(run)
+    if job_id is not None:
+        return "queued", None
+    if (failed := contents.read(run, state.NOT_SUBMITTED)) is not None:
+        return "prepared", f"its submission failed: {failed['reason']}; {_TAKES_ITS_PLACE.format(names.id_of(run))}"
+    return "prepared", _NOT_SUBMITTED.format(names.id_of(run)) if submission else None
