@@ -16,10 +16,9 @@ from launcher.commands._common import say
 from launcher.config import trust
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.job.job import RUN
-from launcher.rundir import acting, state, status
+from launcher.rundir import acting, contents, state, status
 from launcher.saved import find
-from launcher.spec import RunSpec, edit
-from launcher.spec.parse import parse
+from launcher.spec import edit
 
 _USED = (
     "script",
@@ -70,6 +69,8 @@ def _is_own(directory: Path) -> bool:
 def _asked(directory: Path, *, trusted: bool) -> ConfigError | None:
     """Show a foreign record; the error by which it is not started, if it is not."""
     records = (directory, *_points(directory))
+    for record in _points(directory) or [directory]:
+        contents.spec_of(record)  # A record that cannot be read says so first.
     before, as_shown = [*map(acting.digest, records)], all(map(acting.is_as_shown, records))
     say("\n".join(_shown(directory)))
     for record in records:
@@ -84,7 +85,7 @@ def _foreign(directory: Path) -> ConfigError:
     job = files.read_json(directory / "job.json")
     wants = ["composes and runs its points"] if job is None else [f"runs {shlex.join(_texts(job, 'argv'))}"]
     if job is not None:
-        wants += trust.needs_of_spec(_spec(directory))
+        wants += trust.needs_of_spec(contents.spec_of(directory))
     rule = f"it is no run that you have recorded, or it was moved or changed, and going on with it {'; '.join(wants)}"
     return ConfigError(str(directory), None, f"{rule}; all of it is printed above", ["--trust"])
 
@@ -124,7 +125,7 @@ def _of_run(run: Path) -> Iterator[str]:
     for path in sorted((*run.iterdir(), *run.glob("logs/*"))):
         if path.is_symlink():
             yield f"link               {path.relative_to(run)} -> {path.readlink()}"
-    spec = _spec(run)
+    spec = contents.spec_of(run)
     for key in _USED:
         value = edit.value_at(spec, key)
         if value and value != "none":
@@ -141,10 +142,6 @@ def _sbatch(run: Path, spec: RunSpec) -> str:
     from launcher.submission.submit import sbatch_text
 
     return sbatch_text(run.name, str(run), spec.cluster) or ""
-
-
-def _spec(run: Path) -> RunSpec:
-    return parse(files.read_json(run / "spec.json") or {})
 
 
 def _texts(job: dict[str, Any], name: str) -> list[str]:

@@ -53,13 +53,17 @@ def test_a_run_whose_job_was_changed_after_its_recording_is_shown_whole_and_need
     unstarted(run)
     environment = {"LD_PRELOAD": "/tmp/evil.so", "PS1": "\x1b[2J\u202e\n"}
     edited(
-        run, environment=environment, argv=["sh", "-c", "ls | sh"], working_directory="/theirs", pass_environment=["T"]
+        run,
+        environment=environment,
+        argv=["sh", "-c", "ls | sh"],
+        working_directory=str(run.parent),
+        pass_environment=["T"],
     )
     capsys.readouterr()
     assert main(["resume", "a"]) == 2
     said = capsys.readouterr().err
     assert "\n  command            sh -c 'ls | sh'\n" in said
-    assert "\n  working folder     /theirs\n" in said
+    assert f"\n  working folder     {run.parent}\n" in said
     assert "\n  variable           LD_PRELOAD=/tmp/evil.so\n" in said
     assert "\n  variable           PS1=\\x1b[2J\\u202e\\n\n" in said
     assert "\n  variable of yours  T\n" in said
