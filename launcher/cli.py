@@ -64,10 +64,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"launch: {error}", file=sys.stderr)
         return error.exit_status
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return _interrupted(words)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # The reader has seen enough.
         return 0
+    except Exception:
+        from launcher.submission import interrupts
+
+        if interrupts.happened():  # Extensions turn what is raised while they are imported into errors of their own.
+            return _interrupted(words)
+        raise
+
+
+def _interrupted(words: Sequence[str]) -> int:
+    """Say what an interruption has left."""
+    from launcher.submission import interrupts
+
+    verb = next((word for word in words if not word.startswith("-")), None)
+    interrupts.say(starts=verb not in VERBS or verb in {"run", "resume"})
+    return INTERRUPTED
 
 
 def _dispatch(words: list[str]) -> int:

@@ -29,6 +29,7 @@ from launcher.rundir import changes, kept, lock, status
 from launcher.saved import find
 from launcher.spec import RunSpec, edit
 from launcher.spec.parse import parse, to_dict
+from launcher.submission import interrupts
 from launcher.submission.submit import resubmit
 
 _WHOLE = ("model", "parallel", "backend", "recipe")
@@ -57,7 +58,7 @@ def submit_changed(directory: Path, texts: Sequence[str]) -> tuple[str, RunSpec]
         name = status.name_of(directory, folder())
         raise SubmitError(f"{name} is {now}: `launch cancel {name}` first, or wait, and then change it")
     directory = directory.absolute()
-    with _in_the_jobs_folder(directory):
+    with interrupts.let_through(), _in_the_jobs_folder(directory):
         changed, planned, step = _planned(directory, texts)
     differences = lock.spec_differences(changed.before, planned.spec)
     _say(directory, differences, step)

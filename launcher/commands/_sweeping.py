@@ -30,6 +30,7 @@ from launcher.rundir import lock, results, state, status
 from launcher.rundir.record import record
 from launcher.spec import DataSpec, RunSpec
 from launcher.spec.parse import parse
+from launcher.submission import interrupts
 from launcher.submission.submit import NoJob, one_at_a_time, submit, submit_all
 from launcher.sweeping import comparison, samplers, sweep, table
 from launcher.sweeping.samplers import Tried
@@ -112,13 +113,15 @@ def started(options: argparse.Namespace, *, quiet: bool) -> tuple[Sweep, Path, l
     elif not asked.axes.swept:
         say("launch: nothing is swept, so this is a sweep of one point: name several values, as in train.seed=1,2")
     directory = sweep.directory_of(asked.settings, folder=folder())
-    points: list[Point] = []
-    if asked.settings.sweep.sampler == "grid":
-        points += _judged(asked, directory, asked.axes.grid())
+    points, is_new = list[Point](), not directory.exists()
     try:
+        if asked.settings.sweep.sampler == "grid":
+            points += _judged(asked, directory, asked.axes.grid())
         exit_status = _go(asked, directory, points, quiet=quiet)
-    except (ConfigErrors, NoJob, Refused):
-        if not any(directory.glob(f"*/{state.SUBMISSION}")):  # Nothing was submitted: the corrected sweep has its name.
+    except (ConfigErrors, NoJob, Refused, KeyboardInterrupt):
+        if is_new and not any(
+            directory.glob(f"*/{state.SUBMISSION}")
+        ):  # Nothing was submitted: the corrected sweep has its name.
             shutil.rmtree(directory, ignore_errors=True)
         raise
     return asked, directory, points, exit_status
@@ -255,8 +258,9 @@ def _start_all(asked: Sweep, directory: Path, points: Sequence[Point], *, quiet:
         return 0
     exit_status = 0
     for point, run, spec in zip(points, places, specs, strict=True):
-        submit(run, spec)
-        ended = follow(run, spec, quiet=quiet, summary=False)
+        with interrupts.held():
+            submit(run, spec)
+            ended = follow(run, spec, quiet=quiet, summary=False)
         exit_status = max(exit_status, ended)
         if not quiet:
             print(table.text([table.row(directory, point)], width(), heading=point == points[0]))

@@ -21,6 +21,7 @@ from launcher.errors import ConfigError, ConfigErrors
 from launcher.rundir import attempts, progress, script_copy, status
 from launcher.spec import RunSpec
 from launcher.spec.parse import parse
+from launcher.submission import interrupts
 from launcher.submission.submit import resubmit
 
 
@@ -104,20 +105,21 @@ def _resume(directory: Path, words: Sequence[str], *, quiet: bool) -> int:
         return 0
     spec = parse(json.loads((directory / "spec.json").read_text()))
     _say_if_edited(directory, spec)
-    if words:
-        from launcher.commands._changing import submit_changed
+    with interrupts.held():  # Once it is submitted, it is watched.
+        if words:
+            from launcher.commands._changing import submit_changed
 
-        job_id, spec = submit_changed(directory, words)
-    else:
-        job_id = resubmit(directory, spec)
-    if spec.cluster.kind == "slurm":
-        _warn_of_margin(directory, spec.cluster.save_margin_s)
-        if not quiet:
-            print(f"job {job_id}  {directory}")
-        return 0
-    from launcher.commands._following import follow
+            job_id, spec = submit_changed(directory, words)
+        else:
+            job_id = resubmit(directory, spec)
+        if spec.cluster.kind == "slurm":
+            _warn_of_margin(directory, spec.cluster.save_margin_s)
+            if not quiet:
+                print(f"job {job_id}  {directory}")
+            return 0
+        from launcher.commands._following import follow
 
-    return follow(directory, spec, quiet=quiet)
+        return follow(directory, spec, quiet=quiet)
 
 
 def _say_if_edited(directory: Path, spec: RunSpec) -> None:

@@ -1,7 +1,7 @@
 """Runs as a person sees them: found by name from any folder, in the state that files or, beyond these, Slurm tells.
 
 ``state.json`` is written by the job's first node and believed once it says that the run has ended. A run on this
-machine whose keeper process is gone is ``lost``. For all other runs Slurm is asked, once for many: its word counts,
+machine whose keeper is gone is ``lost``; of one on another host its heartbeat tells. For all other runs Slurm is asked, once for many: its word counts,
 with the file's reason beside it. A submission whose job id was never noted (the launcher was killed in between) is
 found by the job's comment, which is the folder that it was submitted from. Names are looked up below ``runs/``, then in
 the user's list of runs recorded anywhere, which is also how a run is known to be the user's own (:func:`is_own`). A
@@ -18,7 +18,7 @@ from typing import Any
 
 from launcher import files
 from launcher.errors import SubmitError
-from launcher.rundir import failure, progress, state
+from launcher.rundir import failure, keeping, progress, state
 from launcher.rundir.state import RunState
 from launcher.slurm import jobs, states
 from launcher.slurm.jobs import QueuedJob
@@ -54,7 +54,7 @@ def read_all(directories: Sequence[Path]) -> list[RunState]:
         # Files first: what they know is shown also where Slurm is silent or has forgotten the job.
         word, reason = _from_files(run, contents[run])
         if run in open_runs and silent is not None:
-            reason = silent
+            word, reason = keeping.without_slurm(run, word, silent)
         elif ids.get(run) is not None:
             word, reason = _from_slurm(run, contents[run], known.get(str(ids[run])))
         found.append(_row(run, word, reason))
@@ -241,17 +241,14 @@ def _has_ended(content: dict[str, Any] | None) -> bool:
 
 def _from_files(run: Path, content: dict[str, Any] | None) -> tuple[state.State, str | None]:
     submission = files.read_json(run / state.SUBMISSION) or {}
-    local = submission.get("kind") == "local"
+    if (told := keeping.told(run, content, submission)) is not None:
+        return told
     if content is None:
-        if local and not state.alive(int(submission["job_id"])):
-            return "lost", None
         if submission.get("job_id") is not None:
             return "queued", None
         if (failed := files.read_json(run / state.NOT_SUBMITTED)) is not None:
             return "prepared", f"its submission failed: {failed['reason']}; {_TAKES_ITS_PLACE.format(run.name)}"
         return "prepared", _NOT_SUBMITTED.format(run.name) if submission else None
-    if content["state"] == "running" and "keeper" in content and not state.alive(content["keeper"]):
-        return "lost", "the process that kept the job on this machine is gone"
     return content["state"], content.get("reason")
 
 

@@ -24,9 +24,11 @@ from typing import Any
 
 from launcher import files
 from launcher.errors import ConfigErrors, Refused, SubmitError
-from launcher.rundir import attempts, state, status
+from launcher.rundir import attempts, lease, state, status
+from launcher.rundir.process import Process
 from launcher.slurm import client, jobs, precheck, script
 from launcher.spec import ClusterSpec, RunSpec
+from launcher.submission import interrupts
 from launcher.submission.node_task import NodeTask
 from launcher.submission.turns import turns
 
@@ -58,12 +60,17 @@ def submit(directory: Path, spec: RunSpec) -> str:
         try:
             return _submit(directory, spec.cluster)
         except (ConfigErrors, Refused):
-            if not status.has_started(directory):
-                shutil.rmtree(directory, ignore_errors=True)  # Its words have to change, and then make another plan.
+            forget(directory)  # Its words have to change, and then make another plan.
             raise
         except SubmitError as error:
             _note_failure(directory, str(error))
             raise
+
+
+def forget(directory: Path) -> None:
+    """Remove a new run that was recorded, unless it was started, or nobody can tell."""
+    if not (directory / state.SUBMISSION).exists() and not status.has_started(directory):
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _note_failure(directory: Path, reason: str) -> None:
@@ -155,18 +162,21 @@ def _submit_array(recorded: Sequence[Path], cluster: ClusterSpec, at_once: int, 
         precheck.check_folder(sweep)
         # Before sbatch is called, so that a job whose id is never noted is found by this comment.
         intent = {"kind": "slurm", "job_id": None, "comment": str(folder)}
-        for index, run in enumerate(recorded):
-            attempts.forget(run)
-            files.write_atomically(run / state.SUBMISSION, intent | ({"index": index} if len(recorded) > 1 else {}))
+        with interrupts.held():
+            for index, run in enumerate(recorded):
+                attempts.forget(run)
+                files.write_atomically(run / state.SUBMISSION, intent | ({"index": index} if len(recorded) > 1 else {}))
         parameters["array_parallelism"] = at_once
-        try:
-            ids = _submitted(folder, sweep, parameters, cluster, [str(run) for run in recorded])
-        except NoJob:
-            for run in recorded:
-                (run / state.SUBMISSION).unlink()
-            raise
-        for run, job_id in zip(recorded, ids, strict=True):
-            files.write_atomically(run / state.SUBMISSION, {**intent, "job_id": job_id})
+        with _shielded():
+            try:
+                ids = _submitted(folder, sweep, parameters, cluster, [str(run) for run in recorded])
+            except NoJob:
+                for run in recorded:
+                    (run / state.SUBMISSION).unlink()
+                raise
+            for run, job_id in zip(recorded, ids, strict=True):
+                files.write_atomically(run / state.SUBMISSION, {**intent, "job_id": job_id})
+            interrupts.begun(status.name_of(sweep, Path.cwd()))
     except OSError as error:
         raise SubmitError(f"the sweep's folder {sweep} cannot be written: {error.strerror or error}") from None
     return ids[0].partition("_")[0]
@@ -177,12 +187,16 @@ def _start_here(directory: Path, cluster: ClusterSpec) -> str:
 
     executor = submitit.LocalExecutor(folder=directory / "logs" / "submitit")
     executor.update_parameters(**_local_parameters(cluster))
+    interrupts.look()
     with _shielded():
         job = executor.submit(NodeTask(), str(directory))
+        process, job_id = Process.of(int(job.job_id)), str(job.job_id)
+        submission = {"job_id": job_id, "kind": "local", "process": process.as_dict()}
+        files.write_atomically(directory / state.SUBMISSION, submission)
+        lease.begin(directory, process)
+        interrupts.begun(status.name_of(directory, Path.cwd()))
         # A program that goes on for hours has no zombies, and no warning of a process that nobody waits for.
         threading.Thread(target=job.wait, daemon=True).start()
-    job_id = str(job.job_id)
-    files.write_atomically(directory / state.SUBMISSION, {"job_id": job_id, "kind": "local"})
     return job_id
 
 
@@ -193,17 +207,20 @@ def _to_slurm(directory: Path, cluster: ClusterSpec) -> str:
         return found
     folder = directory / "logs" / "submitit"
     parameters = script.parameters(directory.name, str(folder), str(directory), cluster)
-    precheck.check(cluster, _script(parameters, cluster, folder, directory), patience_s=_PATIENCE_S)
-    precheck.check_folder(directory)
-    attempts.forget(directory)
+    with interrupts.let_through():
+        precheck.check(cluster, _script(parameters, cluster, folder, directory), patience_s=_PATIENCE_S)
+        precheck.check_folder(directory)
     intent = {"kind": "slurm", "job_id": None, "comment": str(folder)}
-    files.write_atomically(directory / state.SUBMISSION, intent)
-    try:
-        [job_id] = _submitted(folder, directory, parameters, cluster, [str(directory)])
-    except NoJob:
-        (directory / state.SUBMISSION).unlink()
-        raise
-    files.write_atomically(directory / state.SUBMISSION, {**intent, "job_id": job_id})
+    with _shielded():
+        attempts.forget(directory)
+        files.write_atomically(directory / state.SUBMISSION, intent)
+        try:
+            [job_id] = _submitted(folder, directory, parameters, cluster, [str(directory)])
+        except NoJob:
+            (directory / state.SUBMISSION).unlink()
+            raise
+        files.write_atomically(directory / state.SUBMISSION, {**intent, "job_id": job_id})
+        interrupts.begun(status.name_of(directory, Path.cwd()))
     return job_id
 
 
@@ -273,7 +290,8 @@ def one_at_a_time(directory: Path, *, wait: bool = True) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         try:
             lock = stack.enter_context((directory / "submission.lock").open("w"))
-            fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with interrupts.let_through():
+                fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise SubmitError(f"another launch starts runs of {directory.name} already") from None
         except OSError as error:
@@ -293,13 +311,15 @@ def _without_job_variables() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _shielded() -> Iterator[None]:
-    """Start processes that never get Ctrl-C or a closed terminal, to which the launcher alone reacts.
+    """Start processes that never get Ctrl-C or a closed terminal, and note them before either has an effect here.
 
-    A process inherits the blocked signals of the thread that starts it. Handlers are left as they are: they belong to
-    the program that we may be part of, and only its main thread could change them.
+    A process inherits the blocked signals of the thread that starts it: neither the run nor sbatch, whose answer would
+    be lost, ends with the launcher. Handlers are left as they are: they belong to the program that we may be part of,
+    and only its main thread could change them.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    with interrupts.held():
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
