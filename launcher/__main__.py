@@ -1,4 +1,4 @@
-"""The program ``launch``, also as ``python -m launcher``: signals are taken care of before anything else is imported."""
+"""The program ``launch``, also as ``python -m launcher``: what signals do is settled before anything is imported."""
 
 import sys
 

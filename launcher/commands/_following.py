@@ -2,8 +2,9 @@
 
 The run is a process of its own that this one only watches, through ``metrics.jsonl`` and ``state.json``. Ctrl-C reaches
 this process alone (the job has a session of its own) and becomes the request to save and end, a second one the signal
-that kills; SIGTERM is the same. When the terminal is closed (SIGHUP) the run goes on without a watcher. Lines of metrics are read from where the file ended before, since a resumed run has old ones; if the file
-has become shorter, the worker has cut the lines after its checkpoint.
+that kills; SIGTERM is the same. When the terminal is closed (SIGHUP), the run goes on and nobody watches it. Lines of
+metrics are read from where the file ended before, since a resumed run has old ones; if the file has become shorter, the
+worker has cut the lines after its checkpoint.
 """
 
 from __future__ import annotations

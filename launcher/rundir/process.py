@@ -195,6 +195,6 @@ def _boot() -> str:
 
 def _namespace() -> str:
     try:
-        return os.readlink(_PROC / "self" / "ns" / "pid")
+        return str((_PROC / "self" / "ns" / "pid").readlink())
     except OSError:
         return ""

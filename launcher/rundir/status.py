@@ -1,11 +1,12 @@
 """Runs as a person sees them: found by name from any folder, in the state that files or, beyond these, Slurm tells.
 
 ``state.json`` is written by the job's first node and believed once it says that the run has ended. A run on this
-machine whose keeper is gone is ``lost``; of one on another host its heartbeat tells. For all other runs Slurm is asked, once for many: its word counts,
-with the file's reason beside it. A submission whose job id was never noted (the launcher was killed in between) is
-found by the job's comment, which is the folder that it was submitted from. Names are looked up below ``runs/``, then in
-the user's list of runs recorded anywhere, which is also how a run is known to be the user's own (:func:`is_own`). A
-word that several runs answer to is refused (:class:`Ambiguous`): a guess might cancel another run than was meant.
+machine whose keeper is gone is ``lost``; of one on another host its heartbeat tells (``launcher.rundir.keeping``). For
+all other runs Slurm is asked, once for many: its word counts, with the file's reason beside it. A submission whose job
+id was never noted (the launcher was killed in between) is found by the job's comment, which is the folder that it was
+submitted from. Names are looked up below ``runs/``, then in the user's list of runs recorded anywhere, which is also
+how a run is known to be the user's own (:func:`is_own`). A word that several runs answer to is refused
+(:class:`Ambiguous`): a guess might cancel another run than was meant.
 """
 
 from __future__ import annotations
