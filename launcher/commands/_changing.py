@@ -54,9 +54,10 @@ def submit_changed(directory: Path, texts: Sequence[str]) -> tuple[str, RunSpec]
         DoesNotFit: The changed run does not.
         SubmitError: It waits or runs, or its submission failed.
     """
-    if (now := status.read(directory).state) in ("queued", "running", "requeued"):
-        name = status.name_of(directory, folder())
-        raise SubmitError(f"{name} is {now}: `launch cancel {name}` first, or wait, and then change it")
+    now = status.read(directory)
+    if now.state in ("queued", "running", "requeued"):
+        name, why = status.name_of(directory, folder()), f" ({now.reason})" if now.reason else ""
+        raise SubmitError(f"{name} is {now.state}: `launch cancel {name}` first, or wait, and then change it{why}")
     directory = directory.absolute()
     with interrupts.let_through(), _in_the_jobs_folder(directory):
         changed, planned, step = _planned(directory, texts)

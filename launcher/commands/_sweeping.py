@@ -36,7 +36,7 @@ from launcher.sweeping import comparison, samplers, sweep, table
 from launcher.sweeping.samplers import Tried
 from launcher.sweeping.sweep import Point, Sweep
 
-_TO_START = ("prepared", "failed", "cancelled", "lost")
+_TO_START = ("prepared", "failed", "cancelled", "lost", "not_visible")
 _UNLUCKY = 200
 """Proposals in a row that lead to no new run, after which a sampler's space counts as exhausted."""
 

@@ -94,9 +94,10 @@ def resubmit(directory: Path, spec: RunSpec, *, before: Callable[[], None] = lam
         ConfigErrors: As :func:`submit`.
     """
     with one_at_a_time(directory):
-        now = status.read(directory).state
-        if now in ("queued", "running", "requeued"):
-            raise SubmitError(f"{directory.name} is {now}: cancel it first, or wait")
+        now = status.read(directory)
+        if now.state in ("queued", "running", "requeued"):
+            why = f" ({now.reason})" if now.reason else ""
+            raise SubmitError(f"{directory.name} is {now.state}: cancel it first, or wait{why}")
         before()
         state.forget_ending(directory)
         failed_before = files.read_json(directory / state.NOT_SUBMITTED)
