@@ -83,8 +83,6 @@ def main() -> None:
         found = disturbed(Path(name), KINDS, options.moments, options.seed)
         found += _on_slurm(Path(name), options.slurm, options.seed) if options.slurm else []
     faulty = [one for one in found if one.faults]
-    for one in faulty:
-        print(f"{one.kind}, {one.signals} after {one.moment_s:.3f} s: {'; '.join(one.faults)}\n{one.said}", flush=True)
     command = f"python -m benchmarks.interrupts --moments {options.moments} --slurm {options.slurm}"
     figures = {
         "moments": len(found),
@@ -104,9 +102,14 @@ def disturbed(folder: Path, kinds: Sequence[str], moments: int, seed: int) -> li
     os.environ.update(XDG_STATE_HOME=str(folder / "state"), XDG_CACHE_HOME=str(folder / "cache"))
     with contextlib.chdir(folder):
         lives = {kind: _life(folder, kind) for kind in kinds}
-        return [
-            _disturb(folder, kinds[n % len(kinds)], n, lives[kinds[n % len(kinds)]], chance) for n in range(moments)
-        ]
+        found = []
+        for number in range(moments):
+            kind = kinds[number % len(kinds)]
+            found.append(one := _disturb(folder, kind, number, lives[kind], chance))
+            print(f"{number}: {kind}, {one.signals} after {one.moment_s:.3f} s: {one.end}", file=sys.stderr, flush=True)
+            if one.faults:
+                print(f"{'; '.join(one.faults)}\n{one.said}", file=sys.stderr, flush=True)
+        return found
 
 
 def _words(kind: str, name: str) -> list[str]:
