@@ -95,13 +95,15 @@ def main() -> None:
     sys.exit(1 if faulty else 0)
 
 
-def disturbed(folder: Path, kinds: Sequence[str], moments: int, seed: int) -> list[Disturbed]:
-    """Launches of these kinds in a folder, in turn, each disturbed once."""
+def disturbed(
+    folder: Path, kinds: Sequence[str], moments: int, seed: int, life: tuple[float, float] | None = None
+) -> list[Disturbed]:
+    """Launches of these kinds in a folder, in turn, each disturbed once; how long they live is measured, or given."""
     chance = random.Random(seed)
     (folder / "train.py").write_text(SCRIPT)
     os.environ.update(XDG_STATE_HOME=str(folder / "state"), XDG_CACHE_HOME=str(folder / "cache"))
     with contextlib.chdir(folder):
-        lives = {kind: _life(folder, kind) for kind in kinds}
+        lives = {kind: life or _life(folder, kind) for kind in kinds}
         found = []
         for number in range(moments):
             kind = kinds[number % len(kinds)]
