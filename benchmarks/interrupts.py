@@ -102,6 +102,9 @@ def disturbed(
     chance = random.Random(seed)
     (folder / "train.py").write_text(SCRIPT)
     os.environ.update(XDG_STATE_HOME=str(folder / "state"), XDG_CACHE_HOME=str(folder / "cache"))
+    # What was started in a shell's background, or by nohup, ignores them, and so would what it starts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     with contextlib.chdir(folder):
         lives = {kind: life or _life(folder, kind) for kind in kinds}
         found = []

@@ -14,7 +14,10 @@ import pytest
 from launcher import files
 from launcher.commands import _following
 from launcher.commands import run as run_verb
+from launcher.commands._common import assessed
 from launcher.rundir import state
+from launcher.rundir.record import record as recording
+from launcher.slurm import precheck
 from launcher.submission import interrupts
 from launcher.submission import submit as submitting
 from tests.support.helpers import composed_once
@@ -56,14 +59,14 @@ LOCAL = ("model=tiny", "script=train.py", "cluster.gpus_per_node=1", "hardware.d
 def test_between_the_record_and_the_start_nothing_is_left(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: signal.Signals
 ) -> None:
-    monkeypatch.setattr(run_verb, "record", then_signal(run_verb.record, number))
+    monkeypatch.setattr(run_verb, "record", then_signal(recording, number))
     answer = launch(*LOCAL)
     assert (answer.status, answer.err.endswith(NOTHING)) == (130, True)
     assert list((tmp_path / "runs").iterdir()) == []
 
 
 def test_while_the_run_is_judged_nothing_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(run_verb, "assessed", then_signal(run_verb.assessed))
+    monkeypatch.setattr(run_verb, "assessed", then_signal(assessed))
     assert (launch(*LOCAL).status, (tmp_path / "runs").exists()) == (130, False)
 
 
@@ -79,8 +82,8 @@ def test_an_error_that_an_import_has_made_of_the_signal_is_an_interruption_too(m
 
 
 def test_a_job_that_slurm_has_is_noted_and_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(submitting.precheck, "check", lambda *args, **options: None)
-    monkeypatch.setattr(submitting.precheck, "check_folder", lambda *args: None)
+    monkeypatch.setattr(precheck, "check", lambda *args, **options: None)
+    monkeypatch.setattr(precheck, "check_folder", lambda *args: None)
     monkeypatch.setattr(submitting, "_submitted", then_signal(lambda *args: ["7"]))
     answer = launch(*SLURM, "script=train.py", "run.name=a")
     assert answer.status == 130
@@ -90,7 +93,7 @@ def test_a_job_that_slurm_has_is_noted_and_named(monkeypatch: pytest.MonkeyPatch
 
 
 def test_while_slurm_is_asked_nothing_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(submitting.precheck, "check", then_signal(lambda *args, **options: None))
+    monkeypatch.setattr(precheck, "check", then_signal(lambda *args, **options: None))
     answer = launch(*SLURM, "script=train.py", "run.name=a")
     assert (answer.status, answer.err.endswith(NOTHING)) == (130, True)
     assert list((tmp_path / "runs").iterdir()) == []
@@ -99,7 +102,7 @@ def test_while_slurm_is_asked_nothing_is_left(monkeypatch: pytest.MonkeyPatch, t
 def test_a_sweep_that_is_judged_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from launcher.commands import _sweeping
 
-    monkeypatch.setattr(_sweeping, "record", then_signal(_sweeping.record))
+    monkeypatch.setattr(_sweeping, "record", then_signal(recording))
     answer = launch("-m", *LOCAL, "train.seed=1,2")
     assert (answer.status, answer.err.endswith(NOTHING)) == (130, True)
     assert list((tmp_path / "runs").iterdir()) == []
