@@ -48,6 +48,10 @@ SIGNALS = {
     "SIGHUP": (signal.SIGHUP,),
 }
 KINDS = ("run", "sweep", "resume")
+_LIVE = ("queued", "running", "requeued")
+_LATER = ("goes on, as was said", "ended before the signal")
+"""Ends of a launch that leave a run which may end later."""
+
 _PATIENCE_S = 240.0
 
 
@@ -91,7 +95,7 @@ def main() -> None:
         "ends": Counter(one.end for one in found),
         "faults": len(faulty),
     }
-    keep("interrupts", f"{command} --seed {options.seed}", figures)
+    keep("interrupts" if options.moments else "interrupts_slurm", f"{command} --seed {options.seed}", figures)
     sys.exit(1 if faulty else 0)
 
 
@@ -219,12 +223,17 @@ def _faults_of_ours(folder: Path, run: Path, end: str, returncode: int, text: st
         for line in re.findall(r"`launch cancel (\S+)`", text):
             subprocess.run([*LAUNCH, "cancel", line], check=True, stderr=subprocess.DEVNULL)
     yield from (f"{path} is left" for path in folder.glob("runs/.*"))
-    if left := _processes_left(folder, _PATIENCE_S if end == "goes on, as was said" else 20):
-        yield f"processes are left: {left}"
     runs = [path.parent for path in (*run.glob("spec.json"), *run.glob("*/spec.json"))]
-    for row in status.read_all(runs):
+    rows = status.read_all(runs)
+    deadline = time.monotonic() + _PATIENCE_S
+    while end in _LATER and any(row.state in _LIVE for row in rows) and time.monotonic() < deadline:
+        time.sleep(0.5)
+        rows = status.read_all(runs)
+    if left := _processes_left(folder, 20):
+        yield f"processes are left: {left}"
+    for row in rows:
         never = end in {"nothing was started", "was told to end"} and row.state == "prepared"  # Of a sweep, or resumed.
-        if row.state not in ("finished", "cancelled") and not never:
+        if row.state not in {"finished", "cancelled"} and not never:
             yield f"{row.id} is {row.state}: {row.reason}"
 
 

@@ -5,8 +5,8 @@ signal becomes an exception, as Ctrl-C does in any Python program. What must not
 note of it, is done in :func:`held`: there signals are noted, and looked at where nothing is half (:func:`look`). For a
 second after the first one others are noted, too: they would break off what it has to clear away.
 
-Only the ``launch`` command installs this. In a program that uses the Python API signals are the program's own, and
-nothing here has an effect.
+Only the ``launch`` command installs this. In a program that uses the Python API signals are the program's own: there
+:func:`shielded` alone has an effect, on the processes that it starts.
 """
 
 from __future__ import annotations
@@ -103,6 +103,22 @@ def let_through() -> Iterator[None]:
         yield
     finally:
         _noted.depth = depth
+
+
+@contextlib.contextmanager
+def shielded() -> Iterator[None]:
+    """Start processes that never get Ctrl-C or a closed terminal, and note them before either has an effect here.
+
+    A process inherits the blocked signals of the thread that starts it: neither the run nor sbatch, whose answer would
+    be lost, ends with the launcher. Handlers are left as they are: they belong to the program that we may be part of,
+    and only its main thread could change them.
+    """
+    with held():
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def look() -> None:

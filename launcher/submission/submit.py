@@ -16,7 +16,6 @@ import itertools
 import os
 import shlex
 import shutil
-import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -168,7 +167,7 @@ def _submit_array(recorded: Sequence[Path], cluster: ClusterSpec, at_once: int, 
                 attempts.forget(run)
                 files.write_atomically(run / state.SUBMISSION, intent | ({"index": index} if len(recorded) > 1 else {}))
         parameters["array_parallelism"] = at_once
-        with _shielded():
+        with interrupts.shielded():
             try:
                 ids = _submitted(folder, sweep, parameters, cluster, [str(run) for run in recorded])
             except NoJob:
@@ -189,7 +188,7 @@ def _start_here(directory: Path, cluster: ClusterSpec) -> str:
     executor = submitit.LocalExecutor(folder=directory / "logs" / "submitit")
     executor.update_parameters(**_local_parameters(cluster))
     interrupts.look()
-    with _shielded():
+    with interrupts.shielded():
         job = executor.submit(NodeTask(), str(directory))
         process, job_id = Process.of(int(job.job_id)), str(job.job_id)
         submission = {"job_id": job_id, "kind": "local", "process": process.as_dict()}
@@ -212,7 +211,7 @@ def _to_slurm(directory: Path, cluster: ClusterSpec) -> str:
         precheck.check(cluster, _script(parameters, cluster, folder, directory), patience_s=_PATIENCE_S)
         precheck.check_folder(directory)
     intent = {"kind": "slurm", "job_id": None, "comment": str(folder)}
-    with _shielded():
+    with interrupts.shielded():
         attempts.forget(directory)
         files.write_atomically(directory / state.SUBMISSION, intent)
         try:
@@ -308,19 +307,3 @@ def _without_job_variables() -> Iterator[None]:
         yield
     finally:
         os.environ.update(hidden)
-
-
-@contextlib.contextmanager
-def _shielded() -> Iterator[None]:
-    """Start processes that never get Ctrl-C or a closed terminal, and note them before either has an effect here.
-
-    A process inherits the blocked signals of the thread that starts it: neither the run nor sbatch, whose answer would
-    be lost, ends with the launcher. Handlers are left as they are: they belong to the program that we may be part of,
-    and only its main thread could change them.
-    """
-    with interrupts.held():
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
-        try:
-            yield
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
