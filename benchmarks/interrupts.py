@@ -84,7 +84,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="launch-interrupts-") as name:
-        found = disturbed(Path(name), KINDS, options.moments, options.seed)
+        found = disturbed(Path(name), KINDS, options.moments, options.seed) if options.moments else []
         found += _on_slurm(Path(name), options.slurm, options.seed) if options.slurm else []
     faulty = [one for one in found if one.faults]
     command = f"python -m benchmarks.interrupts --moments {options.moments} --slurm {options.slurm}"
