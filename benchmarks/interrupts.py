@@ -15,6 +15,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -264,6 +265,10 @@ def _on_slurm(folder: Path, moments: int, seed: int) -> list[Disturbed]:
     cluster = dev_cluster.start(folder / "c", lifetime_s=3600)
     try:
         os.environ.update(cluster.environment)
+        with contextlib.chdir(place):
+            (place / "train.py").write_text(SCRIPT)
+            _life(place, "slurm")  # The first one waits for a cluster that has just begun.
+            shutil.rmtree(place / "runs")
         found = disturbed(place, ("slurm",), moments, seed)
         jobs = cluster.ask("squeue", "-h", "-a", "--states=all", "-o", "%k").splitlines()
     finally:
