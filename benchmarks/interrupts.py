@@ -53,6 +53,8 @@ _LIVE = ("queued", "running", "requeued")
 _LATER = ("goes on, as was said", "ended before the signal")
 """Ends of a launch that leave a run which may end later."""
 
+_COMMENTS = ("squeue", "-h", "-a", "--states=all", "-o", "%k")
+
 _PATIENCE_S = 240.0
 
 
@@ -268,13 +270,14 @@ def _on_slurm(folder: Path, moments: int, seed: int) -> list[Disturbed]:
         with contextlib.chdir(place):
             (place / "train.py").write_text(SCRIPT)
             _life(place, "slurm")  # The first one waits for a cluster that has just begun.
+            before = Counter(cluster.ask(*_COMMENTS).splitlines())
             shutil.rmtree(place / "runs")
         found = disturbed(place, ("slurm",), moments, seed)
-        jobs = cluster.ask("squeue", "-h", "-a", "--states=all", "-o", "%k").splitlines()
+        jobs = Counter(cluster.ask(*_COMMENTS).splitlines()) - before
     finally:
         cluster.stop()
     known = Counter(str((files.read_json(path) or {}).get("comment")) for path in place.glob("runs/*/submission.json"))
-    unknown = [comment for comment, count in Counter(jobs).items() if known[comment] < count]
+    unknown = [comment for comment, count in jobs.items() if known[comment] < count]
     if unknown:
         raise RuntimeError(f"jobs that no run knows, or that were submitted twice: {json.dumps(unknown)}")
     return found
