@@ -66,10 +66,10 @@ def _stop_here(row: RunState, how: signal.Signals) -> None:
     """Leave the request for the run's keeper; where it has none that reads it, or the run is to be killed, signal it.
 
     Raises:
-        SubmitError: Another user's process.
+        SubmitError: The run is another user's.
     """
     directory = Path(row.directory)
-    (directory / state.CANCEL_REQUEST).touch()
+    _request(directory)
     content = files.read_json(directory / "state.json") or {}
     if how == signal.SIGKILL or not keeping.reads_requests(content):
         agent = keeping.agent(directory, content)
@@ -82,12 +82,20 @@ def _stop_here(row: RunState, how: signal.Signals) -> None:
         say(f"launch: {row.id}: {row.reason}; the request is left in its folder, where its keeper looks for it")
 
 
+def _request(directory: Path) -> None:
+    try:
+        (directory / state.CANCEL_REQUEST).touch()
+    except OSError as error:
+        why = error.strerror or error
+        raise SubmitError(f"{directory} cannot be written, where the request to end is left: {why}") from None
+
+
 def _stop_jobs(rows: Sequence[RunState]) -> None:
     """Let jobs that train save and end by themselves; end those that wait, start or were asked before."""
     train = {row for row in rows if row.state == "running" and Path(row.directory, "state.json").exists()}
     save = {row for row in train if not Path(row.directory, state.CANCEL_REQUEST).exists()}
     for row in rows:
-        Path(row.directory, state.CANCEL_REQUEST).touch()
+        _request(Path(row.directory))
     try:
         refused = jobs.tell((str(row.job_id) for row in rows if row in save), "USR2")
         refused |= jobs.end(str(row.job_id) for row in rows if row not in save)

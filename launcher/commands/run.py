@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,6 +55,9 @@ from launcher.submission import interrupts
 
 if TYPE_CHECKING:
     from launcher.data.preview import Preview
+
+
+_POLL_S = 0.1
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -261,6 +266,18 @@ def seen_through(directory: Path, spec: RunSpec, *, quiet: bool) -> None:
         print(table(directory))
 
 
+def _watched(rank: subprocess.Popen[bytes]) -> int:
+    """Wait for the end of a rank to which Ctrl-C belongs, as its debugger's; other signals are passed on."""
+    while rank.poll() is None:
+        time.sleep(_POLL_S)
+        try:
+            interrupts.look()
+        except interrupts.Interrupted as interruption:
+            if interruption.number != signal.SIGINT:
+                rank.send_signal(interruption.number)
+    return rank.returncode
+
+
 def _debug(directory: Path, job: Job) -> int:
     """Run the one rank in the foreground with the terminal as its own, so that breakpoints work."""
     with socket.socket() as probe:
@@ -268,11 +285,10 @@ def _debug(directory: Path, job: Job) -> int:
         port = probe.getsockname()[1]
     alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
     alone |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    # Ctrl-C is the debugger's: signals are held, and this waits for the rank to end.
     with subprocess.Popen(torchrun.alone(job.argv), env={**os.environ, **job.environment, **alone}) as rank:
         agent = Process.of(rank.pid).as_dict()
         state.put(directory, "running", keeper=Process.here().as_dict(), agent=agent)
-        exit_status = rank.wait()
+        exit_status = _watched(rank)
     reason = failure.explain(directory, exit_status).text if exit_status else None
     state.put(directory, "failed" if exit_status else "finished", reason=reason)
     return JobFailed.exit_status if exit_status else 0

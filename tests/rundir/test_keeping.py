@@ -198,3 +198,14 @@ def test_a_run_on_a_slurm_that_this_host_has_not_is_told_by_its_heartbeat(
     assert answer.status == (4 if age_s else 0)
     if not age_s:
         assert "the request is left in its folder: its node finds it, saves and ends" in answer.err
+
+
+def test_a_run_in_a_folder_that_cannot_be_written_is_said_to_be_so(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(path: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    keeps(run, Process.here())
+    monkeypatch.setattr(Path, "touch", refused)
+    answer = launch("cancel", "a")
+    said = f"launch: {run} cannot be written, where the request to end is left: Permission denied\n"
+    assert (answer.status, answer.err) == (4, said)
