@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,6 +50,7 @@ SIGNALS = {
     "SIGHUP": (signal.SIGHUP,),
 }
 KINDS = ("run", "sweep", "resume")
+LANES = 4
 _LIVE = ("queued", "running", "requeued")
 _LATER = ("goes on, as was said", "ended before the signal")
 """Ends of a launch that leave a run which may end later."""
@@ -79,6 +81,12 @@ class Disturbed:
     said: str
 
 
+def hear_signals() -> None:
+    """Undo that a shell's background, or nohup, ignores signals: what is started here would ignore them, too."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 def main() -> None:
     """Disturb launches and keep the figures; status 1 where a launch has ended otherwise than it should."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -86,8 +94,10 @@ def main() -> None:
     parser.add_argument("--slurm", type=int, default=0, help="on the development cluster, beside these")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    hear_signals()
     with tempfile.TemporaryDirectory(prefix="launch-interrupts-") as name:
-        found = disturbed(Path(name), KINDS, options.moments, options.seed) if options.moments else []
+        os.environ.update(XDG_STATE_HOME=f"{name}/state", XDG_CACHE_HOME=f"{name}/cache")
+        found = _in_lanes(Path(name), options.moments, options.seed) if options.moments else []
         found += _on_slurm(Path(name), options.slurm, options.seed) if options.slurm else []
     faulty = [one for one in found if one.faults]
     command = f"python -m benchmarks.interrupts --moments {options.moments} --slurm {options.slurm}"
@@ -108,20 +118,27 @@ def disturbed(
     """Launches of these kinds in a folder, in turn, each disturbed once; how long they live is measured, or given."""
     chance = random.Random(seed)
     (folder / "train.py").write_text(SCRIPT)
-    os.environ.update(XDG_STATE_HOME=str(folder / "state"), XDG_CACHE_HOME=str(folder / "cache"))
-    # What was started in a shell's background, or by nohup, ignores them, and so would what it starts.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    with contextlib.chdir(folder):
-        lives = {kind: life or _life(folder, kind) for kind in kinds}
-        found = []
-        for number in range(moments):
-            kind = kinds[number % len(kinds)]
-            found.append(one := _disturb(folder, kind, number, lives[kind], chance))
-            print(f"{number}: {kind}, {one.signals} after {one.moment_s:.3f} s: {one.end}", file=sys.stderr, flush=True)
-            if one.faults:
-                print(f"{'; '.join(one.faults)}\n{one.said}", file=sys.stderr, flush=True)
-        return found
+    lives = {kind: life or _life(folder, kind) for kind in kinds}
+    found = []
+    for number in range(moments):
+        kind = kinds[number % len(kinds)]
+        found.append(one := _disturb(folder, kind, number, lives[kind], chance))
+        print(f"{number}: {kind}, {one.signals} after {one.moment_s:.3f} s: {one.end}", file=sys.stderr, flush=True)
+        if one.faults:
+            print(f"{'; '.join(one.faults)}\n{one.said}", file=sys.stderr, flush=True)
+    return found
+
+
+def _in_lanes(folder: Path, moments: int, seed: int) -> list[Disturbed]:
+    """The launches on this machine, some at a time, each lane in a folder of its own."""
+
+    def lane(number: int) -> list[Disturbed]:
+        place = folder / str(number)
+        place.mkdir()
+        return disturbed(place, KINDS, len(range(number, moments, LANES)), LANES * seed + number)
+
+    with ThreadPoolExecutor(LANES) as pool:
+        return [one for found in pool.map(lane, range(LANES)) for one in found]
 
 
 def _words(kind: str, name: str) -> list[str]:
@@ -138,10 +155,10 @@ def _name(kind: str, number: int) -> str:
 def _life(folder: Path, kind: str) -> tuple[float, float]:
     """Seconds until an undisturbed launch has its run, and until it ends; of what is resumed the run is made first."""
     if kind == "resume":
-        subprocess.run([*LAUNCH, *_words("run", "resumed")], check=True, stderr=subprocess.DEVNULL)
+        subprocess.run([*LAUNCH, *_words("run", "resumed")], check=True, stderr=subprocess.DEVNULL, cwd=folder)
         state.put(folder / "runs" / "resumed", "cancelled")
     began, there = time.monotonic(), None
-    process = subprocess.Popen([*LAUNCH, *_words(kind, _name(kind, -1))], stderr=subprocess.DEVNULL)
+    process = subprocess.Popen([*LAUNCH, *_words(kind, _name(kind, -1))], stderr=subprocess.DEVNULL, cwd=folder)
     while process.poll() is None:
         if there is None and _is_submitted(folder, _name(kind, -1), began):
             there = time.monotonic() - began
@@ -168,7 +185,9 @@ def _disturb(folder: Path, kind: str, number: int, life: tuple[float, float], ch
     moment = chance.uniform(0, 1.3 * life[0] if chance.random() < 0.8 else life[1])
     pause = chance.uniform(0, 0.5)
     with (folder / "said").open("w+") as said:
-        process = subprocess.Popen([*LAUNCH, *_words(kind, name)], stderr=said, stdout=said, start_new_session=True)
+        process = subprocess.Popen(
+            [*LAUNCH, *_words(kind, name)], stderr=said, stdout=said, cwd=folder, start_new_session=True
+        )
         time.sleep(moment)
         for each in sent:
             _send(process, each)
@@ -224,7 +243,7 @@ def _faults_of_ours(folder: Path, run: Path, end: str, returncode: int, text: st
         yield "a traceback"
     if end == "goes on, as was said":
         for line in re.findall(r"`launch cancel (\S+)`", text):
-            subprocess.run([*LAUNCH, "cancel", line], check=True, stderr=subprocess.DEVNULL)
+            subprocess.run([*LAUNCH, "cancel", line], check=True, stderr=subprocess.DEVNULL, cwd=folder)
     yield from (f"{path} is left" for path in folder.glob("runs/.*"))
     runs = [path.parent for path in (*run.glob("spec.json"), *run.glob("*/spec.json"))]
     rows = status.read_all(runs)
@@ -235,7 +254,8 @@ def _faults_of_ours(folder: Path, run: Path, end: str, returncode: int, text: st
     if left := _processes_left(folder, 20):
         yield f"processes are left: {left}"
     for row in rows:
-        never = end in {"nothing was started", "was told to end"} and row.state == "prepared"  # Of a sweep, or resumed.
+        waits = "`launch resume" in text if row.id.startswith("sweep") else end == "nothing was started"
+        never = row.state == "prepared" and waits
         if row.state not in {"finished", "cancelled"} and not never:
             yield f"{row.id} is {row.state}: {row.reason}"
 
@@ -267,11 +287,10 @@ def _on_slurm(folder: Path, moments: int, seed: int) -> list[Disturbed]:
     cluster = dev_cluster.start(folder / "c", lifetime_s=3600)
     try:
         os.environ.update(cluster.environment)
-        with contextlib.chdir(place):
-            (place / "train.py").write_text(SCRIPT)
-            _life(place, "slurm")  # The first one waits for a cluster that has just begun.
-            before = Counter(cluster.ask(*_COMMENTS).splitlines())
-            shutil.rmtree(place / "runs")
+        (place / "train.py").write_text(SCRIPT)
+        _life(place, "slurm")  # The first one waits for a cluster that has just begun.
+        before = Counter(cluster.ask(*_COMMENTS).splitlines())
+        shutil.rmtree(place / "runs")
         found = disturbed(place, ("slurm",), moments, seed)
         jobs = Counter(cluster.ask(*_COMMENTS).splitlines()) - before
     finally:

@@ -258,15 +258,28 @@ def _start_all(asked: Sweep, directory: Path, points: Sequence[Point], *, quiet:
         return 0
     exit_status = 0
     for point, run, spec in zip(points, places, specs, strict=True):
-        with interrupts.held():
-            submit(run, spec)
-            ended = follow(run, spec, quiet=quiet, summary=False)
+        try:
+            with interrupts.held():
+                submit(run, spec)
+                ended = follow(run, spec, quiet=quiet, summary=False)
+        except KeyboardInterrupt:
+            _say_that_they_wait(directory, points)
+            raise
         exit_status = max(exit_status, ended)
         if not quiet:
             print(table.text([table.row(directory, point)], width(), heading=point == points[0]))
         if ended == INTERRUPTED:
+            _say_that_they_wait(directory, points)
             break
     return exit_status
+
+
+def _say_that_they_wait(directory: Path, points: Sequence[Point]) -> None:
+    """Say of the points that an interruption has left without a start how they get one."""
+    waiting = [point for point in points if not (directory / point.id / state.SUBMISSION).exists()]
+    if 0 < len(waiting) < len(points):
+        name = status.name_of(directory, folder())
+        say(f"launch: {len(waiting)} of the sweep's runs are not started: `launch resume {name}` starts them")
 
 
 def _document(directory: Path, points: Sequence[Point]) -> dict[str, Any]:
