@@ -57,6 +57,9 @@ _LATER = ("goes on, as was said", "ended before the signal")
 
 _COMMENTS = ("squeue", "-h", "-a", "--states=all", "-o", "%k")
 
+_ABOUT = 1.3
+"""The start of a run as a part of the time until it is there."""
+
 _PATIENCE_S = 240.0
 
 
@@ -152,15 +155,15 @@ def _name(kind: str, number: int) -> str:
     return "resumed" if kind == "resume" else f"{kind}{number}"
 
 
-def _life(folder: Path, kind: str) -> tuple[float, float]:
+def _life(folder: Path, kind: str, number: int = -1) -> tuple[float, float]:
     """Seconds until an undisturbed launch has its run, and until it ends; of what is resumed the run is made first."""
     if kind == "resume":
         subprocess.run([*LAUNCH, *_words("run", "resumed")], check=True, stderr=subprocess.DEVNULL, cwd=folder)
         state.put(folder / "runs" / "resumed", "cancelled")
     began, there = time.monotonic(), None
-    process = subprocess.Popen([*LAUNCH, *_words(kind, _name(kind, -1))], stderr=subprocess.DEVNULL, cwd=folder)
+    process = subprocess.Popen([*LAUNCH, *_words(kind, _name(kind, number))], stderr=subprocess.DEVNULL, cwd=folder)
     while process.poll() is None:
-        if there is None and _is_submitted(folder, _name(kind, -1), began):
+        if there is None and _is_submitted(folder, _name(kind, number), began):
             there = time.monotonic() - began
         time.sleep(0.01)
     if process.returncode != 0 or there is None:
@@ -182,7 +185,7 @@ def _is_submitted(folder: Path, name: str, since: float) -> bool:
 def _disturb(folder: Path, kind: str, number: int, life: tuple[float, float], chance: random.Random) -> Disturbed:
     """One launch that gets its signals at a random moment, and what it has left by its end."""
     name, (signals, sent) = _name(kind, number), chance.choice(list(SIGNALS.items()))
-    moment = chance.uniform(0, 1.3 * life[0] if chance.random() < 0.8 else life[1])
+    moment = chance.uniform(0, _ABOUT * life[0] if chance.random() < 0.8 else life[1])
     pause = chance.uniform(0, 0.5)
     with (folder / "said").open("w+") as said:
         process = subprocess.Popen(
@@ -288,10 +291,11 @@ def _on_slurm(folder: Path, moments: int, seed: int) -> list[Disturbed]:
     try:
         os.environ.update(cluster.environment)
         (place / "train.py").write_text(SCRIPT)
-        _life(place, "slurm")  # The first one waits for a cluster that has just begun.
+        # Of two, since the first one waits for a cluster that has just begun; the moments after a launch tell nothing.
+        life = (min(_life(place, "slurm", -1)[0], _life(place, "slurm", -2)[0]) / _ABOUT,) * 2
         before = Counter(cluster.ask(*_COMMENTS).splitlines())
         shutil.rmtree(place / "runs")
-        found = disturbed(place, ("slurm",), moments, seed)
+        found = disturbed(place, ("slurm",), moments, seed, life)
         jobs = Counter(cluster.ask(*_COMMENTS).splitlines()) - before
     finally:
         cluster.stop()
