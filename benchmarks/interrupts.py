@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import random
 import re
@@ -50,7 +51,7 @@ SIGNALS = {
     "SIGHUP": (signal.SIGHUP,),
 }
 KINDS = ("run", "sweep", "resume")
-LANES = 4
+LANES = 2
 _LIVE = ("queued", "running", "requeued")
 _LATER = ("goes on, as was said", "ended before the signal")
 """Ends of a launch that leave a run which may end later."""
@@ -94,16 +95,17 @@ def main() -> None:
     """Disturb launches and keep the figures; status 1 where a launch has ended otherwise than it should."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--moments", type=int, default=200, help="on this machine (default %(default)s)")
+    parser.add_argument("--minutes", type=float, default=60, help="disturb no more after so long (default %(default)s)")
     parser.add_argument("--slurm", type=int, default=0, help="on the development cluster, beside these")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     hear_signals()
     with tempfile.TemporaryDirectory(prefix="launch-interrupts-") as name:
         os.environ.update(XDG_STATE_HOME=f"{name}/state", XDG_CACHE_HOME=f"{name}/cache")
-        found = _in_lanes(Path(name), options.moments, options.seed) if options.moments else []
+        found = _in_lanes(Path(name), options.moments, options.seed, options.minutes) if options.moments else []
         found += _on_slurm(Path(name), options.slurm, options.seed) if options.slurm else []
     faulty = [one for one in found if one.faults]
-    command = f"python -m benchmarks.interrupts --moments {options.moments} --slurm {options.slurm}"
+    wanted = f"--moments {options.moments} --minutes {options.minutes:g} --slurm {options.slurm}"
     figures = {
         "moments": len(found),
         "by_launch": Counter(one.kind for one in found),
@@ -111,19 +113,39 @@ def main() -> None:
         "ends": Counter(one.end for one in found),
         "faults": len(faulty),
     }
-    keep("interrupts" if options.moments else "interrupts_slurm", f"{command} --seed {options.seed}", figures)
+    keep(
+        "interrupts" if options.moments else "interrupts_slurm",
+        f"python -m benchmarks.interrupts {wanted} --seed {options.seed}",
+        figures,
+    )
     sys.exit(1 if faulty else 0)
 
 
 def disturbed(
-    folder: Path, kinds: Sequence[str], moments: int, seed: int, life: tuple[float, float] | None = None
+    folder: Path,
+    kinds: Sequence[str],
+    moments: int,
+    seed: int,
+    life: tuple[float, float] | None = None,
+    until: float = math.inf,
 ) -> list[Disturbed]:
-    """Launches of these kinds in a folder, in turn, each disturbed once; how long they live is measured, or given."""
+    """Launches in a folder, each disturbed once.
+
+    Args:
+        folder: An empty one.
+        kinds: Of launch, in turn.
+        moments: How many.
+        seed: Of chance.
+        life: Seconds until a launch has its run, and until it ends; None to measure them.
+        until: Begin no more after this time of ``time.monotonic``.
+    """
     chance = random.Random(seed)
     (folder / "train.py").write_text(SCRIPT)
     lives = {kind: life or _life(folder, kind) for kind in kinds}
     found = []
     for number in range(moments):
+        if time.monotonic() > until:
+            break
         kind = kinds[number % len(kinds)]
         found.append(one := _disturb(folder, kind, number, lives[kind], chance))
         print(f"{number}: {kind}, {one.signals} after {one.moment_s:.3f} s: {one.end}", file=sys.stderr, flush=True)
@@ -132,13 +154,14 @@ def disturbed(
     return found
 
 
-def _in_lanes(folder: Path, moments: int, seed: int) -> list[Disturbed]:
+def _in_lanes(folder: Path, moments: int, seed: int, minutes: float) -> list[Disturbed]:
     """The launches on this machine, some at a time, each lane in a folder of its own."""
+    until = time.monotonic() + 60 * minutes
 
     def lane(number: int) -> list[Disturbed]:
         place = folder / str(number)
         place.mkdir()
-        return disturbed(place, KINDS, len(range(number, moments, LANES)), LANES * seed + number)
+        return disturbed(place, KINDS, len(range(number, moments, LANES)), LANES * seed + number, until=until)
 
     with ThreadPoolExecutor(LANES) as pool:
         return [one for found in pool.map(lane, range(LANES)) for one in found]
@@ -293,6 +316,8 @@ def _on_slurm(folder: Path, moments: int, seed: int) -> list[Disturbed]:
         (place / "train.py").write_text(SCRIPT)
         # Of two, since the first one waits for a cluster that has just begun; the moments after a launch tell nothing.
         life = (min(_life(place, "slurm", -1)[0], _life(place, "slurm", -2)[0]) / _ABOUT,) * 2
+        while cluster.ask("squeue", "-h"):
+            time.sleep(1)
         before = Counter(cluster.ask(*_COMMENTS).splitlines())
         shutil.rmtree(place / "runs")
         found = disturbed(place, ("slurm",), moments, seed, life)
