@@ -149,7 +149,7 @@ def submit(
     given: dict[str, Any] = {"lock": _path(lock), "hf": _path(hf), "force": force, "trust": trust}
     options = _options("run", overrides, script_args, engine=engine, native=native, **given)
     with _heard(quiet=quiet):
-        one = _run.recorded(options, quiet=quiet)
+        one = _run.recorded(_run.ready(options, quiet=quiet))
         _start(one.directory, one.plan.spec)
         return Run(one.directory)
 

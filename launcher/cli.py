@@ -94,11 +94,22 @@ def _ended(words: list[str]) -> int:
         print(f"launch: {error}", file=sys.stderr)
         return error.exit_status
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return _interrupted(words)
     except BrokenPipeError:
         raise
-    except OSError as error:
+    except Exception as error:
+        return _fault(error, words)
+
+
+def _fault(error: Exception, words: Sequence[str]) -> int:
+    """An error that is none of ours: of the system, the trace of an interruption, or a fault that is raised again."""
+    from launcher.submission import interrupts
+
+    if interrupts.happened():  # Extensions turn what is raised while they are imported into errors of their own.
+        return _interrupted(words)
+    if isinstance(error, OSError):
         return _report_errors(_of_the_system(error), as_json="--json" in words)
+    raise error
 
 
 def _of_the_system(error: OSError) -> ConfigErrors:
@@ -112,6 +123,15 @@ def _of_the_system(error: OSError) -> ConfigErrors:
     where = str(error.filename) if error.filename is not None else "the system"
     where = where if len(where) < _LONGEST else f"{where[:_LONGEST]}..."
     return ConfigErrors([ConfigError(where, None, f"the system refuses it: {error.strerror}")])
+
+
+def _interrupted(words: Sequence[str]) -> int:
+    """Say what an interruption has left."""
+    from launcher.submission import interrupts
+
+    verb = next((word for word in words if not word.startswith("-")), None)
+    interrupts.say(starts=verb not in VERBS or verb in {"run", "resume"})
+    return INTERRUPTED
 
 
 def _dispatch(words: list[str]) -> int:

@@ -28,7 +28,7 @@ from launcher.rundir import changes, contents, kept, loading, lock, status
 from launcher.saved import find
 from launcher.spec import RunSpec, edit
 from launcher.spec.parse import parse, to_dict
-from launcher.submission import moving
+from launcher.submission import interrupts, moving
 from launcher.submission.submit import resubmit
 
 _WHOLE = ("model", "parallel", "backend", "recipe")
@@ -59,12 +59,13 @@ def submit_changed(directory: Path, texts: Sequence[str], *, trusted: bool) -> t
         SubmitError: It waits or runs, or its submission failed.
     """
     name, found = status.name_of(directory, folder()), status.read(directory)
-    if (now := found.state) == "unreadable":
+    if found.state == "unreadable":
         raise SubmitError(f"{name} cannot go on: {found.reason}")
-    if now in ("queued", "running", "requeued"):
-        raise SubmitError(f"{name} is {now}: `launch cancel {name}` first, or wait, and then change it")
+    if found.state in ("queued", "running", "requeued"):
+        why = f" ({found.reason})" if found.reason else ""
+        raise SubmitError(f"{name} is {found.state}: `launch cancel {name}` first, or wait, and then change it{why}")
     directory = directory.absolute()
-    with contextlib.chdir(moving.working_folder(directory, texts)):
+    with interrupts.let_through(), contextlib.chdir(moving.working_folder(directory, texts)):
         changed, planned, step = _planned(directory, texts, trusted=trusted)
     differences = lock.spec_differences(changed.before, planned.spec)
     _say(directory, differences, step)

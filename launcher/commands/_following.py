@@ -1,9 +1,10 @@
 """Watch a run on this machine: a progress bar while it trains, one table when it ends.
 
 The run is a process of its own that this one only watches, through ``metrics.jsonl`` and ``state.json``. Ctrl-C reaches
-this process alone (the job has a session of its own) and becomes the signal to save and end, a second one the signal
-that kills. Lines of metrics are read from where the file ended before, since a resumed run has old ones; if the file
-has become shorter, the worker has cut the lines after its checkpoint.
+this process alone (the job has a session of its own) and becomes the request to save and end, a second one the signal
+that kills; SIGTERM is the same. When the terminal is closed (SIGHUP), the run goes on and nobody watches it. Lines of
+metrics are read from where the file ended before, since a resumed run has old ones; if the file has become shorter, the
+worker has cut the lines after its checkpoint.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from launcher.memory.moments import PHASES
 from launcher.rundir import contents, progress, results, script_copy, state, status
 from launcher.rundir.results import BETWEEN
 from launcher.spec import RunSpec
+from launcher.submission import interrupts
 from launcher.units import gib
 
 _POLL_S = 0.2
@@ -66,16 +68,21 @@ def watched(directory: Path, spec: RunSpec, *, quiet: bool) -> bool:
     """Wait for a run's end and show its progress; True if Ctrl-C has asked for the end."""
     interruptions = 0
     show = _show(spec, quiet) if spec.script is None or quiet else Printed(directory).show
-    while True:
-        try:
-            for lines in _news(directory):
-                show(lines)
-            break
-        except KeyboardInterrupt:
-            interruptions += 1
-            _say("stopping after this step; Ctrl-C again ends it at once" if interruptions == 1 else "killed")
-            stop(directory, signal.SIGTERM if interruptions == 1 else signal.SIGKILL)
-    show(None)
+    with interrupts.held():
+        while True:
+            try:
+                for lines in _news(directory):
+                    show(lines)
+                    interrupts.look()
+                break
+            except KeyboardInterrupt as interruption:
+                if getattr(interruption, "number", None) == signal.SIGHUP:
+                    raise  # Nobody is there any more to watch it; the run goes on.
+                interruptions += 1
+                _say("stopping after this step; Ctrl-C again ends it at once" if interruptions == 1 else "killed")
+                stop(directory, signal.SIGTERM if interruptions == 1 else signal.SIGKILL)
+        show(None)
+        interrupts.ended(status.name_of(directory, Path.cwd()))
     return interruptions > 0
 
 

@@ -18,7 +18,7 @@ from launcher.errors import ConfigError, ConfigErrors
 from launcher.job.job import RUN
 from launcher.rundir import acting, contents, state, status
 from launcher.saved import find
-from launcher.spec import edit
+from launcher.spec import RunSpec, edit
 
 _USED = (
     "script",

@@ -39,7 +39,8 @@ from launcher.rundir.record import record
 from launcher.rundir.status import Ambiguous
 from launcher.spec import RunSpec
 from launcher.spec.edit import changed
-from launcher.submission.submit import submit
+from launcher.submission import interrupts
+from launcher.submission.submit import forget, submit
 
 _POLL_S = 0.1
 _SHOWN = 12
@@ -164,13 +165,19 @@ def _first_steps(spec: RunSpec, directory: Path, last: int) -> tuple[Path, list[
         JobFailed: The run failed before.
     """
     planned = plan(assess.assess(spec), python=sys.executable)
-    directory = record(planned, directory, overrides=("recipe", "verify"), forced=False)
-    submit(directory, spec)
-    try:
-        now = _ended(directory, last)
-    except KeyboardInterrupt:  # The run does not see it.
-        stop(directory, signal.SIGTERM)
-        raise
+    made_of = lock.here(spec.data)
+    with interrupts.held():
+        directory = record(planned, directory, overrides=("recipe", "verify"), forced=False, made_of=made_of)
+        try:
+            submit(directory, spec)
+            now = _ended(directory, last)
+        except KeyboardInterrupt:  # The run does not see it.
+            forget(directory)
+            if stop(directory, signal.SIGTERM):
+                say(f"launch: interrupted; the run in {directory} is told to end")
+            raise
+        finally:
+            interrupts.ended(status.name_of(directory, folder()))
     rows = results.steps(directory)
     if now.state in ("failed", "lost") and (not rows or rows[-1]["step"] < last):
         raise JobFailed(f"{now.reason}; the run is kept in {directory}")
@@ -184,6 +191,7 @@ def _ended(directory: Path, last: int) -> state.RunState:
         steps = results.steps(directory)
         if not asked and steps and steps[-1]["step"] >= last:
             asked = stop(directory, signal.SIGTERM)
+        interrupts.look()
         time.sleep(_POLL_S)
     return now
 

@@ -30,13 +30,13 @@ from launcher.preflight.plan import plan
 from launcher.rundir import contents, lock, results, state, status
 from launcher.rundir.record import record
 from launcher.spec import RunSpec
-from launcher.submission import moving
+from launcher.submission import interrupts, moving
 from launcher.submission.submit import NoJob, one_at_a_time, submit, submit_all
 from launcher.sweeping import comparison, samplers, sweep, table
 from launcher.sweeping.samplers import Tried
 from launcher.sweeping.sweep import Point, Sweep
 
-_TO_START = ("prepared", "failed", "cancelled", "lost")
+_TO_START = ("prepared", "failed", "cancelled", "lost", "not_visible")
 _UNLUCKY = 200
 """Proposals in a row that lead to no new run, after which a sampler's space counts as exhausted."""
 
@@ -114,13 +114,15 @@ def started(options: argparse.Namespace, *, quiet: bool) -> tuple[Sweep, Path, l
     elif not asked.axes.swept:
         say("launch: nothing is swept, so this is a sweep of one point: name several values, as in train.seed=1,2")
     directory = sweep.directory_of(asked.settings, folder=folder())
-    points: list[Point] = []
+    points, is_new = list[Point](), not directory.exists()
     try:
         if asked.settings.sweep.sampler == "grid":
             points += _judged(asked, directory, asked.axes.grid())
         exit_status = _go(asked, directory, points, quiet=quiet)
-    except (ConfigErrors, NoJob, Refused):
-        if not any(directory.glob(f"*/{state.SUBMISSION}")):  # Nothing was submitted: the corrected sweep has its name.
+    except (ConfigErrors, NoJob, Refused, KeyboardInterrupt):
+        if is_new and not any(
+            directory.glob(f"*/{state.SUBMISSION}")
+        ):  # Nothing was submitted: the corrected sweep has its name.
             shutil.rmtree(directory, ignore_errors=True)
         raise
     finally:
@@ -267,14 +269,28 @@ def _start_all(asked: Sweep, directory: Path, points: Sequence[Point], *, quiet:
         return 0
     exit_status = 0
     for point, run, spec in zip(points, places, specs, strict=True):
-        submit(run, spec)
-        ended = follow(run, spec, quiet=quiet, summary=False)
+        try:
+            with interrupts.held():
+                submit(run, spec)
+                ended = follow(run, spec, quiet=quiet, summary=False)
+        except KeyboardInterrupt:
+            _say_that_they_wait(directory, points)
+            raise
         exit_status = max(exit_status, ended)
         if not quiet:
             print(table.text([table.row(directory, point)], width(), heading=point == points[0]))
         if ended == INTERRUPTED:
+            _say_that_they_wait(directory, points)
             break
     return exit_status
+
+
+def _say_that_they_wait(directory: Path, points: Sequence[Point]) -> None:
+    """Say of the points that an interruption has left without a start how they get one."""
+    waiting = [point for point in points if not (directory / point.id / state.SUBMISSION).exists()]
+    if 0 < len(waiting) < len(points):
+        name = status.name_of(directory, folder())
+        say(f"launch: {len(waiting)} of the sweep's runs are not started: `launch resume {name}` starts them")
 
 
 def _document(directory: Path, points: Sequence[Point]) -> dict[str, Any]:

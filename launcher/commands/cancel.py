@@ -1,9 +1,13 @@
-"""Stop runs. One that trains saves a checkpoint first and can be resumed; a second cancel on Slurm ends it at once."""
+"""Stop runs. One that trains saves a checkpoint first and can be resumed; a second cancel on Slurm ends it at once.
+
+The request is a file in the run's folder, which the run's own node finds, so a run can be cancelled from any host that
+sees the folder. No process is signalled from here, but for torchrun of a run that is to be killed, or that has no
+keeper of this version: then only if it is the process that was recorded (``launcher.rundir.process``).
+"""
 
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +15,7 @@ from pathlib import Path
 from launcher.commands._common import add_json, add_runs, print_json, say
 from launcher.commands._finding import find, settle
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
-from launcher.rundir import by_files, contents, state, status
+from launcher.rundir import by_files, contents, keeping, lease, state, status
 from launcher.rundir.state import RunState
 from launcher.slurm import jobs
 
@@ -64,20 +68,38 @@ def _stop_all(directories: Sequence[Path], how: signal.Signals) -> list[bool]:
     live = dict.fromkeys(row for row in rows if row.state not in (*state.ENDED, "prepared"))
     on_slurm = [row for row in live if status.kind(Path(row.directory)) == "slurm"]
     _stop_jobs(on_slurm)
-    stopped = {row for row in live.keys() - on_slurm if _stop_here(Path(row.directory), how)}.union(on_slurm)
-    return [row in stopped for row in rows]
+    for row in live:
+        if row not in on_slurm:
+            _stop_here(row, how)
+    return [row in live for row in rows]
 
 
-def _stop_here(directory: Path, how: signal.Signals) -> bool:
-    (directory / state.CANCEL_REQUEST).touch()
+def _stop_here(row: RunState, how: signal.Signals) -> None:
+    """Leave the request for the run's keeper; where it has none that reads it, or the run is to be killed, signal it.
+
+    Raises:
+        SubmitError: The run is another user's.
+    """
+    directory = Path(row.directory)
+    _request(directory)
     content = contents.known(directory, contents.STATE)
-    if "process_group" not in content:
-        return False
+    if how == signal.SIGKILL or not keeping.reads_requests(content):
+        agent = keeping.agent(directory, content)
+        try:
+            if agent is not None:
+                agent.send(how, group=True)
+        except PermissionError:
+            raise SubmitError(f"{row.id} is run by another user as {agent}, who alone may end it") from None
+    if row.reason is not None and keeping.is_elsewhere(directory, content):
+        say(f"launch: {row.id}: {row.reason}; the request is left in its folder, where its keeper looks for it")
+
+
+def _request(directory: Path) -> None:
     try:
-        os.killpg(content["process_group"], how)
-    except ProcessLookupError:
-        return False
-    return True
+        (directory / state.CANCEL_REQUEST).touch()
+    except OSError as error:
+        why = error.strerror or error
+        raise SubmitError(f"{directory} cannot be written, where the request to end is left: {why}") from None
 
 
 def _stop_jobs(rows: Sequence[RunState]) -> None:
@@ -85,9 +107,16 @@ def _stop_jobs(rows: Sequence[RunState]) -> None:
     train = {row for row in rows if row.state == "running" and Path(row.directory, "state.json").exists()}
     save = {row for row in train if not Path(row.directory, state.CANCEL_REQUEST).exists()}
     for row in rows:
-        Path(row.directory, state.CANCEL_REQUEST).touch()
-    refused = jobs.tell((str(row.job_id) for row in rows if row in save), "USR2")
-    refused |= jobs.end(str(row.job_id) for row in rows if row not in save)
+        _request(Path(row.directory))
+    try:
+        refused = jobs.tell((str(row.job_id) for row in rows if row in save), "USR2")
+        refused |= jobs.end(str(row.job_id) for row in rows if row not in save)
+    except SubmitError as error:
+        if not all(row in train and lease.fresh(Path(row.directory)) for row in rows):
+            raise
+        for row in rows:
+            say(f"launch: {row.id}: {error}; the request is left in its folder: its node finds it, saves and ends")
+        return
     for row in rows:
         if row.job_id in refused:
             continue

@@ -16,7 +16,7 @@ from launcher.rundir import failure, output, progress, state, status
 from launcher.rundir.output import Outputs
 from launcher.rundir.state import RunState
 
-_BAD: tuple[state.State, ...] = ("failed", "lost", "requeued")
+_BAD: tuple[state.State, ...] = ("failed", "lost", "not_visible", "requeued")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

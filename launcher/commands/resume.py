@@ -17,7 +17,7 @@ from launcher.commands._foreign import require_own
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.rundir import attempts, contents, home, progress, script_copy, status
 from launcher.spec import RunSpec
-from launcher.submission import moving
+from launcher.submission import interrupts, moving
 from launcher.submission.submit import resubmit
 
 
@@ -80,20 +80,21 @@ def _resume(directory: Path, words: Sequence[str], *, trusted: bool, quiet: bool
     spec = contents.spec_of(directory)
     _say_if_moved(directory, words)
     _say_if_edited(directory, spec)
-    if words:
-        from launcher.commands._changing import submit_changed
+    with interrupts.held():  # Once it is submitted, it is watched.
+        if words:
+            from launcher.commands._changing import submit_changed
 
-        job_id, spec = submit_changed(directory, words, trusted=trusted)
-    else:
-        job_id = resubmit(directory, spec)
-    if spec.cluster.kind == "slurm":
-        _warn_of_margin(directory, spec.cluster.save_margin_s)
-        if not quiet:
-            print(f"job {job_id}  {directory}")
-        return 0
-    from launcher.commands._following import follow
+            job_id, spec = submit_changed(directory, words, trusted=trusted)
+        else:
+            job_id = resubmit(directory, spec)
+        if spec.cluster.kind == "slurm":
+            _warn_of_margin(directory, spec.cluster.save_margin_s)
+            if not quiet:
+                print(f"job {job_id}  {directory}")
+            return 0
+        from launcher.commands._following import follow
 
-    return follow(directory, spec, quiet=quiet)
+        return follow(directory, spec, quiet=quiet)
 
 
 def _say_if_moved(directory: Path, words: Sequence[str]) -> None:

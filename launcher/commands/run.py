@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from launcher import machine
 from launcher.commands import _preview
@@ -46,12 +48,17 @@ from launcher.preflight.assess import Assessment
 from launcher.preflight.plan import Plan, plan
 from launcher.preflight.report import as_json, as_text, findings_as_text, heading
 from launcher.preflight.this_machine import obstacles
-from launcher.rundir import failure, loading, state, status
+from launcher.rundir import failure, loading, lock, state, status
+from launcher.rundir.process import Process
 from launcher.rundir.record import directory_of, record
 from launcher.spec import RunSpec
+from launcher.submission import interrupts
 
 if TYPE_CHECKING:
     from launcher.data.preview import Preview
+
+
+_POLL_S = 0.1
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,22 +85,35 @@ def run(options: argparse.Namespace) -> int:
 
         return _sweeping.start(options)
     try:
-        one = recorded(options, quiet=options.json)
+        found = ready(options, quiet=options.json)
     except Unfit as refused:
         say(as_text(refused.assessment, width()))
         if options.json:
             print_json({"schema": 1, "run": None, "check": as_json(refused.assessment)})
         raise
-    if not options.json:
-        _preview.show(one.samples)
-    if options.debug:
-        return _debug(one.directory, one.job)
-    exit_status = _start(one.plan, one.directory, quiet=options.json)
-    if options.json:
+    with interrupts.held():  # From the record on the run is started, or removed.
+        one = recorded(found)
+        try:
+            exit_status = _begin(one, options)
+        except KeyboardInterrupt:
+            from launcher.submission.submit import forget
+
+            forget(one.directory)
+            raise
+    if options.json and not options.debug:
         row = status.read(one.directory)
         facts = {"id": row.id, "directory": row.directory, "state": row.state, "job_id": row.job_id}
         print_json({"schema": 1, "run": facts, "check": _preview.as_json(as_json(one.plan.assessment), one.samples)})
     return exit_status
+
+
+def _begin(one: Recorded, options: argparse.Namespace) -> int:
+    if not options.json:
+        _preview.show(one.samples)
+    interrupts.look()
+    if options.debug:
+        return _debug(one.directory, one.job)
+    return _start(one.plan, one.directory, quiet=options.json)
 
 
 class Unfit(DoesNotFit):
@@ -115,13 +135,24 @@ class Recorded:
     samples: Sequence[Preview]
 
 
-def recorded(options: argparse.Namespace, *, quiet: bool) -> Recorded:
-    """Judge one run, make its token ids on this machine, and record it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """A run that was judged, with all that its record takes."""
+
+    plan: Plan
+    overrides: tuple[str, ...]
+    forced: bool
+    made_of: Mapping[str, Any]
+    samples: Sequence[Preview]
+    tokens: TokenFolder | None
+
+
+def ready(options: argparse.Namespace, *, quiet: bool) -> Ready:
+    """Judge one run, and make its token ids on this machine.
 
     Raises:
         ConfigErrors: The configuration is wrong, or this machine cannot run it.
         Unfit: It does not fit, and was not forced.
-        SubmitError: The run directory cannot be written, or is taken.
     """
     if options.lock is not None and options.hf is not None:
         rule = "--from repeats the run of a lock, and that has a model"
@@ -140,11 +171,28 @@ def recorded(options: argparse.Namespace, *, quiet: bool) -> Recorded:
     planned = plan(assessment, python=sys.executable)
     samples = _preview.previews(planned.spec)
     tokens = _token_ids(planned, quiet=quiet)
-    named = directory_of(planned, folder=folder())
-    directory = record(planned, named, overrides=found.overrides, forced=options.force)
-    if tokens is not None:
-        token_folder.point(directory, planned.spec.data, tokens)
-    return Recorded(plan=planned, directory=directory, job=planned.job.at(str(directory)), samples=samples)
+    return Ready(
+        plan=planned,
+        overrides=found.overrides,
+        forced=options.force,
+        made_of=lock.here(planned.spec.data),
+        samples=samples,
+        tokens=tokens,
+    )
+
+
+def recorded(found: Ready) -> Recorded:
+    """Record a run that is ready, which takes no time.
+
+    Raises:
+        SubmitError: The run directory cannot be written, or is taken.
+    """
+    named = directory_of(found.plan, folder=folder())
+    directory = record(found.plan, named, overrides=found.overrides, forced=found.forced, made_of=found.made_of)
+    if found.tokens is not None:
+        token_folder.point(directory, found.plan.spec.data, found.tokens)
+    job = found.plan.job.at(str(directory))
+    return Recorded(plan=found.plan, directory=directory, job=job, samples=found.samples)
 
 
 _FILES = {"save.load", "model.weights", "data.path", "data.column", "data.source", "data.tokenizer"}
@@ -221,6 +269,18 @@ def seen_through(directory: Path, spec: RunSpec, *, quiet: bool) -> None:
         print(table(directory))
 
 
+def _watched(rank: subprocess.Popen[bytes]) -> int:
+    """Wait for the end of a rank to which Ctrl-C belongs, as its debugger's; other signals are passed on."""
+    while rank.poll() is None:
+        time.sleep(_POLL_S)
+        try:
+            interrupts.look()
+        except interrupts.Interrupted as interruption:
+            if interruption.number != signal.SIGINT:
+                rank.send_signal(interruption.number)
+    return rank.returncode
+
+
 def _debug(directory: Path, job: Job) -> int:
     """Run the one rank in the foreground with the terminal as its own, so that breakpoints work."""
     with socket.socket() as probe:
@@ -228,9 +288,10 @@ def _debug(directory: Path, job: Job) -> int:
         port = probe.getsockname()[1]
     alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
     alone |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    state.put(directory, "running", keeper=os.getpid())
-    command = torchrun.alone(job.argv)
-    exit_status = subprocess.run(command, env={**os.environ, **job.environment, **alone}, check=False).returncode
+    with subprocess.Popen(torchrun.alone(job.argv), env={**os.environ, **job.environment, **alone}) as rank:
+        agent = Process.of(rank.pid).as_dict()
+        state.put(directory, "running", keeper=Process.here().as_dict(), agent=agent)
+        exit_status = _watched(rank)
     reason = failure.explain(directory, exit_status).text if exit_status else None
     state.put(directory, "failed" if exit_status else "finished", reason=reason)
     return JobFailed.exit_status if exit_status else 0

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher.rundir import contents, failure, home, names, state
+from launcher.rundir import contents, failure, home, keeping, names, state
 
 _NOT_SUBMITTED = "recorded, but not submitted: `launch resume {}` submits it"
 
@@ -73,18 +73,16 @@ def _has_ended(content: dict[str, Any] | None) -> bool:
 def _from_files(
     run: Path, content: dict[str, Any] | None, submission: Mapping[str, Any]
 ) -> tuple[state.State, str | None]:
+    if (kept := keeping.told(run, content, submission)) is not None:
+        return ("lost", failure.never_began(run)) if content is None and kept[0] == "lost" else kept
     if content is None:
         return _not_begun(run, submission)
-    if content["state"] == "running" and "keeper" in content and not state.alive(content["keeper"]):
-        return "lost", "the process that kept the job on this machine is gone"
     return content["state"], content.get("reason")
 
 
 def _not_begun(run: Path, submission: Mapping[str, Any]) -> tuple[state.State, str | None]:
     """State and reason of a run whose job has written nothing yet."""
     job_id = submission.get("job_id")
-    if submission.get("kind") == "local" and not (job_id and job_id.isdecimal() and state.alive(int(job_id))):
-        return "lost", failure.never_began(run)
     if job_id is not None:
         return "queued", None
     if (failed := contents.read(run, state.NOT_SUBMITTED)) is not None:

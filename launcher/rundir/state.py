@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,7 +14,16 @@ if TYPE_CHECKING:
     from launcher.rundir.progress import Progress  # It reads records, which reads the names of files from here.
 
 type State = Literal[
-    "prepared", "queued", "running", "requeued", "finished", "failed", "cancelled", "lost", "unreadable"
+    "prepared",
+    "queued",
+    "running",
+    "requeued",
+    "finished",
+    "failed",
+    "cancelled",
+    "lost",
+    "not_visible",
+    "unreadable",
 ]
 
 ENDED: tuple[State, ...] = ("finished", "failed", "cancelled", "lost", "unreadable")
@@ -27,8 +34,8 @@ SWEEP = "sweep.json"
 """Lies in the folder of a sweep, whose sub-folders are its runs."""
 
 SUBMISSION = "submission.json"
-"""``kind``, ``job_id``, null while it is not known yet, and of Slurm's jobs the ``comment``, submitit's folder."""
-
+"""``kind``, ``job_id``, null while it is not known yet, of Slurm's jobs the ``comment``, submitit's folder, and of
+runs on a machine the ``process`` that was started there."""
 
 NOT_SUBMITTED = "not_submitted.json"
 """The ``reason`` why a new run's submission made no job: the run has never started, nor will it by itself."""
@@ -69,15 +76,3 @@ def forget_ending(run: Path) -> None:
         old.append(SUBMISSION)
     for name in old:
         (run / name).unlink(missing_ok=True)
-
-
-def alive(pid: int) -> bool:
-    """True if a process of this machine lives; a zombie that nobody has waited for does not."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.kill(pid, 0)
-            return not Path("/proc/self").exists()
-        return False
-    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")

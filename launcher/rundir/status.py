@@ -1,13 +1,13 @@
 """Runs as a person sees them: found by name from any folder, in the state that files or, beyond these, Slurm tells.
 
 ``state.json`` is written by the job's first node and believed once it says that the run has ended. A run on this
-machine whose keeper process is gone is ``lost``. For all other runs Slurm is asked, once for many: its word counts,
-with the file's reason beside it. A submission whose job id was never noted (the launcher was killed in between) is
-found by the job's comment, which is the folder that it was submitted from. What a copy says of a job is about its
-original (``launcher.rundir.home``), and what cannot be read is told as the state ``unreadable`` with its reason. Names
-are looked up below ``runs/``, then in the user's list of runs recorded anywhere, which is also how a run is known to be
-the user's own (:func:`is_own`). A word that several runs answer to is refused (:class:`Ambiguous`): a guess might
-cancel another run than was meant.
+machine whose keeper is gone is ``lost``; of one on another host its heartbeat tells (``launcher.rundir.keeping``). For
+all other runs Slurm is asked, once for many: its word counts, with the file's reason beside it. A submission whose job
+id was never noted (the launcher was killed in between) is found by the job's comment, which is the folder that it was
+submitted from. What a copy says of a job is about its original (``launcher.rundir.home``), and what cannot be read is
+told as the state ``unreadable`` with its reason. Names are looked up below ``runs/``, then in the user's list of runs
+recorded anywhere, which is also how a run is known to be the user's own (:func:`is_own`). A word that several runs
+answer to is refused (:class:`Ambiguous`): a guess might cancel another run than was meant.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 from launcher import files
 from launcher.errors import SubmitError
-from launcher.rundir import acting, by_files, contents, failure, home, names, progress, state
+from launcher.rundir import acting, by_files, contents, failure, home, keeping, names, progress, state
 from launcher.rundir.state import RunState
 from launcher.slurm import jobs, states
 from launcher.slurm.jobs import QueuedJob
@@ -53,7 +53,7 @@ def read_all(directories: Sequence[Path]) -> list[RunState]:
         # Files first: what they know is shown also where Slurm is silent or has forgotten the job.
         word, reason = told[run].word, told[run].reason
         if run in open_runs and silent is not None:
-            reason = silent
+            word, reason = keeping.without_slurm(run, word, silent)
         elif ids.get(run) is not None:
             word, reason = _from_slurm(run, told[run].content, known.get(str(ids[run])))
         found.append(_row(run, word, reason))

@@ -1,11 +1,13 @@
 """One node's part of a job: put the node's facts into argv, start it, wait, and write down how it ended.
 
-The first node alone writes ``state.json``; the others leave a file where their part fails, for which the first looks.
-The job's ranks are asked to save by SIGUSR2 (before a time limit, a preemption, or after ``launch cancel``) and again
-every two seconds, since a rank may not have a handler yet. When the agent has ended, ``ending`` decides by the
-outcome that the worker wrote, by who asked for the stop, and else by ``launcher.rundir.failure``: finished, cancelled,
-failed, or back into the queue, unless too many attempts in a row left no new checkpoint. A node that finds that Slurm
-has started the job again elsewhere ends its ranks and writes nothing, because the state is no longer its own.
+The first node alone writes ``state.json`` and renews the run's heartbeat; the others leave a file where their part
+fails, for which the first looks. The job's ranks are asked to save by SIGUSR2 (before a time limit, a preemption, or
+after ``launch cancel``) and again every two seconds, since a rank may not have a handler yet; on this machine torchrun
+gets SIGTERM, once, and asks them. ``launch cancel`` is a file in the run's folder, which any host can leave there. When
+the agent has ended, ``ending`` decides by the outcome that the worker wrote, by who asked for the stop, and else by
+``launcher.rundir.failure``: finished, cancelled, failed, or back into the queue, unless too many attempts in a row left
+no new checkpoint. A node that finds that Slurm has started the job again elsewhere ends its ranks and writes nothing,
+because the state is no longer its own.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from typing import Any
 
 from launcher import files
 from launcher.errors import JobFailed
-from launcher.rundir import attempts, contents, state
+from launcher.rundir import attempts, contents, lease, state
+from launcher.rundir.process import Process
 from launcher.submission import ending, preparing, processes
 from launcher.submission.place import SlurmPlace
 
@@ -49,8 +52,9 @@ def run(directory: Path, *, facts: Mapping[str, str] | None = None, place: Slurm
     if place is not None and place.number:
         _other_node(directory, job, facts or {}, place)
         return
-    _forget_last_attempt(directory)
-    reason = _first_node(directory, job, facts or {}, place)
+    with lease.kept(directory):
+        _forget_last_attempt(directory)
+        reason = _first_node(directory, job, facts or {}, place)
     if reason is not None:
         raise JobFailed(reason)
 
@@ -59,6 +63,8 @@ def _first_node(directory: Path, job: dict[str, Any], facts: Mapping[str, str], 
     if place is not None and (reason := _stuck(directory, ending.requeues(directory), place)) is not None:
         state.put(directory, "failed", reason=reason, job_id=place.job_id)
         return reason
+    if place is None and ending.asked_to_end(directory):  # On several nodes none must stay away from the others.
+        return ending.conclude(directory, 0, place)
     attempt = str(os.getpid()) if place is None else place.attempt
     before = preparing.job(directory, job, attempt)
     if before is not None:
@@ -67,31 +73,30 @@ def _first_node(directory: Path, job: dict[str, Any], facts: Mapping[str, str], 
             preparing.wait(process, lambda: _told_to_stop(directory, place))
         if process.returncode:
             return _not_prepared(directory, process.returncode, attempt, place)
-        if place is None and ending.asked_to_end(directory):  # The signal came when that process was already ending.
+        if place is None and ending.asked_to_end(directory):  # The request came when that process was already ending.
             return ending.conclude(directory, process.returncode, place)
     with processes.started(directory, job, facts, place) as process:
         _running(directory, process, place)
         superseded = _wait(process, directory, place)
-    processes.end_leftovers(process.pid, directory)
+    processes.end_leftovers(directory)
     return None if superseded else ending.conclude(directory, process.returncode, place)
 
 
 def _running(
     directory: Path, process: subprocess.Popen[bytes], place: SlurmPlace | None, reason: str | None = None
 ) -> None:
-    """Write down what runs now; on this machine end it where the request to end came before anybody could find it."""
+    """Write down what runs now."""
     if place is not None:
         state.put(directory, "running", reason=reason, job_id=place.job_id)
         return
-    state.put(directory, "running", reason=reason, keeper=os.getpid(), process_group=process.pid)
-    if ending.asked_to_end(directory):
-        process.terminate()
+    keeper, agent = Process.here().as_dict(), Process.of(process.pid).as_dict()
+    state.put(directory, "running", reason=reason, keeper=keeper, agent=agent)
 
 
 def _told_to_stop(directory: Path, place: SlurmPlace | None) -> bool:
     """True if the job has been told to save or end, cancelled, or begun again elsewhere."""
     if place is None:
-        return False  # The signal itself reaches the process.
+        return ending.asked_to_end(directory)
     told = place.told_to_save.is_set() or place.told_to_end.is_set()
     return told or ending.asked_to_end(directory) or attempts.superseded(directory, place.attempt)
 
@@ -117,7 +122,7 @@ def _other_node(directory: Path, job: dict[str, Any], facts: Mapping[str, str], 
         return
     with processes.started(directory, job, facts, place) as process:
         superseded = _wait(process, directory, place)
-    processes.end_leftovers(process.pid, directory)
+    processes.end_leftovers(directory)
     if process.returncode and not superseded:
         name = f"node{place.number}.{place.attempt}.failed"
         files.write_atomically(directory / "logs" / name, {"returncode": process.returncode})
@@ -129,10 +134,13 @@ def _wait(process: subprocess.Popen[bytes], directory: Path, place: SlurmPlace |
     Returns:
         True if the job has begun again elsewhere, so that its state is no longer ours to write.
     """
-    reminded, looked, failed = 0.0, 0.0, None
+    reminded, looked, failed, told = 0.0, 0.0, None, False
     while process.poll() is None:  # Not wait(): a signal handler that polls would deadlock on its lock.
         time.sleep(_POLL_S)
         if place is None:
+            if not told and ending.asked_to_end(directory):
+                told = True
+                process.terminate()
             continue
         now = time.monotonic()
         asked = place.told_to_save.is_set() or ending.asked_to_end(directory)
@@ -172,5 +180,5 @@ def _forget_last_attempt(directory: Path) -> None:
     """Remove the files of the last attempt, by which a resumed run must not be judged."""
     logs = directory / "logs"
     old = [*logs.glob("error.rank*.json"), *logs.glob("node*.failed"), logs / "outcome.json", *logs.glob("node*.err")]
-    for path in (*old, directory / state.CANCEL_REQUEST):
+    for path in old:  # A request to end stays: it was made of this attempt, while it was starting.
         path.unlink(missing_ok=True)

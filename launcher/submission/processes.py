@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.job.torchrun import HOST, IS_HOST, PORT, RENDEZVOUS
+from launcher.rundir.process import children, marked
 from launcher.submission.place import SlurmPlace
 
 
@@ -53,20 +54,16 @@ def ask_to_save(process: subprocess.Popen[bytes], *, own: bool) -> None:
     if not own:
         process.terminate()
         return
-    with contextlib.suppress(OSError):
-        for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
-            os.kill(int(pid), signal.SIGUSR2)
+    for rank in children(process.pid):
+        rank.send(signal.SIGUSR2)
 
 
-def end_leftovers(process_group: int, directory: Path) -> None:
-    """Kill the ranks that are left: they have lost their agent.
+def end_leftovers(directory: Path) -> None:
+    """Kill what is left of the job: it has lost its agent.
 
-    Torchrun gives each rank a session of its own, so the ranks are known by the variable that the job gave them.
+    Its processes are known by the variable that the job gave them. Torchrun gives each rank a session of its own, and
+    the number of its own process group is free for others to take once it has been waited for.
     """
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process_group, signal.SIGKILL)
-    mark = f"LAUNCH_RUN={directory}".encode()
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):
-            if mark in path.read_bytes().split(b"\0") and int(path.parent.name) != os.getpid():
-                os.kill(int(path.parent.name), signal.SIGKILL)
+    for left in marked(f"LAUNCH_RUN={directory}"):
+        with contextlib.suppress(PermissionError):
+            left.send(signal.SIGKILL)

@@ -16,7 +16,6 @@ import itertools
 import os
 import shlex
 import shutil
-import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -24,10 +23,11 @@ from typing import Any
 
 from launcher import files
 from launcher.errors import ConfigErrors, Refused, SubmitError
-from launcher.rundir import attempts, state, status
+from launcher.rundir import attempts, lease, state, status
+from launcher.rundir.process import Process
 from launcher.slurm import client, jobs, precheck, script
 from launcher.spec import ClusterSpec, RunSpec
-from launcher.submission import moving, safe_path
+from launcher.submission import interrupts, moving, safe_path
 from launcher.submission.node_task import NodeTask
 from launcher.submission.turns import turns
 
@@ -59,12 +59,17 @@ def submit(directory: Path, spec: RunSpec) -> str:
         try:
             return _submit(directory, spec.cluster)
         except (ConfigErrors, Refused):
-            if not status.has_started(directory):
-                shutil.rmtree(directory, ignore_errors=True)  # Its words have to change, and then make another plan.
+            forget(directory)  # Its words have to change, and then make another plan.
             raise
         except SubmitError as error:
             _note_failure(directory, str(error))
             raise
+
+
+def forget(directory: Path) -> None:
+    """Remove a new run that was recorded, unless it was started, or nobody can tell."""
+    if not (directory / state.SUBMISSION).exists() and not status.has_started(directory):
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _note_failure(directory: Path, reason: str) -> None:
@@ -88,11 +93,12 @@ def resubmit(directory: Path, spec: RunSpec, *, before: Callable[[], None] = lam
         ConfigErrors: As :func:`submit`.
     """
     with one_at_a_time(directory):
-        found = status.read(directory)
-        if found.state in ("queued", "running", "requeued"):
-            raise SubmitError(f"{found.id} is {found.state}: cancel it first, or wait")
-        if found.state == "unreadable":
-            raise SubmitError(f"{found.id} cannot go on: {found.reason}")
+        now = status.read(directory)
+        if now.state in ("queued", "running", "requeued"):
+            why = f" ({now.reason})" if now.reason else ""
+            raise SubmitError(f"{now.id} is {now.state}: cancel it first, or wait{why}")
+        if now.state == "unreadable":
+            raise SubmitError(f"{now.id} cannot go on: {now.reason}")
         moving.settle(directory)
         before()
         state.forget_ending(directory)
@@ -159,18 +165,21 @@ def _submit_array(recorded: Sequence[Path], cluster: ClusterSpec, at_once: int, 
         precheck.check_folder(sweep)
         # Before sbatch is called, so that a job whose id is never noted is found by this comment.
         intent = {"kind": "slurm", "job_id": None, "comment": str(folder)}
-        for index, run in enumerate(recorded):
-            attempts.forget(run)
-            files.write_atomically(run / state.SUBMISSION, intent | ({"index": index} if len(recorded) > 1 else {}))
+        with interrupts.held():
+            for index, run in enumerate(recorded):
+                attempts.forget(run)
+                files.write_atomically(run / state.SUBMISSION, intent | ({"index": index} if len(recorded) > 1 else {}))
         parameters["array_parallelism"] = at_once
-        try:
-            ids = _submitted(folder, sweep, parameters, cluster, [str(run) for run in recorded])
-        except NoJob:
-            for run in recorded:
-                (run / state.SUBMISSION).unlink()
-            raise
-        for run, job_id in zip(recorded, ids, strict=True):
-            files.write_atomically(run / state.SUBMISSION, {**intent, "job_id": job_id})
+        with interrupts.shielded():
+            try:
+                ids = _submitted(folder, sweep, parameters, cluster, [str(run) for run in recorded])
+            except NoJob:
+                for run in recorded:
+                    (run / state.SUBMISSION).unlink()
+                raise
+            for run, job_id in zip(recorded, ids, strict=True):
+                files.write_atomically(run / state.SUBMISSION, {**intent, "job_id": job_id})
+            interrupts.begun(status.name_of(sweep, Path.cwd()))
     except OSError as error:
         raise SubmitError(f"the sweep's folder {sweep} cannot be written: {error.strerror or error}") from None
     return ids[0].partition("_")[0]
@@ -181,12 +190,16 @@ def _start_here(directory: Path, cluster: ClusterSpec) -> str:
 
     executor = submitit.LocalExecutor(folder=directory / "logs" / "submitit", python=safe_path.python())
     executor.update_parameters(**_local_parameters(cluster))
-    with _shielded(), safe_path.for_controller():
+    interrupts.look()
+    with interrupts.shielded(), safe_path.for_controller():
         job = executor.submit(NodeTask(), str(directory))
+        process, job_id = Process.of(int(job.job_id)), str(job.job_id)
+        submission = {"job_id": job_id, "kind": "local", "process": process.as_dict()}
+        files.write_atomically(directory / state.SUBMISSION, submission)
+        lease.begin(directory, process)
+        interrupts.begun(status.name_of(directory, Path.cwd()))
         # A program that goes on for hours has no zombies, and no warning of a process that nobody waits for.
         threading.Thread(target=job.wait, daemon=True).start()
-    job_id = str(job.job_id)
-    files.write_atomically(directory / state.SUBMISSION, {"job_id": job_id, "kind": "local"})
     return job_id
 
 
@@ -197,17 +210,20 @@ def _to_slurm(directory: Path, cluster: ClusterSpec) -> str:
         return found
     folder = directory / "logs" / "submitit"
     parameters = script.parameters(directory.name, str(folder), str(directory), cluster)
-    precheck.check(cluster, _script(parameters, cluster, folder, directory), patience_s=_PATIENCE_S)
-    precheck.check_folder(directory)
-    attempts.forget(directory)
+    with interrupts.let_through():
+        precheck.check(cluster, _script(parameters, cluster, folder, directory), patience_s=_PATIENCE_S)
+        precheck.check_folder(directory)
     intent = {"kind": "slurm", "job_id": None, "comment": str(folder)}
-    files.write_atomically(directory / state.SUBMISSION, intent)
-    try:
-        [job_id] = _submitted(folder, directory, parameters, cluster, [str(directory)])
-    except NoJob:
-        (directory / state.SUBMISSION).unlink()
-        raise
-    files.write_atomically(directory / state.SUBMISSION, {**intent, "job_id": job_id})
+    with interrupts.shielded():
+        attempts.forget(directory)
+        files.write_atomically(directory / state.SUBMISSION, intent)
+        try:
+            [job_id] = _submitted(folder, directory, parameters, cluster, [str(directory)])
+        except NoJob:
+            (directory / state.SUBMISSION).unlink()
+            raise
+        files.write_atomically(directory / state.SUBMISSION, {**intent, "job_id": job_id})
+        interrupts.begun(status.name_of(directory, Path.cwd()))
     return job_id
 
 
@@ -277,7 +293,8 @@ def one_at_a_time(directory: Path, *, wait: bool = True) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         try:
             lock = stack.enter_context((directory / "submission.lock").open("w"))
-            fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with interrupts.let_through():
+                fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise SubmitError(f"another launch starts runs of {directory.name} already") from None
         except OSError as error:
@@ -293,17 +310,3 @@ def _without_job_variables() -> Iterator[None]:
         yield
     finally:
         os.environ.update(hidden)
-
-
-@contextlib.contextmanager
-def _shielded() -> Iterator[None]:
-    """Start processes that never get Ctrl-C or a closed terminal, to which the launcher alone reacts.
-
-    A process inherits the blocked signals of the thread that starts it. Handlers are left as they are: they belong to
-    the program that we may be part of, and only its main thread could change them.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

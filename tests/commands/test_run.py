@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from launcher.rundir import contents, lock, state, status
+from launcher.rundir import contents, lock, status
+from launcher.rundir.process import alive
 from tests.support import hostile
 
 LAUNCH = str(Path(sys.executable).with_name("launch"))
@@ -83,9 +84,9 @@ def wait_for(run: Path, wanted: str, seconds: float = 60) -> None:
 def assert_ranks_gone(run: Path) -> None:
     pids = [int((run / f"pid{rank}").read_text()) for rank in (0, 1)]
     deadline = time.monotonic() + 5
-    while any(map(state.alive, pids)) and time.monotonic() < deadline:
+    while any(map(alive, pids)) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not any(map(state.alive, pids))
+    assert not any(map(alive, pids))
 
 
 def test_show_prints_what_run_starts_and_a_script_runs_under_the_same_check_and_record(folder: Path) -> None:

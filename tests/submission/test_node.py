@@ -15,7 +15,7 @@ import pytest
 
 from launcher import files
 from launcher.errors import JobFailed
-from launcher.rundir import attempts, state, status
+from launcher.rundir import attempts, process, state, status
 from launcher.submission import node
 from launcher.submission.node_task import NodeTask
 from launcher.submission.place import SlurmPlace
@@ -98,9 +98,9 @@ def test_no_process_of_the_job_outlives_it(tmp_path: Path, own_session: bool) ->
     node.run(recorded(tmp_path / "a", program))
     pid = int((tmp_path / "pid").read_text())
     deadline = time.monotonic() + 5
-    while state.alive(pid) and time.monotonic() < deadline:
+    while process.alive(pid) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not state.alive(pid)
+    assert not process.alive(pid)
 
 
 def test_an_attempt_that_another_node_has_replaced_ends_and_says_nothing(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_an_attempt_that_another_node_has_replaced_ends_and_says_nothing(tmp_pat
     state.put(run, "running", reason="of the second attempt")
     keeper.join(30)
     assert not keeper.is_alive()
-    assert not state.alive(int((tmp_path / "pid").read_text()))
+    assert not process.alive(int((tmp_path / "pid").read_text()))
     assert (files.read_json(run / "state.json") or {})["reason"] == "of the second attempt"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from launcher.config.catalog import Catalog
 from launcher.config.compose import Interval
 from launcher.errors import ConfigErrors, SubmitError
 from launcher.rundir import state
+from launcher.rundir.process import Process
 from launcher.submission.submit import one_at_a_time, resubmit
 from launcher.sweeping import samplers, sweep, table
 from launcher.sweeping.samplers import Tried
@@ -290,7 +290,7 @@ def test_check_says_that_a_sampler_draws_later_and_its_way_out_is_judged(capsys:
 
 
 def test_a_run_that_goes_on_is_not_submitted_twice(tmp_path: Path) -> None:
-    state.put(tmp_path, "running", keeper=os.getpid())
+    state.put(tmp_path, "running", keeper=Process.here().as_dict())
     with pytest.raises(SubmitError) as caught:
         resubmit(tmp_path, make_spec("model=tiny"))
     assert str(caught.value) == f"{tmp_path.name} is running: cancel it first, or wait"

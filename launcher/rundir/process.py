@@ -1,0 +1,200 @@
+"""A process known for good: by its pid, when it began, and the boot, PID namespace and host that the pid counts in.
+
+A pid alone is given to another process later: after a reboot, in another container, or once the numbers have come
+around. So every record that names a process holds a :class:`Process`, and a process is found alive, or signalled, by
+that alone. Where it cannot be seen from here, on another host or in another PID namespace, nothing is claimed of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+_PROC = Path("/proc")
+_BOOT_ID = _PROC / "sys" / "kernel" / "random" / "boot_id"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """One process.
+
+    Attributes:
+        pid: Its number, as its own namespace counts.
+        start: When it began, in clock ticks since the boot (``proc(5)``, field 22 of ``stat``); None without ``/proc``.
+        boot: The kernel's random id of its boot; empty without ``/proc``.
+        namespace: Of pids, by the kernel's number; empty without ``/proc``.
+        host: The host's name, for people, and to tell a reboot from another machine.
+    """
+
+    pid: int
+    start: int | None
+    boot: str
+    namespace: str
+    host: str
+
+    @classmethod
+    def of(cls, pid: int) -> Self:
+        """A process that is seen from here."""
+        stat = _stat(pid)
+        return cls(
+            pid=pid,
+            start=None if stat is None else int(stat[19]),
+            boot=_boot(),
+            namespace=_namespace(),
+            host=os.uname().nodename,
+        )
+
+    @classmethod
+    def here(cls) -> Self:
+        """This process."""
+        return cls.of(os.getpid())
+
+    @classmethod
+    def recorded(cls, content: object) -> Self | None:
+        """The process of a record; None where that is none, as the bare pid of records of older versions."""
+        if not isinstance(content, Mapping):
+            return None
+        fields = {name: content.get(name) for name in cls.__slots__}
+        texts = all(isinstance(fields[name], str) for name in ("boot", "namespace", "host"))
+        numbers = isinstance(fields["pid"], int) and isinstance(fields["start"], int | None)
+        return cls(**fields) if texts and numbers else None  # type: ignore[arg-type]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The form of records."""
+        return asdict(self)
+
+    @property
+    def visible(self) -> bool:
+        """True if its pid means the same here as where it was recorded."""
+        return self.boot == _boot() and self.namespace == _namespace()
+
+    @property
+    def before_a_reboot(self) -> bool:
+        """True if this host has been started again since, which has ended the process.
+
+        Two hosts may have one name, so a heartbeat that is still renewed says more.
+        """
+        return self.boot != _boot() and self.host == os.uname().nodename
+
+    @property
+    def alive(self) -> bool:
+        """True if it is seen from here and lives; a zombie that nobody has waited for does not."""
+        return self.visible and alive(self.pid) and self._is_now(self.pid)
+
+    def send(self, how: signal.Signals, *, group: bool = False) -> bool:
+        """Send it, or the process group that it leads, a signal; False where it is not alive, or not seen from here.
+
+        The process is held by a descriptor (``pidfd_open(2)``) while it is looked at, so that the signal cannot reach
+        another one that has got its number in between.
+        """
+        with _held(self.pid) as descriptor:
+            if not self.alive:
+                return False
+            try:
+                if group:
+                    os.killpg(self.pid, how)  # Its number is no other group's as long as it is there.
+                elif descriptor is None:
+                    os.kill(self.pid, how)
+                else:
+                    signal.pidfd_send_signal(descriptor, how)
+            except ProcessLookupError:
+                return False
+            return True
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+    def _is_now(self, pid: int) -> bool:
+        stat = _stat(pid)
+        return self.start is None or (stat is not None and int(stat[19]) == self.start)
+
+
+def alive(pid: int) -> bool:
+    """True if a process of this machine has this number; a zombie that nobody has waited for does not count."""
+    stat = _stat(pid)
+    if stat is None:
+        with contextlib.suppress(OSError):
+            os.kill(pid, 0)
+            return not (_PROC / "self").exists()
+        return False
+    return stat[0] not in ("Z", "X")
+
+
+def children(pid: int) -> list[Process]:
+    """The children of a process, each known before it is certain to be one, so that no other can take its place."""
+    try:
+        numbers = (_PROC / str(pid) / "task" / str(pid) / "children").read_text().split()
+    except OSError:
+        return []
+    found = [Process.of(int(number)) for number in numbers]
+    return [child for child in found if (stat := _stat(child.pid)) is not None and int(stat[1]) == pid]
+
+
+def marked(variable: str) -> list[Process]:
+    """The processes in whose environment ``NAME=value`` stands, as their start has set it; not this one."""
+    found = []
+    for path in _PROC.glob("[0-9]*"):
+        each = Process.of(int(path.name))
+        if each.pid != os.getpid() and variable.encode() in _strings(path / "environ"):
+            found.append(each)
+    return found
+
+
+def speaks_of(pid: int, folder: Path) -> bool:
+    """True if a process was started for a run: its command line or its environment names the run's folder.
+
+    By this a bare pid of older records is told from a stranger that has got the number since; a system without
+    ``/proc`` cannot tell, and takes its word.
+    """
+    if not (_PROC / "self").exists():
+        return True
+    words = (*_strings(_PROC / str(pid) / "cmdline"), *_strings(_PROC / str(pid) / "environ"))
+    place = os.fsencode(folder)
+    return any(word == b"LAUNCH_RUN=" + place or word.startswith((place, place + b"/")) for word in words)
+
+
+def _strings(path: Path) -> list[bytes]:
+    try:
+        return path.read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+@contextlib.contextmanager
+def _held(pid: int) -> Iterator[int | None]:
+    """A descriptor of a process; None where there is none, or the system has no such descriptors."""
+    descriptor = None
+    with contextlib.suppress(AttributeError, OSError):
+        descriptor = os.pidfd_open(pid)
+    try:
+        yield descriptor
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _stat(pid: int) -> list[str] | None:
+    """The fields of ``/proc/<pid>/stat`` from the third on, since the second, a name, may hold blanks."""
+    try:
+        return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+
+
+def _boot() -> str:
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _namespace() -> str:
+    try:
+        return str((_PROC / "self" / "ns" / "pid").readlink())
+    except OSError:
+        return ""
