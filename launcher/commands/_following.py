@@ -18,6 +18,7 @@ from typing import Any
 
 from launcher import files
 from launcher.commands._common import say
+from launcher.commands._events import Events
 from launcher.commands._script_output import Printed
 from launcher.commands.cancel import stop
 from launcher.errors import INTERRUPTED, JobFailed
@@ -65,10 +66,12 @@ def watched(directory: Path, spec: RunSpec, *, quiet: bool) -> bool:
     """Wait for a run's end and show its progress; True if Ctrl-C has asked for the end."""
     interruptions = 0
     show = _show(spec, quiet) if spec.script is None or quiet else Printed(directory).show
+    befell = Events(directory)
     while True:
         try:
             for lines in _news(directory):
                 show(lines)
+                befell.say()
             break
         except KeyboardInterrupt:
             interruptions += 1

@@ -18,7 +18,7 @@ from typing import Any
 
 from launcher import files
 from launcher.errors import SubmitError
-from launcher.rundir import failure, progress, state
+from launcher.rundir import failure, health, progress, state
 from launcher.rundir.state import RunState
 from launcher.slurm import jobs, states
 from launcher.slurm.jobs import QueuedJob
@@ -285,5 +285,5 @@ def _row(run: Path, word: state.State, reason: str | None) -> RunState:
         state=word,
         job_id=submission.get("job_id"),
         progress=progress.read(run),
-        reason=reason,
+        reason=health.beside(run, word, reason),
     )

@@ -18,6 +18,7 @@ type Count = Annotated[int, Range(low=1)]
 type Layers = Annotated[int, Range(low=1, high=10_000)]  # They are counted one by one.
 type Natural = Annotated[int, Range(low=0)]
 type Positive = Annotated[float, Range(low=1e-30)]
+type Factor = Annotated[float, Range(low=1)]
 type NonNegative = Annotated[float, Range(low=0)]
 type Probability = Annotated[float, Range(low=0, high=1)]
 type Dtype = Literal["fp32", "fp16", "bf16", "fp8"]
