@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -74,6 +75,9 @@ def test_a_jump_leads_back_to_the_newest_checkpoint_and_on_in_the_data(tmp_path:
     assert [line["step"] for line in training.lines(run)] == list(range(1, 25))
     assert training.losses(run)[20] < training.losses(run)[19], "step 21 was done again, on the samples of step 22"
     assert [line["kind"] for line in events.read(run)] == ["spike", "rollback"]
+    times = [json.loads(line) for line in (run / "rank_times.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in times] == [10, 20]
+    assert all(len(line["seconds"]) == 2 and min(line["seconds"]) > 0 for line in times)
     said = health.beside(run, "finished", None) or ""
     assert said.startswith("the loss of step 21 jumped to ")
     assert said.endswith("; went back to the checkpoint of step 20, and on in the data")
