@@ -106,10 +106,13 @@ def started() -> Beat:
     folder, rank = os.environ.get(shared.FOLDER), int(os.environ.get("RANK", "0"))
     if folder is None or not Path(folder).is_dir():
         return Beat()
-    file = shared.stack(Path(folder), rank).open("ab")
-    faulthandler.register(STACK_SIGNAL, file=file, all_threads=True)
-    _files.append(file)
-    return Beat(rank, Path(folder))
+    try:
+        file = shared.stack(Path(folder), rank).open("ab")
+        faulthandler.register(STACK_SIGNAL, file=file, all_threads=True)
+        _files.append(file)
+        return Beat(rank, Path(folder))
+    except OSError:  # The node's memory is full: a rank trains without being watched.
+        return Beat()
 
 
 _files: list[Any] = []
