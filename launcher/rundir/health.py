@@ -41,8 +41,9 @@ def now(run: Path) -> list[dict[str, Any]]:
     """What holds at this moment: the newest of each kind and rank that is not over."""
     holding: dict[tuple[str, object], dict[str, Any]] = {}
     for line in events.read(run):
-        if line["kind"] == "start":
+        if line["kind"] in ("start", "restart"):  # What held of the ranks before holds of these no more.
             holding = {key: each for key, each in holding.items() if each["kind"] in ("restart", "rollback")}
+        if line["kind"] == "start":
             continue
         key = (line["kind"], line.get("rank"))
         holding.pop(key, None)

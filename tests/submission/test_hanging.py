@@ -157,6 +157,15 @@ def test_a_script_that_writes_metrics_is_watched_by_its_lines(tmp_path: Path, mo
     assert "in its script" in said.err
 
 
+def test_a_hang_holds_until_the_ranks_are_started_again(tmp_path: Path) -> None:
+    events.add(tmp_path, "hang", "step 7 has hung", step=7)
+    assert health.beside(tmp_path, "running", "on its way") == "on its way; step 7 has hung"
+    events.add(tmp_path, "restart", "started again", step=None)
+    assert health.beside(tmp_path, "running", None) == "started again"
+    events.add(tmp_path, "start", "the ranks are started", step=None)
+    assert health.beside(tmp_path, "failed", "its own reason") == "its own reason"
+
+
 def row(rank: int, step: int, number: int) -> dict[str, object]:
     collectives = [{"name": "gloo:all_reduce", "group": "default_pg", "number": number, "sizes": [[2]], "done": False}]
     return {"rank": rank, "step": step, "state": None, "collectives": collectives}
