@@ -20,6 +20,7 @@ from typing import Any
 
 from launcher import terminal
 from launcher.commands._common import say
+from launcher.commands._events import Events
 from launcher.commands._script_output import Printed
 from launcher.commands.cancel import stop
 from launcher.errors import INTERRUPTED, JobFailed
@@ -68,11 +69,13 @@ def watched(directory: Path, spec: RunSpec, *, quiet: bool) -> bool:
     """Wait for a run's end and show its progress; True if Ctrl-C has asked for the end."""
     interruptions = 0
     show = _show(spec, quiet) if spec.script is None or quiet else Printed(directory).show
+    befell = Events(directory)
     with interrupts.held():
         while True:
             try:
                 for lines in _news(directory):
                     show(lines)
+                    befell.say()
                     interrupts.look()
                 break
             except KeyboardInterrupt as interruption:

@@ -12,7 +12,7 @@ from typing import Any
 from launcher.commands._common import add_json, print_json, say
 from launcher.commands._finding import find, settle
 from launcher.errors import ConfigError, ConfigErrors
-from launcher.rundir import failure, output, progress, state, status
+from launcher.rundir import failure, health, output, progress, state, status
 from launcher.rundir.output import Outputs
 from launcher.rundir.state import RunState
 
@@ -70,6 +70,7 @@ def _print(row: RunState, options: argparse.Namespace) -> None:
         say(f"launch: {row.id} is {row.state}, and nothing was printed{who}")
         return
     _print_head(row, options)
+    _print_hang(row)
     for step in steps:
         print(progress.line(step, row.progress.steps))
     for path in _shown(row, found, options):
@@ -85,6 +86,13 @@ def _print_head(row: RunState, options: argparse.Namespace) -> None:
         path = Path(row.directory) / "logs" / f"error.rank{error['rank']}.json"
         if options.all or not failure.is_of_another(error):
             print_file(path, error["traceback"].splitlines())
+
+
+def _print_hang(row: RunState) -> None:
+    """The stacks of all ranks of a hang that is not over, or by which the run has ended."""
+    path = health.stacks(Path(row.directory)) if row.state in ("running", *_BAD) else None
+    if path is not None:
+        print_file(path, path.read_text(errors="replace").splitlines())
 
 
 def _errors(row: RunState, rank: int | None) -> list[dict[str, Any]]:

@@ -88,7 +88,6 @@ _SLURM: dict[str, object] = {
     "cluster.gpu_type": None,
     "cluster.memory": None,
     "cluster.save_margin_s": 120,
-    "cluster.requeues": 3,
     "cluster.modules": (),
     "cluster.setup": (),
     "cluster.python": None,
@@ -141,6 +140,13 @@ def _offloads_to_nvme(spec: RunSpec) -> bool:
 
 REFUSED: tuple[Row, ...] = (
     *_rows(_SLURM, lambda spec: spec.cluster.kind == "slurm", "cluster=slurm", "by Slurm"),
+    Dependent(
+        "cluster.requeues",
+        3,
+        lambda spec: spec.cluster.kind == "slurm" or spec.train.on_hang == "restart",
+        "cluster=slurm",
+        "by Slurm, and on this machine with train.on_hang=restart",
+    ),
     Dependent(
         "cluster.memory_request",
         "mem",
@@ -213,6 +219,13 @@ WARNED: tuple[Row, ...] = (
         lambda spec: spec.train.eval_every is not None,
         "train.eval_every=100",
         "where the run evaluates",
+    ),
+    Dependent(
+        "train.rollbacks",
+        3,
+        lambda spec: spec.train.on_spike == "rollback",
+        "train.on_spike=rollback",
+        "where a jump of the loss leads back to a checkpoint",
     ),
     Dependent(
         "optimizer.min_lr",

@@ -41,6 +41,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.train.allocator == "expandable" and spec.hardware.device == "cpu":
         rule = "expandable segments belong to the CUDA allocator, and this run is on CPU ranks (hardware.device)"
         yield ConfigError("train.allocator", "expandable", rule, ["train.allocator=default", "hardware=h100_80g"])
+    yield from _spikes(spec)
     if not spec.data.path and spec.data.source != "synthetic" and spec.script is None:
         rule = f"data.source={spec.data.source} reads from it"
         way_out = [f"data.path={_EXAMPLES[spec.data.source]}", "data=synthetic"]
@@ -51,6 +52,25 @@ def _below_one(spec: RunSpec) -> Iterator[ConfigError]:
     for (path, (instead, why)), value in zip(_BELOW_ONE.items(), _SHARES(spec), strict=True):
         if value == 1:
             yield ConfigError(path, value, f"it is below 1: {why}", [edit.override(path, instead)])
+
+
+def _spikes(spec: RunSpec) -> Iterator[ConfigError]:
+    """A way back needs a checkpoint from before the jump, and a worker that knows both."""
+    train, save = spec.train, spec.save
+    if spec.script is not None and train.on_spike != "report":
+        rule = "a script of your own trains by itself, and nobody looks at its loss"
+        yield ConfigError("train.on_spike", train.on_spike, rule, ["train.on_spike=report"])
+    elif train.on_spike == "rollback" and save.every is None:
+        rule = "there would be no checkpoint to go back to"
+        way_out = [edit.override("save.every", max(1, train.steps // 10)), "train.on_spike=stop"]
+        yield ConfigError("save.every", None, rule, way_out)
+    elif train.on_spike == "rollback" and save.every is not None and save.every % train.log_every:
+        rule = (
+            f"the loss is judged every train.log_every={train.log_every} steps, and a checkpoint in between may hold "
+            "what a jump left"
+        )
+        up = -(-save.every // train.log_every) * train.log_every
+        yield ConfigError("save.every", save.every, rule, [edit.override("save.every", up), "train.log_every=1"])
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
@@ -66,6 +86,10 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
     if save.every is not None and save.every > train.steps and not save.last:
         rule = f"the run ends after train.steps={train.steps}: it never saves"
         yield ConfigError("save.every", save.every, rule, [edit.override("save.every", train.steps), "save.last=true"])
+    if train.on_hang == "restart" and save.every is None and spec.script is None:
+        rule = "nothing is saved on the way (save.every): a run that hangs would begin again where it started"
+        way_out = [edit.override("save.every", max(1, train.steps // 10)), "train.on_hang=report"]
+        yield ConfigError("train.on_hang", "restart", rule, way_out)
     if save.every is None and not save.last:
         rule = "nothing is saved: neither on the way (save.every) nor at the end"
         yield ConfigError("save.last", False, rule, ["save.last=true", edit.override("save.every", train.steps)])

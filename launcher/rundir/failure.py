@@ -34,6 +34,9 @@ _TIMED_OUT = re.compile(
 
 _LOST = re.compile(r"Connection (closed|reset|refused)|connection was (closed|reset)|Broken pipe|recvBytes failed")
 _TAIL = 65536
+HUNG = Path("logs", "hung.json")
+"""Left where the ranks of a job were ended because they hung: ``text``, and whether it is to ``restart``."""
+
 _LONGEST = 300
 """Characters that one line of a reason may have."""
 
@@ -59,6 +62,7 @@ def explain(directory: Path, returncode: int) -> Failure:
     errors = _errors(directory / "logs")
     own = [error for error in errors if not is_of_another(error)]
     for found in (
+        _hung(directory),
         _timed_out(directory, errors),
         _written(own),
         _watchdog(directory),
@@ -146,6 +150,12 @@ def _written(errors: Sequence[dict[str, Any]]) -> Failure | None:
     ours = not error["message"].startswith(f"{error['type']}:")
     where = "" if ours else _frame(error["traceback"])
     return Failure(text=f"rank {error['rank']}: {_one_line(error['message'])}{where}")
+
+
+def _hung(directory: Path) -> Failure | None:
+    """The ranks were ended by the hang watch (``train.on_hang``): what they leave tells of that end alone."""
+    found = files.read_json(directory / HUNG)
+    return None if found is None else Failure(text=found["text"], transient=bool(found["restart"]))
 
 
 def _timed_out(directory: Path, errors: Sequence[dict[str, Any]]) -> Failure | None:

@@ -21,7 +21,7 @@ from typing import Any
 
 from launcher import files
 from launcher.errors import SubmitError
-from launcher.rundir import acting, by_files, contents, failure, home, keeping, names, progress, state
+from launcher.rundir import acting, by_files, contents, failure, health, home, keeping, names, progress, state
 from launcher.rundir.state import RunState
 from launcher.slurm import jobs, states
 from launcher.slurm.jobs import QueuedJob
@@ -266,5 +266,5 @@ def _row(run: Path, word: state.State, reason: str | None) -> RunState:
         state=word,
         job_id=contents.known(run, state.SUBMISSION).get("job_id") if claimed else None,
         progress=progress.read(run),
-        reason=reason,
+        reason=health.beside(run, word, reason),
     )

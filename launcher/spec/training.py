@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from launcher.spec.values import Count, Dtype, Natural, NonNegative, Probability, Rate, Small
+from launcher.spec.values import Count, Dtype, Factor, Natural, NonNegative, Positive, Probability, Rate, Small
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,3 +68,8 @@ class TrainSpec:
     compile: bool
     allocator: Literal["default", "expandable"]
     timeout_s: Count
+    hang_factor: Factor = 10.0
+    on_hang: Literal["report", "restart", "fail"] = "report"
+    on_spike: Literal["report", "stop", "rollback"] = "report"
+    spike_deviations: Positive = 7.0
+    rollbacks: Count = 3

@@ -20,6 +20,7 @@ type Natural = Annotated[int, Range(low=0)]
 type Positive = Annotated[float, Range(low=1e-30)]
 type Small = Annotated[float, Range(low=1e-30, high=1)]  # transformers takes no wider initializer_range.
 type Rate = Annotated[float, Range(low=1e-30, high=1e3)]
+type Factor = Annotated[float, Range(low=1)]
 type NonNegative = Annotated[float, Range(low=0)]
 type Probability = Annotated[float, Range(low=0, high=1)]
 type Dtype = Literal["fp32", "fp16", "bf16", "fp8"]

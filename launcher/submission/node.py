@@ -21,9 +21,9 @@ from typing import Any
 
 from launcher import files
 from launcher.errors import JobFailed
-from launcher.rundir import attempts, contents, lease, state
+from launcher.rundir import attempts, contents, failure, lease, state
 from launcher.rundir.process import Process
-from launcher.submission import ending, preparing, processes
+from launcher.submission import ending, hanging, preparing, processes
 from launcher.submission.place import SlurmPlace
 
 _POLL_S = 0.1
@@ -75,10 +75,12 @@ def _first_node(directory: Path, job: dict[str, Any], facts: Mapping[str, str], 
             return _not_prepared(directory, process.returncode, attempt, place)
         if place is None and ending.asked_to_end(directory):  # The request came when that process was already ending.
             return ending.conclude(directory, process.returncode, place)
-    with processes.started(directory, job, facts, place) as process:
-        _running(directory, process, place)
-        superseded = _wait(process, directory, place)
-    processes.end_leftovers(directory)
+    superseded = False
+    for watch in hanging.attempts_here(directory, place):
+        with processes.started(directory, job, facts, place, watch.environment) as process:
+            _running(directory, process, place)
+            superseded = _wait(process, directory, place, watch)
+        processes.end_leftovers(directory)
     return None if superseded else ending.conclude(directory, process.returncode, place)
 
 
@@ -120,15 +122,17 @@ def _other_node(directory: Path, job: dict[str, Any], facts: Mapping[str, str], 
     """
     if not preparing.arrived(directory, place.attempt, place.number, lambda: _told_to_stop(directory, place)):
         return
-    with processes.started(directory, job, facts, place) as process:
-        superseded = _wait(process, directory, place)
-    processes.end_leftovers(directory)
+    superseded = False
+    for watch in hanging.attempts_here(directory, place):
+        with processes.started(directory, job, facts, place, watch.environment) as process:
+            superseded = _wait(process, directory, place, watch)
+        processes.end_leftovers(directory)
     if process.returncode and not superseded:
         name = f"node{place.number}.{place.attempt}.failed"
         files.write_atomically(directory / "logs" / name, {"returncode": process.returncode})
 
 
-def _wait(process: subprocess.Popen[bytes], directory: Path, place: SlurmPlace | None) -> bool:
+def _wait(process: subprocess.Popen[bytes], directory: Path, place: SlurmPlace | None, watch: hanging.Watch) -> bool:
     """Wait for the agent; meanwhile pass on the request to save, and end it when others have failed or replaced it.
 
     Returns:
@@ -137,6 +141,7 @@ def _wait(process: subprocess.Popen[bytes], directory: Path, place: SlurmPlace |
     reminded, looked, failed, told = 0.0, 0.0, None, False
     while process.poll() is None:  # Not wait(): a signal handler that polls would deadlock on its lock.
         time.sleep(_POLL_S)
+        watch.look(process)
         if place is None:
             if not told and ending.asked_to_end(directory):
                 told = True
@@ -180,5 +185,6 @@ def _forget_last_attempt(directory: Path) -> None:
     """Remove the files of the last attempt, by which a resumed run must not be judged."""
     logs = directory / "logs"
     old = [*logs.glob("error.rank*.json"), *logs.glob("node*.failed"), logs / "outcome.json", *logs.glob("node*.err")]
-    for path in old:  # A request to end stays: it was made of this attempt, while it was starting.
+    # A request to end stays: it was made of this attempt, while it was starting.
+    for path in (*old, directory / failure.HUNG):
         path.unlink(missing_ok=True)

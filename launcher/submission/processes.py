@@ -17,14 +17,26 @@ from launcher.submission.place import SlurmPlace
 
 @contextlib.contextmanager
 def started(
-    directory: Path, job: dict[str, Any], facts: Mapping[str, str], place: SlurmPlace | None
+    directory: Path,
+    job: dict[str, Any],
+    facts: Mapping[str, str],
+    place: SlurmPlace | None,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """The recorded command of this node, started; its output goes to ``logs/node*.out`` and ``.err``."""
+    """The recorded command of this node, started; its output goes to ``logs/node*.out`` and ``.err``.
+
+    Args:
+        directory: The run directory.
+        job: What was recorded.
+        facts: Values for placeholders.
+        place: The node's part in a Slurm job; None on this machine.
+        environment: Variables beside the job's own.
+    """
     name = f"node{place.number}" if place is not None and place.number else "node"
     with (directory / "logs" / f"{name}.out").open("ab") as out, (directory / "logs" / f"{name}.err").open("ab") as err:
         yield subprocess.Popen(
             [_fill(text, facts) for text in job["argv"]],
-            env={**os.environ, **job["environment"]},
+            env={**os.environ, **job["environment"], **(environment or {})},
             cwd=job["working_directory"],
             stdin=subprocess.DEVNULL,
             stdout=out,

@@ -23,10 +23,10 @@ from launcher.saved import state as content
 from launcher.saved.find import STATE, NoCheckpoint, steps_of_the_worker
 from launcher.saved.find import find as find_saved
 from launcher.spec import RunSpec
-from launcher.worker import files, process
+from launcher.worker import files, process, spikes
 from launcher.worker.data import Batches, Position
 from launcher.worker.engine import Context, Engine, PendingSave
-from launcher.worker.errors import CheckpointError
+from launcher.worker.errors import CheckpointError, TrainingError
 
 FAILURES = (Exception, CheckpointException)
 """Exceptions of an engine that reads or writes; torch's ``CheckpointException`` is not an ``Exception``."""
@@ -71,8 +71,27 @@ class Checkpoints:
         except FAILURES as error:
             raise CheckpointError(f"{source} cannot be read: {reason(error)}") from error
         self.newest = int(state["step"])
-        self._start = Position(step=self.newest, samples=content.samples(state))
+        samples = spikes.samples_behind(self._context.directory, self.newest, content.samples(state))
+        self._start = Position(step=self.newest, samples=samples)
         return self._start
+
+    def go_back(self, engine: Engine, spike: spikes.Spike) -> Position:
+        """Load the newest checkpoint once more, and go on behind the samples that the jump has seen.
+
+        Raises:
+            TrainingError: There is none, or the run went back to it too often.
+        """
+        self.wait()
+        directory, to = self._context.directory, self.newest or None
+        why = spikes.refused(self._spec, directory, to)
+        if why is not None:
+            raise TrainingError(f"{spike}; {why}")
+        dist.barrier()  # All have read the file of before.
+        if self._context.rank == 0:
+            samples = self._start.after(spike.step, self._spec.global_batch_size)
+            spikes.note(directory, spike, to=to, samples=samples)
+        dist.barrier()
+        return self.restore(engine)
 
     def save(self, engine: Engine, step: int) -> None:
         """Write a checkpoint; with ``save.async`` it gets its name later, in :meth:`settle` or :meth:`wait`.

@@ -7,13 +7,15 @@ errors. An engine owns the model, its sharding, the optimizer and the files insi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 import torch
 
 from launcher.spec import RunSpec
+from launcher.worker.beat import Beat
+from launcher.worker.clock import Clock
 from launcher.worker.memory import MemoryTracker
 
 
@@ -28,6 +30,8 @@ class Context:
         world: Processes of the job.
         device: Where this rank's tensors live.
         memory: To be told of phases: ``context.memory.enter("backward")``.
+        beat: Tells the node what this rank does.
+        clock: Takes the time of the blocks that an engine gives it to follow.
     """
 
     spec: RunSpec
@@ -36,6 +40,8 @@ class Context:
     world: int
     device: torch.device
     memory: MemoryTracker
+    beat: Beat = field(default_factory=Beat)
+    clock: Clock = field(default_factory=Clock)
 
     @property
     def data_rank(self) -> int:

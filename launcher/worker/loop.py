@@ -16,11 +16,14 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from launcher.job import events
 from launcher.spec import RunSpec
-from launcher.worker import data, memory, metrics, process
+from launcher.worker import beat, data, memory, metrics, process, spikes
 from launcher.worker.checkpoints import Checkpoints
+from launcher.worker.clock import Clock
 from launcher.worker.engine import Context, Engine, EngineBuilder
 from launcher.worker.metrics import Metrics
+from launcher.worker.pace import Pace
 from launcher.worker.stopping import Agreement
 
 MEASURED_STEPS = 2
@@ -53,6 +56,7 @@ def entered(spec: RunSpec, directory: Path, backend: str | None = None) -> Itera
         directory: The run directory.
         backend: Of the process group; None takes gloo, and on GPUs nccl beside it.
     """
+    pulse = beat.started()  # Before the group: ranks may hang there, too.
     with process.reported(directory), process.group(spec, backend) as place:
         yield Context(
             spec=spec,
@@ -60,7 +64,9 @@ def entered(spec: RunSpec, directory: Path, backend: str | None = None) -> Itera
             rank=place.rank,
             world=place.world,
             device=place.device,
-            memory=memory.tracker(place.device),
+            memory=memory.tracker(place.device, pulse.enter),
+            beat=pulse,
+            clock=Clock(on=place.world > 1),
         )
 
 
@@ -76,12 +82,14 @@ class _Training:
             self._start = self._checkpoints.restore(engine)
         self._restored = self._start.step
         self._metrics = Metrics(context, resumed_at=self._restored)
+        self._pace = Pace(context)
 
     def run(self) -> None:
         """All remaining steps, the last checkpoint, the export and the outcome."""
         step, interrupted = self._steps()
         if (interrupted or self._spec.save.last) and step > self._checkpoints.newest:
             self._save(step)
+        self._context.beat.begin("end")
         self._checkpoints.wait()
         if self._spec.save.export != "none" and not interrupted:
             self._export()
@@ -92,17 +100,41 @@ class _Training:
             process.write_outcome(self._context.directory, "interrupted" if interrupted else "finished", step)
 
     def _steps(self) -> tuple[int, bool]:
+        """Train until the last step or a request to stop, over jumps of the loss; as :meth:`_steps_from`."""
+        start = self._start
+        while True:
+            try:
+                return self._steps_from(start)
+            except spikes.Spike as spike:
+                start = self._go_back(spike)
+
+    def _go_back(self, spike: spikes.Spike) -> data.Position:
+        """Take the weights of the newest checkpoint, and go on in the data behind what led to the jump."""
+        self._agreement.answer()  # Asked before the step that has jumped.
+        self._context.beat.begin("checkpoint")
+        start = self._checkpoints.go_back(self._engine, spike)
+        self._metrics.rewind(start.step)
+        if self._context.rank == 0:
+            text = f"{spike}; went back to the checkpoint of step {start.step}, and on in the data"
+            events.add(self._context.directory, "rollback", text, step=start.step, samples=start.samples)
+        return start
+
+    def _steps_from(self, start: data.Position) -> tuple[int, bool]:
         """Train until the last step or a request to stop; the last step done, and whether a request ended it."""
-        step, steps = self._restored, self._spec.train.steps
-        for step, micro_batches in self._batches.training(self._start, last=steps):
+        step, steps, pulse = start.step, self._spec.train.steps, self._context.beat
+        pulse.step(step + 1)
+        for step, micro_batches in self._pace.timed(self._batches.training(start, last=steps)):
             self._agreement.ask(writing=self._checkpoints.writing)
             self._step(step, micro_batches)
+            pulse.enter("collective")
             agreed = self._agreement.answer()
+            self._pace.step(step)
             self._checkpoints.settle(still_writing=agreed.writing)
             if agreed.stop and step < steps:
                 return step, True
             if self._due(self._spec.save.every, step) and step < steps:
                 self._save(step)
+            pulse.step(step + 1)
         return step, False
 
     def _step(self, step: int, micro_batches: list[torch.Tensor]) -> None:
@@ -121,11 +153,12 @@ class _Training:
             self._metrics.mark()
 
     def _evaluate(self) -> torch.Tensor:
-        return self._engine.evaluate(self._batches.held_out())
+        return self._engine.evaluate(self._context.beat.each(self._batches.held_out()))
 
     def _save(self, step: int) -> None:
         """Write a checkpoint; the first one is followed by the memory tracker."""
         tracker = self._context.memory
+        self._context.beat.begin("checkpoint")
         if tracker.has("checkpoint_save"):
             self._checkpoints.save(self._engine, step)
         else:

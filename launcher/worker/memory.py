@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import resource
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -27,14 +27,17 @@ class MemoryTracker:
 
     method = CPU_METHOD
 
-    def __init__(self) -> None:
+    def __init__(self, heard: Callable[[Phase], None] = lambda phase: None) -> None:
+        """Begin with nothing measured; ``heard`` is told of every phase too."""
+        self._heard = heard
         self._live = LiveBytes()
         self._on = False
         self._peaks: dict[str, int] = {}
         self._static: int | None = None
 
     def enter(self, phase: Phase) -> None:
-        """The engine enters a phase of its step; costs nothing while nothing is measured."""
+        """The engine enters a phase of its step; costs next to nothing while nothing is measured."""
+        self._heard(phase)
         if self._on:
             self._enter(phase)
 
@@ -96,8 +99,8 @@ class CudaTracker(MemoryTracker):
 
     method = CUDA_METHOD
 
-    def __init__(self, device: torch.device) -> None:
-        super().__init__()
+    def __init__(self, device: torch.device, heard: Callable[[Phase], None] = lambda phase: None) -> None:
+        super().__init__(heard)
         self._device = device
         self._phase: Phase | None = None
         self._highest = self._highest_reserved = 0
@@ -131,6 +134,6 @@ class CudaTracker(MemoryTracker):
         return max(self._highest_reserved, torch.cuda.max_memory_reserved(self._device))
 
 
-def tracker(device: torch.device) -> MemoryTracker:
-    """The tracker for a device."""
-    return MemoryTracker() if device.type == "cpu" else CudaTracker(device)
+def tracker(device: torch.device, heard: Callable[[Phase], None] = lambda phase: None) -> MemoryTracker:
+    """The tracker for a device; ``heard`` is told of every phase that an engine enters."""
+    return MemoryTracker(heard) if device.type == "cpu" else CudaTracker(device, heard)

@@ -18,7 +18,8 @@ from typing import IO, Any
 import torch
 import torch.distributed as dist
 
-from launcher.worker import trackers
+from launcher.job import events
+from launcher.worker import spikes, trackers
 from launcher.worker.engine import Context, StepResult
 from launcher.worker.errors import TrainingError
 from launcher.worker.files import write_json
@@ -31,6 +32,7 @@ class Metrics:
         """Open the file behind step ``resumed_at``: later lines are from steps that will be done again."""
         self._context, self._last_step = context, resumed_at
         self._file: IO[str] | None = None
+        self._losses = spikes.Judge(context.spec.train.spike_deviations)
         self._tracker = trackers.Tracker()
         if context.rank == 0:
             self._tracker = trackers.start(context)
@@ -52,7 +54,9 @@ class Metrics:
             evaluate: Gives the loss on held-out samples, where the step is followed by an evaluation.
 
         Raises:
-            TrainingError: The loss is not a number; the last checkpoint is from before.
+            TrainingError: The loss is not a number, or has jumped, and the run is to end; the last checkpoint is from
+                before.
+            Spike: As that, and the run is to go back.
         """
         self._steps += 1
         train = self._context.spec.train
@@ -60,11 +64,7 @@ class Metrics:
             return
         loss, norm = float(result.loss), float(result.grad_norm)
         seconds = (time.perf_counter() - self._since) / self._steps
-        if not math.isfinite(loss):
-            raise TrainingError(
-                f"the loss of step {step} is {loss}: training has diverged; try a lower optimizer.lr, more "
-                "optimizer.warmup_steps or optimizer.clip=1.0, and resume from the last checkpoint"
-            )
+        self._judge(step, loss)
         tokens = self._context.spec.global_batch_size * self._context.spec.sequence_length
         line: dict[str, float | int | None] = {
             "step": step,
@@ -79,6 +79,33 @@ class Metrics:
         if evaluate is not None:
             line["eval_loss"] = float(evaluate())
         self._write(line)
+        self.mark()
+
+    def _judge(self, step: int, loss: float) -> None:
+        """Do what ``train.on_spike`` says where the loss has jumped; one that is no number is never gone on from."""
+        train = self._context.spec.train
+        text = self._losses.jump(step, loss) if math.isfinite(loss) else spikes.diverged(step, loss)
+        if text is None:
+            return
+        if self._context.rank == 0:
+            shown = loss if math.isfinite(loss) else None
+            events.add(self._context.directory, "spike", text, step=step, loss=shown)
+        if train.on_spike == "rollback":
+            raise spikes.Spike(step, loss, text)
+        if train.on_spike == "stop" and math.isfinite(loss):
+            raise TrainingError(f"{text}; train.on_spike=stop: the last checkpoint is from before")
+        if not math.isfinite(loss):
+            raise TrainingError(text)
+        self._losses.forget()
+
+    def rewind(self, step: int) -> None:
+        """Cut the lines of steps that will be done again, from a checkpoint of ``step``."""
+        self._last_step = step
+        if self._file is not None:
+            self._file.close()
+            path = self._context.directory / "metrics.jsonl"
+            _truncate(path, step)
+            self._file = path.open("a")
         self.mark()
 
     def close(self) -> None:

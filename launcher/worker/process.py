@@ -43,6 +43,10 @@ _GRACE_S = 5.0
 """Seconds between two looks at the other ranks' errors, and from finding one to following it."""
 
 
+_WATCH_S = 10
+"""Seconds that the node's hang watch has for the stacks of ranks before the first collective times out."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPlace:
     """This process's rank of ``world``, and the device that it computes on."""
@@ -78,7 +82,7 @@ def group(spec: RunSpec, backend: str | None = None) -> Iterator[RankPlace]:
         torch.cuda.set_device(device)
     dist.init_process_group(
         backend or ("gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"),
-        timeout=timedelta(seconds=spec.train.timeout_s),
+        timeout=timedelta(seconds=spec.train.timeout_s + _WATCH_S),
         device_id=None if device.type == "cpu" else device,
     )
     torch.manual_seed(spec.train.seed)

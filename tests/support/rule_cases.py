@@ -88,6 +88,9 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         optimizer.min_lr=0.1
         optimizer.fused=true optimizer.foreach=true
         train.allocator=expandable
+        train.on_spike=rollback
+        train.on_spike=rollback save.every=15 train.log_every=10
+        script=train.py train.on_spike=stop
         data=tokens
         cluster.environment.HF_HOME=/x cluster.pass_environment=[HF_HOME,TOKEN]
         cluster=slurm hardware=h100_80g cluster.container=pyxis
@@ -231,7 +234,9 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         train.seed=5000000000
         precision=fp8 precision.recipe=mxfp8
         hardware=l40s precision=fp8 precision.recipe=blockwise
+        train.on_spike=rollback save.every=10
         backend.path=/opt/Megatron-LM
+        backend.path=/opt/Megatron-LM train.on_hang=restart train.spike_deviations=3
         """,
         *NODE,
         "parallel=tp",
@@ -260,6 +265,8 @@ WARNINGS = _cases(
     adapter.targets=[q_proj]
     adapter=lora adapter.double_quant=false model.weights=llama
     train.loss_chunk=64
+    train.rollbacks=5
+    train.on_hang=restart
     train.eval_steps=2
     data.eval_fraction=0.1
     optimizer.schedule=constant optimizer.min_lr=1e-5

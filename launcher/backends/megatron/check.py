@@ -273,6 +273,9 @@ def _checkpoints(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.backend.path is not None and save.every is not None and not save.last and steps % save.every:
         rule = f"a checkout's pretrain_gpt.py also saves after its last step, {steps}, where it saves at all"
         yield ConfigError("save.last", False, rule, ["save.last=true", "save.every=null"])
+    if spec.train.on_spike == "rollback":
+        rule = "Megatron-LM's own loop counts its place in the data in steps, and cannot leave samples out"
+        yield ConfigError("train.on_spike", "rollback", rule, ["train.on_spike=stop", "parallel=fsdp"])
     if timeout % _MINUTE:
         rule = "Megatron-LM counts the timeout in whole minutes"
         up = -(-timeout // _MINUTE) * _MINUTE

@@ -10,6 +10,14 @@ from launcher.spec import RunSpec, edit
 _WORKER_ALONE: dict[str, object] = {"data.shuffle": True, "data.token_dtype": "uint16"}
 """Settings that only the worker reads, with the values at which they ask for nothing (conf/data/_base.yaml)."""
 
+_WATCHED: dict[str, object] = {
+    "train.on_hang": "report",
+    "train.hang_factor": 10.0,
+    "train.on_spike": "report",
+    "train.spike_deviations": 7.0,
+}
+"""As that, of what needs the worker's heartbeat or its loss (conf/train/_base.yaml)."""
+
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
     """Settings that a checkout's program would drop."""
@@ -18,6 +26,10 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     for path, neutral in _WORKER_ALONE.items():
         if (value := edit.value_at(spec, path)) != neutral:
             rule = "it is read by the launcher's worker; a checkout's pretrain_gpt.py shuffles its indexed data set"
+            yield ConfigError(path, value, rule, [edit.override(path, neutral), "backend.path=null"])
+    for path, neutral in _WATCHED.items():
+        if (value := edit.value_at(spec, path)) != neutral:
+            rule = "a checkout's pretrain_gpt.py trains by itself: only the launcher's worker is watched"
             yield ConfigError(path, value, rule, [edit.override(path, neutral), "backend.path=null"])
 
 

@@ -39,6 +39,7 @@ def build(context: Context) -> DeepSpeedTraining:
     shared = ulysses.Ulysses(context) if spec.parallel.ulysses > 1 else None
     built, groups = model.build(context, config, shared)
     recompute.apply(network.blocks(built.network), spec)
+    context.clock.follow(network.blocks(built.network), context.device)
     whole = stages.Stages(built, context) if spec.parallel.pipeline > 1 else built
     mpu = shared.mpu if shared else None
     with start.explained():

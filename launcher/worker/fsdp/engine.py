@@ -59,6 +59,7 @@ def rank_parts(context: Context) -> RankParts:
         adapters.inject(made, spec)
     blocks = nn.ModuleList(block for made in networks for block in network.blocks(made))
     recompute.apply(blocks, spec)
+    context.clock.follow(blocks, context.device)
     if spec.train.compile:
         for block in blocks:
             block.forward = torch.compile(block.forward)

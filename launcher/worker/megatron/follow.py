@@ -91,6 +91,7 @@ class Follower:
         self, original: Call, forward: Call, data: Any, model: Any, optimizer: Any, *rest: Any, **options: Any
     ) -> Any:
         """The first steps are measured; the rate is noted before the scheduler moves it on."""
+        self._context.beat.step(self.step + 1)
         self._rate = get_canonical_lr_for_logging(optimizer.param_groups) or 0.0
         call = functools.partial(original, forward, data, model, optimizer, *rest, **options)
         if self.step >= self._restored + loop.MEASURED_STEPS:
@@ -124,6 +125,7 @@ class Follower:
 
     def evaluate(self, original: Call, *arguments: Any, **options: Any) -> Any:
         """Keep the loss, which Megatron only prints."""
+        self._context.beat.begin("evaluation")
         answer = original(*arguments, **options)
         self._held_out_loss = self._from_the_last_rank(answer[0])
         return answer
@@ -148,6 +150,7 @@ class Follower:
 
     def save_checkpoint(self, original: Call, iteration: int, *rest: Any, **options: Any) -> None:
         """Write a checkpoint; the first is followed by the memory tracker."""
+        self._context.beat.begin("checkpoint")
         with contextlib.ExitStack() as around:
             if not self._context.memory.has("checkpoint_save"):
                 alive = (found for found in gc.get_objects() if issubclass(type(found), torch.Tensor))

@@ -1,0 +1,25 @@
+"""What befalls a run while it is followed, said once each: hangs, slow ranks, jumps of the loss."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from launcher.commands._common import say
+from launcher.job import events
+
+
+class Events:
+    """The lines of ``events.jsonl`` that come from now on."""
+
+    def __init__(self, directory: Path) -> None:
+        """Count those that are there."""
+        self._directory = directory
+        self._seen = len(events.read(directory))
+
+    def say(self) -> None:
+        """Say what is new."""
+        found = events.read(self._directory)
+        for line in found[self._seen :]:
+            if line["kind"] != "start":
+                say(f"launch: {line['text']}")
+        self._seen = len(found)

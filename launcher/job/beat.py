@@ -1,0 +1,91 @@
+"""A rank's heartbeat: a small file that the rank maps and the node reads, neither waiting for the other.
+
+The file lies in a folder of the node's own memory (``FOLDER`` names it to the ranks), so that a shared file system that
+hangs, which is a common cause of a hang, stops neither the rank's writing nor the node's reading. A rank that finds no
+such variable (``run --debug``, a script of the user's own) writes none. Times are of ``time.monotonic``, which is one
+clock for all processes of a machine.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+FOLDER = "LAUNCH_BEATS"
+"""The variable that names the folder to the ranks of a node."""
+
+PHASES = ("start", "data", "forward", "backward", "optimizer", "collective", "evaluation", "checkpoint", "end")
+"""What a rank can be in; ``start`` is all before the first step, ``collective`` its wait for the others after one."""
+
+_HEAD = struct.Struct("<8sii")
+_BEAT = struct.Struct("<qqddd")
+_MAGIC = b"launch01"
+ASKED = _HEAD.size
+"""The byte in which the node counts how often it has asked the rank for its collectives."""
+
+_AT = ASKED + 8
+SIZE = _AT + _BEAT.size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """One reading.
+
+    Attributes:
+        rank: Of the job.
+        pid: On this node.
+        step: The one that is being done; 0 before the first.
+        phase: One of ``PHASES``.
+        began: When the step began, or what follows it: an evaluation's batch, a checkpoint.
+        entered: When the phase began.
+        usual: The median of how long what has begun took before, in seconds; 0 where there is nothing to compare.
+    """
+
+    rank: int
+    pid: int
+    step: int
+    phase: str
+    began: float
+    entered: float
+    usual: float
+
+
+def head(rank: int, pid: int) -> bytes:
+    """The content of a new file."""
+    return _HEAD.pack(_MAGIC, rank, pid).ljust(SIZE, b"\0")
+
+
+def put(buffer: bytearray | memoryview, beat: Beat) -> None:
+    """Write what changes from step to step into a mapped file."""
+    _BEAT.pack_into(buffer, _AT, beat.step, PHASES.index(beat.phase), beat.began, beat.entered, beat.usual)
+
+
+def read(path: Path) -> Beat | None:
+    """What a rank has written last; None where it has not, yet."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    if len(content) != SIZE or not content.startswith(_MAGIC):
+        return None
+    _, rank, pid = _HEAD.unpack_from(content)
+    step, phase, began, entered, usual = _BEAT.unpack_from(content, _AT)
+    if began == 0.0 or not 0 <= phase < len(PHASES):
+        return None
+    return Beat(rank=rank, pid=pid, step=step, phase=PHASES[phase], began=began, entered=entered, usual=usual)
+
+
+def path(folder: Path, rank: int) -> Path:
+    """The file of a rank."""
+    return folder / f"rank{rank}.beat"
+
+
+def stack(folder: Path, rank: int) -> Path:
+    """The file into which a rank's signal handler writes its Python stacks."""
+    return folder / f"rank{rank}.stack"
+
+
+def collectives(folder: Path, rank: int) -> Path:
+    """The file into which a rank writes its newest collectives when it is asked."""
+    return folder / f"rank{rank}.collectives.json"

@@ -1,0 +1,63 @@
+"""``events.jsonl``: what befell a run while it trained, a line each, by the nodes and by rank 0 alike.
+
+A line holds at least ``time``, ``kind``, ``step`` and ``text``, a sentence for a person. Lines are appended in one
+write each, so processes do not mix theirs. What a line says holds until one of its kind and ``rank`` says that it is
+``over``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+FILE = "events.jsonl"
+
+type Kind = Literal["start", "hang", "restart", "straggler", "spike", "rollback"]
+
+_END_BYTES = 1 << 18
+"""Some thousand lines: of a longer file only the end is read."""
+
+
+def add(directory: Path, kind: Kind, text: str, *, step: int | None, over: bool = False, **facts: object) -> None:
+    """Append one line; a folder that cannot be written is no reason to end a job that trains.
+
+    Args:
+        directory: The run directory.
+        kind: What it is.
+        text: For a person.
+        step: During or after which it was.
+        over: True where it ends what an earlier line of this kind, and of the same ``rank``, has said.
+        facts: Anything else that a program may want.
+    """
+    line = {"time": round(time.time(), 3), "kind": kind, "step": step, "text": text, **facts}
+    content = json.dumps({**line, "over": True} if over else line) + "\n"
+    with contextlib.suppress(OSError):
+        descriptor = os.open(directory / FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        try:
+            os.write(descriptor, content.encode())
+        finally:
+            os.close(descriptor)
+
+
+def read(directory: Path) -> list[dict[str, Any]]:
+    """The newest lines that are whole, oldest first."""
+    try:
+        with (directory / FILE).open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _END_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return []
+    return list(_understood(lines))
+
+
+def _understood(lines: Iterable[str]) -> Iterable[dict[str, Any]]:
+    for line in lines:
+        with contextlib.suppress(ValueError):
+            content = json.loads(line)
+            if isinstance(content, dict) and all(isinstance(content.get(key), str) for key in ("kind", "text")):
+                yield content

@@ -1,0 +1,211 @@
+"""What befell a run, in sentences: hangs with the ranks and their stacks, slow ranks, jumps of the loss.
+
+``events.jsonl`` holds a line for each (``launcher.job.events``), ``logs/hangs/step-<n>.txt`` the stacks of all ranks. A
+hang and a slow rank are said beside the state of a run that trains until they are over; a restart and a way back to a
+checkpoint stay there, also of a run that has finished.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from launcher import files
+from launcher.job import events
+from launcher.job.beat import Beat
+from launcher.rundir import failure, progress
+from launcher.rundir.state import State
+
+_FOLDER = Path("logs", "hangs")
+_NAMED = 3
+"""Ranks that a sentence names; the others are counted, and stand in the file."""
+
+
+def part(directory: Path, step: int, node: int) -> Path:
+    """The file in which a node leaves what it found of its ranks."""
+    return directory / _FOLDER / f"step-{step}.node{node}.json"
+
+
+def beside(run: Path, word: State, reason: str | None) -> str | None:
+    """The reason of a run's state, and beside it what befell it."""
+    if word not in ("running", "finished"):
+        return reason
+    texts = [line["text"] for line in now(run) if word == "running" or line["kind"] in ("restart", "rollback")]
+    return "; ".join([reason, *texts] if reason else texts) or None
+
+
+def now(run: Path) -> list[dict[str, Any]]:
+    """What holds at this moment: the newest of each kind and rank that is not over."""
+    holding: dict[tuple[str, object], dict[str, Any]] = {}
+    for line in events.read(run):
+        if line["kind"] in ("start", "restart"):  # What held of the ranks before holds of these no more.
+            holding = {key: each for key, each in holding.items() if each["kind"] in ("restart", "rollback")}
+        if line["kind"] == "start":
+            continue
+        key = (line["kind"], line.get("rank"))
+        holding.pop(key, None)
+        if not line.get("over"):
+            holding[key] = line
+    return list(holding.values())
+
+
+def stacks(run: Path) -> Path | None:
+    """The file with the stacks of the ranks that hang, or by whose hang the run has ended; None where none do."""
+    found = next((line for line in now(run) if line["kind"] == "hang"), None)
+    path = run / _FOLDER / f"step-{found.get('step')}.txt" if found else None
+    return path if path is not None and path.is_file() else None
+
+
+def rank_row(rank: int, beat: Beat, taken: Any, at: float, *, begun: bool) -> dict[str, Any]:
+    """What is known of one rank that hangs, as plain data.
+
+    Args:
+        rank: Of the job.
+        beat: Its last heartbeat.
+        taken: Its process as it was found (``launcher.submission.stacks.Taken``).
+        at: The time of the heartbeat's clock.
+        begun: False where it has no heartbeat of its own yet.
+    """
+    import socket
+
+    return {
+        "rank": rank,
+        "host": socket.gethostname(),
+        "step": beat.step,
+        "phase": beat.phase,
+        "seconds": round(at - beat.began, 1) if begun else 0.0,
+        "usual": round(beat.usual, 3),
+        "state": taken.state if begun else taken.state or "still being started",
+        "source": taken.source,
+        "stack": list(taken.stack),
+        "threads": taken.threads,
+        "collectives": taken.collectives,
+    }
+
+
+def say_hang(directory: Path, step: int, ranks: Sequence[dict[str, Any]]) -> str:
+    """Write the file with all stacks and the event; the sentence.
+
+    Args:
+        directory: The run directory.
+        step: That hangs.
+        ranks: A row for each (:func:`rank_row`).
+    """
+    path = _FOLDER / f"step-{step}.txt"
+    text = f"{_sentence(step, ranks)}; stacks of all ranks: {path}"
+    files.write_text_atomically(directory / path, "\n".join([text, *(line for row in ranks for line in _page(row))]))
+    shown = [{key: value for key, value in row.items() if key != "threads"} for row in ranks]
+    events.add(directory, "hang", text, step=step, ranks=shown)
+    return text
+
+
+def note_hang(
+    directory: Path, *, restart: bool, attempt: str | None, text: str | None = None, beside: str | None = None
+) -> None:
+    """Leave the reason for which a job's ranks are ended, for ``launcher.rundir.failure`` and for other nodes.
+
+    Args:
+        directory: The run directory.
+        restart: True where the job is to begin again.
+        attempt: Of Slurm; None on this machine.
+        text: The reason; None keeps the one that is there.
+        beside: Why it does not begin again.
+    """
+    before = files.read_json(directory / failure.HUNG) or {}
+    reason = "; ".join(each for each in (text or before.get("text"), beside) if each)
+    content = {"text": reason, "restart": restart, "attempt": attempt, "time": time.time()}
+    files.write_atomically(directory / failure.HUNG, content)
+
+
+def _sentence(step: int, ranks: Sequence[dict[str, Any]]) -> str:
+    seconds, usual = max(row["seconds"] for row in ranks), max(row["usual"] for row in ranks)
+    compared = f" (usually {usual:.3g} s)" if usual else ""
+    where = f"step {step}" if step else "the start"
+    named = suspects(ranks)
+    others = [row for row in ranks if row not in named]
+    parts = [_one(row) for row in named[:_NAMED]]
+    if len(named) > _NAMED:
+        parts.append(f"{len(named) - _NAMED} more ranks as well")
+    if others:
+        parts.append(_waiting(others))
+    return f"{where} has hung for {progress.duration(seconds)}{compared}: {'; '.join(parts)}"
+
+
+def suspects(ranks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The ranks for which the others wait: those that the kernel holds, else those that are behind, else all.
+
+    Behind are those with the lowest step, and of these those that began the fewest collectives.
+    """
+    held = [row for row in ranks if row["state"] is not None]
+    if held:
+        return held
+    places = [(row["step"], _begun(row)) for row in ranks]
+    return [row for row, place in zip(ranks, places, strict=True) if place == min(places)]
+
+
+def _begun(row: dict[str, Any]) -> int:
+    """How many collectives a rank has begun, added up over its groups."""
+    numbers: dict[str, int] = {}
+    for each in row["collectives"] or ():
+        numbers[each["group"]] = max(numbers.get(each["group"], 0), int(each["number"] or 0))
+    return sum(numbers.values())
+
+
+def _one(row: dict[str, Any]) -> str:
+    """A rank that is named: where it is, what it does, its last collective and the innermost frames of its stack."""
+    said = [f"rank {row['rank']} on {row['host']} is {row['state'] + ' ' if row['state'] else ''}in {_phase(row)}"]
+    if (last := _last(row)) is not None:
+        said.append(f"last collective {last}")
+    said += [f"at {frame}" for frame in _frames(row)]
+    return ", ".join(said)
+
+
+def _phase(row: dict[str, Any]) -> str:
+    return "its script" if row["phase"] == "unknown" else f"phase {row['phase']}"
+
+
+def _last(row: dict[str, Any]) -> str | None:
+    found = row["collectives"]
+    if not found:
+        return None
+    return f"{found[-1]['name']} {found[-1]['number']}{'' if found[-1]['done'] else ' (not done)'}"
+
+
+def _frames(row: dict[str, Any]) -> list[str]:
+    """The innermost frame, and the innermost one that is not of an installed package."""
+    stack = row["stack"]
+    own = [frame for frame in stack if "site-packages" not in frame and "/lib/python" not in frame]
+    return list(dict.fromkeys(_short(frame) for frame in (*stack[:1], *own[:1])))
+
+
+def _short(frame: str) -> str:
+    function, _, place = frame.rpartition(" (")
+    return f"{function} ({Path(place.rstrip(')')).name})"
+
+
+def _waiting(others: Sequence[dict[str, Any]]) -> str:
+    """What the other ranks do, counted."""
+    doing = Counter((_phase(row), _last(row)) for row in others).most_common(2)
+    return " and ".join(
+        f"{count} {'rank waits' if count == 1 else 'ranks wait'} in {phase}"
+        + (f", last collective {last}" if last else "")
+        for (phase, last), count in doing
+    )
+
+
+def _page(row: dict[str, Any]) -> Iterator[str]:
+    """Lines of the file: everything that is known of a rank."""
+    yield f"\n== {_one(row)}"
+    for each in row["collectives"] or ():
+        done = ", done" if each["done"] else ""
+        yield f"   {each['name']} {each['number']} of {each['group']}, {each['sizes']}{done}"
+    if row["collectives"] is None:
+        yield "   it did not tell its collectives"
+    for thread in row["threads"].split("\n\n"):
+        if "<no Python frame>" not in thread:  # Those of libraries, which are many.
+            yield from (*thread.splitlines(), "")
+    if not row["threads"]:
+        yield "   no stack could be taken"

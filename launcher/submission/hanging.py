@@ -1,0 +1,245 @@
+"""The hang watch of one node: ranks whose step takes much longer than those before, their stacks, and what follows.
+
+A step hangs that takes ``train.hang_factor`` times the median of the steps before, and in any case only one that takes
+``train.timeout_s``; what follows steps is compared with its own kind: the batches of an evaluation, checkpoints. A
+single phase hangs that takes longer than a whole usual step and than ``train.timeout_s``. The ranks' collectives time
+out a little later (``launcher.worker.process``), so that there is something left to look at. Of a script of the user's
+own the lines of ``metrics.jsonl`` are the heartbeat; one that writes none is not watched.
+
+Every node looks at its own ranks and leaves what it found; the first node says it, in ``events.jsonl``, and where
+``train.on_hang`` is ``restart`` or ``fail`` all nodes end their ranks. On Slurm the job then goes back into the queue,
+by ``launcher.rundir.failure``; on this machine it begins again here, at most ``cluster.requeues`` times in a row
+without a new checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from launcher import files
+from launcher.job import beat, events
+from launcher.job.beat import Beat
+from launcher.rundir import attempts, failure, health, progress, state
+from launcher.submission import stacks
+from launcher.submission.place import SlurmPlace
+from launcher.submission.stacks import Process
+
+_LOOK_S = 0.5
+_GATHER_S = 8.0
+"""Seconds in which the other nodes have looked at their ranks, too."""
+
+_NOT_BEGUN = Beat(rank=0, pid=0, step=0, phase="start", began=0.0, entered=0.0, usual=0.0)
+
+
+def attempts_here(directory: Path, place: SlurmPlace | None) -> Generator[Watch]:
+    """A watch for each start of the job on this node: one, and on this machine one after each hang that restarts it.
+
+    Args:
+        directory: The run directory.
+        place: The node's part in a Slurm job; None on this machine.
+    """
+    with _memory() as folder:
+        watch = Watch(directory, place, folder)
+        if place is None and watch.on_hang == "restart":
+            attempts.forget(directory)
+        if place is None or place.number == 0:
+            events.add(directory, "start", "the ranks are started", step=progress.checkpoint(directory))
+        while True:
+            if place is None and watch.on_hang == "restart":
+                attempts.begin(directory, f"{os.getpid()}_{watch.number}")
+            yield watch
+            if place is not None or not watch.begins_again():
+                return
+            watch = Watch(directory, place, folder, watch.number + 1)
+
+
+@contextlib.contextmanager
+def _memory() -> Iterator[Path]:
+    """A folder in the node's memory, where it has one, for this user alone."""
+    memory = Path("/dev/shm")
+    place = str(memory) if os.access(memory, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="launch-", dir=place, ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+class Watch:
+    """The ranks of one node in one start of the job."""
+
+    def __init__(self, directory: Path, place: SlurmPlace | None, folder: Path, number: int = 0) -> None:
+        """Watch ranks that are about to be started.
+
+        Args:
+            directory: The run directory.
+            place: The node's part in a Slurm job; None on this machine.
+            folder: Of the ranks' heartbeats.
+            number: Of starts before this one on this machine.
+        """
+        self._directory, self._place, self.number = directory, place, number
+        self._folder = folder / str(number)
+        self._folder.mkdir()
+        spec = files.read_json(directory / "spec.json") or {}
+        train: dict[str, Any] = spec.get("train") or {}
+        self._timeout, self._factor = float(train.get("timeout_s", 1800)), float(train.get("hang_factor", 10.0))
+        self.on_hang: str = train.get("on_hang", "report")
+        self._limit = int((spec.get("cluster") or {}).get("requeues", 0))
+        self._lines = _Lines(directory) if spec.get("script") is not None else None
+        self._looked, self._hang_since, self._ended = time.monotonic(), 0.0, False
+        job = files.read_json(directory / "job.json") or {}
+        self._program, self._nodes = str((job.get("argv") or [""])[0]), int(job.get("nodes", 1))
+        self._ranks_here = int(job.get("gpus_per_node", 1))
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What tells the ranks where their heartbeats are looked at."""
+        return {beat.FOLDER: str(self._folder)}
+
+    def look(self, process: subprocess.Popen[bytes]) -> None:
+        """Look at the ranks, now and then; say that they hang, or no longer do, and end them where that is wanted.
+
+        Args:
+            process: The agent, whose end ends the ranks.
+        """
+        now = time.monotonic()
+        if now - self._looked < _LOOK_S:
+            return
+        self._looked = now
+        with contextlib.suppress(OSError):  # A folder that cannot be written is no reason to end a job.
+            self._judge(process, now)
+        if not self._is_first:
+            ended = files.read_json(self._directory / failure.HUNG)
+            if ended is not None and ended["attempt"] == self._attempt:
+                process.kill()
+
+    def _judge(self, process: subprocess.Popen[bytes], now: float) -> None:
+        ranks = self._ranks(process, now)
+        slow = [each for each in ranks if each.beat is not None and self._hangs(each.beat, now)]
+        if slow and not self._hang_since:
+            self._hang_since = now
+            self._report(ranks, process, now)
+        elif not slow and self._hang_since and ranks:
+            self._say_over(now)
+
+    def begins_again(self) -> bool:
+        """True if the job that was ended by a hang on this machine is to be started once more; says so."""
+        if not self._ended or self.on_hang != "restart" or (self._directory / state.CANCEL_REQUEST).exists():
+            return False
+        record = attempts.Attempts(**(files.read_json(self._directory / attempts.FILE) or {}))
+        fruitless = record.fruitless_now(self._directory)
+        if fruitless > self._limit:
+            in_a_row = f"{fruitless} attempts in a row left no new checkpoint (cluster.requeues={self._limit})"
+            health.note_hang(self._directory, restart=True, attempt=self._attempt, beside=f"not restarted: {in_a_row}")
+            return False
+        step = progress.checkpoint(self._directory)
+        where = "from the start" if step is None else f"from the checkpoint of step {step}"
+        events.add(self._directory, "restart", f"started again after a hang, {where}", step=step)
+        (self._directory / failure.HUNG).unlink(missing_ok=True)
+        return True
+
+    @property
+    def _is_first(self) -> bool:
+        return self._place is None or self._place.number == 0
+
+    @property
+    def _attempt(self) -> str | None:
+        return None if self._place is None else self._place.attempt
+
+    def _ranks(self, process: subprocess.Popen[bytes], now: float) -> list[Process]:
+        """The ranks of this node: those with a heartbeat, else the agent's processes with that of the run's lines."""
+        found = [each for path in self._folder.glob("*.beat") if (each := beat.read(path)) is not None]
+        if self._lines is None:
+            begun = [Process(rank=each.rank, pid=each.pid, beat=each) for each in found]
+            return sorted([*begun, *self._starting(process, begun)], key=lambda each: each.rank) if begun else []
+        line = self._lines.beat(now)
+        if line is None:
+            return []
+        return [replace(each, beat=replace(line, rank=each.rank, pid=each.pid)) for each in stacks.ranks(process.pid)]
+
+    def _starting(self, process: subprocess.Popen[bytes], begun: list[Process]) -> list[Process]:
+        """The ranks that have no heartbeat yet: they still import what they need."""
+        if len(begun) == self._ranks_here or any(each.beat is not None and each.beat.step for each in begun):
+            return []
+        known = {each.rank for each in begun}
+        return [each for each in stacks.ranks(process.pid) if each.rank not in known]
+
+    def _hangs(self, now_at: Beat, now: float) -> bool:
+        if now_at.phase == "end":
+            return False
+        long = max(self._factor * now_at.usual, self._timeout)
+        return now - now_at.began > long or now - now_at.entered > max(now_at.usual, self._timeout)
+
+    def _report(self, ranks: list[Process], process: subprocess.Popen[bytes], now: float) -> None:
+        """Leave what is found of this node's ranks; the first node says it of all, and what follows."""
+        scripted = self._lines is not None
+        asked = [replace(each, beat=None) for each in ranks] if scripted else ranks
+        found = stacks.take(self._folder, asked, self._program)
+        rows = [
+            health.rank_row(each.rank, each.beat or _NOT_BEGUN, found[each.rank], now, begun=each.beat is not None)
+            for each in ranks
+        ]
+        step = max((each.beat.step for each in ranks if each.beat is not None), default=0)
+        number = 0 if self._place is None else self._place.number
+        part = health.part(self._directory, step, number)
+        part.parent.mkdir(parents=True, exist_ok=True)
+        files.write_atomically(part, {"attempt": self._attempt, "ranks": rows})
+        if not self._is_first:
+            return
+        text = health.say_hang(self._directory, step, self._parts(step))
+        if self.on_hang == "report":
+            return
+        self._ended = True
+        health.note_hang(self._directory, restart=self.on_hang == "restart", attempt=self._attempt, text=text)
+        process.kill()
+
+    def _parts(self, step: int) -> list[dict[str, Any]]:
+        """What all nodes have found of this hang; a node that does not answer has none."""
+        paths = [health.part(self._directory, step, number) for number in range(self._nodes)]
+        until = time.monotonic() + _GATHER_S
+        while True:
+            found = [content for path in paths if (content := files.read_json(path)) is not None]
+            found = [content for content in found if content.get("attempt") == self._attempt]
+            if len(found) == self._nodes or time.monotonic() > until:
+                return [row for content in found for row in content["ranks"]]
+            time.sleep(0.2)
+
+    def _say_over(self, now: float) -> None:
+        seconds, self._hang_since = now - self._hang_since, 0.0
+        if self._is_first:
+            text = f"it goes on, {progress.duration(seconds)} after that was said"
+            events.add(self._directory, "hang", text, step=None, over=True)
+
+
+class _Lines:
+    """The lines of ``metrics.jsonl`` as the heartbeat of a script of the user's own."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / progress.METRICS
+        self._size, self._began = self._now(), 0.0
+        self._seconds: list[float] = []
+
+    def _now(self) -> int:
+        try:
+            return self._path.stat().st_size
+        except OSError:
+            return 0
+
+    def beat(self, now: float) -> Beat | None:
+        """What has come since the last line, once there were two of them to compare."""
+        size = self._now()
+        if size != self._size:
+            self._seconds = [*self._seconds[-31:], now - self._began] if self._began else []
+            self._size, self._began = size, now
+        if not self._seconds:
+            return None
+        rows = progress.newest(self._path.parent, 1)
+        step = int(rows[-1]["step"]) if rows else 0
+        usual = median(self._seconds)
+        return Beat(rank=0, pid=0, step=step, phase="unknown", began=self._began, entered=self._began, usual=usual)

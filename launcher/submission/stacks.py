@@ -1,0 +1,188 @@
+"""The state, Python stack and newest collectives of the ranks of this node, taken from outside while they hang.
+
+Stacks come from ``py-spy`` where it is installed beside the job's Python or on the PATH and may look, since it needs no
+answer from the rank, else from the rank's own signal handler. Both, and the collectives, are waited for a few seconds:
+a rank that is stopped, or in the kernel, gives no answer, which is told in place of one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher import files
+from launcher.job import beat
+from launcher.job.beat import Beat
+
+_PATIENCE_S = 4.0
+_PYSPY_S = 8.0
+_FAULTHANDLER = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+|\?\?\?) in (?P<function>.+)$')
+_PYSPY = re.compile(r"^ {4}(?P<function>.+) \((?P<file>[^():]+):(?P<line>\d+)\)$")
+_FRAMES = 40
+_STATES = {
+    "T": "stopped (SIGSTOP)",
+    "t": "stopped by a debugger",
+    "D": "in the kernel, waiting for a disk or a network file system",
+    "Z": "gone",
+    "X": "gone",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """A rank of this node; ``beat`` is None for one of a script of the user's own."""
+
+    rank: int
+    pid: int
+    beat: Beat | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """What was found of one rank.
+
+    Attributes:
+        state: Why the process cannot go on, where the kernel says so.
+        source: Where the stack is from: ``py-spy``, ``faulthandler``, or empty.
+        stack: The frames of its main thread as ``function (file:line)``, innermost first.
+        threads: The stacks of all its threads as they were printed.
+        collectives: The newest, oldest first; None where the rank gave no answer.
+    """
+
+    state: str | None = None
+    source: str = ""
+    stack: Sequence[str] = ()
+    threads: str = ""
+    collectives: Sequence[dict[str, Any]] | None = None
+
+
+def take(folder: Path, processes: Sequence[Process], program: str) -> dict[int, Taken]:
+    """Ask all ranks at once; what each answered within seconds.
+
+    Args:
+        folder: Of their heartbeats.
+        processes: The ranks.
+        program: The job's Python, beside which ``py-spy`` may lie.
+    """
+    until = time.monotonic() + _PATIENCE_S
+    asked = {each.rank: _ask(folder, each.rank) for each in processes if each.beat is not None}
+    able = [each for each in processes if each.beat is not None and _state(each.pid) not in _STATES]
+    with ThreadPoolExecutor(max_workers=max(1, len(processes))) as pool:
+        stacks = list(pool.map(lambda each: _stack(folder, each, program, until), processes))
+    _wait(lambda: all(_collectives(folder, each.rank, asked.get(each.rank)) is not None for each in able), until)
+    return {
+        each.rank: Taken(
+            state=_STATES.get(_state(each.pid)),
+            source=source,
+            stack=frames(text),
+            threads=text,
+            collectives=_collectives(folder, each.rank, asked.get(each.rank)),
+        )
+        for each, (source, text) in zip(processes, stacks, strict=True)
+    }
+
+
+def _wait(answered: Callable[[], bool], until: float) -> None:
+    while not answered() and time.monotonic() < until:
+        time.sleep(0.1)
+
+
+def frames(text: str) -> list[str]:
+    """The main thread's frames in a dump of all threads: the oldest thread, which both programs print on its own.
+
+    ``faulthandler`` prints the newest thread first and the main thread last; ``py-spy`` names it.
+    """
+    threads = re.split(r"\n\n|\n(?=Thread |Current thread )", text)
+    named = [part for part in threads if '"MainThread"' in part.partition("\n")[0]]
+    for part in (*named, *reversed(threads)):
+        matches = [_FAULTHANDLER.match(line) or _PYSPY.match(line) for line in part.splitlines()]
+        found = [f"{match['function']} ({match['file']}:{match['line']})" for match in matches if match]
+        if found:
+            return found[:_FRAMES]
+    return []
+
+
+def _ask(folder: Path, rank: int) -> int:
+    """Ask a rank for its collectives: the byte that its thread looks at counts on."""
+    path = beat.path(folder, rank)
+    with contextlib.suppress(OSError, IndexError), path.open("r+b") as file:
+        count = (os.pread(file.fileno(), 1, beat.ASKED)[0] + 1) % 256
+        os.pwrite(file.fileno(), bytes([count]), beat.ASKED)
+        return count
+    return -1
+
+
+def _collectives(folder: Path, rank: int, asked: int | None) -> list[dict[str, Any]] | None:
+    content = files.read_json(beat.collectives(folder, rank)) or {}
+    return content["collectives"] if asked is not None and content.get("asked") == asked else None
+
+
+def _stack(folder: Path, process: Process, program: str, until: float) -> tuple[str, str]:
+    """Where the stacks are from, and their text; both empty where nobody could tell."""
+    spy = _pyspy(program)
+    if spy is not None:
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            # Without a pause: one that hangs does not move, and one that is stopped is not to be started.
+            words = [spy, "dump", "--nonblocking", "--pid", str(process.pid)]
+            done = subprocess.run(words, capture_output=True, text=True, timeout=_PYSPY_S, check=False)
+            if done.returncode == 0 and frames(done.stdout):
+                return "py-spy", done.stdout
+    return _by_signal(folder, process, until)
+
+
+def _pyspy(program: str) -> str | None:
+    beside = [Path(python).with_name("py-spy") for python in (program, sys.executable)]
+    return next((str(path) for path in beside if path.is_file()), shutil.which("py-spy"))
+
+
+def _by_signal(folder: Path, process: Process, until: float) -> tuple[str, str]:
+    """Let the rank's own handler write its stacks; a rank without a heartbeat has none, and the signal would end it."""
+    path = beat.stack(folder, process.rank)
+    if process.beat is None or _state(process.pid) in _STATES:
+        return "", ""
+    before = path.stat().st_size if path.exists() else 0
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(process.pid, signal.SIGUSR1)
+    _wait(lambda: path.stat().st_size > before, until)
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        file.seek(before)
+        text = file.read().decode(errors="replace")
+        return ("faulthandler", text) if text else ("", "")
+    return "", ""
+
+
+def _state(pid: int) -> str:
+    """The letter of ``/proc/<pid>/stat`` (proc(5)); X where there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return "X"
+
+
+def ranks(agent: int) -> list[Process]:
+    """The processes that torchrun has started and told their ranks."""
+    found = []
+    with contextlib.suppress(OSError, ValueError):
+        for pid in map(int, Path(f"/proc/{agent}/task/{agent}/children").read_text().split()):
+            if (rank := _rank_of(pid)) is not None:
+                found.append(Process(rank=rank, pid=pid))
+    return sorted(found, key=lambda each: each.rank)
+
+
+def _rank_of(pid: int) -> int | None:
+    with contextlib.suppress(OSError, ValueError):
+        for each in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            if each.startswith(b"RANK="):
+                return int(each[5:])
+    return None

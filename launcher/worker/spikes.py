@@ -1,0 +1,118 @@
+"""Losses that jump or are no number, and the way back: weights of a checkpoint, with the data read on.
+
+A loss jumps that lies more than ``train.spike_deviations`` standard deviations above the mean of those before it: the
+rule of OLMo 2's spike score (arXiv:2501.00656, seven deviations of a rolling mean), over fewer lines, since runs are
+shorter here. It is judged on the lines of ``metrics.jsonl``, whose loss is the same number on all ranks, so that all
+come to the same answer without a word. A loss that has jumped is no part of the mean that the next ones are judged by.
+
+``rollbacks.json`` notes each way back with the samples that were read until then. The checkpoint itself still names an
+earlier place in the data; whoever goes on from it, in this attempt or a later one, goes on behind the noted place.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from launcher.spec import RunSpec
+from launcher.worker import files
+from launcher.worker.errors import TrainingError
+
+FILE = "rollbacks.json"
+
+_WINDOW = 128
+_FEWEST = 16
+"""Losses that are remembered, and of which there must be some before one is judged."""
+
+_SMALLEST = 0.01
+"""Of the mean: a loss that has settled has next to no deviation, and seven times that is no jump."""
+
+
+class Spike(TrainingError):
+    """The loss has jumped, and the run is to go back; all ranks raise it at the same step."""
+
+    def __init__(self, step: int, loss: float, text: str) -> None:
+        super().__init__(text)
+        self.step, self.loss = step, loss
+
+
+class Judge:
+    """The losses of a run, of which each is judged by those before."""
+
+    def __init__(self, deviations: float) -> None:
+        self._deviations = deviations
+        self._before: deque[float] = deque(maxlen=_WINDOW)
+
+    def jump(self, step: int, loss: float) -> str | None:
+        """The sentence that says that a finite loss has jumped; None where it has not."""
+        if len(self._before) >= _FEWEST:
+            mean = statistics.fmean(self._before)
+            deviation = max(statistics.pstdev(self._before, mean), _SMALLEST * abs(mean))
+            if loss > mean + self._deviations * deviation:
+                above, count = (loss - mean) / deviation, len(self._before)
+                return (
+                    f"the loss of step {step} jumped to {loss:.4g}, {above:.1f} standard deviations above the mean of "
+                    f"{count} before ({mean:.4g})"
+                )
+        self._before.append(loss)
+        return None
+
+    def forget(self) -> None:
+        """Judge by later losses alone: the jump was said, and stays."""
+        self._before.clear()
+
+
+def diverged(step: int, loss: float) -> str:
+    """The sentence that says that a loss is no number."""
+    return (
+        f"the loss of step {step} is {loss}: training has diverged; try a lower optimizer.lr, more "
+        "optimizer.warmup_steps or optimizer.clip=1.0, and resume from the last checkpoint"
+    )
+
+
+def read(directory: Path) -> list[dict[str, Any]]:
+    """The ways back of a run, oldest first."""
+    try:
+        found: list[dict[str, Any]] = json.loads((directory / FILE).read_text())["rollbacks"]
+    except FileNotFoundError:
+        return []
+    return found
+
+
+def note(directory: Path, spike: Spike, *, to: int | None, samples: int) -> None:
+    """Note a way back; called by one rank.
+
+    Args:
+        directory: The run directory.
+        spike: Why.
+        to: The step of the checkpoint; None where there is none.
+        samples: How many have been read, those of the jump included.
+    """
+    loss = spike.loss if math.isfinite(spike.loss) else None
+    line = {"step": spike.step, "loss": loss, "checkpoint_step": to, "samples": samples}
+    files.write_json(directory / FILE, {"schema": 1, "rollbacks": [*read(directory), line]})
+
+
+def refused(spec: RunSpec, directory: Path, to: int | None) -> str | None:
+    """Why a run cannot go back: there is no checkpoint, or it went back there too often; None where it can."""
+    if to is None:
+        return "there is no checkpoint yet to go back to (save.every)"
+    times = sum(1 for line in read(directory) if line["checkpoint_step"] == to)
+    if times >= spec.train.rollbacks:
+        return f"it went back to step {to} {times} times already (train.rollbacks={spec.train.rollbacks})"
+    return None
+
+
+def samples_behind(directory: Path, step: int, samples: int) -> int:
+    """The place in the data at which a run goes on from a checkpoint: behind what led to a jump after it.
+
+    Args:
+        directory: The run directory.
+        step: Of the checkpoint.
+        samples: That it has seen.
+    """
+    return max([samples, *(int(line["samples"]) for line in read(directory) if line["checkpoint_step"] == step)])
