@@ -18,6 +18,9 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     """Variables given twice, recorded secrets, a container without an image, a stray name, a margin without time."""
     yield from _variables(spec)
     yield from _slurm(spec)
+    if spec.cluster.probe and spec.script is not None:
+        rule = "the ranks of a script of your own start by themselves, and are not compared first"
+        yield ConfigError("cluster.probe", True, rule, ["cluster.probe=null"])
     name = spec.run.name
     if name is not None and (not name or PurePath(name).is_absolute() or {".", ".."} & set(name.split("/"))):
         rule = "a name is a folder below runs/; run.directory puts a run anywhere else"

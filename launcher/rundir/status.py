@@ -20,6 +20,7 @@ from launcher import files
 from launcher.errors import SubmitError
 from launcher.rundir import failure, progress, state
 from launcher.rundir.state import RunState
+from launcher.saved import paused
 from launcher.slurm import jobs, states
 from launcher.slurm.jobs import QueuedJob
 
@@ -279,6 +280,8 @@ def _log(run: Path) -> Path:
 
 def _row(run: Path, word: state.State, reason: str | None) -> RunState:
     submission = files.read_json(run / state.SUBMISSION) or {}
+    if word == "running" and (now := paused.text(run)) is not None:
+        reason = now if reason is None else f"{reason}; {now}"
     return RunState(
         id=f"{run.parent.name}/{run.name}" if is_point(run) else run.name,
         directory=str(run),

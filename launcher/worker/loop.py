@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from launcher.spec import RunSpec
-from launcher.worker import data, memory, metrics, process
+from launcher.worker import data, memory, metrics, probe, process
 from launcher.worker.checkpoints import Checkpoints
 from launcher.worker.engine import Context, Engine, EngineBuilder
 from launcher.worker.metrics import Metrics
@@ -46,7 +46,7 @@ def run(spec: RunSpec, directory: Path, build: EngineBuilder) -> None:
 
 @contextlib.contextmanager
 def entered(spec: RunSpec, directory: Path, backend: str | None = None) -> Iterator[Context]:
-    """This rank in its process group, its errors reported.
+    """This rank in its process group, compared with the others, its errors reported.
 
     Args:
         spec: The run.
@@ -54,7 +54,7 @@ def entered(spec: RunSpec, directory: Path, backend: str | None = None) -> Itera
         backend: Of the process group; None takes gloo, and on GPUs nccl beside it.
     """
     with process.reported(directory), process.group(spec, backend) as place:
-        yield Context(
+        context = Context(
             spec=spec,
             directory=directory,
             rank=place.rank,
@@ -62,6 +62,8 @@ def entered(spec: RunSpec, directory: Path, backend: str | None = None) -> Itera
             device=place.device,
             memory=memory.tracker(place.device),
         )
+        probe.probe(context)
+        yield context
 
 
 class _Training:
@@ -81,8 +83,8 @@ class _Training:
         """All remaining steps, the last checkpoint, the export and the outcome."""
         step, interrupted = self._steps()
         if (interrupted or self._spec.save.last) and step > self._checkpoints.newest:
-            self._save(step)
-        self._checkpoints.wait()
+            self._save(step, last=True)
+        self._checkpoints.wait(last=True)
         if self._spec.save.export != "none" and not interrupted:
             self._export()
         metrics.write(self._context)
@@ -123,14 +125,14 @@ class _Training:
     def _evaluate(self) -> torch.Tensor:
         return self._engine.evaluate(self._batches.held_out())
 
-    def _save(self, step: int) -> None:
+    def _save(self, step: int, *, last: bool = False) -> None:
         """Write a checkpoint; the first one is followed by the memory tracker."""
         tracker = self._context.memory
         if tracker.has("checkpoint_save"):
-            self._checkpoints.save(self._engine, step)
+            self._checkpoints.save(self._engine, step, last=last)
         else:
             with tracker.measuring("checkpoint_save", alive=self._engine.tensors()):
-                self._checkpoints.save(self._engine, step)
+                self._checkpoints.save(self._engine, step, last=last)
         self._metrics.mark()
 
     def _export(self) -> None:

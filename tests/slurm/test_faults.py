@@ -24,14 +24,19 @@ def test_a_rank_that_hangs_is_named_and_does_not_hold_the_job(cluster: Cluster) 
     assert not processes(run), "not even the one that was stopped"
 
 
-def test_a_full_disk_is_said_and_leaves_the_last_checkpoint(cluster: Cluster) -> None:
+def test_a_full_disk_pauses_saving_and_leaves_the_last_checkpoint(cluster: Cluster) -> None:
     run = Path.cwd() / "runs" / "full"
     small = f"cluster.setup=['mount -t tmpfs -o size=2m tmpfs {run}/checkpoints']"
     words = ("cluster.gpus_per_node=1", "train.micro_batch_size=4", "parallel=fsdp", "save.every=5", "save.keep=3")
-    submit("full", *SMALL, *words, "cluster.extra.nodelist=node4", small)
+    submit("full", *SMALL, *words, "save.last=true", "cluster.extra.nodelist=node4", small)
     ending = ended(run, 240)
     assert ending.state == "failed"
+    assert "the checkpoint of step 20 could not be written" in str(ending.reason)
     assert "no space left on the disk; step-00000005 is intact" in str(ending.reason)
+    assert lines(run)[-1]["step"] == 20, "training went on while saving was paused"
+    said = next((run / "logs" / "ranks").glob("*/attempt_0/0/stderr.log")).read_text()
+    assert "the checkpoint of step 10 could not be written" in said
+    assert said.count("; training goes on\n") == 2
     [inside] = cluster.processes("node4", "slurmd")
     saved = Path(f"/proc/{inside}/root{run}/checkpoints/step-00000005/state.json")
     assert json.loads(saved.read_text())["step"] == 5
