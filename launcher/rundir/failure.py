@@ -76,7 +76,7 @@ def explain(directory: Path, returncode: int, hosts: Sequence[str] = ()) -> Fail
     errors = _errors(directory / "logs")
     own = [error for error in errors if not is_of_another(error)]
     for found in (
-        _timed_out(directory, errors),
+        _timed_out(directory, errors, hosts),
         _written(own),
         _watchdog(directory),
         _signalled(directory, returncode, hosts),
@@ -151,7 +151,7 @@ def _written(errors: Sequence[dict[str, Any]]) -> Failure | None:
     return Failure(text=f"rank {error['rank']}: {_one_line(error['message'])}{where}")
 
 
-def _timed_out(directory: Path, errors: Sequence[dict[str, Any]]) -> Failure | None:
+def _timed_out(directory: Path, errors: Sequence[dict[str, Any]], hosts: Sequence[str]) -> Failure | None:
     """A collective that not all ranks came to: those that waited wrote an error, those that did not come wrote none."""
     waited = [error for error in errors if _TIMED_OUT.search(error["message"])]
     first = next((error for error in errors if not is_of_another(error)), None)
@@ -166,9 +166,13 @@ def _timed_out(directory: Path, errors: Sequence[dict[str, Any]]) -> Failure | N
         )
     names = ", ".join(map(str, absent[:8])) + (", ..." if len(absent) > 8 else "")
     ranks = "rank" if len(absent) == 1 else "ranks"
-    text = f"timeout in a collective: {ranks} {names} did not arrive while {len(waited)} waited (train.timeout_s)"
-    nodes = {_node_of(directory, rank) for rank in absent}
-    return Failure(text=text, transient=True, node=nodes.pop() if len(nodes) == 1 else None)
+    nodes = {_node_of(directory, rank) for rank in absent} if hosts else set()
+    node = nodes.pop() if len(nodes) == 1 else None
+    where = "" if node is None else f" on {node}"
+    text = (
+        f"timeout in a collective: {ranks} {names}{where} did not arrive while {len(waited)} waited (train.timeout_s)"
+    )
+    return Failure(text=text, transient=True, node=node)
 
 
 def _node_of(directory: Path, rank: int) -> str | None:

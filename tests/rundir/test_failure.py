@@ -153,7 +153,9 @@ def test_the_node_is_named_of_a_rank_that_did_not_arrive(tmp_path: Path) -> None
     run = recorded(tmp_path, {0: waited, 2: waited, 3: waited})
     (run / "logs" / "ranks" / "1_0_x" / "attempt_0" / "1.node").write_text("n1")
     (run / "logs" / "ranks" / "rank1").symlink_to("1_0_x/attempt_0/1")
-    assert explain(run, 1, HOSTS).node == "n1"
+    found = explain(run, 1, HOSTS)
+    assert found.node == "n1"
+    assert found.text == "timeout in a collective: rank 1 on n1 did not arrive while 3 waited (train.timeout_s)"
 
 
 def test_a_gpu_that_is_broken_is_no_mistake_of_the_program(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ import os
 import signal
 from pathlib import Path
 
+from launcher import files
+from launcher.rundir import attempts
 from slurm.dev_cluster import Cluster
 from tests.support.slurm_runs import ended, lines, processes, submit, wait
 from tests.support.training import SMALL
@@ -19,8 +21,11 @@ def test_a_rank_that_hangs_is_named_and_does_not_hold_the_job(cluster: Cluster) 
     [last] = [pid for pid in processes(run) if b"RANK=1" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")]
     os.kill(last, signal.SIGSTOP)
     ending = ended(run, 240)
-    expected = "timeout in a collective: rank 1 did not arrive while 1 waited (train.timeout_s); not requeued: "
-    assert (ending.state, ending.reason) == ("failed", f"{expected}cluster.requeues=0")
+    [node] = (files.read_json(run / attempts.FILE) or {})["failures"]
+    expected = (
+        f"timeout in a collective: rank 1 on {node} did not arrive while 1 waited (train.timeout_s); not requeued"
+    )
+    assert (ending.state, ending.reason) == ("failed", f"{expected}: cluster.requeues=0")
     assert not processes(run), "not even the one that was stopped"
 
 

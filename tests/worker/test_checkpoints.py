@@ -254,19 +254,19 @@ def test_a_full_disk_pauses_saving_and_the_last_save_says_so_and_leaves_the_chec
     assert f"  {said}\n" in launch("status", str(run)).out
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="a file system of two megabytes is mounted, which needs root")
+@pytest.mark.skipif(os.geteuid() != 0, reason="a file system of four megabytes is mounted, which needs root")
 def test_saving_goes_on_once_the_disk_has_room_again(runs: Runs, tmp_path: Path) -> None:
     folder = tmp_path / "run" / "checkpoints"
     folder.mkdir(parents=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", folder], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", folder], check=True)
     try:
-        (folder / "of another").write_bytes(b"0" * 2**20 * 2)
+        (folder / "of another").write_bytes(b"0" * 2**22)
         cleaner = threading.Thread(target=make_room, args=(tmp_path / "run", folder / "of another"))
         cleaner.start()
-        words = ("parallel=fsdp", "save.every=2", "save.keep=1", "save.last=true", "train.steps=300")
+        words = ("parallel=fsdp", "save.every=4", "save.keep=1", "save.last=true", "train.steps=80")
         training.train_all(tmp_path, {"run": words}, ranks=2)
         cleaner.join()
-        assert [path.name for path in folder.iterdir()] == ["step-00000300"]
+        assert [path.name for path in folder.iterdir()] == ["step-00000080"]
         assert "there was none before it; training goes on" in (tmp_path / "ranks.log").read_text()
         assert paused.text(tmp_path / "run") is None
     finally:
