@@ -49,13 +49,16 @@ def main(directory: str, port: str, disturbed: str, limit_s: str, slower: str) -
 
 
 def _disturb(how: str) -> None:
-    """Let a process stop this one, for good or for nine tenths of the time, until it is gone."""
+    """Let a process stop this one, for good or for most of the time, until it is gone.
+
+    For so much of it that it is slow also where all ranks wait for the processors of a busy machine.
+    """
     ours = os.getpid()
     if os.fork():
         return
     while os.getppid() == ours:
         os.kill(ours, signal.SIGSTOP)
-        time.sleep(0.09 if how == "slow" else 60)
+        time.sleep(0.12 if how == "slow" else 60)
         os.kill(ours, signal.SIGCONT)
-        time.sleep(0.01)
+        time.sleep(0.005)
     os._exit(0)
