@@ -1,21 +1,25 @@
 """The cost of kills ``python -m benchmarks.slurm_kills --kills 50``, on the development cluster (root, Linux).
 
-Jobs of 200 steps on two nodes are disturbed at random moments: a rank or torchrun is killed, slurmd is killed and
-comes back, Slurm's early signal is sent. Each job must finish with the losses of an undisturbed one; what a kill costs
-are the steps done again, at most those since the last checkpoint.
+Jobs on two nodes, of every engine, with and without background saves, are disturbed at random moments: by ``kill -9``
+of a rank, of torchrun, or of slurmd, which comes back, or by Slurm's early signal (``--kinds``). Each job must finish
+with the losses of an undisturbed one of its engine; what a kill costs are the steps done again, at most those since the
+last checkpoint.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import random
 import signal
 import tempfile
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,20 +29,35 @@ from launcher.rundir import attempts, progress, state, status
 from slurm import dev_cluster
 from slurm.dev_cluster import Cluster
 
-STEPS, EVERY, KILLS_A_JOB = 200, 20, 5
+STEPS, EVERY = 120, 10
 WORDS = (
     *("model=tiny", "model.num_hidden_layers=2", "model.hidden_size=64", "model.intermediate_size=96"),
     *("model.num_attention_heads=4", "model.num_key_value_heads=2"),
-    *("parallel=fsdp", "precision=fp32", "data=synthetic", "train.sequence_length=32", "train.global_batch_size=8"),
+    *("precision=fp32", "data=synthetic", "train.sequence_length=32", "train.global_batch_size=8"),
     "train.micro_batch_size=4",
     *("cluster=slurm", "hardware.device=cpu", "cluster.nodes=2", "cluster.gpus_per_node=1", "cluster.exclusive=true"),
-    *(f"train.steps={STEPS}", f"save.every={EVERY}"),
+    *(f"train.steps={STEPS}", f"save.every={EVERY}", "cluster.requeues=20"),
 )
+ENGINES: dict[str, tuple[str, ...]] = {
+    "fsdp": ("parallel=fsdp",),
+    "fsdp_async": ("parallel=fsdp", "save.async=true"),
+    "ddp": ("parallel=ddp",),
+    "ddp_async": ("parallel=ddp", "save.async=true"),
+    "zero1": ("parallel=zero1",),
+    "zero2": ("parallel=zero2",),
+    "zero3": ("parallel=zero3",),
+    "megatron": ("parallel=tp", "parallel.tensor=2"),
+    "megatron_async": ("parallel=tp", "parallel.tensor=2", "save.async=true"),
+}
 KINDS = ("rank", "torchrun", "slurmd", "signal")
-AT_ONCE = 2
-"""Jobs, each with nodes of its own; most of their time they wait for Slurm to put them back."""
+AT_ONCE, NODES = 2, 8
+"""Jobs, each with two nodes of its own; most of their time they wait for Slurm to put them back, and a node that has
+failed twice is left out."""
 
-_PATIENCE_S = 600
+_PATIENCE_S = 900
+_MOMENT_S = 1.5
+"""A kill comes up to so long after its step, so that it meets saves and starts as well."""
+
 _LOOK_S = 2.0
 """Between two questions to Slurm."""
 
@@ -47,74 +66,121 @@ def main() -> None:
     """Disturb jobs until all kills are spent, and keep the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--engines", default=",".join(ENGINES), help="default %(default)s")
+    parser.add_argument("--kinds", default="rank,torchrun,slurmd", help=f"of {', '.join(KINDS)} (default %(default)s)")
     parser.add_argument("--minutes", type=float, default=120, help="kill no more after so long (default %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    engines, kinds = options.engines.split(","), options.kinds.split(",")
+    if unknown := [*(set(engines) - set(ENGINES)), *(set(kinds) - set(KINDS))]:
+        parser.error(f"unknown: {', '.join(unknown)}")
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="launch-kills-") as name, contextlib.chdir(name):
-        cluster = dev_cluster.start(Path(name) / "c", lifetime_s=6 * 3600)
+        cluster = dev_cluster.start(Path(name) / "c", lifetime_s=6 * 3600, nodes=NODES)
         try:
             os.environ.update(cluster.environment)
-            whole = _finished(_submitted("whole"))
+            chances = Chances(cluster, options.seed, began + 60 * options.minutes, kinds)
+            shares = [options.kills // len(engines) + (n < options.kills % len(engines)) for n in range(len(engines))]
             with ThreadPoolExecutor(AT_ONCE) as pool:
-                numbers = range(-(-options.kills // KILLS_A_JOB))
-                until = began + 60 * options.minutes
-                found = pool.map(lambda number: _disturbed(cluster, number, options.seed, until), numbers)
-                jobs = [job for job in found if job["kills"]]
+                found = list(pool.map(functools.partial(_engine, chances), engines, shares))
         finally:
             cluster.stop()
-    kills = [kill for job in jobs for kill in job["kills"]]
-    lost = [kill["steps_lost"] for kill in kills]
     keep(
         "slurm_kills",
-        f"python -m benchmarks.slurm_kills --kills {options.kills} --minutes {options.minutes:g} --seed {options.seed}",
-        {
-            "steps": STEPS,
-            "checkpoint_every": EVERY,
-            "jobs": len(jobs),
-            "jobs_finished": sum(job["state"] == "finished" for job in jobs),
-            "jobs_with_the_undisturbed_losses": sum(job["losses"] == whole["losses"] for job in jobs),
-            "kills": len(kills),
-            "kills_by_kind": {kind: sum(kill["kind"] == kind for kill in kills) for kind in KINDS},
-            "steps_lost_worst": max(lost, default=None),
-            "steps_lost_mean": round(sum(lost) / len(lost), 2) if lost else None,
-            "minutes": round((time.monotonic() - began) / 60, 1),
-        },
+        f"python -m benchmarks.slurm_kills --kills {options.kills} --engines {options.engines} --kinds {options.kinds} "
+        f"--minutes {options.minutes:g} --seed {options.seed}",
+        _figures(found, kinds) | {"minutes": round((time.monotonic() - began) / 60, 1)},
     )
 
 
-def _disturbed(cluster: Cluster, number: int, seed: int, until: float) -> dict[str, Any]:
-    """One job with its kills, each at a random step after it has gone on from the last; none is begun too late."""
-    if time.monotonic() > until:
-        return {"kills": []}
-    chance = random.Random(f"{seed} {number}")
-    run, kills = _submitted(f"disturbed{number}"), list[dict[str, Any]]()
-    for each in range(KILLS_A_JOB):
-        low = each * STEPS // KILLS_A_JOB
-        _wait(run, low + chance.randrange(1, STEPS // KILLS_A_JOB))
-        if status.read(run).state in state.ENDED or time.monotonic() > until:
+@dataclass(frozen=True, slots=True)
+class Chances:
+    """Where, until when and how jobs are disturbed; the seed decides the moments."""
+
+    cluster: Cluster
+    seed: int
+    until: float
+    kinds: Sequence[str]
+
+
+def _figures(found: Sequence[dict[str, Any]], kinds: Sequence[str]) -> dict[str, Any]:
+    jobs = [job for job in found if job["kills"]]
+    kills = [kill for job in jobs for kill in job["kills"]]
+    lost = [kill["steps_lost"] for kill in kills]
+    good = [job for job in jobs if job["state"] == "finished" and job["undisturbed_losses"]]
+    return {
+        "steps": STEPS,
+        "checkpoint_every": EVERY,
+        "jobs": len(jobs),
+        "jobs_finished": sum(job["state"] == "finished" for job in jobs),
+        "jobs_with_the_undisturbed_losses": sum(job["undisturbed_losses"] for job in jobs),
+        "kills": len(kills),
+        "kills_that_ended_well": sum(len(job["kills"]) for job in good),
+        "kills_by_kind": {kind: sum(kill["kind"] == kind for kill in kills) for kind in kinds},
+        "engines": {
+            job["engine"]: {
+                "kills": len(job["kills"]),
+                "state": job["state"],
+                "reason": job["reason"],
+                "undisturbed_losses": job["undisturbed_losses"],
+                "attempts": job["attempts"],
+            }
+            for job in jobs
+        },
+        "steps_lost_worst": max(lost, default=None),
+        "steps_lost_mean": round(sum(lost) / len(lost), 2) if lost else None,
+    }
+
+
+def _engine(chances: Chances, engine: str, kills: int) -> dict[str, Any]:
+    """An undisturbed job of an engine and, beside it, one with its kills."""
+    if time.monotonic() > chances.until:
+        return {"engine": engine, "kills": []}
+    whole = _finished(_submitted(f"{engine}_whole", engine))
+    disturbed = _disturbed(chances, engine, kills)
+    return disturbed | {"undisturbed_losses": disturbed["losses"] == whole["losses"] and len(whole["losses"]) == STEPS}
+
+
+def _disturbed(chances: Chances, engine: str, wanted: int) -> dict[str, Any]:
+    """One job with its kills, each at a random moment after it has gone on from the last; none is begun too late."""
+    chance = random.Random(f"{chances.seed} {engine}")
+    run, kills = _submitted(f"{engine}_disturbed", engine), list[dict[str, Any]]()
+    for each in range(wanted):
+        low, high = (number * (STEPS - EVERY) // wanted for number in (each, each + 1))
+        _wait(run, chance.randrange(low + 1, high + 1))
+        time.sleep(chance.random() * _MOMENT_S)
+        if status.read(run).state in state.ENDED or time.monotonic() > chances.until:
             break
-        kind, before, attempt = chance.choice(KINDS), progress.read(run).step or 0, _attempt(run)
-        _kill(cluster, run, kind, chance)
+        kind, before, attempt = chance.choice(chances.kinds), progress.read(run).step or 0, _attempt(run)
+        if not _kill(chances.cluster, run, engine, kind, chance):
+            continue  # It was not there: the job had just ended, or was about to begin.
         # Without its slurmd the job goes on, and slurmd finds it again.
         kills.append({"kind": kind, "steps_lost": 0 if kind == "slurmd" else _lost(run, before, attempt)})
-    return {**_finished(run), "kills": kills}
+        print(f"{engine}: kill {len(kills)} of {wanted}, {kind} at step {before}: {kills[-1]}", flush=True)
+    return {"engine": engine, **_finished(run), "kills": kills, "attempts": _attempt(run)}
 
 
-def _kill(cluster: Cluster, run: Path, kind: str, chance: random.Random) -> None:
+def _kill(cluster: Cluster, run: Path, engine: str, kind: str, chance: random.Random) -> bool:
+    """Disturb a job; False where there was nothing to disturb."""
     if kind == "signal":
         cluster.ask("scancel", "--signal=USR2", str(status.read(run).job_id))
-    elif kind == "slurmd":
+        return True
+    if kind == "slurmd":
         nodes = cluster.ask("squeue", "-h", "-j", str(status.read(run).job_id), "-o", "%N")
+        if not nodes:
+            return False
         node = chance.choice(cluster.ask("scontrol", "show", "hostnames", nodes).split())
         cluster.kill(node, "slurmd")
         time.sleep(1)
         cluster.revive(node, "slurmd", "-D", "-N", node)
-    else:
-        mark = "launcher.worker.fsdp" if kind == "rank" else "torch.distributed.run"
-        for pid in chance.sample(found := _processes(run, mark), min(1, len(found))):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        return True
+    backend = {"zero": "deepspeed", "mega": "megatron"}.get(engine[:4], "fsdp")
+    found = _processes(run, f"launcher.worker.{backend}" if kind == "rank" else "torch.distributed.run")
+    with contextlib.suppress(ProcessLookupError):
+        if found:
+            os.kill(chance.choice(found), signal.SIGKILL)
+            return True
+    return False
 
 
 def _processes(run: Path, mark: str) -> list[int]:
@@ -134,33 +200,32 @@ def _lost(run: Path, before: int, attempt: int) -> int:
     """Steps done again: those after the checkpoint that the next attempt starts from."""
     deadline = time.monotonic() + _PATIENCE_S
     while _attempt(run) == attempt and time.monotonic() < deadline:
-        time.sleep(0.05)
-    saved = [int(path.name[5:]) for path in (run / "checkpoints").glob("step-*") if path.suffix != ".partial"]
-    return max(0, before - max(saved, default=0))
+        if status.read(run).state in state.ENDED:
+            break
+        time.sleep(0.5)
+    return max(0, before - (progress.read(run).checkpoint_step or 0))
 
 
 def _attempt(run: Path) -> int:
     return int((files.read_json(run / attempts.FILE) or {}).get("count", 0))
 
 
-def _submitted(name: str) -> Path:
-    if cli.main([*WORDS, f"run.name={name}"]) != 0:
+def _submitted(name: str, engine: str) -> Path:
+    if cli.main([*WORDS, *ENGINES[engine], f"run.name={name}"]) != 0:
         raise RuntimeError(f"{name} was not submitted")
     return Path.cwd() / "runs" / name
 
 
 def _wait(run: Path, step: int) -> None:
-    """Wait until a run has come to a step, or has ended."""
+    """Wait until a run has come to a step, or has ended, or does not go on any more."""
     looked = began = time.monotonic()
-    while (progress.read(run).step or 0) < step:
+    while (progress.read(run).step or 0) < step and time.monotonic() < began + _PATIENCE_S:
         now = time.monotonic()
-        if now > began + _PATIENCE_S:
-            raise RuntimeError(f"{run.name} did not come to step {step} in {_PATIENCE_S} s: {status.read(run)}")
         if now > looked + _LOOK_S:
             looked = now
             if status.read(run).state in state.ENDED:
                 return
-        time.sleep(0.01)
+        time.sleep(0.05)
 
 
 def _finished(run: Path) -> dict[str, Any]:
@@ -168,8 +233,9 @@ def _finished(run: Path) -> dict[str, Any]:
     deadline = time.monotonic() + _PATIENCE_S
     while (ending := status.read(run)).state not in state.ENDED and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return {"state": ending.state, "losses": [line["loss"] for line in lines]}
+    path = run / "metrics.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return {"state": ending.state, "reason": ending.reason, "losses": [line["loss"] for line in lines]}
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from launcher.completion.answer import answer
 
         return answer(words[1:], VERBS)
-    from launcher import terminal
+    from launcher.text import terminal
 
     if argv is None:  # A program that calls this has a hook of its own.
         sys.excepthook = terminal.show_fault
@@ -88,7 +88,7 @@ def _ended(words: list[str]) -> int:
         raise
     except LauncherError as error:
         if "--json" in words and isinstance(error, SubmitError):  # The others come after the document that says why.
-            from launcher.terminal import as_json
+            from launcher.text.terminal import as_json
 
             print(as_json({"schema": 1, "error": str(error)}))
         print(f"launch: {error}", file=sys.stderr)
@@ -262,7 +262,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _report_errors(error: ConfigErrors, *, as_json: bool) -> int:
     from launcher.preflight.report import errors_as_text, invalid_as_json
-    from launcher.terminal import as_json as as_line
+    from launcher.text.terminal import as_json as as_line
 
     if as_json:
         print(as_line(invalid_as_json(error.errors)))

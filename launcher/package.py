@@ -1,4 +1,4 @@
-"""The package itself: its version, and where it lies.
+"""The package itself: its version, where it lies, and how an extra of it is installed.
 
 ``FOLDER`` is ``launcher/``; ``IMPORT_FOLDER`` is the folder that holds it, which goes on the ``PYTHONPATH`` of a Python
 that is to import the same ``launcher`` as this one.
@@ -6,9 +6,19 @@ that is to import the same ``launcher`` as this one.
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 
 __version__ = "0.1.0"
 
 FOLDER = Path(__file__).parent
 IMPORT_FOLDER = FOLDER.parent
+
+TRAINING = "fsdp"
+"""The extra with torch, ``transformers`` and ``datasets``, which those of the other engines include."""
+
+
+def install(extra: str) -> str:
+    """The command of pip for this Python, which need not be the one of the shell; the launcher that is there stays."""
+    return shlex.join([sys.executable, "-m", "pip", "install", f"llm-launch[{extra}]"])

@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from launcher import files, terminal
+from launcher import files
 from launcher.backends import Judgement
 from launcher.config import backend_choice, recipes
 from launcher.config.catalog import Catalog
@@ -33,6 +33,7 @@ from launcher.preflight.assess import Assessment, Refinement
 from launcher.preflight.data import Looking
 from launcher.preflight.fixes import Searching
 from launcher.spec import RunSpec
+from launcher.text import terminal
 
 _OF_ONE_RUN = {
     "--from": (),

@@ -18,7 +18,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import terminal
 from launcher.commands._common import say
 from launcher.commands._events import Events
 from launcher.commands._script_output import Printed
@@ -29,7 +28,8 @@ from launcher.rundir import contents, progress, results, script_copy, state, sta
 from launcher.rundir.results import BETWEEN
 from launcher.spec import RunSpec
 from launcher.submission import interrupts
-from launcher.units import gib
+from launcher.text import terminal
+from launcher.text.units import gib
 
 _POLL_S = 0.2
 

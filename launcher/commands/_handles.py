@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher import extras
+from launcher import package
 from launcher.commands import cancel, logs
 from launcher.commands._finding import find, sweep_of
 from launcher.errors import ConfigError, ConfigErrors
@@ -173,5 +173,5 @@ def _frame(rows: list[dict[str, Any]], otherwise: str) -> pandas.DataFrame:
         import pandas  # Late, because it takes half a second, and comes with the extras that train.
     except ImportError:
         rule = f"metrics() gives a data frame of pandas, which is not installed; {otherwise} gives the same as a list"
-        raise ConfigErrors([ConfigError("pandas", None, rule, [extras.install(extras.TRAINING)])]) from None
+        raise ConfigErrors([ConfigError("pandas", None, rule, [package.install(package.TRAINING)])]) from None
     return pandas.DataFrame(rows)

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher import files, machine, terminal
+from launcher import files, machine
 from launcher.commands._common import assessed, folder
 from launcher.config.catalog import Catalog
 from launcher.config.request import request
@@ -26,6 +26,7 @@ from launcher.preflight.assess import Assessment
 from launcher.preflight.fixes import search_singles
 from launcher.preflight.report import as_json, invalid_as_json
 from launcher.preflight.verdict import VerdictName
+from launcher.text import terminal
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ProcessPoolExecutor

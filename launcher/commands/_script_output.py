@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any, TextIO
 
-from launcher import terminal
+from launcher.text import terminal
 
 _RANK_0 = "logs/ranks/*/attempt_*/0"
 

@@ -24,7 +24,7 @@ from launcher.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.rundir import provenance
 from launcher.slurm import client, survey
 from launcher.slurm.survey import Survey
-from launcher.units import gib
+from launcher.text.units import gib
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 

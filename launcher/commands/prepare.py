@@ -16,7 +16,7 @@ from launcher.commands._common import add_overrides, add_trust, asked, print_jso
 from launcher.commands._trusting import require_trust
 from launcher.data import token_folder
 from launcher.spec import RunSpec
-from launcher.units import gib
+from launcher.text.units import gib
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -47,7 +47,7 @@ from launcher.preflight.plan import plan
 from launcher.rundir import lock, losses
 from launcher.rundir.record import job_as_dict
 from launcher.spec import RunSpec
-from launcher.units import gib
+from launcher.text.units import gib
 
 _FEWEST = {"list": 0, "show": 1, "save": 1, "lock": 1, "verify": 1, "diff": 2, "fetch": 1, "trust": 0}
 _MOST = {"list": 0, "show": 1, "diff": 2, "fetch": 1, "trust": 1}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.machine import Machine, another_disk, disk_free
-from launcher.units import GIB
+from launcher.text.units import GIB
 
 CPU_RANKS = 2
 """Ranks of a local run without a GPU (docs/contract.md)."""

@@ -14,7 +14,7 @@ import threading
 from importlib.util import find_spec
 from pathlib import Path
 
-from launcher import extras
+from launcher import package
 from launcher.errors import ConfigError, ConfigErrors
 
 CONFIG = "config.json"
@@ -72,7 +72,7 @@ def fetch(name: str) -> Path:
     ways = [f"hf download {name} {CONFIG}", "model=./folder"]
     if find_spec("huggingface_hub") is None:
         rule = "a model of the Hub is fetched by huggingface_hub, which is not installed for this Python"
-        raise ConfigErrors([ConfigError("model", name, rule, [extras.install(extras.TRAINING), "model=./folder"])])
+        raise ConfigErrors([ConfigError("model", name, rule, [package.install(package.TRAINING), "model=./folder"])])
     said: list[str] = []
     # A thread, because a look-up of the host's name cannot be given a time; it does not outlive the command.
     thread = threading.Thread(target=lambda: said.append(_fetched(name)), daemon=True)

@@ -20,7 +20,7 @@ from launcher.config.catalog import Catalog
 from launcher.config.overrides import Override, read
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.spec.parse import known_keys, texts
-from launcher.terminal import CONTROL
+from launcher.text.terminal import CONTROL
 
 SCHEMA = 1
 _KEYS = ("schema", "summary", "source", "choose", "set", "sweep")

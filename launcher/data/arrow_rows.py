@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from launcher import extras
+from launcher import package
 from launcher.data.opening import told
 from launcher.data.unusable import PackageMissing, Unusable
 
@@ -108,7 +108,7 @@ def _open(path: Path) -> Iterator[Any]:
         from pyarrow import ipc, parquet
     except ImportError:
         rule = "Parquet and Arrow need pyarrow, not installed for this Python"
-        raise PackageMissing("data.path", str(path), rule, [extras.install(extras.TRAINING)]) from None
+        raise PackageMissing("data.path", str(path), rule, [package.install(package.TRAINING)]) from None
     with told(path):
         try:
             if _is_parquet(path):

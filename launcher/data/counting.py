@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher import extras
+from launcher import package
 from launcher.data.unusable import NotHere, PackageMissing, Unusable
 from launcher.files import load_json
 
@@ -102,7 +102,7 @@ def words(name: str) -> Tokenizer:
         return _read(name, changed)
     except ImportError as error:
         rule = f"needs {error.name}, not installed for this Python"
-        raise PackageMissing("data.tokenizer", name, rule, [extras.install(extras.TRAINING)]) from None
+        raise PackageMissing("data.tokenizer", name, rule, [package.install(package.TRAINING)]) from None
     except Unusable:
         raise
     except Exception as error:  # The package has no exceptions of its own.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from launcher import extras
+from launcher import package
 from launcher.data.unusable import PackageMissing, Unusable
 from launcher.spec import DataSpec
 
@@ -25,7 +25,7 @@ def hub_data_set(data: DataSpec) -> Any:
         import datasets
     except ImportError:
         rule = "needs datasets, not installed for this Python"
-        raise PackageMissing("data.source", data.source, rule, [extras.install(extras.TRAINING)]) from None
+        raise PackageMissing("data.source", data.source, rule, [package.install(package.TRAINING)]) from None
     datasets.disable_progress_bars()
     answers = _answers(datasets.config.HF_ENDPOINT)
     if not answers:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from launcher import extras
+from launcher import package
 from launcher.data import counting, documents, formats, sampling
 from launcher.data.files import other_splits
 from launcher.data.opening import told
@@ -172,7 +172,7 @@ def _of_conversations(files: Sequence[Path], data: DataSpec) -> Survey:
         those = encoded(found, data)
     except ImportError as error:
         rule = f"needs {error.name}, not installed for this Python"
-        way = extras.install(extras.TRAINING)
+        way = package.install(package.TRAINING)
         return replace(survey, missing=PackageMissing("data.source", data.source, rule, [way]))
     except PackageMissing as missing:
         return replace(survey, missing=missing)

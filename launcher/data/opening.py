@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
-from launcher import extras
+from launcher import package
 from launcher.data.unusable import PackageMissing, Unusable
 from launcher.errors import unreadable
 
@@ -97,7 +97,7 @@ class _Frames(io.RawIOBase):
             import zstandard
         except ImportError:
             rule = "a .zst file needs zstandard, not installed for this Python"
-            raise PackageMissing("data.path", str(path), rule, [extras.install(extras.TRAINING)]) from None
+            raise PackageMissing("data.path", str(path), rule, [package.install(package.TRAINING)]) from None
         self._chunks = _decompressed(file, zstandard)
         self._rest = memoryview(b"")
 

@@ -20,7 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher import extras
+from launcher import package
 from launcher.data.chat import Conversation
 from launcher.data.unusable import PackageMissing, Unusable
 from launcher.files import load_json
@@ -229,7 +229,7 @@ def _compiled(text: str) -> jinja2.Template:
         import jinja2.sandbox
     except ImportError:
         rule = "it needs the package jinja2, not installed for this Python"
-        raise PackageMissing("data.source", "chat", rule, [extras.install(extras.TRAINING)]) from None
+        raise PackageMissing("data.source", "chat", rule, [package.install(package.TRAINING)]) from None
 
     class Generation(jinja2.ext.Extension):
         """``{% generation %} ... {% endgeneration %}``: its text between two marks."""

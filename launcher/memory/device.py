@@ -17,7 +17,7 @@ from launcher.memory.terms import MemoryTerm, term
 from launcher.rank.model import RankModel
 from launcher.spec import RunSpec
 from launcher.spec.hardware import BLACKWELL, HOPPER
-from launcher.units import KIB, MIB
+from launcher.text.units import KIB, MIB
 
 CUBLAS_WORKSPACE = {True: 32 * MIB, False: 2 * 4 * MIB + 8 * 16 * KIB}
 """torch 2.15 ``CublasHandlePool.cpp``, ``parseChosenWorkspaceSize``: 32 MiB for 9.0 and 10.0, else ``:4096:2:16:8``."""

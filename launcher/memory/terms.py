@@ -20,7 +20,7 @@ from types import CodeType
 from typing import Literal, NamedTuple, get_args
 
 from launcher.memory.moments import MOMENTS, Moment, Phase
-from launcher.units import count
+from launcher.text.units import count
 
 type Pile = Literal[
     "parameters",

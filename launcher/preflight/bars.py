@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from launcher.memory.result import MemoryEstimate
 from launcher.spec import HardwareSpec
-from launcher.units import MIB, gib
+from launcher.text.units import MIB, gib
 
 SMALLEST = MIB // 20
 """Bytes of the smallest pile that a line of tenths of a MiB shows as more than nothing."""

@@ -14,8 +14,8 @@ from launcher.preflight.assess import Assessment
 from launcher.preflight.fixes import Fix
 from launcher.preflight.report import heading
 from launcher.preflight.verdict import VerdictName
-from launcher.terminal import in_html
-from launcher.units import gib
+from launcher.text.terminal import in_html
+from launcher.text.units import gib
 
 _COLOURS: dict[VerdictName, str] = {
     "fits": "#2e8b57",

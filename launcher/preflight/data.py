@@ -18,7 +18,7 @@ from launcher.data.unusable import NotHere, PackageMissing, Unusable
 from launcher.errors import ConfigError
 from launcher.preflight import this_machine
 from launcher.spec import DataSpec, RunSpec
-from launcher.units import count
+from launcher.text.units import count
 
 type Looking = Callable[[DataSpec], Survey | None]
 

@@ -20,7 +20,7 @@ from launcher.memory.symbols import SYMBOLS
 from launcher.memory.terms import MemoryTerm, Pile, names_in
 from launcher.preflight.assess import parts
 from launcher.spec import RunSpec
-from launcher.units import gib
+from launcher.text.units import gib
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

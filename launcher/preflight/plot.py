@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher import extras, files
+from launcher import files, package
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.memory.breakdown import Breakdown, Column
 from launcher.memory.result import MemoryEstimate, Peak
@@ -20,7 +20,7 @@ from launcher.memory.terms import PILES, Pile
 from launcher.preflight import plot_page
 from launcher.preflight.assess import Assessment
 from launcher.preflight.report import heading
-from launcher.units import GIB, MIB, gib
+from launcher.text.units import GIB, MIB, gib
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -64,7 +64,7 @@ def check_path(path: Path) -> None:
         raise ConfigErrors([ConfigError("--plot", str(path), rule, [f"--plot {path.with_suffix('.png')}"])])
     if find_spec("matplotlib") is None:
         rule = "a figure needs matplotlib, which is not installed for this Python"
-        raise ConfigErrors([ConfigError("--plot", str(path), rule, [extras.install("plot")])])
+        raise ConfigErrors([ConfigError("--plot", str(path), rule, [package.install("plot")])])
 
 
 def write(path: Path, assessment: Assessment, columns: Breakdown) -> None:

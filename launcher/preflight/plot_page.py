@@ -14,8 +14,8 @@ from launcher.memory.result import MemoryEstimate
 from launcher.memory.terms import PILES
 from launcher.preflight.assess import Assessment
 from launcher.preflight.report import heading
-from launcher.terminal import in_html
-from launcher.units import gib
+from launcher.text.terminal import in_html
+from launcher.text.units import gib
 
 _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; color: #222; margin: 2rem; max-width: 110rem; }

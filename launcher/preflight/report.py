@@ -20,8 +20,8 @@ from launcher.preflight.bars import SMALLEST, bars, legend
 from launcher.preflight.fixes import Fix
 from launcher.rules.world import ranks
 from launcher.spec import RunSpec
-from launcher.terminal import visible
-from launcher.units import count, gib
+from launcher.text.terminal import visible
+from launcher.text.units import count, gib
 
 _NOTHING = {
     "spec_hash": None,

@@ -12,7 +12,7 @@ from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
-from launcher import backends, extras
+from launcher import backends, package
 from launcher.data import documents
 from launcher.data.unusable import Unusable
 from launcher.errors import ConfigError
@@ -80,10 +80,10 @@ def _packages(spec: RunSpec) -> Iterator[ConfigError]:
     kind = spec.tracking.kind
     if kind != "none" and find_spec(kind) is None:  # Each kind is the name of its package.
         rule = "its package is not installed for this Python"
-        yield ConfigError("tracking.kind", kind, rule, [extras.install("tracking"), "tracking=none"])
+        yield ConfigError("tracking.kind", kind, rule, [package.install("tracking"), "tracking=none"])
     if _asks_the_hub(spec) and find_spec("datasets") is None:
         rule = "needs datasets, not installed for this Python"
-        yield ConfigError("data.source", spec.data.source, rule, [extras.install(extras.TRAINING), "data=synthetic"])
+        yield ConfigError("data.source", spec.data.source, rule, [package.install(package.TRAINING), "data=synthetic"])
 
 
 def _asks_the_hub(spec: RunSpec) -> bool:

@@ -16,7 +16,7 @@ from launcher import backends
 from launcher.errors import ConfigError
 from launcher.memory.result import MemoryEstimate, Needs
 from launcher.spec import RunSpec
-from launcher.units import gib
+from launcher.text.units import gib
 
 type VerdictName = Literal["fits", "tight", "does_not_fit", "invalid"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from launcher.spec import Dtype, PrecisionSpec
-from launcher.units import DTYPE_BYTES
+from launcher.text.units import DTYPE_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from launcher import files
 from launcher.errors import SubmitError
 from launcher.preflight import plot
 from launcher.report.comparison import Comparison, Side
-from launcher.terminal import in_html
+from launcher.text.terminal import in_html
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from launcher.report.comparison import Comparison, Side, lowest
-from launcher.units import gib
+from launcher.text.units import gib
 
 type Line = tuple[str, Sequence[str]]
 """A name and a cell for every run."""

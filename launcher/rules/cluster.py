@@ -18,6 +18,9 @@ _WORDS = ("partition", "account", "qos", "reservation", "gpu_type")
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
     """A container without an image, a margin without time, words that sbatch would refuse, readers without cores."""
+    if spec.cluster.probe and spec.script is not None:
+        rule = "the ranks of a script of your own start by themselves, and are not compared first"
+        yield ConfigError("cluster.probe", True, rule, ["cluster.probe=null"])
     cluster = spec.cluster
     if cluster.container != "none" and cluster.container_image is None:
         rule = f"{cluster.container} needs the image to run"

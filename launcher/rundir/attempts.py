@@ -1,9 +1,13 @@
-"""Attempts of a job, counted with and without progress, so that a crash loop is not requeued for ever."""
+"""Attempts of a job, counted with and without progress, so that a crash loop is not requeued for ever.
+
+Beside them the failures of each node are counted, so that the job is not put back onto one that failed before.
+"""
 
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from launcher import files
@@ -22,12 +26,14 @@ class Attempts:
         fruitless: How many of those before this one, in a row, left no new checkpoint.
         checkpoint: When the newest checkpoint was written at the start of this attempt, in nanoseconds; 0: none.
         allocation: Slurm's job id and how often it has started the job again, ``7_2``.
+        failures: How many attempts each node has ended by failing first, by its name.
     """
 
     count: int
     fruitless: int
     checkpoint: int
     allocation: str = ""
+    failures: Mapping[str, int] = field(default_factory=dict)
 
     def fruitless_now(self, directory: Path) -> int:
         """Fruitless attempts in a row, should this one end now."""
@@ -40,7 +46,7 @@ def begin(directory: Path, allocation: str) -> Attempts:
     attempts = Attempts(count=1, fruitless=0, checkpoint=newest, allocation=allocation)
     if before is not None:
         fruitless, count = before.fruitless_now(directory), before.count + 1
-        attempts = Attempts(count=count, fruitless=fruitless, checkpoint=newest, allocation=allocation)
+        attempts = replace(attempts, count=count, fruitless=fruitless, failures=before.failures)
     files.write_atomically(directory / FILE, asdict(attempts))
     return attempts
 
@@ -52,6 +58,14 @@ def recorded(directory: Path) -> Attempts | None:
         return Attempts(**content) if content else None
     except TypeError:  # Keys of another version.
         return None
+
+
+def blame(directory: Path, node: str) -> int:
+    """Count one more failure of a node; how many it has now."""
+    now = recorded(directory) or Attempts(count=1, fruitless=0, checkpoint=0)
+    failures = {**now.failures, node: now.failures.get(node, 0) + 1}
+    files.write_atomically(directory / FILE, asdict(replace(now, failures=failures)))
+    return failures[node]
 
 
 def superseded(directory: Path, allocation: str) -> bool:

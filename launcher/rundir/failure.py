@@ -3,7 +3,8 @@
 One failure makes many: ranks that wait for the one that failed lose their connection or time out, and torchrun ends the
 rest by SIGTERM. So errors that only say that another rank is gone are passed over, the earliest of the others wins, and
 of signals that of the root cause in torchrun's report. The order of the questions is that of :func:`explain`. A failure
-of the surroundings (a node, the network, a signal) is ``transient``: on Slurm the job goes back into the queue.
+of the surroundings (a node, the network, a signal) is ``transient``: on Slurm the job goes back into the queue. Where
+it is known which node failed first, it is named, since a job is not put back onto a node that fails again and again.
 """
 
 from __future__ import annotations
@@ -33,6 +34,13 @@ _TIMED_OUT = re.compile(
 """Words of gloo and NCCL about a collective; a timeout of the program's own is an error like any other."""
 
 _LOST = re.compile(r"Connection (closed|reset|refused)|connection was (closed|reset)|Broken pipe|recvBytes failed")
+_HARDWARE = re.compile(
+    r"uncorrectable (ECC|NVLink) error|hardware stack error|nvlink or a hardware error|GPU is lost|"
+    r"no CUDA-capable device is detected|CUDA-capable device\(s\) is/are busy or unavailable",
+    re.IGNORECASE,
+)
+"""Words of CUDA (``cudaGetErrorString``) about a GPU that does not work, whatever the program does."""
+
 _TAIL = 65536
 HUNG = Path("logs", "hung.json")
 """Left where the ranks of a job were ended because they hung: ``text``, and whether it is to ``restart``."""
@@ -43,13 +51,22 @@ _LONGEST = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """One line; ``transient`` if the same job may well succeed when it is started again."""
+    """Why a job failed.
+
+    Attributes:
+        text: One line.
+        transient: True if the same job may well succeed when it is started again.
+        node: The node that failed first, where that is known.
+        broken: True if that node is not to be used again, even if it has failed only once.
+    """
 
     text: str
     transient: bool = False
+    node: str | None = None
+    broken: bool = False
 
 
-def explain(directory: Path, returncode: int) -> Failure:
+def explain(directory: Path, returncode: int, hosts: Sequence[str] = ()) -> Failure:
     """Return the reason of a job's failure.
 
     The first error that a rank wrote wins, unless it is only that another rank is gone; then the signal that ended a
@@ -58,15 +75,16 @@ def explain(directory: Path, returncode: int) -> Failure:
     Args:
         directory: The run directory.
         returncode: Of the agent on this node.
+        hosts: Names of the job's nodes by their numbers, this one's first, where they are known.
     """
     errors = _errors(directory / "logs")
     own = [error for error in errors if not is_of_another(error)]
     for found in (
         _hung(directory),
-        _timed_out(directory, errors),
+        _timed_out(directory, errors, hosts),
         _written(own),
         _watchdog(directory),
-        _signalled(directory, returncode),
+        _signalled(directory, returncode, hosts),
         _apart(directory),
     ):
         if found is not None:
@@ -77,7 +95,7 @@ def explain(directory: Path, returncode: int) -> Failure:
 
 
 def written_errors(directory: Path) -> list[dict[str, Any]]:
-    """The errors of a failed job's ranks (rank, type, message, traceback): that of the failure first.
+    """The errors of a failed job's ranks (rank, node, type, message, traceback): that of the failure first.
 
     Of ranks with the same message that comes first which tells most: rank 0 hands what it finds in the data to the
     others. Errors that say only that another rank is gone come last.
@@ -88,7 +106,7 @@ def written_errors(directory: Path) -> list[dict[str, Any]]:
         same = (error for error in own if error["message"] == own[0]["message"])
         first = max(same, key=lambda error: len(error["traceback"]))
         found.sort(key=lambda error: (error is not first, error not in own))
-    return found
+    return [{key: error.get(key) for key in ("rank", "node", "type", "message", "traceback")} for error in found]
 
 
 def is_of_another(error: dict[str, Any]) -> bool:
@@ -147,6 +165,12 @@ def _written(errors: Sequence[dict[str, Any]]) -> Failure | None:
         wanted = re.search(r"Tried to allocate [\d.]+ \w+", error["message"])
         asked = f": {wanted[0][0].lower()}{wanted[0][1:]}" if wanted else ""
         return Failure(text=f"rank {error['rank']}: out of GPU memory{asked}; `launch check` names what would fit")
+    if "faulty_node" in error:
+        text = _one_line(error["message"])
+        return Failure(text=text, transient=True, node=error["faulty_node"], broken=error["faulty_node"] is not None)
+    if _HARDWARE.search(error["message"]):
+        text, node = f"rank {error['rank']}: {_one_line(error['message'])}", error.get("node")
+        return Failure(text=text, transient=True, node=node, broken=node is not None)
     ours = not error["message"].startswith(f"{error['type']}:")
     where = "" if ours else _frame(error["traceback"])
     return Failure(text=f"rank {error['rank']}: {_one_line(error['message'])}{where}")
@@ -158,7 +182,7 @@ def _hung(directory: Path) -> Failure | None:
     return None if found is None else Failure(text=found["text"], transient=bool(found["restart"]))
 
 
-def _timed_out(directory: Path, errors: Sequence[dict[str, Any]]) -> Failure | None:
+def _timed_out(directory: Path, errors: Sequence[dict[str, Any]], hosts: Sequence[str]) -> Failure | None:
     """A collective that not all ranks came to: those that waited wrote an error, those that did not come wrote none."""
     waited = [error for error in errors if _TIMED_OUT.search(error["message"])]
     first = next((error for error in errors if not is_of_another(error)), None)
@@ -173,8 +197,22 @@ def _timed_out(directory: Path, errors: Sequence[dict[str, Any]]) -> Failure | N
         )
     names = ", ".join(map(str, absent[:8])) + (", ..." if len(absent) > 8 else "")
     ranks = "rank" if len(absent) == 1 else "ranks"
-    text = f"timeout in a collective: {ranks} {names} did not arrive while {len(waited)} waited (train.timeout_s)"
-    return Failure(text=text, transient=True)
+    nodes = {_node_of(directory, rank) for rank in absent} if hosts else set()
+    node = nodes.pop() if len(nodes) == 1 else None
+    where = "" if node is None else f" on {node}"
+    text = (
+        f"timeout in a collective: {ranks} {names}{where} did not arrive while {len(waited)} waited (train.timeout_s)"
+    )
+    return Failure(text=text, transient=True, node=node)
+
+
+def _node_of(directory: Path, rank: int) -> str | None:
+    """The node on which a rank of ours runs: the rank names it beside the folder of its output."""
+    link = directory / "logs" / "ranks" / f"rank{rank}"
+    try:
+        return (link.resolve().parent / f"{link.resolve().name}.node").read_text().strip() or None
+    except OSError:
+        return None
 
 
 def _watchdog(directory: Path) -> Failure | None:
@@ -187,11 +225,27 @@ def _watchdog(directory: Path) -> Failure | None:
     return None
 
 
-def _signalled(directory: Path, returncode: int) -> Failure | None:
-    for rank, _, code in _exits(directory / "logs" / "node.err"):
-        if code < 0 and -code != signal.SIGTERM:  # Torchrun's own, to the ranks that the first failure has left.
-            return _by_signal(f"rank {rank}", -code, directory)
-    return _by_signal("torchrun", -returncode, directory) if returncode < 0 else None
+def _signalled(directory: Path, returncode: int, hosts: Sequence[str]) -> Failure | None:
+    """A signal that ended a rank or torchrun, on this node or, by what they have left, on another."""
+    for number, node in enumerate(hosts or [None]):
+        report = directory / "logs" / (f"node{number}.err" if number else "node.err")
+        for rank, _, code in _exits(report):
+            if code < 0 and -code != signal.SIGTERM:  # Torchrun's own, to the ranks that the first failure has left.
+                return _by_signal(f"rank {rank}", -code, directory, node)
+    others = list(_failed_agents(directory / "logs", hosts))
+    for code, node in others:
+        if code < 0 and -code != signal.SIGTERM:
+            return _by_signal("torchrun", -code, directory, node)
+    # An agent that waits in vain for another node is killed by us.
+    own = hosts[0] if hosts and not others else None
+    return _by_signal("torchrun", -returncode, directory, own) if returncode < 0 else None
+
+
+def _failed_agents(logs: Path, hosts: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """Exit codes of the agents of other nodes that failed."""
+    for number, node in list(enumerate(hosts))[1:]:
+        for path in logs.glob(f"node{number}.*.failed"):
+            yield int((files.read_json(path) or {}).get("returncode", 0)), node
 
 
 def _apart(directory: Path) -> Failure | None:
@@ -200,13 +254,14 @@ def _apart(directory: Path) -> Failure | None:
     return Failure(text=f"torchrun's rendezvous failed: {_one_line(found[0])}", transient=True) if found else None
 
 
-def _by_signal(who: str, number: int, directory: Path) -> Failure:
+def _by_signal(who: str, number: int, directory: Path, node: str | None) -> Failure:
     name = signal.Signals(number).name
     if name != "SIGKILL":
-        return Failure(text=f"{who} was ended by {name}", transient=True)
+        return Failure(text=f"{who} was ended by {name}", transient=True, node=node)
     if any(_OOM_KILL.search(_end(path)) for path in (directory / "logs" / "submitit").glob("*_log.err")):
         return Failure(text=f"{who} was ended by the kernel: out of host memory")
-    return Failure(text=f"{who} was ended by SIGKILL: the kernel may have been out of memory", transient=True)
+    text = f"{who} was ended by SIGKILL: the kernel may have been out of memory"
+    return Failure(text=text, transient=True, node=node)
 
 
 def _exits(path: Path) -> list[tuple[str, str, int]]:

@@ -20,7 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from launcher import files, machine, secret, terminal
+from launcher import files, machine, secret
 from launcher.config import safe_yaml, trust
 from launcher.config.catalog import shipped
 from launcher.config.overrides import Override
@@ -30,6 +30,7 @@ from launcher.rundir import provenance, script_copy
 from launcher.rundir.losses import LOSSES, NAME, as_line
 from launcher.spec import DataSpec, RunSpec, secrecy
 from launcher.spec.parse import parse, to_dict
+from launcher.text import terminal
 
 SCHEMA = 1
 

@@ -23,6 +23,7 @@ from launcher import files
 from launcher.errors import SubmitError
 from launcher.rundir import acting, by_files, contents, failure, health, home, keeping, names, progress, state
 from launcher.rundir.state import RunState
+from launcher.saved import paused
 from launcher.slurm import jobs, states
 from launcher.slurm.jobs import QueuedJob
 
@@ -260,6 +261,8 @@ def _log(run: Path) -> Path:
 
 def _row(run: Path, word: state.State, reason: str | None) -> RunState:
     claimed = home.original(run) is None
+    if word == "running" and (now := paused.text(run)) is not None:
+        reason = now if reason is None else f"{reason}; {now}"
     return RunState(
         id=names.id_of(run),
         directory=str(run),

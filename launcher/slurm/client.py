@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Mapping
@@ -31,7 +32,8 @@ def ask(*command: str, patience_s: float = 0) -> str:
 
     Args:
         command: The program and its arguments.
-        patience_s: How long to try again while the controller does not answer, as when it is restarted.
+        patience_s: How long to try again while the controller does not answer, as when it is restarted, or while the
+            command is ended by a signal.
 
     Raises:
         SubmitError: There is no Slurm on this machine, or its controller does not answer.
@@ -53,7 +55,9 @@ def ask(*command: str, patience_s: float = 0) -> str:
             # sbatch says on stderr what it would do.
             return f"{done.stdout}{done.stderr}" if "--test-only" in command else done.stdout
         text = " ".join((done.stderr or done.stdout).split())
-        if not is_away(text):
+        if done.returncode < 0:  # Slurm ends what runs in a job that it puts back, this command among it.
+            text = f"{command[0]} was ended by {signal.Signals(-done.returncode).name}"
+        elif not is_away(text):
             raise SlurmRefused(text)
         if time.monotonic() >= deadline:
             raise SubmitError(f"Slurm does not answer: {text}")

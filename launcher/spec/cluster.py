@@ -30,6 +30,7 @@ class ClusterSpec:
     exclusive: bool
     save_margin_s: Count
     requeues: Natural
+    probe: bool | None = None
     environment: Mapping[str, str]
     pass_environment: tuple[str, ...]
     modules: tuple[str, ...]

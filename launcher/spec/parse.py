@@ -17,8 +17,8 @@ from launcher import registry
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.files import LARGEST
 from launcher.spec import Range, RunSpec
-from launcher.terminal import CONTROL
-from launcher.units import bytes_of
+from launcher.text.terminal import CONTROL
+from launcher.text.units import bytes_of
 
 MISSING = "???"
 """OmegaConf's mark for a mandatory value that nobody set."""

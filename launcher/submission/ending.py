@@ -1,10 +1,12 @@
 """How a job ended: by the worker's outcome, by who asked for the stop, else by ``launcher.rundir.failure``.
 
-Finished, cancelled, failed, or back into the queue, unless too many attempts in a row left no new checkpoint.
+Finished, cancelled, failed, or back into the queue, unless too many attempts in a row left no new checkpoint. A job
+is put back without a node that has failed twice, or whose GPU is found to be broken.
 """
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,13 @@ from launcher.submission.place import SlurmPlace
 
 _EARLY_S = 60
 """Slurm may send the signal that comes before a time limit up to a minute early (sbatch(1), ``--signal``)."""
+
+_HEARD_S = 5.0
+"""Seconds in which the other nodes' parts, whose ranks have lost a peer, end and leave what tells who failed first."""
+
+_POLL_S = 0.1
+_MOST_FAILURES = 2
+"""Of one node; then the job is put back without it."""
 
 
 def conclude(directory: Path, returncode: int, place: SlurmPlace | None) -> str | None:
@@ -33,9 +42,11 @@ def conclude(directory: Path, returncode: int, place: SlurmPlace | None) -> str 
         return None
     if place is not None and (stopped or place.told_to_save.is_set() or place.told_to_end.is_set()):
         return _told(directory, outcome, place)
-    found = failure.explain(directory, returncode)
+    if place is not None:
+        _hear_others(directory, place)
+    found = failure.explain(directory, returncode, () if place is None else place.hosts)
     if place is not None and found.transient:
-        return _put_back(directory, found.text, place)
+        return _fallen(directory, found, place)
     state.put(directory, "failed", reason=found.text, **facts)
     return found.text
 
@@ -55,8 +66,37 @@ def _leave_to_slurm(directory: Path, reason: str, place: SlurmPlace) -> None:
     state.put(directory, "running", reason=reason, job_id=place.job_id)
 
 
-def _put_back(directory: Path, reason: str, place: SlurmPlace) -> str | None:
-    """Requeue the job, unless that has led nowhere too often; the reason where it is given up."""
+def _hear_others(directory: Path, place: SlurmPlace) -> None:
+    """Wait a moment for the ends of the other nodes' parts."""
+    deadline = time.monotonic() + _HEARD_S
+    others = [directory / "logs" / f"node{number}.{place.attempt}.failed" for number in range(1, len(place.hosts))]
+    while not all(path.exists() for path in others) and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+
+
+def _fallen(directory: Path, found: failure.Failure, place: SlurmPlace) -> str | None:
+    """Requeue a job that its surroundings have ended, without the node that is to blame if it may be avoided."""
+    if found.node is None:
+        return _put_back(directory, found.text, place)
+    node, times = found.node, attempts.blame(directory, found.node)
+    reason = found.text if node in found.text else f"{found.text} (on {node})"
+    if times < _MOST_FAILURES and not found.broken:
+        return _put_back(directory, reason, place)
+    return _put_back(directory, reason, place, without=node, because=f"failed {times} times" if times > 1 else "failed")
+
+
+def _put_back(
+    directory: Path, reason: str, place: SlurmPlace, *, without: str | None = None, because: str = ""
+) -> str | None:
+    """Requeue the job, unless that has led nowhere too often; the reason where it is given up.
+
+    Args:
+        directory: The run directory.
+        reason: Why it has ended.
+        place: The node's part in the job.
+        without: A node to be left out, if the job can do without.
+        because: What that node did.
+    """
     limit, record = requeues(directory), attempts.recorded(directory)
     fruitless = 1 if record is None else record.fruitless_now(directory)
     if fruitless > limit:
@@ -66,6 +106,10 @@ def _put_back(directory: Path, reason: str, place: SlurmPlace) -> str | None:
         reason = f"{reason}; not requeued: {in_a_row if limit else 'cluster.requeues=0'}{took}"
         state.put(directory, "failed", reason=reason, job_id=place.job_id)
         return reason
+    if without is not None and (obstacle := place.without([without])) is not None:
+        reason, without = f"{reason}; {without} {because}, and cannot be left out: {obstacle}", None
+    elif without is not None:
+        reason = f"{reason}; {without} {because} and is excluded from the requeue"
     state.put(directory, "requeued", reason=reason, job_id=place.job_id)
     try:
         place.requeue()
@@ -76,7 +120,17 @@ def _put_back(directory: Path, reason: str, place: SlurmPlace) -> str | None:
         reason = f"{reason}; it could not be requeued: {error}"
         state.put(directory, "failed", reason=reason, job_id=place.job_id)
         return reason
+    if without is not None:
+        _exclude(directory, reason, place, without)
     return None
+
+
+def _exclude(directory: Path, reason: str, place: SlurmPlace, node: str) -> None:
+    try:
+        place.exclude([node])
+    except (SubmitError, SlurmRefused) as error:
+        reason = f"{reason}, which Slurm refused: {error}"
+        state.put(directory, "requeued", reason=reason, job_id=place.job_id)
 
 
 def asked_to_end(directory: Path) -> bool:

@@ -120,6 +120,7 @@ def _other_node(directory: Path, job: dict[str, Any], facts: Mapping[str, str], 
     Raises:
         JobFailed: The data cannot be used; no rank has begun.
     """
+    (directory / "logs" / f"node{place.number}.err").unlink(missing_ok=True)
     if not preparing.arrived(directory, place.attempt, place.number, lambda: _told_to_stop(directory, place)):
         return
     superseded = False
@@ -184,7 +185,8 @@ def _stuck(directory: Path, limit: int, place: SlurmPlace) -> str | None:
 def _forget_last_attempt(directory: Path) -> None:
     """Remove the files of the last attempt, by which a resumed run must not be judged."""
     logs = directory / "logs"
-    old = [*logs.glob("error.rank*.json"), *logs.glob("node*.failed"), logs / "outcome.json", *logs.glob("node*.err")]
+    # What another node prints is its own to remove: it may have begun before us.
+    old = [*logs.glob("error.rank*.json"), *logs.glob("node*.failed"), logs / "outcome.json", logs / "node.err"]
     # A request to end stays: it was made of this attempt, while it was starting.
     for path in (*old, directory / failure.HUNG):
         path.unlink(missing_ok=True)

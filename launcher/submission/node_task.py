@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any
 
 from launcher.job import torchrun
-from launcher.slurm import client, jobs
+from launcher.slurm import client, jobs, nodes
 from launcher.submission import node
 from launcher.submission.place import SlurmPlace
 
@@ -56,6 +56,9 @@ class NodeTask:
             told_to_end=told[signal.SIGTERM],
             requeue=lambda: _requeue(environment.job_id),
             seconds_left=lambda: jobs.seconds_left(environment.job_id),
+            without=lambda bad: nodes.obstacle(environment.job_id, bad),
+            exclude=lambda bad: nodes.exclude(environment.job_id, bad, patience_s=_REQUEUE_PATIENCE_S),
+            hosts=tuple(environment.hostnames),
         )
         node.run(Path(directory), facts=facts, place=place)
 

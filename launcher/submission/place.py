@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 
@@ -18,6 +18,9 @@ class SlurmPlace:
         told_to_save: Set by the signal that comes before a time limit or a preemption.
         told_to_end: Set by SIGTERM, with which Slurm ends a job; what follows is Slurm's to say.
         requeue: Puts the job back into the queue.
+        without: Why the job cannot do without nodes, asked before it is put back; None where it can.
+        exclude: Keeps the job, once it waits again, off nodes.
+        hosts: Slurm's names of the job's nodes, by their numbers.
         seconds_left: How long the job may still run, if Slurm says so.
     """
 
@@ -28,3 +31,6 @@ class SlurmPlace:
     told_to_end: threading.Event
     requeue: Callable[[], None] = field(repr=False)
     seconds_left: Callable[[], float | None] = field(repr=False)
+    without: Callable[[Sequence[str]], str | None] = field(repr=False, default=lambda _: None)
+    exclude: Callable[[Sequence[str]], None] = field(repr=False, default=lambda _: None)
+    hosts: Sequence[str] = ()

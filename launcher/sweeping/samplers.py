@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from launcher import extras
+from launcher import package
 from launcher.config.axes import Axes, Axis
 from launcher.errors import ConfigError, ConfigErrors
 
@@ -40,7 +40,7 @@ def require() -> None:
         import optuna  # noqa: F401
     except ImportError:
         rule = "a sampler needs optuna, which is not installed for this Python"
-        ways = [extras.install("sweep"), "sweep.sampler=grid"]
+        ways = [package.install("sweep"), "sweep.sampler=grid"]
         raise ConfigErrors([ConfigError("sweep.sampler", None, rule, ways)]) from None
 
 

@@ -30,7 +30,7 @@ from launcher.preflight.verdict import VerdictName
 from launcher.rundir import acting, contents, loading, state, status
 from launcher.rundir.record import directory_for, taken
 from launcher.spec import RunSpec, secrecy
-from launcher.units import gib
+from launcher.text.units import gib
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from typing import Any
 from launcher.rundir import contents, results, state, status
 from launcher.sweeping import sweep
 from launcher.sweeping.sweep import Point
-from launcher.units import gib
+from launcher.text.units import gib
 
 _HEADINGS = ("point", "state", "verdict", "loss", "tokens/s", "predicted", "measured")
 _FORM = "{:5} {:9} {:12} {:>8} {:>9} {:>10} {:>10}"

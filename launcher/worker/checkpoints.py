@@ -4,12 +4,12 @@
 position in the data, and the sizes of the model. The engine writes into ``step-00000100.partial``; once every rank's
 part is on disk, rank 0 renames the folder, and only then removes those beyond ``save.keep``. With ``save.async`` the
 rename waits until all ranks have agreed, beside a later step, that none is still writing. A kill at any moment so
-leaves at least the checkpoint before.
+leaves at least the checkpoint before. A full disk pauses saving: all ranks agree on it, what was written is removed,
+training goes on, and the next checkpoint that is due is tried again; only the last one of a run must succeed.
 """
 
 from __future__ import annotations
 
-import errno
 import json
 import shutil
 from collections.abc import Mapping
@@ -17,26 +17,17 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-from torch.distributed.checkpoint.api import CheckpointException
 
+from launcher.saved import paused
 from launcher.saved import state as content
 from launcher.saved.find import STATE, NoCheckpoint, steps_of_the_worker
 from launcher.saved.find import find as find_saved
 from launcher.spec import RunSpec
-from launcher.worker import files, process, spikes
+from launcher.worker import files, spikes
 from launcher.worker.data import Batches, Position
 from launcher.worker.engine import Context, Engine, PendingSave
 from launcher.worker.errors import CheckpointError, TrainingError
-
-FAILURES = (Exception, CheckpointException)
-"""Exceptions of an engine that reads or writes; torch's ``CheckpointException`` is not an ``Exception``."""
-
-
-_ALMOST_NOTHING = 2**20
-"""Bytes; below this a disk is full, whatever the error says."""
-
-_SHORT_WRITE = "unexpected pos"
-"""Words of torch's zip writer when a file took less than was written, in place of the system's own error."""
+from launcher.worker.saving import FAILURES, Saving, reason
 
 
 class Checkpoints:
@@ -47,6 +38,7 @@ class Checkpoints:
         self._folder = context.directory / "checkpoints"
         self._pending: tuple[int, Path, PendingSave] | None = None
         self._start, self.newest = Position(), 0
+        self._saving = Saving(context, lambda: _name(newest(self._folder)))
 
     @property
     def writing(self) -> bool:
@@ -93,25 +85,35 @@ class Checkpoints:
         dist.barrier()
         return self.restore(engine)
 
-    def save(self, engine: Engine, step: int) -> None:
+    def save(self, engine: Engine, step: int, *, last: bool = False) -> None:
         """Write a checkpoint; with ``save.async`` it gets its name later, in :meth:`settle` or :meth:`wait`.
+
+        Args:
+            engine: Writes its files.
+            step: The last one done.
+            last: True if no other will follow, so that a full disk is an error.
 
         Raises:
             CheckpointError: It cannot be written; the checkpoints before it are intact.
         """
         self.wait()
-        final = self._folder / f"step-{step:08d}"
-        try:
-            partial = process.begin_directory(self._context, final)
-            if self._context.rank == 0:
-                (partial / STATE).write_text(json.dumps(self._state(step)))
-            pending = engine.save(partial)
-        except FAILURES as error:
-            raise self._failed(step, error) from error
-        if pending is None:
-            self._finish(step, partial)
+        partial = self._folder / f"step-{step:08d}.partial"
+        pending: list[PendingSave | None] = []
+        begun = self._saving.together(step, partial, lambda: self._begin(partial, step), last=last)
+        if not begun or not self._saving.together(
+            step, partial, lambda: pending.append(engine.save(partial)), last=last
+        ):
+            return
+        if pending[0] is None:
+            self._finish(step, partial, last=last)
         else:
-            self._pending = (step, partial, pending)
+            self._pending = (step, partial, pending[0])
+
+    def _begin(self, partial: Path, step: int) -> None:
+        if self._context.rank == 0:
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+            (partial / STATE).write_text(json.dumps(self._state(step)))
 
     def _state(self, step: int) -> dict[str, Any]:
         samples = self._start.after(step, self._spec.global_batch_size)
@@ -122,57 +124,35 @@ class Checkpoints:
         if self._pending is not None and not still_writing:
             self.wait()
 
-    def wait(self) -> None:
-        """Wait for a background write and give it its name."""
+    def wait(self, *, last: bool = False) -> None:
+        """Wait for a background write and give it its name; ``last`` as of :meth:`save`."""
         if self._pending is None:
             return
         step, partial, pending = self._pending
         self._pending = None
-        try:
-            pending.result()
-        except FAILURES as error:
-            raise self._failed(step, error) from error
-        self._finish(step, partial)
+        if self._saving.together(step, partial, pending.result, last=last):
+            self._finish(step, partial, last=last)
 
-    def _finish(self, step: int, partial: Path) -> None:
-        dist.barrier()  # The name says that every rank's part is there.
+    def _finish(self, step: int, partial: Path, *, last: bool) -> None:
+        """The name says that every rank's part is there."""
+        if self._saving.together(step, partial, lambda: self._named(partial), last=last):
+            self.newest = step
+
+    def _named(self, partial: Path) -> None:
         if self._context.rank == 0:
-            try:
-                files.finish_directory(partial, partial.with_suffix(""))
-            except OSError as error:
-                raise self._failed(step, error) from error
-            self._remove_old()
-        self.newest = step
-        dist.barrier()
-
-    def _remove_old(self) -> None:
-        for path in complete(self._folder)[: -self._spec.save.keep]:
-            shutil.rmtree(path, ignore_errors=True)
-
-    def _failed(self, step: int, error: BaseException) -> CheckpointError:
-        shutil.rmtree(self._folder / f"step-{step:08d}.partial", ignore_errors=True)
-        kept = newest(self._folder)
-        return failed(step, self._folder, error, kept.name if kept is not None else None)
-
-
-def failed(step: int, folder: Path, error: BaseException, kept: str | None) -> CheckpointError:
-    """The error of a checkpoint that could not be written, with the one that is left.
-
-    Args:
-        step: Of the checkpoint.
-        folder: Where it was to be.
-        error: The writer's exception.
-        kept: The name of the newest one before it.
-    """
-    full = is_full(error) or shutil.disk_usage(folder).free < _ALMOST_NOTHING
-    intact = f"{kept} is intact" if kept is not None else "there was none before it"
-    why = "no space left on the disk" if full else reason(error)
-    return CheckpointError(f"the checkpoint of step {step} could not be written to {folder}: {why}; {intact}")
+            files.finish_directory(partial, partial.with_suffix(""))
+            paused.end(self._context.directory)
+            for path in complete(self._folder)[: -self._spec.save.keep]:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def complete(folder: Path) -> list[Path]:
     """The whole checkpoints of a folder, oldest first; a ``.partial`` that a kill left behind is not among them."""
     return [each.path for each in steps_of_the_worker(folder)]
+
+
+def _name(path: Path | None) -> str | None:
+    return None if path is None else path.name
 
 
 def newest(folder: Path) -> Path | None:
@@ -207,22 +187,3 @@ def fits(spec: RunSpec, state: Mapping[str, Any], source: Path, corpus: Mapping[
     other = content.other_samples(spec, state, corpus)
     if found or other is not None:
         raise CheckpointError(f"{source} {other or ''}{'; '.join(found)}")
-
-
-def reason(error: BaseException) -> str:
-    """The error as one line, without the stacks of every rank that torch's exception prints."""
-    if isinstance(error, CheckpointException):
-        error = next((inner[0] for inner in error.failures.values()), error)
-    if _SHORT_WRITE in str(error) or (isinstance(error, OSError) and error.errno == errno.EFBIG):
-        return "a file took less than was written to it: the disk is full, or a quota or a limit is reached"
-    return f"{type(error).__name__}: {error}"
-
-
-def is_full(error: BaseException) -> bool:
-    """True if a full disk is behind an error; checkpoint writers wrap it, and each rank's error, in their own."""
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return True
-    failures = getattr(error, "failures", None)
-    inner = [item[0] for item in failures.values()] if isinstance(failures, dict) else []
-    inner += [cause for cause in (error.__cause__, error.__context__) if cause is not None]
-    return "No space left on device" in str(error) or any(is_full(cause) for cause in inner)

@@ -13,3 +13,12 @@ class TrainingError(LauncherError):
 
 class CheckpointError(TrainingError):
     """A checkpoint cannot be written, found or read."""
+
+
+class NodeFault(TrainingError):
+    """A node does not do its part: the job may go on without it."""
+
+    def __init__(self, message: str, node: str | None) -> None:
+        """Hold the message, and the node where it is known."""
+        self.node = node
+        super().__init__(message)

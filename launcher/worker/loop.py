@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from launcher.job import events
 from launcher.spec import RunSpec
-from launcher.worker import beat, data, memory, metrics, process, spikes
+from launcher.worker import beat, data, memory, metrics, probe, process, spikes
 from launcher.worker.checkpoints import Checkpoints
 from launcher.worker.clock import Clock
 from launcher.worker.engine import Context, Engine, EngineBuilder
@@ -49,7 +49,7 @@ def run(spec: RunSpec, directory: Path, build: EngineBuilder) -> None:
 
 @contextlib.contextmanager
 def entered(spec: RunSpec, directory: Path, backend: str | None = None) -> Iterator[Context]:
-    """This rank in its process group, its errors reported.
+    """This rank in its process group, compared with the others, its errors reported.
 
     Args:
         spec: The run.
@@ -58,7 +58,7 @@ def entered(spec: RunSpec, directory: Path, backend: str | None = None) -> Itera
     """
     pulse = beat.started()  # Before the group: ranks may hang there, too.
     with process.reported(directory), process.group(spec, backend) as place:
-        yield Context(
+        context = Context(
             spec=spec,
             directory=directory,
             rank=place.rank,
@@ -68,6 +68,8 @@ def entered(spec: RunSpec, directory: Path, backend: str | None = None) -> Itera
             beat=pulse,
             clock=Clock(on=place.world > 1),
         )
+        probe.probe(context)
+        yield context
 
 
 class _Training:
@@ -88,9 +90,9 @@ class _Training:
         """All remaining steps, the last checkpoint, the export and the outcome."""
         step, interrupted = self._steps()
         if (interrupted or self._spec.save.last) and step > self._checkpoints.newest:
-            self._save(step)
+            self._save(step, last=True)
         self._context.beat.begin("end")
-        self._checkpoints.wait()
+        self._checkpoints.wait(last=True)
         if self._spec.save.export != "none" and not interrupted:
             self._export()
         metrics.write(self._context)
@@ -155,15 +157,15 @@ class _Training:
     def _evaluate(self) -> torch.Tensor:
         return self._engine.evaluate(self._context.beat.each(self._batches.held_out()))
 
-    def _save(self, step: int) -> None:
+    def _save(self, step: int, *, last: bool = False) -> None:
         """Write a checkpoint; the first one is followed by the memory tracker."""
         tracker = self._context.memory
         self._context.beat.begin("checkpoint")
         if tracker.has("checkpoint_save"):
-            self._checkpoints.save(self._engine, step)
+            self._checkpoints.save(self._engine, step, last=last)
         else:
             with tracker.measuring("checkpoint_save", alive=self._engine.tensors()):
-                self._checkpoints.save(self._engine, step)
+                self._checkpoints.save(self._engine, step, last=last)
         self._metrics.mark()
 
     def _export(self) -> None:

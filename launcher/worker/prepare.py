@@ -19,7 +19,7 @@ from launcher.data import token_folder
 from launcher.data.prepare import Progress, Tell, prepared
 from launcher.errors import LauncherError
 from launcher.spec.parse import parse
-from launcher.units import count
+from launcher.text.units import count
 
 _SAID_S = 15.0
 

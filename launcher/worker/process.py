@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -33,7 +33,7 @@ from launcher.errors import LauncherError
 from launcher.spec import RunSpec
 from launcher.worker import files
 from launcher.worker.engine import Context
-from launcher.worker.errors import TrainingError
+from launcher.worker.errors import NodeFault, TrainingError
 
 _PR_SET_PDEATHSIG = 1
 """``linux/prctl.h``."""
@@ -102,17 +102,30 @@ def reported(directory: Path) -> Iterator[None]:
     try:
         yield
     except (Exception, CheckpointException) as error:
-        message = str(error) if isinstance(error, LauncherError) else f"{type(error).__name__}: {error}"
-        message, trace = secret.hidden(message), secret.hidden(traceback.format_exc())
-        content = {"type": type(error).__name__, "message": message, "traceback": trace}
-        with contextlib.suppress(OSError):
-            (directory / "logs").mkdir(exist_ok=True)
-            files.write_json(directory / "logs" / f"error.rank{rank}.json", content)
-        print(f"launch: rank {rank}: {message}", file=sys.stderr, flush=True)  # noqa: T201
-        sys.stdout.flush()
-        os._exit(1)
+        fail(directory, error)
     finally:
         over.set()
+
+
+def fail(directory: Path, error: BaseException) -> NoReturn:
+    """Report an error and end this process at once, from whatever thread."""
+    rank = int(os.environ.get("RANK", "0"))
+    message = str(error) if isinstance(error, LauncherError) else f"{type(error).__name__}: {error}"
+    message, text = secret.hidden(message), secret.hidden("".join(traceback.format_exception(error)))
+    content: dict[str, object] = {"type": type(error).__name__, "message": message, "traceback": text, "node": node()}
+    if isinstance(error, NodeFault):
+        content["faulty_node"] = error.node
+    with contextlib.suppress(OSError):
+        (directory / "logs").mkdir(exist_ok=True)
+        files.write_json(directory / "logs" / f"error.rank{rank}.json", content)
+    print(f"launch: rank {rank}: {message}", file=sys.stderr, flush=True)  # noqa: T201
+    sys.stdout.flush()
+    os._exit(1)
+
+
+def node() -> str:
+    """This node's name, on Slurm as Slurm knows it: a host's own name may be a longer one."""
+    return os.environ.get("SLURMD_NODENAME") or os.uname().nodename
 
 
 def _follow_failures(logs: Path, rank: int, over: threading.Event) -> None:
@@ -126,13 +139,17 @@ def _follow_failures(logs: Path, rank: int, over: threading.Event) -> None:
 
 
 def link_logs(directory: Path) -> None:
-    """Let ``logs/ranks/rank<r>`` point to where torchrun keeps this rank's output, by node and attempt."""
+    """Let ``logs/ranks/rank<r>`` point to where torchrun keeps this rank's output, by node and attempt.
+
+    The file ``<local rank>.node`` beside that folder names the node, for the time when the rank can no longer do so.
+    """
     place, link = Path(os.environ["TORCHELASTIC_ERROR_FILE"]).parent, f"rank{os.environ['RANK']}"
     ranks = directory / "logs" / "ranks"
     if ranks in place.parents:
         temporary = ranks / f".{link}.{os.getpid()}"
         temporary.symlink_to(place.relative_to(ranks))
         temporary.replace(ranks / link)
+        place.with_name(f"{place.name}.node").write_text(node())
 
 
 def die_with_agent() -> None:

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-from launcher import extras
+from launcher import package
 from launcher.worker.engine import Context
 from launcher.worker.errors import TrainingError
 
@@ -37,7 +37,7 @@ def _package(name: str, kind: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError:
-        way_out = f"{extras.install('tracking')}, or tracking=none"
+        way_out = f"{package.install('tracking')}, or tracking=none"
         raise TrainingError(f"tracking={kind} needs a package that is not installed: {way_out}") from None
 
 

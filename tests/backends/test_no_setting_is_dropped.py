@@ -110,6 +110,7 @@ OTHER: dict[str, tuple[object, ...]] = {
     "cluster.setup": (("module load cuda",),),
     "cluster.modules": (("cuda",),),
     "cluster.container_mounts": (("/data:/data",),),
+    "cluster.probe": (True, False),
     "cluster.requeues": (0,),  # How many is the node's business, and tested there.
     "cluster.extra": ({"mem": "0"},),
     "cluster.interface": ("eth9",),

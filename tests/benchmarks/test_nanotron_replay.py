@@ -11,7 +11,7 @@ from benchmarks.memory.frameworks.nanotron.micro_batch import FirstStage
 from benchmarks.memory.frameworks.nanotron.sizes import sizes
 from benchmarks.memory.frameworks.nanotron.training import reserved
 from launcher.spec import RunSpec
-from launcher.units import GIB, MIB
+from launcher.text.units import GIB, MIB
 from tests.support.helpers import make_spec
 
 PLENTY = 1000 * GIB

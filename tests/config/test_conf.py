@@ -14,7 +14,7 @@ from launcher.config.catalog import Catalog, shipped
 from launcher.config.hardware import dtypes
 from launcher.rank.counts import parameter_counts
 from launcher.rules import precision
-from launcher.units import GIB
+from launcher.text.units import GIB
 from tests.support.helpers import ask, make_spec
 
 CONF = shipped("conf")

@@ -17,7 +17,7 @@ from launcher.config.request import request
 from launcher.machine import Gpu, Machine, disk_free, facts, host_memory
 from launcher.memory.device import cublas_workspace
 from launcher.spec import RunSpec
-from launcher.units import MIB
+from launcher.text.units import MIB
 from tests.support.helpers import CPU_HOST, make_spec
 
 H200 = Gpu(name="NVIDIA H200", memory_bytes=150_754_820_096, reserved_bytes=600_000_000, compute_capability=9.0)

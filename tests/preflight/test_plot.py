@@ -19,7 +19,7 @@ from launcher.memory.terms import OUTSIDE_PILES
 from launcher.preflight import assess, plot
 from launcher.preflight.assess import Assessment
 from launcher.preflight.report import heading
-from launcher.units import gib
+from launcher.text.units import gib
 from tests.support.helpers import make_spec
 from tests.support.rule_cases import NODE
 

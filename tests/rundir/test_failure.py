@@ -136,6 +136,46 @@ def test_ranks_that_only_lost_a_peer_do_not_hide_the_one_that_was_killed(tmp_pat
     assert (found.text, found.transient) == ("rank 0 lost its connection to another rank", True)
 
 
+HOSTS = ("n1", "n2")
+
+
+def test_the_node_is_named_whose_rank_was_killed_first(tmp_path: Path) -> None:
+    lost = {"type": "RuntimeError", "message": "RuntimeError: Connection closed by peer [127.0.0.1]:1", "traceback": ""}
+    here = explain(recorded(tmp_path / "a", {0: lost}, agent=killed(-9)), 1, HOSTS)
+    assert (here.node, here.broken) == ("n1", False)
+    run = recorded(tmp_path / "b", {0: lost}, agent=killed(1))
+    (run / "logs" / "node1.err").write_text(killed(-11))
+    there = explain(run, 1, HOSTS)
+    assert (there.text, there.node) == ("rank 1 was ended by SIGSEGV", "n2")
+    assert explain(recorded(tmp_path / "c", {0: lost}), 1, HOSTS).node is None, "nobody knows"
+
+
+def test_the_node_is_named_whose_torchrun_was_killed_and_not_that_which_waited_for_it(tmp_path: Path) -> None:
+    assert explain(recorded(tmp_path / "a"), -9, HOSTS).node == "n1"
+    for number, (code, node) in enumerate(((-9, "n2"), (1, None))):
+        run = recorded(tmp_path / str(number))
+        (run / "logs" / "node1.7_0.failed").write_text(json.dumps({"returncode": code}))
+        found = explain(run, -9, HOSTS)
+        assert (found.text.partition(":")[0], found.node) == ("torchrun was ended by SIGKILL", node)
+
+
+def test_the_node_is_named_of_a_rank_that_did_not_arrive(tmp_path: Path) -> None:
+    waited = {"type": "RuntimeError", "message": f"RuntimeError: {GLOO[0]}", "traceback": TRACEBACK}
+    run = recorded(tmp_path, {0: waited, 2: waited, 3: waited})
+    (run / "logs" / "ranks" / "1_0_x" / "attempt_0" / "1.node").write_text("n1")
+    (run / "logs" / "ranks" / "rank1").symlink_to("1_0_x/attempt_0/1")
+    found = explain(run, 1, HOSTS)
+    assert found.node == "n1"
+    assert found.text == "timeout in a collective: rank 1 on n1 did not arrive while 3 waited (train.timeout_s)"
+
+
+def test_a_gpu_that_is_broken_is_no_mistake_of_the_program(tmp_path: Path) -> None:
+    message = "AcceleratorError: CUDA error: uncorrectable ECC error encountered"
+    error = {"type": "AcceleratorError", "message": message, "traceback": TRACEBACK, "node": "n2"}
+    found = explain(recorded(tmp_path, {3: error}), 1, HOSTS)
+    assert (found.text, found.transient, found.node, found.broken) == (f"rank 3: {message}", True, "n2", True)
+
+
 @pytest.mark.parametrize(
     ("job", "started", "word", "reason"),
     [

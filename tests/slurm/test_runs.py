@@ -81,15 +81,6 @@ def test_a_failing_job_says_why_in_one_line(cluster: Cluster) -> None:
     wait("Slurm's own word for it", lambda: "FAILED" in cluster.ask("scontrol", "show", "job", str(ending.job_id)))
 
 
-def test_a_crash_loop_is_not_requeued_for_ever(cluster: Cluster) -> None:
-    run = submit("loop", "cluster.gpus_per_node=2", "cluster.requeues=1", "--", "--do", "die")
-    ending = ended(run)
-    assert ending.state == "failed"
-    expected = "rank 1 was ended by SIGKILL: the kernel may have been out of memory; not requeued: 2 attempts in a row "
-    assert (ending.reason or "").startswith(expected + "left no new checkpoint (cluster.requeues=1)")
-    assert restarts(cluster, run) == 1
-
-
 def test_a_run_is_cancelled_while_it_waits_and_while_it_trains_and_goes_on_later(cluster: Cluster) -> None:
     waiting = submit("waiting", "cluster.gpus_per_node=1", "cluster.extra.begin=now+1hour")
     assert status.read(waiting).state == "queued"

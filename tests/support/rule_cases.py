@@ -96,6 +96,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         cluster=slurm hardware=h100_80g cluster.container=pyxis
         cluster=slurm hardware=h100_80g cluster.time_limit_min=2
         cluster=slurm hardware=h100_80g cluster.setup=['export_HF_TOKEN=hf_123']
+        cluster=slurm hardware=h100_80g script=train.py cluster.probe=true
         script_args=[--fast]
         run.name=
         run.name=a/../../b

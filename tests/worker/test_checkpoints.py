@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import pickle
@@ -11,6 +10,7 @@ import resource
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +19,8 @@ from pathlib import Path
 import pytest
 
 from launcher.preflight import stored
-from launcher.saved import headers
+from launcher.rundir import state
+from launcher.saved import headers, paused
 from launcher.saved.find import STATE
 from launcher.spec import edit
 from launcher.spec.parse import parse
@@ -27,6 +28,7 @@ from launcher.worker import checkpoints, memory
 from launcher.worker.errors import CheckpointError
 from tests.support import hostile, training
 from tests.support.checkpoints import exported, held_out_loss
+from tests.support.slurm_runs import launch
 
 STEPS = 20
 SAVED = 8
@@ -230,25 +232,55 @@ def small_files() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (100 * 2**10, 100 * 2**10))
 
 
-def test_a_save_that_fails_says_so_and_leaves_the_checkpoint_before(runs: Runs, tmp_path: Path) -> None:
+def test_a_full_disk_pauses_saving_and_the_last_save_says_so_and_leaves_the_checkpoint_before(
+    runs: Runs, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
     shutil.copytree(runs.folder / "whole", run)
-    process = begin(run, *BASE[:1], BASE[-1], "train.steps=22", "save.last=true", limit=small_files)
+    process = begin(run, *BASE[:1], *BASE[-2:], "train.steps=23", "save.every=1", "save.last=true", limit=small_files)
     assert process.wait(120) != 0
     message = training.error(run)
     assert message == (
-        f"the checkpoint of step 22 could not be written to {run}/checkpoints: a file took less than was written to "
+        f"the checkpoint of step 23 could not be written to {run}/checkpoints: a file took less than was written to "
         "it: the disk is full, or a quota or a limit is reached; step-00000020 is intact"
     )
-    assert [path.name for path in (run / "checkpoints").iterdir() if path.name.startswith("step-00000022")] == []
+    assert [line["step"] for line in training.lines(run)] == list(range(1, 24)), "training went on"
+    assert [path.name for path in (run / "checkpoints").glob("step-0000002[1-9]*")] == []
+    said = paused.text(run)
+    assert said == (
+        "saving is paused since step 21, and tried again when the next is due: a file took less than was written to it:"
+        f" the disk is full, or a quota or a limit is reached ({run}/checkpoints); step-00000020 is the newest "
+        "checkpoint"
+    )
+    state.put(run, "running", keeper=os.getpid())
+    assert f"  {said}\n" in launch("status", str(run)).out
 
 
-def test_a_full_disk_is_recognised_behind_the_writers_own_error() -> None:
-    from torch.distributed.checkpoint.api import CheckpointException
+@pytest.mark.skipif(os.geteuid() != 0, reason="a file system of four megabytes is mounted, which needs root")
+def test_saving_goes_on_once_the_disk_has_room_again(runs: Runs, tmp_path: Path) -> None:
+    folder = tmp_path / "run" / "checkpoints"
+    folder.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", folder], check=True)
+    try:
+        (folder / "of another").write_bytes(b"0" * 2**22)
+        cleaner = threading.Thread(target=make_room, args=(tmp_path / "run", folder / "of another"))
+        cleaner.start()
+        words = ("parallel=fsdp", "save.every=4", "save.keep=1", "save.last=true", "train.steps=80")
+        training.train_all(tmp_path, {"run": words}, ranks=2)
+        cleaner.join()
+        assert [path.name for path in folder.iterdir()] == ["step-00000080"]
+        assert "there was none before it; training goes on" in (tmp_path / "ranks.log").read_text()
+        assert paused.text(tmp_path / "run") is None
+    finally:
+        subprocess.run(["umount", folder], check=True)
 
-    full = OSError(errno.ENOSPC, "No space left on device")
-    assert checkpoints.is_full(CheckpointException("save", {0: (full, [])}))  # type: ignore[dict-item]
-    assert not checkpoints.is_full(OSError(errno.EACCES, "Permission denied"))
+
+def make_room(run: Path, what: Path) -> None:
+    """Remove a file once saving is paused."""
+    deadline = time.monotonic() + 120
+    while paused.text(run) is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    what.unlink()
 
 
 def test_a_checkpoint_of_another_model_is_refused_with_what_differs(runs: Runs, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from benchmarks.memory.row import Counter, Row, rows_of_csv
 from launcher.config.catalog import Catalog
 from launcher.config.request import request
 from launcher.errors import ConfigErrors
-from launcher.units import GIB
+from launcher.text.units import GIB
 
 GPUS_PER_NODE = 4
 """Of the nodes of Jean Zay that these runs had."""

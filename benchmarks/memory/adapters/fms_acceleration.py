@@ -17,7 +17,7 @@ from benchmarks.memory.row import Oom, Row, rows_of_csv
 from launcher.config.catalog import Catalog
 from launcher.config.request import request
 from launcher.errors import ConfigErrors
-from launcher.units import GIB
+from launcher.text.units import GIB
 
 LORA_DROPOUT = 0.05
 """Defaults of fms-hf-tuning where nothing is said (``tuning/config/peft_config.py``); any dropout saves the same."""

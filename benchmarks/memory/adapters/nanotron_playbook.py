@@ -22,7 +22,7 @@ from launcher.config.catalog import Catalog
 from launcher.config.request import request
 from launcher.errors import ConfigErrors
 from launcher.spec import ModelSpec
-from launcher.units import GIB
+from launcher.text.units import GIB
 
 GPUS_PER_NODE = 8
 

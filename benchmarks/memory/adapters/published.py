@@ -19,7 +19,7 @@ from benchmarks.memory.row import Counter, Oom, Row, rows_of_csv
 from launcher.config.catalog import Catalog
 from launcher.config.request import request
 from launcher.errors import ConfigErrors
-from launcher.units import GIB
+from launcher.text.units import GIB
 
 HARDWARE = {
     "A100-80GB": "a100_80g",

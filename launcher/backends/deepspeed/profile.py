@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcher import extras
+from launcher import package
 from launcher.backends import Profile
 from launcher.backends._changes import SHARDED, higher_stages, is_preset, sequence_ranks, tensor_ranks
 from launcher.spec import RunSpec
@@ -28,7 +28,7 @@ _SETTINGS = (
 
 profile = Profile(
     packages=("torch", "transformers", "deepspeed"),
-    install=extras.install("deepspeed"),
+    install=package.install("deepspeed"),
     settings=dict.fromkeys(_SETTINGS, "parallel=zero3"),
     shards_instead=("zero.stage=1", "zero.stage=3"),
     told_by_preset=True,

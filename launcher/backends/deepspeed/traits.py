@@ -6,7 +6,7 @@ from launcher.backends.deepspeed import ulysses
 from launcher.backends.deepspeed.dtypes import dtypes
 from launcher.rank.engine import EngineTraits
 from launcher.spec import RunSpec
-from launcher.units import DTYPE_BYTES
+from launcher.text.units import DTYPE_BYTES
 
 
 def engine(spec: RunSpec) -> EngineTraits:

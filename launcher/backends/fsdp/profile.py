@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcher import extras
+from launcher import package
 from launcher.backends import Profile
 from launcher.backends._changes import SHARDED, is_preset, sequence_ranks, tensor_ranks
 from launcher.spec import RunSpec
@@ -12,7 +12,7 @@ from launcher.spec.change import Change, EngineChange, set_to
 
 profile = Profile(
     packages=("torch", "transformers"),
-    install=extras.install("fsdp"),
+    install=package.install("fsdp"),
     settings={
         "parallel.shard": "parallel=fsdp",
         "backend.reshard_after_forward": "parallel=fsdp",

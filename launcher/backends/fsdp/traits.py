@@ -7,7 +7,7 @@ from typing import Literal
 from launcher.backends.fsdp.dtypes import dtypes
 from launcher.rank.engine import EngineTraits
 from launcher.spec import RunSpec
-from launcher.units import DTYPE_BYTES
+from launcher.text.units import DTYPE_BYTES
 
 
 def engine(spec: RunSpec) -> EngineTraits:

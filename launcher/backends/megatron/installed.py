@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from launcher import extras
+from launcher import package
 from launcher.backends.megatron.arguments import arguments
 from launcher.backends.megatron.translate import SCRIPT
 from launcher.errors import ConfigError
@@ -19,7 +19,7 @@ SUPPORTED = "0.19"
 ``pretrain`` takes other arguments in 0.17 and 0.18.
 """
 
-INSTALL = extras.install("megatron")
+INSTALL = package.install("megatron")
 
 
 def found_version() -> str | None:

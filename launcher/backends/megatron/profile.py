@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcher import extras
+from launcher import package
 from launcher.backends import Profile
 from launcher.backends._changes import higher_stages, sequence_ranks, tensor_ranks
 from launcher.spec import RunSpec
 from launcher.spec.change import Change, EngineChange
 
 profile = Profile(
-    install=extras.install("megatron"),
+    install=package.install("megatron"),
     settings={"backend.path": "backend=megatron"},
     shards_instead=("zero.stage=1",),
     unpickles=True,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from launcher import extras
+from launcher import package
 from launcher.worker import loop
 from launcher.worker.engine import Context, Engine
 from launcher.worker.entry import main
@@ -18,7 +18,7 @@ def build(context: Context) -> Engine:
         TrainingError: DeepSpeed is not installed, or one of its operators cannot be compiled here.
     """
     if find_spec("deepspeed") is None:
-        raise TrainingError(f"DeepSpeed is not installed for this Python: {extras.install('deepspeed')}")
+        raise TrainingError(f"DeepSpeed is not installed for this Python: {package.install('deepspeed')}")
     from launcher.worker.deepspeed import engine
 
     return engine.build(context)

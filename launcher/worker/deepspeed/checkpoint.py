@@ -8,6 +8,7 @@ at all are refused first by :func:`readable`, and states that its loading mixes 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -15,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +39,37 @@ def save(context: Context, engine: Any, directory: Path) -> None:
     """Write each rank's share below ``directory``; a frozen base is not saved, as it follows from ``model.weights``."""
     frozen = context.spec.adapter.name != "none"
     try:
-        engine.save_checkpoint(str(directory), tag=TAG, save_latest=False, exclude_frozen_parameters=frozen)
+        with _failing_late(engine):
+            engine.save_checkpoint(str(directory), tag=TAG, save_latest=False, exclude_frozen_parameters=frozen)
     except Exception as error:
         if shutil.disk_usage(directory).free < _NEARLY_FULL_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
         raise
     if context.rank == 0:
         files.write_json(directory / FACTS, facts(context.spec))
+
+
+@contextlib.contextmanager
+def _failing_late(engine: Any) -> Iterator[None]:
+    """Raise what a writer raised once DeepSpeed is done: a rank that left earlier would miss the others' barriers."""
+    writer, errors = engine.checkpoint_engine, list[Exception]()
+
+    def late(write: Callable[..., object]) -> Callable[..., None]:
+        def written(*arguments: Any, **options: Any) -> None:
+            try:
+                write(*arguments, **options)
+            except (OSError, RuntimeError) as error:
+                errors.append(error)
+
+        return written
+
+    writer.save, engine._copy_recovery_script = late(writer.save), late(engine._copy_recovery_script)
+    try:
+        yield
+    finally:
+        del writer.save, engine._copy_recovery_script
+    if errors:
+        raise errors[0]
 
 
 def load(context: Context, engine: Any, directory: Path) -> None:

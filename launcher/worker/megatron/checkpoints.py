@@ -2,26 +2,37 @@
 
 ``checkpoints/iter_0000100/`` is what Megatron-LM writes and what its own tools read, and the file
 ``latest_checkpointed_iteration.txt`` beside it names the newest whole one. The launcher adds ``state.json`` to each:
-the sizes of the model.
+the sizes of the model. A full disk pauses saving as in every engine (``launcher.worker.saving``): where Megatron's
+writers find it full, all ranks get its error; where rank 0 alone would, with its small files, the disk is found full
+before Megatron begins.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import functools
 import json
+import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NoReturn
+
+from torch.distributed.checkpoint.api import CheckpointException
 
 from launcher.saved import state
 from launcher.saved.find import STATE, TRACKER, NoCheckpoint, find
-from launcher.worker import checkpoints, files
+from launcher.worker import checkpoints, files, saving
 from launcher.worker.data import Batches
 from launcher.worker.engine import Context
 from launcher.worker.errors import CheckpointError
 
 _NAME = re.compile(r"iter_(\d{7,})")
+
+_BLOCK = 512
+"""Bytes of ``st_blocks`` (inode(7))."""
 
 
 def folder_of(step: int) -> str:
@@ -73,6 +84,8 @@ class Checkpoints:
     def __init__(self, context: Context, batches: Batches) -> None:
         self._context, self._spec, self._batches = context, context.spec, batches
         self._folder = context.directory / "checkpoints"
+        self._saving = saving.Saving(context, self._kept)
+        self._writing: list[int] = []
 
     @contextlib.contextmanager
     def loading(self) -> Iterator[None]:
@@ -97,27 +110,71 @@ class Checkpoints:
                 )
         try:
             yield
-        except checkpoints.FAILURES as error:
-            raise CheckpointError(f"{path} cannot be read: {checkpoints.reason(error)}") from error
+        except saving.FAILURES as error:
+            raise CheckpointError(f"{path} cannot be read: {saving.reason(error)}") from error
 
-    @contextlib.contextmanager
-    def saving(self, step: int) -> Iterator[None]:
-        """Note the sizes of the model in the checkpoint and keep as many as the run says.
+    def save(self, step: int, write: Callable[[], object]) -> None:
+        """Write a checkpoint with the sizes of the model beside it, and keep as many as the run says.
+
+        Args:
+            step: The last one done.
+            write: Megatron's own saving; with ``save.async`` it only begins then, and :meth:`finalized` ends it.
 
         Raises:
             CheckpointError: It cannot be written; those before it are intact.
         """
-        path = self._folder / folder_of(step)
-        try:
-            if self._context.rank == 0:
-                path.mkdir(parents=True, exist_ok=True)
-                content = state.of(self._spec, step, corpus=self._batches.identity())
-                files.write_json(path / STATE, content)
-            yield
-        except checkpoints.FAILURES as error:
-            raise checkpoints.failed(step, self._folder, error, self._kept()) from error
-        if self._context.rank == 0:
+        path, every = self._folder / folder_of(step), self._spec.save.every
+        last = step == self._spec.train.steps or every is None or step % every != 0
+        if not self._saving.together(step, path, lambda: self._begin(path, step), last=last):
+            return
+        if self._spec.save.asynchronous:
+            self._writing.append(step)
+        if self._written(step, write, last=last) and self._context.rank == 0:
             self._remove_old()
+
+    def finalized(self, finalize: Callable[[], object], *, last: bool) -> None:
+        """Let Megatron end its background writes, of which the first that is not whole yet may have failed."""
+        done = newest(self._folder) if self._writing and (self._folder / TRACKER).is_file() else 0
+        self._writing = [step for step in self._writing if step > done]
+        if not self._writing:
+            finalize()
+        elif not self._written(self._writing[0], finalize, last=last):
+            self._writing.pop(0)
+
+    def _written(self, step: int, write: Callable[[], object], *, last: bool) -> bool:
+        """Let Megatron write; False where its writers found the disk full, which all ranks hear of together."""
+        path = self._folder / folder_of(step)
+        before = self._tracked()
+        try:
+            write()
+        except CheckpointException as error:
+            return self._saving.together(step, path, functools.partial(_raise, error), last=last)
+        except Exception as error:
+            if before is not None and self._tracked() != before:  # Cut off as it was written anew.
+                (self._folder / TRACKER).write_text(before)
+            raise self._saving.error(step, self._folder, saving.why(error, self._folder)[1]) from error
+        return True
+
+    def _tracked(self) -> str | None:
+        path = self._folder / TRACKER
+        return path.read_text() if self._context.rank == 0 and path.is_file() else None
+
+    def _begin(self, path: Path, step: int) -> None:
+        """Make the folder, if the disk takes one more checkpoint like the newest.
+
+        Raises:
+            OSError: It is full.
+        """
+        if self._context.rank != 0:
+            return
+        self._folder.mkdir(parents=True, exist_ok=True)
+        kept = self._kept()
+        there = (self._folder / kept).rglob("*") if kept is not None else ()
+        if shutil.disk_usage(self._folder).free < sum(each.stat().st_blocks * _BLOCK for each in there):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        path.mkdir(exist_ok=True)
+        content = state.of(self._spec, step, corpus=self._batches.identity())
+        files.write_json(path / STATE, content)
 
     def _kept(self) -> str | None:
         return folder_of(newest(self._folder)) if (self._folder / TRACKER).is_file() else None
@@ -130,3 +187,7 @@ class Checkpoints:
         steps = sorted(int(match[1]) for path in self._folder.iterdir() if (match := _NAME.fullmatch(path.name)))
         for step in [step for step in steps if step <= last][: -self._spec.save.keep]:
             shutil.rmtree(self._folder / folder_of(step), ignore_errors=True)
+
+
+def _raise(error: BaseException) -> NoReturn:
+    raise error

@@ -44,6 +44,7 @@ class Follower:
         "load_checkpoint",
         "save_checkpoint_and_time",
         "save_checkpoint",
+        "maybe_finalize_async_save",
     )
 
     def __init__(self, context: Context, batches: Batches) -> None:
@@ -155,8 +156,11 @@ class Follower:
             if not self._context.memory.has("checkpoint_save"):
                 alive = (found for found in gc.get_objects() if issubclass(type(found), torch.Tensor))
                 around.enter_context(self._context.memory.measuring("checkpoint_save", alive=alive))
-            around.enter_context(self._checkpoints.saving(iteration))
-            original(iteration, *rest, **options)
+            self._checkpoints.save(iteration, functools.partial(original, iteration, *rest, **options))
+
+    def maybe_finalize_async_save(self, original: Call, blocking: bool = False, **options: Any) -> None:
+        """Background writes end here; one that failed pauses saving or, behind the last step, ends the run."""
+        self._checkpoints.finalized(functools.partial(original, blocking=blocking, **options), last=blocking)
 
     @property
     def _measured(self) -> Metrics:

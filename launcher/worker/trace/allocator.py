@@ -12,7 +12,7 @@ from bisect import bisect_left, insort
 from dataclasses import dataclass
 from itertools import count
 
-from launcher.units import MIB
+from launcher.text.units import MIB
 from launcher.worker.trace.events import Recording
 
 _SMALLEST = 512  # kMinBlockSize

@@ -112,13 +112,26 @@ def test_a_disk_that_is_full_is_told_from_other_failures(tmp_path: Path, monkeyp
     """torch's zip writer names no errno, so the space that is left decides."""
     from launcher.worker.deepspeed import checkpoint
 
-    class Fails:
-        def save_checkpoint(self, *_: Any, **__: Any) -> None:
+    class Writer:
+        def save(self, state: object, path: str) -> None:
             raise RuntimeError("PytorchStreamWriter failed writing file data/0: file write failed")
+
+    class Fails:
+        def __init__(self) -> None:
+            self.checkpoint_engine, self.done = Writer(), False
+
+        def _copy_recovery_script(self, path: str) -> None:
+            raise OSError(28, "No space left on device")
+
+        def save_checkpoint(self, *_: Any, **__: Any) -> None:
+            self.checkpoint_engine.save({}, "states.pt")
+            self._copy_recovery_script("")
+            self.done = True
 
     context: Any = type("Context", (), {"spec": type("Spec", (), {"adapter": type("Adapter", (), {"name": "none"})})})
     with pytest.raises(RuntimeError, match="PytorchStreamWriter"):
-        checkpoint.save(context, Fails(), tmp_path)
+        checkpoint.save(context, engine := Fails(), tmp_path)
+    assert engine.done, "a rank that cannot write comes to the barriers behind"
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=0))
     with pytest.raises(OSError, match="No space left on device"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import sys
@@ -108,11 +109,16 @@ def test_checkpoints_are_checked_thinned_out_and_intact_after_a_failure(tmp_path
     data: Any = type("Data", (), {"identity": lambda self: {"samples": 8}})()
     checkpoints, folder = Checkpoints(context, data), tmp_path / "checkpoints"
     for step in (1, 2, 3):
-        with checkpoints.saving(step):
-            (folder / TRACKER).write_text(str(step))
+        checkpoints.save(step, functools.partial((folder / TRACKER).write_text, str(step)))
     assert sorted(path.name for path in folder.glob("iter_*")) == ["iter_0000002", "iter_0000003"]
-    with pytest.raises(CheckpointError) as caught, checkpoints.saving(4):
+
+    def fill() -> None:
+        (folder / TRACKER).write_text("")
         raise OSError(28, "No space left on device")
+
+    with pytest.raises(CheckpointError) as caught:
+        checkpoints.save(4, fill)
+    assert (folder / TRACKER).read_text() == "3", "what was cut off is as it was"
     assert str(caught.value) == (
         f"the checkpoint of step 4 could not be written to {folder}: no space left on the disk; iter_0000003 is intact"
     )

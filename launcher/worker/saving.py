@@ -1,0 +1,132 @@
+"""What all ranks do alike when a checkpoint is written: go on, pause saving while the disk is full, or fail.
+
+A rank that cannot write must not leave the others in a collective that it will never come to. So each part of a save
+ends with an agreement: every rank tells whether it has failed, and why, and all of them draw the same conclusion.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
+
+from launcher.saved import paused
+from launcher.worker.engine import Context
+from launcher.worker.errors import CheckpointError
+
+FAILURES = (Exception, CheckpointException)
+"""Exceptions of an engine that reads or writes; torch's ``CheckpointException`` is not an ``Exception``."""
+
+_ALMOST_NOTHING = 2**20
+"""Bytes; below this a disk is full, whatever the error says."""
+
+_SHORT_WRITE = "unexpected pos"
+"""Words of torch's zip writer when a file took less than was written, in place of the system's own error."""
+
+_FULL = "no space left on the disk"
+_SHORT = "a file took less than was written to it: the disk is full, or a quota or a limit is reached"
+
+
+class Saving:
+    """The agreement of all ranks about the checkpoints of one run."""
+
+    def __init__(self, context: Context, kept: Callable[[], str | None]) -> None:
+        """Begin without a pause.
+
+        Args:
+            context: This rank.
+            kept: Gives the name of the newest whole checkpoint.
+        """
+        self._context, self._kept = context, kept
+        if context.rank == 0:
+            paused.end(context.directory)
+
+    def together(self, step: int, folder: Path, act: Callable[[], object], *, last: bool) -> bool:
+        """Do this rank's part of a save; True if all ranks have done theirs, False where saving is paused.
+
+        Args:
+            step: Of the checkpoint.
+            folder: Removed where a rank has failed.
+            act: This rank's part.
+            last: True if a full disk is an error.
+
+        Raises:
+            CheckpointError: On all ranks alike; the checkpoints before this one are intact.
+        """
+        failed: BaseException | None = None
+        try:
+            act()
+        except FAILURES as error:
+            failed = error
+        mine = None if failed is None else why(failed, folder.parent)
+        found: list[tuple[bool, str] | None] = [mine] * self._context.world
+        if dist.is_initialized():
+            dist.all_gather_object(found, mine)
+        troubles = [trouble for trouble in found if trouble is not None]
+        if not troubles:
+            return True
+        if self._context.rank == 0:
+            shutil.rmtree(folder, ignore_errors=True)
+        # A writer that only hears of another rank's failure does not know the reason.
+        full = [text for is_full, text in troubles if is_full]
+        self._conclude(
+            step, folder.parent, full[0] if full else troubles[0][1], pause=bool(full) and not last, of=failed
+        )
+        return False
+
+    def _conclude(self, step: int, folder: Path, text: str, *, pause: bool, of: BaseException | None) -> None:
+        error = self.error(step, folder, text)
+        if not pause:
+            raise error from of
+        if self._context.rank == 0:
+            kept = self._kept()
+            newest = f"{kept} is the newest checkpoint" if kept is not None else "there is no checkpoint yet"
+            with contextlib.suppress(OSError):
+                paused.note(self._context.directory, step, f"{text} ({folder}); {newest}")
+            print(f"launch: {error}; training goes on", file=sys.stderr, flush=True)  # noqa: T201
+
+    def error(self, step: int, folder: Path, text: str) -> CheckpointError:
+        """The error of a checkpoint that could not be written, with the one that is left."""
+        kept = self._kept()
+        intact = f"{kept} is intact" if kept is not None else "there was none before it"
+        return CheckpointError(f"the checkpoint of step {step} could not be written to {folder}: {text}; {intact}")
+
+
+def why(error: BaseException, folder: Path) -> tuple[bool, str]:
+    """Whether a full disk, or a quota or limit, is behind an error of writing, and the reason in one line."""
+    if is_full(error) or _free(folder) < _ALMOST_NOTHING:
+        return True, _FULL
+    text = reason(error)
+    return text == _SHORT, text
+
+
+def _free(folder: Path) -> float:
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return float("inf")
+
+
+def reason(error: BaseException) -> str:
+    """The error as one line, without the stacks of every rank that torch's exception prints."""
+    if isinstance(error, CheckpointException):
+        error = next((inner[0] for inner in error.failures.values()), error)
+    if _SHORT_WRITE in str(error) or (isinstance(error, OSError) and error.errno == errno.EFBIG):
+        return _SHORT
+    return f"{type(error).__name__}: {error}"
+
+
+def is_full(error: BaseException) -> bool:
+    """True if a full disk is behind an error; checkpoint writers wrap it, and each rank's error, in their own."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return True
+    failures = getattr(error, "failures", None)
+    inner = [item[0] for item in failures.values()] if isinstance(failures, dict) else []
+    inner += [cause for cause in (error.__cause__, error.__context__) if cause is not None]
+    return "No space left on device" in str(error) or any(is_full(cause) for cause in inner)

@@ -1,0 +1,64 @@
+"""A rank that is compared with the others before its first step, and may be disturbed while it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+from launcher.spec.parse import parse
+
+
+def imports() -> None:
+    """Import what a rank needs."""
+    from launcher.worker import loop
+
+    assert loop
+
+
+def main(directory: str, port: str, disturbed: str, limit_s: str, slower: str) -> None:
+    """Enter the run as every worker does; rank 1 is slowed (``slow``) or stopped (``stop``) meanwhile.
+
+    Args:
+        directory: The run directory.
+        port: Where the ranks meet.
+        disturbed: What happens to rank 1; empty: nothing.
+        limit_s: In place of the probe's own.
+        slower: The same.
+    """
+    import torch
+
+    from launcher.worker import loop, probe
+
+    torch.set_num_threads(1)
+    probe.LIMIT_S, probe.SLOWER = float(limit_s), float(slower)
+    os.environ["MASTER_PORT"] = port
+    spec = parse(json.loads((Path(directory) / "spec.json").read_text()))
+    product = probe._product
+    if os.environ["RANK"] == "1" and disturbed:
+
+        def beside(*arguments: object) -> float:
+            _disturb(disturbed)
+            return product(*arguments)  # type: ignore[arg-type]
+
+        probe._product = beside  # type: ignore[assignment]
+    with loop.entered(spec, Path(directory)):
+        pass
+
+
+def _disturb(how: str) -> None:
+    """Let a process stop this one, for good or for most of the time, until it is gone.
+
+    For so much of it that it is slow also where all ranks wait for the processors of a busy machine.
+    """
+    ours = os.getpid()
+    if os.fork():
+        return
+    while os.getppid() == ours:
+        os.kill(ours, signal.SIGSTOP)
+        time.sleep(0.12 if how == "slow" else 60)
+        os.kill(ours, signal.SIGCONT)
+        time.sleep(0.005)
+    os._exit(0)
