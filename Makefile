@@ -15,7 +15,7 @@ PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --durat
 # `make test ARGS="-k word"` runs a part.
 ARGS ?=
 
-.PHONY: demo test lint bench slurm-demo lock clean
+.PHONY: demo test test-oldest lint bench slurm-demo lock clean
 
 demo: $(VENV)/.built-demo ## build the environment and train a small model on this machine
 	$(BIN)/launch model=tiny parallel=fsdp precision=bf16
@@ -26,6 +26,12 @@ demo: $(VENV)/.built-demo ## build the environment and train a small model on th
 test: $(VENV)/.built-test ## build what the tests need and run them all, or a part: make test ARGS="-k word"
 	$(PYTEST) -n 2 --ignore=tests/slurm $(ARGS) || test $$? = 5
 	$(PYTEST) -n 5 tests/slurm $(ARGS) || test $$? = 5
+
+# The lowest version of every range in pyproject.toml, in an environment of its own; no part of `make test`.
+test-oldest: $(VENV)/.uv ## train, resume and export every engine with the oldest packages that are supported
+	$(BIN)/uv venv -q --clear --python $(BIN)/python $(VENV)-oldest
+	DS_BUILD_OPS=0 $(BIN)/uv pip install --quiet --python $(VENV)-oldest/bin/python --resolution lowest-direct -e '.[deepspeed]'
+	$(VENV)-oldest/bin/python -m benchmarks.versions --keep
 
 lint: $(VENV)/.built-test
 	$(BIN)/ruff format --check $(SOURCES)
@@ -59,4 +65,4 @@ $(VENV)/.built-%: $(VENV)/.uv requirements/%.txt pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-oldest .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -16,6 +16,7 @@ from typing import Protocol
 from launcher import registry
 from launcher.errors import ConfigError
 from launcher.job.job import Job
+from launcher.job.versions import Need
 from launcher.memory import estimate
 from launcher.spec import RunSpec
 from launcher.spec.change import Change, EngineChange
@@ -37,6 +38,7 @@ class Profile:
 
     Attributes:
         packages: The modules that its worker imports in every run.
+        needs: Settings that only newer versions of these honour.
         install: The command that installs what it needs.
         settings: The keys that not every engine reads and that it does, and the words that choose the engine with
             which each of them is read.
@@ -46,6 +48,7 @@ class Profile:
     """
 
     packages: tuple[str, ...] = ()
+    needs: tuple[Need, ...] = ()
     install: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
     shards_instead: tuple[str, ...] = ()

@@ -21,6 +21,9 @@ SAFE_PATH = "PYTHONSAFEPATH"
 SAVING_S = 120
 """Seconds that ranks have for their last checkpoint once they are asked to stop; torchrun's own 30 cut large ones."""
 
+ENVIRONMENT = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SAVING_S)}
+"""Read by torchrun from torch 2.12, which also has an argument for it; an older one would refuse the argument."""
+
 
 def command(spec: RunSpec, python: str, program: Sequence[str], arguments: Sequence[str]) -> tuple[str, ...]:
     """The argv that starts all ranks of one node.
@@ -43,7 +46,6 @@ def command(spec: RunSpec, python: str, program: Sequence[str], arguments: Seque
         *_rendezvous(spec),
         f"--nproc-per-node={spec.cluster.gpus_per_node}",
         "--max-restarts=0",
-        f"--shutdown-timeout={SAVING_S}",
         f"--log-dir={RUN}/logs/ranks",
         "--redirects=3",
         *module,

@@ -58,6 +58,7 @@ def translate(spec: RunSpec, *, python: str) -> Job:
 def _common_environment(spec: RunSpec) -> dict[str, str]:
     """Variables of every job. A user's own script finds the run by the three that start with ``LAUNCH_``."""
     environment = {
+        **torchrun.ENVIRONMENT,
         "LAUNCH_RUN": RUN,
         "LAUNCH_SPEC": f"{RUN}/spec.json",
         "LAUNCH_CHECKPOINTS": f"{RUN}/checkpoints",

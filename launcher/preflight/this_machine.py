@@ -16,6 +16,7 @@ from launcher import backends, package
 from launcher.data import documents
 from launcher.data.unusable import Unusable
 from launcher.errors import ConfigError
+from launcher.job import versions
 from launcher.machine import Machine
 from launcher.rules.cluster import readers_beyond
 from launcher.spec import RunSpec
@@ -77,6 +78,7 @@ def _packages(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError("backend.name", spec.backend.name, rule, [profile.install])
     if spec.script is not None:
         return
+    yield from versions.unusable(spec, needed, profile.needs)
     kind = spec.tracking.kind
     if kind != "none" and find_spec(kind) is None:  # Each kind is the name of its package.
         rule = "its package is not installed for this Python"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from launcher import package
 from launcher.backends import Profile
 from launcher.backends._changes import SHARDED, higher_stages, is_preset, sequence_ranks, tensor_ranks
+from launcher.job.versions import Need
 from launcher.spec import RunSpec
 from launcher.spec.change import Change, EngineChange, set_to
 
@@ -28,6 +29,16 @@ _SETTINGS = (
 
 profile = Profile(
     packages=("torch", "transformers", "deepspeed"),
+    needs=(
+        Need(
+            package="deepspeed",
+            since="0.18.9",
+            path="parallel.tensor",
+            asked=lambda spec: spec.parallel.tensor > 1,
+            because="does not note how AutoTP splits a weight, by which the whole one is found again",
+            way_out="parallel.tensor=1",
+        ),
+    ),
     install=package.install("deepspeed"),
     settings=dict.fromkeys(_SETTINGS, "parallel=zero3"),
     shards_instead=("zero.stage=1", "zero.stage=3"),

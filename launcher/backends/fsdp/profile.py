@@ -7,11 +7,22 @@ from collections.abc import Iterator
 from launcher import package
 from launcher.backends import Profile
 from launcher.backends._changes import SHARDED, is_preset, sequence_ranks, tensor_ranks
+from launcher.job.versions import Need
 from launcher.spec import RunSpec
 from launcher.spec.change import Change, EngineChange, set_to
 
 profile = Profile(
     packages=("torch", "transformers"),
+    needs=(
+        Need(
+            package="torch",
+            since="2.10",
+            path="parallel.context",
+            asked=lambda spec: spec.parallel.context > 1,
+            because="has no ring attention for single tensors",
+            way_out="parallel.context=1",
+        ),
+    ),
     install=package.install("fsdp"),
     settings={
         "parallel.shard": "parallel=fsdp",

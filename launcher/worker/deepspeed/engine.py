@@ -21,7 +21,7 @@ import torch.distributed as dist
 from deepspeed.runtime.pipe import schedule
 
 from launcher.worker import marks
-from launcher.worker.deepspeed import checkpoint, model, stages, start, tensor, ulysses
+from launcher.worker.deepspeed import checkpoint, model, stages, start, tensor, ulysses, versions
 from launcher.worker.engine import Context, PendingSave, StepResult
 from launcher.worker.model import export, initial, network, optimizers, recompute
 from launcher.worker.model.language_model import LanguageModel
@@ -124,7 +124,8 @@ class DeepSpeedTraining:
 
     def tensors(self) -> Iterable[torch.Tensor]:
         """Every tensor of the process: DeepSpeed keeps its partitions and buffers in dozens of places."""
-        return [found for found in gc.get_objects() if issubclass(type(found), torch.Tensor)]
+        found = (thing for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor))
+        return [tensor for tensor in found if versions.is_defined(tensor)]
 
     def _mean(self, loss: torch.Tensor) -> torch.Tensor:
         total = loss.float().clone()

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -30,9 +30,12 @@ from torch.nn.parallel import DistributedDataParallel
 from launcher.backends.fsdp.dtypes import dtypes
 from launcher.worker import marks
 from launcher.worker.engine import Context, PendingSave, StepResult
-from launcher.worker.fsdp import context_parallel, pipeline, reading, sharding
+from launcher.worker.fsdp import pipeline, reading, sharding
 from launcher.worker.model import adapters, export, initial, network, optimizers, recompute, weights
 from launcher.worker.model.language_model import LanguageModel
+
+if TYPE_CHECKING:
+    from launcher.worker.fsdp.context_parallel import Ring
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +54,7 @@ def build(context: Context) -> FsdpEngine:
 def rank_parts(context: Context) -> RankParts:
     """The model on the meta device, adapted, recomputed and sharded as the run says; it takes no memory yet."""
     spec = context.spec
-    ring = context_parallel.Ring(context) if spec.parallel.context > 1 else None
+    ring = _ring(context) if spec.parallel.context > 1 else None
     ranks = sharding.mesh(context) if spec.parallel.shard or spec.parallel.pipeline > 1 else None
     networks = list(pipeline.networks(context, attention=ring.attention if ring else None))
     for made in networks:
@@ -68,6 +71,12 @@ def rank_parts(context: Context) -> RankParts:
         for model in models:
             sharding.shard(model, context, ranks)
     return RankParts(models=models, ranks=ranks)
+
+
+def _ring(context: Context) -> Ring:
+    from launcher.worker.fsdp.context_parallel import Ring  # Late, because torch has its functions only from 2.10.
+
+    return Ring(context)
 
 
 def filled(context: Context, parts: RankParts) -> FsdpEngine:

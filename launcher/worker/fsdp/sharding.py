@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from launcher.backends.fsdp.dtypes import dtypes
 from launcher.spec import RunSpec
 from launcher.worker.engine import Context
-from launcher.worker.fsdp import tensor_parallel
+from launcher.worker.fsdp import tensor_parallel, versions
 from launcher.worker.model import network
 from launcher.worker.model.language_model import LanguageModel
 
@@ -72,7 +72,7 @@ def replicate(model: nn.Module, context: Context, ranks: DeviceMesh | None) -> D
         device_ids=None if context.device.type == "cpu" else [context.device],
         gradient_as_bucket_view=backend.bucket_view,
         bucket_cap_mb=backend.bucket_cap_mb,
-        forward_sync_buffers=False,
+        **versions.WITHOUT_BUFFER_SYNC,
         init_sync=False,
         process_group=None if ranks is None else ranks.get_group("shard"),
     )
