@@ -152,3 +152,10 @@ def _paths(text: str) -> set[str]:
 def _exists(document: Path, path: str) -> bool:
     """From the checkout or, as a link, from the document; ``*`` stands for any name, and one match is enough."""
     return any(next(folder.glob(path), None) is not None for folder in (ROOT, document.parent))
+
+
+def test_every_test_that_the_threat_table_names_is_there() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "docs" / "security.md").read_text())
+    assert len(named) > 35
+    missing = [f"{path}::{name}" for path, name in named if f"def {name}(" not in (ROOT / path).read_text()]
+    assert missing == []
