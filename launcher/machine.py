@@ -193,3 +193,8 @@ def _cpus() -> int:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # Only Linux has it.
         return os.cpu_count() or 1
+
+
+def node() -> str:
+    """This node's name, on Slurm as Slurm knows it: a host's own name may be a longer one."""
+    return os.environ.get("SLURMD_NODENAME") or os.uname().nodename

@@ -7,6 +7,7 @@ be. Every difference is said and kept (``launcher.rundir.changes``) before it is
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from typing import Any
 
 from launcher import machine
 from launcher.commands._common import assessed, folder, say, width
+from launcher.commands._trusting import require_trust
 from launcher.config.catalog import Catalog
 from launcher.config.overrides import Override, read
 from launcher.config.request import Request, request
@@ -85,7 +87,7 @@ def _planned(directory: Path, texts: Sequence[str], *, trusted: bool) -> tuple[_
         ConfigErrors: A word cannot be read, or the run cannot go on like that.
         DoesNotFit: The changed run does not.
     """
-    changed = _changed(contents.spec_of(directory), texts)
+    changed = _changed(contents.spec_of(directory), texts, trusted=trusted)
     newest = next(reversed(find.checkpoints(directory)), None)
     step = 0 if newest is None else newest.step
     refused: list[ConfigError] = []
@@ -100,13 +102,15 @@ def _planned(directory: Path, texts: Sequence[str], *, trusted: bool) -> tuple[_
     return changed, plan(assessment, python=sys.executable), step
 
 
-def _changed(before: RunSpec, texts: Sequence[str]) -> _Changed:
+def _changed(before: RunSpec, texts: Sequence[str], *, trusted: bool) -> _Changed:
     """The run with words set over it, and its batch kept.
 
     Raises:
         ConfigErrors: A word cannot be read, or the batch cannot be kept.
     """
     overrides, errors = read(texts, Catalog(folder=folder()))
+    if any(override.group for override in overrides):  # Their options are composed from the user's conf/, too.
+        require_trust(argparse.Namespace(overrides=list(texts), trust=trusted))
     errors = [*errors, *(_whole(override) for override in overrides if override.group and override.key in _WHOLE)]
     if errors:
         raise ConfigErrors(errors)

@@ -50,7 +50,8 @@ def require_own(directories: Sequence[Path], *, trusted: bool) -> None:
         raise ConfigErrors(errors)
     for directory in foreign:
         for record in (directory, *_points(directory)):
-            _forget_pickles(record)
+            if status.read(record).state not in ("queued", "running", "requeued"):  # Else its job still needs them.
+                _forget_pickles(record)
             status.remember(record)
 
 

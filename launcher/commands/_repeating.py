@@ -33,6 +33,7 @@ from launcher.files import MOST_BYTES
 from launcher.preflight import assess
 from launcher.preflight.plan import plan
 from launcher.preflight.this_machine import obstacles
+from launcher.rundir import acting as records
 from launcher.rundir import contents, loading, lock, losses, results, script_copy, state, status
 from launcher.rundir.lock import Lock
 from launcher.rundir.record import record
@@ -67,7 +68,8 @@ def _require_trust(found: Lock, texts: Sequence[str], *, given: bool) -> None:
         ConfigErrors: It was not given.
     """
     deeds = acting.of_spec(found.spec, [text.lstrip("+").partition("=")[0] for text in texts])
-    own = found.path.name == losses.NAME and status.is_own(found.path.parent)
+    run = found.path.parent  # Locks of newer records are known by their own bytes (trust.note_lock).
+    own = found.path.name == losses.NAME and status.is_own(run) and not records.is_noted(run)
     trust.require([Source(path=found.path, deeds=deeds, own=own)], folder=folder(), given=given)
 
 
@@ -165,7 +167,7 @@ def _first_steps(spec: RunSpec, directory: Path, last: int) -> tuple[Path, list[
         JobFailed: The run failed before.
     """
     planned = plan(assess.assess(spec), python=sys.executable)
-    made_of = lock.here(spec.data)
+    made_of = lock.here(spec.data, with_diff=spec.run.record_diff)
     with interrupts.held():
         directory = record(planned, directory, overrides=("recipe", "verify"), forced=False, made_of=made_of)
         try:

@@ -175,7 +175,7 @@ def ready(options: argparse.Namespace, *, quiet: bool) -> Ready:
         plan=planned,
         overrides=found.overrides,
         forced=options.force,
-        made_of=lock.here(planned.spec.data),
+        made_of=lock.here(planned.spec.data, with_diff=planned.spec.run.record_diff),
         samples=samples,
         tokens=tokens,
     )

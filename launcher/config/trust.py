@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from launcher import secret
 from launcher.config import acting, origins, trust_store
 from launcher.config.acting import Deed
 from launcher.config.catalog import shipped
@@ -130,7 +131,7 @@ def note_foreign(path: Path, content: bytes, source: str, deeds: Iterable[Deed])
         ConfigErrors: It cannot be recorded; the file is then not to be written.
     """
     marks = [deed.mark for deed in deeds if deed.runs_code]
-    trust_store.add_foreign(_digest(content), path.resolve(), source, marks)
+    trust_store.add_foreign(_digest(content), path.resolve(), secret.hidden(source), marks)
 
 
 def note_own(path: Path, content: bytes) -> None:

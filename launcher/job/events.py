@@ -57,7 +57,8 @@ def read(directory: Path) -> list[dict[str, Any]]:
 
 def _understood(lines: Iterable[str]) -> Iterable[dict[str, Any]]:
     for line in lines:
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             content = json.loads(line)
-            if isinstance(content, dict) and all(isinstance(content.get(key), str) for key in ("kind", "text")):
+            texts = isinstance(content, dict) and all(isinstance(content.get(key), str) for key in ("kind", "text"))
+            if texts and isinstance(content.get("rank"), int | None):
                 yield content

@@ -56,6 +56,11 @@ def is_unchanged(record: Path) -> bool:
     return noted is None or noted == digest(record)
 
 
+def is_noted(record: Path) -> bool:
+    """True if a record was noted by its bytes, as all are but those of earlier versions."""
+    return _last(_list(), record) is not None
+
+
 def note_shown(record: Path) -> None:
     """Note what was shown of a record that is not the user's own."""
     _add(_list("shown.txt"), record)

@@ -63,6 +63,10 @@ _TEXTS = _list_of(_TEXT, "a list of texts")
 _MAPPINGS = _list_of(_MAPPING, "a list of objects {...}")
 _VARIABLES: _Kind = ("an object of texts", lambda value: isinstance(value, dict) and all(map(_TEXT[1], value.values())))
 _STATE: _Kind = (f"one of {', '.join(STATES)}", lambda value: value in STATES)
+_PROCESS: _Kind = (
+    "a process",
+    lambda value: is_whole(value) or isinstance(value, dict),
+)  # A bare pid in older records.
 _CLUSTER: _Kind = ("local or slurm", lambda value: value in ("local", "slurm"))
 
 _FIELDS: Mapping[str, Mapping[str, _Kind]] = {
@@ -89,10 +93,17 @@ _FIELDS: Mapping[str, Mapping[str, _Kind]] = {
         "reason": _optional(_TEXT),
         "time": _NUMBER,
         "job_id": _optional(_TEXT),
-        "keeper": _WHOLE,
-        "process_group": _WHOLE,
+        "keeper": _PROCESS,
+        "agent": _PROCESS,
+        "process_group": _PROCESS,
     },
-    state.SUBMISSION: {"kind": _CLUSTER, "job_id": _optional(_TEXT), "comment": _TEXT, "index": _WHOLE},
+    state.SUBMISSION: {
+        "kind": _CLUSTER,
+        "job_id": _optional(_TEXT),
+        "comment": _TEXT,
+        "index": _WHOLE,
+        "process": _MAPPING,
+    },
     state.NOT_SUBMITTED: {"reason": _TEXT},
     state.SWEEP: {"overrides": _TEXTS, "forced": _FLAG, "points": _MAPPINGS},
     "changes.json": {"changes": _MAPPINGS},

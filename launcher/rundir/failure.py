@@ -132,7 +132,7 @@ def never_began(directory: Path) -> str:
     """Why a job of this machine left no state behind: the last words of the process that was to start it."""
     logs = directory / "logs"
     for path in [
-        *sorted((logs / "submitit").glob("*_log.err"), key=lambda log: -log.stat().st_mtime),
+        *sorted(filter(Path.is_file, (logs / "submitit").glob("*_log.err")), key=lambda log: -log.stat().st_mtime),
         logs / "node.err",
     ]:
         lines = [line for line in _end(path).splitlines() if line.strip()]
@@ -146,11 +146,13 @@ def _errors(logs: Path) -> list[dict[str, Any]]:
     paths = [path for path in logs.glob("error.rank*.json") if path.is_file() and _rank_of(path).isdecimal()]
     paths.sort(key=lambda path: path.stat().st_mtime_ns)
     found = ((_rank_of(path), files.read_json(path) or {}) for path in paths)
-    return [
-        {**{key: str(content.get(key, "")) for key in ("type", "message", "traceback")}, "rank": rank}
-        for rank, content in found
-        if "message" in content
-    ]
+    return [_known_of(content) | {"rank": rank} for rank, content in found if "message" in content]
+
+
+def _known_of(content: dict[str, Any]) -> dict[str, Any]:
+    """A rank's error with texts for all that is read of it; nodes only where they are named."""
+    texts = {key: str(content.get(key, "")) for key in ("type", "message", "traceback")}
+    return texts | {key: content[key] for key in ("node", "faulty_node") if isinstance(content.get(key), str)}
 
 
 def _rank_of(path: Path) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import files
+from launcher import files, machine
 from launcher.job import events
 from launcher.job.beat import Beat
 from launcher.rundir import failure, progress
@@ -69,11 +69,9 @@ def rank_row(rank: int, beat: Beat, taken: Any, at: float, *, begun: bool) -> di
         at: The time of the heartbeat's clock.
         begun: False where it has no heartbeat of its own yet.
     """
-    import socket
-
     return {
         "rank": rank,
-        "host": socket.gethostname(),
+        "host": machine.node(),
         "step": beat.step,
         "phase": beat.phase,
         "seconds": round(at - beat.began, 1) if begun else 0.0,

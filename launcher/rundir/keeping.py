@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from launcher import files
-from launcher.rundir import lease, progress
-from launcher.rundir.process import Process, alive, speaks_of
+from launcher.rundir import lease, names, progress
+from launcher.rundir.process import Process, alive, is_pid, speaks_of
 from launcher.rundir.state import SUBMISSION, State
+
+_DIGITS = 10
+"""Of the largest number of a process."""
 
 _GONE = "the process that kept the job on this machine is gone"
 _NEVER = "the process that was to keep the job on this machine is gone, and had not begun"
@@ -49,7 +52,7 @@ def _of(run: Path, keeper: object, agent: object, word: State, gone: str) -> tup
     if _lives(run, keeper):
         return None
     if _lives(run, agent):
-        return "running", f"{gone}; its ranks still run: `launch cancel {run.name}` ends them"
+        return "running", f"{gone}; its ranks still run: `launch cancel {names.id_of(run)}` ends them"
     return "lost", gone
 
 
@@ -63,7 +66,7 @@ def from_elsewhere(run: Path, word: State, process: Process | None = None) -> tu
     if renewed:
         return word, f"{who} not visible from here, and keeps its heartbeat up"
     silent = "has no heartbeat" if seconds is None else f"its last heartbeat is {progress.duration(seconds)} old"
-    way = f"if it is gone, `launch resume {run.name}` goes on with the run"
+    way = f"if it is gone, `launch resume {names.id_of(run)}` goes on with the run"
     return "not_visible", f"{who} not visible from here, and {silent}; {way}"
 
 
@@ -71,8 +74,8 @@ def _lives(run: Path, record: object) -> bool:
     process = Process.recorded(record)
     if process is not None:
         return process.alive
-    pid = int(record) if isinstance(record, int) or (isinstance(record, str) and record.isdecimal()) else None
-    return pid is not None and alive(pid) and speaks_of(pid, run)
+    pid = int(record) if isinstance(record, str) and record.isdecimal() and len(record) <= _DIGITS else record
+    return isinstance(pid, int) and is_pid(pid) and alive(pid) and speaks_of(pid, run)
 
 
 def agent(run: Path, content: Mapping[str, Any]) -> Process | None:

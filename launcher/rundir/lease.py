@@ -23,6 +23,7 @@ FRESH_S = 60.0
 """Age at which a heartbeat counts as stale: many beats, and the time for which NFS may keep what it has read."""
 
 _BEAT_S = 5.0
+_LOOK_S = 0.5
 
 
 def begin(run: Path, keeper: Process) -> None:
@@ -71,6 +72,26 @@ def fresh(run: Path) -> bool:
     """True if the run's heartbeat is renewed, so that somebody keeps it, wherever that is."""
     seconds = age(run)
     return seconds is not None and seconds < FRESH_S
+
+
+def is_renewed(run: Path) -> bool:
+    """True if the run's heartbeat is renewed while we look; one that was copied stays as it is."""
+    first, until = _stamp(run), time.monotonic() + 2 * _BEAT_S
+    if first is None or not fresh(run):
+        return False
+    while time.monotonic() < until:
+        time.sleep(_LOOK_S)
+        if _stamp(run) != first:
+            return True
+    return False
+
+
+def _stamp(run: Path) -> int | None:
+    try:
+        with (run / FILE).open("rb") as file:
+            return os.fstat(file.fileno()).st_mtime_ns
+    except OSError:
+        return None
 
 
 def _now(run: Path) -> float:

@@ -84,7 +84,8 @@ def foreign_pickles(spec: RunSpec) -> Iterator[ConfigError]:
 def is_own(checkpoint: Path) -> bool:
     """True if a checkpoint, or a run's folder with it, lies in a run that this user has recorded, or has trusted."""
     place = checkpoint.resolve()
-    return any(map(status.is_own, (place, place.parent, place.parent.parent)))
+    inside = (place, place.parent, place.parent.parent)
+    return status.is_own(next((folder for folder in inside if contents.exists(folder, contents.SPEC)), place))
 
 
 def _other_layout(spec: RunSpec, found: Path) -> Iterator[ConfigError]:

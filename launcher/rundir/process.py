@@ -62,7 +62,7 @@ class Process:
         fields = {name: content.get(name) for name in cls.__slots__}
         texts = all(isinstance(fields[name], str) for name in ("boot", "namespace", "host"))
         numbers = isinstance(fields["pid"], int) and isinstance(fields["start"], int | None)
-        return cls(**fields) if texts and numbers else None  # type: ignore[arg-type]
+        return cls(**fields) if texts and numbers and is_pid(fields["pid"]) else None  # type: ignore[arg-type]
 
     def as_dict(self) -> dict[str, Any]:
         """The form of records."""
@@ -112,6 +112,11 @@ class Process:
     def _is_now(self, pid: int) -> bool:
         stat = _stat(pid)
         return self.start is None or (stat is not None and int(stat[19]) == self.start)
+
+
+def is_pid(number: object) -> bool:
+    """True for a number that a process can have: 0 and negative ones mean groups to ``kill(2)``."""
+    return isinstance(number, int) and 0 < number < 1 << 31
 
 
 def alive(pid: int) -> bool:

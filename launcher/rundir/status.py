@@ -21,7 +21,7 @@ from typing import Any
 
 from launcher import files
 from launcher.errors import SubmitError
-from launcher.rundir import acting, by_files, contents, failure, health, home, keeping, names, progress, state
+from launcher.rundir import acting, by_files, contents, failure, health, home, keeping, lease, names, progress, state
 from launcher.rundir.state import RunState
 from launcher.saved import paused
 from launcher.slurm import jobs, states
@@ -200,8 +200,8 @@ def remembered() -> list[Path]:
 def is_own(run: Path) -> bool:
     """True if a run or sweep is as this user recorded, or trusted, it, wherever its folder is seen from."""
     place = Path(os.path.realpath(run))  # Path.resolve raises an error of its own for a link that leads to itself.
-    noted = any(Path(os.path.realpath(line)) in (place, place.parent) for line in _noted())
-    return noted and acting.is_unchanged(run)
+    noted = {Path(os.path.realpath(line)) for line in _noted()} & {place, place.parent}
+    return bool(noted) and all(map(acting.is_unchanged, {place, *noted}))
 
 
 def has_started(run: Path) -> bool:
@@ -242,6 +242,8 @@ def _from_slurm(run: Path, content: dict[str, Any] | None, job: QueuedJob | None
     content = contents.known(run, contents.STATE) or content  # It may have ended while Slurm was asked.
     if content is not None and content["state"] in state.ENDED:
         return content["state"], content.get("reason")
+    if job is None and lease.fresh(run):  # Another cluster's Slurm may see this folder, too.
+        return keeping.from_elsewhere(run, "queued" if content is None else content["state"])
     if job is None:
         return "lost", "Slurm no longer knows the job, and the run directory does not say how it ended"
     word, reason = states.translated(job, started=content is not None)

@@ -123,6 +123,7 @@ _KNOWN = frozenset((
     ("torch", "Size"),
     ("torch.serialization", "_get_layout"),
     *(("pathlib", name) for name in ("Path", "PosixPath", "PurePosixPath", "WindowsPath")),
+    ("pathlib._local", "PosixPath"),  # Where Python 3.13 has it.
     *(("torch", f"float{bits}") for bits in (16, 32, 64)),
     *(("torch", f"int{bits}") for bits in (8, 16, 32, 64)),
     *(("torch", name) for name in ("bfloat16", "uint8", "bool", "float8_e4m3fn", "float8_e5m2")),

@@ -14,7 +14,7 @@ FILE = "saving_paused.json"
 def note(run: Path, step: int, reason: str) -> None:
     """Note that the checkpoint of a step was left out, and why; the first such step is kept."""
     path = run / "logs" / FILE
-    since = (files.read_json(path) or {"since": step})["since"]
+    since = (files.read_json(path) or {}).get("since", step)
     files.write_atomically(path, {"since": since, "step": step, "reason": reason, "time": time.time()})
 
 
@@ -28,4 +28,5 @@ def text(run: Path) -> str | None:
     found = files.read_json(run / "logs" / FILE)
     if found is None:
         return None
-    return f"saving is paused since step {found['since']}, and tried again when the next is due: {found['reason']}"
+    since, reason = found.get("since"), found.get("reason")
+    return f"saving is paused since step {since}, and tried again when the next is due: {reason}"

@@ -12,7 +12,7 @@ from typing import Any
 
 from launcher import files
 from launcher.errors import SubmitError
-from launcher.rundir import attempts, failure, losses, state
+from launcher.rundir import attempts, failure, losses, names, state
 from launcher.slurm.client import SlurmRefused
 from launcher.submission.place import SlurmPlace
 
@@ -33,7 +33,9 @@ def conclude(directory: Path, returncode: int, place: SlurmPlace | None) -> str 
     outcome = files.read_json(directory / "logs" / "outcome.json") or {}
     stopped = outcome.get("state") == "interrupted"
     facts = {} if place is None else {"job_id": place.job_id}
-    saved = f"; `launch resume {directory.name}` goes on from step {outcome['step']}" if outcome.get("step") else ""
+    saved = (
+        f"; `launch resume {names.id_of(directory)}` goes on from step {outcome['step']}" if outcome.get("step") else ""
+    )
     if asked_to_end(directory) or (stopped and place is None):
         state.put(directory, "cancelled", reason=f"stopped{saved}", **facts)
         return None

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Generator, Iterator, Mapping
@@ -112,11 +113,13 @@ class Watch:
         if now - self._looked < _LOOK_S:
             return
         self._looked = now
-        with contextlib.suppress(OSError):  # A folder that cannot be written is no reason to end a job.
+        try:
             self._judge(process, now)
+        except Exception as error:  # To look at the ranks is no reason to end a job.
+            print(f"launch: the ranks could not be looked at: {error!r}", file=sys.stderr)  # noqa: T201
         if not self._is_first:
             ended = files.read_json(self._directory / failure.HUNG)
-            if ended is not None and ended["attempt"] == self._attempt:
+            if ended is not None and ended.get("attempt") == self._attempt:
                 process.kill()
 
     def _judge(self, process: subprocess.Popen[bytes], now: float) -> None:
@@ -132,8 +135,8 @@ class Watch:
         """True if the job that was ended by a hang on this machine is to be started once more; says so."""
         if not self._ended or self.on_hang != "restart" or (self._directory / state.CANCEL_REQUEST).exists():
             return False
-        record = attempts.Attempts(**(files.read_json(self._directory / attempts.FILE) or {}))
-        fruitless = record.fruitless_now(self._directory)
+        record = attempts.recorded(self._directory)
+        fruitless = 1 if record is None else record.fruitless_now(self._directory)
         if fruitless > self._limit:
             in_a_row = f"{fruitless} attempts in a row left no new checkpoint (cluster.requeues={self._limit})"
             health.note_hang(self._directory, restart=True, attempt=self._attempt, beside=f"not restarted: {in_a_row}")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from launcher.errors import SubmitError
-from launcher.rundir import home, status
+from launcher.rundir import home, lease, status
 from launcher.saved import find
 
 
@@ -18,6 +18,9 @@ def settle(directory: Path) -> None:
         SubmitError: Its job cannot be read, the folder that it starts in is gone, or the record cannot be written.
     """
     working_folder(directory)
+    if home.original(directory) is not None and lease.is_renewed(directory):
+        text = f"{directory} looks like a copy of {home.original(directory)}, but its heartbeat is renewed"
+        raise SubmitError(f"{text}: it is the run itself, seen from here under another path; cancel it first, or wait")
     try:
         home.settle(directory)
     except OSError as error:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
 import statistics
 import time
 from collections import deque
@@ -23,6 +22,7 @@ from collections.abc import Iterable, Iterator
 import torch
 import torch.distributed as dist
 
+from launcher import machine
 from launcher.job import events
 from launcher.spec import RunSpec
 from launcher.worker.engine import Context
@@ -43,7 +43,7 @@ class Pace:
         self._slow: set[int] = set()
         self._hosts = [""] * context.world
         if context.world > 1:
-            dist.all_gather_object(self._hosts, socket.gethostname())
+            dist.all_gather_object(self._hosts, machine.node())
 
     def timed[Item](self, batches: Iterable[Item]) -> Iterator[Item]:
         """The same batches; the time in which this rank gets them is its own."""

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from launcher import machine
 from launcher.worker import process
 from launcher.worker.engine import Context
 from launcher.worker.errors import NodeFault
@@ -109,7 +110,7 @@ class _Watch:
 
     def _tell(self, what: str) -> None:
         self._stage, self._since = self._stage + 1, time.monotonic()
-        self._store.set(_KEY.format(self._context.rank), json.dumps([self._stage, process.node(), what]))
+        self._store.set(_KEY.format(self._context.rank), json.dumps([self._stage, machine.node(), what]))
 
     def _told(self, rank: int) -> tuple[int, str, str]:
         stage, node, what = json.loads(self._store.get(_KEY.format(rank)))

@@ -28,7 +28,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
-from launcher import secret
+from launcher import machine, secret
 from launcher.errors import LauncherError
 from launcher.spec import RunSpec
 from launcher.worker import files
@@ -112,7 +112,12 @@ def fail(directory: Path, error: BaseException) -> NoReturn:
     rank = int(os.environ.get("RANK", "0"))
     message = str(error) if isinstance(error, LauncherError) else f"{type(error).__name__}: {error}"
     message, text = secret.hidden(message), secret.hidden("".join(traceback.format_exception(error)))
-    content: dict[str, object] = {"type": type(error).__name__, "message": message, "traceback": text, "node": node()}
+    content: dict[str, object] = {
+        "type": type(error).__name__,
+        "message": message,
+        "traceback": text,
+        "node": machine.node(),
+    }
     if isinstance(error, NodeFault):
         content["faulty_node"] = error.node
     with contextlib.suppress(OSError):
@@ -121,11 +126,6 @@ def fail(directory: Path, error: BaseException) -> NoReturn:
     print(f"launch: rank {rank}: {message}", file=sys.stderr, flush=True)  # noqa: T201
     sys.stdout.flush()
     os._exit(1)
-
-
-def node() -> str:
-    """This node's name, on Slurm as Slurm knows it: a host's own name may be a longer one."""
-    return os.environ.get("SLURMD_NODENAME") or os.uname().nodename
 
 
 def _follow_failures(logs: Path, rank: int, over: threading.Event) -> None:
@@ -149,7 +149,7 @@ def link_logs(directory: Path) -> None:
         temporary = ranks / f".{link}.{os.getpid()}"
         temporary.symlink_to(place.relative_to(ranks))
         temporary.replace(ranks / link)
-        place.with_name(f"{place.name}.node").write_text(node())
+        place.with_name(f"{place.name}.node").write_text(machine.node())
 
 
 def die_with_agent() -> None:

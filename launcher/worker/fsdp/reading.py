@@ -66,4 +66,4 @@ class _Descriptions(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         """One of the classes that describe tensors."""
         headers.require_description(module, name)
-        return super().find_class(module, name)
+        return super().find_class("pathlib" if module == "pathlib._local" else module, name)

@@ -64,6 +64,7 @@ def _train(context: Context, arguments: Sequence[str]) -> None:
         interrupted = (
             _pretrain(configuration, Provider(context, batches), follower) and follower.step < context.spec.train.steps
         )
+    context.beat.begin("end")
     if context.spec.save.export != "none" and not interrupted:
         with process.whole_directory(context, context.directory / "export") as partial:
             weights.write(chunks, context, partial)
