@@ -27,13 +27,20 @@ _STEPS: list[dict[str, Any]] = [
     for step in (1, 2, 3)
 ]
 _LEFT_BY_A_JOB: dict[str, Any] = {
-    "state.json": {"state": "failed", "reason": "a rank failed", "time": 1.7e9, "job_id": "7"},
-    "submission.json": {"kind": "slurm", "job_id": "7", "comment": "/tmp/none"},
+    "state.json": {
+        "state": "running",
+        "time": 1.7e9,
+        "keeper": {"pid": 7, "start": 7, "boot": "b", "namespace": "pid:[1]", "host": "h"},
+        "agent": {"pid": 8, "start": 8, "boot": "b", "namespace": "pid:[1]", "host": "h"},
+    },
+    "submission.json": {"kind": "local", "job_id": "7"},
     "attempts.json": {"count": 2, "fruitless": 1, "checkpoint": 0, "allocation": "7_1"},
     "memory.json": {"ranks": [{"rank": 0, "peak_bytes": 1000}]},
     "changes.json": [{"step": 2, "changes": [{"key": "train.steps", "old": 2, "new": 3}]}],
     "not_submitted.json": {"reason": "no Slurm"},
     "logs/error.rank0.json": {"type": "ValueError", "message": "no", "traceback": "Traceback ..."},
+    "logs/saving_paused.json": {"since": 1, "step": 2, "reason": "the disk is full", "time": 1.7e9},
+    "heartbeat.json": {"process": {"pid": 7, "start": 7, "boot": "b", "namespace": "pid:[1]", "host": "h"}},
     "logs/outcome.json": {"state": "interrupted", "step": 2},
 }
 _VERBS = (
@@ -88,6 +95,7 @@ def _files() -> dict[str, bytes]:
         record.record(api.show(_WORDS).plan, run, overrides=_WORDS, forced=False)
         (run / "metrics.jsonl").write_text("".join(f"{json.dumps(step)}\n" for step in _STEPS))
         (run / "logs" / "node.err").write_text("torchrun's words\n")
+        (run / "events.jsonl").write_text(f"{json.dumps({'kind': 'hang', 'text': 'step 2 has hung', 'rank': 1})}\n")
         for file, content in _LEFT_BY_A_JOB.items():
             (run / file).write_text(json.dumps(content))
         return {str(path.relative_to(run)): path.read_bytes() for path in sorted(run.rglob("*")) if path.is_file()}

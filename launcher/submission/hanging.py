@@ -32,7 +32,7 @@ from launcher.job.beat import Beat
 from launcher.rundir import attempts, failure, health, progress, state
 from launcher.submission import stacks
 from launcher.submission.place import SlurmPlace
-from launcher.submission.stacks import Process
+from launcher.submission.stacks import Rank
 
 _LOOK_S = 0.5
 _GATHER_S = 8.0
@@ -155,18 +155,18 @@ class Watch:
     def _attempt(self) -> str | None:
         return None if self._place is None else self._place.attempt
 
-    def _ranks(self, process: subprocess.Popen[bytes], now: float) -> list[Process]:
+    def _ranks(self, process: subprocess.Popen[bytes], now: float) -> list[Rank]:
         """The ranks of this node: those with a heartbeat, else the agent's processes with that of the run's lines."""
         found = [each for path in self._folder.glob("*.beat") if (each := beat.read(path)) is not None]
         if self._lines is None:
-            begun = [Process(rank=each.rank, pid=each.pid, beat=each) for each in found]
+            begun = [Rank(rank=each.rank, pid=each.pid, beat=each) for each in found]
             return sorted([*begun, *self._starting(process, begun)], key=lambda each: each.rank) if begun else []
         line = self._lines.beat(now)
         if line is None:
             return []
         return [replace(each, beat=replace(line, rank=each.rank, pid=each.pid)) for each in stacks.ranks(process.pid)]
 
-    def _starting(self, process: subprocess.Popen[bytes], begun: list[Process]) -> list[Process]:
+    def _starting(self, process: subprocess.Popen[bytes], begun: list[Rank]) -> list[Rank]:
         """The ranks that have no heartbeat yet: they still import what they need."""
         if len(begun) == self._ranks_here or any(each.beat is not None and each.beat.step for each in begun):
             return []
@@ -179,7 +179,7 @@ class Watch:
         long = max(self._factor * now_at.usual, self._timeout)
         return now - now_at.began > long or now - now_at.entered > max(now_at.usual, self._timeout)
 
-    def _report(self, ranks: list[Process], process: subprocess.Popen[bytes], now: float) -> None:
+    def _report(self, ranks: list[Rank], process: subprocess.Popen[bytes], now: float) -> None:
         """Leave what is found of this node's ranks; the first node says it of all, and what follows."""
         scripted = self._lines is not None
         asked = [replace(each, beat=None) for each in ranks] if scripted else ranks

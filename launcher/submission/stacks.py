@@ -24,6 +24,7 @@ from typing import Any
 from launcher import files
 from launcher.job import beat
 from launcher.job.beat import Beat
+from launcher.rundir import process as processes
 
 _PATIENCE_S = 4.0
 _PYSPY_S = 8.0
@@ -40,7 +41,7 @@ _STATES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
+class Rank:
     """A rank of this node; ``beat`` is None for one of a script of the user's own."""
 
     rank: int
@@ -67,7 +68,7 @@ class Taken:
     collectives: Sequence[dict[str, Any]] | None = None
 
 
-def take(folder: Path, processes: Sequence[Process], program: str) -> dict[int, Taken]:
+def take(folder: Path, processes: Sequence[Rank], program: str) -> dict[int, Taken]:
     """Ask all ranks at once; what each answered within seconds.
 
     Args:
@@ -128,7 +129,7 @@ def _collectives(folder: Path, rank: int, asked: int | None) -> list[dict[str, A
     return content["collectives"] if asked is not None and content.get("asked") == asked else None
 
 
-def _stack(folder: Path, process: Process, program: str, until: float) -> tuple[str, str]:
+def _stack(folder: Path, process: Rank, program: str, until: float) -> tuple[str, str]:
     """Where the stacks are from, and their text; both empty where nobody could tell."""
     spy = _pyspy(program)
     if spy is not None:
@@ -148,14 +149,17 @@ def _pyspy(program: str) -> str | None:
     return next((str(path) for path in beside if path.is_file()), shutil.which("py-spy"))
 
 
-def _by_signal(folder: Path, process: Process, until: float) -> tuple[str, str]:
+def _by_signal(folder: Path, process: Rank, until: float) -> tuple[str, str]:
     """Let the rank's own handler write its stacks; a rank without a heartbeat has none, and the signal would end it."""
     path = beat.stack(folder, process.rank)
     if process.beat is None or _state(process.pid) in _STATES:
         return "", ""
     before = path.stat().st_size if path.exists() else 0
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(process.pid, signal.SIGUSR1)
+    known = processes.Process.of(process.pid)
+    if _rank_of(known.pid) != process.rank:
+        return "", ""  # The number is another process's by now, which the signal would end.
+    with contextlib.suppress(PermissionError):
+        known.send(signal.SIGUSR1)
     _wait(lambda: path.stat().st_size > before, until)
     with contextlib.suppress(OSError), path.open("rb") as file:
         file.seek(before)
@@ -172,13 +176,10 @@ def _state(pid: int) -> str:
         return "X"
 
 
-def ranks(agent: int) -> list[Process]:
+def ranks(agent: int) -> list[Rank]:
     """The processes that torchrun has started and told their ranks."""
-    found = []
-    with contextlib.suppress(OSError, ValueError):
-        for pid in map(int, Path(f"/proc/{agent}/task/{agent}/children").read_text().split()):
-            if (rank := _rank_of(pid)) is not None:
-                found.append(Process(rank=rank, pid=pid))
+    told = ((child.pid, _rank_of(child.pid)) for child in processes.children(agent))
+    found = [Rank(rank=rank, pid=pid) for pid, rank in told if rank is not None]
     return sorted(found, key=lambda each: each.rank)
 
 

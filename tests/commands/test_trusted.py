@@ -17,8 +17,9 @@ from launcher.cli import main
 from launcher.commands import doctor
 from launcher.config import fetch
 from launcher.errors import ConfigErrors
-from launcher.rundir import lock
+from launcher.rundir import acting, lock
 from launcher.slurm import client
+from tests.support.recorded_runs import recorded
 
 RECIPE = "schema: 1\nsummary: theirs\nchoose: {model: tiny, cluster: slurm}\nset: {cluster.setup: [ls]}\n"
 SOURCE = "https://example.org/theirs.yaml#sha256=0"
@@ -160,6 +161,17 @@ def test_the_groups_of_a_clone_act_only_when_they_are_trusted(folder: Path, said
     assert said(f"run cluster=ours {STOPS}") == 2
     assert "conf/cluster/another.yaml: it is from elsewhere" in said.err
     assert "conf/cluster/ours.yaml" not in said.err
+
+
+def test_an_option_of_a_clone_that_resume_is_given_acts_only_when_it_is_trusted(folder: Path, said: Said) -> None:
+    run = recorded(folder / "runs" / "a")
+    job = files.read_json(run / "job.json") or {}
+    files.write_atomically(run / "job.json", {**job, "working_directory": str(folder)})
+    acting.note(run)
+    cloned(folder, "conf/cluster/theirs.yaml", "defaults: [_base, _self_]\nkind: slurm\nsetup: [ls]\n")
+    assert said("resume a cluster=theirs") == 2
+    assert "theirs.yaml" in said.err
+    assert "runs these shell lines on" in said.err
 
 
 def test_a_trusted_origin_asks_no_more_and_says_what_acts_there(folder: Path, said: Said) -> None:

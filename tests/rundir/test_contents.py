@@ -132,7 +132,7 @@ HIDDEN = (
     ("state.json", "", "it is empty"),
     ("state.json", '{"time": 1}', "it lacks state"),
     ("state.json", '{"state": "done"}', 'state="done" must be one of prepared, queued, running, requeued, finished'),
-    ("state.json", '{"state": "running", "keeper": "me"}', 'keeper="me" must be a whole number'),
+    ("state.json", '{"state": "running", "keeper": "me"}', 'keeper="me" must be a process {...} or its number'),
     ("submission.json", "[1, 2]", "it holds [1, 2] and must hold an object {...}"),
     ("submission.json", '{"kind": "cloud"}', 'kind="cloud" must be local or slurm'),
 )

@@ -16,7 +16,7 @@ import submitit  # noqa: F401  # It closes the handlers that logging has when it
 from launcher import machine
 from launcher.data import token_folder
 from launcher.job.job import RUN
-from launcher.rundir import contents, home, lock, state, status
+from launcher.rundir import contents, home, lease, lock, state, status
 from tests.support import resuming, training
 from tests.support.helpers import CPU_HOST
 from tests.support.recorded_runs import recorded
@@ -262,3 +262,19 @@ def test_token_ids_that_a_run_holds_itself_are_those_of_the_copy(folder: Path, t
         there = token_folder.pointed(place, data)
         assert there is not None
         assert there.path == place / "cache" / "0123"
+
+
+def test_a_run_that_is_seen_under_another_path_while_it_runs_is_no_copy_to_go_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "_BEAT_S", 0.3)
+    monkeypatch.setattr(lease, "_LOOK_S", 0.05)
+    run = recorded(tmp_path / "made" / "runs" / "a", now="running")
+    record = {"directory": str(tmp_path / "elsewhere" / "a"), "inode": run.stat().st_ino}
+    (tmp_path / "elsewhere" / "a").mkdir(parents=True)
+    (run / "home.json").write_text(json.dumps(record | {"inode": 1}))
+    with lease.kept(run):
+        answer = launch("resume", "a")
+    assert answer.status == 4
+    assert "its heartbeat is renewed: it is the run itself" in answer.err
+    assert (run / "state.json").exists()

@@ -18,6 +18,7 @@ import pytest
 from launcher import files
 from launcher.rundir import lease, state
 from launcher.rundir.process import Process
+from launcher.slurm import jobs
 from tests.support.recorded_runs import recorded
 from tests.support.slurm_runs import Answer, launch
 
@@ -209,3 +210,16 @@ def test_a_run_in_a_folder_that_cannot_be_written_is_said_to_be_so(run: Path, mo
     answer = launch("cancel", "a")
     said = f"launch: {run} cannot be written, where the request to end is left: Permission denied\n"
     assert (answer.status, answer.err) == (4, said)
+
+
+def test_a_slurm_of_another_cluster_that_does_not_know_the_job_loses_no_run_with_a_heartbeat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = recorded(tmp_path / "runs" / "a", job="7", now="running")
+    monkeypatch.setattr(jobs, "look", lambda _: {})
+    assert row(launch("status", "a", "--json"))[0] == "lost"
+    lease.begin(run, ELSEWHERE)
+    word, reason = row(launch("status", "a", "--json"))
+    assert word == "running"
+    assert "keeps its heartbeat up" in str(reason)

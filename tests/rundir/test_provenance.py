@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from launcher.cli import main
+from launcher.commands import run
 from launcher.rundir import lock, provenance
 
 LINE = "learning_rate = 0.25"
@@ -46,6 +47,21 @@ def test_a_lock_holds_names_and_a_hash_of_changed_files_and_their_content_only_w
     whole = yaml.safe_load(_lock(capsys, "run.record_diff=true"))["versions"]["git"]
     assert LINE in whole["diff"]
     assert state["diff_sha256"] == whole["diff_sha256"] == provenance.diff_hash(whole["diff"])
+
+
+def test_a_run_that_is_started_keeps_the_difference_where_it_was_asked_to(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "_start", lambda *_, **__: 0)
+    assert main(["model=tiny", "hardware=cpu", "run.name=a", "run.record_diff=true"]) == 0
+    assert LINE in yaml.safe_load((repository / "runs" / "a" / "run.lock.yaml").read_text())["versions"]["git"]["diff"]
+
+
+def test_an_installed_package_that_is_named_like_a_secret_is_none(
+    repository: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(provenance, "installed", lambda: {"detect-secrets": "1.5.0rc1dev20261122"})
+    assert "detect-secrets==1.5.0rc1dev20261122" in _lock(capsys)
 
 
 def test_locks_with_and_without_the_difference_are_compared_by_its_hash(

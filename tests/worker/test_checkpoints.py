@@ -20,6 +20,7 @@ import pytest
 
 from launcher.preflight import stored
 from launcher.rundir import state
+from launcher.rundir.process import Process
 from launcher.saved import headers, paused
 from launcher.saved.find import STATE
 from launcher.spec import edit
@@ -252,7 +253,7 @@ def test_a_full_disk_pauses_saving_and_the_last_save_says_so_and_leaves_the_chec
         f" the disk is full, or a quota or a limit is reached ({run}/checkpoints); step-00000020 is the newest "
         "checkpoint"
     )
-    state.put(run, "running", keeper=os.getpid())
+    state.put(run, "running", keeper=Process.here().as_dict())
     assert f"  {said}\n" in launch("status", str(run)).out
 
 
