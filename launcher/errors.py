@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cached_property
 
-from launcher import secret
-
 INTERRUPTED = 130
 """The exit status of a command that Ctrl-C ended, as a shell counts it."""
 
@@ -28,6 +26,8 @@ class LauncherError(Exception):
 
     def __str__(self) -> str:
         """The message, which never repeats what may be a secret."""
+        from launcher import secret  # Late, as below: a completion at the Tab key takes less than its import.
+
         return secret.hidden(super().__str__())
 
 
@@ -56,21 +56,29 @@ class ConfigError(LauncherError):
     @property
     def path(self) -> str:
         """The setting; this and what follows are without anything that may be a secret (``launcher.secret``)."""
+        from launcher import secret
+
         return secret.hidden(self._path)
 
     @cached_property
     def found(self) -> object:
         """The offending value."""
+        from launcher import secret
+
         return secret.shown(self._found, self._path)
 
     @property
     def rule(self) -> str:
         """The rule that it breaks."""
+        from launcher import secret
+
         return secret.without(self._rule, self._found, self._path)
 
     @cached_property
     def way_out(self) -> tuple[str, ...]:
         """The overrides; the search for them is most of the work where only the error itself is of interest."""
+        from launcher import secret
+
         return tuple(secret.without(way, self._found, self._path) for way in self._way_out)
 
     @property

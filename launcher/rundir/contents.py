@@ -64,7 +64,7 @@ _MAPPINGS = _list_of(_MAPPING, "a list of objects {...}")
 _VARIABLES: _Kind = ("an object of texts", lambda value: isinstance(value, dict) and all(map(_TEXT[1], value.values())))
 _STATE: _Kind = (f"one of {', '.join(STATES)}", lambda value: value in STATES)
 _PROCESS: _Kind = (
-    "a process",
+    "a process {...} or its number",
     lambda value: is_whole(value) or isinstance(value, dict),
 )  # A bare pid in older records.
 _CLUSTER: _Kind = ("local or slurm", lambda value: value in ("local", "slurm"))
@@ -102,7 +102,7 @@ _FIELDS: Mapping[str, Mapping[str, _Kind]] = {
         "job_id": _optional(_TEXT),
         "comment": _TEXT,
         "index": _WHOLE,
-        "process": _MAPPING,
+        "process": _PROCESS,
     },
     state.NOT_SUBMITTED: {"reason": _TEXT},
     state.SWEEP: {"overrides": _TEXTS, "forced": _FLAG, "points": _MAPPINGS},

@@ -85,7 +85,8 @@ def is_own(checkpoint: Path) -> bool:
     """True if a checkpoint, or a run's folder with it, lies in a run that this user has recorded, or has trusted."""
     place = checkpoint.resolve()
     inside = (place, place.parent, place.parent.parent)
-    return status.is_own(next((folder for folder in inside if contents.exists(folder, contents.SPEC)), place))
+    run = next((folder for folder in inside if contents.exists(folder, contents.SPEC)), None)
+    return any(map(status.is_own, inside)) if run is None else status.is_own(run)
 
 
 def _other_layout(spec: RunSpec, found: Path) -> Iterator[ConfigError]:

@@ -16,7 +16,10 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any
+
+TYPE_CHECKING = False  # Type checkers know the name; ``typing`` takes a tenth of the time of a completion.
+if TYPE_CHECKING:
+    from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -153,7 +153,7 @@ def test_the_document_of_a_wrong_check_is_whole_whatever_is_wrong(
 
 def test_logs_that_are_empty_say_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "runs" / "a" / "logs" / "ranks" / "rank1").mkdir(parents=True)
-    (folder / "runs" / "a" / "spec.json").touch()
+    (folder / "runs" / "a" / "spec.json").write_text("{}")
     assert answer("logs a", capsys) == (0, "launch: a is prepared, and nothing was printed")
     assert answer("logs a --rank 1", capsys) == (0, "launch: a is prepared, and nothing was printed by rank 1")
 

@@ -170,12 +170,16 @@ def test_a_link_in_a_record_leads_nobody_to_remove_files_elsewhere(run: Path, tm
 
 
 @pytest.mark.parametrize(
-    ("name", "content"),
-    [("job.json", "{}"), ("job.json", '{"argv": 1, "environment": [], "pass_environment": 2}'), ("spec.json", "[")],
+    ("name", "content", "answer"),
+    [
+        ("job.json", "{}", 2),
+        ("job.json", '{"argv": 1, "environment": [], "pass_environment": 2}', 2),
+        ("spec.json", "[", 4),
+    ],
 )
 def test_a_damaged_record_of_another_is_an_error_and_no_traceback(
-    run: Path, name: str, content: str, capsys: pytest.CaptureFixture[str]
+    run: Path, name: str, content: str, answer: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (run / name).write_text(content)
-    assert main(["resume", "a"]) == 2
-    assert "error: " in capsys.readouterr().err
+    assert main(["resume", "a"]) == answer
+    assert ("error: " if answer == 2 else f"launch: {run / name}: it is not JSON") in capsys.readouterr().err

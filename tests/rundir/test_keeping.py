@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from launcher import files
-from launcher.rundir import lease, state
+from launcher.rundir import acting, lease, state
 from launcher.rundir.process import Process
 from launcher.slurm import jobs
 from tests.support.recorded_runs import recorded
@@ -163,6 +163,7 @@ def test_a_run_in_another_container_is_watched_and_ended_from_here(run: Path) ->
         "working_directory": "/",
     }
     (run / "job.json").write_text(json.dumps(job))
+    acting.note(run)
     program = f"from pathlib import Path; from launcher.submission import node; node.run(Path({str(run)!r}))"
     keeper = subprocess.Popen([*spaces, "sh", "-c", f'hostname inside && exec {sys.executable} -c "$0"', program])
     deadline = time.monotonic() + 30

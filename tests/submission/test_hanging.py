@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -77,7 +78,7 @@ def test_a_run_that_hangs_each_time_is_given_up(tmp_path: Path) -> None:
         node.run(run)
     assert [line["kind"] for line in events.read(run)] == ["start", "hang", "restart", "hang"]
     reason = status.read(run).reason or ""
-    assert reason.startswith("step 7 has hung for 1 s (usually 0.05 s): rank 0 on ")
+    assert re.match(r"step 7 has hung for \d+ s \(usually 0\.\d+ s\): rank 0 on ", reason)
     assert reason.endswith("; not restarted: 2 attempts in a row left no new checkpoint (cluster.requeues=1)")
 
 

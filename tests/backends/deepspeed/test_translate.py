@@ -110,7 +110,7 @@ def test_a_tied_output_projection_stays_whole_on_tensor_parallel_ranks() -> None
 
 def test_the_job_is_started_by_torchrun_and_not_by_the_deepspeed_command() -> None:
     argv = job(*PRESETS["zero3"]).argv
-    assert argv[:3] == ("python", "-m", "torch.distributed.run")
+    assert argv[:4] == ("python", "-P", "-m", "torch.distributed.run")
     assert argv[-4:] == ("--", "launcher.worker.deepspeed", "--run", "{run}")
     assert not any("deepspeed" in item.split("/") for item in argv[:3])
 

@@ -53,6 +53,7 @@ DELIBERATE: tuple[tuple[str, str, str], ...] = (
     ("precision.accumulate", "", "memory is counted for one gradient buffer in one format"),
     ("precision.master", "keeps fp32 or fp16", "Megatron-FSDP: no estimate for a step on bf16"),
     ("precision.recipe", "needs a scaling recipe", "Megatron-LM would take delayed scaling"),
+    ("precision.recipe", "from compute capability", "the target has no kernels for it"),
     ("precision.compute", "computes in", "the target has no such matrix units"),
     ("model.attention", "flash-attn", "the flash-attn package has no such kernel"),
 )
