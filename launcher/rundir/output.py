@@ -16,6 +16,9 @@ from pathlib import Path
 
 from launcher.rundir import contents, failure, home, state
 
+_RANDOM = 9
+"""Characters that ``tempfile.mkdtemp`` adds to torchrun's rendezvous id, an underscore first; others may be among them."""
+
 _SUFFIXES = (".log", ".out", ".err")
 
 
@@ -39,7 +42,7 @@ def outputs(directory: Path) -> Outputs:
     found = _printed(directory / "logs")
     ranks = [path for path in found if path.is_relative_to(root)]
     newest = _newest_attempt(root)
-    now = [path for path in ranks if path.relative_to(root).parts[0].rpartition("_")[0] == newest]
+    now = [path for path in ranks if path.relative_to(root).parts[0][:-_RANDOM] == newest]
     first = failure.first_log(directory)
     return Outputs(
         ranks=tuple(sorted(now, key=lambda path: (path != first, not _of_errors(path), path.as_posix()))),
@@ -138,4 +141,4 @@ def _newest_attempt(root: Path) -> str:
     """The rendezvous id of the ranks that were started last."""
     folders = [path for path in root.glob("*") if path.is_dir() and not path.is_symlink()]
     newest = max(folders, key=lambda path: path.stat().st_mtime_ns, default=None)
-    return "" if newest is None else newest.name.rpartition("_")[0]
+    return "" if newest is None else newest.name[:-_RANDOM]
