@@ -17,7 +17,7 @@ from pathlib import Path
 from launcher.rundir import contents, failure, home, state
 
 _RANDOM = 9
-"""Characters that ``tempfile.mkdtemp`` adds to torchrun's rendezvous id, an underscore first; others may be among them."""
+"""Characters that ``tempfile.mkdtemp`` adds to torchrun's rendezvous id: an underscore, and eight of any kind."""
 
 _SUFFIXES = (".log", ".out", ".err")
 

@@ -33,16 +33,16 @@ def test_a_file_is_followed_over_its_rotation_and_its_cut(tmp_path: Path) -> Non
 
 
 def test_the_newest_attempt_of_all_nodes_is_told_from_those_before(tmp_path: Path) -> None:
-    for place, attempt in enumerate(("7_0_abc", "7_0_def", "7_1_abc", "7_1_def")):
+    for place, attempt in enumerate(("7_0_abcdefgh", "7_0_defghijk", "7_1_a_cdefgh", "7_1_defghij_")):
         folder = tmp_path / "logs" / "ranks" / attempt / "attempt_0" / "0"
         folder.mkdir(parents=True)
         (folder / "stderr.log").write_text("words\n")
         os.utime(tmp_path / "logs" / "ranks" / attempt, (place, place))
-    (tmp_path / "logs" / "ranks" / "rank0").symlink_to("7_1_abc/attempt_0/0")
+    (tmp_path / "logs" / "ranks" / "rank0").symlink_to("7_1_a_cdefgh/attempt_0/0")
     (tmp_path / "logs" / "node.err").write_text("torchrun\n")
     found = output.outputs(tmp_path)
-    assert {path.parts[-4] for path in found.ranks} == {"7_1_abc", "7_1_def"}
-    assert {path.parts[-4] for path in found.earlier} == {"7_0_abc", "7_0_def"}
+    assert {path.parts[-4] for path in found.ranks} == {"7_1_a_cdefgh", "7_1_defghij_"}
+    assert {path.parts[-4] for path in found.earlier} == {"7_0_abcdefgh", "7_0_defghijk"}
     assert [path.name for path in found.around] == ["node.err"]
     assert output.count(found.every) == 5
 

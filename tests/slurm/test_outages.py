@@ -85,7 +85,7 @@ def test_a_job_whose_step_slurm_could_not_start_goes_back_into_the_queue(cluster
     again, once = submit("again", *words), submit("once", *words, "cluster.requeues=0")
     assert ended(once).reason == "Slurm could not start it on its nodes: Unable to create step"
     succeeds(again)
-    assert restarts(cluster, again) == 1
+    assert restarts(cluster, again) >= 1, "Slurm 22.05 itself may fail to create a step on nodes that were completing"
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

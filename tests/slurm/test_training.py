@@ -31,7 +31,7 @@ def test_the_other_engines_train_on_two_nodes(cluster: Cluster, engine: tuple[st
     succeeds(run, 400)
     assert "launch: token ids: " in (run / "logs" / "node.out").read_text(), "the first node made them"
     folder = json.loads((run / "tokens.json").read_text())["folder"]
-    assert Path(folder.replace("{run}", str(run))).parent == run / "cache"
+    assert Path(folder.replace(RUN, str(run))).parent == run / "cache"
     found: list[dict[str, Any]] = lines(run)
     assert [line["step"] for line in found] == [1, 2, 3, 4, 5]
     assert found[-1]["loss"] < found[0]["loss"]
