@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from launcher.job.job import RUN
 from slurm.dev_cluster import Cluster
 from tests.support.slurm_runs import lines, losses, submit, succeeds
 from tests.support.training import SMALL
