@@ -93,7 +93,7 @@ def words(name: str) -> Tokenizer:
     if name == "bytes":
         return Bytes()
     folder = Path(name)
-    if not folder.is_dir():
+    if not name or not folder.is_dir():
         rule = "must be bytes or the folder of a Hugging Face tokenizer, and there is no such folder on this machine"
         raise NotHere("data.tokenizer", name, rule, ["data.tokenizer=bytes"])
     quick = folder / "tokenizer.json"

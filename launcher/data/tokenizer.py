@@ -60,7 +60,7 @@ class Folder:
     def __init__(self, path: str) -> None:
         from transformers import AutoTokenizer
 
-        if not Path(path).is_dir():
+        if not path or not Path(path).is_dir():
             raise NotHere("data.tokenizer", path, "there is no such folder", ["data.tokenizer=bytes"])
         try:
             self._words = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
