@@ -89,10 +89,20 @@ def applied(spec: RunSpec, text: str) -> RunSpec | None:
     settings: dict[str, object] = {}
     for word in text.split():
         path, _, value = word.partition("=")
-        if path.count(".") != 1 or path.startswith("+") or value[:1] in ("[", "{", "'", '"'):
+        if path.count(".") != 1 or not _is_plain(path, value):
             return None
         settings[path] = _read(value)
     return changed_at(spec, settings)
+
+
+def values(text: str) -> dict[str, object]:
+    """The plain values of overrides ``group.key=value`` by key; words of any other kind are passed over."""
+    words = (word.partition("=") for word in text.split())
+    return {path: _read(value) for path, _, value in words if path.count(".") == 1 and _is_plain(path, value)}
+
+
+def _is_plain(path: str, value: str) -> bool:
+    return not path.startswith("+") and value[:1] not in ("[", "{", "'", '"')
 
 
 def _read(text: str) -> bool | int | float | str | None:

@@ -74,6 +74,16 @@ def kinds() -> Mapping[str, Any]:
     return dict(_kinds(RunSpec, ""))
 
 
+def accepts(path: str, value: object) -> bool:
+    """True if a key takes a value by its type and range, whatever the rules say."""
+    return path in kinds() and _reader_of(path)(value)[0]
+
+
+@cache
+def _reader_of(path: str) -> _Reader:
+    return _reader(kinds()[path])
+
+
 def _kinds(cls: type, prefix: str) -> Iterator[tuple[str, Any]]:
     for key, field in _schema(cls).items():
         if field.reader is None:

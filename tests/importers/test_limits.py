@@ -59,3 +59,13 @@ def test_a_hostile_file_is_refused_at_once(
 def test_a_device_without_an_end_is_read_no_further_than_a_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["import", "deepspeed", "/dev/zero"]) == 2
     assert "error: /dev/zero: the file cannot be read: it is larger than 1 MiB" in capsys.readouterr().err
+
+
+def test_a_value_of_the_wrong_kind_gives_no_way_out_that_its_key_would_not_take(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inside = {"stage": 3, "zero_hpz_partition_size": {"a": {"b": "x"}}}
+    (tmp_path / "ds.json").write_text(json.dumps({"train_micro_batch_size_per_gpu": 1, "zero_optimization": inside}))
+    assert main(["check", "model=tiny", "--deepspeed", str(tmp_path / "ds.json"), "--no-native"]) == 2
+    said = capsys.readouterr()
+    assert "zero.hpz=x" not in said.out + said.err
