@@ -29,7 +29,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def printed(run: Path, attempt: str = "a", **ranks: str) -> None:
     """What ranks print on stderr, and torchrun and submitit around them."""
     for name, text in ranks.items():
-        folder = run / "logs" / "ranks" / f"{attempt}_x" / "attempt_0" / name.removeprefix("rank")
+        folder = run / "logs" / "ranks" / f"{attempt}_x_345678" / "attempt_0" / name.removeprefix("rank")
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / "stderr.log").open("a") as file:
             file.write(text)
