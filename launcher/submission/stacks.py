@@ -156,7 +156,7 @@ def _by_signal(folder: Path, process: Rank, until: float) -> tuple[str, str]:
         return "", ""
     before = path.stat().st_size if path.exists() else 0
     known = processes.Process.of(process.pid)
-    if _rank_of(known.pid) != process.rank:
+    if not _has_mapped(known.pid, folder) and _rank_of(known.pid) != process.rank:
         return "", ""  # The number is another process's by now, which the signal would end.
     with contextlib.suppress(PermissionError):
         known.send(signal.SIGUSR1)
@@ -166,6 +166,13 @@ def _by_signal(folder: Path, process: Rank, until: float) -> tuple[str, str]:
         text = file.read().decode(errors="replace")
         return ("faulthandler", text) if text else ("", "")
     return "", ""
+
+
+def _has_mapped(pid: int, folder: Path) -> bool:
+    """True for a rank whose heartbeat lies in this folder: it has the file in its memory, as no stranger has."""
+    with contextlib.suppress(OSError):
+        return f" {folder}/" in Path(f"/proc/{pid}/maps").read_text()
+    return False
 
 
 def _state(pid: int) -> str:

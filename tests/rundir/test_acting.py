@@ -182,4 +182,4 @@ def test_a_damaged_record_of_another_is_an_error_and_no_traceback(
 ) -> None:
     (run / name).write_text(content)
     assert main(["resume", "a"]) == answer
-    assert ("error: " if answer == 2 else f"launch: {run / name}: it is not JSON") in capsys.readouterr().err
+    assert ("error:" if answer == 2 else f"launch: {run / name}: it is not JSON") in capsys.readouterr().err

@@ -50,7 +50,7 @@ def sleeper(run: Path, on_hang: str, *, times: int, requeues: int = 3) -> Path:
     (run / "spec.json").write_text(json.dumps({"train": train, "cluster": {"requeues": requeues}}))
     job = {
         "argv": [sys.executable, "-c", SLEEPER, str(times)],
-        "environment": {"LAUNCH_RUN": str(run)},
+        "environment": {"LAUNCH_RUN": str(run), "RANK": "0"},  # As torchrun gives it.
         "working_directory": "/",
     }
     (run / "job.json").write_text(json.dumps(job))
