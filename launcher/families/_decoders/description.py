@@ -48,8 +48,8 @@ class Decoder:
         positions_offset: Rows of theirs that no position uses.
         embedding_norm: The norm of the embeddings; empty without one.
         norm: The kind of its norms.
-        norm_code: How they are computed, for the tensors that they save: Llama's RMSNorm, Gemma's in fp32 to the end,
-            torch's LayerNorm, Cohere's LayerNorm in Python, torch's with fp32 input.
+        norm_code: How they are computed, for the tensors that they save: Llama's RMSNorm, Gemma's whose
+            weight is multiplied in fp32, torch's LayerNorm, Cohere's in Python, torch's with fp32 input.
         norm_weight: True if they have a weight.
         norm_bias: True if they have a bias.
         first: The norm before attention; empty without one.
@@ -69,6 +69,11 @@ class Decoder:
         head_norm_copies: What follows their name where each head has a module of its own.
         with_head_norms: The key that turns them on; empty where they are always there.
         sinks: True if each head has a learned sink.
+        joins_queries: True if queries are put together from a rotated and another part, and attention's output is
+            then copied for its projection.
+        keeps_joint: True if the values are a slice of the output of one projection, all of which stays.
+        repeats_keys: True if keys and values are copied for each head of queries.
+        wide_queries: True if queries and keys are made fp32 for the scores of eager attention.
         mlp: The module of the MLP; empty where its linears are the block's.
         gate: Its gate; empty where there is none or ``up`` holds both.
         up: Its first linear.
@@ -116,6 +121,10 @@ class Decoder:
     head_norm_copies: str = ""
     with_head_norms: str = ""
     sinks: bool = False
+    joins_queries: bool = False
+    keeps_joint: bool = True
+    repeats_keys: bool = False
+    wide_queries: bool = False
     mlp: str = "mlp"
     gate: str = "gate_proj"
     up: str = "up_proj"

@@ -17,6 +17,7 @@ TYPES: dict[str, Decoder] = {
     "flex_olmo": replace(
         _PLAIN,
         config="FlexOlmoConfig",
+        norm_code="gemma",
         first="",
         after_attention="post_attention_layernorm",
         second="",
@@ -28,6 +29,7 @@ TYPES: dict[str, Decoder] = {
     "gpt_oss": replace(
         _PLAIN,
         config="GptOssConfig",
+        norm_code="gemma",
         sinks=True,
         experts=Experts(router="router", router_bias=True, bias=True, transposed=True),
         attentions=("eager",),

@@ -41,6 +41,7 @@ TYPES: dict[str, Decoder] = {
     "codegen": replace(
         _LAYER,
         config="CodeGenConfig",
+        wide_queries=True,
         **{**_GPT, **_INNER, **_PARALLEL},
         inputs=("qkv_proj",),
         output="out_proj",
@@ -76,6 +77,7 @@ TYPES: dict[str, Decoder] = {
     "falcon": replace(
         _LAYER,
         config="FalconConfig",
+        keeps_joint=False,
         table="word_embeddings",
         last="ln_f",
         attention="self_attention",
@@ -90,7 +92,7 @@ TYPES: dict[str, Decoder] = {
         variants=(
             ("multi_query", True, {"fixed": {"num_key_value_heads": 1}}),
             ("parallel_attn", True, _PARALLEL),
-            ("new_decoder_architecture", True, {"fixed": {}, **_TWO_NORMS}),
+            ("new_decoder_architecture", True, {"fixed": {}, "repeats_keys": True, **_TWO_NORMS}),
             ("num_ln_in_parallel_attn", 2, _TWO_NORMS),
             ("num_ln_in_parallel_attn", 1, {"first": "input_layernorm", "second": ""}),
             ("alibi", True, {"attentions": _EAGER}),
@@ -116,6 +118,7 @@ TYPES: dict[str, Decoder] = {
     "gpt_neo": replace(
         _LAYER,
         config="GPTNeoConfig",
+        wide_queries=True,
         **{**_GPT, **_INNER, "attention": "attn.attention"},
         positions="wpe",
         output="out_proj",
@@ -130,6 +133,7 @@ TYPES: dict[str, Decoder] = {
     "gpt_neox": replace(
         _LAYER,
         config="GPTNeoXConfig",
+        joins_queries=True,
         table="embed_in",
         last="final_layer_norm",
         attention="attention",
@@ -146,6 +150,7 @@ TYPES: dict[str, Decoder] = {
     "gptj": replace(
         _LAYER,
         config="GPTJConfig",
+        wide_queries=True,
         **{**_GPT, **_INNER, **_PARALLEL},
         output="out_proj",
         up="fc_in",
@@ -184,6 +189,7 @@ TYPES: dict[str, Decoder] = {
     "nemotron": replace(
         _LAYER,
         config="NemotronConfig",
+        joins_queries=True,
         **_INNER,
         input_bias="attention_bias",
         output_bias="attention_bias",
@@ -226,6 +232,7 @@ TYPES: dict[str, Decoder] = {
     "persimmon": replace(
         _LAYER,
         config="PersimmonConfig",
+        joins_queries=True,
         last="final_layernorm",
         inputs=("query_key_value",),
         output="dense",
@@ -242,6 +249,7 @@ TYPES: dict[str, Decoder] = {
     "phi": replace(
         _LAYER,
         config="PhiConfig",
+        joins_queries=True,
         **{**_INNER, **_PARALLEL},
         last="final_layernorm",
         output="dense",
@@ -259,6 +267,7 @@ TYPES: dict[str, Decoder] = {
     "stablelm": replace(
         _LAYER,
         config="StableLmConfig",
+        joins_queries=True,
         input_bias="use_qkv_bias",
         head_norms=("q_layernorm", "k_layernorm"),
         head_norm_size="each",

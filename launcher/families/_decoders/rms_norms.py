@@ -27,6 +27,7 @@ _AFTER = replace(
     after_mlp="post_feedforward_layernorm",
     head_norms=_HEADS,
 )
+_OLMO = replace(_AFTER, norm_code="gemma", head_norm_size="all")
 _JOINED: Mapping[str, Any] = {"gate": "", "up": "gate_up_proj"}
 _IDS: Mapping[str, Any] = {"bos_token_id": 0, "eos_token_id": 0}  # The class takes no null.
 _SOFTCAP = ("eager", "flash")  # torch's kernels have no cap on the scores.
@@ -57,17 +58,18 @@ TYPES: dict[str, Decoder] = {
         head_norms=_HEADS,
         legal={"use_bidirectional_attention": (None, False), "attn_logit_softcapping": (None,)},
     ),
-    "glm": replace(_PLAIN, config="GlmConfig", output_bias=False, **_JOINED),
+    "glm": replace(_PLAIN, config="GlmConfig", joins_queries=True, output_bias=False, **_JOINED),
     "glm4": replace(
         _PLAIN,
         config="Glm4Config",
+        joins_queries=True,
         output_bias=False,
         after_attention="post_self_attn_layernorm",
         after_mlp="post_mlp_layernorm",
         **_JOINED,
     ),
     "granite": replace(_BIASED, config="GraniteConfig", logits_divisor="logits_scaling"),
-    "helium": replace(_BIASED, config="HeliumConfig", output_bias=False),
+    "helium": replace(_BIASED, config="HeliumConfig", norm_code="gemma", output_bias=False),
     "hunyuan_v1_dense": replace(
         _PLAIN,
         config="HunYuanDenseV1Config",
@@ -76,11 +78,12 @@ TYPES: dict[str, Decoder] = {
     ),
     "ministral": replace(_PLAIN, config="MinistralConfig", input_bias=False, output_bias=False),
     "ministral3": replace(_PLAIN, config="Ministral3Config", input_bias=False, output_bias=False),
-    "olmo2": replace(_AFTER, config="Olmo2Config", head_norm_size="all"),
-    "olmo3": replace(_AFTER, config="Olmo3Config", head_norm_size="all"),
+    "olmo2": replace(_OLMO, config="Olmo2Config"),
+    "olmo3": replace(_OLMO, config="Olmo3Config"),
     "phi3": replace(
         _PLAIN,
         config="Phi3Config",
+        joins_queries=True,
         inputs=("qkv_proj",),
         input_bias=False,
         output_bias=False,

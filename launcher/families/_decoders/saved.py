@@ -19,7 +19,7 @@ from launcher.spec import ModelSpec
 _FP32 = 4
 _INDEX = 8  # An index is an int64.
 
-_INSIDE = {"relu": 0, "gelu_new": 4, "xielu": 9}
+_INSIDE = {"relu": 0, "gelu_new": 4, "xielu": 4}
 """Tensors that an activation saves besides its output, where it is not its input alone."""
 
 
@@ -31,7 +31,9 @@ def block(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
     rows = _before(model, found, engine, found.first, (*attention, *shared))
     rows += _attention(model, found, engine) + _after(model, found, engine, found.after_attention)
     if found.second or not found.parallel:
-        rows += _before(model, found, engine, found.second, mlp)
+        between = _before(model, found, engine, found.second, mlp)
+        # Where both norms read the same stream, a kernel saves it for both of them.
+        rows += between[1:] if found.parallel and found.norm_code == "kernel" else between
     inner = _experts(model, engine) if found.experts else _mlp(model, found, engine)
     return rows + inner + _after(model, found, engine, found.after_mlp)
 
@@ -139,25 +141,34 @@ def _norm(size: int, found: Decoder, engine: EngineTraits) -> list[SavedTensor]:
 
 def _attention(model: ModelSpec, found: Decoder, engine: EngineTraits) -> list[SavedTensor]:
     """Queries, keys and values, the norms of heads, the scores or their log-sum-exp, and the output."""
-    size, queries, keys = engine.size, model.query_size, model.key_value_size
+    size, queries = engine.size, model.query_size
     rows = _head_norms(model, found, engine) if values.norms_of_heads(model) else []
-    repeated = queries if engine.scores else keys
-    if engine.key_heads and not engine.scores:
-        repeated = keys // model.key_value_heads * engine.key_heads
-    if len(found.inputs) == 1 and not engine.scores:
-        # The values are a slice of the one projection's output and keep all of it alive.
-        whole = size * (queries + 2 * keys)
-        rotated = size * (queries + repeated) if _rotates(found) else 0
-        rows.append(_saved("queries and keys", rotated, "tensor", "attention"))
-        rows.append(_saved("queries, keys and values in one", whole, "tensor", "attention"))
-    else:
-        rows.append(_saved("queries", size * queries, "tensor", "attention"))
-        rows.append(_saved("keys", size * repeated, "tensor", "attention"))
-        rows.append(_saved("values", size * repeated, "tensor", "attention"))
-    rows += _scores(model, found, engine)
+    rows += _inputs(model, found, engine) + _scores(model, found, engine)
     output = _saved("attention output", size * queries, "tensor", "core_attention", kept_by_selective=not engine.scores)
     rows.append(replace(output, readers=(found.output,), only_readers=engine.scores))
+    if engine.attention_copy or (found.joins_queries and not engine.scores):
+        name = "output for its projection"
+        rows.append(_read(name, size * queries, "tensor", "core_attention", (found.output,)))
     return [*rows, *_transformers.dropout(model, engine)]
+
+
+def _inputs(model: ModelSpec, found: Decoder, engine: EngineTraits) -> list[SavedTensor]:
+    """Queries, keys and values; a slice of one projection's output keeps all of that alive."""
+    size, queries, keys = engine.size, model.query_size, model.key_value_size
+    repeated = queries if engine.scores or found.repeats_keys else keys
+    if engine.key_heads and not engine.scores:
+        repeated = keys // model.key_value_heads * engine.key_heads
+    wide = _FP32 if engine.scores and found.wide_queries else size
+    rotated = queries + repeated if _rotates(found) else 0
+    joint = len(found.inputs) == 1 and found.keeps_joint and (not engine.scores or rotated > 0)
+    last = queries + 2 * keys if joint else repeated
+    if joint and not rotated:
+        return [_saved("queries, keys and values", size * last, "tensor", "attention")]
+    return [
+        _saved("queries", wide * queries, "tensor", "attention"),
+        _saved("keys", wide * repeated, "tensor", "attention"),
+        _saved("queries, keys and values in one" if joint else "values", size * last, "tensor", "attention"),
+    ]
 
 
 def _rotates(found: Decoder) -> bool:
@@ -188,7 +199,8 @@ def _head_norms(model: ModelSpec, found: Decoder, engine: EngineTraits) -> list[
     heads = 2 if found.head_norm_size == "all" else model.num_attention_heads + model.key_value_heads
     if found.norm == "layernorm" and found.norm_code != "cohere":
         statistic = whole if engine.cpu else _FP32
-        return [_saved("head norms", whole * both + 2 * statistic * heads, "tensor", "attention")]
+        read = 0 if len(found.inputs) == 1 else whole * both  # Slices of what the values keep.
+        return [_saved("head norms", read + 2 * statistic * heads, "tensor", "attention")]
     wide = found.norm_code in ("gemma", "cohere")
     centred = 2 if found.norm_code == "cohere" else 1
     scaled = _read("normalized heads", (_FP32 if wide else whole) * both, "tensor", "attention", ("norm",))
@@ -222,7 +234,8 @@ def _mlp(model: ModelSpec, found: Decoder, engine: EngineTraits) -> list[SavedTe
 def _experts(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
     """The router, the routed experts that one token meets, and the MLP that every token meets."""
     found = values.decoder(model).experts
-    rows = _transformers.routed(model, engine)
+    rows = [_clamped(row) for row in _transformers.routed(model, engine)] if found and found.bias else []
+    rows = rows or _transformers.routed(model, engine)
     width = values.count(model, found.shared_width) if found else 0
     if width:
         one = engine.size * width
@@ -232,4 +245,11 @@ def _experts(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
             _saved("activation", one, "tensor", "activation"),
             _read("product", one, "tensor", "activation", ("down_proj",)),
         ]
+    if width and found and found.shared_gate:
+        rows.append(_saved("weighed output", engine.size * (model.hidden_size + 1), "token", "mlp"))
     return rows
+
+
+def _clamped(row: SavedTensor) -> SavedTensor:
+    """gpt-oss clamps gate and up, and adds one to it: twice as many tensors as of another gate."""
+    return replace(row, bytes=2 * row.bytes) if row.name == "expert activations" else row
