@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from launcher import families, registry
 from launcher.errors import ConfigError
+from launcher.rank.adapters import module
 from launcher.rank.family import Family
 from launcher.spec import RunSpec, edit, nearest
 
@@ -68,12 +69,22 @@ def _folders(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _targets(spec: RunSpec) -> Iterator[ConfigError]:
-    known = families.of(spec.model).traits.adapter_targets
+    known = _linears(spec)
     unknown = [target for target in spec.adapter.targets if target not in known]
     if unknown:
         rule = f"the linear layers of this model are {', '.join(known)}; {', '.join(unknown)} are not among them"
         way_out = [edit.override("adapter.targets", known)]
         yield ConfigError("adapter.targets", list(spec.adapter.targets), rule, way_out)
+
+
+def _linears(spec: RunSpec) -> tuple[str, ...]:
+    """The linear layers of a block that an adapter may wrap: as the family says, or all that are not experts."""
+    family = families.of(spec.model)
+    if family.traits.adapter_targets:
+        return family.traits.adapter_targets
+    rows = family.block(spec.model, 0)
+    found = [module(row) for row in rows if len(row.shape) == 2 and row.split == "tensor" and module(row)]
+    return tuple(dict.fromkeys(found))
 
 
 def tensor_degrees(spec: RunSpec) -> Iterator[str]:

@@ -119,6 +119,12 @@ class _Config:
             self.errors.append(ConfigError(f"{self.path}: {key}", value, "is true or false"))
         return value is True
 
+    def extra(self, keys: Iterable[str]) -> dict[str, Any]:
+        """The file's values of those of some keys that it has, as they are; they are kept for the class."""
+        found = {key: self.content[key] for key in keys if key in self.content}
+        self.read |= found.keys()
+        return found
+
     def rope_theta(self, default: float) -> float:
         """The base of the rotary angles: a key of its own until transformers 4, part of ``rope_parameters`` since 5."""
         within = self.content.get("rope_parameters")

@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
-from launcher import registry
-from launcher.rank.family import Family
-from launcher.spec import ModelSpec
+from collections.abc import Iterator
 
-__all__ = ["PROTOCOL", "Family", "of"]
+from launcher import registry
+from launcher.errors import ConfigError
+from launcher.rank.family import Family
+from launcher.spec import ModelSpec, RunSpec, edit
+
+__all__ = ["PROTOCOL", "Family", "check", "of"]
 
 PROTOCOL = Family
 """The members that ``launcher.registry`` demands of a family that an installed package offers."""
@@ -19,3 +22,18 @@ def of(model: ModelSpec) -> Family:
     """The family of a model."""
     found: Family = registry.load("families", model.family)
     return found
+
+
+def check(spec: RunSpec) -> Iterator[ConfigError]:
+    """A model type that its family does not read, or keys that only a family of many types has."""
+    model = spec.model
+    if of(model).traits.by_model_type:
+        from launcher.families._decoders import checks  # Late, because it reads the descriptions of all types.
+
+        yield from checks.of_type(spec)
+        return
+    for key, value, neutral in (("model_type", model.model_type, None), ("extra", dict(model.extra), {})):
+        if value != neutral:
+            rule = f"family={model.family} has no such choice: it is of family=transformers"
+            ways = ["model.family=transformers", edit.override(f"model.{key}", neutral)]
+            yield ConfigError(f"model.{key}", value, rule, ways)

@@ -193,7 +193,7 @@ def _functions(modules: tuple[ModuleType, ...], name: str) -> tuple[Rule, ...]:
 
 @cache
 def _general() -> tuple[ModuleType, ...]:
-    return (*_all("rules"), *_all("strategies"))
+    return (*_all("rules"), *_all("strategies"), families)
 
 
 def _all(package: str) -> tuple[ModuleType, ...]:

@@ -8,7 +8,7 @@ facts that hold for all of its models (:class:`FamilyTraits`), so that nobody el
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -60,6 +60,7 @@ class FamilyTraits:
             linear layers cannot cut or pack it; None where all of it is.
         names: The names of its tensors, where Megatron-LM's arguments describe it; None where they do not.
         model_types: The ``model_type`` of each ``config.json`` that it reads.
+        by_model_type: True if ``model.model_type`` says which of them a model is, and ``model.extra`` is its class's.
     """
 
     adapter_targets: tuple[str, ...] = ()
@@ -73,14 +74,26 @@ class FamilyTraits:
     not_linear: str | None = "layers that the launcher does not know"
     names: CheckpointNames | None = None
     model_types: tuple[str, ...] = ()
+    by_model_type: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformersConfig:
-    """The configuration of a ``transformers`` model: its class by name, and what that is called with."""
+    """The configuration of a ``transformers`` model: its class by name, and what that is called with.
+
+    Attributes:
+        name: The class.
+        settings: Its arguments.
+        own_attention: True if it chooses among modules of its own by transformers' names of attention.
+        logits_factor: What the model multiplies its logits with.
+        logits_cap: The cap of its logits, beyond which a tanh bends them; None where there is none.
+    """
 
     name: str
     settings: Mapping[str, Any] = field(default_factory=dict)
+    own_attention: bool = False
+    logits_factor: float = 1.0
+    logits_cap: float | None = None
 
 
 class ConfigFile(Protocol):
@@ -117,6 +130,10 @@ class ConfigFile(Protocol):
 
     def rope_theta(self, default: float) -> float:
         """The base of the rotary angles."""
+        ...
+
+    def extra(self, keys: Iterable[str]) -> dict[str, Any]:
+        """The file's values of those of some keys that it has, as they are; they are kept for the class."""
         ...
 
 

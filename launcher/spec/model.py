@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from launcher.spec.values import Count, Layers, Natural, Positive, Probability, Small
 
@@ -50,6 +51,8 @@ class ModelSpec:
     weights: str | None
     trust_remote_code: bool
     source: str
+    model_type: str | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def gated(self) -> bool:

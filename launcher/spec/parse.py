@@ -23,7 +23,7 @@ from launcher.text.units import bytes_of
 MISSING = "???"
 """OmegaConf's mark for a mandatory value that nobody set."""
 
-OPEN_NODES = ("backend.extra", "cluster.extra", "cluster.environment")
+OPEN_NODES = ("backend.extra", "cluster.extra", "cluster.environment", "model.extra")
 """The nodes below which a user may invent keys."""
 
 _KEY_OF_FIELD = {"asynchronous": "async"}
@@ -119,8 +119,12 @@ class _Field(NamedTuple):
 def _schema(cls: type) -> dict[str, _Field]:
     """The fields of a group by their keys; read once, since a configuration has some 170 values."""
     hints = get_type_hints(cls, include_extras=True)
-    found = (_field(field.name, _bare(hints[field.name]), field.default) for field in fields(cls))
+    found = (_field(field.name, _bare(hints[field.name]), _default(field)) for field in fields(cls))
     return {field.key: field for field in found}
+
+
+def _default(field: Any) -> Any:
+    return field.default if field.default_factory is NO_DEFAULT else field.default_factory()
 
 
 def _field(name: str, kind: Any, default: Any) -> _Field:

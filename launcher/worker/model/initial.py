@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from launcher.rank.shards import DRAWN_ELEMENTS
-from launcher.worker.model import network
+from launcher.worker.model import buffers
 
 BLOCK_ELEMENTS = DRAWN_ELEMENTS
 """Elements of one block of rows, which a rank holds beside its shard while it draws values."""
@@ -69,7 +69,7 @@ def fill(made: nn.Module, seed: int, access: Access = contextlib.nullcontext) ->
 @torch.no_grad()
 def fill_buffers(made: nn.Module) -> None:
     """Compute the buffers, none of which is saved: frequencies of rotary positions."""
-    for module, name, value in network.buffers(made):
+    for module, name, value in buffers.values(made):
         getattr(module, name).copy_(value)
 
 
@@ -117,16 +117,24 @@ def _config(made: nn.Module) -> Any:
     return made.config
 
 
+_ACTIVATION = {"alpha_p": math.log(math.expm1(0.8)), "alpha_n": math.log(math.expm1(0.8 - 0.5))}
+"""First values of the learned numbers of xIELU (transformers ``activations.py``, ``XIELUActivation``)."""
+
+
 def _draw(path: str, module: nn.Module, name: str, config: Any) -> Draw:
     """The first values of ``transformers`` (``_init_weights``) and, for LoRA, ``peft`` (``reset_lora_parameters``)."""
-    if "Norm" in type(module).__name__ and name == "weight":
-        return lambda values, _: values.fill_(1.0)
-    if name == "bias" or ".lora_B." in path:
+    kind = type(module).__name__
+    if "Norm" in kind and name == "weight":
+        start = 0.0 if "Gemma" in kind else 1.0  # Gemma's norms multiply with 1 and their weight.
+        return lambda values, _: values.fill_(start)
+    if (name.endswith("bias") and kind != "GptOssTopKRouter") or ".lora_B." in path:
         return lambda values, _: values.zero_()
     if ".lora_A." in path:
         return _uniform_by_inputs
-    deviation = float(config.initializer_range)
-    if config.model_type == "gpt2" and path.endswith("c_proj.weight"):
+    if name in _ACTIVATION:
+        return lambda values, _: values.fill_(_ACTIVATION[name])
+    deviation = float(getattr(config, "initializer_range", None) or config.init_std)
+    if config.model_type in ("gpt2", "gpt_bigcode") and path.endswith("c_proj.weight"):
         deviation /= math.sqrt(2 * config.n_layer)
     return lambda values, generator: values.normal_(0.0, deviation, generator=generator)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,12 +11,16 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from launcher import families
 from launcher.spec import RunSpec
 from launcher.worker import marks
-from launcher.worker.model.network import Absent
+from launcher.worker.model.network import Absent, masks
 
 type Share = Callable[..., Sequence[torch.Tensor]]
 """This rank's tokens of each of its arguments, which are of shape (batch, sequence)."""
+
+
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class LanguageModel(nn.Module):
@@ -32,6 +37,10 @@ class LanguageModel(nn.Module):
         self.divisor: torch.Tensor | float = 1.0
         self._share = share
         self._marked = spec.data.marked
+        self._compute = _DTYPES[spec.precision.compute]
+        self._places = "position_ids" in inspect.signature(network.base_model.forward).parameters
+        found = families.of(spec.model).transformers_config(spec.model)
+        self._factor, self._cap = (found.logits_factor, found.logits_cap) if found else (1.0, None)
         self._chunk = spec.train.loss_chunk if spec.train.loss == "chunked" else None
 
     def forward(self, tokens: torch.Tensor, entering: torch.Tensor | None = None) -> torch.Tensor:
@@ -57,7 +66,10 @@ class LanguageModel(nn.Module):
             inputs = marks.ids(inputs)
         inputs, positions = self._own(inputs, torch.arange(inputs.shape[1], device=inputs.device).unsqueeze(0))
         first = {"input_ids": inputs} if entering is None else {"inputs_embeds": entering}
-        made: torch.Tensor = self.network.base_model(**first, position_ids=positions, use_cache=False).last_hidden_state
+        more = masks(self.network, inputs.shape[1], torch.empty((), dtype=self._compute, device=inputs.device))
+        if self._places:
+            more["position_ids"] = positions
+        made: torch.Tensor = self.network.base_model(**first, **more, use_cache=False).last_hidden_state
         return made
 
     def loss(self, hidden: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
@@ -76,5 +88,9 @@ class LanguageModel(nn.Module):
     def _loss(self, hidden: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """The summed cross entropy; softmax in fp32 whatever the logits' format; ignored labels add zero."""
         logits = self.network.get_output_embeddings()(hidden)
+        if self._factor != 1.0:
+            logits = logits * self._factor
+        if self._cap:
+            logits = torch.tanh(logits / self._cap) * self._cap
         loss: torch.Tensor = functional.cross_entropy(logits.float().flatten(0, -2), labels.flatten(), reduction="sum")
         return loss

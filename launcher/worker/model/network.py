@@ -6,7 +6,7 @@ have been sharded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -47,14 +47,47 @@ def network(model: ModelSpec, dtype: torch.dtype, attention: Callable[..., Any] 
         dtype: Of the parameters.
         attention: In place of ``model.attention``, where ranks share a sequence.
     """
-    settings, name = config(model), _ATTENTION[model.attention]
+    settings, name = config(model), _attention_name(model)
     if attention is not None:
         name = _DISTRIBUTED
         ALL_ATTENTION_FUNCTIONS.register(name, attention)
     with torch.device("meta"):
         made = transformers.AutoModelForCausalLM.from_config(settings, dtype=dtype, attn_implementation=name)
     made.config.use_cache = False
+    for parameter in made.parameters():  # A class may give a few numbers of its activation another format.
+        parameter.data = parameter.data.to(dtype)
     return made
+
+
+def _attention_name(model: ModelSpec) -> str:
+    found = families.of(model).transformers_config(model)
+    own = found is not None and found.own_attention
+    return model.attention if own and model.attention != "flash" else _ATTENTION[model.attention]
+
+
+def masks(made: Any, length: int, like: torch.Tensor) -> dict[str, Any]:
+    """The mask of attention with a window, where a sequence is longer than it and the kernel is told nothing of it.
+
+    One mask serves all layers; other attention has none, or makes its own.
+
+    Args:
+        made: The network.
+        length: Of the sequence.
+        like: A tensor of the device and the format of the queries.
+    """
+    settings = made.config
+    window, kinds = getattr(settings, "sliding_window", None), getattr(settings, "layer_types", None)
+    needless = kinds is not None and "sliding_attention" not in kinds
+    if settings._attn_implementation != CAUSAL_SDPA or not window or length <= window or needless:
+        return {}
+    places = torch.arange(length, device=like.device)
+    behind = places[:, None] - places[None, :]
+    seen = torch.zeros((length, length), dtype=like.dtype, device=like.device)
+    seen.masked_fill_((behind < 0) | (behind >= window), torch.finfo(like.dtype).min)
+    band = seen[None, None]
+    if kinds is None:
+        return {"attention_mask": band}
+    return {"attention_mask": {"full_attention": None, "sliding_attention": band}}
 
 
 class Absent(nn.Module):
@@ -99,8 +132,8 @@ def cut(made: Any, layers: Collection[int], *, first: bool, last: bool) -> None:
 
 def blocks(made: Any) -> nn.ModuleList:
     """The transformer blocks that this rank has, in order."""
-    base = made.base_model
-    every: nn.ModuleList = base.h if hasattr(base, "h") else base.layers
+    base = getattr(made.base_model, "decoder", made.base_model)
+    every = next(getattr(base, name) for name in ("h", "layers", "blocks") if hasattr(base, name))
     return nn.ModuleList(block for block in every if not isinstance(block, Absent))
 
 
@@ -109,12 +142,3 @@ def retie(made: Any) -> None:
     head = made.get_output_embeddings()
     if made.config.tie_word_embeddings and not isinstance(head, Absent):
         head.weight = made.get_input_embeddings().weight
-
-
-def buffers(made: nn.Module) -> Iterator[tuple[nn.Module, str, torch.Tensor]]:
-    """Values for the buffers, all of which follow from the configuration: (module, name, CPU tensor)."""
-    for module in made.modules():
-        if any(module.named_buffers(recurse=False)):
-            fresh = type(module)(config=module.config)
-            for name, value in fresh.named_buffers(recurse=False):
-                yield module, name, value

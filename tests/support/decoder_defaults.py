@@ -1,0 +1,53 @@
+"""Defaults of the classes that ``launcher/families/_decoders`` describes; run as a module it writes the file."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from launcher.families._decoders import TYPES
+
+FILE = Path("launcher/families/_decoders/defaults.json")
+_OF_NO_MODEL = (
+    "architectures",
+    "model_type",
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+    "use_cache",
+    "sep_token_id",
+)
+
+
+def installed() -> dict[str, Any]:
+    """The file's content by the installed transformers."""
+    transformers: Any = import_module("transformers")
+    found = {kind: _defaults(getattr(transformers, decoder.config)) for kind, decoder in sorted(TYPES.items())}
+    return {"transformers": transformers.__version__, "defaults": found}
+
+
+def _defaults(config: Any) -> dict[str, Any]:
+    """Of the fields that a class has beyond those of all configurations, as they are written in the class."""
+    common = {field.name for field in dataclasses.fields(import_module("transformers").PreTrainedConfig)}
+    return {
+        field.name: _default(field)
+        for field in dataclasses.fields(config)
+        if field.name not in {*common, *_OF_NO_MODEL}
+    }
+
+
+def _default(field: Any) -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return None if field.default is dataclasses.MISSING or not _plain(field.default) else field.default
+
+
+def _plain(value: Any) -> bool:
+    return value is None or isinstance(value, str | int | float | bool | list | dict)
+
+
+if __name__ == "__main__":
+    FILE.write_text(json.dumps(installed(), indent=1) + "\n")
