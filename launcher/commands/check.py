@@ -27,7 +27,7 @@ from launcher.commands._common import (
     take_hf,
     width,
 )
-from launcher.commands._trusting import judge, may_preview, require_for_trace, require_trust
+from launcher.commands._trusting import judge, may_preview, python_of, require_for_trace, require_trust
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.memory.terms import PILES
 from launcher.preflight import explain
@@ -110,7 +110,8 @@ def checked(options: argparse.Namespace) -> Check:
         return Check(assessment=None, errors=found.errors, warnings=tuple(unknown))
     require_for_trace(options, sources, found.spec)
     native = judge(options, sources, typed) if options.native else None
-    return Check.of(assessed(found, memory_engine(options), native=native), warnings=tuple(unknown))
+    python = python_of(options, sources, typed)
+    return Check.of(assessed(found, memory_engine(options), native=native, python=python), warnings=tuple(unknown))
 
 
 def _explanation(options: argparse.Namespace, found: Check) -> Explanation | None:
