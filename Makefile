@@ -30,7 +30,7 @@ test: $(VENV)/.built-test ## build what the tests need and run them all, or a pa
 # The lowest version of every range in pyproject.toml, in an environment of its own; no part of `make test`.
 test-oldest: $(VENV)/.uv ## train, resume and export every engine with the oldest packages that are supported
 	$(BIN)/uv venv -q --clear --python $(BIN)/python $(VENV)-oldest
-	DS_BUILD_OPS=0 $(BIN)/uv pip install --quiet --python $(VENV)-oldest/bin/python --resolution lowest-direct -e '.[deepspeed]'
+	DS_BUILD_OPS=0 $(BIN)/uv pip install --quiet --python $(VENV)-oldest/bin/python --resolution lowest-direct -e '.[deepspeed,megatron]'
 	$(VENV)-oldest/bin/python -m benchmarks.versions --keep
 
 lint: $(VENV)/.built-test

@@ -1,7 +1,9 @@
 """Every engine with the installed packages: ``python -m benchmarks.versions``; ``make test-oldest`` with the oldest.
 
 Each engine is checked, trained, resumed and exported as a user does, by processes of their own over gloo, on this
-machine's CPU. The result of a set of versions is kept in ``benchmarks/results/versions_<torch>.json``.
+machine's CPU, with settings that an older package has passed over in silence (``model.rope_theta``). The last losses
+say whether it was the same training: they agree to all digits between versions that compute alike, so those of two sets
+are compared in ``tests/benchmarks``. The result of a set is kept in ``benchmarks/results/versions_<torch>.json``.
 """
 
 from __future__ import annotations
@@ -13,9 +15,10 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from benchmarks.reporting import keep
-from launcher.job.versions import installed
+from launcher.job.versions import OLDEST, installed
 
 ENGINES = {
     "fsdp": ("parallel=fsdp",),
@@ -23,42 +26,54 @@ ENGINES = {
     "lora": ("parallel=ddp", "adapter=lora"),
     "zero1": ("parallel=zero1",),
     "zero3": ("parallel=zero3",),
+    "megatron": ("parallel=tp", "parallel.tensor=2"),
 }
-PACKAGES = ("torch", "transformers", "deepspeed", "megatron-core", "peft", "datasets", "numpy")
-_TINY = ("model=tiny", "model.num_hidden_layers=2", "precision=bf16", "hardware.device=cpu", "cluster.gpus_per_node=2")
+_TINY = ("model=tiny", "model.num_hidden_layers=2", "model.rope_theta=500000", "precision=bf16", "hardware.device=cpu",
+         "cluster.gpus_per_node=2")  # fmt: skip
 _STEPS = {
     "check": ("check", *_TINY),
     "train": ("run", *_TINY, "train.steps=4", "run.name=a"),
     "resume": ("resume", "a", "train.steps=8"),
     "export": ("resume", "a", "save.export=safetensors"),
 }
+_LAST = {"run": 4, "resume": 8}
 _TIMEOUT_S = 600
+_WORKS = "works"
 
 
 def main() -> int:
-    """Run every engine and keep what came of it; 1 where any step failed."""
+    """Run the engines and keep what came of them; 1 where any step failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keep", action="store_true", help="write benchmarks/results/versions_<torch>.json")
+    parser.add_argument("--only", nargs="+", choices=list(ENGINES), default=list(ENGINES), help="these engines alone")
     options = parser.parse_args()
     begin = time.monotonic()
-    engines = {name: _engine(name, words) for name, words in ENGINES.items()}
-    versions = {name: installed(name) for name in PACKAGES}
+    engines = {name: _engine(name, ENGINES[name]) for name in options.only}
+    versions = {name: installed(name) for name in OLDEST}
     if options.keep:
         torch = (versions["torch"] or "none").partition("+")[0]
         figures = {"versions": versions, "engines": engines, "seconds": round(time.monotonic() - begin)}
         keep(f"versions_{torch}", "python -m benchmarks.versions --keep", figures)
-    return 0 if all(word == "works" for steps in engines.values() for word in steps.values()) else 1
+    return 0 if all(engine[step] == _WORKS for engine in engines.values() for step in _STEPS) else 1
 
 
-def _engine(name: str, words: tuple[str, ...]) -> dict[str, str]:
-    """What came of each step of an engine: ``works``, or the last line of its error."""
-    found = {}
+def _engine(name: str, words: tuple[str, ...]) -> dict[str, Any]:
+    """What came of each step of an engine: ``works``, or the first line of its error; and its last loss."""
+    found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix=f"launch-{name}-") as folder:
         for step, command in _STEPS.items():
             chosen = words if step in ("check", "train") else ()
             found[step] = _ran((*command, *chosen), Path(folder))
             print(f"{name} {step}: {found[step]}", flush=True)
+        steps = _metrics(Path(folder))
+    found["losses"] = {str(line["step"]): line["loss"] for line in steps if line["step"] in _LAST.values()}
+    print(f"{name} losses: {found['losses']}", flush=True)
     return found
+
+
+def _metrics(folder: Path) -> list[dict[str, Any]]:
+    path = folder / "runs" / "a" / "metrics.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def _ran(words: tuple[str, ...], folder: Path) -> str:
@@ -70,17 +85,13 @@ def _ran(words: tuple[str, ...], folder: Path) -> str:
     if done.returncode:
         errors = [line for line in done.stderr.splitlines() if "error" in line.lower() or "failed" in line]
         return next(iter(errors), f"exit status {done.returncode}")
-    if words[0] == "run" and not (folder / "runs" / "a" / "metrics.jsonl").exists():
-        return "no metrics were written"
-    losses = folder / "runs" / "a" / "metrics.jsonl"
-    last = json.loads(losses.read_text().splitlines()[-1])["step"] if losses.exists() else 0
-    wanted = {"run": 4, "resume": 8}.get(words[0], 0)
-    if last < wanted:
-        return f"it stopped after step {last} of {wanted}"
+    steps, wanted = _metrics(folder), _LAST.get(words[0], 0)
+    if wanted and (not steps or steps[-1]["step"] < wanted):
+        return f"it stopped after step {steps[-1]['step'] if steps else 0} of {wanted}"
     export = folder / "runs" / "a" / "export"
     if "save.export=safetensors" in words and not any(export.glob("*.safetensors")):
         return "nothing was exported"
-    return "works"
+    return _WORKS
 
 
 if __name__ == "__main__":

@@ -24,17 +24,26 @@ def answer(kind: str, question: object, find: Callable[[], Any]) -> Any:
         question: All that the answer depends on, as JSON.
         find: Finds the answer, as JSON; what it raises is not kept.
     """
-    digest = hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()
-    path = folder() / kind / f"{digest}.json"
+    path = _place(kind, question)
     with contextlib.suppress(OSError, ValueError):
         seal, _, text = files.read_text(path, files.MOST_OF_A_RECORD).partition("\n")
         if seal == _seal(text):  # Else it is broken, or of a version that kept it otherwise.
             return json.loads(text)
     found = find()
+    keep(kind, question, found)
+    return found
+
+
+def keep(kind: str, question: object, found: Any) -> None:
+    """Keep an answer, in place of an older one to the same question; the arguments are those of :func:`answer`."""
     with contextlib.suppress(OSError):
         text = json.dumps(found)
-        _keep(path, f"{_seal(text)}\n{text}")
-    return found
+        _keep(_place(kind, question), f"{_seal(text)}\n{text}")
+
+
+def _place(kind: str, question: object) -> Path:
+    digest = hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()
+    return folder() / kind / f"{digest}.json"
 
 
 def _seal(text: str) -> str:

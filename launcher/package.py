@@ -10,6 +10,9 @@ import shlex
 import sys
 from pathlib import Path
 
+NAME = "llm-launch"
+"""The distribution's name."""
+
 __version__ = "0.1.0"
 
 FOLDER = Path(__file__).parent

@@ -38,6 +38,7 @@ class Profile:
 
     Attributes:
         packages: The modules that its worker imports in every run.
+        framework: The package that a checkout at ``backend.path`` stands in for.
         needs: Settings that only newer versions of these honour.
         install: The command that installs what it needs.
         settings: The keys that not every engine reads and that it does, and the words that choose the engine with
@@ -48,6 +49,7 @@ class Profile:
     """
 
     packages: tuple[str, ...] = ()
+    framework: str | None = None
     needs: tuple[Need, ...] = ()
     install: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)

@@ -28,7 +28,7 @@ from launcher.config.recipes import Recipe
 from launcher.config.request import Request, request
 from launcher.data import look
 from launcher.errors import ConfigError, ConfigErrors, SubmitError, unreadable
-from launcher.preflight import assess, fixes, looked
+from launcher.preflight import assess, fixes, job_python, looked
 from launcher.preflight.assess import Assessment, Refinement
 from launcher.preflight.data import Looking
 from launcher.preflight.fixes import Searching
@@ -199,6 +199,7 @@ def assessed(
     search: Searching = fixes.search,
     looking: Looking = look.look,
     resumed: bool = False,
+    python: job_python.Asking = job_python.kept,
 ) -> Assessment:
     """Judge a request and look at its data; what reading it found stands first, and what this machine lacks last.
 
@@ -209,6 +210,7 @@ def assessed(
         search: How to look for ways out.
         looking: How to look at data.
         resumed: True if the run goes on from a checkpoint of its own, and ``save.load`` is not looked at.
+        python: How the packages of the job's Python are found out; as it is, nothing is started for it.
 
     Raises:
         ConfigErrors: Nothing could be read that could be judged.
@@ -218,7 +220,7 @@ def assessed(
     spec, missing = (found.spec, ()) if resumed else _loaded(found.spec)
     earlier = (*found.errors, *missing)
     judged = looked.assessed(
-        spec, looking=looking, earlier=earlier, refined=refined, native=native, search=search
+        spec, looking=looking, earlier=earlier, refined=refined, native=native, search=search, python=python
     ).assessment
     catalog = Catalog(folder=folder())
     warnings = (*found.warnings, *judged.warnings)

@@ -16,7 +16,8 @@ from launcher.backends import Judgement
 from launcher.commands._common import folder, recipe_of, say
 from launcher.config.catalog import Catalog
 from launcher.errors import ConfigError, ConfigErrors
-from launcher.preflight import assess
+from launcher.job.versions import Environment
+from launcher.preflight import assess, job_python
 from launcher.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -79,6 +80,24 @@ def judge(
         return assess.judge(kept)
 
     return judged
+
+
+def python_of(options: argparse.Namespace, imported: Sequence[Source], typed: Sequence[str]) -> job_python.Asking:
+    """How a check finds out the packages of the job's Python: a program that a foreign file names is not started."""
+    if any(text.lstrip("+").partition("=")[0] == "cluster.python" for text in typed):
+        return job_python.asked
+
+    def found(spec: RunSpec) -> Environment | None:
+        if spec.cluster.python is not None and (foreign := _foreign(options, imported)):
+            known = job_python.kept(spec)
+            if known is None:
+                raise job_python.Unasked(
+                    f"{foreign[0]} is from elsewhere and not trusted (--trust), so it was not started"
+                )
+            return known
+        return job_python.asked(spec)
+
+    return found
 
 
 def require_for_trace(options: argparse.Namespace, imported: Sequence[Source], spec: RunSpec) -> None:

@@ -29,7 +29,7 @@ from launcher.commands._common import (
     width,
 )
 from launcher.commands._importing import Foreign, add_partial, add_set, read, take_partial, variables_of
-from launcher.commands._trusting import judge, may_preview, require_for_trace, require_trust
+from launcher.commands._trusting import judge, may_preview, python_of, require_for_trace, require_trust
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.memory.terms import PILES
 from launcher.preflight import explain
@@ -143,7 +143,8 @@ def checked(options: argparse.Namespace, foreign: Sequence[Foreign]) -> Check:
         return Check(assessment=None, errors=found.errors, warnings=remarks)
     require_for_trace(options, sources, found.spec)
     native = judge(options, sources, typed) if options.native else None
-    return Check.of(assessed(found, memory_engine(options), native=native), warnings=remarks)
+    python = python_of(options, sources, typed)
+    return Check.of(assessed(found, memory_engine(options), native=native, python=python), warnings=remarks)
 
 
 def _explanation(options: argparse.Namespace, found: Check) -> Explanation | None:

@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import re
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from launcher.config import trust
 from launcher.config.request import request
 from launcher.data import token_folder
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
+from launcher.job import versions
+from launcher.preflight import job_python
 from launcher.rundir import provenance
 from launcher.slurm import client, survey
 from launcher.slurm.survey import Survey
@@ -55,24 +58,31 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _cluster(options: argparse.Namespace) -> dict[str, Any]:
-    """The answers of Slurm and of one node; where there is none, ``lacks`` says why."""
-    nothing = {"slurm": None, "profile": None}
+    """The answers of Slurm and of one node; where there is none, ``lacks`` says why.
+
+    What a node says of its Python is kept, and later checks of runs with the same profile know its packages.
+    """
+    nothing, own = {"slurm": None, "profile": None}, list(job_python.findings(versions.every()))
     if not client.installed():
-        return {**nothing, "lacks": ["this machine has no Slurm: runs start here (cluster=local)"]}
+        return {**nothing, "lacks": [*own, "this machine has no Slurm: runs start here (cluster=local)"]}
     require_trust(options)
     cluster = request(["cluster=slurm", *options.overrides]).require().cluster
     try:
         found = survey.survey(cluster, folder() / (cluster.shared_folder or ""), wait_s=options.wait)
     except SubmitError as error:
-        return {**nothing, "lacks": [str(error)]}
-    return {"slurm": _slurm(found), "profile": survey.profile(found, cluster), "lacks": list(survey.lacks(found))}
+        return {**nothing, "lacks": [*own, str(error)]}
+    if found.node is not None:
+        job_python.note(cluster, found.node, date.today().isoformat())
+        own += job_python.findings(found.node["packages"], f" on {found.node['host']}")
+    lacks = [*own, *survey.lacks(found)]
+    return {"slurm": _slurm(found), "profile": survey.profile(found, cluster), "lacks": lacks}
 
 
 def _machine(here: machine.Machine) -> dict[str, Any]:
-    versions = provenance.versions()
+    software = provenance.versions()
     return {
-        "python": versions["python"],
-        "packages": versions["packages"],
+        "python": software["python"],
+        "packages": software["packages"],
         "gpus": [{"name": gpu.name, "memory_bytes": gpu.memory_bytes} for gpu in here.gpus],
         "host_memory_bytes": here.host_memory_bytes,
         "cpus": here.cpus,

@@ -44,7 +44,7 @@ from launcher.data.token_folder import TokenFolder
 from launcher.errors import ConfigError, ConfigErrors, DoesNotFit, JobFailed
 from launcher.job import torchrun
 from launcher.job.job import Job
-from launcher.preflight import assess
+from launcher.preflight import assess, job_python
 from launcher.preflight.assess import Assessment
 from launcher.preflight.plan import Plan, plan
 from launcher.preflight.report import as_json, as_text, findings_as_text, heading
@@ -169,7 +169,8 @@ def ready(options: argparse.Namespace, *, quiet: bool) -> Ready:
         from launcher.commands._repeating import from_lock
 
         found = from_lock(options.lock, options.overrides, trusted=options.trust)
-    assessment = assessed(found, memory_engine(options), native=assess.judge if options.native else None)
+    native = assess.judge if options.native else None
+    assessment = assessed(found, memory_engine(options), native=native, python=job_python.asked)
     draw(options, assessment)
     _refuse(assessment, options)
     planned = plan(assessment, python=sys.executable)

@@ -7,23 +7,47 @@ is said before the job starts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from launcher.errors import ConfigError
-from launcher.spec import RunSpec
+from launcher.spec import RunSpec, edit
 
 OLDEST = {
     "torch": "2.8",
     "transformers": "4.56",
     "deepspeed": "0.17",
+    "megatron-core": "0.17",
     "peft": "0.17",
     "datasets": "3.0",
     "numpy": "1.26",
 }
 """The first version of each package with which runs were trained (docs/versions.md)."""
+
+BELOW = {"megatron-core": "0.20"}
+"""The first version of a package that is not driven any more: its parts inside are called, not only what it offers."""
+
+LACKS = (("torch", "2.12", "gives ranks 30 s for their last checkpoint after SIGTERM, in place of 120"),)
+"""A package, the first version that does otherwise, and what older ones do to every run (``launcher.job.torchrun``)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """The packages of a Python that runs jobs.
+
+    Attributes:
+        packages: The version of each one that is installed.
+        where: Words that complete "torch 2.7 is installed", empty for this Python.
+        pip: The command that installs packages there.
+    """
+
+    packages: Mapping[str, str] = field(default_factory=dict)
+    where: str = ""
+    pip: str = "pip"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,54 +72,86 @@ class Need:
 
 
 def unusable(
-    spec: RunSpec, packages: Sequence[str], needs: Sequence[Need], version_of: Callable[[str], str | None] | None = None
+    spec: RunSpec, packages: Sequence[str], needs: Sequence[Need], there: Environment | None = None
 ) -> Iterator[ConfigError]:
-    """Packages that are older than what is driven, and settings that need a newer one.
+    """Packages that are out of the range that is driven, and settings that need a newer one.
 
     Args:
         spec: The run; a script of the user's own asks nothing of these.
         packages: Those that the run imports.
         needs: What the run's backend says of them.
-        version_of: The version of a package, None where it is not installed; asks this Python where it is not given.
+        there: The packages of the Python that runs the job; those of this one where it is not given.
     """
+    at = there if there is not None else here()
     for package in packages:
-        here = (version_of or installed)(package)
-        if here is None or spec.script is not None:
+        version = at.packages.get(package)
+        if version is None or spec.script is not None:
             continue
-        if package in OLDEST and numbers(here) < numbers(OLDEST[package]):
-            rule = f"{package} {here} is installed; this version of launch drives {package} from {OLDEST[package]}"
-            yield ConfigError("backend.name", spec.backend.name, rule, [_newer(package, OLDEST[package])])
+        found = f"{package} {version} is installed{at.where}"
+        if not is_driven(package, version):
+            rule = f"{found}; this version of launch drives {package} {span(package)}"
+            way_out = [f"{at.pip} install '{package}{_range(package)}'"]
+            yield ConfigError("backend.name", spec.backend.name, rule, way_out)
         for need in needs:
-            if need.package == package and need.asked(spec) and numbers(here) < numbers(need.since):
-                rule = f"{package} {here} is installed, which {need.because}; from {need.since} on it can"
-                ways = [_newer(package, need.since), need.way_out]
-                yield ConfigError(need.path, _value(spec, need.path), rule, ways)
+            if need.package == package and need.asked(spec) and numbers(version) < numbers(need.since):
+                rule = f"{found}, which {need.because}; from {need.since} on it can"
+                ways = [f"{at.pip} install '{package}>={need.since}'", need.way_out]
+                yield ConfigError(need.path, edit.value_at(spec, need.path), rule, ways)
+
+
+def is_driven(package: str, version: str) -> bool:
+    """True for a version in the range, and for a package of which any will do."""
+    found = numbers(version)
+    too_new = package in BELOW and found >= numbers(BELOW[package])
+    return not too_new and not (package in OLDEST and found < numbers(OLDEST[package]))
+
+
+def span(package: str) -> str:
+    """The range in words: ``from 0.17, below 0.20``."""
+    return f"from {OLDEST[package]}" + (f", below {BELOW[package]}" if package in BELOW else "")
+
+
+def _range(package: str) -> str:
+    return f">={OLDEST[package]}" + (f",<{BELOW[package]}" if package in BELOW else "")
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """The leading numbers of a version: ``2.15.0+cu132`` is (2, 15, 0)."""
+    """The leading numbers of a version: ``2.15.0+cu132`` is (2, 15, 0).
+
+    A pre-release counts as its release: ``2.8.0a0+5228986c39.nv25.05`` of a container of NVIDIA's is the code that
+    became 2.8, and nothing newer than 2.7 but older than that has another name; so is a nightly ``2.9.0.dev20250801``.
+    """
     found = []
     for part in text.partition("+")[0].split("."):
         digits = part[: len(part) - len(part.lstrip("0123456789"))]
         if not digits:
             break
         found.append(int(digits))
+        if digits != part:
+            break
     return tuple(found)
 
 
-@cache
 def installed(package: str) -> str | None:
     """The version of a package of this Python; None where it is not installed."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
+    return every().get(package)
 
 
-def _newer(package: str, oldest: str) -> str:
-    return f"pip install '{package}>={oldest}'"
+def here() -> Environment:
+    """This Python."""
+    return Environment(packages=every())
 
 
-def _value(spec: RunSpec, path: str) -> object:
-    group, _, key = path.partition(".")
-    return getattr(getattr(spec, group), key)
+@cache
+def every() -> dict[str, str]:
+    """Name and version of every installed distribution, as pip freezes them.
+
+    Taken from the names of the ``.dist-info`` folders (the wheel specification), of which there are hundreds:
+    importlib.metadata would open each.
+    """
+    found: dict[str, str] = {}
+    for folder in dict.fromkeys(sys.path):
+        for path in sorted(Path(folder or ".").glob("*.dist-info")):
+            name, _, version = path.name.removesuffix(".dist-info").rpartition("-")
+            found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), version)
+    return found

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from launcher.backends import Judgement
 from launcher.errors import ConfigError
-from launcher.preflight import assess, data, fixes
+from launcher.preflight import assess, data, fixes, job_python
 from launcher.preflight.assess import Assessment, Refinement
 from launcher.preflight.data import Looking
 from launcher.preflight.fixes import Searching
@@ -34,6 +34,7 @@ def assessed(
     refined: Refinement | None = None,
     native: Callable[[RunSpec], Judgement] | None = None,
     search: Searching | None = fixes.search,
+    python: job_python.Asking = job_python.kept,
 ) -> Looked:
     """Judge a run and look at its data; what this machine lacks stands last among the warnings.
 
@@ -44,10 +45,11 @@ def assessed(
         refined: Another memory engine than the formulas.
         native: Asks the engine's own validator.
         search: How to look for ways out; None is not at all.
+        python: How the packages of the job's Python are found out; as it is, nothing is started for it.
     """
     judged = assess.assess(spec, earlier=earlier, refined=refined, native=native, search=search)
     found = data.seen(spec, looking)
     if found.errors:
         judged = judged.refused(found.errors)
-    here = (*not_seen_here(spec), *without_template(spec), *found.warnings)
+    here = (*job_python.warnings(spec, python), *not_seen_here(spec), *without_template(spec), *found.warnings)
     return Looked(assessment=replace(judged, data=found, warnings=(*judged.warnings, *here)), here=here)

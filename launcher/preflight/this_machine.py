@@ -18,16 +18,18 @@ from launcher.data.unusable import Unusable
 from launcher.errors import ConfigError
 from launcher.job import versions
 from launcher.machine import Machine
+from launcher.preflight import job_python
 from launcher.rules.cluster import readers_beyond
 from launcher.spec import RunSpec
 
-_ADAPTERS = {"lora": ("peft",), "qlora": ("peft", "bitsandbytes")}
-
 
 def obstacles(spec: RunSpec, machine: Machine) -> list[ConfigError]:
-    """Errors of a run that this machine cannot start, all at once. A Slurm job runs elsewhere and has none here."""
+    """Errors of a run that this machine cannot start, all at once.
+
+    A Slurm job runs elsewhere; of that it is only known which packages its Python has, where that was asked before.
+    """
     if spec.cluster.kind != "local":
-        return []
+        return list(job_python.errors(spec))
     return [
         *_hardware(spec, machine),
         *_readers(spec, machine),
@@ -71,7 +73,7 @@ def _readers(spec: RunSpec, machine: Machine) -> Iterator[ConfigError]:
 
 def _packages(spec: RunSpec) -> Iterator[ConfigError]:
     profile = backends.of(spec).profile
-    needed = [*profile.packages, *_ADAPTERS.get(spec.adapter.name, ())]
+    needed = [*profile.packages, *job_python.ADAPTERS.get(spec.adapter.name, ())]
     missing = [name for name in needed if find_spec(name) is None]
     if missing:
         rule = f"needs {', '.join(missing)}, not installed for this Python"

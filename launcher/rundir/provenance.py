@@ -21,6 +21,7 @@ from typing import Any
 
 from launcher import machine, registry, secret
 from launcher.data.files import data_files
+from launcher.job.versions import every
 from launcher.package import __version__
 from launcher.spec import DataSpec
 
@@ -76,19 +77,9 @@ def _offering() -> Iterator[str]:
         yield from (re.sub(r"[-_.]+", "-", owner).lower() for owner in registry.offered(package).values())
 
 
-@cache
 def installed() -> dict[str, str]:
-    """Name and version of every installed distribution, as pip freezes them.
-
-    Taken from the names of the ``.dist-info`` folders (the wheel specification), of which there are hundreds:
-    importlib.metadata would open each.
-    """
-    found: dict[str, str] = {}
-    for folder in dict.fromkeys(sys.path):
-        for path in sorted(Path(folder or ".").glob("*.dist-info")):
-            name, _, version = path.name.removesuffix(".dist-info").rpartition("-")
-            found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), version)
-    return dict(sorted(found.items()))
+    """Name and version of every installed distribution, as pip freezes them, in the order of their names."""
+    return dict(sorted(every().items()))
 
 
 def software() -> dict[str, str | None]:

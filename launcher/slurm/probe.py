@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from launcher import machine
+from launcher.job.versions import OLDEST
+from launcher.package import NAME
 
-PACKAGES = ("torch", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "transformers", "deepspeed", "megatron-core", "submitit")
+PACKAGES = (NAME, "nvidia-nccl-cu12", "nvidia-nccl-cu13", "bitsandbytes", "submitit", *OLDEST)
 ANSWER = "answer.json"
 
 

@@ -17,6 +17,7 @@ from launcher.commands import _repeating
 from launcher.config.catalog import Catalog
 from launcher.config.overrides import read
 from launcher.errors import ConfigErrors
+from launcher.job.versions import every
 from launcher.preflight import assess
 from launcher.preflight.plan import Plan, plan
 from launcher.rundir import lock, losses, provenance
@@ -87,7 +88,7 @@ def test_the_environment_is_recorded_by_an_allow_list_without_secrets(monkeypatc
 
 def test_writing_a_lock_takes_under_three_tenths_of_a_second(tmp_path: Path) -> None:
     this = planned("data=text")
-    provenance.installed.cache_clear()
+    every.cache_clear()
     provenance.git.cache_clear()
     before = time.process_time()
     lock.write(tmp_path / "a.yaml", lock.build(this, job_as_dict(this.job), ()))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from launcher import package
 from launcher.backends import Profile
 from launcher.backends._changes import SHARDED, higher_stages, is_preset, sequence_ranks, tensor_ranks
+from launcher.backends._versions import EXPERTS
 from launcher.job.versions import Need
 from launcher.spec import RunSpec
 from launcher.spec.change import Change, EngineChange, set_to
@@ -38,6 +39,7 @@ profile = Profile(
             because="does not note how AutoTP splits a weight, by which the whole one is found again",
             way_out="parallel.tensor=1",
         ),
+        EXPERTS,
     ),
     install=package.install("deepspeed"),
     settings=dict.fromkeys(_SETTINGS, "parallel=zero3"),

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from launcher import package
 from launcher.backends import Profile
 from launcher.backends._changes import SHARDED, is_preset, sequence_ranks, tensor_ranks
+from launcher.backends._versions import EXPERTS
 from launcher.job.versions import Need
 from launcher.spec import RunSpec
 from launcher.spec.change import Change, EngineChange, set_to
@@ -22,6 +23,7 @@ profile = Profile(
             because="has no ring attention for single tensors",
             way_out="parallel.context=1",
         ),
+        EXPERTS,
     ),
     install=package.install("fsdp"),
     settings={

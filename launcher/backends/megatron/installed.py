@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -11,28 +10,28 @@ from launcher import package
 from launcher.backends.megatron.arguments import arguments
 from launcher.backends.megatron.translate import SCRIPT
 from launcher.errors import ConfigError
+from launcher.job import versions
 from launcher.spec import RunSpec
 
-SUPPORTED = "0.19"
-"""Versions whose arguments these are and whose ``pretrain`` the worker drives, by their first two numbers.
+FRAMEWORK = "megatron-core"
 
-``pretrain`` takes other arguments in 0.17 and 0.18.
-"""
+RANGE = versions.span(FRAMEWORK)
+"""Versions whose arguments these are and whose ``pretrain`` the worker drives, in words."""
+
+NEWEST = "0.19"
+"""The version whose checkout is proposed."""
 
 INSTALL = package.install("megatron")
 
 
 def found_version() -> str | None:
     """The installed version; None without one."""
-    try:
-        return version("megatron-core")
-    except PackageNotFoundError:
-        return None
+    return versions.installed(FRAMEWORK)
 
 
 def is_supported(found: str) -> bool:
     """True if its arguments are the ones that this backend knows."""
-    return f"{found}.".startswith(f"{SUPPORTED}.")
+    return versions.is_driven(FRAMEWORK, found)
 
 
 def obstacles(spec: RunSpec) -> Iterator[ConfigError]:
@@ -53,7 +52,7 @@ def _packages(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.backend.path is None and found is None:
         yield ConfigError("backend.name", named, "megatron-core is not installed for this Python", [INSTALL])
     elif spec.backend.path is None and found is not None and not is_supported(found):
-        rule = f"megatron-core {found} is installed; this version of launch drives {SUPPORTED}"
+        rule = f"megatron-core {found} is installed; this version of launch drives {FRAMEWORK} {RANGE}"
         yield ConfigError("backend.name", named, rule, [INSTALL, "backend.path=path/to/Megatron-LM"])
     local = arguments(spec).get("transformer-impl") == "local"
     if spec.hardware.device == "cuda" and not local and find_spec("transformer_engine") is None:
@@ -69,7 +68,7 @@ def _checkout(spec: RunSpec) -> Iterator[ConfigError]:
         return
     if not (Path(path) / SCRIPT).is_file():
         rule = f"there is no {SCRIPT} in it: a checkout of Megatron-LM is needed"
-        clone = f"git clone --branch core_v{SUPPORTED}.0 https://github.com/NVIDIA/Megatron-LM {path}"
+        clone = f"git clone --branch core_v{NEWEST}.0 https://github.com/NVIDIA/Megatron-LM {path}"
         yield ConfigError("backend.path", path, rule, [clone, "backend.path=null"])
     if data.source == "tokens" and data.path is not None and not Path(f"{data.path}.idx").is_file():
         rule = f"{SCRIPT} reads PREFIX.bin and PREFIX.idx, and there is no {data.path}.idx"

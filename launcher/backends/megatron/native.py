@@ -39,7 +39,11 @@ def native(spec: RunSpec) -> Judgement:
     if spec.script is not None:
         return Judgement()
     if found is None or not installed.is_supported(found):
-        which = "is not installed here" if found is None else f"{found} is installed, not {installed.SUPPORTED}"
+        which = (
+            "is not installed here"
+            if found is None
+            else f"{found} is installed, and those driven are {installed.RANGE}"
+        )
         rule = f"megatron-core {which}, so that its own validator was not asked; these rules are the launcher's"
         return _unasked(spec, rule, installed.INSTALL)
     try:

@@ -14,6 +14,7 @@ from launcher.spec import RunSpec
 from launcher.spec.change import Change, EngineChange
 
 profile = Profile(
+    framework="megatron-core",
     install=package.install("megatron"),
     settings={"backend.path": "backend=megatron"},
     shards_instead=("zero.stage=1",),

@@ -8,7 +8,6 @@ takes stages and layers from the flags that Megatron-LM's validator knows, where
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,8 +21,7 @@ from launcher.worker import data, loop, metrics, process
 from launcher.worker.engine import Context
 from launcher.worker.entry import main
 from launcher.worker.errors import TrainingError
-from launcher.worker.megatron import start
-from launcher.worker.stopping import STOP_SIGNALS
+from launcher.worker.megatron import start, versions
 
 
 def run(spec: RunSpec, directory: Path, arguments: Sequence[str]) -> None:
@@ -49,7 +47,7 @@ def _train(context: Context, arguments: Sequence[str]) -> None:
     from launcher.worker.megatron.data import Provider
     from launcher.worker.megatron.follow import Follower
 
-    configuration = _configured(context, arguments)
+    parsed = _parsed(context, arguments)
     chunks: list[nn.Module] = []
 
     def filled(made: list[nn.Module]) -> list[nn.Module]:
@@ -57,12 +55,11 @@ def _train(context: Context, arguments: Sequence[str]) -> None:
         weights.fill(made, context)
         return made
 
-    configuration.model.pre_wrap_hooks.append(filled)
     batches = data.batches(context)
     follower = Follower(context, batches)
     with follower.following():
         interrupted = (
-            _pretrain(configuration, Provider(context, batches), follower) and follower.step < context.spec.train.steps
+            _pretrain(parsed, filled, Provider(context, batches), follower) and follower.step < context.spec.train.steps
         )
     context.beat.begin("end")
     if context.spec.save.export != "none" and not interrupted:
@@ -76,24 +73,17 @@ def _train(context: Context, arguments: Sequence[str]) -> None:
         process.write_outcome(context.directory, "interrupted" if interrupted else "finished", follower.step)
 
 
-def _configured(context: Context, arguments: Sequence[str]) -> Any:
-    """Megatron's configuration of the argument list, validated by Megatron.
+def _parsed(context: Context, arguments: Sequence[str]) -> Any:
+    """The argument list as Megatron understands it.
 
     Raises:
         TrainingError: Its parser does not know an argument.
     """
-    from megatron.training.argument_utils import gpt_config_from_args, pretrain_cfg_container_from_args
-    from megatron.training.arguments import parse_and_validate_args
-
     sys.argv = [sys.argv[0], *arguments, *_known_here(context)]
     try:
-        parsed = parse_and_validate_args()
+        return versions.parsed()
     except SystemExit as error:
         raise TrainingError("Megatron-LM does not understand its argument list; its words are in stderr.log") from error
-    if parsed.exit_signal_handler:
-        for number in STOP_SIGNALS:  # Megatron listens to one; schedulers and torchrun send either.
-            signal.signal(number, signal.getsignal(parsed.exit_signal))
-    return pretrain_cfg_container_from_args(parsed, gpt_config_from_args(parsed))
 
 
 def _known_here(context: Context) -> list[str]:
@@ -109,13 +99,10 @@ def _known_here(context: Context) -> list[str]:
     return words
 
 
-def _pretrain(configuration: Any, provider: Any, follower: Any) -> bool:
+def _pretrain(parsed: Any, filled: versions.Fill, provider: Any, follower: Any) -> bool:
     """Train; whether the run was asked to stop, after which Megatron saves and leaves."""
-    from megatron.core.enums import ModelType
-    from megatron.training.training import pretrain
-
     try:
-        pretrain(configuration, provider, ModelType.encoder_or_decoder, follower.forward_step)
+        versions.pretrain(parsed, filled, provider, follower.forward_step)
     except SystemExit as ending:
         if ending.code:
             raise TrainingError(

@@ -67,9 +67,13 @@ class Provider:
     def __call__(
         self, sizes: tuple[int, int, int], vp_stage: int | None = None
     ) -> tuple[Samples, Samples | None, None]:
-        """Samples to train on and, where the run evaluates, the same held-out ones for every evaluation."""
+        """Samples to train on and, where the run evaluates, the same held-out ones for every evaluation.
+
+        One more than is trained: Megatron refuses to begin where none is left, as in a run that ends at its last step
+        and is resumed to be exported.
+        """
         training, held_out, _ = sizes
-        train = Samples(*self._batches.training_stream(), size=training, period=training, marked=self._marked)
+        train = Samples(*self._batches.training_stream(), size=training + 1, period=training, marked=self._marked)
         stream = self._batches.held_out_stream()
         if stream is None:
             return train, None, None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -112,8 +113,8 @@ class Follower:
     def training_log(self, original: Call, losses: dict[str, torch.Tensor], *rest: Any, **options: Any) -> Any:
         """A step is over; where an evaluation follows, its line waits for that."""
         answer = original(losses, *rest, **options)
-        # By position, as ``train`` passes them: the iteration is the fourth argument, the gradient norm the eighth.
-        self.step, norm = rest[2], rest[6]
+        told = inspect.signature(original).bind(losses, *rest, **options).arguments
+        self.step, norm = told["iteration"], told["grad_norm"]
         self._last = StepResult(
             loss=self._from_the_last_rank(losses),
             grad_norm=torch.tensor(float("nan") if norm is None else float(norm)),

@@ -1,15 +1,17 @@
-"""Preparations before ``megatron.training.pretrain`` starts, and corrections of what megatron-core 0.19 gets wrong."""
+"""Preparations before Megatron's ``pretrain`` starts, and corrections of what megatron-core 0.17 to 0.19 get wrong."""
 
 from __future__ import annotations
 
 import functools
+import signal
 from importlib.util import find_spec
 from typing import Any
 
 import torch
 
-from launcher.backends.megatron.installed import INSTALL, SUPPORTED, found_version, is_supported
+from launcher.backends.megatron.installed import INSTALL, RANGE, found_version, is_supported
 from launcher.worker.errors import TrainingError
+from launcher.worker.stopping import STOP_SIGNALS
 
 
 def installed() -> None:
@@ -32,8 +34,15 @@ def suits(found: str) -> None:
     """
     if not is_supported(found):
         raise TrainingError(
-            f"megatron-core {found} is installed, and this worker drives the training loop of {SUPPORTED}: {INSTALL}"
+            f"megatron-core {found} is installed, and this worker drives the training loop of {RANGE}: {INSTALL}"
         )
+
+
+def listen(args: Any) -> None:
+    """Let both signals ask for a stop, once Megatron has its handler: schedulers and torchrun send either."""
+    if args.exit_signal_handler:
+        for number in STOP_SIGNALS:
+            signal.signal(number, signal.getsignal(args.exit_signal))
 
 
 @functools.cache

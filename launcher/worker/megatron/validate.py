@@ -26,6 +26,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from launcher.worker.megatron import versions
+
 _TARGET: dict[str, Any] = {"device": "cuda", "capability": (9, 0)}
 """The machine that the present question is about, for the functions that replace those of the real one."""
 
@@ -84,9 +86,8 @@ def _answer(question: Mapping[str, Any], parser: argparse.ArgumentParser) -> dic
 def _validate() -> None:
     """Everything of Megatron-LM's start that looks at the arguments alone."""
     arguments = importlib.import_module("megatron.training.arguments")
-    utilities = importlib.import_module("megatron.training.argument_utils")
     args = arguments.validate_args(arguments.parse_args())
-    utilities.gpt_config_from_args(args).finalize()
+    versions.judge(args)
     optimizer = importlib.import_module("megatron.core.optimizer.optimizer_config").OptimizerConfig
     buffers = importlib.import_module("megatron.core.distributed").DistributedDataParallelConfig
     for kind in (optimizer, buffers):

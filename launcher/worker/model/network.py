@@ -17,6 +17,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from launcher import families
 from launcher.spec import ModelSpec
+from launcher.worker.model import versions
 
 CAUSAL_SDPA = "causal_sdpa"
 """SDPA by its causal flag alone. Samples are packed, or padded behind their end, where no token before looks, so no
@@ -36,7 +37,8 @@ def config(model: ModelSpec) -> Any:
     found = families.of(model).transformers_config(model)
     if found is None:
         raise AssertionError(f"check has let the family {model.family} through, which names no class")
-    return getattr(transformers, found.name)(**found.settings)
+    kind = getattr(transformers, found.name)
+    return kind(**versions.settings(kind, found.settings))
 
 
 def network(model: ModelSpec, dtype: torch.dtype, attention: Callable[..., Any] | None = None) -> Any:
