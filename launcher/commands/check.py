@@ -151,7 +151,7 @@ def _other_accumulation(spec: RunSpec, wanted: int | None) -> list[ConfigError]:
     """A warning that the accumulation of a file is not kept on these ranks, with the global batch that would."""
     if wanted is None or wanted == spec.gradient_accumulation:
         return []
-    micro, data = spec.train.micro_batch_size, spec.data_degree
+    micro, data = spec.micro_batch_size, spec.data_degree
     rule = (
         f"it is {spec.gradient_accumulation} here: {spec.global_batch_size} sequences of a step on micro-batch {micro}"
         f" x {data} data ranks"
