@@ -33,7 +33,6 @@ from launcher.memory.terms import PILES
 from launcher.preflight import explain
 from launcher.preflight.check import Check
 from launcher.preflight.explain import Explanation
-from launcher.spec import RunSpec
 
 if TYPE_CHECKING:
     from launcher.config.trust import Source
@@ -99,13 +98,11 @@ def checked(options: argparse.Namespace) -> Check:
     """Judge one run; words that make no run are an answer, too."""
     take_hf(options)
     typed = list(options.overrides)
-    texts, unknown, accumulation, sources = _imported(options)
+    texts, unknown, sources = _imported(options)
     options.overrides = [*texts, *typed]
     if options.trust:
         require_trust(options, sources)
     found = asked(options)
-    if found.spec is not None:
-        unknown += _other_accumulation(found.spec, accumulation)
     if found.spec is None:
         return Check(assessment=None, errors=found.errors, warnings=tuple(unknown))
     require_for_trace(options, sources, found.spec)
@@ -118,8 +115,8 @@ def _explanation(options: argparse.Namespace, found: Check) -> Explanation | Non
     return None if options.explain is None or found.peak is None else found.explain(options.explain)
 
 
-def _imported(options: argparse.Namespace) -> tuple[list[str], list[ConfigError], int | None, list[Source]]:
-    """Foreign files as overrides, warnings of what is not understood, a file's own accumulation, and the files.
+def _imported(options: argparse.Namespace) -> tuple[list[str], list[ConfigError], list[Source]]:
+    """Foreign files as overrides, warnings of what is not understood, and the files.
 
     A setting that only asks for a key is left out where the user sets that key.
     """
@@ -131,33 +128,16 @@ def _imported(options: argparse.Namespace) -> tuple[list[str], list[ConfigError]
     texts: list[str] = []
     unknown: list[ConfigError] = []
     sources: list[Source] = []
-    accumulation = None
     for kind, path in (("deepspeed", options.deepspeed), ("megatron", options.megatron_args)):
         if path is not None:
             imported = read(kind, path)
             texts += imported.overrides
             deeds = acting.of_words(options.overrides, imported.recipe["choose"] | imported.recipe["set"])
             sources.append(Source(path=path, deeds=deeds))
-            accumulation = imported.accumulation if imported.accumulation is not None else accumulation
             rule = "it is not understood, and not in the estimate"
-            # What a file's accumulation comes to on these ranks is said once they are known.
-            open_ = (item for item in imported.not_understood if not item.startswith("gradient_accumulation_steps="))
-            items = (item for item in open_ if not _asks_for(item) & given)
+            items = (item for item in imported.not_understood if not _asks_for(item) & given)
             unknown += [ConfigError(str(path), item, rule) for item in items]
-    return texts, unknown, accumulation, sources
-
-
-def _other_accumulation(spec: RunSpec, wanted: int | None) -> list[ConfigError]:
-    """A warning that the accumulation of a file is not kept on these ranks, with the global batch that would."""
-    if wanted is None or wanted == spec.gradient_accumulation:
-        return []
-    micro, data = spec.micro_batch_size, spec.data_degree
-    rule = (
-        f"it is {spec.gradient_accumulation} here: {spec.global_batch_size} sequences of a step on micro-batch {micro}"
-        f" x {data} data ranks"
-    )
-    way = f"train.global_batch_size={wanted * micro * data}"
-    return [ConfigError("gradient_accumulation_steps", wanted, rule, [way])]
+    return texts, unknown, sources
 
 
 def _asks_for(item: str) -> set[str]:

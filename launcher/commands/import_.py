@@ -90,12 +90,6 @@ def report_not_understood(imported: Imported) -> None:
     for item in imported.not_understood:
         text = f"not understood, and not in the estimate: {item}"
         say(textwrap.fill(text, width(), subsequent_indent="  ", break_on_hyphens=False, break_long_words=False))
-    batch = [text for text in imported.overrides if text.startswith("train.global_batch_size=")]
-    if batch and imported.accumulation is not None and imported.accumulation > 1:
-        text = (
-            f"gradient_accumulation_steps={imported.accumulation} is not kept as such: on other ranks it follows from"
-        )
-        say(textwrap.fill(f"{text} {batch[0]}", width(), subsequent_indent="  ", break_on_hyphens=False))
 
 
 def _deeds(imported: Imported) -> list[Deed]:
