@@ -27,6 +27,8 @@ _STANDALONE = re.compile(r"\$(\{?\w+(\[@\]|\[\*\])?\}?|@|\*)\Z")
 _LIST = re.compile(r"\$([@*]|\{\w+\[[@*]\]\})\Z")
 _INTEGER = re.compile(r"[+-]?\d+\Z", re.ASCII)
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\Z", re.ASCII)
+_NAME = re.compile(r"\$\{?(\w+)")
+_LAUNCHER = ("nnodes", "nproc-per-node", "node-rank", "master-addr", "master-port")
 _DIGITS = 20
 """Of the largest number that ``files`` lets pass; a longer one stays text, which :func:`_check_numbers` refuses."""
 _NESTS = ("MODEL_ARGS", "args", "arguments")
@@ -35,20 +37,54 @@ _NESTS = ("MODEL_ARGS", "args", "arguments")
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument as it was spelt, without its dashes; ``True`` where it has no value."""
+    """One argument as it was spelt, without its dashes; ``True`` where it has no value.
+
+    Attributes:
+        spelling: As typed, without the dashes before it.
+        value: Numbers and truth from text, a list of several words; ``$NAME`` stands for what has no value.
+        words: The words that follow the name, as they are typed.
+    """
 
     spelling: str
     value: Any
+    words: tuple[str, ...] = ()
 
 
 type Arguments = dict[str, Argument]
 
 
-def parse(text: str, path: str) -> tuple[Arguments, list[str]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parsed:
+    """An argument list.
+
+    Attributes:
+        arguments: Those of the training program, by name with dashes (the last of each wins).
+        launcher_arguments: Those of torchrun and of what else starts the program, by name with dashes.
+        program: The training program's file or module, where the text names one.
+        not_understood: Sentences: variables without a value, words that belong to no argument.
+        unset: The variables without a value that an argument holds, by the argument's name.
+        not_given: Flags of a YAML or JSON file that are ``false`` or ``null``, as typed, with that value.
+        other_keys: Further keys of a YAML or JSON file, by dotted path.
+        errors: Why this is no argument list of one run, where its words could be read: a variable decides.
+    """
+
+    arguments: Arguments
+    launcher_arguments: Arguments = field(default_factory=dict)
+    program: str | None = None
+    not_understood: tuple[str, ...] = ()
+    unset: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    not_given: Mapping[str, Any] = field(default_factory=dict)
+    other_keys: Mapping[str, Any] = field(default_factory=dict)
+    errors: tuple[ConfigError, ...] = ()
+
+
+def parse(text: str, path: str, variables: Mapping[str, str] | None = None) -> Parsed:
     """Read an argument list.
 
-    Returns:
-        The arguments by name with dashes (the last of each wins), and what the file refers to but does not hold.
+    Args:
+        text: The file's content.
+        path: The file, for messages; its suffix tells YAML and JSON from shell text.
+        variables: Values of shell variables that the user gives.
 
     Raises:
         ConfigErrors: It is not text of the kind that its suffix promises, or holds no argument.
@@ -60,12 +96,15 @@ def parse(text: str, path: str) -> tuple[Arguments, list[str]]:
     elif path.endswith((".yaml", ".yml")):
         found = _from_data(safe_yaml.loads(text, path), path)
     else:
-        found, unknown = _from_shell(text, path)
+        given = "".join(f"{name}={shlex.quote(value)}\n" for name, value in (variables or {}).items())
+        found, unknown = _from_shell(given + text, path)
     _check_numbers(found, path)
     if not found:
         rule = "it holds no argument; they are spelt --num-layers 32"
         raise ConfigErrors([ConfigError(path, text[:40], rule)])
-    return found, unknown
+    launch = {name: found.pop(name) for name in _LAUNCHER if name in found}
+    unset = {name: tuple(_NAME.findall(str(item.value))) for name, item in found.items() if "$" in str(item.value)}
+    return Parsed(arguments=found, launcher_arguments=launch, not_understood=tuple(unknown), unset=unset)
 
 
 def _load_json(text: str, path: str) -> object:

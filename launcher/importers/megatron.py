@@ -14,7 +14,7 @@ from launcher.errors import ConfigErrors
 from launcher.importers import Imported, imported
 from launcher.importers._megatron_settings import Reader, checkpointing, model, parallel, precision
 from launcher.importers._megatron_tables import USUAL, is_carried, is_dropped
-from launcher.importers._megatron_text import parse
+from launcher.importers._megatron_text import Arguments, parse
 
 _OPTIMIZERS = {"adam": "adamw", "lion": "lion", "muon": "muon", "sgd": "sgd"}
 _SHARDING = {"no_shard": "0", "optim": "1", "optim_grads": "2", "optim_grads_params": "3"}
@@ -32,14 +32,14 @@ def read(text: str, path: str) -> Imported:
     Raises:
         ConfigErrors: It cannot be read, an argument has the wrong type, or the model's sizes are missing.
     """
-    arguments, unknown = parse(text, path)
-    reader = Reader(arguments, path, not_understood=unknown)
+    parsed = parse(text, path)
+    reader = Reader(parsed.arguments, path, not_understood=list(parsed.not_understood))
     name = name_from(path.rpartition("/")[2].partition(".")[0])
     sizes = model(reader)
     choose, settings = _choices(reader, int(sizes["num_hidden_layers"]))
     settings = {"model.name": name, **{f"model.{key}": value for key, value in sizes.items()}, **settings}
     settings["model.source"] = "a Megatron-LM argument list"
-    settings |= _training(reader) | _optimizer(reader, choose) | _cluster(reader) | _rest(reader)
+    settings |= _training(reader) | _optimizer(reader, choose) | _cluster(parsed.launcher_arguments) | _rest(reader)
     if reader.errors:
         raise ConfigErrors(reader.errors)
     return imported(
@@ -142,13 +142,9 @@ def _warmup(reader: Reader) -> int | None:
     return int(fraction * over) if steps is None and fraction and over else steps
 
 
-def _cluster(reader: Reader) -> dict[str, Any]:
+def _cluster(arguments: Arguments) -> dict[str, Any]:
     """Settings from torchrun's arguments; a script that leaves them to variables leaves them open here too."""
-    found = {
-        "cluster.nodes": reader.arguments.get("nnodes"),
-        "cluster.gpus_per_node": reader.arguments.get("nproc-per-node"),
-    }
-    reader.read |= {"nnodes", "nproc-per-node"}
+    found = {"cluster.nodes": arguments.get("nnodes"), "cluster.gpus_per_node": arguments.get("nproc-per-node")}
     return {key: item.value for key, item in found.items() if item is not None and isinstance(item.value, int)}
 
 
