@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from launcher import secret
 from launcher.config.recipes import SCHEMA, literal
 from launcher.errors import ConfigError
 
@@ -42,6 +43,10 @@ class LeftOut:
     value: Any
     effect: str
     matters: bool
+
+    def as_dict(self) -> dict[str, Any]:
+        """The form in which ``launch import --json`` lists it, without what may be a secret."""
+        return {"key": self.key, "value": secret.shown(self.value, self.key), "effect": secret.hidden(self.effect)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +84,7 @@ class Imported:
             "said": [{"key": said.key, "overrides": list(said.overrides)} for said in self.said],
             "default": list(self.default),
             "kept": list(self.kept),
-            "left_out": [{"key": left.key, "value": left.value, "effect": left.effect} for left in self.left_out],
+            "left_out": [left.as_dict() for left in self.left_out],
             "not_understood": list(self.not_understood),
         }
 

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from launcher import files
-from launcher.config import hub, hugging_face, recipes, trust
+from launcher.config import hub, hugging_face, left_out, recipes, trust
 from launcher.config.catalog import Catalog
 from launcher.config.foreign import name_from
 from launcher.config.hugging_face import ModelFile
+from launcher.config.ledger import LeftOut
 from launcher.config.overrides import Override, is_own_model
 from launcher.errors import ConfigError, ConfigErrors, unreadable
 from launcher.spec import RunSpec
@@ -71,6 +72,23 @@ class OwnModel:
             *(override for override in overrides if not (override.group and override.key == "model")),
         ]
 
+    @property
+    def left_out(self) -> tuple[LeftOut, ...]:
+        """Keys of its ``config.json`` that the run does not have here."""
+        found: tuple[LeftOut, ...] = getattr(self.content, "left_out", ())
+        return found
+
+    def refusals(self, spec: RunSpec, given: Collection[str]) -> list[ConfigError]:
+        """Errors: keys of ``config.json`` that matter and are left out, as long as the user does not go on without.
+
+        Args:
+            spec: The run.
+            given: The keys that the user or a recipe set.
+        """
+        if spec.run.partial:
+            return []
+        return left_out.errors(str(self.file), self.left_out, given, partial="run.partial=true")
+
     def remarks(self, spec: RunSpec, given: Collection[str]) -> Iterator[ConfigError]:
         """Warnings: choices that nobody made, and settings of ``config.json`` without a counterpart here.
 
@@ -80,6 +98,8 @@ class OwnModel:
         """
         rule = "it is not understood, and not in the estimate"
         yield from (ConfigError(str(self.file), item, rule) for item in self.content.not_understood)
+        if spec.run.partial:
+            yield from left_out.warnings(str(self.file), self.left_out, given)
         if hub.is_name(self.typed) and hub.command(self.file.parent) is None:
             rule = "it is the folder of this name here that is taken, not a model of the Hub"
             yield ConfigError("model", self.typed, rule, [f"model=./{self.typed}"])
@@ -196,7 +216,11 @@ def _read(file: Path, name: str | None, source: str) -> ModelFile:
 def _read_once(file: Path, name: str | None, source: str, *state: int) -> ModelFile:
     data = files.read_bytes(file)
     digest = hashlib.sha256(data).hexdigest()[:_DIGITS]
-    return hugging_face.read(data.decode(), str(file), name=name, source=f"{source}, sha256 {digest}")
+    found = hugging_face.read(data.decode(), str(file), name=name, source=f"{source}, sha256 {digest}")
+    errors: tuple[ConfigError, ...] = getattr(found, "errors", ())
+    if errors:
+        raise ConfigErrors(errors)
+    return found
 
 
 def _require_known_weights(model: OwnModel) -> None:
