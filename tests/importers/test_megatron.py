@@ -136,6 +136,12 @@ def test_arguments_in_one_quoted_variable_are_read_and_what_stands_outside_the_f
     torchrun --standalone --nproc_per_node $GPUS pretrain_gpt.py $GPT_ARGS $EXTRA "$@" --lr=1e-4 # the end
     """
     found = read(text, "run.sh")
+    assert found.not_understood == (
+        "$EXTRA: arguments that the file does not hold: give them with --set EXTRA=...",
+        "$@: arguments that the file does not hold: give them with --set 1=...",
+        "$DROPOUT of --hidden-dropout has no value: give it with --set DROPOUT=...",
+        "$GPUS of --nproc_per_node has no value: give it with --set GPUS=...",
+    )
     [dropout] = [left for left in found.left_out if left.key == "--hidden-dropout"]
     assert dropout.effect == "$DROPOUT has no value, so that it has the default here; --set DROPOUT=..."
     assert dropout.matters
