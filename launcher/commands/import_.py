@@ -82,8 +82,9 @@ def refused(imported: Imported, path: Path, *, partial: bool) -> list[ConfigErro
     """Why a file is not imported; nothing where it is."""
     from launcher.config import left_out
 
-    without = [] if partial else left_out.errors(str(path), imported.left_out, (), partial="--partial")
-    return [*imported.errors, *without]
+    if imported.errors or partial:
+        return list(imported.errors)
+    return left_out.errors(str(path), imported.left_out, (), partial="--partial")
 
 
 def _refused(imported: Imported | None, errors: Sequence[ConfigError], options: argparse.Namespace) -> int:

@@ -21,12 +21,12 @@ for error in wrong.errors:
 from pathlib import Path
 
 Path("ds_config.json").write_text('{"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 2}}')
-found = launcher.import_("deepspeed", "ds_config.json")
-assert "train.micro_batch_size=2" in found.overrides
-print(found.overrides)  # to paste before words of your own; found.recipe is the same as a recipe
-for said in found.said:
+imported = launcher.import_("deepspeed", "ds_config.json")
+assert "train.micro_batch_size=2" in imported.overrides
+print(imported.overrides)  # to paste before words of your own; imported.recipe is the same as a recipe
+for said in imported.said:
     print(said.key, said.overrides)
-for left in found.left_out:
+for left in imported.left_out:
     print(left.key, left.value, left.effect)
 
 fitting = {}
