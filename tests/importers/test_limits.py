@@ -34,7 +34,7 @@ DIGITS = "9" * 5000
         ("megatron", "large.sh", f"x.py {SIZES} --lr 1e999", "inf is no finite number"),
         ("megatron", "comments.sh", f"' {'# ' * 60_000}'", "it holds no argument"),
         ("megatron", "long.sh", f"x.py {'# ' * 100_000}", "this is not shell text: it is larger than 128 KiB"),
-        ("megatron", "braces.sh", "x.py --lr " + "${a-" * 30_000, "--num-layers"),
+        ("megatron", "braces.sh", "x.py --lr " + "${a-" * 30_000, "quotes and substitutions are nested deeper than 40"),
         ("deepspeed", "deep.json", f'{{"a": {"[" * 200_000}', "it is nested deeper than 12"),
         ("deepspeed", "digits.json", f'{{"train_batch_size": {DIGITS}}}', "a number of 5000 digits, is beyond 64 bits"),
         ("deepspeed", "nan.json", '{"gradient_clipping": NaN}', "nan is no finite number"),

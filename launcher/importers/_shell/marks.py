@@ -1,0 +1,69 @@
+"""Text of which a part is not known: each such part is a mark, which holds how to show it and whom to ask.
+
+The names of a mark are variables that have no value (``TP``), variables whose value is not known here although the file
+sets them (``~TP``, as by a command substitution), and decisions between branches (``?3``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+MARK = "\0"
+_BETWEEN = "\1"
+_MARKED = re.compile(f"{MARK}([^{MARK}{_BETWEEN}]*){_BETWEEN}([^{MARK}{_BETWEEN}]*){MARK}")
+
+
+def mark(shown: str, names: Iterable[str] = ()) -> str:
+    """A part that is not known."""
+    return f"{MARK}{plain(shown)}{_BETWEEN}{','.join(dict.fromkeys(names))}{MARK}"
+
+
+def is_known(text: str) -> bool:
+    """True if no part of the text is a mark."""
+    return MARK not in text
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Whom to ask for the marks of a text."""
+    found = [name for match in _MARKED.finditer(text) for name in match[2].split(",") if name]
+    return tuple(dict.fromkeys(found))
+
+
+def plain(text: str) -> str:
+    """The text as it is shown."""
+    return _MARKED.sub(r"\1", text) if MARK in text else text
+
+
+def without(text: str) -> str:
+    """The text as it is where what has no value is empty."""
+    return _MARKED.sub("", text)
+
+
+def is_unset(text: str) -> bool:
+    """True if nothing of the text is known, and that only since variables have no value."""
+    asked = names(text)
+    return bool(asked) and not without(text) and all(name[0] not in "~?" for name in asked)
+
+
+def owned(text: str, name: str) -> str:
+    """The value of a variable: what nobody can be asked for is asked for by the variable's own name."""
+    if is_known(text):
+        return text
+    whole = _MARKED.fullmatch(text)
+    if whole and not whole[2]:
+        return mark(f"${name}", [f"~{name}"])
+    return _MARKED.sub(lambda match: match[0] if match[2] else mark(match[1], [f"~{name}"]), text)
+
+
+def decided(text: str, name: str) -> str:
+    """A value that a decision has chosen: its words are marks, so that they stay words."""
+    if not text.strip():
+        return mark(text, [name])
+    asked = [*names(text), name]
+    return re.sub(r"\S+", lambda match: mark(match[0], asked), plain(text))
+
+
+def variables(asked: Iterable[str]) -> tuple[str, ...]:
+    """The names of variables among the names of marks."""
+    return tuple(dict.fromkeys(name.lstrip("~") for name in asked if not name.startswith("?")))
