@@ -25,7 +25,11 @@ class DocumentError(Exception):
 
 
 class Document:
-    """What was measured so far; every addition is on disk at once."""
+    """What was measured so far; every addition is on disk at once.
+
+    Attributes:
+        path: The file.
+    """
 
     def __init__(self, path: Path, here: Machine, *, rehearsal: bool, resume: bool) -> None:
         """Begin a file, or go on with one that is there.
@@ -33,7 +37,7 @@ class Document:
         Raises:
             DocumentError: The file cannot be written, or it is of another machine.
         """
-        self._path = path
+        self.path = path
         cards = [asdict(gpu) for gpu in here.gpus]
         self._content: dict[str, Any] = {
             "schema": 2,
@@ -46,7 +50,10 @@ class Document:
             "runs": [],
             "training": [],
         }
-        self._earlier = self._read() if resume else {}
+        if resume:
+            self._content |= self._answered()
+        elif not rehearsal and any(row["measured"] for row in (self._there() or {}).get("runs", ())):
+            raise DocumentError(f"{path} has measured rows: --resume keeps them, and --out names another file")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._write()
@@ -54,29 +61,36 @@ class Document:
             raise DocumentError(f"{path} cannot be written ({error.strerror}): name another file by --out") from error
 
     def add(self, part: str, row: dict[str, Any]) -> None:
-        """Add a row to ``runs`` or ``training``."""
-        self._content[part].append(row)
+        """Add a row to ``runs`` or ``training``, in the place of an earlier one of its name."""
+        rows = self._content[part]
+        rows[:] = [other for other in rows if other["name"] != row["name"]] + [row]
         self._write()
 
     def earlier(self, part: str, name: str, overrides: list[str]) -> dict[str, Any] | None:
-        """The row of that name in the file that is gone on with, if it has an answer and is of the same run."""
-        row = self._earlier.get((part, name))
-        answered = row is not None and (row["measured"] is not None or row["error"] == "out of memory")
-        return row if row is not None and answered and row["overrides"] == overrides else None
+        """The row of that name, if the file has an answer already and it is of the same run."""
+        rows = (row for row in self._content[part] if row["name"] == name and row["overrides"] == overrides)
+        return next(rows, None)
 
     def rows(self, part: str) -> list[dict[str, Any]]:
         """What has been added."""
         return list(self._content[part])
 
-    def _read(self) -> dict[tuple[str, str], dict[str, Any]]:
-        if not self._path.exists():
+    def _answered(self) -> dict[str, list[dict[str, Any]]]:
+        """The rows with an answer of the file that is there; out of memory is one."""
+        found = self._there()
+        if found is None and not self.path.exists():
             return {}
-        found = read_json(self._path)
         if found is None or found.get("schema") != self._content["schema"]:
-            raise DocumentError(f"--resume: {self._path} is no file of this benchmark: leave --resume out")
+            raise DocumentError(f"--resume: {self.path} is no file of this benchmark: leave --resume out")
         if (found["machine"]["gpus"], found["rehearsal"]) != (self._cards, self._content["rehearsal"]):
-            raise DocumentError(f"--resume: {self._path} was measured on other devices: name another file by --out")
-        return {(part, row["name"]): row for part in ("runs", "training") for row in found[part]}
+            raise DocumentError(f"--resume: {self.path} was measured on other devices: name another file by --out")
+        return {
+            part: [row for row in found[part] if row["measured"] is not None or row["error"] == "out of memory"]
+            for part in ("runs", "training")
+        }
+
+    def _there(self) -> dict[str, Any] | None:
+        return read_json(self.path)
 
     @property
     def _cards(self) -> list[dict[str, Any]]:
@@ -84,7 +98,7 @@ class Document:
         return cards
 
     def _write(self) -> None:
-        write_text_atomically(self._path, json.dumps(self._content, indent=1) + "\n")
+        write_text_atomically(self.path, json.dumps(self._content, indent=1) + "\n")
 
 
 def _versions() -> dict[str, Any]:

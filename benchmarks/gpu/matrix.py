@@ -14,6 +14,9 @@ _SMALL = ("model=1b", "train.sequence_length=2048", "train.micro_batch_size=2", 
 _EIGHT = ("model=llama3_8b", "train.sequence_length=4096", "precision=bf16")
 _SEVEN = ("model=7b", "train.sequence_length=4096", "precision=bf16")
 _FEW = "model.num_hidden_layers=4"
+_TORCHS = "optimizer.fused=true"
+"""DeepSpeed compiles a kernel of its own for Adam otherwise: a minute at its first use, for which one row is enough."""
+
 _LOCAL = "+backend.extra.transformer-impl=local"
 """Transformer Engine is built against one torch, so no wheel of it fits the machine's."""
 
@@ -33,7 +36,7 @@ class Point:
     name: str
     overrides: tuple[str, ...]
     world: int = 1
-    seconds: float = 6.0
+    seconds: float = 5.0
     needs: tuple[str, ...] = ()
 
     @property
@@ -59,13 +62,12 @@ def _engines() -> Iterator[Point]:
     for name, words in {
         "ddp": ("parallel=ddp",),
         "fsdp": ("parallel=fsdp",),
-        "zero 2": ("parallel=zero2",),
-        "zero 3": ("parallel=zero3",),
-        "zero 0": ("parallel=zero0",),
-        "zero 1": ("parallel=zero1",),
+        "zero 2": ("parallel=zero2", _TORCHS),
+        "zero 3": ("parallel=zero3", _TORCHS),
+        "zero 0": ("parallel=zero0", _TORCHS),
+        "zero 1": ("parallel=zero1", _TORCHS),
     }.items():
-        needs = ("deepspeed",) if name.startswith("zero") else ()
-        yield Point(name=f"1b alone, {name}", overrides=(*_SMALL, *words), needs=needs)
+        yield Point(name=f"1b alone, {name}", overrides=(*_SMALL, *words), needs=_needs(name))
     for mode in ("none", "selective", "full"):
         megatron = (*_SMALL, "backend=megatron", _LOCAL, f"checkpointing={mode}")
         yield Point(
@@ -77,8 +79,8 @@ def _few_layers() -> Iterator[Point]:
     """Layers of full width, as many as one card holds whole."""
     few = (*_EIGHT, _FEW)
     for preset in ("ddp", "fsdp", "zero2", "zero3"):
-        needs = ("deepspeed",) if preset.startswith("zero") else ()
-        yield Point(name=f"8b of 4 layers alone, {preset}", overrides=(*few, f"parallel={preset}"), needs=needs)
+        words = (*few, *_preset(preset))
+        yield Point(name=f"8b of 4 layers alone, {preset}", overrides=words, needs=_needs(preset))
     full = (*few, "parallel=ddp", "checkpointing=full")
     yield Point(name="8b of 4 layers alone, ddp, checkpointing full", overrides=full)
     megatron = (*few, "backend=megatron", _LOCAL)
@@ -86,7 +88,7 @@ def _few_layers() -> Iterator[Point]:
     lora = (*_SEVEN, "parallel=ddp", "adapter=lora", "checkpointing=full")
     yield Point(name="7b alone, lora, checkpointing full", overrides=lora, seconds=10, needs=("peft",))
     qlora = (*_SEVEN, "parallel=ddp", "adapter=qlora")
-    yield Point(name="7b alone, qlora", overrides=qlora, seconds=14, needs=("peft", "bitsandbytes"))
+    yield Point(name="7b alone, qlora", overrides=qlora, seconds=12, needs=("peft", "bitsandbytes"))
     moe = ("model=mixtral_8x7b", "model.num_hidden_layers=1", "train.sequence_length=4096", "precision=bf16")
     yield Point(name="mixtral of 1 layer alone, ddp", overrides=(*moe, "parallel=ddp"))
 
@@ -94,12 +96,11 @@ def _few_layers() -> Iterator[Point]:
 def _shared() -> Iterator[Point]:
     """One rank of eight."""
     for preset in ("fsdp", "ddp", "zero1", "zero2", "zero3"):
-        needs = ("deepspeed",) if preset.startswith("zero") else ()
-        yield Point(name=f"1b, {preset} over 8", world=8, overrides=(*_SMALL, f"parallel={preset}"), needs=needs)
+        words = (*_SMALL, *_preset(preset))
+        yield Point(name=f"1b, {preset} over 8", world=8, overrides=words, needs=_needs(preset))
     for preset in ("fsdp", "zero3"):
-        needs = ("deepspeed",) if preset == "zero3" else ()
-        words = (*_SEVEN, f"parallel={preset}", "checkpointing=full")
-        yield Point(name=f"7b, {preset} over 8, checkpointing full", world=8, overrides=words, seconds=9, needs=needs)
+        words, name = (*_SEVEN, *_preset(preset), "checkpointing=full"), f"7b, {preset} over 8, checkpointing full"
+        yield Point(name=name, world=8, overrides=words, seconds=9, needs=_needs(preset))
 
 
 def _changes() -> Iterator[Point]:
@@ -115,13 +116,12 @@ def _changes() -> Iterator[Point]:
         "eager attention": ("model.attention=eager",),
         "foreach": ("optimizer.fused=false", "optimizer.foreach=true"),
         "sgd": ("optimizer=sgd",),
-        "lora": ("adapter=lora",),
     }.items():
-        needs = ("peft",) if name == "lora" else ()
-        yield Point(name=f"1b alone, {name}", overrides=(*ddp, *words), needs=needs)
+        yield Point(name=f"1b alone, {name}", overrides=(*ddp, *words))
+    yield Point(name="1b alone, lora", overrides=(*ddp, "adapter=lora"), needs=("peft",))
     compiled = (*ddp, "train.compile=true")
     yield Point(name="1b alone, compiled", overrides=compiled, seconds=25, needs=("triton",))
-    fp16 = (*_SMALL, "parallel=zero2", "precision=fp16")
+    fp16 = (*_SMALL, *_preset("zero2"), "precision=fp16")
     yield Point(name="1b alone, zero 2, fp16", overrides=fp16, needs=("deepspeed",))
 
 
@@ -150,5 +150,17 @@ def _rare() -> Iterator[Point]:
     small = (*_SMALL, "parallel=fsdp")
     offload = (*small, "zero.offload_optimizer=cpu", "zero.offload_parameters=cpu")
     yield Point(name="1b alone, fsdp, offloaded to the host", overrides=offload, seconds=15)
-    compiles = (*_SMALL, "parallel=zero2", "zero.offload_optimizer=cpu")  # DeepSpeed compiles its Adam for the host.
-    yield Point(name="1b alone, zero 2, optimizer offloaded", overrides=compiles, seconds=40, needs=("deepspeed",))
+    zero = (*_SMALL, "parallel=zero2")
+    for name, words in {
+        "DeepSpeed's own Adam": (),
+        "optimizer offloaded": ("zero.offload_optimizer=cpu",),
+    }.items():  # Each compiles a kernel.
+        yield Point(name=f"1b alone, zero 2, {name}", overrides=(*zero, *words), seconds=40, needs=("deepspeed",))
+
+
+def _preset(name: str) -> tuple[str, ...]:
+    return (f"parallel={name}", _TORCHS) if name.startswith("zero") else (f"parallel={name}",)
+
+
+def _needs(name: str) -> tuple[str, ...]:
+    return ("deepspeed",) if name.startswith("zero") else ()

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore
+from torch._C._distributed_c10d import TCPStore
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -153,7 +153,7 @@ def _join(world: int, device: torch.device) -> None:
         dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world)
     else:
         backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
-        store = HashStore()
+        store = TCPStore("127.0.0.1", 0, world_size=1, is_master=True)
         dist.init_process_group(backend, store=store, rank=0, world_size=1, device_id=device if cuda else None)
 
 

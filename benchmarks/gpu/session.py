@@ -25,7 +25,7 @@ from launcher.memory.result import MemoryEstimate
 from launcher.preflight import assess
 from launcher.spec import RunSpec
 
-AHEAD = 2
+AHEAD = 3
 """Processes that import while one measures."""
 
 ROW_TIMEOUT_S = 90.0

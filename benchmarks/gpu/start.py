@@ -34,7 +34,15 @@ def start(options: argparse.Namespace, scratch: Path) -> int:
     except DocumentError as error:
         print(f"benchmarks.gpu: {error}", file=sys.stderr)
         return 2
-    session = Session(document, here, scratch, minutes=options.minutes)
+    try:
+        return _measured(options, document, Session(document, here, scratch, minutes=options.minutes), scratch)
+    except KeyboardInterrupt:
+        print(f"benchmarks.gpu: interrupted; {document.path} holds the rows until here", file=sys.stderr)
+        return 130
+
+
+def _measured(options: argparse.Namespace, document: Document, session: Session, scratch: Path) -> int:
+    """The rows in the order of their worth, and the exit status."""
     session.measure(_chosen(matrix.first(), options))
     if options.only in "50 steps":
         size = training.REHEARSED if options.rehearse else training.SIZE
@@ -42,7 +50,7 @@ def start(options: argparse.Namespace, scratch: Path) -> int:
     session.measure(_chosen(matrix.rest(), options))
     rows = document.rows("runs") + document.rows("training")
     done = sum(row["measured"] is not None for row in rows)
-    print(f"{done} of {len(rows)} rows measured: {options.out or usual}", flush=True)
+    print(f"{done} of {len(rows)} rows measured: {document.path}", flush=True)
     return 0 if done else 1
 
 

@@ -245,6 +245,34 @@ def test_a_file_of_another_device_is_not_gone_on_with(tmp_path: Path) -> None:
         session(tmp_path, resume=True)
 
 
+def test_a_file_with_measured_rows_is_gone_on_with_or_left_alone(tmp_path: Path) -> None:
+    document = Document(tmp_path / "gpu.json", GPU_HOST, rehearsal=False, resume=False)
+    row = {"name": "one", "overrides": ["model=1b"], "measured": {"static_bytes": 1}, "error": None}
+    late = {"name": "two", "overrides": ["model=7b"], "measured": None, "error": "not started"}
+    for each in (row, late):
+        document.add("runs", each)
+    with pytest.raises(DocumentError, match="has measured rows: --resume keeps them, and --out names another file"):
+        Document(tmp_path / "gpu.json", GPU_HOST, rehearsal=False, resume=False)
+    again = Document(tmp_path / "gpu.json", GPU_HOST, rehearsal=False, resume=True)
+    assert json.loads((tmp_path / "gpu.json").read_text())["runs"] == again.rows("runs") == [row]
+    assert again.earlier("runs", "one", ["model=1b"]) == row
+    assert again.earlier("runs", "one", ["model=3b"]) is None
+    again.add("runs", {**row, "overrides": ["model=3b"]})
+    assert [each["overrides"] for each in again.rows("runs")] == [["model=3b"]]
+
+
+def test_an_interrupted_call_names_the_file_with_the_rows_until_then(
+    gpu: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Session, "measure", interrupted)
+    status, out, err = gpu("--rehearse", "--out", str(tmp_path / "gpu.json"))
+    assert (status, out) == (130, "")
+    assert err == f"benchmarks.gpu: interrupted; {tmp_path / 'gpu.json'} holds the rows until here\n"
+
+
 def test_a_folder_that_cannot_be_written_is_said_before_anything_is_measured(gpu: Command, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     status, out, err = gpu("--rehearse", "--out", str(tmp_path / "file" / "gpu.json"))
