@@ -15,7 +15,7 @@ PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --durat
 # `make test ARGS="-k word"` runs a part.
 ARGS ?=
 
-.PHONY: demo test test-oldest lint bench slurm-demo lock clean
+.PHONY: demo test test-oldest lint bench gpu-wheels slurm-demo lock clean
 
 demo: $(VENV)/.built-demo ## build the environment and train a small model on this machine
 	$(BIN)/launch model=tiny parallel=fsdp precision=bf16
@@ -43,6 +43,9 @@ lint: $(VENV)/.built-test
 bench: $(VENV)/.built-test ## measure start-up, overhead and throughput; writes benchmarks/results
 	$(BIN)/python -m benchmarks.startup
 	$(BIN)/python -m benchmarks.throughput
+
+gpu-wheels: $(VENV)/.built-demo ## a folder of wheels for a bare machine with a GPU: build/gpu-wheels
+	$(BIN)/python -m benchmarks.gpu.wheelhouse build/gpu-wheels
 
 slurm-demo: $(VENV)/.built-demo ## a real Slurm on this machine: a run on two nodes, requeued and resumed (needs root)
 	$(BIN)/python -m slurm.dev_cluster run bash slurm/demo.sh

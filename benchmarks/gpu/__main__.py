@@ -1,121 +1,84 @@
-"""Measure the matrix on this machine's first GPU, each run in a process of its own, and write one JSON file."""
+"""Measure the matrix on this machine's first GPU, each run in a process of its own, and write one JSON file.
+
+Nothing but the standard library is imported here, and no syntax newer than Python 3.8 is used, so that it can say what
+is missing.
+"""
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterable
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
-from benchmarks.gpu.matrix import Point, points, predicted, ratios
-from benchmarks.reporting import RESULTS, machine
-from launcher.config.catalog import Catalog
-from launcher.config.request import request
-from launcher.machine import Machine, facts
-from launcher.preflight import assess
-from launcher.preflight.plan import translate
-from launcher.rundir.provenance import versions
-from launcher.spec import RunSpec
-from launcher.spec.parse import to_dict
+from benchmarks.gpu.wheels import WheelError, unpack_missing
 
-NO_GPU = "benchmarks.gpu: this machine shows no GPU, and this script measures one; nothing was written"
-_TIMEOUT_S = 600
+NO_GPU = (
+    "benchmarks.gpu: this machine shows no GPU, and this script measures one; nothing was written (--rehearse tries "
+    "every row on the CPU)"
+)
+_ROOT = Path(__file__).parents[2]
+_PYTHON = (3, 12)
+_MACHINES_OWN = ("torch", "transformers")
 
 
 def main() -> int:
-    """Measure and write; 2 where there is no GPU, 1 where no run could be measured."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
-    parser.add_argument("--out", type=Path, default=RESULTS / "gpu.json", metavar="FILE", help="where to write")
-    parser.add_argument("--only", metavar="TEXT", default="", help="runs whose name has this text")
-    options = parser.parse_args()
-    here = facts()
-    if not here.gpus:
-        print(NO_GPU, file=sys.stderr)
-        return 2
-    chosen = [point for point in points() if options.only in point.name]
-    rows = measured(chosen, here)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(document(rows, here), indent=1) + "\n")
-    return 0 if any(row["ratio"] for row in rows) else 1
-
-
-def document(rows: list[dict[str, Any]], here: Machine) -> dict[str, Any]:
-    """The file: where and with what it was measured, and a row a run."""
-    cards = [{"name": gpu.name, "memory_bytes": gpu.memory_bytes} for gpu in here.gpus]
-    return {
-        "schema": 1,
-        "command": "python -m benchmarks.gpu",
-        "date": time.strftime("%Y-%m-%d"),
-        "machine": {**machine(), "gpus": cards},
-        "versions": versions(),
-        "method": "rank 0 of each world; of more than one rank, the others do not exist (torch's fake process group)",
-        "runs": rows,
-    }
-
-
-def measured(chosen: Iterable[Point], here: Machine) -> list[dict[str, Any]]:
-    """Every run with what was predicted and what was measured, one after the other."""
-    rows = []
-    for point in chosen:
-        row = _row(point, here)
-        rows.append(row)
-        ratio = row["ratio"].get("peak_allocated_bytes") if row["ratio"] else row["error"]
-        print(f"{point.name}: {ratio}", flush=True)
-    return rows
-
-
-def _row(point: Point, here: Machine) -> dict[str, Any]:
-    """One run; an error stands in its row, and the others are measured all the same."""
-    row: dict[str, Any] = {"name": point.name, "world": point.world, "overrides": list(point.words)}
-    row |= {"predicted": None, "measured": None, "ratio": None, "error": None}
-    asked = request(point.words, facts=here, catalog=Catalog(folder=Path(__file__).parent))
-    spec = asked.spec
-    errors = asked.errors if spec is None else (*asked.errors, *assess.errors(spec))
-    if spec is None or errors:
-        return {**row, "error": "; ".join(str(error) for error in errors)}
-    row["predicted"] = predicted(assess.estimated(spec), point.world)
-    with tempfile.TemporaryDirectory() as name:
-        found = run(spec, Path(name))
-    if "static_bytes" not in found:
-        return {**row, "error": "out of memory" if found.get("out_of_memory") else found["error"]}
-    return {**row, "measured": found, "ratio": ratios(row["predicted"], found)}
-
-
-def run(spec: RunSpec, directory: Path) -> dict[str, Any]:
-    """Measure one run in a process of its own, with the environment of its job.
+    """Measure and write.
 
     Returns:
-        What the process measured, or its last words as ``error``.
+        0; 1 where no run could be measured, 2 where the benchmark cannot begin on this machine.
     """
-    environment = prepared(spec, directory)
-    command = [sys.executable, "-m", "benchmarks.gpu.rank", str(directory)]
-    try:
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S,
-            cwd=Path(__file__).parents[2],
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return {"error": f"not done after {_TIMEOUT_S} s"}
-    answer = directory / "measured.json"
-    if not answer.exists():
-        return {"error": (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]}
-    content: dict[str, Any] = json.loads(answer.read_text())
-    return content
+    options = _parser().parse_args()
+    if sys.version_info < _PYTHON:
+        version = ".".join(map(str, sys.version_info[:2]))
+        return _refuse(f"it needs Python 3.12 or later, and this is {version}: {sys.executable}")
+    missing = [name for name in _MACHINES_OWN if find_spec(name) is None]
+    if missing:
+        return _refuse(
+            f"{' and '.join(missing)} cannot be imported by {sys.executable}: start it by a Python with them"
+        )
+    with tempfile.TemporaryDirectory(prefix="launch-gpu-") as name:
+        try:
+            _add_missing(options.wheels, Path(name) / "packages")
+        except WheelError as error:
+            return _refuse(str(error))
+        if find_spec("hydra") is None:
+            return _refuse(
+                "hydra-core is not installed here: give --wheels DIR, the folder that `make gpu-wheels` fills"
+            )
+        from benchmarks.gpu.start import start
+
+        return start(options, Path(name))
 
 
-def prepared(spec: RunSpec, directory: Path) -> dict[str, str]:
-    """Write what the process reads; its environment."""
-    job = translate(spec, python=sys.executable).at(str(directory))
-    (directory / "spec.json").write_text(json.dumps(to_dict(spec)))
-    for name, text in job.files.items():
-        (directory / name).write_text(text)
-    return {**os.environ, **job.environment}
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=(__doc__ or "").partition("\n")[0])
+    out = "where to write; benchmarks/results/gpu.json, of a rehearsal build/gpu-rehearsal.json"
+    wheels = "a folder of wheels (make gpu-wheels); what is not installed here is taken from it"
+    parser.add_argument("--wheels", type=Path, metavar="DIR", help=wheels)
+    parser.add_argument("--out", type=Path, metavar="FILE", help=out)
+    parser.add_argument("--only", metavar="TEXT", default="", help="rows whose name has this text")
+    parser.add_argument("--minutes", type=float, default=8.0, metavar="N", help="start no row after so many (8)")
+    parser.add_argument("--resume", action="store_true", help="keep the rows of FILE that have an answer")
+    parser.add_argument("--rehearse", action="store_true", help="every row with a tiny model on the CPU: no result")
+    return parser
+
+
+def _add_missing(folder: Path | None, target: Path) -> None:
+    """Put what this Python lacks on its path and on that of every process that it starts."""
+    unpacked = [] if folder is None else unpack_missing(folder, target)
+    if unpacked:
+        print(f"unpacked what is not installed here: {', '.join(unpacked)}", flush=True)
+        sys.path.insert(1, str(target))
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(target), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+        os.environ["PATH"] = os.pathsep.join([str(target / "bin"), os.environ.get("PATH", "")])
+
+
+def _refuse(reason: str) -> int:
+    print(f"benchmarks.gpu: {reason}", file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":

@@ -1,16 +1,24 @@
-"""The runs to measure: runs of our own workers, as overrides, and what the estimate says of each."""
+"""The runs to measure, as overrides: what one rank trains alone, and what it holds of a larger world.
+
+They come in the order of their worth, since a machine may be taken back before the last.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
-from typing import Any
 
-from launcher.memory.result import MemoryEstimate
+from benchmarks.gpu.steps import STEPS
 
-_SMALL = ("model=1b", "train.sequence_length=2048", "train.micro_batch_size=2")
-_LARGE = ("model=7b", "train.sequence_length=4096")
+_SMALL = ("model=1b", "train.sequence_length=2048", "train.micro_batch_size=2", "precision=bf16")
+_EIGHT = ("model=llama3_8b", "train.sequence_length=4096", "precision=bf16")
+_SEVEN = ("model=7b", "train.sequence_length=4096", "precision=bf16")
+_FEW = "model.num_hidden_layers=4"
+_TORCHS = "optimizer.fused=true"
+"""DeepSpeed compiles a kernel of its own for Adam otherwise: a minute at its first use, for which one row is enough."""
+
+_LOCAL = "+backend.extra.transformer-impl=local"
+"""Transformer Engine is built against one torch, so no wheel of it fits the machine's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,79 +27,140 @@ class Point:
 
     Attributes:
         name: What sets it apart.
-        world: Ranks; rank 0 is measured. Of more than one, the others do not exist.
         overrides: The run, less its world.
+        world: Ranks; rank 0 is measured. Of more than one, the others do not exist.
+        seconds: What it may cost on an H100, its imports apart, which pass while the run before is measured.
+        needs: Modules without which it cannot be measured.
     """
 
     name: str
-    world: int
     overrides: tuple[str, ...]
+    world: int = 1
+    seconds: float = 5.0
+    needs: tuple[str, ...] = ()
 
     @property
     def words(self) -> tuple[str, ...]:
         """The whole command line: up to eight ranks a node, on the GPU of this machine."""
         nodes = max(1, self.world // 8)
-        return (*self.overrides, f"cluster.nodes={nodes}", f"cluster.gpus_per_node={self.world // nodes}")
+        cluster = ("cluster=local", f"cluster.nodes={nodes}", f"cluster.gpus_per_node={self.world // nodes}")
+        return ("data=synthetic", f"train.steps={STEPS}", "save.last=false", *self.overrides, *cluster)
 
 
-def points() -> tuple[Point, ...]:
-    """The matrix: what one rank trains alone, and what it holds of a larger world."""
-    return (*_alone(), *_shared())
+def first() -> tuple[Point, ...]:
+    """The small model in every engine, measured before all else."""
+    return tuple(_engines())
 
 
-def _alone() -> Iterator[Point]:
-    one = (*_SMALL, "parallel=ddp", "precision=bf16")
-    for mode in ("none", "selective", "full"):
-        yield Point(name=f"1b alone, checkpointing {mode}", world=1, overrides=(*one, f"checkpointing={mode}"))
-    changes = {
-        "fp32": ("precision=fp32",),
-        "chunked loss": ("train.loss=chunked",),
-        "foreach": ("optimizer.fused=false", "optimizer.foreach=true"),
-        "two micro-batches": ("train.global_batch_size=4",),
-        "expandable segments": ("train.allocator=expandable",),
+def rest() -> tuple[Point, ...]:
+    """Everything else."""
+    return (*_few_layers(), *_shared(), *_changes(), *_more_shared(), *_rare())
+
+
+def _engines() -> Iterator[Point]:
+    """The same small model in every engine."""
+    for name, words in {
+        "ddp": ("parallel=ddp",),
         "fsdp": ("parallel=fsdp",),
-        "zero 2": ("parallel=zero2",),
-        "zero 3": ("parallel=zero3",),
-    }
-    for name, words in changes.items():
-        yield Point(name=f"1b alone, {name}", world=1, overrides=(*one, *words))
-    yield Point(name="7b alone, lora", world=1, overrides=(*_LARGE, "parallel=ddp", "adapter=lora"))
+        "zero 2": ("parallel=zero2", _TORCHS),
+        "zero 3": ("parallel=zero3", _TORCHS),
+        "zero 0": ("parallel=zero0", _TORCHS),
+        "zero 1": ("parallel=zero1", _TORCHS),
+    }.items():
+        yield Point(name=f"1b alone, {name}", overrides=(*_SMALL, *words), needs=_needs(name))
+    for mode in ("none", "selective", "full"):
+        megatron = (*_SMALL, "backend=megatron", _LOCAL, f"checkpointing={mode}")
+        yield Point(
+            name=f"1b alone, megatron, checkpointing {mode}", overrides=megatron, seconds=9, needs=("megatron",)
+        )
+
+
+def _few_layers() -> Iterator[Point]:
+    """Layers of full width, as many as one card holds whole."""
+    few = (*_EIGHT, _FEW)
+    for preset in ("ddp", "fsdp", "zero2", "zero3"):
+        words = (*few, *_preset(preset))
+        yield Point(name=f"8b of 4 layers alone, {preset}", overrides=words, needs=_needs(preset))
+    full = (*few, "parallel=ddp", "checkpointing=full")
+    yield Point(name="8b of 4 layers alone, ddp, checkpointing full", overrides=full)
+    megatron = (*few, "backend=megatron", _LOCAL)
+    yield Point(name="8b of 4 layers alone, megatron", overrides=megatron, seconds=9, needs=("megatron",))
+    lora = (*_SEVEN, "parallel=ddp", "adapter=lora", "checkpointing=full")
+    yield Point(name="7b alone, lora, checkpointing full", overrides=lora, seconds=10, needs=("peft",))
+    qlora = (*_SEVEN, "parallel=ddp", "adapter=qlora")
+    yield Point(name="7b alone, qlora", overrides=qlora, seconds=12, needs=("peft", "bitsandbytes"))
+    moe = ("model=mixtral_8x7b", "model.num_hidden_layers=1", "train.sequence_length=4096", "precision=bf16")
+    yield Point(name="mixtral of 1 layer alone, ddp", overrides=(*moe, "parallel=ddp"))
 
 
 def _shared() -> Iterator[Point]:
-    for preset, world in product(("ddp", "fsdp", "zero0", "zero1", "zero2", "zero3"), (2, 8)):
-        yield Point(name=f"1b, {preset} over {world}", world=world, overrides=(*_SMALL, f"parallel={preset}"))
-    for mode, preset in product(("none", "full"), ("fsdp", "zero3")):
-        large = (*_LARGE, f"parallel={preset}", f"checkpointing={mode}")
-        yield Point(name=f"7b, {preset} over 8, checkpointing {mode}", world=8, overrides=large)
-    changes: dict[str, tuple[int, tuple[str, ...]]] = {
-        "fsdp over 64": (64, ("parallel=fsdp",)),
-        "hsdp over 16": (16, ("parallel=hsdp", "parallel.replicate=2")),
-        "gathered from forward to backward": (8, ("parallel=fsdp", "backend.reshard_after_forward=false")),
-        "with the sizes of llama3_8b over 8": (8, ("parallel=fsdp", "model=llama3_8b")),
-    }
-    for name, (world, words) in changes.items():
-        yield Point(name=f"7b, {name}", world=world, overrides=(*_LARGE, *words, "checkpointing=full"))
+    """One rank of eight."""
+    for preset in ("fsdp", "ddp", "zero1", "zero2", "zero3"):
+        words = (*_SMALL, *_preset(preset))
+        yield Point(name=f"1b, {preset} over 8", world=8, overrides=words, needs=_needs(preset))
+    for preset in ("fsdp", "zero3"):
+        words, name = (*_SEVEN, *_preset(preset), "checkpointing=full"), f"7b, {preset} over 8, checkpointing full"
+        yield Point(name=name, world=8, overrides=words, seconds=9, needs=_needs(preset))
 
 
-def predicted(estimate: MemoryEstimate, world: int) -> dict[str, Any]:
-    """The estimate in the counters that are measured.
+def _changes() -> Iterator[Point]:
+    """One change each to the small model alone on its card."""
+    ddp = (*_SMALL, "parallel=ddp")
+    for name, words in {
+        "checkpointing selective": ("checkpointing=selective",),
+        "checkpointing full": ("checkpointing=full",),
+        "fp32": ("precision=fp32",),
+        "chunked loss": ("train.loss=chunked",),
+        "two micro-batches": ("train.global_batch_size=4",),
+        "expandable segments": ("train.allocator=expandable",),
+        "eager attention": ("model.attention=eager",),
+        "foreach": ("optimizer.fused=false", "optimizer.foreach=true"),
+        "sgd": ("optimizer=sgd",),
+    }.items():
+        yield Point(name=f"1b alone, {name}", overrides=(*ddp, *words))
+    yield Point(name="1b alone, lora", overrides=(*ddp, "adapter=lora"), needs=("peft",))
+    compiled = (*ddp, "train.compile=true")
+    yield Point(name="1b alone, compiled", overrides=compiled, seconds=25, needs=("triton",))
+    fp16 = (*_SMALL, *_preset("zero2"), "precision=fp16")
+    yield Point(name="1b alone, zero 2, fp16", overrides=fp16, needs=("deepspeed",))
 
-    A rank whose peers do not exist has no communicator, so ``device_bytes`` is without them.
-    """
-    peak = estimate.peak
-    absent = sum(pile.bytes for pile in estimate.piles if pile.pile == "communicators") if world > 1 else 0
-    return {
-        "static_bytes": estimate.static_bytes,
-        "phases": dict(estimate.phases),
-        "peak_allocated_bytes": peak.allocated_bytes,
-        "peak_reserved_bytes": peak.reserved_bytes,
-        "device_bytes": peak.device_bytes - absent,
-    }
+
+def _more_shared() -> Iterator[Point]:
+    """Further worlds, and further ways to share."""
+    seven = (*_SEVEN, "checkpointing=full")
+    for name, world, words in (
+        ("7b, fsdp over 8", 8, (*_SEVEN, "parallel=fsdp")),
+        ("7b, fsdp over 64", 64, (*seven, "parallel=fsdp")),
+        ("7b, hsdp over 16", 16, (*seven, "parallel=hsdp", "parallel.replicate=2")),
+        (
+            "7b, fsdp over 8, gathered from forward to backward",
+            8,
+            (*seven, "parallel=fsdp", "backend.reshard_after_forward=false"),
+        ),
+        ("8b, fsdp over 8", 8, (*_EIGHT, "parallel=fsdp", "checkpointing=full")),
+        ("1b, fsdp over 2", 2, (*_SMALL, "parallel=fsdp")),
+    ):
+        yield Point(name=name, world=world, overrides=words, seconds=8)
+    moe = ("model=mixtral_8x7b", "model.num_hidden_layers=4", "train.sequence_length=4096", "precision=bf16")
+    yield Point(name="mixtral of 4 layers, fsdp over 8", world=8, overrides=(*moe, "parallel=fsdp"), seconds=8)
 
 
-def ratios(said: dict[str, Any], measured: dict[str, Any]) -> dict[str, float]:
-    """Predicted over measured, of every counter that both have."""
-    pairs = {name: (value, measured.get(name)) for name, value in said.items() if name != "phases"}
-    pairs |= {name: (value, measured["phases"].get(name)) for name, value in said["phases"].items()}
-    return {name: round(value / seen, 4) for name, (value, seen) in pairs.items() if seen}
+def _rare() -> Iterator[Point]:
+    """What costs most time or is used least, last."""
+    small = (*_SMALL, "parallel=fsdp")
+    offload = (*small, "zero.offload_optimizer=cpu", "zero.offload_parameters=cpu")
+    yield Point(name="1b alone, fsdp, offloaded to the host", overrides=offload, seconds=15)
+    zero = (*_SMALL, "parallel=zero2")
+    for name, words in {
+        "DeepSpeed's own Adam": (),
+        "optimizer offloaded": ("zero.offload_optimizer=cpu",),
+    }.items():  # Each compiles a kernel.
+        yield Point(name=f"1b alone, zero 2, {name}", overrides=(*zero, *words), seconds=40, needs=("deepspeed",))
+
+
+def _preset(name: str) -> tuple[str, ...]:
+    return (f"parallel={name}", _TORCHS) if name.startswith("zero") else (f"parallel={name}",)
+
+
+def _needs(name: str) -> tuple[str, ...]:
+    return ("deepspeed",) if name.startswith("zero") else ()

@@ -1,8 +1,9 @@
 """``python -m benchmarks.gpu.rank DIR``: train a few steps of the run in DIR as rank 0, and write what was measured.
 
-A world of one has its real process group. Of a larger one only rank 0 exists: torch's fake process group does nothing
-in a collective, while every buffer for it is real. What other ranks would have sent is then whatever lay in memory, so
-losses mean nothing; memory does not depend on values.
+With ``--wait`` it imports what it needs, then waits for a line on its standard input before it touches the GPU; it ends
+when that input does. A world of one has its real process group. Of a larger one only rank 0 exists: torch's fake
+process group does nothing in a collective, while every buffer for it is real. What other ranks would have sent is then
+whatever lay in memory, so losses mean nothing; memory does not depend on values.
 """
 
 from __future__ import annotations
@@ -12,32 +13,41 @@ import importlib
 import json
 import os
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore
+from torch._C._distributed_c10d import TCPStore
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from benchmarks.gpu import counters
+from benchmarks.gpu.steps import STEPS, WARM_UP
 from launcher.spec import RunSpec
 from launcher.spec.parse import parse
-from launcher.worker import memory
+from launcher.worker import loop, memory
 from launcher.worker.engine import Context, Engine
 from launcher.worker.files import write_json
 from launcher.worker.fsdp import sharding
 from launcher.worker.loop import MEASURED_STEPS
+from launcher.worker.memory import MemoryTracker
 from launcher.worker.trace.shims import reduced_in_place, replaced
 
-STEPS = MEASURED_STEPS + 1
+_TIMED_S = 8.0
+"""No further step is timed after so long: one in fp32 takes ten times one in bf16."""
 
 
-def main(name: str) -> None:
+def main(name: str, *, waits: bool = False) -> None:
     """Measure the run of a directory; out of memory is an answer."""
     directory = Path(name)
     spec = parse(json.loads((directory / "spec.json").read_text()))
+    _import(spec)
+    if waits:
+        _wait()
     try:
         measured = measure(spec, directory)
     except torch.OutOfMemoryError:
@@ -55,29 +65,87 @@ def measure(spec: RunSpec, directory: Path) -> dict[str, Any]:
         directory: Where the job's files lie.
 
     Returns:
-        The entry of a rank in ``memory.json``, and on a GPU what the whole card held at the end.
+        The entry of a rank in ``memory.json``, on a GPU what the whole card held at the end, and the seconds of the
+        steps after ``WARM_UP``.
     """
+    _stand_as_rank_0(spec.gpus)
+    return _by_megatron(spec, directory) if spec.backend.name == "megatron" else _by_engine(spec, directory)
+
+
+def _by_engine(spec: RunSpec, directory: Path) -> dict[str, Any]:
     device = torch.device(spec.hardware.device, 0) if spec.hardware.device == "cuda" else torch.device("cpu")
     _join(spec.gpus, device)
-    tracker = memory.tracker(device)
+    tracker = counters.tracker(device)
     context = Context(spec=spec, directory=directory, rank=0, world=spec.gpus, device=device, memory=tracker)
     torch.manual_seed(spec.train.seed)
     with tracker.measuring("load"), _let_ddp_reduce(spec.gpus):
         engine: Engine = importlib.import_module(f"launcher.worker.{spec.backend.name}.__main__").build(context)
+    seconds = _trained(spec, engine, tracker, device)
+    return {**tracker.summary(), **_held(device), "step_seconds": seconds}
+
+
+def _trained(spec: RunSpec, engine: Engine, tracker: MemoryTracker, device: torch.device) -> list[float]:
+    """All steps; the seconds of those after the first."""
+    seconds: list[float] = []
     for step in range(1, STEPS + 1):
-        if step <= MEASURED_STEPS:
-            with tracker.measuring("forward"):
-                engine.train_step(step, _micro_batches(spec, device))
-                tracker.rest(engine.tensors())
-        else:
-            engine.train_step(step, _micro_batches(spec, device))
-    return {**tracker.summary(), "device_bytes": _card(device)}
+        micro_batches = _micro_batches(spec, device)
+        began = _now(device)
+        with tracker.measuring("forward") if step <= MEASURED_STEPS else contextlib.nullcontext():
+            engine.train_step(step, micro_batches)
+            tracker.rest(engine.tensors() if step <= MEASURED_STEPS else ())
+        if step > WARM_UP:
+            seconds.append(_now(device) - began)
+        if sum(seconds) > _TIMED_S:
+            break
+    return seconds
+
+
+def _by_megatron(spec: RunSpec, directory: Path) -> dict[str, Any]:
+    """Its own loop trains, through our worker; the run says how many steps."""
+    from launcher.worker.megatron import __main__ as worker
+
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    arguments = json.loads((directory / "arguments.json").read_text())
+    backend = "gloo" if spec.hardware.device == "cpu" else "nccl"
+    with replaced(memory, "tracker", counters.tracker), loop.entered(spec, directory, backend=backend) as context:
+        worker._train(context, arguments)
+        found = {**context.memory.summary(), **_held(context.device)}
+    rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    return {**found, "step_seconds": [row["step_seconds"] for row in rows[WARM_UP:]]}
+
+
+def _import(spec: RunSpec) -> None:
+    """What takes seconds and does not touch the GPU."""
+    importlib.import_module(f"launcher.worker.{spec.backend.name}.__main__")
+    if spec.backend.name != "megatron":
+        from launcher.worker.model import network  # Late, with all of transformers, as the engine itself.
+
+        network.network(spec.model, torch.float32)
+    elif spec.hardware.device == "cuda":
+        for name in ("weights", "follow", "data"):
+            importlib.import_module(f"launcher.worker.megatron.{name}")
+
+
+def _wait() -> None:
+    """Until a line comes; from then on end with the process that sent it."""
+    if not sys.stdin.readline():
+        os._exit(1)
+
+    def follow() -> None:
+        while sys.stdin.readline():
+            pass
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
+def _stand_as_rank_0(world: int) -> None:
+    place = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": world, "LOCAL_SIZE": world, "LOCAL_WORLD_SIZE": world}
+    os.environ |= {name: str(number) for name, number in place.items()}
 
 
 def _join(world: int, device: torch.device) -> None:
     """The process group that the worker would have, or one whose other ranks do not exist."""
-    place = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": world, "LOCAL_SIZE": world}
-    os.environ |= {name: str(number) for name, number in place.items()}
     cuda = device.type == "cuda"
     if cuda:
         torch.cuda.set_device(device)
@@ -85,7 +153,7 @@ def _join(world: int, device: torch.device) -> None:
         dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world)
     else:
         backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
-        store = HashStore()
+        store = TCPStore("127.0.0.1", 0, world_size=1, is_master=True)
         dist.init_process_group(backend, store=store, rank=0, world_size=1, device_id=device if cuda else None)
 
 
@@ -109,13 +177,16 @@ def _micro_batches(spec: RunSpec, device: torch.device) -> list[torch.Tensor]:
     return [torch.randint(0, spec.model.vocab_size, shape, device=device) for _ in made]
 
 
-def _card(device: torch.device) -> int | None:
-    """Bytes in use on the whole card by the driver's word: this process, where nobody else uses it."""
-    if device.type == "cpu":
-        return None
-    free, total = torch.cuda.mem_get_info(device)
-    return total - free
+def _held(device: torch.device) -> dict[str, int | None]:
+    return {"device_bytes": None if device.type == "cpu" else counters.card(device)}
+
+
+def _now(device: torch.device) -> float:
+    """The time once the device has done what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], waits="--wait" in sys.argv[2:])

@@ -37,7 +37,7 @@ def main() -> int:
 
 def _all(folder: Path, only: str | None) -> Iterator[Rows]:
     for path in sorted(folder.iterdir()):
-        if path.suffix not in (".csv", ".jsonl") or (only is not None and path.name != only):
+        if path.suffix not in (".csv", ".json", ".jsonl") or (only is not None and path.name != only):
             continue
         try:
             adapter = importlib.import_module(f"benchmarks.memory.adapters.{path.stem}")

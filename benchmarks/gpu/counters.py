@@ -1,0 +1,43 @@
+"""Counters of one rank on a GPU: as in every run's ``memory.json``, and by phase also what is reserved and in use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from launcher.memory.moments import Phase
+from launcher.worker.memory import CudaTracker, MemoryTracker
+
+
+class PhaseCounters(CudaTracker):
+    """The allocator's and the driver's counters by phase."""
+
+    def __init__(self, device: torch.device, heard: Callable[[Phase], None] = lambda phase: None) -> None:
+        super().__init__(device, heard)
+        self._reserved_by_phase: dict[str, int] = {}
+        self._card_by_phase: dict[str, int] = {}
+
+    def summary(self) -> dict[str, Any]:
+        """The entry of ``memory.json``, the highest reserved bytes of a phase, and the card's at its end."""
+        more = {"reserved_by_phase": self._reserved_by_phase, "device_by_phase": self._card_by_phase}
+        return {**super().summary(), **more}
+
+    def _collect(self) -> None:
+        if self._phase is not None:
+            reserved, used = torch.cuda.max_memory_reserved(self._device), card(self._device)
+            for found, value in ((self._reserved_by_phase, reserved), (self._card_by_phase, used)):
+                found[self._phase] = max(found.get(self._phase, 0), value)
+        super()._collect()
+
+
+def tracker(device: torch.device, heard: Callable[[Phase], None] = lambda phase: None) -> MemoryTracker:
+    """The tracker for a device; on the CPU that of every run."""
+    return MemoryTracker(heard) if device.type == "cpu" else PhaseCounters(device, heard)
+
+
+def card(device: torch.device) -> int:
+    """Bytes in use on the whole card by the driver's word: this process, where nobody else uses it."""
+    free, total = torch.cuda.mem_get_info(device)
+    return total - free

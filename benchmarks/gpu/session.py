@@ -1,0 +1,163 @@
+"""One call of the benchmark: every row in its turn, within the minutes that there are."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import tempfile
+import time
+from collections import deque
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu import flops
+from benchmarks.gpu.compared import predicted, ratios
+from benchmarks.gpu.document import Document
+from benchmarks.gpu.matrix import Point
+from benchmarks.gpu.process import RankProcess
+from launcher.config.catalog import Catalog
+from launcher.config.request import request
+from launcher.machine import Machine
+from launcher.memory.result import MemoryEstimate
+from launcher.preflight import assess
+from launcher.spec import RunSpec
+
+AHEAD = 3
+"""Processes that import while one measures."""
+
+ROW_TIMEOUT_S = 90.0
+"""A row that takes longer has failed; the dearest is expected to take 40."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Item:
+    """A row on its way: ``process`` waits, or ``row`` says already why there is none."""
+
+    point: Point
+    row: dict[str, Any]
+    spec: RunSpec | None = None
+    estimate: MemoryEstimate | None = None
+    process: RankProcess | None = None
+
+
+class Session:
+    """Rows are measured until the minutes are used; the rest are written as not started."""
+
+    def __init__(self, document: Document, here: Machine, scratch: Path, *, minutes: float) -> None:
+        """Begin to count the minutes."""
+        self._document, self._here, self._scratch = document, here, scratch
+        self._minutes, self._until = minutes, time.monotonic() + 60 * minutes
+
+    @property
+    def left(self) -> float:
+        """Seconds."""
+        return self._until - time.monotonic()
+
+    @property
+    def over(self) -> str:
+        """The error of a row for which no time is left."""
+        return f"not started: the {self._minutes:g} minutes were used (go on with --resume, or give more by --minutes)"
+
+    def measure(self, points: Iterable[Point]) -> None:
+        """Measure points one after the other, while those that come next import."""
+        with contextlib.closing(self._items(points)) as items:
+            for item in items:
+                if item.process is not None and item.point.seconds > self.left:
+                    item.process.end()
+                    item.process, item.row["error"] = None, self.over
+                if item.process is not None:
+                    self._measure(item)
+                self._document.add("runs", item.row)
+                print(f"{item.point.name}: {_said(item.row)}", flush=True)
+
+    def _items(self, points: Iterable[Point]) -> Generator[Item]:
+        """The points with their processes, of which some start before their turn; none outlives this iterator."""
+        waiting: deque[Item] = deque()
+        try:
+            for point in points:
+                waiting.append(self._begun(point))
+                if len(waiting) > AHEAD:
+                    yield waiting.popleft()
+            while waiting:
+                yield waiting.popleft()
+        finally:
+            for item in waiting:
+                if item.process is not None:
+                    item.process.end()
+
+    def _begun(self, point: Point) -> Item:
+        row: dict[str, Any] = {"name": point.name, "world": point.world, "overrides": list(point.words)}
+        earlier = self._document.earlier("runs", point.name, row["overrides"])
+        if earlier is not None:
+            return Item(point=point, row=earlier)
+        row |= {"predicted": None, "measured": None, "ratio": None, "error": None}
+        missing = [name for name in point.needs if find_spec(name) is None]
+        if missing:
+            return Item(point=point, row={**row, "error": f"not measured: {', '.join(missing)} is not installed here"})
+        asked = request(point.words, facts=self._here, catalog=Catalog(folder=self._scratch))
+        errors = asked.errors if asked.spec is None else (*asked.errors, *assess.errors(asked.spec))
+        if asked.spec is None or errors:
+            return Item(point=point, row={**row, "error": "; ".join(str(error) for error in errors)})
+        estimate = assess.estimated(asked.spec)
+        row["predicted"] = predicted(estimate, point.world)
+        if self.left < point.seconds:
+            return Item(point=point, row={**row, "error": self.over})
+        process = RankProcess(asked.spec, Path(tempfile.mkdtemp(dir=self._scratch)))
+        return Item(point=point, row=row, spec=asked.spec, estimate=estimate, process=process)
+
+    def _measure(self, item: Item) -> None:
+        """Fill the row."""
+        if item.process is None or item.spec is None or item.estimate is None:
+            raise AssertionError("an item with a process has a run")
+        began, before = time.monotonic(), card_used()
+        found = item.process.measured(min(ROW_TIMEOUT_S, max(item.point.seconds, self.left)))
+        item.row["seconds"] = round(time.monotonic() - began, 1)
+        item.row["card_before_bytes"] = before
+        if "static_bytes" not in found:
+            item.row |= found
+            return
+        item.row["measured"] = {**found, **speed(item, found, self._here)}
+        item.row["ratio"] = ratios(item.row["predicted"], found)
+
+
+def speed(item: Item, found: dict[str, Any], here: Machine) -> dict[str, Any]:
+    """The median step in seconds, in tokens and in the card's peak."""
+    spec, seconds = item.spec, found["step_seconds"]
+    if spec is None or item.estimate is None or not seconds:
+        return {"step_seconds_median": None, "tokens_per_second": None, "mfu": None}
+    median = statistics.median(seconds)
+    tokens = spec.train.micro_batch_size * spec.gradient_accumulation * spec.sequence_length
+    card = here.gpus[0].name if here.gpus else ""
+    return {
+        "step_seconds_median": median,
+        "tokens_per_second": round(tokens / median, 1),
+        "mfu": flops.utilisation(spec, item.estimate.parameters, median, card),
+    }
+
+
+def card_used() -> int | None:
+    """Bytes in use on the first card by NVML, before a row begins: more than the driver's own are somebody else's."""
+    import pynvml  # Late, because it is among what may have to be unpacked first.
+
+    try:
+        pynvml.nvmlInit()
+        try:
+            return int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).used)
+        finally:
+            pynvml.nvmlShutdown()
+    except (pynvml.NVMLError, OSError):
+        return None
+
+
+def _said(row: dict[str, Any]) -> str:
+    """A row in a line."""
+    if row["measured"] is None:
+        return str(row["error"])
+    measured, peak = row["measured"], row["ratio"].get("peak_allocated_bytes")
+    words = [f"predicted/measured {peak}", f"{measured['tokens_per_second']} tokens/s"]
+    if measured["mfu"] is not None:
+        words.append(f"MFU {100 * measured['mfu']:.1f}%")
+    return ", ".join(words)
