@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.reporting import keep
-from launcher.job.versions import OLDEST, installed
+from benchmarks.reporting import RESULTS, keep
+from launcher.job.versions import OLDEST, installed, numbers
 
 ENGINES = {
     "fsdp": ("parallel=fsdp",),
@@ -55,6 +55,25 @@ def main() -> int:
         figures = {"versions": versions, "engines": engines, "seconds": round(time.monotonic() - begin)}
         keep(f"versions_{torch}", "python -m benchmarks.versions --keep", figures)
     return 0 if all(engine[step] == _WORKS for engine in engines.values() for step in _STEPS) else 1
+
+
+def table(results: Path = RESULTS) -> str:
+    """The kept results as the table of docs/versions.md: a row an engine, a column a set of versions."""
+    kept = [json.loads(path.read_text())["figures"] for path in results.glob("versions_*.json")]
+    kept.sort(key=lambda figures: numbers(figures["versions"]["torch"]))
+    heads = [f"torch {figures['versions']['torch']}" for figures in kept]
+    rows = [["", *heads], ["---"] * (len(kept) + 1)]
+    rows += [[name, *(figures["versions"][name] for figures in kept)] for name in OLDEST]
+    rows += [[f"`{' '.join(words)}`", *(_cell(figures["engines"][name]) for figures in kept)]
+             for name, words in ENGINES.items()]  # fmt: skip
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _cell(engine: dict[str, Any]) -> str:
+    """What worked of an engine, and its losses."""
+    steps = ", ".join(step if engine[step] == _WORKS else f"{step}: {engine[step]}" for step in _STEPS)
+    losses = ", ".join(f"{loss:.4f}" for loss in engine["losses"].values())
+    return f"{steps}; {losses}"
 
 
 def _engine(name: str, words: tuple[str, ...]) -> dict[str, Any]:

@@ -123,7 +123,7 @@ def errors(spec: RunSpec, asking: Asking = kept) -> Iterator[ConfigError]:
 
 
 def warnings(spec: RunSpec, asking: Asking = kept) -> Iterator[ConfigError]:
-    """All that is known against the job's Python: :func:`errors`, packages that it lacks, and that it cannot be asked."""
+    """All that is known against the job's Python: :func:`errors`, packages that it lacks, or that nobody can ask it."""
     cluster = spec.cluster
     key = "cluster.python" if cluster.python is not None else "cluster.container_image"
     try:

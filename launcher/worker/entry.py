@@ -15,11 +15,11 @@ from launcher.spec.parse import parse
 from launcher.worker import process
 
 
-def main(run: Callable[[RunSpec, Path, list[str]], None], *, arguments: bool = False) -> None:
+def main(run: Callable[[RunSpec, Path, list[str]], object], *, arguments: bool = False) -> None:
     """Read the run's specification and train it; the configuration is never composed again.
 
     Args:
-        run: Trains a run in its directory, with the words that follow.
+        run: Trains a run in its directory, with the words that follow; what it returns is alive until the process ends.
         arguments: True if any may follow.
     """
     parser = argparse.ArgumentParser(description="One rank of a recorded run; started by torchrun.", allow_abbrev=False)
@@ -35,8 +35,8 @@ def main(run: Callable[[RunSpec, Path, list[str]], None], *, arguments: bool = F
         spec = parse(json.loads((directory / "spec.json").read_text()))
         if os.environ.get("RANK", "0") == "0":
             _look(spec, directory)
-        run(spec, directory, rest)
-    process.leave()
+        kept = run(spec, directory, rest)
+    process.leave(kept)
 
 
 def _look(spec: RunSpec, directory: Path) -> None:

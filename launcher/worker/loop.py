@@ -30,7 +30,7 @@ MEASURED_STEPS = 2
 """Steps whose memory is followed: the second is the first that has optimizer states from its start."""
 
 
-def run(spec: RunSpec, directory: Path, build: EngineBuilder) -> None:
+def run(spec: RunSpec, directory: Path, build: EngineBuilder) -> object:
     """Train one run from its newest checkpoint, or from the start, to its last step.
 
     Args:
@@ -38,13 +38,18 @@ def run(spec: RunSpec, directory: Path, build: EngineBuilder) -> None:
         directory: The run directory.
         build: Makes the engine; called once, by all ranks together, after the process group exists.
 
+    Returns:
+        All that it holds, for :func:`launcher.worker.entry.main` to keep alive until the process is gone.
+
     Raises:
         SystemExit: With status 1, after the error has been written to ``logs/error.rank<r>.json``.
     """
     with entered(spec, directory) as context:
         with context.memory.measuring("load"):
             engine = build(context)
-        _Training(context, engine).run()
+        training = _Training(context, engine)
+        training.run()
+    return training
 
 
 @contextlib.contextmanager

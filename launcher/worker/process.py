@@ -164,13 +164,17 @@ def die_with_agent() -> None:
             os._exit(1)
 
 
-def leave() -> None:
+def leave(alive: object = None) -> None:
     """End the process with status 0 and without its destructors.
 
     All that matters is on disk by now, and gloo's threads are at times destroyed before they are joined, which aborts
     the process ("terminate called without an active exception") and would make a finished run look failed. Helpers that
     a framework keeps until the end (Megatron-core's writers, ``core/dist_checkpointing/strategies/async_utils.py`` and
     ``filesystem_async.py``) are ended here, as Python's exit would: they would wait for work for ever.
+
+    Args:
+        alive: The run, which is held until then: the destructor of DDP's reducer joins gloo's threads while it has
+            Python's lock, for which one of them may wait to drop its tensors (seen with torch 2.8).
     """
     for child in multiprocessing.active_children():
         child.terminate()

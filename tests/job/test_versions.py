@@ -6,9 +6,11 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from launcher import backends
 from launcher.job import versions
+from launcher.job.versions import Environment
 from tests.support.helpers import make_spec
 
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"
@@ -17,7 +19,7 @@ PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 def refused(*words: str, **found: str) -> list[str]:
     spec = make_spec("model=tiny", *words)
     profile = backends.of(spec).profile
-    found_errors = versions.unusable(spec, profile.packages, profile.needs, found.get)
+    found_errors = versions.unusable(spec, profile.packages, profile.needs, Environment(packages=found))
     return [f"{error}: {' '.join(error.way_out)}" for error in found_errors]
 
 
@@ -25,15 +27,61 @@ def test_the_oldest_versions_are_those_that_pip_may_install() -> None:
     project = tomllib.loads(PROJECT.read_text())["project"]
     extras = project["optional-dependencies"]
     texts = [*project["dependencies"], *extras["fsdp"], *extras["deepspeed"], *extras["megatron"]]
-    ranges = dict(text.split(",")[0].split(">=") for text in texts if ">=" in text)
-    assert {name: ranges[name] for name in versions.OLDEST} == versions.OLDEST
+    ranges = dict(text.split(">=") for text in texts if ">=" in text)
+    oldest = {name: ranges[name].partition(",")[0].removesuffix(".0a0") for name in versions.OLDEST}
+    assert oldest == versions.OLDEST
+    below = {name: ranges[name].partition(",<")[2] for name in versions.OLDEST if "<" in ranges[name]}
+    assert below == versions.BELOW
+
+
+def test_pip_leaves_the_pre_release_of_torch_that_a_container_brings() -> None:
+    """Without a pre-release in the range pip would put a torch of its own in the place of NVIDIA's."""
+    project = tomllib.loads(PROJECT.read_text())["project"]
+    [torch] = [text for text in project["optional-dependencies"]["fsdp"] if text.startswith("torch>=")]
+    assert Requirement(torch).specifier.contains("2.8.0a0+5228986c39.nv25.05")
+    assert not Requirement(torch).specifier.contains("2.7.1")
 
 
 @pytest.mark.parametrize(
-    ("text", "numbers"), [("2.15.0+cu132", (2, 15, 0)), ("2.8.0a0", (2, 8, 0)), ("0.18.9", (0, 18, 9)), ("x", ())]
+    ("text", "numbers"),
+    [
+        ("2.15.0+cu132", (2, 15, 0)),
+        ("2.8.0a0", (2, 8, 0)),
+        ("2.8.0a0+5228986c39.nv25.05", (2, 8, 0)),
+        ("2.9.0.dev20250801+cu128", (2, 9, 0)),
+        ("2.9.0rc1", (2, 9, 0)),
+        ("4.57.0.dev0", (4, 57, 0)),
+        ("0.18.9", (0, 18, 9)),
+        ("x", ()),
+    ],
 )
 def test_the_leading_numbers_of_a_version_are_compared(text: str, numbers: tuple[int, ...]) -> None:
     assert versions.numbers(text) == numbers
+
+
+def test_a_pre_release_counts_as_its_release() -> None:
+    assert refused("parallel=fsdp", torch="2.8.0a0+5228986c39.nv25.05", transformers="4.56.0.dev0") == []
+    [error] = refused("parallel=fsdp", torch="2.7.0a0+7c8ec84dab.nv25.03", transformers="4.56.0")
+    assert "torch 2.7.0a0+7c8ec84dab.nv25.03 is installed; this version of launch drives torch from 2.8" in error
+
+
+def test_a_version_above_the_range_is_refused_too() -> None:
+    assert not versions.is_driven("megatron-core", "0.20.0")
+    assert not versions.is_driven("megatron-core", "0.16.1")
+    assert all(versions.is_driven("megatron-core", text) for text in ("0.17.0", "0.18.2", "0.19.2"))
+    assert versions.is_driven("submitit", "0.1"), "of it any version will do"
+
+
+@pytest.mark.parametrize("engine", ["parallel=fsdp", "parallel=ddp", "parallel=zero1"])
+def test_experts_need_a_transformers_that_holds_them_in_one_tensor(engine: str) -> None:
+    words = (engine, "model.family=moe", "model.num_experts=4", "model.num_experts_per_tok=2",
+             "model.moe_intermediate_size=64")  # fmt: skip
+    [error] = refused(*words, torch="2.8.0", transformers="4.57.1", deepspeed="0.17.0")
+    assert (
+        "model.num_experts=4: transformers 4.57.1 is installed, which holds each expert in a module of its own" in error
+    )
+    assert "pip install 'transformers>=5.0' model.num_experts=0" in error
+    assert refused(*words, torch="2.8.0", transformers="5.0.0", deepspeed="0.17.0") == []
 
 
 def test_a_package_that_is_too_old_is_refused_with_the_line_that_installs_a_newer_one() -> None:
