@@ -193,7 +193,7 @@ def test_what_an_importer_writes_is_read_and_passes_the_rules_on_a_cluster_of_it
     if found is None or found.errors:
         pytest.skip("the file is no run here")
     model = [] if path.parent.name != "deepspeed" else ["model=1b"]
-    typed = {word.partition("=")[0] for word in found.overrides}
+    typed = {word.partition("=")[0] for word in found.overrides if "???" not in word}
     settings = {"model.vocab_size": "32000"} if path.parent.name == "megatron" else {}
     here = [f"{key}={value}" for key, value in settings.items() if key not in typed]
     asked = request([*model, *found.overrides, *here, "hardware=b200", *_cluster([*model, *found.overrides, *here])])
