@@ -25,5 +25,6 @@ def write(path: str) -> None:
         switch = action.nargs == 0 or isinstance(action, argparse.BooleanOptionalAction)
         choices = [str(getattr(choice, "name", choice)) for choice in action.choices or ()]
         value = True if switch else choices[0] if choices else 1 if action.type in (int, float) else "x"
-        found |= dict.fromkeys((flag for flag in action.option_strings if flag.startswith("--")), value)
+        spellings = {flag.replace("_", "-"): flag for flag in action.option_strings if flag.startswith("--")}
+        found |= dict.fromkeys(spellings.values(), value)
     Path(path).write_text(json.dumps(found))
