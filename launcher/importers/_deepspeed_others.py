@@ -67,7 +67,7 @@ _SWITCHED: Mapping[str, str] = {
     "curriculum_learning": "samples are of full length from the first step on here",
     "data_efficiency": "samples are drawn and cut without a curriculum or dropped tokens here",
     "eigenvalue": "no eigenvalues are looked for here; DeepSpeed 0.19.8 has it no more",
-    "elasticity": "the batch is as it is set here; DeepSpeed 0.19.8 finds none by itself any more",
+    "elasticity": "DeepSpeed 0.19.8 finds no batch by itself any more: set train.micro_batch_size",
     "expert_parallel": "experts are not spread over ranks by DeepSpeed here",
     "graph_harvesting": "steps are not captured as graphs here",
     "hybrid_engine": "nothing is generated in between here",
@@ -204,12 +204,13 @@ def parallel(reading: Reading) -> None:
     if degree is not None:
         reading.say("tensor_parallel.autotp_size", {"parallel.tensor": max(1, degree)})
     if (degree or 0) > 1:
-        for key in list(reading.inside("tensor_parallel")):
-            reading.keep(key)
+        _keep(reading, "tensor_parallel")
     reading.idle(reading.inside("tensor_parallel"), "DeepSpeed reads it where tensors are cut, and this file cuts none")
     interval = "pipeline.activation_checkpoint_interval"
     if reading.value(interval) is not None and reading.count(interval):
-        reading.leave([interval], "checkpointing= decides here which activations are recomputed")
+        reading.leave(
+            [interval], "which activations are recomputed has a setting of its own here: set checkpointing.mode"
+        )
     reading.idle(reading.inside("pipeline"), "parallel.pipeline and its kin decide about stages here")
     _activations(reading, cut=(degree or 0) > 1)
 
@@ -225,23 +226,30 @@ def _activations(reading: Reading, *, cut: bool) -> None:
         reading.idle(reading.inside(key), "activations are cut over tensor parallel ranks, of which there is one")
     if not reading.value(f"{block}.contiguous_memory_optimization"):
         reading.idle(reading.inside(f"{block}.number_checkpoints"), "it belongs to contiguous_memory_optimization")
-    effect = "activations stay on the GPU here as they are; checkpointing= recomputes them"
+    effect = "activations stay on the GPU here as they are, or are recomputed: set checkpointing.mode"
     reading.leave(reading.inside(block), effect)
 
 
 def engine(reading: Reading) -> None:
-    """Keys that DeepSpeed acts on by itself, and features that a run does not have here."""
+    """Keys that DeepSpeed acts on by itself."""
     if (norm := reading.number("gradient_clipping")) is not None:
         reading.say("gradient_clipping", {"optimizer.clip": norm})
     for key, usual in _USUAL.items():
         reading.keep_unless(key, usual)
     for block in _PRINTING:
         if reading.flag(f"{block}.enabled") or (block == "timers" and reading.has(block)):
-            for key in list(reading.inside(block)):
-                reading.keep(key)
+            _keep(reading, block)
         reading.ledger.default(*reading.inside(block))
-    for key in list(reading.inside("aio")):
+    _keep(reading, "aio")
+
+
+def _keep(reading: Reading, block: str) -> None:
+    for key in list(reading.inside(block)):
         reading.keep(key)
+
+
+def features(reading: Reading) -> None:
+    """What a run does not have here, or in another way."""
     for block in _FILES:
         if not reading.absent(f"{block}.enabled") and not reading.flag(f"{block}.enabled"):
             reading.ledger.default(*reading.inside(block))
@@ -252,7 +260,6 @@ def engine(reading: Reading) -> None:
             reading.leave(keys, effect)
         else:
             reading.ledger.default(*keys)
-    reading.leave(reading.inside("data_types"), "nothing here is known of it")
 
 
 def _is_on(reading: Reading, block: str, keys: Iterable[str]) -> bool:

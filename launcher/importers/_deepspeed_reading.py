@@ -31,7 +31,6 @@ class Reading:
         choose: Chosen groups.
         settings: Keys of the run and their values.
         errors: Values that DeepSpeed refuses, and that no run follows from.
-        notes: Sentences about what DeepSpeed makes of the file, and this with it.
     """
 
     path: str
@@ -39,7 +38,6 @@ class Reading:
     choose: dict[str, str] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     errors: list[ConfigError] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
 
     def value(self, key: str) -> Any:
         """The value of a key; None where it is absent, null or ``auto``."""

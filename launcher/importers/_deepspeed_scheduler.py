@@ -44,7 +44,7 @@ def read(reading: Reading) -> None:
             reading.ledger.default(f"{_PARAMS}.last_batch_iteration")
     others = reading.inside(BLOCK)
     if found is not None and schedule is None:
-        reading.leave(others, f"optimizer.schedule decides here, and {found} has other learning rates")
+        reading.leave(others, f"{found} has learning rates of its own: set optimizer.schedule to take others")
     else:
         reading.leave(others, f"only DeepSpeed's {found or 'scheduler'} takes it, and nothing here does")
 
@@ -59,13 +59,13 @@ def _warmup(reading: Reading) -> None:
     steps = max(2, steps) if steps else 0
     reading.say(_TYPE if reading.absent(key) else key, {"optimizer.warmup_steps": steps})
     kind = f"{_PARAMS}.warmup_type"
-    if reading.value(kind) not in (None, "log", "linear"):
-        text = f"{kind}={reading.value(kind)}: DeepSpeed takes a logarithmic warm-up for any other, and so does this"
-        reading.notes.append(text)
     if not reading.absent(kind) and reading.value(kind) is None:
         return
     by = "linear" if reading.value(kind) == "linear" else "log"
     reading.say(_TYPE if reading.absent(kind) else kind, {"optimizer.warmup": by} if steps else {})
+    if reading.value(kind) not in (None, "log", "linear"):
+        effect = "no effect: DeepSpeed takes a logarithmic warm-up for any other word, and so does this"
+        reading.ledger.leave(kind, effect, matters=False)
 
 
 def _rates(reading: Reading, kind: str) -> None:
@@ -132,7 +132,3 @@ def _length(reading: Reading) -> None:
     key = f"{_PARAMS}.total_num_steps"
     if (steps := reading.count(key, least=1)) is not None:
         reading.say(key, {"train.steps": steps, "optimizer.decay_steps": steps})
-        reading.notes.append(
-            f"{key}={steps}: the schedule ends with it, and so does the run here (train.steps), which DeepSpeed "
-            "leaves to the program"
-        )

@@ -157,9 +157,11 @@ def _offload(reading: Reading, name: str, path: str, stage: int) -> None:
         reading.wrong(f"{block}.device", "is none, cpu or nvme", [f"{path}=cpu"])
         device = None
     if device == "nvme" and stage < 3:
-        reading.notes.append(f"{block}.device=nvme: DeepSpeed offloads to the CPU at stage {stage}, and so does this")
-        device = "cpu"
-    if device is not None:
+        reading.settings[path] = device = "cpu"
+        reading.idle(
+            [f"{block}.device"], f"DeepSpeed offloads to the CPU at stage {stage}, and so does this ({path}=cpu)"
+        )
+    elif device is not None:
         reading.say(f"{block}.device", {path: device})
     _beside_device(reading, block, device or "none")
 

@@ -1,8 +1,9 @@
 """DeepSpeed's ``ds_config.json``: keys and defaults of DeepSpeed 0.19.8 (``runtime/config.py``), and older spellings.
 
-Where DeepSpeed repairs or ignores a setting, so does this, and a note says it. What a block does not say is what its
-class in DeepSpeed has by default. ``"auto"`` is filled in by the program that reads the file, so its value is not in
-the file, and the setting of the same meaning decides. ``gradient_clipping`` is 1.0 where it is absent, as it is here.
+Where DeepSpeed repairs or ignores a setting, so does this, and the key is left out with that reason. What a block does
+not say is what its class in DeepSpeed has by default. ``"auto"`` is filled in by the program that reads the file, so
+that its value is not there, and the setting of the same meaning decides. ``gradient_clipping`` is 1.0 where it is
+absent, as it is here.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ def read(text: str, path: str, *, variables: Mapping[str, str] = {}) -> Imported
     others.tracking(reading)
     others.parallel(reading)
     others.engine(reading)
+    others.features(reading)
     unread = (key for key in content if key not in others.HEADS)
     reading.idle(reading.inside(*unread), "DeepSpeed reads no such key; a program of its own may")
     return reading.ledger.imported(
@@ -58,7 +60,6 @@ def read(text: str, path: str, *, variables: Mapping[str, str] = {}) -> Imported
         source="a ds_config.json",
         choose=reading.choose,
         settings=reading.settings,
-        not_understood=reading.notes,
         errors=reading.errors,
     )
 
