@@ -34,6 +34,7 @@ _OF_SLURM = {
     "SLURM_NTASKS_PER_NODE": "ntasks-per-node",
 }
 _MOST_HINTS = 8
+_MOST_LISTS = 100
 
 LAUNCHER = {
     "nnodes": "nnodes",
@@ -202,7 +203,7 @@ def _without_program(script: Script) -> tuple[str, ...]:
 def _of_variables(script: Script) -> tuple[str, ...]:
     """The words of variables that hold arguments and are in no other such variable."""
     held = [_words_of(value) for value in script.variables.values() if isinstance(value, str | tuple)]
-    lists = [words for words in held if any(map(_FLAG.match, words))]
+    lists = [words for words in held if any(map(_FLAG.match, words))][-_MOST_LISTS:]
     joined = [" ".join(words) for words in lists]
     return tuple(
         word

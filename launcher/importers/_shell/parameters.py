@@ -116,7 +116,7 @@ class Parameters:
         return self._spent(found) if found is not None else self._unset(name)
 
     def _spent(self, found: str) -> str:
-        self.budget.spend(len(found) // 4)
+        self.budget.spend(len(found))
         return found
 
     def _unset(self, name: str) -> str:
@@ -131,7 +131,7 @@ class Parameters:
         if found is None:
             shown = f"${name}" if name in _LISTS else f"${{{name}[{index}]}}"
             return (marks.mark(shown, [name]),)
-        self.budget.spend(sum(map(len, found)) // 4)
+        self.budget.spend(sum(map(len, found)))
         separator = self.value("IFS")
         first = separator[:1] if isinstance(separator, str) else " "
         return first.join(found) if index == "*" and quoted else found
@@ -210,7 +210,7 @@ class Parameters:
             return unknown
         if sliced := _SLICE.match(rest):
             return self._sliced(found, sliced[1], unknown, expansion, is_positional=is_positional)
-        self.budget.spend(min(len(whole), patterns.MOST) ** 2 // (2 if rest[0] == "/" else 64))
+        self.budget.spend(min(len(whole), patterns.MOST) ** 2 // (1 if rest[0] == "/" else 64))
         change = _change(rest, expansion)
         texts = [change(text) for text in ([found] if isinstance(found, str) else found)] if change else [None]
         known = tuple(text for text in texts if text is not None)

@@ -13,6 +13,7 @@ _BLANK = re.compile(r"(?:[ \t\r]|\\\r?\n)+")
 _REDIRECTION = re.compile(r"\d*(<<<|<<-|<<|>>|>&|<&|<>|>\||&>>|&>|<|>)(?!\()")
 _NAME = r"[A-Za-z_]\w*"
 _ASSIGNMENT = re.compile(rf"({_NAME})(?:\[([^\]]*)\])?(\+?)=")
+_MOST_COMMANDS = 10_000
 _ARRAYS = {"declare", "typeset", "local", "export", "readonly"}
 
 
@@ -25,6 +26,7 @@ class Tokens:
         self.breaks = [match.start() for match in re.finditer("\n", text)]
         self.heredocs: list[Heredoc] = []
         self.seen = (-1, "")
+        self.commands = 0
 
     def line(self) -> int:
         return bisect_right(self.breaks, self.at - 1) + 1
@@ -114,6 +116,9 @@ class Tokens:
         assignments: list[Assignment] = []
         words: list[str | Assignment] = []
         heredoc: Heredoc | None = None
+        self.commands += 1
+        if self.commands > _MOST_COMMANDS:
+            raise self.error(f"it holds more than {_MOST_COMMANDS:,} commands")
         while True:
             found = self.redirection()
             if found:
