@@ -7,16 +7,31 @@ TYPE_CHECKING = False  # Type checkers know the name; ``typing`` itself takes a 
 if TYPE_CHECKING:
     from launcher import errors as errors
     from launcher.api import Check as Check
+    from launcher.api import Imported as Imported
     from launcher.api import Run as Run
     from launcher.api import Sweep as Sweep
     from launcher.api import check as check
+    from launcher.api import import_ as import_
     from launcher.api import run as run
     from launcher.api import show as show
     from launcher.api import submit as submit
     from launcher.api import sweep as sweep
     from launcher.package import __version__ as __version__
 
-__all__ = ["Check", "Run", "Sweep", "__version__", "check", "errors", "run", "show", "submit", "sweep"]
+__all__ = [
+    "Check",
+    "Imported",
+    "Run",
+    "Sweep",
+    "__version__",
+    "check",
+    "errors",
+    "import_",
+    "run",
+    "show",
+    "submit",
+    "sweep",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -19,19 +19,21 @@ from typing import Any, Literal
 from launcher import registry
 from launcher.commands import _sweeping
 from launcher.commands import check as _check
+from launcher.commands import import_ as _import
 from launcher.commands import run as _run
 from launcher.commands import show as _show
 from launcher.commands._common import heard_by
 from launcher.commands._handles import Run, Sweep
 from launcher.commands._trusting import require_trust
 from launcher.commands.show import Shown
+from launcher.config.ledger import Imported
 from launcher.data.unusable import as_errors
 from launcher.errors import INTERRUPTED, ConfigError, ConfigErrors, DataError, DoesNotFit
 from launcher.preflight.check import Check
 from launcher.submission.submit import submit as _start
 from launcher.sweeping.sweep import Point
 
-__all__ = ["Check", "Run", "Shown", "Sweep", "check", "run", "show", "submit", "sweep"]
+__all__ = ["Check", "Imported", "Run", "Shown", "Sweep", "check", "import_", "run", "show", "submit", "sweep"]
 
 type Words = Sequence[str]
 """Overrides as they are typed: ``["model=llama3_8b", "train.steps=200"]``."""
@@ -50,6 +52,8 @@ def check(
     engine: Engine = "formula",
     native: bool = True,
     trust: bool = False,
+    partial: bool = False,
+    variables: Mapping[str, str] | None = None,
     script_args: Words = (),
 ) -> Check:
     """Judge a run without starting it, as ``launch check`` does; nothing is written.
@@ -62,6 +66,8 @@ def check(
         engine: Predict memory by formulas, or trace the worker under fake tensors (seconds; needs torch).
         native: Ask the engine's own validator, too (Megatron-LM's).
         trust: Let what is from elsewhere run code there, too.
+        partial: Judge the run although words of these files that matter are left out; each is a warning.
+        variables: Values of the variables that the argument list is a script of.
         script_args: The arguments of ``script=FILE``.
 
     Returns:
@@ -70,11 +76,34 @@ def check(
     files = {"hf": hf, "deepspeed": deepspeed, "megatron_args": megatron_args}
     given = {name: _path(path) for name, path in files.items()}
     try:
-        options = _options("check", overrides, script_args, engine=engine, native=native, trust=trust, **given)
+        how: dict[str, Any] = {"engine": engine, "native": native, "trust": trust, "partial": partial}
+        words = [f"{name}={value}" for name, value in (variables or {}).items()]
+        options = _options("check", overrides, script_args, **how, **given, variables=words)
         with _heard(quiet=True):
-            return _check.checked(options)
+            return _check.checked(options, _check.files_of(options))
     except ConfigErrors as error:
         return Check(assessment=None, errors=error.errors, warnings=())
+
+
+def import_(
+    kind: str, file: str | Path, *, partial: bool = False, variables: Mapping[str, str] | None = None
+) -> Imported:
+    """Read another program's file, as ``launch import`` does; nothing is written.
+
+    Args:
+        kind: ``deepspeed``, ``hf`` or ``megatron``.
+        file: The file; of ``hf`` also a model's folder.
+        partial: Go on although words that matter are left out.
+        variables: Values of the variables of a Megatron-LM script.
+
+    Returns:
+        Its settings as ``overrides`` and as a ``recipe``, and where each of its keys ended: ``said``, ``default``,
+        ``kept`` and ``left_out``, with ``not_understood`` beside them.
+
+    Raises:
+        ConfigErrors: The file cannot be read, is no run here, or leaves out what matters.
+    """
+    return _import.imported(kind, Path(file), partial=partial, variables=variables or {})
 
 
 def show(overrides: Words = (), *, script_args: Words = ()) -> Shown:

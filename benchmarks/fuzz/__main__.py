@@ -4,7 +4,8 @@
 
 Sources: command lines, recipes, files for the importers, points, run directories, locks. Every answer must be an exit
 status of docs/contract.md within 2 s, with no traceback, no file written, no character that acts on a terminal, an
-answer for each point, and no value of the input in generated shell text unless it is quoted.
+answer for each point, each key of an imported file in one of the four lists, and no value of the input in generated
+shell text unless it is quoted.
 ``tests/benchmarks/test_fuzz.py`` runs the first hundred.
 """
 

@@ -39,12 +39,13 @@ _POINT_WORDS = ("model=7b", "model=tiny", "parallel=fsdp", "hardware=h100_80g", 
 
 
 def draw(chance: random.Random) -> Case:
-    """A file for ``import`` or ``check``."""
+    """A file for ``import`` or ``check``; the judge looks at the lists of an import."""
     kind = chance.choice(tuple(_OPTIONS))
     content = _file(chance, kind)
     name = "config.json" if kind == "hf" else "foreign"
     if chance.random() < 0.5:
-        words = ("import", kind, name, *(("--json",) if chance.random() < 0.5 else ()))
+        options = [option for option in ("--json", "--partial") if chance.random() < 0.5]
+        words: tuple[str, ...] = ("import", kind, name, *options)
     else:
         words = ("check", "model=tiny", _OPTIONS[kind], name, "--no-native")
     return Case(source="importers", words=words, files={name: content})

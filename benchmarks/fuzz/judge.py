@@ -10,8 +10,10 @@ import shlex
 import shutil
 import time
 import traceback
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import submitit  # noqa: F401  # Now, because its import closes log handlers, and absl's then closes a stream not in use.
 
@@ -89,6 +91,8 @@ def _wrong(case: Case, status: int, out: str, err: str) -> str | None:
         bad = [line for line in lines if not _is_object(line)]
         if len(lines) != case.answers or bad:
             return f"{len(lines)} answers for {case.answers} lines: {out[:500]!r} {err[-500:]!r}"
+    if case.words[0] == "import" and "--json" in case.words:
+        return not_parted(case, out)
     if case.words[0] == "show" and status in (0, 3) and "--json" not in case.words:
         return unquoted(out)
     return None
@@ -99,6 +103,37 @@ def _is_object(line: str) -> bool:
         return isinstance(json.loads(line), dict)
     except ValueError:
         return False
+
+
+def not_parted(case: Case, out: str) -> str | None:
+    """A key of an imported file that is in no list of the answer, or in two; of JSON all keys are known."""
+    document = json.loads(out)
+    found = document["import"]
+    if found is None:
+        return None if document["errors"] else "nothing is imported, and nothing wrong"
+    named = [entry["key"] for name in ("said", "left_out") for entry in found[name]]
+    entered = [*named, *found["default"], *found["kept"]]
+    if len(entered) != len({*entered}):
+        return f"a key is in two lists: {sorted(entered)}"
+    words = {word for said in found["said"] for word in said["overrides"]}
+    if not words <= {*found["overrides"]}:
+        return f"a key is said by what is no override: {sorted(words - {*found['overrides']})}"
+    try:
+        content = json.loads(next(iter(case.files.values())))
+    except ValueError:
+        return None  # Other formats, as DeepSpeed's Hjson, have no second reader here.
+    if case.words[1] == "megatron" or not entered or not isinstance(content, dict):
+        return None
+    other = {*entered} ^ {*_leaves(content)}
+    return f"in no list, or in one and not in the file: {sorted(other)}" if other else None
+
+
+def _leaves(content: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in content.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}"
 
 
 def _files(folder: Path) -> set[Path]:

@@ -42,8 +42,12 @@ _OF_ONE_RUN = {
     "--hf": ("model={}",),
     "--deepspeed": ("launch import deepspeed {} --recipe mine.yaml", "recipe=mine.yaml"),
     "--megatron-args": ("launch import megatron {} --recipe mine.yaml", "recipe=mine.yaml"),
+    "--set": (),
 }
 """Options that only a single run reads, and the ways to the same with several."""
+
+_KEPT_AS = {"--from": "lock", "--set": "variables"}
+"""Where the parser keeps an option that is no attribute's name."""
 
 
 def add_overrides(parser: argparse.ArgumentParser) -> None:
@@ -149,7 +153,7 @@ def _require_nothing_of_one_run(options: argparse.Namespace, several: str) -> No
     rule = f"{several} does not read it: it belongs to one run"
     errors = []
     for flag, ways in _OF_ONE_RUN.items():
-        found = getattr(options, "lock" if flag == "--from" else flag.strip("-").replace("-", "_"), None)
+        found = getattr(options, _KEPT_AS.get(flag, flag.strip("-").replace("-", "_")), None)
         if found:
             path = None if found is True else str(found)
             words = _as_model(found) if flag == "--hf" else path

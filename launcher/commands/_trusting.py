@@ -95,13 +95,19 @@ def require_for_trace(options: argparse.Namespace, imported: Sequence[Source], s
         raise ConfigErrors([ConfigError("--engine", "trace", rule, ["--trust", "--engine formula"])])
 
 
-def may_preview(options: argparse.Namespace, spec: RunSpec) -> bool:
-    """True if samples of the data may be read for ``data.preview``, which could fetch them; else the reason is said."""
+def may_preview(options: argparse.Namespace, spec: RunSpec, imported: Sequence[Source]) -> bool:
+    """True if samples of the data may be read for ``data.preview``, which could fetch them; else the reason is said.
+
+    Args:
+        options: Those of ``check``.
+        spec: The run.
+        imported: The files that it imports.
+    """
     if not spec.data.preview:
         return True
     from launcher.config import trust
 
-    for source in _sources(options):
+    for source in (*imported, *_sources(options)):
         named = any(deed.key.partition(".")[0] == "data" for deed in source.deeds)
         if named and trust.why_foreign(source, folder=folder()) is not None:
             say(f"launch: no preview: {source.path}, which names the data, is from elsewhere and not trusted (--trust)")

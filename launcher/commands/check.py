@@ -7,9 +7,9 @@ fit. With -m or --points: 0 when at least one point is valid and fits, else 3 (a
 from __future__ import annotations
 
 import argparse
-import re
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from launcher.commands import _points, _preview
 from launcher.commands._common import (
@@ -24,19 +24,17 @@ from launcher.commands._common import (
     memory_engine,
     print_json,
     require_one_run,
+    say,
     take_hf,
     width,
 )
+from launcher.commands._importing import Foreign, add_partial, add_set, read, take_partial, variables_of
 from launcher.commands._trusting import judge, may_preview, require_for_trace, require_trust
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.memory.terms import PILES
 from launcher.preflight import explain
 from launcher.preflight.check import Check
 from launcher.preflight.explain import Explanation
-from launcher.spec import RunSpec
-
-if TYPE_CHECKING:
-    from launcher.config.trust import Source
 
 _STATUS = {"fits": 0, "tight": 0, "does_not_fit": 3, "invalid": 2}
 
@@ -57,6 +55,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--megatron-args", type=Path, metavar="FILE", help="take the settings of a Megatron-LM argument list"
     )
+    add_partial(parser)
+    add_set(parser)
     add_trust(parser)
     words = "explain a pile: its terms with symbols, numbers, bytes, moments, source, and where the error band is from"
     parser.add_argument("--explain", choices=PILES, metavar="PILE", help=f"{words} ({', '.join(PILES)})")
@@ -71,16 +71,19 @@ def run(options: argparse.Namespace) -> int:
         _require_nothing_beside_points(options)
         return _check_points(options.points)
     if options.multirun:
+        take_partial(options)
         if options.trust:
             require_trust(options)
         from launcher.commands import _sweeping
 
         return _sweeping.check(options)
-    found = checked(options)
+    foreign = files_of(options)
+    sources = [file.source(options.overrides) for file in foreign]
+    found = checked(options, foreign)
     if found.assessment is None and not options.json:
         raise ConfigErrors(found.errors)
     explanation = _explanation(options, found)
-    readable = found.spec is not None and not found.errors and may_preview(options, found.spec)
+    readable = found.spec is not None and not found.errors and may_preview(options, found.spec, sources)
     samples = _preview.previews(found.spec) if found.spec is not None and readable else []
     if options.json:
         document = _preview.as_json(found.as_dict(), samples)
@@ -95,74 +98,57 @@ def run(options: argparse.Namespace) -> int:
     return _STATUS[found.verdict]
 
 
-def checked(options: argparse.Namespace) -> Check:
-    """Judge one run; words that make no run are an answer, too."""
+def files_of(options: argparse.Namespace) -> list[Foreign]:
+    """The other programs' files that the run takes settings of, their keys counted aloud.
+
+    Raises:
+        ConfigErrors: One cannot be read, or a word of ``--set`` is wrong.
+    """
+    variables = variables_of(options)
+    kinds = (("deepspeed", options.deepspeed), ("megatron", options.megatron_args))
+    found = []
+    for kind, path in ((kind, path) for kind, path in kinds if path is not None):
+        foreign = Foreign(kind=kind, path=path, imported=read(kind, path, variables if kind == "megatron" else {}))
+        say(f"launch: {path}: {foreign.counted()}; `launch import {kind} {path}` names them")
+        found.append(foreign)
+    if variables and options.megatron_args is None:
+        rule = "it gives the variables of a script, and there is none"
+        raise ConfigErrors([ConfigError("--set", " ".join(options.variables), rule, ["--megatron-args train.sh"])])
+    return found
+
+
+def checked(options: argparse.Namespace, foreign: Sequence[Foreign]) -> Check:
+    """Judge one run; words that make no run are an answer, too.
+
+    Args:
+        options: Those of the verb.
+        foreign: The files that it takes settings of.
+    """
     take_hf(options)
     typed = list(options.overrides)
-    texts, unknown, accumulation, sources = _imported(options)
-    options.overrides = [*texts, *typed]
+    sources = [file.source(typed) for file in foreign]
+    refused = [error for file in foreign for error in file.imported.errors]
+    if refused:
+        return Check(assessment=None, errors=tuple(refused), warnings=())
+    take_partial(options)
+    options.overrides = [*(text for file in foreign for text in file.imported.overrides), *options.overrides]
     if options.trust:
         require_trust(options, sources)
     found = asked(options)
-    if found.spec is not None:
-        unknown += _other_accumulation(found.spec, accumulation)
+    partial = options.partial or (found.spec is not None and found.spec.run.partial)
+    remarks = tuple(remark for file in foreign for remark in file.remarks(typed, partial=partial))
+    left_out = () if partial else (error for file in foreign for error in file.refusals(typed))
+    found = replace(found, errors=(*left_out, *found.errors))
     if found.spec is None:
-        return Check(assessment=None, errors=found.errors, warnings=tuple(unknown))
+        return Check(assessment=None, errors=found.errors, warnings=remarks)
     require_for_trace(options, sources, found.spec)
     native = judge(options, sources, typed) if options.native else None
-    return Check.of(assessed(found, memory_engine(options), native=native), warnings=tuple(unknown))
+    return Check.of(assessed(found, memory_engine(options), native=native), warnings=remarks)
 
 
 def _explanation(options: argparse.Namespace, found: Check) -> Explanation | None:
     """The explanation that was asked for; an invalid run has none."""
     return None if options.explain is None or found.peak is None else found.explain(options.explain)
-
-
-def _imported(options: argparse.Namespace) -> tuple[list[str], list[ConfigError], int | None, list[Source]]:
-    """Foreign files as overrides, warnings of what is not understood, a file's own accumulation, and the files.
-
-    A setting that only asks for a key is left out where the user sets that key.
-    """
-    from launcher.commands.import_ import read
-    from launcher.config import acting
-    from launcher.config.trust import Source
-
-    given = {text.partition("=")[0] for text in options.overrides}
-    texts: list[str] = []
-    unknown: list[ConfigError] = []
-    sources: list[Source] = []
-    accumulation = None
-    for kind, path in (("deepspeed", options.deepspeed), ("megatron", options.megatron_args)):
-        if path is not None:
-            imported = read(kind, path)
-            texts += imported.overrides
-            deeds = acting.of_words(options.overrides, imported.recipe["choose"] | imported.recipe["set"])
-            sources.append(Source(path=path, deeds=deeds))
-            accumulation = imported.accumulation if imported.accumulation is not None else accumulation
-            rule = "it is not understood, and not in the estimate"
-            # What a file's accumulation comes to on these ranks is said once they are known.
-            open_ = (item for item in imported.not_understood if not item.startswith("gradient_accumulation_steps="))
-            items = (item for item in open_ if not _asks_for(item) & given)
-            unknown += [ConfigError(str(path), item, rule) for item in items]
-    return texts, unknown, accumulation, sources
-
-
-def _other_accumulation(spec: RunSpec, wanted: int | None) -> list[ConfigError]:
-    """A warning that the accumulation of a file is not kept on these ranks, with the global batch that would."""
-    if wanted is None or wanted == spec.gradient_accumulation:
-        return []
-    micro, data = spec.train.micro_batch_size, spec.data_degree
-    rule = (
-        f"it is {spec.gradient_accumulation} here: {spec.global_batch_size} sequences of a step on micro-batch {micro}"
-        f" x {data} data ranks"
-    )
-    way = f"train.global_batch_size={wanted * micro * data}"
-    return [ConfigError("gradient_accumulation_steps", wanted, rule, [way])]
-
-
-def _asks_for(item: str) -> set[str]:
-    """The key that something which is not understood asks for: ``...: set model.vocab_size``."""
-    return set(re.findall(r": set ([\w.]+)", item))
 
 
 def _require_nothing_beside_points(options: argparse.Namespace) -> None:
@@ -171,7 +157,8 @@ def _require_nothing_beside_points(options: argparse.Namespace) -> None:
     Raises:
         ConfigErrors: There are some.
     """
-    flags = [flag for flag, given in (("-m", options.multirun), ("--trust", options.trust)) if given]
+    given = (("-m", options.multirun), ("--trust", options.trust), ("--partial", options.partial))
+    flags = [flag for flag, is_given in given if is_given]
     found = " ".join([*flags, *options.overrides])
     if found:
         rule = "each point of --points holds all of its overrides: write it into their lines"

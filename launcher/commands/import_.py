@@ -2,26 +2,32 @@
 
   launch import hf config.json     (or a folder: its weights, too)
   launch import deepspeed ds_config.json
-  launch import megatron train.sh
+  launch import megatron train.sh --set TP=8
 
-Arguments that change memory and are not understood are named on stderr.
+Every key of the file is said by overrides, the default here too, kept for the engine, or left out: stderr counts them
+and names what is left out with its effect. Where that changes the maths, the memory or the data, nothing is imported
+(exit status 2) unless you say --partial.
 """
 
 from __future__ import annotations
 
 import argparse
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher import files, registry
+from launcher import registry
 from launcher.commands._common import add_json, pasteable, print_json, say, width, write_new
-from launcher.errors import ConfigError, ConfigErrors, unreadable
+from launcher.commands._importing import add_partial, add_set, read, variables_of
+from launcher.errors import ConfigError, ConfigErrors
 
 if TYPE_CHECKING:
     from launcher.config.acting import Deed
-    from launcher.importers import Imported
+    from launcher.importers import Imported, LeftOut
+
+_LISTED = 5
+"""Keys without an effect that are shown each with its reason; more are named alone."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,73 +35,95 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("kind", choices=registry.names("importers"), help="what the file is")
     words = "megatron: a shell script, YAML or JSON; hf: a config.json, or its folder with the weights"
     parser.add_argument("file", type=Path, metavar="FILE", help=words)
+    add_partial(parser)
+    add_set(parser)
     parser.add_argument("--recipe", type=Path, metavar="OUT.yaml", help="also write a recipe")
     add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the file's settings as overrides."""
-    imported = read(options.kind, options.file)
-    report_not_understood(imported)
+    """Print the file's settings as overrides; a refusal comes with the document of what could be read, too."""
+    variables = variables_of(options)
+    try:
+        imported = read(options.kind, options.file, variables)
+    except ConfigErrors as error:
+        return _refused(None, error.errors, options)
+    _report(imported, options)
+    refusals = refused(imported, options.file, partial=options.partial)
+    if refusals:
+        return _refused(imported, refusals, options)
     deeds = _deeds(imported)
     for deed in deeds:
         say(f"launch: look at this before you run it: {deed}")
     if options.recipe is not None:
         _write_recipe(options.recipe, imported, options.file, deeds)
     if options.json:
-        print_json({
-            "schema": 1,
-            "import": {
-                "overrides": list(imported.overrides),
-                "recipe": imported.recipe,
-                "not_understood": list(imported.not_understood),
-            },
-        })
+        print_json({"schema": 1, "import": imported.as_dict()})
     else:
         print(pasteable(imported.overrides))
     return 0
 
 
-def read(kind: str, path: Path) -> Imported:
-    """Read a foreign configuration.
+def imported(kind: str, path: Path, *, partial: bool, variables: Mapping[str, str]) -> Imported:
+    """A file in our words, for a program.
 
     Raises:
-        ConfigErrors: The file cannot be read or is not what it should be.
+        ConfigErrors: It cannot be read, is no run here, or words of it that matter are left out and ``partial`` is not
+            given.
     """
-    if kind == "hf" and path.is_dir():
-        return _model_of(path)
-    try:
-        text = files.read_text(path)
-    except (OSError, ValueError) as error:
-        raise ConfigErrors([ConfigError(str(path), None, f"the file cannot be read: {unreadable(error)}")]) from None
-    imported: Imported = registry.load("importers", kind).read(text, str(path))
-    return imported
+    found = read(kind, path, variables)
+    refusals = refused(found, path, partial=partial)
+    if refusals:
+        raise ConfigErrors(refusals)
+    return found
 
 
-def _model_of(folder: Path) -> Imported:
-    """The model of a folder, with its weights where it has some."""
-    from launcher.config import own_models
+def refused(imported: Imported, path: Path, *, partial: bool) -> list[ConfigError]:
+    """Why a file is not imported; nothing where it is."""
+    from launcher.config import left_out
 
-    weights = str(folder) if own_models.has_weights(folder) else None
-    file = folder / own_models.CONFIG
-    try:
-        imported: Imported = registry.load("importers", "hf").read(files.read_text(file), str(file), weights=weights)
-    except (OSError, ValueError) as error:
-        raise ConfigErrors([ConfigError(str(file), None, f"the file cannot be read: {unreadable(error)}")]) from None
-    return imported
+    if imported.errors or partial:
+        return list(imported.errors)
+    return left_out.errors(str(path), imported.left_out, (), partial="--partial")
 
 
-def report_not_understood(imported: Imported) -> None:
-    """Name the settings that have no counterpart here."""
-    for item in imported.not_understood:
-        text = f"not understood, and not in the estimate: {item}"
+def _refused(imported: Imported | None, errors: Sequence[ConfigError], options: argparse.Namespace) -> int:
+    from launcher.preflight.report import errors_as_text, invalid_as_json
+
+    if options.json:
+        print_json(invalid_as_json(errors) | {"import": None if imported is None else imported.as_dict()})
+    say(errors_as_text(errors, width()))
+    return ConfigErrors.exit_status
+
+
+def _report(imported: Imported, options: argparse.Namespace) -> None:
+    """Count the keys, and name those that are left out, what matters first, but for what the errors name."""
+    from launcher.config import left_out
+
+    say(f"launch: {options.file}: {left_out.counted(imported)}")
+    lines = [f"left out, and it matters: {_one(left)}" for left in imported.left_out if left.matters]
+    for text in [*(lines if options.partial else []), *_of_little_matter(imported)]:
         say(textwrap.fill(text, width(), subsequent_indent="  ", break_on_hyphens=False, break_long_words=False))
-    batch = [text for text in imported.overrides if text.startswith("train.global_batch_size=")]
-    if batch and imported.accumulation is not None and imported.accumulation > 1:
-        text = (
-            f"gradient_accumulation_steps={imported.accumulation} is not kept as such: on other ranks it follows from"
-        )
-        say(textwrap.fill(f"{text} {batch[0]}", width(), subsequent_indent="  ", break_on_hyphens=False))
+
+
+def _of_little_matter(imported: Imported) -> Iterator[str]:
+    """The keys that change neither maths, memory nor data, and then what is not understood."""
+    from launcher.config.left_out import NO_EFFECT
+
+    rest = [left for left in imported.left_out if not left.matters]
+    idle = [left for left in rest if left.effect.startswith(NO_EFFECT)]
+    short = len(idle) <= _LISTED
+    yield from (f"left out: {_one(left)}" for left in rest if short or left not in idle)
+    if not short:
+        yield f"left out, with no effect: {', '.join(left.key for left in idle)} (--json has the reasons)"
+    yield from (f"not understood: {item}" for item in imported.not_understood)
+
+
+def _one(left: LeftOut) -> str:
+    from launcher.config.left_out import short
+
+    finding = ConfigError(left.key, short(left.value), left.effect)  # Which hides what may be a secret.
+    return f"{finding.where}: {finding.rule}"
 
 
 def _deeds(imported: Imported) -> list[Deed]:

@@ -37,6 +37,7 @@ from launcher.commands._common import (
     take_hf,
     width,
 )
+from launcher.commands._importing import add_partial, take_partial
 from launcher.commands._trusting import require_trust
 from launcher.data import token_folder
 from launcher.data.token_folder import TokenFolder
@@ -67,6 +68,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_native(parser)
     add_engine(parser)
     add_hf(parser)
+    add_partial(parser)
     parser.add_argument("--force", action="store_true", help="start what does not fit; the record says so")
     parser.add_argument("-m", "--multirun", action="store_true", help="a sweep: model=1b,7b, range(..), glob(..)")
     parser.add_argument(
@@ -80,6 +82,7 @@ def run(options: argparse.Namespace) -> int:
     """Start one run and, on this machine, see it through; with -m a sweep."""
     require_one_run(options, "-m" if options.multirun else None)
     if options.multirun:
+        take_partial(options)
         require_trust(options)
         from launcher.commands import _sweeping
 
@@ -158,6 +161,7 @@ def ready(options: argparse.Namespace, *, quiet: bool) -> Ready:
         rule = "--from repeats the run of a lock, and that has a model"
         raise ConfigErrors([ConfigError("--hf", str(options.hf), rule, [f"model.weights={options.hf}"])])
     take_hf(options)
+    take_partial(options)
     if options.lock is None:
         require_trust(options)
         found = asked(options)

@@ -81,7 +81,9 @@ def request(
     errors = [_accumulated(error, spec) for error in errors]
     warnings = tuple(_guessed(spec, overrides, facts)) if spec is not None else ()
     if own is not None and spec is not None:
-        warnings += tuple(own.remarks(spec, {override.key for override in given}))
+        keys = {override.key for override in given}
+        warnings += tuple(own.remarks(spec, keys))
+        errors += own.refusals(spec, keys)
     named = backend_choice.chosen(overrides)
     return Request(overrides=tuple(texts), spec=spec, errors=(*errors, *found), warnings=warnings, backend=named)
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
+from launcher.data import indexed
 from launcher.data.unusable import Unusable
 from launcher.files import load_json
 from launcher.spec import DataSpec
@@ -30,9 +31,14 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
 def data_files(pattern: str) -> list[Path]:
-    """The files of ``data.path``: a file, a folder's files but hidden ones, or a glob, in alphabetical order."""
+    """The files of ``data.path``: a file, a folder's files but hidden ones, or a glob, in alphabetical order.
+
+    The prefix of an indexed data set of Megatron-LM's stands for its file of token ids.
+    """
     pattern = pattern.replace(STDLIB, sysconfig.get_path("stdlib"))
     path = Path(pattern).expanduser()
+    if path.name and (tokens := indexed.tokens_of(path)) is not None:
+        return [tokens]
     if not path.is_dir():
         return sorted(entry for entry in map(Path, glob.glob(str(path), recursive=True)) if entry.is_file())
     if (saved := _saved(path)) is not None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launcher import package
-from launcher.data import counting, documents, formats, sampling
+from launcher.data import counting, documents, formats, indexed, sampling
 from launcher.data.files import other_splits
 from launcher.data.opening import told
 from launcher.data.sampling import Block, Sample
@@ -285,6 +285,9 @@ def _of_ids(files: Sequence[Path], dtype: str) -> Survey:
         Unusable: A file is cut off within an element, or cannot be read.
     """
     code, width = _TYPES[dtype]
+    for path in files:
+        with told(path):
+            indexed.check_type(path, dtype)
     sizes = [path.stat().st_size for path in files]
     largest = -1
     for path, size in zip(files, sizes, strict=True):

@@ -1,178 +1,18 @@
 """Existing configurations as overrides and as a recipe: one module a format, with ``read(text, path) -> Imported``.
 
 Reading is pure. Every key of a file ends in exactly one of four lists: said here by overrides, the default here too,
-kept for the engine (``backend.extra``), or left out, with the effect of that. A :class:`Ledger` holds them while a file
-is read, so that a key that an importer forgets is left out and said, and none is in two lists.
+kept for the engine (``backend.extra``), or left out, with the effect of that (``launcher.config.ledger``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
+from launcher.config.ledger import UNKNOWN, Imported, Ledger, LeftOut, Said
 from launcher.config.recipes import SCHEMA, literal
-from launcher.errors import ConfigError
 
-UNKNOWN = "nothing here is known of it"
-"""The effect of leaving out a key that no importer knows."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
-    """A key of the file and the overrides that say it here."""
-
-    key: str
-    overrides: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOut:
-    """A key of the file that the run does not have here.
-
-    Attributes:
-        key: Its dotted path in the file, or the flag as typed.
-        value: Its value there.
-        effect: How the run differs for it, as a clause.
-        matters: True if it changes the maths, the memory or the data, so that no verdict is given without
-            ``--partial``.
-    """
-
-    key: str
-    value: Any
-    effect: str
-    matters: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Imported:
-    """A foreign file in our words.
-
-    Attributes:
-        overrides: Choices and settings as they are typed, choices first.
-        recipe: The same as a recipe (docs/contract.md).
-        said: Keys that overrides say.
-        default: Keys with which a run here is what it is without them.
-        kept: Keys that reach the engine as they are, in ``backend.extra`` or ``model.extra``.
-        left_out: The other keys.
-        not_understood: Sentences about the file beside its keys: variables without a value, words that belong to none.
-        errors: What keeps the file from being a run here, where its keys could be read; nothing is judged then.
-        accumulation: The micro-batches of a step on one rank, where the file says them: here they follow from the
-            global batch and the data ranks, and may come out otherwise.
-    """
-
-    overrides: tuple[str, ...]
-    recipe: dict[str, Any]
-    said: tuple[Said, ...] = ()
-    default: tuple[str, ...] = ()
-    kept: tuple[str, ...] = ()
-    left_out: tuple[LeftOut, ...] = ()
-    not_understood: tuple[str, ...] = ()
-    errors: tuple[ConfigError, ...] = ()
-    accumulation: int | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """The value of ``import`` in ``launch import --json`` (docs/contract.md)."""
-        return {
-            "overrides": list(self.overrides),
-            "recipe": self.recipe,
-            "said": [{"key": said.key, "overrides": list(said.overrides)} for said in self.said],
-            "default": list(self.default),
-            "kept": list(self.kept),
-            "left_out": [{"key": left.key, "value": left.value, "effect": left.effect} for left in self.left_out],
-            "not_understood": list(self.not_understood),
-        }
-
-
-@dataclass(slots=True)
-class Ledger:
-    """Where each key of a file ends; a key that is entered twice is where it was entered last.
-
-    Attributes:
-        values: Every key of the file with its value, in the file's order.
-    """
-
-    values: Mapping[str, Any]
-    _said: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    _default: set[str] = field(default_factory=set)
-    _kept: set[str] = field(default_factory=set)
-    _left: dict[str, LeftOut] = field(default_factory=dict)
-
-    def say(self, key: str, *paths: str) -> None:
-        """Enter a key that these settings and chosen groups say; where none of them is set in the end, it is default.
-
-        Args:
-            key: Of the file; one that is not there is ignored, so that a reader need not ask.
-            paths: Keys of the run (``train.steps``) or groups that are chosen (``precision``).
-        """
-        before = self._said.get(key, ())
-        if self._enter(key):
-            self._said[key] = (*before, *(path for path in paths if path not in before))
-
-    def default(self, *keys: str) -> None:
-        """Enter keys with which a run here is what it is without them."""
-        self._default |= {key for key in keys if self._enter(key)}
-
-    def keep(self, *keys: str) -> None:
-        """Enter keys that reach the engine as they are."""
-        self._kept |= {key for key in keys if self._enter(key)}
-
-    def leave(self, key: str, effect: str, *, matters: bool = True) -> None:
-        """Enter a key that the run does not have here (:class:`LeftOut`)."""
-        if self._enter(key):
-            self._left[key] = LeftOut(key=key, value=self.values[key], effect=effect, matters=matters)
-
-    def is_open(self, key: str) -> bool:
-        """True if the file has the key and it is in no list yet."""
-        return key in self.values and not any(
-            key in entered for entered in (self._said, self._default, self._kept, self._left)
-        )
-
-    def imported(
-        self,
-        *,
-        summary: str,
-        source: str,
-        choose: Mapping[str, str],
-        settings: Mapping[str, Any],
-        not_understood: Iterable[str] = (),
-        errors: Iterable[ConfigError] = (),
-    ) -> Imported:
-        """Put choices, settings and the four lists together; what is still open is left out as unknown."""
-        chosen = {group: f"{group}={option}" for group, option in choose.items()}
-        typed = {key: f"{key}={literal(value)}" for key, value in settings.items()}
-        for key in self.values:
-            if self.is_open(key):
-                self.leave(key, UNKNOWN)
-        words = {key: self._words(paths, chosen | typed) for key, paths in self._said.items()}
-        return Imported(
-            overrides=(*chosen.values(), *typed.values()),
-            recipe={
-                "schema": SCHEMA,
-                "summary": summary,
-                "source": source,
-                "choose": dict(choose),
-                "set": dict(settings),
-            },
-            said=tuple(Said(key=key, overrides=words[key]) for key in self.values if words.get(key)),
-            default=tuple(key for key in self.values if key in self._default or words.get(key) == ()),
-            kept=tuple(key for key in self.values if key in self._kept),
-            left_out=tuple(self._left[key] for key in self.values if key in self._left),
-            not_understood=tuple(dict.fromkeys(not_understood)),
-            errors=tuple(errors),
-        )
-
-    def _enter(self, key: str) -> bool:
-        """Take the key out of all lists; False where the file does not have it."""
-        self._said.pop(key, None)
-        self._left.pop(key, None)
-        self._default.discard(key)
-        self._kept.discard(key)
-        return key in self.values
-
-    @staticmethod
-    def _words(paths: Iterable[str], typed: Mapping[str, str]) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(typed[path] for path in paths if path in typed))
+__all__ = ["UNKNOWN", "Imported", "Ledger", "LeftOut", "Said", "imported"]
 
 
 def imported(

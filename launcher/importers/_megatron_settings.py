@@ -1,308 +1,240 @@
-"""Megatron-LM arguments as settings. Defaults are those of ``megatron/training/arguments.py``, megatron-core 0.19.2.
+"""The model of a Megatron-LM argument list; defaults are those of ``megatron/training/arguments.py``, 0.19.2.
 
-Each function reads the arguments of one group through a :class:`Reader`, which notes what was read: what is left over
-at the end is handed on or named (``launcher.importers.megatron``). An argument that is not given has Megatron-LM's
-default, not ours, because the file is read as Megatron-LM would read it. Wrong values are collected, so that all come
-at once, and a value that only the tokenizer or a shell variable knows is left open rather than guessed.
+Each function reads the arguments of one group through a :class:`Reader`, which enters them in the ledger.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
-from launcher.config.foreign import shown
-from launcher.errors import ConfigError
-from launcher.importers._megatron_text import Arguments
+from launcher.importers._megatron_reader import OPEN, Reader, split
+from launcher.importers._megatron_vocabulary import vocabulary
 
-_GPT2_VOCABULARY = 50257
-"""Entries of the ``vocab.json`` of GPT-2, which ``GPT2BPETokenizer`` reads."""
-
-
-@dataclass(slots=True)
-class Reader:
-    """The arguments; remembers which were read, which could not be, and which were wrong."""
-
-    arguments: Arguments
-    path: str
-    read: set[str] = field(default_factory=set)
-    errors: list[ConfigError] = field(default_factory=list)
-    not_understood: list[str] = field(default_factory=list)
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """The value, or the default where there is none or it is a variable that the file does not set."""
-        self.read.add(name)
-        argument = self.arguments.get(name)
-        if argument is None:
-            return default
-        if isinstance(argument.value, str) and argument.value.startswith("$"):
-            self.not_understood.append(f"--{argument.spelling} {argument.value}: the file does not set the variable")
-            return default
-        return argument.value
-
-    def number(self, name: str, default: Any = None) -> Any:
-        """A number, or the default."""
-        value = self.get(name, default)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-            self.errors.append(ConfigError(f"{self.path}: --{name}", value, "is a number"))
-            return default
-        return value
-
-    def word(self, name: str, default: str | None = None) -> Any:
-        """A word, or the default."""
-        value = self.get(name, default)
-        if value is not None and not isinstance(value, str):
-            self.errors.append(ConfigError(f"{self.path}: --{name}", value, "is a word"))
-            return default
-        return value
-
-    def count(self, name: str, default: int | None = None) -> Any:
-        """A whole number, or the default."""
-        value = self.number(name, default)
-        if isinstance(value, float):
-            self.errors.append(ConfigError(f"{self.path}: --{name}", value, "is a whole number"))
-            return default
-        return value
-
-    def required(self, *names: str) -> int:
-        """The first of several spellings that is there; none is an error, and 1 stands in."""
-        value = next((found for name in names if (found := self.count(name)) is not None), None)
-        if value is None or value < 1:
-            if not self.errors or f"--{names[0]}" not in self.errors[-1].path:
-                rule = "the size of the model does not follow without it"
-                self.errors.append(ConfigError(f"{self.path}: --{names[0]}", value, rule, [f"--{names[0]} ..."]))
-            return 1
-        return int(value)
-
-    def switch(self, name: str) -> bool:
-        """True if a switch is given; a variable after it is somebody else's."""
-        given = name in self.arguments
-        return given and self.get(name, True) is not False
-
-    def words(self, name: str) -> list[str]:
-        """A list of words, also as the text ``"[a b]"`` of Megatron's own YAML files."""
-        value = self.get(name, [])
-        items = value if isinstance(value, list) else re.split(r"[\s,]+", str(value).strip("[] "))
-        return [str(item) for item in items if item]
+_NORMS = {"LayerNorm": "layernorm", "RMSNorm": "rmsnorm"}
+_POSITIONS = {"learned_absolute": "learned", "rope": "rope", "none": "none", "rotary": "rope", "absolute": "learned"}
+_BACKENDS = {"auto": "sdpa", "fused": "sdpa", "flash": "flash", "unfused": "eager", "local": "eager"}
 
 
 def model(reader: Reader) -> dict[str, Any]:
-    """Sizes and kinds of the model."""
-    layers = reader.required("num-layers", "encoder-num-layers")
-    hidden, heads = reader.required("hidden-size"), reader.required("num-attention-heads")
-    swiglu = reader.switch("swiglu")
-    biased = not reader.switch("disable-bias-linear")
-    latent = reader.switch("multi-latent-attention")
-    default_ffn = int((4 * hidden * 2 / 3) / 64) * 64 if swiglu else 4 * hidden
-    ffn = reader.count("ffn-hidden-size", default_ffn)
+    """Sizes and kinds of the model, as ``model.KEY``."""
+    layers = reader.size("num-layers", "encoder-num-layers", says="model.num_hidden_layers")
+    hidden = reader.size("hidden-size", says="model.hidden_size")
+    heads = reader.size("num-attention-heads", says="model.num_attention_heads")
+    gated = _is_gated(reader)
+    biased = not reader.switch("disable-bias-linear", "model.mlp_bias", "model.attention_bias")
+    latent = reader.switch("multi-latent-attention", "model.family")
+    ffn = _ffn(reader, hidden, gated)
     settings = {
         "num_hidden_layers": layers,
         "hidden_size": hidden,
         "intermediate_size": ffn,
         "num_attention_heads": heads,
-        "num_key_value_heads": reader.count("num-query-groups") if reader.switch("group-query-attention") else None,
-        "head_dim": reader.count("kv-channels"),
-        "vocab_size": _vocabulary(reader),
-        "tie_word_embeddings": not reader.switch("untie-embeddings-and-output-weights"),
-        "hidden_act": _activation(reader, swiglu),
-        "normalization": {"RMSNorm": "rmsnorm"}.get(reader.word("normalization", "LayerNorm"), "layernorm"),
+        "num_key_value_heads": _key_value_heads(reader, latent),
+        "head_dim": reader.count("kv-channels", "model.head_dim"),
+        "vocab_size": vocabulary(reader),
+        "tie_word_embeddings": not reader.switch("untie-embeddings-and-output-weights", "model.tie_word_embeddings"),
+        "hidden_act": _activation(reader, gated),
+        "normalization": reader.choice("normalization", _NORMS, "model.normalization", default="layernorm"),
         "position_embedding": _positions(reader),
-        "rope_theta": float(reader.number("rotary-base", 10000)),
-        "norm_epsilon": reader.number("norm-epsilon", 1e-5),
-        "attention_bias": biased or reader.switch("add-qkv-bias"),
+        "rope_theta": float(reader.number("rotary-base", "model.rope_theta", default=10000)),
+        "norm_epsilon": _epsilon(reader),
+        "attention_bias": reader.switch("add-qkv-bias", "model.attention_bias") or biased,
         "mlp_bias": biased,
-        "qk_norm": reader.switch("qk-layernorm") and not latent,  # Latent attention has its norms in any case.
-        "max_position_embeddings": reader.required("max-position-embeddings", "seq-length"),
+        "qk_norm": reader.switch("qk-layernorm", "model.qk_norm") and not latent,
+        "max_position_embeddings": _longest(reader),
         "dropout": _dropout(reader),
-        "initializer_range": reader.number("init-method-std", 0.02),
+        "initializer_range": reader.number("init-method-std", "model.initializer_range", default=0.02),
         "attention": _attention(reader),
     }
     experts = _experts(reader, layers, ffn)
-    family = "deepseek" if latent else "moe" if experts else "llama" if swiglu and not biased else "gpt"
-    return {"family": family, **settings, **experts, **(_latent(reader) if latent else {})}
+    for name in () if latent else ("q-lora-rank", "kv-lora-rank", "qk-head-dim", "qk-pos-emb-head-dim", "v-head-dim"):
+        reader.leave(name, "no effect: without --multi-latent-attention nothing reads it", matters=False)
+    family = "deepseek" if latent else "moe" if experts else "llama" if gated and not biased else "gpt"
+    found = {"family": family, **settings, **experts, **(_latent(reader) if latent else {})}
+    return {f"model.{key}": value for key, value in found.items()}
 
 
-def _vocabulary(reader: Reader) -> int | str:
-    """As given, or GPT-2's; ``???`` where it is known to the tokenizer alone, so that nothing is guessed."""
-    given = reader.count("padded-vocab-size") or reader.count("vocab-size")
-    kind = reader.word("tokenizer-type")
-    if given is not None:
-        return int(given)
-    if kind == "GPT2BPETokenizer" or (kind is None and "merge-file" in reader.arguments):
-        return _GPT2_VOCABULARY + int(reader.count("vocab-extra-ids", 0))
-    reader.not_understood.append(f"the vocabulary of --tokenizer-type {kind}: set model.vocab_size")
-    return "???"
+def _is_gated(reader: Reader) -> bool:
+    """``--swiglu``, or another gate of the same sizes, which is named for what it is not here."""
+    found = reader.switch("swiglu", "model.hidden_act")
+    if reader.switch("quick-geglu"):
+        reader.leave("quick-geglu", "the maths: the gate is SiLU here, GELU's quick approximation there")
+        found = True
+    if (gate := reader.word("glu-activation", "model.hidden_act")) is not None:
+        if gate.lower() != "swiglu":
+            reader.leave("glu-activation", f"the maths: the gate is SiLU here, and {gate} there")
+        found = True
+    return found
 
 
-def _activation(reader: Reader, swiglu: bool) -> str:
+def _ffn(reader: Reader, hidden: Any, gated: bool) -> Any:
+    """Megatron-LM's own default is four times the width, or two thirds of that where there is a gate."""
+    given = reader.count("ffn-hidden-size", "model.intermediate_size")
+    if given is not None or hidden == OPEN:
+        return OPEN if given is None else given
+    return int((4 * hidden * 2 / 3) / 64) * 64 if gated else 4 * hidden
+
+
+def _key_value_heads(reader: Reader, latent: bool) -> Any:
+    """Groups count with ``--group-query-attention`` alone, and are one group where their number is not given."""
+    key = "model.num_key_value_heads"
+    if (old := reader.count("num-key-value-heads", key)) is not None:  # Megatron-DeepSpeed's spelling.
+        return old
+    if not reader.switch("group-query-attention", key):
+        if "num-query-groups" in reader:
+            reader.leave(
+                "num-query-groups", "no effect: without --group-query-attention nothing reads it", matters=False
+            )
+        return None
+    groups = reader.count("num-query-groups", key)
+    if latent:
+        reader.note("--group-query-attention beside --multi-latent-attention: Megatron-LM refuses the two together")
+        return None
+    if groups is None and "num-query-groups" not in reader:
+        reader.note("--group-query-attention without --num-query-groups: one group, as in Megatron-LM")
+        return 1
+    return groups
+
+
+def _activation(reader: Reader, gated: bool) -> str:
     """GELU that is fused with the bias is its tanh approximation (``core/fusions/fused_bias_gelu.py``).
 
     So is that of ``--openai-gelu`` in the layers before Megatron-core (``legacy/model/transformer.py``).
     """
-    if swiglu:
+    says = () if gated else ("model.hidden_act",)
+    squared = reader.switch("squared-relu", *says)
+    fused = not reader.switch("no-bias-gelu-fusion", *says) and "disable-bias-linear" not in reader
+    openai = reader.switch("openai-gelu", *says)
+    if gated:
+        for name in ("squared-relu", "no-bias-gelu-fusion", "openai-gelu"):
+            reader.leave(name, "no effect: the feed-forward layer has a gate", matters=False)
         return "silu"
-    fused = not (reader.switch("no-bias-gelu-fusion") or reader.switch("disable-bias-linear"))
-    if reader.switch("squared-relu"):
+    if squared:
         return "squared_relu"
-    return "gelu_new" if fused or reader.switch("openai-gelu") else "gelu"
+    return "gelu_new" if fused or openai else "gelu"
 
 
 def _positions(reader: Reader) -> str:
-    kind = reader.word("position-embedding-type", "learned_absolute")
-    if reader.switch("use-rotary-position-embeddings") or kind == "rope":
+    key = "model.position_embedding"
+    kind = reader.word("position-embedding-type", key, default="learned_absolute")
+    if reader.switch("use-rotary-position-embeddings", key) or kind == "rope":
+        reader.switch("no-position-embedding", key)
         return "rope"
-    if kind not in ("learned_absolute", "none"):
-        reader.not_understood.append(shown("--position-embedding-type", kind))
-    return "none" if kind == "none" or reader.switch("no-position-embedding") else "learned"
+    if kind == "yarn":
+        reader.keep("position-embedding-type")  # Its parameters and its memory are those of rotary positions.
+        return "rope"
+    if kind not in _POSITIONS:
+        reader.leave("position-embedding-type", f"the maths: no {kind} positions here, and no others in their place")
+        return "none"
+    return "none" if reader.switch("no-position-embedding", key) else _POSITIONS[kind]
+
+
+def _epsilon(reader: Reader) -> Any:
+    """Megatron-LM called it ``--layernorm-epsilon`` before it had another norm."""
+    old = reader.number("layernorm-epsilon", "model.norm_epsilon", default=1e-5)
+    return reader.number("norm-epsilon", "model.norm_epsilon", default=old)
+
+
+def _longest(reader: Reader) -> Any:
+    """A sequence is the longest that the model takes where nothing else is said."""
+    key = "model.max_position_embeddings"
+    found = reader.count("max-position-embeddings", key)
+    return found if found is not None else reader.size("seq-length", "encoder-seq-length", says=key)
 
 
 def _dropout(reader: Reader) -> float:
-    """One setting stands for both; the attention's own is named where it differs."""
-    hidden, attention = reader.number("hidden-dropout", 0.1), reader.number("attention-dropout", 0.1)
-    if hidden != attention:
-        reader.not_understood.append(f"--attention-dropout {attention} beside --hidden-dropout {hidden}")
+    """One setting stands for both; the attention's own is the engine's where it differs."""
+    hidden = reader.number("hidden-dropout", "model.dropout", default=0.1)
+    attention = reader.number("attention-dropout", "model.dropout", default=0.1)
+    if hidden != attention and "attention-dropout" in reader:
+        reader.keep("attention-dropout")
+    elif hidden != attention:
+        reader.note(f"attention's dropout is {hidden} here as well; Megatron-LM's own default of it is {attention}")
     return float(hidden)
 
 
 def _attention(reader: Reader) -> str:
     """``local`` layers without the flash-attention package compute scores in full (``core/transformer``)."""
-    backend = reader.word("attention-backend", "auto")
-    flash = reader.switch("use-flash-attn") or backend == "flash"
-    local = reader.arguments.get("transformer-impl")
-    if backend in ("unfused", "local") or (local is not None and local.value == "local" and not flash):
-        return "eager"
-    return "flash" if flash else "sdpa"
+    key = "model.attention"
+    backend = reader.word("attention-backend", key, default="auto")
+    found = _BACKENDS.get(str(backend).rpartition(".")[2])
+    if found is None:
+        reader.wrong("attention-backend", backend, f"is one of {', '.join(_BACKENDS)}")
+    flash = reader.switches(("use-flash-attn", "use-flash-attn-v2", "use-flash-attn-triton"), key)
+    if flash or found == "flash":
+        return "flash"
+    return "eager" if found == "eager" or is_local(reader) else "sdpa"
 
 
-def _experts(reader: Reader, layers: int, ffn: int) -> dict[str, Any]:
-    experts = reader.count("num-experts")
-    if not experts:
+def is_local(reader: Reader) -> bool:
+    """True if the layers are Megatron-core's own, not Transformer Engine's."""
+    chosen = [reader.arguments[name].value for name in ("transformer-impl", "spec") if name in reader]
+    return any(value == "local" or value == ["local"] for value in chosen)
+
+
+def _experts(reader: Reader, layers: Any, ffn: Any) -> dict[str, Any]:
+    experts = reader.count("num-experts", "model.num_experts")
+    experts = max(split_counts(reader), default=0) if experts is None else experts
+    if not experts or (experts == 1 and "deepspeed" in reader):
+        for name in ("moe-ffn-hidden-size", "moe-router-topk", "moe-shared-expert-intermediate-size", "moe-layer-freq"):
+            reader.leave(name, "no effect: the model has no experts", matters=False)
         return {}
-    width = reader.count("moe-ffn-hidden-size", ffn)
-    shared = reader.count("moe-shared-expert-intermediate-size", 0)
-    if shared % width:
-        reader.not_understood.append(f"--moe-shared-expert-intermediate-size {shared} is no multiple of {width}")
+    width = reader.count("moe-ffn-hidden-size", "model.moe_intermediate_size", default=ffn)
+    topk = reader.count("moe-router-topk", "model.num_experts_per_tok", default=2)
     return {
         "num_experts": experts,
-        "num_experts_per_tok": reader.count("moe-router-topk", 2),
+        "num_experts_per_tok": topk,
         "moe_intermediate_size": width,
-        "num_shared_experts": shared // width,
+        "num_shared_experts": _shared(reader, width),
         "first_dense_layers": _first_dense(reader, layers),
     }
 
 
-def _first_dense(reader: Reader, layers: int) -> int:
+def split_counts(reader: Reader) -> list[int]:
+    """Megatron-DeepSpeed takes a number of experts for each layer that has some."""
+    value = reader.arguments["num-experts"].value if "num-experts" in reader else None
+    words = value if isinstance(value, list) else split(value)
+    return [int(word) for word in words if str(word).isascii() and str(word).isdecimal() and len(str(word)) < 9]
+
+
+def _shared(reader: Reader, width: Any) -> int:
+    name, key = "moe-shared-expert-intermediate-size", "model.num_shared_experts"
+    shared = reader.count(name, key, default=0)
+    if not isinstance(width, int) or width < 1:
+        return 0
+    if shared % width:
+        reader.leave(name, f"{shared} is no multiple of the experts' {width}: {shared // width} shared experts here")
+    return int(shared // width)
+
+
+def _first_dense(reader: Reader, layers: Any) -> int:
     """From ``([0]*3+[1]*58)``: layers without experts, which must come first."""
-    frequency = reader.get("moe-layer-freq", 1)
-    match = re.fullmatch(r"\(?\s*(?:\[0\]\s*\*\s*(\d+)\s*\+\s*)?\[1\]\s*\*\s*(\d+)\s*\)?", str(frequency))
-    if match is not None and int(match[1] or 0) + int(match[2]) == layers:
-        return int(match[1] or 0)
-    if frequency != 1:
-        reader.not_understood.append(shown("--moe-layer-freq", frequency))
+    frequency = reader.get("moe-layer-freq", "model.first_dense_layers", default=1)
+    if isinstance(frequency, list):
+        listed = [str(item) for item in frequency]
+    else:
+        match = re.fullmatch(r"\(?\s*(?:\[0\]\s*\*\s*(\d{1,5})\s*\+\s*)?\[1\]\s*\*\s*(\d{1,5})\s*\)?", str(frequency))
+        listed = ["0"] * int(match[1] or 0) + ["1"] * int(match[2]) if match else split(frequency)
+    dense = listed.index("1") if "1" in listed else 0
+    if listed in (["1"], ["0"] * dense + ["1"] * (len(listed) - dense)) and len(listed) in (1, layers):
+        return dense
+    reader.leave("moe-layer-freq", "the model there is another: here every layer after the first has experts")
     return 0
 
 
 def _latent(reader: Reader) -> dict[str, Any]:
     """Multi-head latent attention; Megatron's defaults (``core/transformer/transformer_config.py``)."""
+    if "kv-channels" in reader:
+        reader.leave("kv-channels", "no effect: latent attention has sizes of its own", matters=False)
+    if "rope-type" not in reader:
+        reader.note("--multi-latent-attention without --rope-type: YaRN, the default of Megatron-LM's latent attention")
+        reader.extra["rope-type"] = "yarn"
     return {
         "head_dim": None,
-        "q_lora_rank": reader.count("q-lora-rank", 0) or 0,
-        "kv_lora_rank": reader.count("kv-lora-rank", 32),
-        "qk_nope_head_dim": reader.count("qk-head-dim", 128),
-        "qk_rope_head_dim": reader.count("qk-pos-emb-head-dim", 64),
-        "v_head_dim": reader.count("v-head-dim", 128),
+        "q_lora_rank": reader.count("q-lora-rank", "model.q_lora_rank", default=0) or 0,
+        "kv_lora_rank": reader.count("kv-lora-rank", "model.kv_lora_rank", default=32),
+        "qk_nope_head_dim": reader.count("qk-head-dim", "model.qk_nope_head_dim", default=128),
+        "qk_rope_head_dim": reader.count("qk-pos-emb-head-dim", "model.qk_rope_head_dim", default=64),
+        "v_head_dim": reader.count("v-head-dim", "model.v_head_dim", default=128),
     }
-
-
-def parallel(reader: Reader, layers: int) -> dict[str, Any]:
-    """Degrees, and where the layers go."""
-    pipeline = reader.count("pipeline-model-parallel-size", 1)
-    virtual = _virtual(reader, layers, pipeline)
-    return {
-        "tensor": reader.count("tensor-model-parallel-size", 1),
-        "pipeline": pipeline,
-        "virtual_pipeline": virtual,
-        "first_stage_layers": reader.count("decoder-first-pipeline-num-layers"),
-        "last_stage_layers": reader.count("decoder-last-pipeline-num-layers"),
-        "context": reader.count("context-parallel-size", 1),
-        "expert": reader.count("expert-model-parallel-size", 1),
-        "expert_tensor": reader.count("expert-tensor-parallel-size"),
-        "sequence": reader.switch("sequence-parallel"),
-        "replicate": reader.count("num-distributed-optimizer-instances", 1),
-        "schedule": "interleaved" if virtual > 1 else None,
-    }
-
-
-def _virtual(reader: Reader, layers: int, pipeline: int) -> int:
-    """Model chunks of a stage, given as such or by the layers of a chunk."""
-    per_chunk = reader.count("num-layers-per-virtual-pipeline-stage")
-    chunks = reader.count("num-virtual-stages-per-pipeline-rank", 1)
-    if per_chunk is None:
-        return int(chunks)
-    if layers % (pipeline * per_chunk):
-        reader.not_understood.append(
-            f"--num-layers-per-virtual-pipeline-stage {per_chunk}: {layers} layers over {pipeline} stages leave a rest"
-        )
-    return int(max(1, layers // (pipeline * per_chunk)))
-
-
-def precision(reader: Reader) -> tuple[str, dict[str, Any]]:
-    """The word for the computation, and the formats of gradients and optimizer that differ from its meaning."""
-    half = "bf16" if reader.switch("bf16") else "fp16" if reader.switch("fp16") else "fp32"
-    settings: dict[str, Any] = {}
-    fp8 = reader.arguments.get("fp8-format") is not None
-    if fp8:
-        recipe = reader.word("fp8-recipe", "delayed")
-        settings["recipe"] = recipe
-        if half == "fp32":
-            reader.not_understood.append("--fp8-format without --bf16: parameters count as bf16")
-    narrow = reader.switch("grad-reduce-in-bf16")
-    aware = reader.switch("use-precision-aware-optimizer")
-    if narrow or (aware and reader.word("main-grads-dtype", "fp32") == "bf16"):
-        settings |= dict.fromkeys(("gradients", "accumulate", "reduce"), "bf16")
-    if reader.switch("accumulate-allreduce-grads-in-fp32") and half == "fp16":
-        reader.not_understood.append("--accumulate-allreduce-grads-in-fp32 beside --fp16: gradients count as fp16")
-    if aware:
-        settings |= _narrow_states(reader)
-    return "fp8" if fp8 else half, settings | _fsdp_formats(reader, half)
-
-
-def _fsdp_formats(reader: Reader, half: str) -> dict[str, Any]:
-    """Megatron-FSDP sums gradients in the parameters' format unless it is told otherwise."""
-    main = reader.word("megatron-fsdp-main-params-dtype", "fp32")
-    summed, sent = (reader.word(f"megatron-fsdp-{of}-dtype", "auto") for of in ("main-grads", "grad-comm"))
-    strategy = reader.word("data-parallel-sharding-strategy", "optim_grads_params")
-    if not reader.switch("use-megatron-fsdp") or not strategy.startswith("optim_grads"):
-        return {}
-    if sent not in ("auto", summed):
-        reader.not_understood.append(shown("--megatron-fsdp-grad-comm-dtype", sent))
-    if half != "fp32" and main not in ("fp32", "fp16"):
-        reader.not_understood.append(shown("--megatron-fsdp-main-params-dtype", main))
-    settings: dict[str, Any] = dict.fromkeys(
-        ("gradients", "accumulate", "reduce"), half if summed == "auto" else summed
-    )
-    return settings | ({"master": main} if main == "fp16" else {})
-
-
-def _narrow_states(reader: Reader) -> dict[str, Any]:
-    master = reader.word("main-params-dtype", "fp32")
-    first, second = reader.word("exp-avg-dtype", "fp32"), reader.word("exp-avg-sq-dtype", "fp32")
-    if first != second:
-        reader.not_understood.append(f"--exp-avg-dtype {first} beside --exp-avg-sq-dtype {second}")
-        return {}
-    return {"master": master, "optimizer_states": first}
-
-
-def checkpointing(reader: Reader) -> tuple[str, Mapping[str, Any]]:
-    """The kind of activation recomputation."""
-    mode = reader.word("recompute-granularity")
-    old = reader.switch("recompute-activations"), reader.switch("checkpoint-activations")
-    modules = reader.words("recompute-modules")
-    if mode == "full" or old[1]:
-        method, layers = reader.word("recompute-method", "uniform"), reader.count("recompute-num-layers", 1)
-        return "full", {"method": method, "layers": layers}
-    if mode == "selective" or old[0]:
-        return "selective", {"modules": modules} if modules else {}
-    return "none", {}

@@ -1,77 +1,308 @@
-"""Table of what Megatron-LM's arguments do (``megatron/training/arguments.py``, megatron-core 0.19.2).
+"""What Megatron-LM's arguments do that no setting here says (``megatron/training/arguments.py``, megatron-core 0.19.2).
 
-An argument that is neither here nor mapped to a setting in ``_megatron_settings`` may change memory: it is named.
+Arguments of earlier releases and of Megatron-DeepSpeed's forks stand beside them. An argument that raises memory or
+changes the model, and that the estimate does not count, is never kept in silence: it is left out and matters. One that
+lowers memory is kept, so that an estimate without it is on the safe side. A name that ends in ``*`` is a beginning.
 """
 
 from __future__ import annotations
 
-DROPPED_PREFIXES = (
-    "adlr-", "app-tag-", "async-", "auto-detect-ckpt-", "ckpt-", "data-", "dataloader-", "dist-ckpt-", "distrib-optim-",
-    "eval-", "exit-", "fim-", "ft-", "inprocess-", "log-", "logging-", "manual-gc", "non-persistent-", "one-logger",
-    "master-", "monitor-", "no-ckpt-", "no-log-", "no-manual-gc", "no-one-logger", "no-save-", "no-load-", "per-",
-    "profile", "pytorch-profiler-", "rdzv-", "rerun-", "straggler-", "tensorboard-", "tiktoken-", "timing-",
-    "tokenizer-", "wandb-",
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+KEPT = (
+    "account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split", "activation-func-clamp-value",
+    "activation-offload-fraction", "apply-layernorm-1p", "apply-query-key-layer-scaling",
+    "apply-residual-connection-post-layernorm", "apply-wd-to-qk-layernorm", "attention-softmax-in-fp32",
+    "batch-invariant-mode", "calculate-per-token-loss", "cp-comm-type", "cpu-offloading-num-layers",
+    "cpu-offloading-retain-pinned-cpu-buffers", "create-all-gather-group", "ddp-average-in-collective",
+    "ddp-bucket-size", "ddp-num-buckets", "ddp-pad-buckets-for-high-nccl-busbw",
+    "ddp-param-name-patterns-for-fp32-local-accumulation", "ddp-reduce-scatter-with-fp32-accumulation",
+    "decoupled-lr", "decoupled-min-lr", "decrease-batch-size-if-needed", "defer-embedding-wgrad-compute",
+    "delay-offload-until-cuda-graph", "delay-wgrad-compute", "delta-offload-bytes-across-pp-ranks",
+    "deterministic-mode", "disable-align-grad-reduce", "disable-bf16-reduced-precision-matmul",
+    "disable-clone-scatter-output-in-embedding", "disable-fp8-wgrad", "disable-gloo-process-groups",
+    "disable-jit-fuser", "disable-manual-gc-eval", "disable-symmetric-registration", "disable-tp-comm-bulk-dgrad",
+    "disable-tp-comm-bulk-wgrad", "disable-tp-comm-overlap-ag", "disable-tp-comm-overlap-rs",
+    "disable-tp-comm-split-ag", "disable-tp-comm-split-rs", "distribute-saved-activations",
+    "empty-unused-memory-level", "enable-experimental", "end-weight-decay", "ep-overlap-early-attn-memory-release",
+    "fine-grained-activation-offloading", "fine-grained-offloading-max-inflight-offloads", "first-last-layers-bf16",
+    "flash-attention-version", "fp16-lm-cross-entropy", "fp8-amax-compute-algo", "fp8-amax-history-len",
+    "fp8-interval", "fp8-margin", "fp8-output-proj", "fp8-param-gather", "fused-residual-rmsnorm",
+    "glu-linear-offset", "hierarchical-context-parallel-sizes", "high-priority-a2a-comm-stream",
+    "high-priority-stream-groups", "hysteresis", "init-model-with-meta-device", "initial-loss-scale",
+    "kitchen-attention-backend", "loss-scale", "loss-scale-window", "lr-wsd-decay-iters", "lr-wsd-decay-style",
+    "manual-gc", "manual-gc-interval", "microbatch-group-size-per-virtual-pipeline-stage", "min-loss-scale",
+    "min-offloaded-tensor-size", "mla-down-proj-fusion", "moe-apply-probs-on-input", "moe-aux-loss-coeff",
+    "moe-deepep-num-sms", "moe-enable-deepep", "moe-flex-dispatcher-backend", "moe-flex-dispatcher-num-sms",
+    "moe-grouped-gemm", "moe-hybridep-num-blocks-permute", "moe-hybridep-num-blocks-unpermute",
+    "moe-hybridep-num-sms", "moe-hybridep-num-sms-preprocessing", "moe-hybridep-pad-uneven-dispatch-inputs",
+    "moe-input-jitter-eps", "moe-mlp-glu-interleave-size", "moe-ncclep-static-shape", "moe-ncclep-zero-copy",
+    "moe-permute-fusion", "moe-permute-fusion-into-hybridep", "moe-router-bias-update-rate",
+    "moe-router-enable-expert-bias", "moe-router-force-biased", "moe-router-force-load-balancing",
+    "moe-router-fusion", "moe-router-group-topk", "moe-router-load-balancing-type", "moe-router-num-groups",
+    "moe-router-padding-for-fp8", "moe-router-padding-for-quantization", "moe-router-pre-softmax",
+    "moe-router-quantile-balancing-ema", "moe-router-score-function", "moe-router-topk-scaling-factor",
+    "moe-shared-expert-glu-interleave-size", "moe-shared-expert-overlap", "moe-single-grouped-bias",
+    "moe-single-grouped-weight", "moe-token-drop-policy", "moe-z-loss-coeff", "mscale", "mscale-all-dim",
+    "muon-coefficient-type", "muon-extra-scale-factor", "muon-fp32-matmul-prec", "muon-momentum", "muon-nesterov",
+    "muon-no-split-qkv", "muon-num-ns-steps", "muon-scalar-optimizer", "muon-scale-mode", "muon-tp-mode",
+    "nccl-communicator-config-path", "no-align-grad-reduce", "no-align-param-gather", "no-bias-dropout-fusion",
+    "no-bias-swiglu-fusion", "no-clone-scatter-output-in-embedding", "no-create-attention-mask-in-dataloader",
+    "no-fp8-wgrad", "no-gradient-accumulation-fusion", "no-gradient-reduce-div-fusion", "no-initialization",
+    "no-manual-gc-eval", "no-masked-softmax-fusion", "no-overlap-p2p-communication", "no-persist-layer-norm",
+    "no-pin-cpu-grads", "no-pin-cpu-params", "no-rope-freq", "no-rope-fusion", "no-tp-comm-bulk-dgrad",
+    "no-tp-comm-bulk-wgrad", "no-tp-comm-overlap-ag", "no-tp-comm-overlap-rs", "no-tp-comm-split-ag",
+    "no-tp-comm-split-rs", "no-use-layer-wise-param-layout", "no-weight-decay-cond-type",
+    "no-yarn-correction-range-round-to-int", "num-layers-at-end-in-bf16", "num-layers-at-start-in-bf16",
+    "offload-modules", "outer-dp-sharding-strategy", "overlap-cpu-optimizer-d2h-h2d",
+    "overlap-dispatch-backward-with-experts-wgrad", "overlap-grad-reduce", "overlap-moe-expert-parallel-comm",
+    "overlap-p2p-communication-warmup-flush", "overlap-param-gather", "overlap-param-gather-with-optimizer-step",
+    "pipeline-model-parallel-comm-backend", "qk-clip", "qk-clip-alpha", "qk-clip-threshold", "qk-l2-norm",
+    "rampup-batch-size", "reuse-grad-buf-for-mxfp8-param-ag", "rope-scaling-factor", "rope-type",
+    "rotary-interleaved", "rotary-percent", "rotary-scaling-factor", "rotary-seq-len-interpolation-factor",
+    "sharp-enabled-group", "start-weight-decay", "step-batch-size-schedule", "suggested-communication-unit-size",
+    "te-rng-tracker", "tp-comm-bootstrap-backend", "tp-comm-overlap", "tp-comm-overlap-cfg",
+    "tp-comm-overlap-rs-dgrad", "use-cpu-initialization", "use-fused-weighted-squared-relu",
+    "use-grouped-gemm-for-dense-mlp", "use-grouped-gemm-for-shared-expert", "use-kitchen-attention",
+    "use-ring-exchange-p2p", "use-rope-scaling", "use-sharp", "use-te-activation-func",
+    "use-torch-optimizer-for-cpu-offload", "use-tp-pp-dp-mapping", "use-transformer-engine-op-fuser",
+    "weight-decay-incr-style", "wgrad-deferral-limit", "window-attn-skip-freq", "window-size", "yarn-beta-fast",
+    "yarn-beta-slow", "yarn-correction-range-round-to-int", "yarn-original-max-position-embeddings",
 )  # fmt: skip
-"""Logging, profiling, data and checkpoint files, and the start of the processes: other matters of the launcher."""
+"""Arguments on which the engine acts and that leave memory as it is, or lower it: ``backend.extra``."""
 
-DROPPED = frozenset((
-    "calc-ft-timeouts", "check-for-large-grads", "check-for-spiky-loss",
-    "check-weight-hash-across-dp-replicas-interval", "config-logger-dir", "disable-straggler-on-startup",
-    "distributed-backend", "enable-ft-package", "error-injection-rate", "error-injection-type",
-    "exit-on-missing-checkpoint", "finetune", "full-validation", "load", "local-rank", "merge-file",
-    "mid-level-dataset-surplus", "no-barrier-with-level-1-timing", "no-check-for-nan-in-loss-and-grad",
-    "no-mmap-bin-files", "no-strict-fsdp-dtensor-load", "node-rank", "null-tokenizer-eod-id",
-    "num-dataset-builder-threads", "num-workers", "override-ckpt-iteration", "override-opt-param-scheduler",
-    "persistent-save-interval", "save", "save-retain-interval", "skip-train", "split", "standalone",
-    "start-eval-at-iter", "test-data-path", "train-data-path", "train-sync-interval", "trust-remote-code",
-    "use-checkpoint-args", "use-checkpoint-opt-param-scheduler", "use-dist-ckpt", "use-mcore-models",
-    "use-persistent-ckpt-worker", "valid-data-path", "verify-integrity", "vocab-file",
-))  # fmt: skip
-"""Names of further such arguments, one by one."""
+_LOGS = "no effect: of logs, which are the launcher's own (metrics.jsonl, launch logs)"
+_PROFILES = "no effect: of profiles alone"
+_FILES = "no effect: backend=megatron chooses how checkpoints are written and read"
+_RESUMED = "no effect: of a checkpoint that is loaded; launch resume goes on from the run's own"
+_STARTS = "no effect: the launcher starts the processes"
+_READS = "no effect: of how files of data are read"
+_FAULTS = "no effect: of finding and mending faults, which the launcher does its own way"
+_INFERENCE = "no effect: of inference alone"
+_EVALUATES = "no effect: on training; evaluation takes the batches and the data that it has here"
+_IDLE_ALONE = "no effect: of another argument, without which nothing reads it"
+_OLD = "no effect: of an earlier Megatron-LM; the installed one does so, or has no such thing"
 
-CARRIED_PREFIXES = ("lr-", "muon-", "rope-", "sgd-", "yarn-")
+NO_EFFECT: Mapping[str, tuple[str, ...]] = {
+    _LOGS: (
+        "app-tag-*", "codecarbon-dir", "config-logger-dir", "disable-log-*", "disable-straggler-on-startup",
+        "dump-param-to-param-group-map", "enable-one-logger", "log-*", "logging-*", "moe-per-layer-logging",
+        "moe-routing-trace-*", "no-barrier-with-level-1-timing", "no-log-*", "no-one-logger", "one-logger-*",
+        "run-workload-inspector-server", "save-activations-interval", "save-dgrads-interval",
+        "save-params-interval", "save-tokens-per-expert-interval", "save-wgrads-interval", "straggler-*",
+        "tensorboard-*", "timing-*", "tflops-*", "wandb-*",
+    ),
+    _PROFILES: (
+        "memory-snapshot-path", "nsys-*", "nvtx-ranges", "profile", "profile-*", "pytorch-profiler-*",
+        "record-memory-history", "record-shapes", "use-pytorch-profiler",
+    ),
+    _FILES: (
+        "async-*", "auto-detect-ckpt-format", "ckpt-assume-constant-structure", "ckpt-convert-*", "ckpt-format",
+        "ckpt-fully-parallel-*", "ckpt-load-*", "dist-ckpt-*", "distrib-optim-*", "no-ckpt-*", "disable-ckpt-*",
+        "no-save-optim", "no-save-rng", "no-stream-ckpt-dequant", "disable-stream-ckpt-dequant",
+        "no-strict-fsdp-dtensor-load", "disable-strict-fsdp-dtensor-load", "non-persistent-*", "replication",
+        "replication-*", "save-retain-interval", "universal-checkpoint", "use-dist-ckpt",
+        "use-persistent-ckpt-worker", "verify-integrity", "no-pipeline-checkpoint-*",
+    ),
+    _RESUMED: (
+        "ckpt-step", "exit-on-missing-checkpoint", "load-main-params-from-ckpt", "no-load-*",
+        "no-use-tokenizer-model-from-checkpoint-args", "disable-use-tokenizer-model-from-checkpoint-args",
+        "override-ckpt-iteration", "override-lr-scheduler", "override-opt-param-scheduler",
+        "use-checkpoint-lr-scheduler", "use-checkpoint-opt-param-scheduler",
+        "use-mp-args-from-checkpoint-args", "reset-iteration", "reset-progress",
+    ),
+    _STARTS: (
+        "distributed-backend", "distributed-timeout-seconds-after-init", "fake-process-group", "job-dir",
+        "lazy-mpu-init", "local-rank", "master-*", "max-restarts", "monitor-interval", "node-rank", "rdzv-*",
+        "redirects", "standalone", "tee", "use-mpi", "world-size",
+    ),
+    _READS: (
+        "allow-ambiguous-pad-tokens", "chat-template", "data-cache-path", "data-impl", "dataloader-*",
+        "disable-tokenizer-*", "eod-token-*", "make-valid-*", "merge-file", "mid-level-dataset-surplus",
+        "mmap-warmup", "no-data-sharding", "no-mmap-bin-files", "no-tokenizer-*", "null-tokenizer-*",
+        "num-dataset-builder-threads", "object-storage-cache-path", "per-dataset-sequences-path",
+        "repeated-dataloader", "s3-cache-path", "tiktoken-*", "tokenizer-*", "trust-remote-code", "vocab-file",
+    ),
+    _FAULTS: (
+        "abort-on-unmet-fused-kernel-constraints", "adlr-*", "calc-ft-timeouts", "check-for-large-grads",
+        "check-for-spiky-loss", "check-weight-hash-across-dp-replicas-interval", "disable-flight-recorder-*",
+        "disable-msc", "enable-ft-package", "enable-msc", "error-injection-*", "exit-duration-in-mins",
+        "exit-signal", "exit-signal-handler-for-*", "fault-injector-*", "flight-recorder-*", "ft-*",
+        "gpu-sniff-test-interval", "inprocess-*", "kill-switch-path", "no-check-for-nan-in-loss-and-grad",
+        "no-flight-recorder-*", "rerun-mode", "result-rejected-tracker-filename", "sync-tp-duplicated-parameters",
+        "test-mode", "train-sync-interval",
+    ),
+    _INFERENCE: (
+        "cache-mla-latents", "decode-only-cuda-graphs", "enable-chunked-prefill", "flash-decode", "inference",
+        "inference-*", "max-tokens-to-oom", "mlp-chunks-for-prefill", "moe-pad-experts-for-cuda-graph-inference",
+        "nccl-all-reduce-for-prefill", "no-inference-*", "num-speculative-tokens", "symmetric-ar-type",
+        "use-legacy-static-engine", "use-same-sampling-seed-across-dp-ranks",
+    ),
+    _EVALUATES: (
+        "eval-global-batch-size", "eval-micro-batch-size", "eval-micro-batch-size-*", "full-validation",
+        "multiple-validation-sets", "start-eval-at-iter", "validation-set-names", "valid-data-weights",
+    ),
+    _IDLE_ALONE: (
+        "cuda-graph-modules", "cuda-graph-scope", "cuda-graph-warmup-steps", "dsa-*", "no-dsa-*", "disable-dsa-*",
+        "fim-*", "fp4-param-gather", "fp4-quantizer-factory", "fp4-recipe", "fp8-quantizer-factory",
+        "linear-conv-kernel-dim", "linear-key-head-dim", "linear-num-*", "linear-value-head-dim",
+        "logits-load-*", "logits-save-*", "moe-enable-routing-replay", "moe-paged-stash-*",
+        "moe-upcycling-granularity", "mtp-*", "mup-*",
+        "optimizer-cuda-graph", "relative-attention-*", "sft-tokenizer-prompt-format",
+        "torch-fsdp2-no-reshard-after-forward", "mlp-chunks-for-training",
+    ),
+    _OLD: (
+        "DDP-impl", "add-position-embedding", "contigious-checkpointing", "disable-moe-token-dropping",
+        "enable-cuda-graph-scope", "fp8-wgrad", "log-path", "no-async-tensor-model-parallel-allreduce",
+        "no-contiguous-buffers-in-local-ddp", "no-delay-grad-reduce", "no-disable-bias-linear",
+        "no-query-key-layer-scaling", "no-scaled-masked-softmax-fusion", "no-scatter-gather-tensors-in-pipeline",
+        "onnx-safe", "partition-activations", "synchronize-each-layer", "checkpoint-in-cpu",
+        "use-contiguous-buffers-in-local-ddp", "use-mcore-models", "use-pin-memory", "use-scatter-gather-*",
+    ),
+}  # fmt: skip
+"""Arguments without an effect on what is trained here, by the sentence that says why."""
 
-CARRIED = frozenset((
-    "add-position-embedding", "align-grad-reduce", "apply-query-key-layer-scaling", "attention-softmax-in-fp32",
-    "calculate-per-token-loss", "data-parallel-random-init", "ddp-average-in-collective", "decoupled-lr",
-    "decoupled-min-lr", "disable-jit-fuser", "enable-experimental", "end-weight-decay", "eod-mask-loss",
-    "flash-attention-version", "fp8-amax-compute-algo", "fp8-amax-history-len", "fp8-format", "fp8-interval",
-    "fp8-margin", "high-priority-a2a-comm-stream", "hysteresis", "init-method-xavier-uniform", "initial-loss-scale",
-    "lion-beta1", "lion-beta2", "loss-scale", "loss-scale-window", "min-loss-scale", "moe-aux-loss-coeff",
-    "moe-grouped-gemm", "moe-input-jitter-eps", "moe-per-layer-logging", "moe-router-bias-update-rate",
-    "moe-router-enable-expert-bias", "moe-router-fusion", "moe-router-group-topk", "moe-router-load-balancing-type",
-    "moe-router-num-groups", "moe-router-pre-softmax", "moe-router-score-function", "moe-router-topk-scaling-factor",
-    "moe-z-loss-coeff", "mscale", "mscale-all-dim", "no-align-grad-reduce", "no-align-param-gather",
-    "no-create-attention-mask-in-dataloader", "no-gradient-reduce-div-fusion", "no-overlap-p2p-communication",
-    "overlap-cpu-optimizer-d2h-h2d", "overlap-grad-reduce", "overlap-param-gather", "reset-attention-mask",
-    "reset-position-ids", "rotary-interleaved", "rotary-percent", "rotary-scaling-factor",
-    "rotary-seq-len-interpolation-factor", "start-weight-decay", "use-fused-weighted-squared-relu",
-    "use-rope-scaling", "use-sharp", "use-tp-pp-dp-mapping", "weight-decay-incr-style",
-))  # fmt: skip
-"""Without effect on memory, with one on the result or the speed: they travel in ``backend.extra``."""
+_MODEL = "the model there is another"
+_BUFFER = "memory: it takes buffers that nothing here counts"
+_WEIGHTS = "the weights that training starts from"
+_BATCHES = "the data: the order or the choice of samples"
+_MASKS = "the maths: here every token of a sample is a label, and sees all before it"
+_GRAPHS = "memory: the pools of CUDA graphs, which nothing here counts"
+_DEEPSPEED = "memory and maths: DeepSpeed's engine trains there, Megatron-LM's own here"
+_HAND_ON = "+backend.extra.{name}={value} hands it on, uncounted"
 
-USUAL: dict[str, object] = {
-    "batch-size": None,
+MATTERS: Mapping[str, tuple[str, ...]] = {
+    f"{_MODEL}: parameters that nothing here counts": (
+        "attention-output-gate", "embed-layernorm", "moe-latent-size", "moe-shared-expert-gate", "use-mup",
+        "adapter-*", "hyper-connection-*", "enable-hyper-connections",
+    ),
+    f"{_MODEL}: layers that predict further tokens, neither built nor counted here": ("mtp-num-layers",),
+    f"{_MODEL}: no layer is frozen here": ("freeze-*",),
+    f"{_MODEL}: layers before Megatron-core, which nothing here counts": ("use-legacy-models",),
+    f"{_MODEL}: its sizes are those of the checkpoint there": ("use-checkpoint-args",),
+    f"{_MODEL}: the file that it names holds the arguments: import that": ("yaml-cfg",),
+    f"{_MODEL}: layers of NVIDIA ModelOpt": ("export-*", "enable-modelopt", "modelopt-*"),
+    f"{_BUFFER}; {_HAND_ON}": (
+        "expert-tensor-parallel-num-weight-shards", "fp32-residual-connection", "fsdp-db-use-persist-buf-on-alloc-fail",
+        "fsdp-double-buffer", "fsdp-manual-registration", "keep-fp8-transpose-cache", "moe-paged-stash",
+        "moe-pad-expert-input-to-capacity", "moe-expert-rank-capacity-factor", "megatron-fsdp-enable-*",
+        "megatron-fsdp-max-pool-double-buffer", "tensor-parallel-num-weight-shards", "use-nccl-ub",
+        "enable-full-sharding-in-hsdp", "fp32-lm-cross-entropy",
+    ),
+    f"{_GRAPHS}; {_HAND_ON}": ("enable-cuda-graph", "external-cuda-graph"),
+    "memory: stages hold other layers than here (parallel.first_stage_layers, parallel.last_stage_layers)": (
+        "pipeline-model-parallel-layout", "pipeline-model-parallel-split-rank-*", "standalone-embedding-stage",
+        "mtp-standalone", "num-layer-list",
+    ),
+    "memory: torch's FSDP2 shards there; parallel=fsdp is its like here": ("use-torch-fsdp2",),
+    "memory and maths: its products are in other formats than here": (
+        "fp4-format", "te-precision-config-file", "fp8-e4m3", "fp8-hybrid-*",
+    ),
+    f"{_WEIGHTS}: experts are made of a dense checkpoint there": ("moe-use-upcycling",),
+    f"{_WEIGHTS}: the weights here begin as those of every engine (model.initializer_range)": (
+        "data-parallel-random-init", "embedding-init-method-std", "init-method-xavier-uniform",
+    ),
+    _BATCHES: (
+        "data-efficiency-*", "curriculum-*", "hybrid-context-parallel", "iterations-to-skip",
+        "max-seqlen-per-dp-cp-rank", "phase-transition-iterations", "sample-rate", "train-doc-idx-path",
+        "train-idx-path", "train-sample-idx-path", "train-shuffle-idx-path", "train-desc-path",
+        "skip-train-iteration-range", "return-data-index", "train-weighted-split-paths*",
+        "valid-weighted-split-paths*", "test-weighted-split-paths*",
+    ),
+    _MASKS: (
+        "dataloader-inter-document-masking", "eod-mask-loss", "reset-attention-mask", "reset-position-ids",
+        "reweight-loss-based-on-position-frequency", "loss-on-targets-only", "noise-density",
+        "mean-noise-span-length",
+    ),
+    "the data: fill in the middle": ("fim-data",),
+    "the data: conversations there; data=chat reads them here": ("sft",),
+    "the maths: it learns from another model's logits": ("logits-load-dir", "kd", "kd-*", "load-teacher", "mos"),
+    "nothing is trained there": ("skip-train", "eval-only"),
+    _DEEPSPEED: (
+        "deepspeed", "deepspeed-activation-checkpointing", "random-ltd", "compression-training",
+        "ds-*", "hybrid-zero-*", "pipeline-model-parallel-*", "cpu-torch-adam", "create-moe-param-group",
+        "moe-train-capacity-factor", "moe-eval-capacity-factor", "moe-min-capacity", "moe-loss-coeff",
+        "moe-expert-parallel-size", "mlp-type", "topk", "enable-expert-tensor-parallelism", "no-pipeline-parallel",
+    ),
+    "batches, ZeRO and formats of that file are not read here: launch import deepspeed reads it": (
+        "deepspeed-config", "deepscale-config",
+    ),
+    "memory: the states of its optimizer are in 8 bits there": ("use-bnb-optimizer",),
+    "memory: a part of the optimizer's states stays on the GPU there": ("optimizer-offload-fraction",),
+    "memory: nothing here counts its layers": ("transformer-impl",),
+    "memory: tokens are gathered over all ranks of experts there, and sent to those that need them here": (
+        "moe-token-dispatcher-type",
+    ),
+    f"{_GRAPHS}; {_HAND_ON} ": ("cuda-graph-impl",),
+    f"memory: experts take more tokens than an even share; {_HAND_ON}": ("moe-expert-capacity-factor",),
+    f"{_MODEL}: attention has a weight more for each head; {_HAND_ON}": ("softmax-type",),
+}  # fmt: skip
+"""Arguments that change the maths, the memory or the data, and that the run does not have, by what differs."""
+
+DEFAULTS: Mapping[str, object] = {
+    "add-position-embedding": True,
     "cross-entropy-fusion-impl": "native",
     "cuda-graph-impl": "none",
-    "make-vocab-size-divisible-by": 128,
+    "dataloader-type": "single",
+    "distributed-backend": "nccl",
+    "exit-signal-handler": True,
     "moe-router-dtype": "fp32",
     "moe-token-dispatcher-type": "alltoall",
-    "no-rope-fusion": None,
-    "onnx-safe": False,
     "optimizer-offload-fraction": 1.0,
     "outer-dp-sharding-strategy": "no_shard",
     "transformer-impl": "transformer_engine",
+    "softmax-type": "vanilla",
     "vocab-extra-ids": 0,
 }
-"""Values with which an argument changes nothing in the estimate: those that it assumes."""
+"""Values with which a run here is what it is without them, whatever else the argument can do."""
 
 
-def is_dropped(name: str) -> bool:
-    """True if the launcher has other means for the argument's purpose."""
-    return name in DROPPED or name.startswith(DROPPED_PREFIXES)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meaning:
+    """What an argument does here: with an effect it is left out, without one the engine has it."""
+
+    effect: str | None = None
+    matters: bool = False
 
 
-def is_carried(name: str) -> bool:
-    """True if the argument is handed on without a word."""
-    return name in CARRIED or name.startswith(CARRIED_PREFIXES)
+def meaning(name: str) -> Meaning | None:
+    """What an argument does here, by its whole name, else by its longest known beginning; None where it is unknown."""
+    if name in _WHOLE:
+        return _WHOLE[name]
+    return next((found for start, found in _BEGINNINGS if name.startswith(start)), None)
+
+
+def by_value(name: str, values: Mapping[str, object]) -> Meaning | None:
+    """What an argument does here where its value decides; None where its name does.
+
+    Args:
+        name: Of the argument.
+        values: Of all arguments.
+    """
+    value, capacity = values[name], values.get("moe-expert-capacity-factor")
+    even = isinstance(capacity, int | float) and capacity <= 1
+    kept = {
+        "transformer-impl": value == "local",
+        "moe-router-dtype": True,
+        "moe-token-dispatcher-type": value == "flex" or values.get("expert-model-parallel-size", 1) == 1,
+        "moe-expert-capacity-factor": even,
+        "moe-pad-expert-input-to-capacity": even,
+        "softmax-type": value == "off-by-one",
+    }
+    return Meaning() if kept.get(name) else None
+
+
+def _meanings() -> Iterator[tuple[str, Meaning]]:
+    for name in KEPT:
+        yield name, Meaning()
+    for matters, groups in ((False, NO_EFFECT), (True, MATTERS)):
+        for effect, names in groups.items():
+            for name in names:
+                yield name, Meaning(effect=effect, matters=matters)
+
+
+_WHOLE = {name: found for name, found in _meanings() if not name.endswith("*")}
+_BEGINNINGS = sorted(
+    ((name[:-1], found) for name, found in _meanings() if name.endswith("*")), key=lambda pair: -len(pair[0])
+)

@@ -31,14 +31,15 @@ class TrackingSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunNames:
-    """The run's name and directory, and whether its lock holds the difference of tracked files.
+    """The run's name and directory, what its lock holds of tracked files, and of its model's file what it may lack.
 
     Without a name and a directory it is ``runs/<time>-<model>-<preset>-<hash>``.
     """
 
     name: str | None
     directory: str | None
-    record_diff: bool = False  # Runs that were recorded without it are read, too.
+    record_diff: bool = False  # Runs that were recorded without this and the next are read, too.
+    partial: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

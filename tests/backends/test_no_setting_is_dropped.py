@@ -39,6 +39,7 @@ PLANNING_ONLY = frozenset({
     "precision.name",
     "run.name",
     "run.directory",
+    "run.partial",
     "run.record_diff",
     "sweep.sampler",
     "sweep.budget",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from itertools import islice
@@ -11,7 +12,7 @@ import pytest
 
 from benchmarks.fuzz import __main__ as fuzz
 from benchmarks.fuzz.case import Case
-from benchmarks.fuzz.judge import fault, unquoted
+from benchmarks.fuzz.judge import fault, not_parted, unquoted
 from benchmarks.fuzz.mutation import HOSTILE
 from launcher.config.recipes import literal
 from launcher.spec.parse import kinds
@@ -51,6 +52,23 @@ def test_a_value_that_acts_is_a_fault() -> None:
     assert unquoted("# job\nA=1 \\\npython $(touch pwned)\n")
     assert unquoted("# job\npython x\n\n# sbatch\n#SBATCH --account=a\ntouch pwned\n")
     assert unquoted("# job\npython '$(touch pwned)'\n\n# sbatch\n#SBATCH --account=a\n") is None
+
+
+@pytest.mark.parametrize(
+    ("lists", "what"),
+    [
+        ({}, None),
+        ({"default": ["a", "b.c"]}, "a key is in two lists: ['a', 'a', 'b.c']"),
+        ({"default": ["b.d"]}, "in no list, or in one and not in the file: ['b.c', 'b.d']"),
+        ({"said": [{"key": "a", "overrides": ["y=2"]}]}, "a key is said by what is no override: ['y=2']"),
+    ],
+)
+def test_a_key_that_is_in_no_list_or_in_two_is_a_fault(lists: dict[str, object], what: str | None) -> None:
+    case = Case(source="importers", words=("import", "hf", "f", "--json"), files={"f": b'{"a": 1, "b": {"c": 2}}'})
+    whole = {"said": [{"key": "a", "overrides": ["x=1"]}], "default": ["b.c"], "kept": [], "left_out": []}
+    found = {"overrides": ["x=1"], **whole, **lists}
+    assert not_parted(case, json.dumps({"import": found})) == what
+    assert not_parted(case, json.dumps({"import": None, "errors": []})) == "nothing is imported, and nothing wrong"
 
 
 @pytest.mark.parametrize(

@@ -132,30 +132,6 @@ def test_what_a_foreign_file_says_and_nobody_understands_is_a_warning_of_the_ans
     assert {warning["rule"] for warning in found.values()} == {"it is not understood, and not in the estimate"}
 
 
-def test_an_accumulation_that_a_file_says_and_these_ranks_do_not_have_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "ds.json"
-    words = ["--deepspeed", str(file), "model=1b", "hardware=h100_80g", "cluster.gpus_per_node=8"]
-    sizes: dict[str, object] = {"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 4}
-
-    def said(*further: str) -> list[dict[str, object]]:
-        main(["check", "--json", *words, *further])
-        found = json.loads(capsys.readouterr().out)["warnings"]
-        return [warning for warning in found if "accumulation_steps" in f"{warning['path']} {warning['found']}"]
-
-    for batch in ({"train_batch_size": 32}, {}):
-        file.write_text(json.dumps({**sizes, **batch, "zero_optimization": {"stage": 2}, "bf16": {"enabled": True}}))
-        [warning] = said()
-        assert (warning["path"], warning["found"]) == ("gradient_accumulation_steps", 4)
-        assert str(warning["rule"]).startswith("it is 1 here: 32 sequences of a step on micro-batch 4 x 8 data ranks")
-        assert said(*warning["way_out"]) == []  # type: ignore[misc]
-    file.write_text(json.dumps({**sizes, "train_batch_size": 32, "zero_optimization": {"stage": 2}}))
-    assert main(["import", "deepspeed", str(file)]) == 0
-    noted = " ".join(capsys.readouterr().err.split())
-    assert "gradient_accumulation_steps=4 is not kept as such: on other ranks it follows from train.global" in noted
-
-
 def test_what_a_foreign_file_leaves_open_is_no_warning_once_it_is_set(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

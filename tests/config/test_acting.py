@@ -29,7 +29,7 @@ HARMLESS = {
     "parallel": "context expert expert_tensor first_stage_layers last_stage_layers name pipeline replicate schedule "
     "sequence shard tensor ulysses virtual_pipeline",
     "precision": "accumulate compute gradients master name optimizer_states parameters recipe reduce",
-    "run": "name record_diff",
+    "run": "name partial record_diff",
     "save": "async every export keep last",
     "sweep": "budget parallelism sampler",
     "tracking": "project",

@@ -18,6 +18,17 @@ assert wrong.verdict == "invalid"
 for error in wrong.errors:
     print(error.path, error.found, error.rule, error.way_out)
 
+from pathlib import Path
+
+Path("ds_config.json").write_text('{"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 2}}')
+imported = launcher.import_("deepspeed", "ds_config.json")
+assert "train.micro_batch_size=2" in imported.overrides
+print(imported.overrides)  # to paste before words of your own; imported.recipe is the same as a recipe
+for said in imported.said:
+    print(said.key, said.overrides)
+for left in imported.left_out:
+    print(left.key, left.value, left.effect)
+
 fitting = {}
 for model in ("llama3_8b", "llama3_70b"):
     for strategy in ("fsdp", "zero3"):

@@ -109,6 +109,12 @@ SETTINGS: Mapping[str, str] = {
 }
 """Arguments that have a setting of their own, which the memory estimate and the record of the run read as well."""
 
+BEYOND: Mapping[str, tuple[str, ...]] = {
+    "lr-decay-style": ("inverse-square-root", "WSD"),
+    "position-embedding-type": ("yarn",),
+}
+"""Values of such arguments that no setting says: those alone are handed on."""
+
 _NUMBERS = {
     "make-vocab-size-divisible-by": 1,
     "microbatch-group-size-per-virtual-pipeline-stage": 1,
@@ -125,7 +131,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
             rule = f"it is a whole number of at least {least}"
             yield ConfigError(f"backend.extra.{key}", _plain(value), rule, [f"+backend.extra.{key}=null"])
         setting = SETTINGS.get(name(key))
-        if setting is not None:
+        if setting is not None and value not in BEYOND.get(name(key), ()):
             rule = f"it has a setting of its own, {setting}, which the memory estimate reads too"
             yield ConfigError(f"backend.extra.{key}", _plain(value), rule, [_by_setting(spec, setting, value)])
 

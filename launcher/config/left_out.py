@@ -1,0 +1,71 @@
+"""What matters of another program's file and is left out: errors, unless the user goes on without it.
+
+A key is answered, and no error, where the user sets what its effect asks for ("set model.vocab_size").
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+from launcher.config.ledger import Imported, LeftOut
+from launcher.errors import ConfigError
+
+NO_EFFECT = "no effect: "
+"""How the effect begins of a key that changes nothing of the training."""
+
+_SETTING = re.compile(r"\bset ([a-z_]+\.[a-z_][\w.]*\w)")
+_VARIABLE = re.compile(r"--set [A-Za-z_]\w*(?:=[^\s;,()]+)?")
+_LONGEST = 100
+"""Characters of a value in a message."""
+
+
+def mattering(left_out: Iterable[LeftOut], given: Collection[str] = ()) -> list[LeftOut]:
+    """The keys that matter, but for those that ask for a setting which is given."""
+    return [left for left in left_out if left.matters and not asked_for(left.effect) & {*given}]
+
+
+def asked_for(sentence: str) -> set[str]:
+    """The settings that a sentence about a file asks for."""
+    return {*_SETTING.findall(sentence)}
+
+
+def errors(file: str, left_out: Iterable[LeftOut], given: Collection[str], *, partial: str) -> list[ConfigError]:
+    """An error for each key that matters.
+
+    Args:
+        file: The file, for messages.
+        left_out: Its keys that the run does not have here.
+        given: The keys of the run that the user sets.
+        partial: The word with which the user goes on without them.
+    """
+    found = []
+    for left in mattering(left_out, given):
+        asked = (f"{key}=..." for key in sorted(asked_for(left.effect)))
+        ways = [*_VARIABLE.findall(left.effect), *asked, partial]
+        found.append(ConfigError(f"{file}: {left.key}", short(left.value), f"it is left out: {left.effect}", ways))
+    return found
+
+
+def warnings(file: str, left_out: Iterable[LeftOut], given: Collection[str]) -> list[ConfigError]:
+    """The same keys as warnings of a run that the user wants without them."""
+    found = mattering(left_out, given)
+    return [
+        ConfigError(f"{file}: {left.key}", short(left.value), f"the run is without it: {left.effect}") for left in found
+    ]
+
+
+def counted(imported: Imported) -> str:
+    """The lists of a file by their lengths."""
+    lists: Sequence[Sequence[Any]] = (imported.said, imported.default, imported.kept, imported.left_out)
+    number = sum(map(len, lists))
+    said, default, kept, left = map(len, lists)
+    keys = f"{number} key{'' if number == 1 else 's'}"
+    return f"{keys}: {said} said, {default} the default here too, {kept} kept for the engine, {left} left out"
+
+
+def short(value: Any) -> Any:
+    """A value for a message: a long text, list or mapping is cut."""
+    text = value if isinstance(value, str) else str(value)
+    return value if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
