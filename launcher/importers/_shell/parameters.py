@@ -116,7 +116,7 @@ class Parameters:
         return self._spent(found) if found is not None else self._unset(name)
 
     def _spent(self, found: str) -> str:
-        self.budget.spend(len(found))
+        self.budget.spend(len(found) // 4)
         return found
 
     def _unset(self, name: str) -> str:
@@ -131,7 +131,7 @@ class Parameters:
         if found is None:
             shown = f"${name}" if name in _LISTS else f"${{{name}[{index}]}}"
             return (marks.mark(shown, [name]),)
-        self.budget.spend(sum(map(len, found)))
+        self.budget.spend(sum(map(len, found)) // 4)
         separator = self.value("IFS")
         first = separator[:1] if isinstance(separator, str) else " "
         return first.join(found) if index == "*" and quoted else found
