@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from launcher.errors import ConfigError
 from launcher.importers._shell import marks
-from launcher.importers._shell.machine import Command, Decision, Script
+from launcher.importers._shell.script import Command, Decision, Script
 from launcher.importers._shell.words import SHELLS, TAKE_SCRIPTS
 
 _TRAINING = re.compile(r"train|finetun|fine_tun|sft|(^|_)rl(_|\b)|distill", re.IGNORECASE)
@@ -34,6 +34,7 @@ _OF_SLURM = {
     "SLURM_NTASKS_PER_NODE": "ntasks-per-node",
 }
 _MOST_HINTS = 8
+_MOST_LISTS = 100
 
 LAUNCHER = {
     "nnodes": "nnodes",
@@ -168,16 +169,15 @@ def _listed(lines: Iterable[int]) -> str:
 def decided_by(decisions: list[Decision], path: str, effect: str, hints: Iterable[str] = ()) -> ConfigError:
     """The error of conditions that the same variables decide, or, where there are none, the machine."""
     first = decisions[0]
-    line = _listed(dict.fromkeys(decision.line for decision in decisions))
+    lines = sorted({decision.line for decision in decisions})
+    line = f"line{'s' * (len(lines) > 1)} {_listed(lines)}"
     if not first.names:
-        rule = f"the condition in line {line} asks the machine, which is not done here; it {effect}"
+        rule = f"the condition in {line} asks the machine, which is not done here; it {effect}"
         return ConfigError(
-            f"{path}: line {line}", None, rule, [f"--set line_{first.line}={answer}" for answer in ("true", "false")]
+            f"{path}: {line}", None, rule, [f"--set line_{first.line}={answer}" for answer in ("true", "false")]
         )
     names = ", ".join(f"${name}" for name in first.names)
-    return ConfigError(
-        f"{path}: {names}", None, f"has no value; it {effect} (line {line})", ways_out(first.names, hints)
-    )
+    return ConfigError(f"{path}: {names}", None, f"has no value; it {effect} ({line})", ways_out(first.names, hints))
 
 
 def ways_out(names: Iterable[str], hints: Iterable[str] = ()) -> list[str]:
@@ -203,7 +203,7 @@ def _without_program(script: Script) -> tuple[str, ...]:
 def _of_variables(script: Script) -> tuple[str, ...]:
     """The words of variables that hold arguments and are in no other such variable."""
     held = [_words_of(value) for value in script.variables.values() if isinstance(value, str | tuple)]
-    lists = [words for words in held if any(map(_FLAG.match, words))]
+    lists = [words for words in held if any(map(_FLAG.match, words))][-_MOST_LISTS:]
     joined = [" ".join(words) for words in lists]
     return tuple(
         word

@@ -80,6 +80,8 @@ def _key_value_heads(reader: Reader, latent: bool) -> Any:
     """Groups count with ``--group-query-attention`` alone, and are one group where their number is not given."""
     key = "model.num_key_value_heads"
     if (old := reader.count("num-key-value-heads", key)) is not None:  # Megatron-DeepSpeed's spelling.
+        for name in ("group-query-attention", "num-query-groups"):
+            reader.leave(name, "no effect: --num-key-value-heads says it", matters=False)
         return old
     if not reader.switch("group-query-attention", key):
         if "num-query-groups" in reader:
@@ -180,6 +182,8 @@ def _experts(reader: Reader, layers: Any, ffn: Any) -> dict[str, Any]:
         for name in ("moe-ffn-hidden-size", "moe-router-topk", "moe-shared-expert-intermediate-size", "moe-layer-freq"):
             reader.leave(name, "no effect: the model has no experts", matters=False)
         return {}
+    if reader.count("expert-model-parallel-size", default=1) > 1 and "moe-token-dispatcher-type" not in reader:
+        reader.note("no --moe-token-dispatcher-type: Megatron-LM gathers tokens then (allgather); here it is alltoall")
     width = reader.count("moe-ffn-hidden-size", "model.moe_intermediate_size", default=ffn)
     topk = reader.count("moe-router-topk", "model.num_experts_per_tok", default=2)
     return {

@@ -27,6 +27,7 @@ from hypothesis import strategies as st
 from launcher import registry
 from launcher.cli import main
 from launcher.commands._importing import read
+from launcher.config import left_out
 from launcher.config.request import request
 from launcher.errors import ConfigErrors
 from launcher.importers import Imported
@@ -193,9 +194,9 @@ def test_what_an_importer_writes_is_read_and_passes_the_rules_on_a_cluster_of_it
     if found is None or found.errors:
         pytest.skip("the file is no run here")
     model = [] if path.parent.name != "deepspeed" else ["model=1b"]
-    typed = {word.partition("=")[0] for word in found.overrides}
-    settings = {"model.vocab_size": "32000"} if path.parent.name == "megatron" else {}
-    here = [f"{key}={value}" for key, value in settings.items() if key not in typed]
+    sentences = (*(left.effect for left in found.left_out), *found.not_understood)
+    asks = {key for sentence in sentences for key in left_out.asked_for(sentence)}
+    here = ["model.vocab_size=32000"] if "model.vocab_size" in asks else []
     asked = request([*model, *found.overrides, *here, "hardware=b200", *_cluster([*model, *found.overrides, *here])])
     assert [str(error) for error in asked.errors] == []
     spec = asked.require()

@@ -169,11 +169,11 @@ class Builtins:
         return YES
 
     def _eval(self, node: Simple, fields: list[str]) -> Truth:
-        return self.machine.run_text(" ".join(fields[1:]), node.line, apart=False)
+        return self.machine.programs.run_text(" ".join(fields[1:]), node.line, apart=False)
 
     def _source(self, node: Simple, fields: list[str]) -> Truth:
         if len(fields) > 1:
-            self.machine.not_read(node.line, fields[1])
+            self.machine.programs.not_read(node.line, fields[1])
         return ASSUMED
 
     def _let(self, _node: Simple, fields: list[str]) -> Truth:

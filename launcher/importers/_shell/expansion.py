@@ -17,6 +17,8 @@ _PARAMETER = re.compile(r"\$([A-Za-z_]\w*|\d|[@*#?$!-])")
 _WORDS = re.compile(r"(?:[^\s\0]|\0[^\0]*\0)+|\s+")
 _BRACES = re.compile(r"([^{}$'\"\\`]*)\{([^{}$'\"\\`]*)\}([^{}$'\"\\`]*)\Z")
 _RANGE = re.compile(r"(-?\d{1,6})\.\.(-?\d{1,6})(?:\.\.(-?\d{1,6}))?\Z")
+_COST = 20
+"""Characters that cost as much as one ``$`` does."""
 _MOST_OF_A_RANGE = 1000
 _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{1,2}|[0-7]{1,3}|.)", re.DOTALL)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "e": "\x1b", "f": "\f", "v": "\v"}
@@ -58,7 +60,11 @@ class Expansion:
                 if number and current is not None:
                     found.append(current)
                     current = None
-                current = _split(value, current, found) if not piece.quoted else (current or "") + value
+                if piece.quoted:
+                    current = (current or "") + value
+                else:
+                    self.parameters.budget.spend(len(value))
+                    current = _split(value, current, found)
         return found if current is None else [*found, current]
 
     def text(self, raw: str) -> str:
@@ -118,6 +124,7 @@ class Expansion:
 
     def _dollar(self, raw: str, at: int, *, quoted: bool) -> tuple[str | tuple[str, ...], int]:
         """The value of what begins with ``$`` or a backtick, and the place behind it."""
+        self.parameters.budget.spend(_COST)
         if raw[at] == "`":
             end = quoting.end_of_backticks(raw, at + 1)
             return self.substitute(re.sub(r"\\([$`\\])", r"\1", raw[at + 1 : end - 1])), end

@@ -58,9 +58,9 @@ def owned(text: str, name: str) -> str:
 
 def decided(text: str, name: str) -> str:
     """A value that a decision has chosen: its words are marks, so that they stay words."""
-    if not text.strip():
-        return mark(text, [name])
     asked = [*names(text), name]
+    if not plain(text).strip():
+        return mark("", asked)
     return re.sub(r"\S+", lambda match: mark(match[0], asked), plain(text))
 
 

@@ -210,7 +210,7 @@ class Parameters:
             return unknown
         if sliced := _SLICE.match(rest):
             return self._sliced(found, sliced[1], unknown, expansion, is_positional=is_positional)
-        self.budget.spend(min(len(whole), patterns.MOST) ** 2 // (2 if rest[0] == "/" else 64))
+        self.budget.spend(min(len(whole), patterns.MOST) ** 2 // (1 if rest[0] == "/" else 64))
         change = _change(rest, expansion)
         texts = [change(text) for text in ([found] if isinstance(found, str) else found)] if change else [None]
         known = tuple(text for text in texts if text is not None)

@@ -71,7 +71,7 @@ def replace(text: str, pattern: str, by: str, *, every: bool) -> str | None:
     """The text with what the pattern matches replaced; None where a pattern with ``*`` has too long a text."""
     if not _SPECIAL.search(pattern):
         return text.replace(pattern, by, -1 if every else 1) if pattern else text
-    if len(text) > MOST // 8:
+    if len(text) > MOST // 16:
         return None
     found, at = "", 0
     while at < len(text):

@@ -14,7 +14,7 @@ type Value = str | tuple[str, ...] | dict[str, str]
 
 _PIECES = re.compile(r"(?:[^\s\0]|\0[^\0]*\0)+|\s+")
 _MOST_FLAGS = 12
-_MOST_WORK = 1 << 20
+_MOST_WORK = 3 << 18
 _STATEMENT = 30
 """Characters that cost as much as one statement does."""
 

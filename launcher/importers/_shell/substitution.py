@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from launcher.importers._shell.parameters import Parameters
 
 _SHOWN = 60
+_COST = 40
+"""Characters that cost as much as it does to read one command."""
 _SUM = re.compile(r"[\d\s()*/%+-]+\Z")
 
 
@@ -26,6 +28,7 @@ class Substitution:
 
     def value(self, inside: str) -> str:
         """What the command would write, or a mark."""
+        self.parameters.budget.spend(len(inside) + _COST)
         shown = marks.mark("$(" + " ".join(marks.plain(inside).split())[:_SHOWN] + ")")
         try:
             body = parse(inside)
