@@ -14,7 +14,6 @@ from launcher.importers import UNKNOWN, Imported
 from launcher.importers._megatron_tables import DEFAULTS, KEPT, MATTERS, NO_EFFECT
 from launcher.importers.megatron import read
 from tests.support.foreign_files import SIZES
-from tests.support.helpers import make_spec
 
 FOLDER = Path(__file__).parent / "files" / "megatron"
 WHOLE = f"{SIZES} --mock-data --micro-batch-size 1 --global-batch-size 8 --train-iters 100 --bf16"
@@ -104,7 +103,11 @@ def test_an_argument_becomes_what_the_run_has_for_it(arguments: str, expected: d
         ("--init-method-xavier-uniform", "--init-method-xavier-uniform", "the weights that training starts from"),
         ("--skip-train", "--skip-train", "nothing is trained there"),
         ("--deepspeed --zero-stage 3", "--zero-stage", "memory: DeepSpeed shards gradients and parameters there"),
-        ("--deepspeed_config ds.json", "--deepspeed_config", "batches, ZeRO and formats of that file are not read here"),
+        (
+            "--deepspeed_config ds.json",
+            "--deepspeed_config",
+            "batches, ZeRO and formats of that file are not read here",
+        ),
         ("--use-bnb-optimizer", "--use-bnb-optimizer", "memory: the states of its optimizer are in 8 bits there"),
         ("--use-torch-fsdp2", "--use-torch-fsdp2", "memory: torch's FSDP2 shards there"),
         ("--pipeline-model-parallel-layout Et|tL", "--pipeline-model-parallel-layout", "memory: stages hold other"),
