@@ -196,7 +196,10 @@ def _read(file: Path, name: str | None, source: str) -> ModelFile:
 def _read_once(file: Path, name: str | None, source: str, *state: int) -> ModelFile:
     data = files.read_bytes(file)
     digest = hashlib.sha256(data).hexdigest()[:_DIGITS]
-    return hugging_face.read(data.decode(), str(file), name=name, source=f"{source}, sha256 {digest}")
+    found = hugging_face.read(data.decode(), str(file), name=name, source=f"{source}, sha256 {digest}")
+    if found.errors:
+        raise ConfigErrors(found.errors)
+    return found
 
 
 def _require_known_weights(model: OwnModel) -> None:
