@@ -88,7 +88,8 @@ def balanced_experts(model: ModelSpec) -> dict[str, Any]:
 
 
 def other_router(spec: RunSpec) -> Iterator[ConfigError]:
-    """Groups that share out the experts, and a shared expert, which these classes have in any case."""
+    """Routed experts and one that every token meets, which these classes have in any case."""
+    yield from auxiliary_loss(spec)
     model = spec.model
     if not model.num_experts:
         rule = "these models have routed experts: this is their number"
@@ -96,6 +97,14 @@ def other_router(spec: RunSpec) -> Iterator[ConfigError]:
     if not model.num_shared_experts:
         rule = "transformers' classes with a router that balances by a bias have an expert that every token meets"
         yield ConfigError("model.num_shared_experts", 0, rule, ["model.num_shared_experts=1"])
+
+
+def auxiliary_loss(spec: RunSpec) -> Iterator[ConfigError]:
+    """The loss that balances experts, which the worker does not add to the cross entropy."""
+    path, coefficient = "model.router_aux_loss_coef", spec.model.router_aux_loss_coef
+    if coefficient:
+        rule = "the worker's loss is the cross entropy alone, and with 0.0 nothing balances the experts"
+        yield ConfigError(path, coefficient, rule, ["parallel=ep", f"{path}=0.0"])
 
 
 def transformers_config(model: ModelSpec) -> TransformersConfig:
@@ -155,7 +164,7 @@ def other_values(spec: RunSpec, legal: Mapping[str, tuple[object, ...]]) -> Iter
     """Keys of the model with values that its classes do not have."""
     for key, values in legal.items():
         path = f"model.{key}"
-        if (value := edit.value_at(spec, path)) not in values:
+        if (value := getattr(spec.model, key)) not in values:
             way_out = [edit.override(path, item) for item in values]
             names = " or ".join(way.partition("=")[2] for way in way_out)
             whose = f"transformers' {spec.model.family} models"

@@ -29,7 +29,6 @@ _LEGAL: Mapping[str, tuple[object, ...]] = {
     "mlp_bias": (False,),
     "qk_norm": (False,),
     "dropout": (0.0,),
-    "router_aux_loss_coef": (0.0,),
     "sliding_window": (None,),
 }
 """DeepseekV3ForCausalLM."""

@@ -30,7 +30,6 @@ _LEGAL: Mapping[str, tuple[object, ...]] = {
     "mlp_bias": (False,),
     "dropout": (0.0,),
     "kv_lora_rank": (0,),
-    "router_aux_loss_coef": (0.0,),
     "sliding_window": (None,),
 }
 """Glm4MoeForCausalLM."""

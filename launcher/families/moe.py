@@ -41,7 +41,6 @@ _LEGAL: Mapping[str, tuple[object, ...]] = {
     "routed_scaling_factor": (1.0,),
     "n_group": (0,),
     "topk_group": (0,),
-    "router_aux_loss_coef": (0.0,),
 }
 """MixtralForCausalLM and Qwen3MoeForCausalLM."""
 
@@ -123,6 +122,7 @@ def not_computed(spec: RunSpec) -> Iterator[ConfigError]:
     """Values that these classes do not have."""
     yield from _hugging_face.other_values(spec, _LEGAL if spec.model.qk_norm else {**_LEGAL, **_MIXTRAL})
     yield from _hugging_face.other_biases(spec)
+    yield from _hugging_face.auxiliary_loss(spec)
     yield from _hugging_face.short_window(spec)
     if not spec.model.num_experts:
         rule = "the family moe has routed experts: this is their number"

@@ -69,7 +69,7 @@ def _positions(model: ModelSpec) -> Arguments:
 
 
 def _scaled_positions(model: ModelSpec) -> Arguments:
-    """Llama 3's scaling, whose other numbers are fixed there (``RotaryEmbedding._apply_scaling``), or a part of a head."""
+    """Llama 3's scaling, whose other numbers are fixed in ``RotaryEmbedding._apply_scaling``, or a part of a head."""
     given = model.rope_parameters or {}
     return {
         "use-rope-scaling": given.get("rope_type") == "llama3",
