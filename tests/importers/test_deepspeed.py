@@ -238,6 +238,21 @@ def test_hjson_is_read_with_its_comments_bare_keys_and_trailing_commas(asked: As
     }
 
 
+def test_offload_without_a_stage_is_no_key_of_no_effect() -> None:
+    found = read('{"zero_optimization": {"offload_optimizer": {"device": "cpu"}}}', "ds.json")
+    assert [(left.matters, left.effect) for left in found.left_out] == [
+        (True, "optimizer states stay on the GPU here without ZeRO: set zero.stage")
+    ]
+
+
+def test_blocks_with_nothing_in_them_are_the_default_here_too() -> None:
+    found = read(
+        '\ufeff{"train_batch_size": 8, "optimizer": {"type": "Adam", "params": {}}, "fp16": {}, "aio": {}}', "d"
+    )
+    assert found.default == ("optimizer.params", "fp16", "aio")
+    assert (found.left_out, found.kept) == ((), ())
+
+
 def test_two_number_formats_at_once_are_an_error_as_in_deepspeed(asked: Asked) -> None:
     [error] = asked("import", "both_formats.json", status=2)["errors"]
     assert error["path"].endswith("both_formats.json: bf16.enabled")
