@@ -41,7 +41,7 @@ def runs(text: str, **given: str) -> list[str]:
         ("cd /x || exit 1; run ok", ["ok"]),
         ("while [[ $# -gt 0 ]]; do X=$1; shift; done; run ${X:-none}", ["none"]),
         (
-            'T=$(getopt a "$@"); eval set -- "$T"; while true; do case $1 in -a) A=1; shift;; --) break;; esac; done; run ok',
+            'T=$(getopt a "$@"); eval set -- "$T"; while :; do case $1 in -a) shift;; --) break;; esac; done; run ok',
             ["ok"],
         ),
         ("while getopts 'a:' o; do A=$OPTARG; done; run ${A:-none}", ["none"]),
