@@ -60,5 +60,5 @@ def activations(spec: RunSpec) -> float:
     scores = 0.0
     if spec.checkpointing.mode == "none":
         scores = (2 * 2 + 1) * model.num_attention_heads * length / model.hidden_size
-    tokens = length * spec.train.micro_batch_size
+    tokens = length * spec.micro_batch_size
     return tokens * model.hidden_size * model.num_hidden_layers * (16 * 2 + 2 + scores)

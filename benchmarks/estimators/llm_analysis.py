@@ -61,14 +61,14 @@ def activations(spec: RunSpec) -> float:
     figure for one sequence, which has them, and adds them again.
     """
     model, tensor = spec.model, spec.parallel.tensor
-    tokens = spec.train.micro_batch_size * spec.sequence_length
+    tokens = spec.micro_batch_size * spec.sequence_length
     norm = tokens * model.hidden_size * _FP32 / _sequence_ranks(spec)
     if spec.checkpointing.mode == "full":
         layer, norm = tokens * model.hidden_size * 2 / tensor, 0.0
     else:
         layer = _attention(spec, tokens) + _feed_forward(spec, tokens) + 2 * norm
     around = model.vocab_size * tokens * 2 / tensor + norm
-    return model.num_hidden_layers * layer + (2 if spec.train.micro_batch_size == 1 else 1) * around
+    return model.num_hidden_layers * layer + (2 if spec.micro_batch_size == 1 else 1) * around
 
 
 def _attention(spec: RunSpec, tokens: int) -> float:

@@ -99,7 +99,7 @@ def activations_without(spec: RunSpec) -> float:
 
 
 def _tokens(spec: RunSpec) -> int:
-    return spec.sequence_length * spec.train.micro_batch_size
+    return spec.sequence_length * spec.micro_batch_size
 
 
 def _embedding(spec: RunSpec) -> float:

@@ -104,7 +104,7 @@ def _let_ddp_reduce(world: int) -> Iterator[None]:
 
 
 def _micro_batches(spec: RunSpec, device: torch.device) -> list[torch.Tensor]:
-    shape = (spec.train.micro_batch_size, spec.sequence_length + 1)
+    shape = (spec.micro_batch_size, spec.sequence_length + 1)
     made = range(spec.gradient_accumulation)
     return [torch.randint(0, spec.model.vocab_size, shape, device=device) for _ in made]
 

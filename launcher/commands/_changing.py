@@ -36,7 +36,9 @@ from launcher.submission.submit import resubmit
 _WHOLE = ("model", "parallel", "backend", "recipe")
 """Groups whose options say too much of a run to be chosen anew: of theirs, single keys can be set."""
 
-_BATCH, _MICRO = "train.global_batch_size", "train.micro_batch_size"
+_BATCH, _MICRO, _COUNT = "train.global_batch_size", "train.micro_batch_size", "train.gradient_accumulation"
+
+_OF_THE_SCHEDULE = {"train.steps", "optimizer.lr", "optimizer.schedule", "optimizer.decay_steps"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,8 +136,11 @@ def _whole(override: Override) -> ConfigError:
     return ConfigError(override.key, override.value, rule, [f"launch show {override.key}"])
 
 
-def _batch_kept(before: RunSpec, after: RunSpec, typed: set[str]) -> dict[str, int]:
+def _batch_kept(before: RunSpec, after: RunSpec, typed: set[str]) -> dict[str, int | None]:
     """Settings with which the changed run has the global batch of the one before, where nobody asked for another.
+
+    The micro-batch stays too where it divides what each rank has, also where it was not set, and the accumulation
+    follows; an accumulation that is typed makes the micro-batch follow.
 
     Raises:
         ConfigErrors: The ranks cannot share it out evenly.
@@ -153,12 +158,17 @@ def _batch_kept(before: RunSpec, after: RunSpec, typed: set[str]) -> dict[str, i
         near = sorted(whole, key=lambda count: (abs(count - ranks), -count))[:3]
         ways = [f"cluster.gpus_per_node={count * after.model_parallel // after.cluster.nodes}" for count in near]
         raise ConfigErrors([ConfigError("cluster.gpus_per_node", after.cluster.gpus_per_node, rule, ways)])
-    follows = {_BATCH: batch} if after.train.global_batch_size != batch else {}
-    share = batch // ranks
-    if _MICRO not in typed and share % after.train.micro_batch_size:
-        fits = (size for size in range(after.train.micro_batch_size, 0, -1) if share % size == 0)
-        follows[_MICRO] = next(fits)
-    return follows
+    kept: dict[str, int | None] = {_BATCH: batch}
+    if _COUNT in typed and after.train.gradient_accumulation is not None:
+        kept |= {} if _MICRO in typed else {_MICRO: None}
+    else:
+        share, size = batch // ranks, after.train.micro_batch_size or before.micro_batch_size
+        if _MICRO not in typed:
+            size = next(smaller for smaller in range(size, 0, -1) if share % smaller == 0)
+            kept[_MICRO] = size
+        if after.train.gradient_accumulation is not None:
+            kept[_COUNT] = share // size
+    return {path: value for path, value in kept.items() if edit.value_at(after, path) != value}
 
 
 def _nothing_left(directory: Path, after: RunSpec, step: int) -> list[ConfigError]:
@@ -215,6 +225,6 @@ def _say(directory: Path, differences: Sequence[changes.Change], step: int) -> N
     say(f"launch: {name} goes on from step {step} with other settings; those before are kept in {changes.KEPT}/")
     for path, before, after in differences:
         say(f"  {path}: {edit.typed(before)} -> {edit.typed(after)}")
-    schedule = {path for path, _, _ in differences} & {"train.steps", "optimizer.lr", "optimizer.schedule"}
+    schedule = {path for path, _, _ in differences} & _OF_THE_SCHEDULE
     if schedule:
         say(f"  learning rates from step {step + 1} on are those of the schedule with these settings")

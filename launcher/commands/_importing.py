@@ -153,9 +153,8 @@ class Foreign:
 
         given = _keys(typed)
         without = left_out.warnings(str(self.path), self.imported.left_out, given) if partial else []
-        rule = "it is not understood, and not in the estimate"
         items = (item for item in self.imported.not_understood if not left_out.asked_for(item) & given)
-        return [*without, *(ConfigError(str(self.path), item, rule) for item in items)]
+        return [*without, *(ConfigError(str(self.path), None, item) for item in items)]
 
 
 def _keys(typed: Sequence[str]) -> set[str]:

@@ -62,8 +62,6 @@ class Imported:
         left_out: The other keys.
         not_understood: Sentences about the file beside its keys: variables without a value, words that belong to none.
         errors: What keeps the file from being a run here, where its keys could be read; nothing is judged then.
-        accumulation: The micro-batches of a step on one rank, where the file says them: here they follow from the
-            global batch and the data ranks, and may come out otherwise.
     """
 
     overrides: tuple[str, ...]
@@ -74,7 +72,6 @@ class Imported:
     left_out: tuple[LeftOut, ...] = ()
     not_understood: tuple[str, ...] = ()
     errors: tuple[ConfigError, ...] = ()
-    accumulation: int | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The value of ``import`` in ``launch import --json`` (docs/contract.md)."""

@@ -1,6 +1,7 @@
 """What matters of another program's file and is left out: errors, unless the user goes on without it.
 
-A key is answered, and no error, where the user sets what its effect asks for ("set model.vocab_size").
+A key is answered, and no error, where the user sets what its effect asks for ("set model.vocab_size",
+"+backend.extra.KEY=VALUE hands it on").
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ NO_EFFECT = "no effect: "
 """How the effect begins of a key that changes nothing of the training."""
 
 _SETTING = re.compile(r"\bset ([a-z_]+\.[a-z_][\w.]*\w)")
+_HANDED_ON = re.compile(r"\+(backend\.extra\.[\w.-]+)=[^\s;,()]+")
 _VARIABLE = re.compile(r"--set [A-Za-z_]\w*(?:=[^\s;,()]+)?")
 _LONGEST = 100
 """Characters of a value in a message."""
@@ -28,7 +30,7 @@ def mattering(left_out: Iterable[LeftOut], given: Collection[str] = ()) -> list[
 
 def asked_for(sentence: str) -> set[str]:
     """The settings that a sentence about a file asks for."""
-    return {*_SETTING.findall(sentence)}
+    return {*_SETTING.findall(sentence), *_HANDED_ON.findall(sentence)}
 
 
 def errors(file: str, left_out: Iterable[LeftOut], given: Collection[str], *, partial: str) -> list[ConfigError]:
@@ -42,8 +44,9 @@ def errors(file: str, left_out: Iterable[LeftOut], given: Collection[str], *, pa
     """
     found = []
     for left in mattering(left_out, given):
-        asked = (f"{key}=..." for key in sorted(asked_for(left.effect)))
-        ways = [*_VARIABLE.findall(left.effect), *asked, partial]
+        handed_on = (match[0] for match in _HANDED_ON.finditer(left.effect))
+        asked = (f"{key}=..." for key in _SETTING.findall(left.effect))
+        ways = [*dict.fromkeys((*_VARIABLE.findall(left.effect), *handed_on, *asked)), partial]
         found.append(ConfigError(f"{file}: {left.key}", short(left.value), f"it is left out: {left.effect}", ways))
     return found
 

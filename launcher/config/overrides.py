@@ -158,9 +158,6 @@ def _read_one(text: str, catalog: Catalog) -> Override | ConfigError:
 def _unknown_key(key: str, value: str, catalog: Catalog) -> ConfigError:
     """A key that is none: another tool's word for one of ours, a key without its group, or a misspelling."""
     rule = "there is no such group or key"
-    if synonyms.plain(key) in synonyms.ACCUMULATION:
-        rule = "accumulation follows from the batch: train.global_batch_size / (train.micro_batch_size x data ranks)"
-        return ConfigError(key, value, rule, ["train.global_batch_size=..."])
     variable = key.rpartition(".")[2]
     if secret.of_name(key) and variable.isidentifier():
         rule += ", and a secret is no setting: the job inherits the variable by its name"

@@ -12,7 +12,6 @@ from launcher.config import backend_choice, hardware, recipes
 from launcher.config.catalog import Catalog
 from launcher.config.compose import Config, compose
 from launcher.config.overrides import Override, is_own_model, read
-from launcher.config.synonyms import ACCUMULATION, plain
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.spec import RunSpec
 from launcher.spec.model import SCRIPTS_OWN
@@ -78,7 +77,6 @@ def request(
         rest = [override for override in overrides if override.key not in broken]
         if len(rest) < len(overrides):
             spec, _ = _specify(rest, script_args, catalog, facts)
-    errors = [_accumulated(error, spec) for error in errors]
     warnings = tuple(_guessed(spec, overrides, facts)) if spec is not None else ()
     if own is not None and spec is not None:
         keys = {override.key for override in given}
@@ -86,15 +84,6 @@ def request(
         errors += own.refusals(spec, keys)
     named = backend_choice.chosen(overrides)
     return Request(overrides=tuple(texts), spec=spec, errors=(*errors, *found), warnings=warnings, backend=named)
-
-
-def _accumulated(error: ConfigError, spec: RunSpec | None) -> ConfigError:
-    """The error of a typed accumulation with the global batch that gives it, which takes the run's data ranks."""
-    count = str(error.found)
-    if spec is None or plain(error.path) not in ACCUMULATION or not count.isdecimal():
-        return error
-    batch = int(count) * spec.train.micro_batch_size * spec.data_degree
-    return ConfigError(error.path, error.found, error.rule, [f"train.global_batch_size={batch}"])
 
 
 def _own_model(overrides: Sequence[Override], typed: Sequence[Override], catalog: Catalog) -> OwnModel | None:

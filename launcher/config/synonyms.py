@@ -9,6 +9,8 @@ from __future__ import annotations
 _MICRO = ("micro_bs", "micro_batch", "mbs", "device_batch_size", "per_device_batch_size", "per_gpu_batch_size",
           "per_device_train_batch_size", "train_micro_batch_size_per_gpu", "local_batch_size")  # fmt: skip
 _GLOBAL = ("global_bs", "gbs", "global_batch", "train_batch_size", "total_batch_size", "effective_batch_size")
+_ACCUMULATION = ("gradient_accumulation_steps", "gradient_accumulation", "grad_accum", "grad_accumulation_steps",
+                 "accumulate_grad_batches", "accumulation_steps", "accumulation", "ga")  # fmt: skip
 _LENGTH = ("seq", "seqlen", "seq_len", "seq_length", "sequence", "sequence_len", "max_seq_len", "max_seq_length",
            "max_length", "block_size", "context_length", "ctx_len", "cutoff_len")  # fmt: skip
 _STEPS = ("max_steps", "num_steps", "total_steps", "train_iters", "max_iters", "iterations", "iters")
@@ -25,6 +27,7 @@ _FOLDER = ("output", "output_dir", "out_dir", "save_dir", "run_dir", "log_dir")
 _KEYS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (_MICRO, ("train.micro_batch_size={}",)),
     (_GLOBAL, ("train.global_batch_size={}",)),
+    (_ACCUMULATION, ("train.gradient_accumulation={}",)),
     (("batch_size", "bs", "batch"), ("train.micro_batch_size={}", "train.global_batch_size={}")),
     (_LENGTH, ("train.sequence_length={}",)),
     (_STEPS, ("train.steps={}",)),
@@ -77,10 +80,6 @@ _KEYS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
 )
 
 _BY_KEY = {word: ways for words, ways in _KEYS for word in words}
-
-ACCUMULATION = ("gradient_accumulation_steps", "gradient_accumulation", "grad_accum", "grad_accumulation_steps",
-                "accumulate_grad_batches", "accumulation_steps", "accumulation", "ga")  # fmt: skip
-"""Words for the micro-batches of a step on one rank, which follow here from the global batch."""
 
 OPTIONS = {
     "plot": "--plot FILE.png",

@@ -22,7 +22,6 @@ def imported(
     choose: Mapping[str, str],
     settings: Mapping[str, Any],
     not_understood: Iterable[str],
-    accumulation: int | None = None,
 ) -> Imported:
     """Put choices and settings into both forms."""
     chosen = [f"{group}={option}" for group, option in choose.items()]
@@ -31,5 +30,4 @@ def imported(
         overrides=(*chosen, *typed),
         recipe={"schema": SCHEMA, "summary": summary, "source": source, "choose": dict(choose), "set": dict(settings)},
         not_understood=tuple(not_understood),
-        accumulation=accumulation,
     )

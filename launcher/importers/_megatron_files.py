@@ -104,8 +104,8 @@ def _is_number(word: str) -> bool:
 def saves(reader: Reader) -> dict[str, Any]:
     """When checkpoints are written, and the one that training starts from."""
     reader.leave("save", "no effect: checkpoints lie in the run's own directory", matters=False)
-    names = ("save-interval", "persistent-save-interval")
-    every = next((value for name in names if (value := reader.count(name, "save.every")) is not None), None)
+    every = reader.count("persistent-save-interval", "save.every")
+    every = reader.count("save-interval", "save.every", default=every)
     found = {"save.every": every, "save.async": reader.switch("async-save", "save.async") or None}
     if found["save.async"] and "use-persistent-ckpt-worker" not in reader:
         reader.note("--async-save without --use-persistent-ckpt-worker: Megatron-LM switches it off")

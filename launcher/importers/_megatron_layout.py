@@ -16,9 +16,8 @@ _FP8_FORMATS = {"delayed": "hybrid", "tensorwise": "hybrid", "blockwise": "e4m3"
 
 def parallel(reader: Reader, layers: Any) -> dict[str, Any]:
     """Degrees, and where the layers go, as ``parallel.KEY``."""
-    tensor = reader.count("tensor-model-parallel-size", "parallel.tensor")
-    if tensor is None:  # The name before there was another kind of model parallelism.
-        tensor = reader.count("model-parallel-size", "parallel.tensor", default=1)
+    old = reader.count("model-parallel-size", "parallel.tensor", default=1)  # Before there was another kind of it.
+    tensor = reader.count("tensor-model-parallel-size", "parallel.tensor", default=old)
     pipeline = reader.count("pipeline-model-parallel-size", "parallel.pipeline", default=1)
     virtual = _virtual(reader, layers, pipeline)
     found = {

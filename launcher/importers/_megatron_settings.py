@@ -80,6 +80,8 @@ def _key_value_heads(reader: Reader, latent: bool) -> Any:
     """Groups count with ``--group-query-attention`` alone, and are one group where their number is not given."""
     key = "model.num_key_value_heads"
     if (old := reader.count("num-key-value-heads", key)) is not None:  # Megatron-DeepSpeed's spelling.
+        for name in ("group-query-attention", "num-query-groups"):
+            reader.leave(name, "no effect: --num-key-value-heads says it", matters=False)
         return old
     if not reader.switch("group-query-attention", key):
         if "num-query-groups" in reader:

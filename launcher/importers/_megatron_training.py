@@ -19,8 +19,9 @@ _MINUTE = 60
 
 def batches(reader: Reader) -> dict[str, Any]:
     """Sizes, and what is done every so many steps."""
-    micro = reader.count("micro-batch-size", "train.micro_batch_size")
-    if micro is None and (micro := reader.count("batch-size", "train.micro_batch_size")) is not None:
+    old = reader.count("batch-size", "train.micro_batch_size")
+    micro = reader.count("micro-batch-size", "train.micro_batch_size", default=old)
+    if old is not None:
         reader.note("--batch-size is of an earlier Megatron-LM, the micro-batch of a rank")
     return {
         "train.sequence_length": _length(reader),
@@ -108,9 +109,8 @@ def _left_early(reader: Reader, whole: int | None) -> int | None:
 def _warmup(reader: Reader, found: dict[str, Any], decay: int | None) -> int | None:
     """Steps, or a fraction of the steps over which the learning rate decays."""
     key = "optimizer.warmup_steps"
-    fraction = reader.number("lr-warmup-fraction", key)
-    if fraction is None:
-        fraction = reader.number("warmup", key)
+    old = reader.number("warmup", key)  # Its name before it could be a number of steps.
+    fraction = reader.number("lr-warmup-fraction", key, default=old)
     given = _counted(reader, "lr-warmup", "iters", found, key)
     return int(fraction * decay) if not given and fraction and decay else given
 

@@ -22,6 +22,9 @@ from launcher.importers._megatron_tables import DEFAULTS, Meaning, by_value, mea
 from launcher.importers._megatron_text import parse
 from launcher.importers._megatron_vocabulary import multiple
 
+HAS_VARIABLES = True
+"""A list may be a script, whose variables ``--set`` gives."""
+
 _SOURCE = "a Megatron-LM argument list"
 _EXTRA_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*\Z")
 _LOCAL = "backend.extra.transformer-impl"

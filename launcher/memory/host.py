@@ -81,7 +81,7 @@ def _readers(spec: RunSpec, idle: int) -> Iterator[MemoryTerm]:
         return
     n, what = spec.cluster.gpus_per_node * spec.data.workers, "processes that read the data ahead"
     yield term("readers", ALWAYS, what, "n * size", "measured, launcher/memory/processes.json", n=n, size=idle)
-    size = spec.gradient_accumulation * spec.train.micro_batch_size * (spec.sequence_length + 1) * _ID_BYTES
+    size = spec.gradient_accumulation * spec.micro_batch_size * (spec.sequence_length + 1) * _ID_BYTES
     copies = 2 if spec.hardware.device == "cuda" else 1
     what, source = "steps that they have ready", "torch DataLoader, prefetch_factor=2"
     yield term("readers", ALWAYS, what, "n * ahead * size", source, n=n, ahead=_AHEAD * copies, size=size)

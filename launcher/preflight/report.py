@@ -164,7 +164,7 @@ def _layout(spec: RunSpec) -> str:
 
 
 def _batch(spec: RunSpec) -> str:
-    micro, accumulation = spec.train.micro_batch_size, spec.gradient_accumulation
+    micro, accumulation = spec.micro_batch_size, spec.gradient_accumulation
     parts = [f"micro-batch {micro}", f"data {spec.data_degree}", f"accumulation {accumulation}"]
     tokens = spec.global_batch_size * spec.sequence_length
     noun = "sequence" if spec.global_batch_size == 1 else "sequences"

@@ -172,7 +172,7 @@ def rank_model(spec: RunSpec, view: RankView, family: Family, dtypes: Dtypes, en
         blocks=tuple(_kind(spec, family, engine, alike) for alike in counts.blocks),
         after_blocks=adapters.after_blocks(family.after_blocks(model, engine), spec) if view.head else (),
         counts=counts,
-        tokens=spec.train.micro_batch_size * rounded_up(spec.sequence_length, view.tokens),
+        tokens=spec.micro_batch_size * rounded_up(spec.sequence_length, view.tokens),
         vocabulary=vocabulary,
     )
 

@@ -6,12 +6,20 @@ from collections.abc import Iterator
 from itertools import chain
 
 from launcher.errors import ConfigError
-from launcher.spec import RunSpec, edit, nearest
+from launcher.spec import RunSpec, nearest
+from launcher.spec.change import batches_typed
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
-    """The global batch must be a multiple of micro-batch x data degree."""
-    if not _whole(spec):
+    """Micro-batch, accumulation and global batch must be whole and agree; any two of them give the third."""
+    train = spec.train
+    if train.micro_batch_size is None and (train.gradient_accumulation is None or train.global_batch_size is None):
+        yield _not_derived(spec)
+    elif train.micro_batch_size is None:
+        yield from _not_shared_out(spec)
+    elif train.gradient_accumulation is not None and train.global_batch_size is not None:
+        yield from _not_agreeing(spec)
+    elif not _whole(spec):
         yield _not_whole(spec)
 
 
@@ -22,11 +30,58 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _whole(spec: RunSpec) -> bool:
-    return spec.global_batch_size % (spec.train.micro_batch_size * spec.data_degree) == 0
+    return spec.global_batch_size % (spec.micro_batch_size * spec.data_degree) == 0
+
+
+def _not_derived(spec: RunSpec) -> ConfigError:
+    """No micro-batch, and not both of what it would follow from."""
+    count, total = spec.train.gradient_accumulation, spec.train.global_batch_size
+    lacks = [f"train.gradient_accumulation={count or 1}"] if count is None else []
+    if total is None:
+        lacks.append(f"train.global_batch_size={spec.data_degree * (count or 1)}")
+    rule = "without it, it follows from train.global_batch_size and train.gradient_accumulation, which have to be given"
+    return ConfigError("train.micro_batch_size", None, rule, ["train.micro_batch_size=1", " ".join(lacks)])
+
+
+def _not_shared_out(spec: RunSpec) -> Iterator[ConfigError]:
+    """The micro-batch is to be the global batch's share."""
+    count, data, total = spec.train.gradient_accumulation or 1, spec.data_degree, spec.global_batch_size
+    step = count * data
+    if total % step:
+        totals = nearest.multiples_around(total, step)
+        yield ConfigError(
+            "train.global_batch_size",
+            total,
+            f"must be a multiple of accumulation {count} x data degree {data} = {step}: train.micro_batch_size is its"
+            " share",
+            chain(
+                nearest.nearest(spec, "train.global_batch_size", totals, _shared_out, limit=2),
+                nearest.nearest(spec, "train.gradient_accumulation", nearest.divisors(total), _shared_out, limit=2),
+            ),
+        )
+
+
+def _shared_out(spec: RunSpec) -> bool:
+    return spec.global_batch_size % ((spec.train.gradient_accumulation or 1) * spec.data_degree) == 0
+
+
+def _not_agreeing(spec: RunSpec) -> Iterator[ConfigError]:
+    """All three are given, and their product is another."""
+    train, data, total = spec.train, spec.data_degree, spec.global_batch_size
+    count, size = train.gradient_accumulation or 1, spec.micro_batch_size
+    if total == count * size * data:
+        return
+    rule = (
+        f"the global batch of {total} sequences is not micro-batch {size} x accumulation {count} x data degree {data} ="
+        f" {count * size * data}: let one of the three follow from the others"
+    )
+    way_out = ["train.micro_batch_size=null"] if total % (count * data) == 0 else []
+    way_out += ["train.gradient_accumulation=null"] if total % (size * data) == 0 else []
+    yield ConfigError("train.gradient_accumulation", count, rule, [*way_out, "train.global_batch_size=null"])
 
 
 def _not_whole(spec: RunSpec) -> ConfigError:
-    micro, data, total = spec.train.micro_batch_size, spec.data_degree, spec.global_batch_size
+    micro, data, total = spec.micro_batch_size, spec.data_degree, spec.global_batch_size
     step = micro * data
     return ConfigError(
         "train.global_batch_size",
@@ -40,10 +95,9 @@ def _not_whole(spec: RunSpec) -> ConfigError:
 
 
 def _accumulates(spec: RunSpec) -> ConfigError:
-    count, total = spec.gradient_accumulation, spec.global_batch_size
-    once = spec.train.micro_batch_size * spec.data_degree
-    way_out = [edit.override("train.global_batch_size", once)]
-    larger = count * spec.train.micro_batch_size
+    count, total, size = spec.gradient_accumulation, spec.global_batch_size, spec.micro_batch_size
+    once = size * spec.data_degree
+    way_out = [batches_typed(spec, 1, size)]
     if spec.parallel.pipeline > 1:
         rule = (
             f"{count} micro-batches flow through the pipeline for one optimizer step of {total} sequences"
@@ -55,6 +109,4 @@ def _accumulates(spec: RunSpec) -> ConfigError:
         f" ({total * spec.sequence_length:,} tokens), not {once}: a learning rate tuned for {once} is {count} times"
         " smaller per sequence, and warm-up and train.steps count the larger steps"
     )
-    return ConfigError(
-        "train.global_batch_size", total, rule, [*way_out, edit.override("train.micro_batch_size", larger)]
-    )
+    return ConfigError("train.global_batch_size", total, rule, [*way_out, batches_typed(spec, 1, count * size)])

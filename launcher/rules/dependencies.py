@@ -227,12 +227,17 @@ WARNED: tuple[Row, ...] = (
         "train.on_spike=rollback",
         "where a jump of the loss leads back to a checkpoint",
     ),
-    Dependent(
-        "optimizer.min_lr",
-        0.0,
+    *_rows(
+        {"optimizer.min_lr": 0.0, "optimizer.decay_steps": None},
         lambda spec: spec.optimizer.schedule != "constant",
         "optimizer.schedule=cosine",
         "by a schedule that ends lower than it starts",
+    ),
+    *_rows(
+        {"optimizer.warmup": "linear", "optimizer.warmup_lr": 0.0},
+        lambda spec: spec.optimizer.warmup_steps > 0,
+        "optimizer.warmup_steps=10",
+        "by a warm-up",
     ),
     Dependent(
         "data.split",

@@ -35,6 +35,10 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
         rule = f"the schedule ends at it, so it is at most optimizer.lr={optimizer.lr:g}"
         way_out = [f"optimizer.min_lr={optimizer.lr:g}", f"optimizer.lr={optimizer.min_lr:g}"]
         yield ConfigError("optimizer.min_lr", optimizer.min_lr, rule, way_out)
+    if optimizer.warmup_lr > optimizer.lr:
+        rule = f"warm-up rises from it, so it is at most optimizer.lr={optimizer.lr:g}"
+        way_out = ["optimizer.warmup_lr=0.0", f"optimizer.lr={optimizer.warmup_lr:g}"]
+        yield ConfigError("optimizer.warmup_lr", optimizer.warmup_lr, rule, way_out)
     if optimizer.fused and optimizer.foreach:
         rule = "torch.optim takes fused or foreach, not both"
         yield ConfigError("optimizer.foreach", True, rule, ["optimizer.foreach=null", "optimizer.fused=null"])
@@ -80,6 +84,11 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
         rule = f"the learning rate is still rising when the run ends after train.steps={train.steps}"
         way_out = [edit.override("optimizer.warmup_steps", train.steps // 10), f"train.steps={warmup * 10}"]
         yield ConfigError("optimizer.warmup_steps", warmup, rule, way_out)
+    decay = spec.optimizer.decay_steps
+    if decay is not None and spec.optimizer.schedule != "constant" and warmup >= decay:
+        rule = f"the schedule ends before warm-up does (optimizer.warmup_steps={warmup}): the rate falls at once"
+        way_out = ["optimizer.decay_steps=null", edit.override("optimizer.warmup_steps", decay // 10)]
+        yield ConfigError("optimizer.decay_steps", decay, rule, way_out)
     if train.eval_every is not None and train.eval_every > train.steps:
         rule = f"the run ends after train.steps={train.steps}: it never evaluates"
         yield ConfigError("train.eval_every", train.eval_every, rule, [edit.override("train.eval_every", train.steps)])

@@ -104,13 +104,14 @@ def _order(spec: RunSpec, state: Mapping[str, Any]) -> Iterator[ConfigError]:
 def _batch(spec: RunSpec, state: Mapping[str, Any]) -> Iterator[ConfigError]:
     """Another batch is another training: it has to be asked for, and the place in the data counted in samples."""
     there, here = state.get("global_batch_size", spec.global_batch_size), spec.global_batch_size
-    keeps = [edit.override("train.global_batch_size", there)]
     if here == there:
         return
+    follows = "" if spec.train.gradient_accumulation is None else " train.gradient_accumulation=null"
+    keeps = [edit.override("train.global_batch_size", there) + follows]
     if spec.train.global_batch_size is None:
         rule = (
             f"the checkpoint is of a run of {there} sequences a step, and without train.global_batch_size this one has "
-            f"{here}, as many as its ranks see at once: the same learning rate would train another model"
+            f"{here}, as many as its ranks see in a step: the same learning rate would train another model"
         )
         yield ConfigError("train.global_batch_size", None, rule, keeps)
 

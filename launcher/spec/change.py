@@ -33,9 +33,31 @@ def set_to(spec: RunSpec, cost: str, settings: dict[str, object], shown: tuple[s
 
 
 def same_batch(spec: RunSpec, change: Change, cost: str) -> Change:
-    """A change of the data degree with the optimizer step that the run had."""
+    """A change of the data degree with the optimizer step that the run had; accumulation then follows from it."""
     total = spec.global_batch_size
     if change.spec.global_batch_size == total:
         return replace(change, cost=cost)
-    batch = set_to(change.spec, cost, {"train.global_batch_size": total})
+    settings: dict[str, object] = {"train.global_batch_size": total}
+    if change.spec.train.gradient_accumulation is not None:
+        settings["train.gradient_accumulation"] = None
+    batch = set_to(change.spec, cost, settings)
     return replace(batch, overrides=(*change.overrides, *batch.overrides))
+
+
+def batches(spec: RunSpec, count: int, size: int) -> dict[str, object]:
+    """Settings with which a rank takes ``count`` micro-batches of ``size`` sequences a step, as few as it takes."""
+    train, total = spec.train, count * size * spec.data_degree
+    settings: dict[str, object] = {}
+    if train.micro_batch_size not in (None, size):  # Where it is not set, it follows from the other two.
+        settings["train.micro_batch_size"] = size
+    if train.gradient_accumulation not in (None, count):
+        settings["train.gradient_accumulation"] = count
+    follows = train.global_batch_size is None and (train.gradient_accumulation is not None or count == 1)
+    if not follows and train.global_batch_size != total:
+        settings["train.global_batch_size"] = total
+    return settings
+
+
+def batches_typed(spec: RunSpec, count: int, size: int) -> str:
+    """The settings of :func:`batches` as they are typed."""
+    return " ".join(edit.override(path, value) for path, value in batches(spec, count, size).items())

@@ -69,6 +69,6 @@ class ZeroSpec:
     max_live_parameters: Natural
     max_reuse_distance: Natural
     param_persistence_threshold: Natural
-    sub_group_size: Count
+    sub_group_size: Natural
     hpz: Count
     gather_16bit_weights_on_save: bool

@@ -92,13 +92,22 @@ class RunSpec:
 
     @property
     def global_batch_size(self) -> int:
-        """Sequences of one optimizer step: as set, or one micro-batch on every data rank."""
-        return self.train.global_batch_size or self.train.micro_batch_size * self.data_degree
+        """Sequences of one optimizer step: as set, or the micro-batches of one step on every data rank."""
+        train = self.train
+        return train.global_batch_size or self.micro_batch_size * (train.gradient_accumulation or 1) * self.data_degree
+
+    @property
+    def micro_batch_size(self) -> int:
+        """Sequences on a rank at once: as set, or a rank's share of the global batch over the accumulation."""
+        train = self.train
+        if train.micro_batch_size is not None:
+            return train.micro_batch_size
+        return max(1, (train.global_batch_size or 1) // ((train.gradient_accumulation or 1) * self.data_degree))
 
     @property
     def gradient_accumulation(self) -> int:
         """Micro-batches of one optimizer step on one rank; with pipelining, those that flow through it."""
-        return max(1, self.global_batch_size // (self.train.micro_batch_size * self.data_degree))
+        return max(1, self.global_batch_size // (self.micro_batch_size * self.data_degree))
 
     @property
     def world(self) -> World:

@@ -49,14 +49,20 @@ class OptimizerSpec:
     warmup_steps: Natural
     fused: bool | None
     foreach: bool | None
+    decay_steps: Count | None = None
+    warmup: Literal["linear", "log"] = "linear"
+    warmup_lr: NonNegative = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainSpec:
-    """Batches, length and memory settings of the training; batch sizes are sequences, lengths are tokens."""
+    """Batches, length and memory settings of the training; batch sizes are sequences, lengths are tokens.
+
+    Of micro-batch, global batch and accumulation any two give the third; ``RunSpec`` has the three numbers.
+    """
 
     sequence_length: Count | None
-    micro_batch_size: Count
+    micro_batch_size: Count | None
     global_batch_size: Count | None
     steps: Count
     seed: Natural
@@ -73,3 +79,4 @@ class TrainSpec:
     on_spike: Literal["report", "stop", "rollback"] = "report"
     spike_deviations: Positive = 7.0
     rollbacks: Count = 3
+    gradient_accumulation: Count | None = None

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
-from itertools import chain
+from itertools import chain, islice
 
 from launcher.errors import ConfigError
 from launcher.rank.view import RankView
 from launcher.spec import RunSpec, edit, nearest
+from launcher.spec.change import batches_typed
 
 _ROUND = "microbatch-group-size-per-virtual-pipeline-stage"
 """Megatron-LM's argument for the micro-batches of a round, the pipeline's length where it is not given."""
@@ -183,7 +184,7 @@ def _schedule(spec: RunSpec) -> Iterator[ConfigError]:
         rule = f"several model chunks on a stage are the interleaved schedule, not {schedule}"
         way_out = ["parallel.schedule=interleaved", "parallel.virtual_pipeline=1"]
         yield ConfigError("parallel.virtual_pipeline", chunks, rule, way_out)
-    elif chunks > 1 and not _full_rounds(spec):
+    elif chunks > 1 and not _full_rounds(spec, spec.gradient_accumulation):
         yield _broken_rounds(spec)
 
 
@@ -192,9 +193,9 @@ def _round(spec: RunSpec) -> int:
     return spec.backend.count(_ROUND) or spec.parallel.pipeline
 
 
-def _full_rounds(spec: RunSpec) -> bool:
+def _full_rounds(spec: RunSpec, count: int) -> bool:
     """Rounds of the pipeline's length at least, the last one too (Megatron-core ``pipeline_parallel/schedules.py``)."""
-    stages, count, size = spec.parallel.pipeline, spec.gradient_accumulation, _round(spec)
+    stages, size = spec.parallel.pipeline, _round(spec)
     return stages <= size <= count and (count % size == 0 or count % size >= stages)
 
 
@@ -207,10 +208,9 @@ def _broken_rounds(spec: RunSpec) -> ConfigError:
         else f"rounds of {size} micro-batches (--{_ROUND}), of pipeline {stages} at least and so the last one"
     )
     rule = f"the interleaved schedule needs {needed}, and an optimizer step has {count}"
-    round_trip = spec.train.micro_batch_size * spec.data_degree * size
-    candidates = nearest.multiples_around(spec.global_batch_size, round_trip)
-    legal = nearest.nearest(spec, "train.global_batch_size", candidates, _full_rounds, limit=2)
-    way_out = chain(legal, ("parallel.virtual_pipeline=1",))
+    counts = sorted(nearest.multiples_around(count, size), key=lambda other: abs(other - count))
+    legal = (batches_typed(spec, other, spec.micro_batch_size) for other in counts if _full_rounds(spec, other))
+    way_out = chain(islice(legal, 2), ("parallel.virtual_pipeline=1",))
     return ConfigError("train.global_batch_size", spec.global_batch_size, rule, way_out)
 
 
@@ -224,6 +224,5 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
         f"an optimizer step has {count} micro-batch{'es' if count > 1 else ''} for {stages} pipeline stages, so each"
         f" stage is idle {idle:.0%} of the time: (p-1)/(m+p-1)"
     )
-    once = spec.train.micro_batch_size * spec.data_degree
-    way_out = [f"train.global_batch_size={once * 4 * stages}"]
+    way_out = [batches_typed(spec, 4 * stages, spec.micro_batch_size)]
     yield ConfigError("train.global_batch_size", spec.global_batch_size, rule, way_out)

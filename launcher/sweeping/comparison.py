@@ -36,7 +36,7 @@ def unequal(points: Sequence[tuple[str, RunSpec]], swept: Collection[str]) -> li
 def _batch(points: Sequence[tuple[str, RunSpec]]) -> list[str]:
     """Other batches of a step, with the smallest that all points can have."""
     found = _differing("sequences of a step", points, lambda spec: str(spec.global_batch_size))
-    batch = math.lcm(*(spec.train.micro_batch_size * spec.data_degree for _, spec in points))
+    batch = math.lcm(*(spec.micro_batch_size * spec.data_degree for _, spec in points))
     return [f"{sentence}; train.global_batch_size={batch} is one for all" for sentence in found]
 
 

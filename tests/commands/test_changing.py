@@ -131,6 +131,32 @@ def test_ways_to_share_out_a_batch_are_whole_ranks_of_each_node() -> None:
     assert _ways(before, five) == ()
 
 
+def test_on_other_ranks_batch_and_micro_batch_stay_and_a_set_accumulation_follows() -> None:
+    derived = "train.micro_batch_size=null"
+    before = make_spec(*BASE, "parallel=ddp", "cluster.gpus_per_node=2", "train.gradient_accumulation=3", derived)
+    assert before.micro_batch_size == 2
+    six = edit.changed_at(before, {"cluster.gpus_per_node": 6})
+    assert _changing._batch_kept(before, six, set()) == {
+        "train.micro_batch_size": 2,
+        "train.gradient_accumulation": 1,
+    }
+    four = edit.changed_at(before, {"cluster.gpus_per_node": 4})
+    assert _changing._batch_kept(before, four, set()) == {
+        "train.micro_batch_size": 1,
+    }
+    typed = edit.changed_at(before, {"cluster.gpus_per_node": 1, "train.gradient_accumulation": 4})
+    assert _changing._batch_kept(before, typed, {"train.gradient_accumulation"}) == {}
+
+
+def test_a_batch_that_followed_from_the_accumulation_stays_on_other_ranks() -> None:
+    words = ("train.global_batch_size=null", "train.gradient_accumulation=3", "train.micro_batch_size=2")
+    before = make_spec(*BASE, *words, "parallel=ddp", "cluster.gpus_per_node=2")
+    one = edit.changed_at(before, {"cluster.gpus_per_node": 1})
+    follows = _changing._batch_kept(before, one, set())
+    assert follows == {"train.global_batch_size": 12, "train.gradient_accumulation": 6}
+    assert edit.changed_at(one, follows).global_batch_size == before.global_batch_size == 12
+
+
 def _ways(before: Any, after: Any) -> tuple[str, ...]:
     with pytest.raises(ConfigErrors) as caught:
         _changing._batch_kept(before, after, set())

@@ -119,32 +119,32 @@ def test_a_closed_pipe_is_no_error() -> None:
     assert done.stderr == ""
 
 
-def test_what_a_foreign_file_says_and_nobody_understands_is_a_warning_of_the_answer(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "train.sh"
-    file.write_text("--num-layers 4 --hidden-size 256 --num-attention-heads 4 --seq-length 512 --no-such-argument 3\n")
-    words = ["model.vocab_size=1024", "hardware=h100_80g", "cluster.gpus_per_node=1"]
-    main(["check", "--json", "--megatron-args", str(file), *words])
-    warnings = json.loads(capsys.readouterr().out)["warnings"]
-    found = {warning["found"]: warning for warning in warnings if warning["path"] == str(file)}
-    assert any("no-such-argument" in item for item in found)
-    assert {warning["rule"] for warning in found.values()} == {"it is not understood, and not in the estimate"}
-
-
-def test_what_a_foreign_file_leaves_open_is_no_warning_once_it_is_set(
+def test_what_a_foreign_file_asks_for_is_answered_by_the_setting_and_what_nobody_knows_by_partial(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "train.sh"
     sizes = "--num-layers 4 --hidden-size 256 --num-attention-heads 4 --seq-length 512"
-    file.write_text(f"{sizes} --tokenizer-type Llama2Tokenizer\n")
-    words = ["hardware=h100_80g", "cluster.gpus_per_node=1", "model.vocab_size=1024"]
-    found = []
-    for given in (words[:2], words):
-        main(["check", "--json", "--megatron-args", str(file), *given])
-        warnings = json.loads(capsys.readouterr().out)["warnings"]
-        found.append([warning["found"] for warning in warnings if warning["path"] == str(file)])
-    assert found == [["the vocabulary of --tokenizer-type Llama2Tokenizer: set model.vocab_size"], []]
+    file.write_text(f"{sizes} --tokenizer-type Llama2Tokenizer --no-such-argument 3\n")
+    words = [
+        "check",
+        "--json",
+        "--no-native",
+        "--megatron-args",
+        str(file),
+        "hardware=h100_80g",
+        "cluster.gpus_per_node=1",
+    ]
+
+    def found(name: str, *further: str) -> list[str]:
+        main([*words, *further])
+        findings = json.loads(capsys.readouterr().out)[name]
+        return [finding["path"] for finding in findings if finding["path"].startswith(f"{file}: ")]
+
+    tokenizer, unknown = f"{file}: --tokenizer-type", f"{file}: --no-such-argument"
+    assert found("errors") == [tokenizer, unknown]
+    assert found("errors", "model.vocab_size=1024") == [unknown]
+    assert found("errors", "model.vocab_size=1024", "--partial") == []
+    assert found("warnings", "model.vocab_size=1024", "--partial") == [unknown]
 
 
 def test_words_that_are_shown_come_out_of_a_shell_as_they_were() -> None:

@@ -58,7 +58,6 @@ def answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     monkeypatch.chdir(tmp_path)
     for importer in (deepspeed, megatron):
         monkeypatch.setattr(importer, "read", _read)
-    monkeypatch.setattr(megatron, "HAS_VARIABLES", True, raising=False)
     Path("f.json").write_text(json.dumps(FILE))
 
     def answered(words: str) -> tuple[int, str, str]:

@@ -128,7 +128,7 @@ def test_a_run_starts_from_what_a_word_means(run: Path, word: str, step: int) ->
         (
             "save.load=a train.global_batch_size=null",
             "train.global_batch_size: the checkpoint is of a run of 12 sequences a step, and without "
-            "train.global_batch_size this one has 6, as many as its ranks see at once: the same learning rate would "
+            "train.global_batch_size this one has 6, as many as its ranks see in a step: the same learning rate would "
             "train another model try train.global_batch_size=12",
         ),
         ("save.load=a model.hidden_size=128", "the checkpoint holds tensors of model.hidden_size=64 try model.hidden"),

@@ -233,7 +233,7 @@ def test_a_check_reads_no_samples_that_a_foreign_recipe_would_fetch(folder: Path
 
 ARGUMENTS = """pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 64 --vocab-size 1000
 --max-position-embeddings 64 --micro-batch-size 1 --global-batch-size 2 --train-iters 2 --lr 1e-4 --bf16 --mock-data
---spec evil build --moe-router-topk-scaling-factor 2"""
+--nccl-communicator-config-path evil.yaml --moe-router-topk-scaling-factor 2"""
 
 
 def test_megatron_s_validator_is_told_of_no_module_that_a_foreign_file_names(
@@ -248,9 +248,9 @@ def test_megatron_s_validator_is_told_of_no_module_that_a_foreign_file_names(
     assert "train.sh is from elsewhere and not trusted: the engine's own validator is asked without" in said.err
     assert said(f"{check} +backend.extra.spec=[mine,build]") == 0
     assert said("import megatron train.sh --recipe recipes/imported.yaml") == 0
-    assert "look at this before you run it: backend.extra.spec=['evil', 'build'] hands these options" in said.err
+    assert "you run it: backend.extra.nccl-communicator-config-path=evil.yaml hands these options" in said.err
     assert said("check recipe=imported hardware=h100_80g cluster.gpus_per_node=2") == 0
-    assert ["evil" in words for words in questions] == [False, False, False]
+    assert ["evil.yaml" in words for words in questions] == [False, False, False]
     assert ["mine" in words for words in questions] == [False, True, False]
     assert all("--moe-router-topk-scaling-factor" in words for words in questions)
     assert said(f"run recipe=imported {STOPS}") == 2
@@ -259,9 +259,9 @@ def test_megatron_s_validator_is_told_of_no_module_that_a_foreign_file_names(
     assert said(f"{check} --engine trace") == 2
     assert "a trace runs the worker, and train.sh is from elsewhere and would have it load code" in said.err
     assert said(f"{check} --trust") == 0
-    assert "evil" in questions[-1]
+    assert "evil.yaml" in questions[-1]
     assert said(check) == 0
-    assert "evil" in questions[-1]
+    assert "evil.yaml" in questions[-1]
 
 
 def test_a_lock_of_the_users_own_run_is_theirs_wherever_it_is_moved(folder: Path, said: Said) -> None:

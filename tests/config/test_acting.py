@@ -25,7 +25,8 @@ HARMLESS = {
     "norm_epsilon normalization num_attention_heads num_experts num_experts_per_tok num_hidden_layers "
     "num_key_value_heads num_shared_experts position_embedding q_lora_rank qk_nope_head_dim qk_norm qk_rope_head_dim "
     "rope_theta source tie_word_embeddings v_head_dim vocab_size weights",
-    "optimizer": "beta1 beta2 clip epsilon foreach fused lr min_lr name schedule warmup_steps weight_decay",
+    "optimizer": "beta1 beta2 clip decay_steps epsilon foreach fused lr min_lr name schedule warmup warmup_lr "
+    "warmup_steps weight_decay",
     "parallel": "context expert expert_tensor first_stage_layers last_stage_layers name pipeline replicate schedule "
     "sequence shard tensor ulysses virtual_pipeline",
     "precision": "accumulate compute gradients master name optimizer_states parameters recipe reduce",
@@ -33,8 +34,8 @@ HARMLESS = {
     "save": "async every export keep last",
     "sweep": "budget parallelism sampler",
     "tracking": "project",
-    "train": "allocator compile eval_every eval_steps global_batch_size hang_factor log_every loss loss_chunk "
-    "micro_batch_size on_hang on_spike rollbacks seed sequence_length spike_deviations steps timeout_s",
+    "train": "allocator compile eval_every eval_steps global_batch_size gradient_accumulation hang_factor log_every "
+    "loss loss_chunk micro_batch_size on_hang on_spike rollbacks seed sequence_length spike_deviations steps timeout_s",
     "zero": "allgather_bucket_size gather_16bit_weights_on_save hpz max_live_parameters max_reuse_distance nvme_path "
     "offload_optimizer offload_parameters overlap_comm param_persistence_threshold prefetch_bucket_size "
     "reduce_bucket_size stage sub_group_size",

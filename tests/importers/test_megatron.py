@@ -141,6 +141,8 @@ def test_arguments_in_one_quoted_variable_are_read_and_what_stands_outside_the_f
         "$@: arguments that the file does not hold: give them with --set 1=...",
         "$DROPOUT of --hidden-dropout has no value: give it with --set DROPOUT=...",
         "$GPUS of --nproc_per_node has no value: give it with --set GPUS=...",
+        "no --data-path: Megatron-LM makes its data up then, and so does data=synthetic here",
+        "neither --train-iters nor --train-samples: set train.steps",
     )
     [dropout] = [left for left in found.left_out if left.key == "--hidden-dropout"]
     assert dropout.effect == "$DROPOUT has no value, so that it has the default here; --set DROPOUT=..."

@@ -136,7 +136,7 @@ def test_more_checkpointing_never_keeps_more_activations(spec: RunSpec) -> None:
 @settings(deadline=None)
 def test_a_smaller_micro_batch_or_a_shorter_sequence_never_keeps_more(spec: RunSpec, factor: int) -> None:
     # The micro-batches in flight are held fixed: a smaller micro-batch alone would make more of them.
-    larger = changed(spec, "train", micro_batch_size=spec.train.micro_batch_size * factor)
+    larger = changed(spec, "train", micro_batch_size=spec.micro_batch_size * factor)
     larger = changed(larger, "train", global_batch_size=spec.global_batch_size * factor)
     longer = changed(spec, "train", sequence_length=spec.sequence_length * factor)
     assert _kept(spec) <= _kept(larger)

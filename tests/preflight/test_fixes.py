@@ -99,7 +99,7 @@ def test_the_weakest_variant_that_fits_is_offered() -> None:
     assessment = assess.assess(make_spec("model=7b", "parallel=fsdp", "train.micro_batch_size=8", *NODE))
     smaller = [fix for fix in assessment.fixes if fix.overrides[0].startswith("train.micro_batch_size=")]
     assert len(smaller) == 1
-    size = smaller[0].spec.train.micro_batch_size
+    size = smaller[0].spec.micro_batch_size
     assert size > 1
     larger = assess.assess(make_spec("model=7b", "parallel=fsdp", f"train.micro_batch_size={2 * size}", *NODE))
     assert not larger.verdict.fits

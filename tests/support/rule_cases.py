@@ -16,6 +16,12 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         parallel=tp_pp parallel.tensor=8 parallel.pipeline=4 model=7b train.global_batch_size=8
         parallel=tp_pp train.global_batch_size=8 hardware=cpu cluster.gpus_per_node=2
         train.global_batch_size=12 train.micro_batch_size=2
+        train.micro_batch_size=null
+        train.micro_batch_size=null train.global_batch_size=16
+        train.micro_batch_size=null train.gradient_accumulation=4
+        train.micro_batch_size=null train.gradient_accumulation=3 train.global_batch_size=32
+        train.micro_batch_size=2 train.gradient_accumulation=4 train.global_batch_size=32
+        train.micro_batch_size=2 train.gradient_accumulation=4 train.global_batch_size=24
         parallel=hsdp parallel.replicate=3
         parallel=ddp parallel.replicate=2
         """,
@@ -86,6 +92,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         adapter=lora adapter.targets=[]
         hardware=h100_80g cluster.gpus_per_node=8 parallel=fsdp_tp adapter=lora
         optimizer.min_lr=0.1
+        optimizer.warmup_lr=0.1 optimizer.warmup_steps=10
         optimizer.fused=true optimizer.foreach=true
         train.allocator=expandable
         train.on_spike=rollback
@@ -191,6 +198,9 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "megatron": _cases(
         """
+        optimizer.warmup=log optimizer.warmup_steps=10
+        optimizer.warmup_steps=100
+        optimizer.warmup_steps=50 optimizer.decay_steps=40
         parallel.ulysses=2
         parallel=pp parallel.schedule=zero_bubble train.global_batch_size=16
         model=mixtral_8x7b parallel.sequence=false
@@ -271,6 +281,12 @@ WARNINGS = _cases(
     train.eval_steps=2
     data.eval_fraction=0.1
     optimizer.schedule=constant optimizer.min_lr=1e-5
+    optimizer.schedule=constant optimizer.decay_steps=50
+    optimizer.decay_steps=50 optimizer.warmup_steps=60
+    optimizer.warmup=log
+    optimizer.warmup_lr=1e-5
+    train.gradient_accumulation=4
+    train.micro_batch_size=null train.gradient_accumulation=2 train.global_batch_size=16
     data.split=test
     data=synthetic data.column=body
     data.template=chatml

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -41,6 +45,96 @@ def test_the_rate_rises_then_follows_the_schedule() -> None:
     linear = replace(cosine, schedule="linear", warmup_steps=0, min_lr=0.0)
     assert [optimizers.learning_rate(linear, step, 4) for step in (1, 2, 3, 4)] == pytest.approx([1, 0.75, 0.5, 0.25])
     assert optimizers.learning_rate(replace(linear, schedule="constant"), 4, 4) == 1.0
+
+
+@pytest.mark.parametrize("warmup", ["linear", "log"])
+@pytest.mark.parametrize(("kind", "schedule"), [("WarmupLR", "constant"), ("WarmupDecayLR", "linear")])
+def test_rates_are_those_of_deepspeeds_schedulers(
+    kind: str, schedule: Any, warmup: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here a step has the rate of the iteration of its number, and each after warm-up that of the one before."""
+    settings: dict[str, Any] = {
+        "warmup_min_lr": 0.1,
+        "warmup_max_lr": 1.0,
+        "warmup_num_steps": 5,
+        "warmup_type": warmup,
+    }
+    settings |= {"total_num_steps": 12} if kind == "WarmupDecayLR" else {}
+    theirs = _deepspeeds(monkeypatch, kind, settings, 20)
+    ours = replace(make_spec(*SMALL).optimizer, lr=1.0, min_lr=0.1, warmup_lr=0.1, warmup=warmup, warmup_steps=5)
+    ours = replace(ours, schedule=schedule, decay_steps=12)
+    rates = [optimizers.learning_rate(ours, step, 100) for step in range(1, 20)]
+    assert rates[:5] == pytest.approx(theirs[1:6])
+    assert rates[5:] == pytest.approx(theirs[5:19])
+
+
+@pytest.mark.parametrize("warmup", ["linear", "log"])
+def test_rates_are_those_of_deepspeeds_cosine(warmup: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {"total_num_steps": 12, "warmup_min_ratio": 0.2, "cos_min_ratio": 0.25, "warmup_num_steps": 4}
+    theirs = _deepspeeds(monkeypatch, "WarmupCosineLR", settings | {"warmup_type": warmup}, 16)
+    ours = replace(make_spec(*SMALL).optimizer, lr=1.0, min_lr=0.25, warmup_lr=0.2, warmup=warmup, warmup_steps=4)
+    ours = replace(ours, schedule="cosine", decay_steps=12)
+    rates = [optimizers.learning_rate(ours, step, 100) for step in range(1, 18)]
+    assert rates[:3] == pytest.approx(theirs[1:4])
+    assert rates[5:] == pytest.approx(theirs[4:16])  # DeepSpeed leaves the step at the full rate out.
+
+
+def _deepspeeds(monkeypatch: pytest.MonkeyPatch, kind: str, settings: dict[str, Any], count: int) -> list[float]:
+    """The rates of iterations 0, 1, ... of one of DeepSpeed's schedulers."""
+    logger = SimpleNamespace(warning=lambda *_: None)
+    module = _alone(
+        monkeypatch, "deepspeed", "deepspeed/runtime/lr_schedules.py", {"deepspeed.utils": {"logger": logger}}
+    )
+    group = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    scheduler = getattr(module, kind)(group, **settings)
+    rates = []
+    for _ in range(count):
+        scheduler.step()
+        rates.append(group.param_groups[0]["lr"])
+    return rates
+
+
+def _alone(monkeypatch: pytest.MonkeyPatch, distribution: str, path: str, needs: dict[str, dict[str, object]]) -> Any:
+    """A module without the rest of its package, which takes ten seconds to import."""
+    for name, content in needs.items():
+        monkeypatch.setitem(sys.modules, name.rpartition(".")[0], SimpleNamespace())
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace(**content))
+    file = importlib.metadata.distribution(distribution).locate_file(path)
+    source = importlib.util.spec_from_file_location("alone", str(file))
+    assert source is not None
+    assert source.loader is not None
+    module = importlib.util.module_from_spec(source)
+    source.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "constant"])
+def test_rates_are_those_of_megatron(schedule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Megatron-LM counts from 0, so that its warm-up lags by the step that is idle there."""
+    needs: dict[str, dict[str, object]] = {"megatron.core.utils": {"log_single_rank": lambda *_: None}}
+    module = _alone(monkeypatch, "megatron-core", "megatron/core/optimizer_param_scheduler.py", needs)
+    scheduler = module.OptimizerParamScheduler(
+        optimizer=SimpleNamespace(param_groups=[]),
+        init_lr=0.1,
+        max_lr=1.0,
+        min_lr=0.2,
+        lr_warmup_steps=5,
+        lr_decay_steps=12,
+        lr_decay_style=schedule,
+        start_wd=0.0,
+        end_wd=0.0,
+        wd_incr_steps=0,
+        wd_incr_style="constant",
+    )
+    theirs = []
+    for number in range(20):
+        scheduler.num_steps = number
+        theirs.append(scheduler.get_lr({}))
+    ours = replace(make_spec(*SMALL).optimizer, lr=1.0, min_lr=0.2, warmup_lr=0.1, warmup_steps=5)
+    ours = replace(ours, schedule=schedule, decay_steps=12)
+    rates = [optimizers.learning_rate(ours, step, 100) for step in range(1, 20)]
+    assert rates[:5] == pytest.approx(theirs[1:6])
+    assert rates[5:] == pytest.approx(theirs[5:19])
 
 
 def test_norms_and_biases_do_not_decay() -> None:

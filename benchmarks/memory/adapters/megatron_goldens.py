@@ -90,7 +90,7 @@ def _whatever_the_world(overrides: list[str], catalog: Catalog) -> RunSpec | Non
     sparse = parallel.pipeline * parallel.expert * (parallel.expert_tensor or parallel.tensor)
     worlds = [times * lcm(dense, sparse) for times in (1, 2, 4, 8)]
     specs = [_spec(overrides, max(1, gpus // NODE), min(gpus, NODE), catalog) for gpus in worlds]
-    whole = [spec for spec in specs if spec.global_batch_size % (spec.train.micro_batch_size * spec.data_degree) == 0]
+    whole = [spec for spec in specs if spec.global_batch_size % (spec.micro_batch_size * spec.data_degree) == 0]
     answers = {_last_stage(spec) for spec in whole}
     return whole[0] if len(whole) > 1 and len(answers) == 1 else None
 

@@ -28,7 +28,7 @@ def build(spec: RunSpec) -> dict[str, Any]:
     formats = dtypes(spec)
     config: dict[str, Any] = {
         "train_batch_size": spec.global_batch_size,
-        "train_micro_batch_size_per_gpu": spec.train.micro_batch_size,
+        "train_micro_batch_size_per_gpu": spec.micro_batch_size,
         "gradient_accumulation_steps": spec.gradient_accumulation,
         "gradient_clipping": spec.optimizer.clip,
         "communication_data_type": formats.reduce,

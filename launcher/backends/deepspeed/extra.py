@@ -18,7 +18,7 @@ from launcher.spec import RunSpec, edit, nearest
 SETTINGS = {
     "train_batch_size": "train.global_batch_size",
     "train_micro_batch_size_per_gpu": "train.micro_batch_size",
-    "gradient_accumulation_steps": "train.global_batch_size",
+    "gradient_accumulation_steps": "train.gradient_accumulation",
     "gradient_clipping": "optimizer.clip",
     "communication_data_type": "precision.reduce",
     "data_types.grad_accum_dtype": "precision.accumulate",
@@ -157,8 +157,6 @@ def _same_by_setting(spec: RunSpec, path: str, setting: str, value: Any) -> list
         return [f"precision={path.partition('.')[0] if value else 'fp32'}"]
     if setting in ("precision.master", "precision.optimizer_states"):
         return [f"{setting}={'bf16' if value else 'null'}"]
-    if path == "gradient_accumulation_steps" and isinstance(value, int):
-        return [f"{setting}={value * spec.train.micro_batch_size * spec.data_degree}"]
     if setting == "optimizer.name":
         key = _PARAMETERS.get(path.rpartition(".")[2])
         return [f"optimizer.{key}={value}"] if key else ["optimizer=adamw", "optimizer=sgd"]

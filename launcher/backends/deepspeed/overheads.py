@@ -192,7 +192,7 @@ def step_copies(rank: RankModel) -> Iterator[MemoryTerm]:
     if zero.offload_optimizer != "none":
         return
     if zero.stage == 3:
-        shard = min(shard, zero.sub_group_size)
+        shard = min(shard, zero.sub_group_size or rank.elements.largest_shard)
     z_acc = rank.dtypes.size("accumulate")
     flattens = zero.stage > 0 and not flat_fp32_gradients(rank.spec)
     if z_acc < 4:

@@ -16,6 +16,7 @@ from launcher.backends.fsdp import context
 from launcher.backends.fsdp.dtypes import dtypes
 from launcher.errors import ConfigError
 from launcher.spec import RunSpec, edit, nearest
+from launcher.spec.change import batches_typed
 
 _SCHEDULES = ("1f1b", "gpipe", "interleaved")
 """Schedules of ``torch.distributed.pipelining`` whose activations in flight ``launcher.strategies.pipeline`` knows."""
@@ -105,8 +106,7 @@ def _pipeline(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError("parallel.schedule", schedule, rule, way_out)
     elif schedule == "1f1b" and count < stages:
         rule = f"torch's 1F1B needs a micro-batch for each of the {stages} stages, and an optimizer step has {count}"
-        enough = stages * spec.train.micro_batch_size * spec.data_degree
-        way_out = [f"train.global_batch_size={enough}", "parallel.schedule=gpipe"]
+        way_out = [batches_typed(spec, stages, spec.micro_batch_size), "parallel.schedule=gpipe"]
         yield ConfigError("train.global_batch_size", spec.global_batch_size, rule, way_out)
     if spec.adapter.name == "qlora":
         rule = "this version cuts no model with 4-bit weights into stages"

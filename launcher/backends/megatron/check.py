@@ -238,6 +238,7 @@ def _training(spec: RunSpec) -> Iterator[ConfigError]:
         if value is not None:
             rule = "Megatron-LM chooses the kernels of its optimizer by itself"
             yield ConfigError(f"optimizer.{key}", value, rule, [f"optimizer.{key}=null"])
+    yield from _schedule(spec)
     if not 0 < train.seed <= _LARGEST_SEED:
         rule = f"Megatron-LM seeds NumPy with it: it is from 1 to {_LARGEST_SEED} (training/initialize.py)"
         yield ConfigError("train.seed", train.seed, rule, ["train.seed=1234"])
@@ -247,6 +248,20 @@ def _training(spec: RunSpec) -> Iterator[ConfigError]:
     if train.loss == "chunked":
         rule = "Megatron-LM computes the loss of all tokens at once, split over the tensor parallel ranks"
         yield ConfigError("train.loss", "chunked", rule, ["train.loss=full", "train.loss=fused"])
+
+
+def _schedule(spec: RunSpec) -> Iterator[ConfigError]:
+    """``OptimizerParamScheduler`` warms up linearly, within the steps of its schedule, whatever that is."""
+    optimizer = spec.optimizer
+    decay, warmup = optimizer.decay_steps or spec.train.steps, optimizer.warmup_steps
+    if optimizer.warmup != "linear":
+        rule = "Megatron-LM warms up linearly; another warm-up is another training"
+        yield ConfigError("optimizer.warmup", optimizer.warmup, rule, ["optimizer.warmup=linear", "parallel=fsdp"])
+    if warmup >= decay:
+        rule = f"Megatron-LM stops at the start: its schedule ends with step {decay}, and warm-up has to end before"
+        path = "optimizer.warmup_steps"
+        way_out = [edit.override(path, decay // 10), f"optimizer.decay_steps={warmup * 10}"]
+        yield ConfigError(path, warmup, rule, way_out)
 
 
 def _data(spec: RunSpec) -> Iterator[ConfigError]:

@@ -54,7 +54,7 @@ def attention_mask(rank: RankModel, how: Implementation) -> Iterator[MemoryTerm]
     ``create_attention_mask_in_dataloader`` of Megatron-core's GPT data set; only the first and the last stage get it.
     """
     if (rank.view.embedding or rank.view.head) and how.attention_mask:
-        b, s, c = rank.spec.train.micro_batch_size, rank.spec.sequence_length, rank.spec.parallel.context
+        b, s, c = rank.spec.micro_batch_size, rank.spec.sequence_length, rank.spec.parallel.context
         what, source = "attention mask of positions", "Megatron-core datasets/gpt_dataset.py"
         if c > 1:
             yield term("temporary", FORWARD, what, "b * s * s + b * s * s // c", source, b=b, s=s, c=c)

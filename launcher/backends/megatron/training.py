@@ -27,7 +27,7 @@ def _steps(spec: RunSpec) -> Arguments:
     """``--eval-interval`` has no default of use: ``pretrain`` divides by it also where nothing is evaluated."""
     train = spec.train
     return {
-        "micro-batch-size": train.micro_batch_size,
+        "micro-batch-size": spec.micro_batch_size,
         "global-batch-size": spec.global_batch_size,
         "train-iters": train.steps,
         "eval-interval": train.eval_every or train.steps,
@@ -47,8 +47,9 @@ def _optimizer(spec: RunSpec) -> Arguments:
         "lr": optimizer.lr,
         "min-lr": optimizer.min_lr,
         "lr-decay-style": optimizer.schedule,
-        "lr-decay-iters": spec.train.steps,
+        "lr-decay-iters": optimizer.decay_steps or spec.train.steps,
         "lr-warmup-iters": optimizer.warmup_steps,
+        "lr-warmup-init": optimizer.warmup_lr or None,
         "weight-decay": optimizer.weight_decay,
         "clip-grad": optimizer.clip,
     }

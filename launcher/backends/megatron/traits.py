@@ -24,7 +24,7 @@ def engine(spec: RunSpec) -> EngineTraits:
         scores=how.attention == "unfused",
         softmax_size=4 if how.wide_softmax else None,
         # Of a micro-batch of one sequence the two layouts are the same.
-        attention_copy=how.attention == "flash" and spec.train.micro_batch_size > 1,
+        attention_copy=how.attention == "flash" and spec.micro_batch_size > 1,
         expert_outputs=how.deterministic and not spec.backend.argument("moe-permute-fusion"),
         cpu=spec.hardware.device == "cpu",
         vocabulary_multiple=vocabulary_multiple(spec) * spec.parallel.tensor,

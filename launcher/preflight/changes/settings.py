@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from launcher import backends
 from launcher.spec import PrecisionSpec, RunSpec, nearest
-from launcher.spec.change import Change, set_to
+from launcher.spec.change import Change, batches, set_to
 
 _FP32 = PrecisionSpec(
     name="fp32",
@@ -108,14 +108,11 @@ def full_checkpointing(spec: RunSpec) -> Iterator[Change]:
 
 def smaller_micro_batch(spec: RunSpec) -> Iterator[Change]:
     """Fewer sequences at once and more gradient accumulation; the optimizer step stays as it is."""
-    size, total = spec.train.micro_batch_size, spec.global_batch_size
-    settings: dict[str, object] = {}
-    if spec.train.global_batch_size is None:
-        settings["train.global_batch_size"] = total
+    size = spec.micro_batch_size
     for smaller in reversed(nearest.divisors(size)[:-1]):
         count = spec.gradient_accumulation * size // smaller
         cost = f"{count} micro-batches of {smaller} a step: smaller matrix products"
-        yield set_to(spec, cost, {"train.micro_batch_size": smaller, **settings})
+        yield set_to(spec, cost, batches(spec, count, smaller))
 
 
 def bf16(spec: RunSpec) -> Iterator[Change]:

@@ -112,7 +112,7 @@ class Batches:
             seed=spec.train.seed,
             shuffle=shuffle,
             global_batch_size=spec.global_batch_size,
-            micro_batch_size=spec.train.micro_batch_size,
+            micro_batch_size=spec.micro_batch_size,
             data_rank=self._context.data_rank,
             data_ranks=self._context.data_ranks,
             start=start,

@@ -174,7 +174,7 @@ def _passed(spec: RunSpec) -> torch.Tensor:
     formats, parallel = dtypes(spec), spec.parallel
     length = spec.sequence_length // (parallel.tensor if parallel.sequence else 1)
     dtype = sharding.TORCH_DTYPES[formats.parameters if formats.autocast else formats.compute]
-    shape = (spec.train.micro_batch_size, length, spec.model.hidden_size)
+    shape = (spec.micro_batch_size, length, spec.model.hidden_size)
     return torch.empty(shape, dtype=dtype, device="meta", requires_grad=True)
 
 

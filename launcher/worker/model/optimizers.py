@@ -17,21 +17,34 @@ from launcher.spec import OptimizerSpec, RunSpec
 def learning_rate(optimizer: OptimizerSpec, step: int, steps: int) -> float:
     """The rate of one step.
 
-    It rises linearly to ``lr`` over ``warmup_steps``, then follows the schedule to ``min_lr``, which the step after
-    the last would have: with ``min_lr`` 0 no step is idle (cosine: arXiv:1608.03983, equation 5, one period).
+    It rises from ``warmup_lr`` to ``lr`` over ``warmup_steps``, then follows the schedule to ``min_lr``, which the step
+    after the last of ``decay_steps`` and all further ones have: with ``min_lr`` 0 no step before is idle (cosine:
+    arXiv:1608.03983, equation 5, one period).
 
     Args:
         optimizer: The schedule.
         step: Counted from 1.
-        steps: Of the whole run.
+        steps: Of the whole run, over which it decays where ``decay_steps`` is null.
     """
     if step <= optimizer.warmup_steps:
-        return optimizer.lr * step / optimizer.warmup_steps
+        return optimizer.warmup_lr + (optimizer.lr - optimizer.warmup_lr) * _warmed_up(optimizer, step)
     if optimizer.schedule == "constant":
         return optimizer.lr
-    done = (step - 1 - optimizer.warmup_steps) / max(1, steps - optimizer.warmup_steps)
+    decaying = max(1, (optimizer.decay_steps or steps) - optimizer.warmup_steps)
+    done = min(1.0, (step - 1 - optimizer.warmup_steps) / decaying)
     left = 1 - done if optimizer.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2
     return optimizer.min_lr + (optimizer.lr - optimizer.min_lr) * left
+
+
+def _warmed_up(optimizer: OptimizerSpec, step: int) -> float:
+    """The share of the way up that a step has: its number's, or its logarithm's as in DeepSpeed's ``WarmupLR``.
+
+    DeepSpeed (``runtime/lr_schedules.py``) counts iterations from 0 and warms up over at least 2; here the first step
+    has the rate of its iteration 1, since those of -1 and 0 are idle.
+    """
+    if optimizer.warmup == "linear":
+        return step / optimizer.warmup_steps
+    return min(1.0, math.log(step + 1) / math.log(max(2, optimizer.warmup_steps)))
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:

@@ -60,10 +60,16 @@ def adapted(spec: RunSpec, layers: int) -> RunSpec:
         optimizer = replace(optimizer, fused=True) if one_kernel else replace(optimizer, foreach=True)
     attention = "sdpa" if model.attention == "flash" else model.attention
     micro_batches = min(_MICRO_BATCHES, spec.gradient_accumulation)
-    batch = micro_batches * spec.train.micro_batch_size * spec.data_degree
+    batch = micro_batches * spec.micro_batch_size * spec.data_degree
     return replace(
         spec,
         model=replace(model, num_hidden_layers=layers, attention=attention, weights=None),
         optimizer=optimizer,
-        train=replace(spec.train, global_batch_size=batch, sequence_length=spec.sequence_length),
+        train=replace(
+            spec.train,
+            micro_batch_size=spec.micro_batch_size,
+            global_batch_size=batch,
+            gradient_accumulation=None,
+            sequence_length=spec.sequence_length,
+        ),
     )

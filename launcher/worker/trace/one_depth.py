@@ -106,7 +106,7 @@ def _train(context: Context, recorder: Recorder, phases: Phases) -> None:
 
 def _step(context: Context, engine: Engine, recorder: Recorder, step: int) -> None:
     spec = context.spec
-    shape = (spec.train.micro_batch_size, spec.sequence_length + 1)
+    shape = (spec.micro_batch_size, spec.sequence_length + 1)
     tokens = [torch.zeros(shape, dtype=torch.int64, device=context.device) for _ in range(spec.gradient_accumulation)]
     with recorder.saving():
         engine.train_step(step, tokens)

@@ -28,8 +28,8 @@ from tests.support.helpers import make_spec
         (
             "+backend.extra.gradient_accumulation_steps=4",
             "backend.extra.gradient_accumulation_steps",
-            "it has a setting of its own, train.global_batch_size, which the memory estimate reads too",
-            ("train.global_batch_size=32",),
+            "it has a setting of its own, train.gradient_accumulation, which the memory estimate reads too",
+            ("train.gradient_accumulation=4",),
         ),
         (
             "+backend.extra.fp16.enabled=true",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import batched
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +12,18 @@ import torch
 import transformers
 from torch.nn import functional
 
+from launcher.importers import UNKNOWN
+from launcher.importers._megatron_tables import KEPT
+from launcher.importers.megatron import read
 from launcher.spec import RunSpec
 from launcher.worker.data.corpus import Synthetic
 from launcher.worker.data.order import Order
 from launcher.worker.model import network
+from tests.support import megatron_flags, ranks, train_many
 from tests.support.chat import TRAINED
+from tests.support.foreign_files import SIZES as IMPORTED
 from tests.support.helpers import make_spec
-from tests.support.training import GPT, MOE, SMALL, lines, train_all
+from tests.support.training import GPT, MOE, SMALL, environment, lines, train_all
 
 TOLERANCE = 2e-5
 """Relative, over all steps."""
@@ -214,3 +220,27 @@ def _first_batch(spec: RunSpec) -> torch.Tensor:
         data_ranks=1,
     )
     return torch.from_numpy(np.stack([corpus.sample(number) for number in order.samples(1)[0]]))
+
+
+def test_every_argument_of_the_installed_megatron_ends_in_one_list_of_an_import(tmp_path: Path) -> None:
+    """Asked of a rank of this file's, which has imported Megatron-LM: that takes longer than all the rest."""
+    place = tmp_path / "flags.json"
+    ranks.run(
+        megatron_flags.write,
+        [str(place)],
+        imports=train_many.IMPORTS["megatron"],
+        count=1,
+        environment=environment(),
+        log=tmp_path / "ranks.log",
+    )
+    flags = json.loads(place.read_text())
+    assert len(flags) > 700
+    unknown, wrong = [], []
+    for some in batched(flags.items(), 25):
+        words = [word for flag, value in some for word in ([flag] if value is True else [flag, str(value)])]
+        found = read(json.dumps([*IMPORTED.split(), *words]), "args.json")
+        lists = [[said.key for said in found.said], found.default, found.kept, [left.key for left in found.left_out]]
+        wrong += [flag for flag, _ in some if sum(flag in entries for entries in lists) != 1]
+        unknown += [left.key for left in found.left_out if left.effect == UNKNOWN]
+    assert (unknown, wrong) == ([], [])
+    assert {f"--{name}" for name in KEPT} <= set(flags)

@@ -43,7 +43,7 @@ def sizes(spec: RunSpec) -> Sizes:
     """The sizes of a run."""
     model, degree = spec.model, spec.parallel.tensor
     hidden, keys, width = model.hidden_size, model.key_value_size, model.intermediate_size
-    tokens = spec.train.micro_batch_size * spec.sequence_length
+    tokens = spec.micro_batch_size * spec.sequence_length
     vocabulary = model.vocab_size // degree
     # embedding_dense_backward of aten/src/ATen/native/cuda/Embedding.cu: at most so many partial sums, in fp32.
     partial_sums = min(tokens, vocabulary) + tokens // 10

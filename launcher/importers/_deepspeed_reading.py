@@ -1,0 +1,130 @@
+"""A ``ds_config.json`` while it is read: its values, the settings so far, and where each of its keys ends."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from launcher.errors import ConfigError
+from launcher.importers import Ledger
+
+AUTO = "auto"
+"""The word for what the program that reads the file fills in."""
+
+_FLAGS = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False, "on": True, "off": False}
+"""Words that DeepSpeed's own reader of blocks (pydantic) takes for true and false."""
+
+
+_COUNTED = 1000
+"""From here on a whole number that is written as 1e3 is a count."""
+
+
+@dataclass(slots=True)
+class Reading:
+    """Findings so far.
+
+    Attributes:
+        path: The file, for messages.
+        ledger: Where each key ends.
+        choose: Chosen groups.
+        settings: Keys of the run and their values.
+        errors: Values that DeepSpeed refuses, and that no run follows from.
+    """
+
+    path: str
+    ledger: Ledger
+    choose: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    errors: list[ConfigError] = field(default_factory=list)
+
+    def value(self, key: str) -> Any:
+        """The value of a key; None where it is absent, null or ``auto``."""
+        value = self.ledger.values.get(key)
+        return None if value == AUTO else value
+
+    def absent(self, key: str) -> bool:
+        """True if the file says nothing of a key, so that DeepSpeed's default holds; ``auto`` says something."""
+        return self.ledger.values.get(key) is None
+
+    def number(self, key: str) -> float | None:
+        """The number of a key; anything else is an error."""
+        value = self.value(key)
+        if value is None or _is_number(value):
+            return value if value is None or isinstance(value, int) else float(value)
+        self.wrong(key, "is a number in ds_config.json")
+        return None
+
+    def count(self, key: str, least: int = 0) -> int | None:
+        """The whole number of a key, which may be written as ``5e8``."""
+        value = self.number(key)
+        if value is None:
+            return None
+        if value != int(value) or value < least:
+            self.wrong(key, f"is a whole number of at least {least} in ds_config.json")
+            return None
+        return int(value)
+
+    def flag(self, key: str) -> bool:
+        """The switch of a key; off where it is not there."""
+        value = self.value(key)
+        if value is None or isinstance(value, bool):
+            return bool(value)
+        known = _FLAGS.get(str(value).lower())
+        if known is None:
+            self.wrong(key, "is true or false in ds_config.json", [f'"{key.rpartition(".")[2]}": true'])
+        return bool(known)
+
+    def wrong(self, key: str, rule: str, ways: Iterable[str] = ()) -> None:
+        """Enter an error of a key's value."""
+        self.errors.append(ConfigError(f"{self.path}: {key}", self.ledger.values.get(key), rule, list(ways)))
+        self.ledger.leave(key, "its value is an error")
+
+    def say(self, key: str, settings: Mapping[str, Any]) -> None:
+        """Settings that say a key."""
+        self.settings |= settings
+        self.ledger.say(key, *settings)
+
+    def keep(self, key: str) -> None:
+        """Hand a key on to DeepSpeed."""
+        value = self.ledger.values[key]
+        if isinstance(value, float) and value.is_integer() and value >= _COUNTED:
+            value = int(value)  # JSON's 2e8 is a count of elements.
+        self.settings[f"backend.extra.{key}"] = value
+        self.ledger.keep(key)
+
+    def keep_unless(self, key: str, usual: object) -> None:
+        """Hand a key on, or enter it as default where its value is the one that DeepSpeed has without it."""
+        if not self.ledger.is_open(key):
+            return
+        if self.value(key) == usual:
+            self.ledger.default(key)
+        else:
+            self.keep(key)
+
+    def idle(self, keys: Iterable[str], why: str) -> None:
+        """Enter open keys as left out without effect."""
+        for key in keys:
+            if self.ledger.is_open(key):
+                self.ledger.leave(key, f"no effect: {why}", matters=False)
+
+    def leave(self, keys: Iterable[str], effect: str) -> None:
+        """Enter open keys as left out, with an effect on the training."""
+        for key in keys:
+            if self.ledger.is_open(key):
+                self.ledger.leave(key, effect)
+
+    def inside(self, *blocks: str) -> Iterator[str]:
+        """Open keys of some blocks, and those that are such a key themselves."""
+        for key in self.ledger.values:
+            if self.ledger.is_open(key) and any(key == block or key.startswith(f"{block}.") for block in blocks):
+                yield key
+
+    def has(self, block: str) -> bool:
+        """True if the file has a block of this name, or anything in its place."""
+        return any(key == block or key.startswith(f"{block}.") for key in self.ledger.values)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
