@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from launcher.config.trust import Source
     from launcher.importers import Imported
 
-_NAME = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
+_NAME = re.compile(r"(?:[A-Za-z_]\w*|[1-9]\d?)\Z", re.ASCII)
 PARTIAL = "run.partial=true"
 """``--partial`` as an override, which recipes, sweeps and points take."""
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import re
 import resource
 import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,6 @@ from launcher.config.request import request
 from launcher.errors import ConfigErrors
 from launcher.importers import Imported
 from launcher.preflight import assess
-from launcher.spec import RunSpec
 from tests.support.foreign_files import DEEPSEEK_V3, GPT2, LLAMA3_8B, MIXTRAL_8X7B, ZERO3_OFFLOAD
 
 FOLDER = Path(__file__).parent / "files"
@@ -197,20 +197,19 @@ def test_what_an_importer_writes_is_read_and_passes_the_rules_on_a_cluster_of_it
     sentences = (*(left.effect for left in found.left_out), *found.not_understood)
     asks = {key for sentence in sentences for key in left_out.asked_for(sentence)}
     here = ["model.vocab_size=32000"] if "model.vocab_size" in asks else []
-    asked = request([*model, *found.overrides, *here, "hardware=b200", *_cluster([*model, *found.overrides, *here])])
+    asked = request([*model, *found.overrides, *here, "hardware=b200", *_cluster(found.overrides)])
     assert [str(error) for error in asked.errors] == []
     spec = asked.require()
     broken = [error for error in assess.broken_rules(spec) if error.path.startswith("backend.extra")]
     assert [str(error) for error in broken] == [], "the engine's own check takes what the importer hands to it"
 
 
-def _cluster(words: list[str]) -> list[str]:
-    """Nodes of 8 GPUs, as many as the degrees and the batch of a run ask for."""
-    spec: RunSpec | None = request([*words, "cluster.nodes=1", "cluster.gpus_per_node=8"]).spec
-    if spec is None:
-        return ["cluster.gpus_per_node=8"]
-    parts = spec.model_parallel * max(1, spec.parallel.expert // max(1, spec.data_degree))
-    return ["cluster.gpus_per_node=8", f"cluster.nodes={max(1, parts // 8)}"]
+def _cluster(words: Sequence[str]) -> list[str]:
+    """Nodes of 8 GPUs, as many as the degrees of a run ask for."""
+    degrees = {f"parallel.{name}" for name in ("tensor", "pipeline", "context", "ulysses")}
+    typed = dict(word.split("=", 1) for word in words)
+    ranks = math.prod(int(typed.get(degree, 1)) for degree in degrees)
+    return ["cluster.gpus_per_node=8", f"cluster.nodes={max(1, ranks // 8)}"]
 
 
 STARTS: dict[str, list[dict[str, Any]]] = {

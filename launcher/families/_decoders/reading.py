@@ -43,12 +43,12 @@ def _sizes(config: ConfigFile) -> dict[str, Any]:
     there, made = values.defaults(config.model_type), dict[str, Any]()
     for key in _SIZES:
         if name := _name(config, key):
-            made[key] = config.size(name, there[values.their_key(config.model_type, key) or name])
+            made[key] = config.size(name, there[values.their_key(config.model_type, key) or name], to=key)
         elif key == "max_position_embeddings":
-            made[key] = config.size("seq_length", _ALIBI_LENGTH)
+            made[key] = config.size("seq_length", _ALIBI_LENGTH, to=key)
     for key in ("norm_epsilon", "initializer_range"):
         if name := _name(config, key):
-            made[key] = config.number(name, there[name])
+            made[key] = config.number(name, there[name], to=key)
     made["tie_word_embeddings"] = config.flag("tie_word_embeddings", there["tie_word_embeddings"])
     return made
 
@@ -61,7 +61,7 @@ def _widths(config: ConfigFile, found: Decoder, model: dict[str, Any]) -> dict[s
         own, name = values.their_key(kind, key), _name(config, key)
         made[key] = None
         if own is not None and name is not None and config.get(name, there[own]) is not None:
-            made[key] = config.size(name, there[own])
+            made[key] = config.size(name, there[own], to=key)
     made["intermediate_size"] = made["intermediate_size"] or found.inner_factor * model["hidden_size"]
     keys = ("num_key_value_heads",)
     return made | {key: found.fixed[key] for key in keys if key in found.fixed}
@@ -88,7 +88,7 @@ def _experts(config: ConfigFile, model: dict[str, Any]) -> dict[str, Any]:
     there, made = values.defaults(config.model_type), {}
     for key in ("num_experts", "num_experts_per_tok", "moe_intermediate_size"):
         if name := _name(config, key):
-            made[key] = config.size(name, there[name])
+            made[key] = config.size(name, there[name], to=key)
     return {"moe_intermediate_size": model["intermediate_size"], **made}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,9 +18,16 @@ def values(made: Any) -> Iterator[tuple[nn.Module, str, torch.Tensor]]:
             if name in _BY_NAME:
                 yield module, name, _BY_NAME[name](module, made.config)
         if any(name not in _BY_NAME for name, _ in module.named_buffers(recurse=False)):
-            fresh = type(module)(config=module.config) if hasattr(module, "config") else type(module)()
+            fresh = _again(module, made.config)
             for name, value in fresh.named_buffers(recurse=False):
                 yield module, name, value
+
+
+def _again(module: nn.Module, config: Any) -> nn.Module:
+    """A module of the same class with its buffers filled in; some keep the configuration that they were made of."""
+    if "config" in inspect.signature(type(module)).parameters:
+        return type(module)(config=getattr(module, "config", config))
+    return type(module)()
 
 
 def _scale(module: Any, config: Any) -> torch.Tensor:
