@@ -72,8 +72,9 @@ def _kinds(config: ConfigFile, found: Decoder) -> dict[str, Any]:
     there = values.defaults(config.model_type)
 
     def flag(bias: Bias) -> bool:
-        return bias if isinstance(bias, bool) else config.flag(bias, there[bias])
+        return bias if isinstance(bias, bool) else config.flag(bias, there[bias], to=ours_of[bias])
 
+    ours_of = values.flags(found)
     made = {
         "normalization": found.norm,
         "position_embedding": found.fixed.get("position_embedding", "rope"),
@@ -94,15 +95,18 @@ def _experts(config: ConfigFile, model: dict[str, Any]) -> dict[str, Any]:
 
 def _activation(config: ConfigFile, found: Decoder, extra: dict[str, Any]) -> dict[str, Any]:
     """By our name; one that has another name there stays in ``extra``."""
+    name = values.their_key(config.model_type, "hidden_act")
+    if name is not None:
+        config.say(name, "hidden_act")
     if "hidden_act" in found.fixed:
         return {"hidden_act": found.fixed["hidden_act"]}
-    name = values.their_key(config.model_type, "hidden_act")
     if name is None:
         return {}
     theirs = str(config.get(name, values.defaults(config.model_type)[name]))
     ours = _OURS.get(theirs, theirs)
     ours = ours if ours in _KNOWN else "silu"
     if values.ACTIVATIONS.get(ours, ours) != theirs:
+        extra |= config.extra((name,))
         extra[name] = theirs
     return {"hidden_act": ours}
 
@@ -110,7 +114,9 @@ def _activation(config: ConfigFile, found: Decoder, extra: dict[str, Any]) -> di
 def _dropout(config: ConfigFile, found: Decoder, extra: dict[str, Any]) -> dict[str, Any]:
     """The largest of its dropouts; one that differs stays in ``extra``."""
     there = values.defaults(config.model_type)
-    each = {name: float(config.number(name, there[name])) for name in found.dropouts}
+    each = {name: float(config.number(name, there[name], to="dropout")) for name in found.dropouts}
     largest = max(each.values(), default=0.0)
-    extra |= {name: value for name, value in each.items() if value != largest}
+    other = {name: value for name, value in each.items() if value != largest}
+    config.extra(other)
+    extra |= other
     return {"dropout": largest}
