@@ -136,7 +136,7 @@ def test_arguments_in_one_quoted_variable_are_read_and_what_stands_outside_the_f
     torchrun --standalone --nproc_per_node $GPUS pretrain_gpt.py $GPT_ARGS $EXTRA "$@" --lr=1e-4 # the end
     """
     found = read(text, "run.sh")
-    assert found.not_understood[:4] == (
+    assert found.not_understood == (
         "$EXTRA: arguments that the file does not hold: give them with --set EXTRA=...",
         "$@: arguments that the file does not hold: give them with --set 1=...",
         "$DROPOUT of --hidden-dropout has no value: give it with --set DROPOUT=...",
