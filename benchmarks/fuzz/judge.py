@@ -122,7 +122,7 @@ def not_parted(case: Case, out: str) -> str | None:
         content = json.loads(next(iter(case.files.values())))
     except ValueError:
         return None  # Other formats, as DeepSpeed's Hjson, have no second reader here.
-    if case.words[1] == "megatron" or not entered or not isinstance(content, dict):
+    if case.words[1] == "megatron" or not isinstance(content, dict):
         return None
     other = {*entered} ^ {*_leaves(content)}
     return f"in no list, or in one and not in the file: {sorted(other)}" if other else None

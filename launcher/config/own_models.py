@@ -20,7 +20,6 @@ from launcher.config import hub, hugging_face, left_out, recipes, trust
 from launcher.config.catalog import Catalog
 from launcher.config.foreign import name_from
 from launcher.config.hugging_face import ModelFile
-from launcher.config.ledger import Imported, LeftOut
 from launcher.config.overrides import Override, is_own_model
 from launcher.errors import ConfigError, ConfigErrors, unreadable
 from launcher.spec import RunSpec
@@ -81,7 +80,7 @@ class OwnModel:
         """
         if spec.run.partial:
             return []
-        return left_out.errors(str(self.file), _left_out(self.content), given, partial="run.partial=true")
+        return left_out.errors(str(self.file), self.content.imported.left_out, given, partial="run.partial=true")
 
     def remarks(self, spec: RunSpec, given: Collection[str]) -> Iterator[ConfigError]:
         """Warnings: choices that nobody made, and settings of ``config.json`` without a counterpart here.
@@ -90,10 +89,9 @@ class OwnModel:
             spec: The run.
             given: The keys that the user or a recipe set.
         """
-        rule = "it is not understood, and not in the estimate"
-        yield from (ConfigError(str(self.file), item, rule) for item in _not_understood(self.content))
+        yield from (ConfigError(str(self.file), None, item) for item in self.content.imported.not_understood)
         if spec.run.partial:
-            yield from left_out.warnings(str(self.file), _left_out(self.content), given)
+            yield from left_out.warnings(str(self.file), self.content.imported.left_out, given)
         if hub.is_name(self.typed) and hub.command(self.file.parent) is None:
             rule = "it is the folder of this name here that is taken, not a model of the Hub"
             yield ConfigError("model", self.typed, rule, [f"model=./{self.typed}"])
@@ -112,16 +110,6 @@ class OwnModel:
     def _has_weights(self) -> bool:
         """True if there are weights that can be read, or could be fetched."""
         return has_weights(self.file.parent) or hub.command(self.file.parent) is not None
-
-
-def _left_out(content: ModelFile) -> tuple[LeftOut, ...]:
-    found: Imported | None = getattr(content, "imported", None)
-    return () if found is None else found.left_out
-
-
-def _not_understood(content: ModelFile) -> tuple[str, ...]:
-    found: Imported | None = getattr(content, "imported", None)
-    return content.not_understood if found is None else found.not_understood
 
 
 def has_weights(folder: Path) -> bool:
@@ -221,8 +209,8 @@ def _read_once(file: Path, name: str | None, source: str, *state: int) -> ModelF
     data = files.read_bytes(file)
     digest = hashlib.sha256(data).hexdigest()[:_DIGITS]
     found = hugging_face.read(data.decode(), str(file), name=name, source=f"{source}, sha256 {digest}")
-    if errors := getattr(found, "errors", ()):
-        raise ConfigErrors(errors)
+    if found.errors:
+        raise ConfigErrors(found.errors)
     return found
 
 

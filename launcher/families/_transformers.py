@@ -86,9 +86,15 @@ def attention(model: ModelSpec, engine: EngineTraits, *, wide_softmax: bool = Tr
         _attention_output(size * queries, engine),
         *dropout(model, engine),
     ]
-    if engine.attention_copy:
+    if engine.attention_copy or _joined_heads(model):
         rows.append(_read("output for its projection", size * queries, "tensor", "core_attention", _PROJECTION))
     return rows
+
+
+def _joined_heads(model: ModelSpec) -> bool:
+    """True if a part of each head is rotated and joined with the rest: attention's output then has the heads first."""
+    part: float = (model.rope_parameters or {}).get("partial_rotary_factor", 1)
+    return part != 1
 
 
 def _attention_output(size: int, engine: EngineTraits) -> SavedTensor:
@@ -129,12 +135,13 @@ def feed_forward(model: ModelSpec, engine: EngineTraits, width: int) -> list[Sav
             replace(_saved("up", size * width, "tensor", "mlp"), output_of="up_proj"),
             _saved("activation", size * width, "tensor", "activation"),
             _read("product", size * width, "tensor", "activation", _DOWN),
+            *_inside_gelu_new(model, size * width),
         ]
     else:
         python = model.hidden_act == "gelu_new"
         rows = [
             replace(_saved("up", size * width, "tensor", "mlp"), output_of="c_fc"),
-            *([_saved("inside gelu_new", 3 * size * width, "tensor", "mlp")] if python else []),
+            *_inside_gelu_new(model, size * width),
             replace(
                 _saved("activation", size * width, "tensor", "activation"),
                 readers=_DOWN,
@@ -145,21 +152,29 @@ def feed_forward(model: ModelSpec, engine: EngineTraits, width: int) -> list[Sav
     return rows + dropout(model, engine)
 
 
+def _inside_gelu_new(model: ModelSpec, size: int) -> list[SavedTensor]:
+    return [_saved("inside gelu_new", 3 * size, "tensor", "mlp")] if model.hidden_act == "gelu_new" else []
+
+
 def routed(model: ModelSpec, engine: EngineTraits, *, wide_router: bool = False) -> list[SavedTensor]:
     """Routed experts: indices, inputs, gate and up, activation, product, outputs.
 
     Grouped, the outputs are kept once, and autocast does not reach the products, which run in the weights' own format
     (transformers ``integrations/moe.py``, ``grouped_mm_experts_forward``). In a loop the outputs are kept before and
     after they are weighted. A choice keeps its expert's index, its place and token, and its weight; a token keeps the
-    router's probabilities and their sum, and an fp32 copy of its input where the router makes one (``wide_router``).
+    router's probabilities and their sum. A router that scores by sigmoid (``wide_router``) makes an fp32 copy of its
+    input, and keeps indices of two experts of each group and of the chosen groups, a mask, and weights and their sum.
     """
     hidden, width = model.hidden_size, model.moe_intermediate_size
     grouped = engine.grouped_experts
     size, outputs = (engine.residual_size, 1) if grouped else (engine.size, 2)
-    upcast = hidden if wide_router else 0
+    beside = _FP32 * hidden if wide_router and engine.residual_size < _FP32 else 0
+    if wide_router:
+        beside += _INDEX * (2 * model.n_group + model.topk_group) + model.num_experts
+        beside += _FP32 * (model.num_experts_per_tok + 1)
     made = _saved("expert outputs", outputs * size * hidden + 4 * _INDEX, "routed", "moe")
     return [
-        _saved("router", 4 * (model.num_experts + 1 + upcast), "token", "moe"),
+        _saved("router", _FP32 * (model.num_experts + 1) + beside, "token", "moe"),
         _read("expert inputs", size * hidden, "routed", "moe", ("experts",)),
         replace(made, in_forward_peak=False),
         _saved("expert activations", (3 if model.gated else 1) * size * width, "routed_tensor", "moe"),

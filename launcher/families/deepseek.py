@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from launcher.errors import ConfigError
@@ -21,6 +21,17 @@ traits = FamilyTraits(
     names=_hugging_face.NAMES,
     model_types=("deepseek_v3",),
 )
+
+_LEGAL: Mapping[str, tuple[object, ...]] = {
+    "gated": (True,),
+    "normalization": ("rmsnorm",),
+    "position_embedding": ("rope",),
+    "mlp_bias": (False,),
+    "qk_norm": (False,),
+    "dropout": (0.0,),
+    "sliding_window": (None,),
+}
+"""DeepseekV3ForCausalLM."""
 
 embedding = llama.embedding
 head = llama.head
@@ -68,31 +79,51 @@ def latent_attention(model: ModelSpec) -> list[Weight]:
     weights += _weights.linear("self_attn.kv_a_proj_with_mqa", latent, hidden, bias=bias, split=False)
     weights.append(Weight(name="self_attn.kv_a_layernorm.weight", shape=(model.kv_lora_rank,)))
     weights += _weights.linear("self_attn.kv_b_proj", up, model.kv_lora_rank, bias=False)
-    return weights + _weights.linear("self_attn.o_proj", hidden, heads * model.v_head_dim, bias=bias, rows=False)
+    output = _weights.output_bias(model)
+    return weights + _weights.linear("self_attn.o_proj", hidden, heads * model.v_head_dim, bias=output, rows=False)
 
 
 def transformers_config(model: ModelSpec) -> TransformersConfig | None:
-    """None: DeepSeek-V3's class routes in ways that the workers do not train in this version."""
-    return None
+    """DeepSeek-V3."""
+    settings = {
+        **_hugging_face.common(model),
+        **_hugging_face.balanced_experts(model),
+        "q_lora_rank": model.q_lora_rank or None,
+        "kv_lora_rank": model.kv_lora_rank,
+        "qk_nope_head_dim": model.qk_nope_head_dim,
+        "qk_rope_head_dim": model.qk_rope_head_dim,
+        "v_head_dim": model.v_head_dim,
+        "attention_bias": model.attention_bias,
+    }
+    del settings["head_dim"]
+    return TransformersConfig(name="DeepseekV3Config", settings=settings)
 
 
 def not_computed(spec: RunSpec) -> Iterator[ConfigError]:
-    """Nothing further: no model of the family is computed."""
-    yield from ()
+    """Values that DeepseekV3ForCausalLM does not have."""
+    yield from _hugging_face.other_values(spec, _LEGAL)
+    yield from _hugging_face.other_router(spec)
+    model = spec.model
+    if not model.kv_lora_rank:
+        rule = "the family deepseek has multi-head latent attention, whose size this is"
+        yield ConfigError("model.kv_lora_rank", 0, rule, ["model.kv_lora_rank=512"])
+    if (model.attention_output_bias is True) != model.attention_bias:
+        rule = "transformers' DeepSeek-V3 has the biases of attention all together"
+        path = "model.attention_output_bias"
+        way = f"{path}={str(model.attention_bias).lower()}"
+        yield ConfigError(path, model.attention_output_bias, rule, [way])
 
 
 def read_config(config: ConfigFile) -> dict[str, Any]:
     """DeepSeek-V3."""
-    return llama.read_config(config) | {
+    model = llama.read_config(config) | moe.balanced(config)
+    for key in ("num_key_value_heads", "head_dim"):
+        config.leave(key, "no effect: every head has keys and values of its own, made from the latent", matters=False)
+    return model | {
         "family": "deepseek",
-        "num_key_value_heads": None,  # Every head has keys and values of its own, made from the latent.
+        "num_key_value_heads": None,
         "head_dim": None,
-        "num_experts": config.size("n_routed_experts", 256),
-        "num_experts_per_tok": config.size("num_experts_per_tok", 8),
-        "moe_intermediate_size": config.size("moe_intermediate_size", 2048),
-        "num_shared_experts": config.size("n_shared_experts", 0),
-        "first_dense_layers": config.size("first_k_dense_replace", 0),
-        "q_lora_rank": config.size("q_lora_rank", 0),
+        "q_lora_rank": config.size("q_lora_rank", 1536, null=0),
         "kv_lora_rank": config.size("kv_lora_rank", 512),
         "qk_nope_head_dim": config.size("qk_nope_head_dim", 128),
         "qk_rope_head_dim": config.size("qk_rope_head_dim", 64),

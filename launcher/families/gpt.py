@@ -49,6 +49,9 @@ _LEGAL: Mapping[str, tuple[object, ...]] = {
     "mlp_bias": (True,),
     "qk_norm": (False,),
     "num_experts": (0,),
+    "gated": (False,),
+    "attention_output_bias": (None, True),
+    "sliding_window": (None,),
 }
 """GPT2LMHeadModel."""
 
@@ -72,7 +75,8 @@ def attention(model: ModelSpec) -> list[Weight]:
     weights = _weights.linear("attn.c_attn", model.query_size + 2 * model.key_value_size, hidden, bias=bias)
     if model.qk_norm:
         weights += _weights.head_norms("attn", model)
-    return weights + _weights.linear("attn.c_proj", hidden, model.query_size, bias=bias, rows=False)
+    output = bias if model.attention_output_bias is None else model.attention_output_bias
+    return weights + _weights.linear("attn.c_proj", hidden, model.query_size, bias=output, rows=False)
 
 
 def head(model: ModelSpec, vocabulary: int) -> list[Weight]:
@@ -118,7 +122,7 @@ def transformers_config(model: ModelSpec) -> TransformersConfig:
         "n_layer": model.num_hidden_layers,
         "n_head": model.num_attention_heads,
         "n_inner": model.intermediate_size,
-        "activation_function": model.hidden_act,
+        "activation_function": _hugging_face.ACTIVATIONS.get(model.hidden_act, model.hidden_act),
         "resid_pdrop": model.dropout,
         "embd_pdrop": model.dropout,
         "attn_pdrop": model.dropout,
@@ -145,25 +149,35 @@ def not_computed(spec: RunSpec) -> Iterator[ConfigError]:
 
 def read_config(config: ConfigFile) -> dict[str, Any]:
     """GPT-2."""
-    hidden = config.size("n_embd")
+    hidden = config.size("n_embd", to="hidden_size")
+    activation = config.activation("activation_function", to="hidden_act")
+    dropout = config.number("resid_pdrop", 0.1, to="dropout")
+    for key in ("attn_pdrop", "embd_pdrop"):
+        if config.get(key, 0.1) == dropout:
+            config.say(key, "dropout")
+        else:
+            config.leave(key, f"dropped is as much as by resid_pdrop here, {dropout}")
     return {
         "family": "gpt",
-        "num_hidden_layers": config.size("n_layer"),
+        "num_hidden_layers": config.size("n_layer", to="num_hidden_layers"),
         "hidden_size": hidden,
-        "intermediate_size": config.size("n_inner", 4 * hidden or 1),
-        "num_attention_heads": config.size("n_head"),
+        "intermediate_size": config.size("n_inner", 4 * hidden or 1, null=4 * hidden or 1, to="intermediate_size")
+        if config.has("n_inner")
+        else 4 * hidden,
+        "num_attention_heads": config.size("n_head", to="num_attention_heads"),
         "num_key_value_heads": None,
         "head_dim": None,
         "vocab_size": config.size("vocab_size"),
         "tie_word_embeddings": config.flag("tie_word_embeddings", True),
-        "hidden_act": config.activation("activation_function"),
+        "hidden_act": activation,
         "normalization": "layernorm",
         "position_embedding": "learned",
-        "norm_epsilon": config.number("layer_norm_epsilon", 1e-5),
+        "norm_epsilon": config.number("layer_norm_epsilon", 1e-5, to="norm_epsilon"),
         "attention_bias": True,
         "mlp_bias": True,
         "qk_norm": False,
-        "max_position_embeddings": config.size("n_positions"),
-        "dropout": config.number("resid_pdrop", 0.1),
+        "max_position_embeddings": config.size("n_positions", to="max_position_embeddings"),
+        "dropout": dropout,
         "initializer_range": config.number("initializer_range", 0.02),
+        **({"gated": False} if activation == "silu" else {}),
     }

@@ -30,7 +30,7 @@ def embedding(model: ModelSpec, vocabulary: int) -> list[Weight]:
 def block(model: ModelSpec, layer: int) -> list[Weight]:
     """Two norms, attention and MLP."""
     weights = _weights.norm("input_layernorm", model.hidden_size, model)
-    weights += _weights.grouped_attention(model, output_bias=False)
+    weights += _weights.grouped_attention(model)
     weights += _weights.norm("post_attention_layernorm", model.hidden_size, model)
     return weights + _weights.feed_forward("mlp", model, model.intermediate_size)
 

@@ -28,7 +28,7 @@ def content(text: str, path: str) -> dict[str, Any]:
         ConfigErrors: It is neither JSON nor HJSON, no object, or has a key twice.
     """
     try:
-        found = _parsed(text)
+        found = _parsed(text.removeprefix("\ufeff"))
         files.check_plain(found)
     except RecursionError:
         rule = f"a ds_config.json is JSON, and this is not: it is nested deeper than {files.DEEPEST}"

@@ -79,8 +79,9 @@ def read(reading: Reading) -> None:
     _numbers(reading, name or "adamw")
     _variants(reading, str(found).lower())
     reading.idle(reading.inside(f"{BLOCK}.legacy_fusion"), "of how the step is computed")
-    whose = "its class" if name is None else f"DeepSpeed's {found}"
-    reading.leave(reading.inside(BLOCK), f"only {whose} takes it, and nothing here does")
+    if found is not None and name is None:
+        reading.idle(reading.inside(BLOCK), f"it belongs to {found}, which the run is without")
+    reading.leave(reading.inside(BLOCK), "only the class of an optimizer takes it, and nothing here does")
 
 
 def _defaults(reading: Reading, name: str) -> None:

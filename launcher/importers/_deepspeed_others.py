@@ -257,7 +257,9 @@ def features(reading: Reading) -> None:
     for block, effect in _SWITCHED.items():
         keys = list(reading.inside(block))
         if _is_on(reading, block, keys):
-            reading.leave(keys, effect)
+            switches = [key for key in keys if key.endswith("enabled") and reading.flag(key)]
+            reading.leave(switches or keys[:1], effect)
+            reading.idle(keys, f"it belongs to {block}, which the run is without")
         else:
             reading.ledger.default(*keys)
 

@@ -42,11 +42,10 @@ def read(reading: Reading) -> None:
         _length(reading)
         if reading.value(f"{_PARAMS}.last_batch_iteration") == -1:
             reading.ledger.default(f"{_PARAMS}.last_batch_iteration")
-    others = reading.inside(BLOCK)
     if found is not None and schedule is None:
-        reading.leave(others, f"{found} has learning rates of its own: set optimizer.schedule to take others")
-    else:
-        reading.leave(others, f"only DeepSpeed's {found or 'scheduler'} takes it, and nothing here does")
+        reading.leave([_TYPE], f"{found} has learning rates of its own: set optimizer.schedule to take others")
+        reading.idle(reading.inside(BLOCK), f"it belongs to {found}, which the run is without")
+    reading.leave(reading.inside(BLOCK), f"only DeepSpeed's {found or 'scheduler'} takes it, and nothing here does")
 
 
 def _warmup(reading: Reading) -> None:

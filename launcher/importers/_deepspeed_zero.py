@@ -90,6 +90,9 @@ def read(reading: Reading) -> int:
     stage = _stage(reading)
     reading.choose["parallel"] = f"zero{stage}"
     if stage == 0:
+        device = f"{BLOCK}.offload_optimizer.device"
+        if reading.value(device) not in (None, "none"):
+            reading.leave([device], "optimizer states stay on the GPU here without ZeRO: set zero.stage")
         reading.idle(reading.inside(BLOCK), "without ZeRO DeepSpeed reads nothing else of the block")
         return stage
     _counts(reading, stage)

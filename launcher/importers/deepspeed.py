@@ -65,12 +65,12 @@ def read(text: str, path: str, *, variables: Mapping[str, str] = {}) -> Imported
 
 
 def _open(reading: Reading) -> None:
-    """Enter what the file leaves to the program that reads it, and keys without a value, which are DeepSpeed's own."""
+    """Enter what the file leaves to the program that reads it, and keys and blocks with nothing in them."""
     deciding = _BATCH | zero.settings() | optimizer.settings() | scheduler.settings() | others.settings()
     for key, value in reading.ledger.values.items():
         if value == AUTO:
             setting = deciding.get(key)
             ends = f"; {setting} decides here" if setting else ""
             reading.idle([key], f"the file leaves it to the program that reads it{ends}")
-        elif value is None:
+        elif value in (None, {}):
             reading.ledger.default(key)

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from launcher.config import hugging_face
-from launcher.importers import Imported, imported
+from launcher.importers import Imported
+
+_NONE: Mapping[str, str] = MappingProxyType({})
 
 
-def read(text: str, path: str, *, weights: str | None = None) -> Imported:
+def read(text: str, path: str, *, variables: Mapping[str, str] = _NONE, weights: str | None = None) -> Imported:
     """Read a ``config.json``.
 
     Args:
         text: The file's content.
         path: The file, for messages.
+        variables: None are in such a file.
         weights: The folder of the model's weights, where it has some.
 
     Raises:
-        ConfigErrors: It is not a ``config.json``, of a model that no family here describes, or sizes are missing.
+        ConfigErrors: It is not a JSON object.
     """
-    found = hugging_face.read(text, path)
-    model = {**found.model, **({} if weights is None else {"weights": weights})}
-    return imported(
-        summary=f"The model of {model['source']}",
-        source=str(model["source"]),
-        choose={},
-        settings={f"model.{key}": value for key, value in model.items()},
-        not_understood=found.not_understood,
-    )
+    return hugging_face.read(text, path, weights=weights).imported

@@ -84,39 +84,59 @@ class TransformersConfig:
 
 
 class ConfigFile(Protocol):
-    """A Hugging Face ``config.json`` that is being read; what is wrong with a value is kept, and said at the end."""
+    """A Hugging Face ``config.json`` that is being read; what is wrong with a value is kept, and said at the end.
+
+    A key that the file does not have is what the class of ``transformers`` takes for it, then the default that is given
+    here; an explicit null is a value. What is read is entered as said by ``model.<to>``, by default of the same name.
+    """
 
     @property
     def model_type(self) -> str:
         """Its ``model_type``."""
         ...
 
-    def get(self, key: str, default: Any = None) -> Any:
-        """A value, or the default where the file has none."""
-        ...
-
-    def size(self, key: str, default: int | None = None) -> int:
-        """A count of at least 1; without a default the key must be there."""
-        ...
-
-    def number(self, key: str, default: float) -> float:
-        """A number, or the default."""
-        ...
-
-    def flag(self, key: str, default: bool) -> bool:
-        """True or false, or the default."""
-        ...
-
-    def activation(self, key: str) -> str:
-        """The activation function by our name."""
-        ...
-
     def has(self, key: str) -> bool:
         """True if the file has the key."""
         ...
 
-    def rope_theta(self, default: float) -> float:
-        """The base of the rotary angles."""
+    def get(self, key: str, default: Any = None) -> Any:
+        """A value, which is entered nowhere."""
+        ...
+
+    def size(self, key: str, default: int | None = None, *, null: int | None = None, to: str | None = None) -> int:
+        """A count of at least 1; without any default the key must be there; ``null`` stands for an explicit null."""
+        ...
+
+    def number(self, key: str, default: float, *, to: str | None = None) -> float:
+        """A number."""
+        ...
+
+    def flag(self, key: str, default: bool, *, to: str | None = None) -> bool:
+        """True or false."""
+        ...
+
+    def activation(self, key: str, *, to: str | None = None) -> str:
+        """The activation function by our name."""
+        ...
+
+    def rotary(self) -> dict[str, Any]:
+        """``rope_theta`` and, where rotary positions are scaled, ``rope_parameters``."""
+        ...
+
+    def say(self, key: str, *settings: str) -> None:
+        """Enter a key as said by these settings of ``model``; default here too where none of them is set."""
+        ...
+
+    def leave(self, key: str, effect: str, *, matters: bool = True) -> None:
+        """Enter a key as left out, with the effect as a clause."""
+        ...
+
+    def default(self, *entered: str) -> None:
+        """Enter keys with which a run here is what it is without them."""
+        ...
+
+    def error(self, key: str, rule: str, *ways: str) -> None:
+        """A value that cannot be had here."""
         ...
 
 

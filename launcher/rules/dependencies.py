@@ -100,6 +100,11 @@ _MOE = {
     "model.moe_intermediate_size": 0,
     "model.num_shared_experts": 0,
     "model.first_dense_layers": 0,
+    "model.norm_topk_prob": None,
+    "model.routed_scaling_factor": 1.0,
+    "model.n_group": 0,
+    "model.topk_group": 0,
+    "model.router_aux_loss_coef": 0.0,
     "parallel.expert_tensor": None,
 }
 _MLA = {
@@ -268,6 +273,13 @@ WARNED: tuple[Row, ...] = (
         lambda spec: spec.data.source in ("text", "chat", "huggingface"),
         "data=text",
         "where text becomes tokens",
+    ),
+    Dependent(
+        "model.rope_parameters",
+        None,
+        lambda spec: spec.model.position_embedding == "rope",
+        "model.position_embedding=rope",
+        "by rotary position embeddings",
     ),
     Dependent(
         "model.rope_theta",

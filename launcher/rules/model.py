@@ -83,11 +83,31 @@ def _experts(spec: RunSpec) -> Iterator[ConfigError]:
         rule = "must be set where the model has experts: the intermediate size of one of them"
         path = "model.moe_intermediate_size"
         yield ConfigError(path, 0, rule, [edit.override(path, model.intermediate_size)])
+    yield from _groups(spec)
     if model.first_dense_layers >= model.num_hidden_layers:
         rule = f"leaves none of the {model.num_hidden_layers} layers to the {model.num_experts} experts"
         path = "model.first_dense_layers"
         way_out = [edit.override(path, model.num_hidden_layers - 1)]
         yield ConfigError(path, model.first_dense_layers, rule, way_out)
+
+
+def _groups(spec: RunSpec) -> Iterator[ConfigError]:
+    """Groups of experts of equal size, of which enough are chosen (arXiv:2412.19437, section 2.1.2)."""
+    model = spec.model
+    groups, chosen, path = model.n_group, model.topk_group, "model.topk_group"
+    if groups and model.num_experts % groups:
+        rule = f"must divide the {model.num_experts} experts (model.num_experts)"
+        ways = nearest.nearest(spec, "model.n_group", nearest.divisors(model.num_experts), lambda _: True, limit=2)
+        yield ConfigError("model.n_group", groups, rule, ways)
+    elif groups and not 1 <= chosen <= groups:
+        rule = f"a token chooses 1 to {groups} (model.n_group) groups of experts"
+        yield ConfigError(path, chosen, rule, [edit.override(path, min(max(chosen, 1), groups))])
+    elif groups and chosen * (model.num_experts // groups) < model.num_experts_per_tok:
+        rule = f"{chosen} groups have fewer experts than the {model.num_experts_per_tok} that a token is sent to"
+        yield ConfigError(path, chosen, rule, [edit.override(path, groups)])
+    elif chosen and not groups:
+        rule = "means something only where experts are in groups (model.n_group)"
+        yield ConfigError(path, chosen, rule, [edit.override(path, 0)])
 
 
 def _latent_attention(spec: RunSpec) -> Iterator[ConfigError]:

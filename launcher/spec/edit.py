@@ -13,7 +13,7 @@ from launcher.spec import RunSpec
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-_FIELD_OF_KEY = {"async": "asynchronous"}
+_FIELD_OF_KEY = {"async": "asynchronous", "gated": "gate"}
 
 
 def changed(spec: RunSpec, path: str, value: object) -> RunSpec:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-from launcher.spec.values import Count, Layers, Natural, Positive, Probability, Small
+from launcher.spec.values import Count, Layers, Natural, NonNegative, Positive, Probability, Small
 
 SCRIPTS_OWN = "what the script builds"
 """The source of a model that nobody named, because a script of the user's own builds one."""
@@ -50,11 +51,20 @@ class ModelSpec:
     weights: str | None
     trust_remote_code: bool
     source: str
+    attention_output_bias: bool | None = None
+    gate: bool | None = None
+    rope_parameters: Mapping[str, Any] | None = field(default=None, hash=False)
+    sliding_window: Count | None = None
+    norm_topk_prob: bool | None = None
+    routed_scaling_factor: Positive = 1.0
+    n_group: Natural = 0
+    topk_group: Natural = 0
+    router_aux_loss_coef: NonNegative = 0.0
 
     @property
     def gated(self) -> bool:
-        """True if the MLP has a gate projection (SwiGLU), as the families with SiLU have."""
-        return self.hidden_act == "silu"
+        """True if the MLP has a gate projection: as set, else with SiLU (SwiGLU)."""
+        return self.hidden_act == "silu" if self.gate is None else self.gate
 
     @property
     def query_size(self) -> int:

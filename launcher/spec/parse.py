@@ -23,10 +23,10 @@ from launcher.text.units import bytes_of
 MISSING = "???"
 """OmegaConf's mark for a mandatory value that nobody set."""
 
-OPEN_NODES = ("backend.extra", "cluster.extra", "cluster.environment")
+OPEN_NODES = ("backend.extra", "cluster.extra", "cluster.environment", "model.rope_parameters")
 """The nodes below which a user may invent keys."""
 
-_KEY_OF_FIELD = {"asynchronous": "async"}
+_KEY_OF_FIELD = {"asynchronous": "async", "gate": "gated"}
 _MODULES = {key: package for package, key in registry.KEYS.items()}
 
 

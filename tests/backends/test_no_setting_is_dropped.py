@@ -79,6 +79,11 @@ OTHER: dict[str, tuple[object, ...]] = {
     "model.head_dim": (64,),
     "model.num_key_value_heads": (2,),
     "model.weights": ("path/to/model",),
+    "model.attention_output_bias": (True,),
+    "model.gated": (False,),
+    "model.norm_topk_prob": (False,),
+    "model.rope_parameters": ({"rope_type": "linear", "factor": 2.0},),
+    "model.sliding_window": (16,),
     "model.num_attention_heads": (4,),
     "model.family": ("gpt",),
     "backend.name": ("deepspeed", "fsdp"),
@@ -152,7 +157,7 @@ def _others(spec: RunSpec, path: str) -> Iterator[object]:
 def _words(path: str) -> tuple[object, ...]:
     group, _, key = path.partition(".")
     kind = get_type_hints(type(getattr(composed_once(), group)), include_extras=True).get(
-        {"async": "asynchronous"}.get(key, key)
+        {"async": "asynchronous", "gated": "gate"}.get(key, key)
     )
     found: list[object] = []
     waiting = [kind]
@@ -196,7 +201,10 @@ def test_a_setting_changes_the_job_or_is_refused(backend: str, path: str) -> Non
     heard = []
     for preset in PRESETS[backend]:
         base = composed_once(preset, *CONTEXT.get(path, ()))
-        heard.append(bool(assess.errors(base)) or _is_heard(backend, path.replace("async", "asynchronous"), base))
+        heard.append(
+            bool(assess.errors(base))
+            or _is_heard(backend, path.replace("async", "asynchronous").replace("model.gated", "model.gate"), base)
+        )
     assert all(heard), f"{path} is dropped in silence by backend={backend}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -14,7 +15,7 @@ import launcher
 from launcher.cli import main
 from launcher.config import hugging_face, own_models
 from launcher.errors import ConfigError, ConfigErrors
-from launcher.importers import Imported, Ledger, deepspeed, megatron
+from launcher.importers import Imported, Ledger, LeftOut, deepspeed, megatron
 
 type Answer = Callable[[str], tuple[int, str, str]]
 
@@ -226,12 +227,10 @@ def own(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> Answer:
     """A folder ``mine`` with a model of which a word that matters is left out."""
     Path("mine").mkdir()
     Path("mine/config.json").write_text(json.dumps(CONFIG))
-    ledger = Ledger(CONFIG)
-    ledger.leave("strange_attention", "attention sees every token here")
-    left = ledger.imported(summary="", source="", choose={}, settings={})
-    found = hugging_face.read(json.dumps({**CONFIG, "strange_attention": None}), "config.json")
-    monkeypatch.setattr(own_models, "_read_once", lambda *_: found)
-    monkeypatch.setattr(own_models, "_left_out", lambda _: left.left_out[-1:])
+    found = hugging_face.read(json.dumps(CONFIG), "config.json")
+    left = LeftOut(key="strange_attention", value=8, effect="attention sees every token here", matters=True)
+    imported = replace(found.imported, left_out=(left,))
+    monkeypatch.setattr(own_models, "_read_once", lambda *_: replace(found, imported=imported))
     return answer
 
 

@@ -24,6 +24,8 @@ PUBLISHED = {
     "gpt2_xl": 1_557_611_200,
     "mixtral_8x7b": 46_702_792_704,
     "mixtral_8x22b": 140_620_634_112,
+    "qwen3_30b_a3b": 30_532_122_624,
+    "glm4_5_air": 106_852_245_504,
     "deepseek_v3": 671_026_404_352,
 }
 
@@ -61,8 +63,8 @@ def test_a_block_saves_the_bytes_that_autograd_keeps_for_it(name: str, compute: 
     module = build().to(torch.bfloat16 if compute == "bf16" else torch.float32)
     measured = saved_by_autograd(module, layer=1)
     predicted = _predicted(make_spec(*overrides), size=2 if compute == "bf16" else 4, layer=1)
-    # DeepSeek's router also keeps the indices of groups of experts, which are not modelled one by one.
-    tolerance = 0.02 if name == "deepseek" else 0
+    # Routers keep some bytes of a token that are not modelled one by one.
+    tolerance = {"deepseek": 0.03, "glm4_moe": 0.02, "qwen3_moe": 0.001}.get(name, 0)
     assert measured == pytest.approx(predicted, rel=tolerance, abs=0)
 
 

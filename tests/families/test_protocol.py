@@ -9,15 +9,21 @@ from pathlib import Path
 import pytest
 
 from launcher import registry
-from launcher.families import Family, deepseek, gpt, llama, moe
+from launcher.families import Family, deepseek, glm, gpt, llama, moe
 from launcher.package import FOLDER
 from launcher.rank.engine import EngineTraits
 from tests.support.helpers import make_spec
 
-SHIPPED: dict[str, Family] = {"deepseek": deepseek, "gpt": gpt, "llama": llama, "moe": moe}
+SHIPPED: dict[str, Family] = {"deepseek": deepseek, "glm": glm, "gpt": gpt, "llama": llama, "moe": moe}
 """mypy compares each module with the protocol here."""
 
-MODELS = {"llama": "llama3_8b", "moe": "mixtral_8x7b", "gpt": "gpt2", "deepseek": "deepseek_v3"}
+MODELS = {
+    "llama": "llama3_8b",
+    "moe": "mixtral_8x7b",
+    "gpt": "gpt2",
+    "deepseek": "deepseek_v3",
+    "glm": "glm4_5_air",
+}
 
 
 def test_every_shipped_family_is_a_module_with_all_members_of_the_protocol() -> None:
@@ -27,7 +33,7 @@ def test_every_shipped_family_is_a_module_with_all_members_of_the_protocol() -> 
 
 def test_a_model_type_is_read_by_one_family() -> None:
     kinds = [kind for family in SHIPPED.values() for kind in family.traits.model_types]
-    assert len(kinds) == len(set(kinds)) == 8
+    assert len(kinds) == len(set(kinds)) == 9
 
 
 @pytest.mark.parametrize("name", SHIPPED)

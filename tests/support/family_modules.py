@@ -72,6 +72,22 @@ def _deepseek() -> Any:
     return transformers.DeepseekV3ForCausalLM(config)
 
 
+ROUTER = {"n_routed_experts": 8, "n_shared_experts": 1, "first_k_dense_replace": 1, "n_group": 2, "topk_group": 1}
+GROUPED = ("num_experts=8", "num_shared_experts=1", "first_dense_layers=1", "n_group=2", "topk_group=1")
+
+
+def _qwen3_moe() -> Any:
+    transformers = pytest.importorskip("transformers")
+    sizes = {**LLAMA, **EXPERTS, "num_experts": 4, "norm_topk_prob": True, "head_dim": 24, "mlp_only_layers": [0]}
+    return transformers.Qwen3MoeForCausalLM(transformers.Qwen3MoeConfig(**sizes, experts_implementation="eager"))
+
+
+def _glm4_moe() -> Any:
+    transformers = pytest.importorskip("transformers")
+    sizes = {**LLAMA, **EXPERTS, **ROUTER, "head_dim": 24, "use_qk_norm": True, "attention_bias": True}
+    return transformers.Glm4MoeForCausalLM(transformers.Glm4MoeConfig(**sizes, experts_implementation="eager"))
+
+
 type Case = tuple[Callable[[], Any], tuple[str, ...]]
 
 CASES: dict[str, Case] = {
@@ -81,6 +97,35 @@ CASES: dict[str, Case] = {
     "qwen3, norms of heads": (_qwen3, _sized("qk_norm=true", "head_dim=24")),
     "gpt2": (_gpt2, _sized(*GPT, *BIASES, "hidden_act=gelu_new")),
     "mixtral": (_mixtral, _sized("family=moe", "num_experts=4", *_plain(EXPERTS))),
+    "llama with all biases": (
+        lambda: _llama(attention_bias=True, mlp_bias=True),
+        _sized("attention_bias=true", "attention_output_bias=true", "mlp_bias=true"),
+    ),
+    "llama with a gated GELU": (lambda: _llama(hidden_act="gelu"), _sized("hidden_act=gelu", "gated=true")),
+    "llama with a gated tanh GELU": (
+        lambda: _llama(hidden_act="gelu_new"),
+        _sized("hidden_act=gelu_new", "gated=true"),
+    ),
+    "llama with a gated squared ReLU": (
+        lambda: _llama(hidden_act="relu2"),
+        _sized("hidden_act=squared_relu", "gated=true"),
+    ),
+    "qwen3_moe": (
+        _qwen3_moe,
+        _sized("family=moe", "qk_norm=true", "head_dim=24", "num_experts=4", "first_dense_layers=1", *_plain(EXPERTS)),
+    ),
+    "glm4_moe": (
+        _glm4_moe,
+        _sized(
+            "family=glm",
+            "qk_norm=true",
+            "head_dim=24",
+            "attention_bias=true",
+            "rope_parameters={rope_type:default,partial_rotary_factor:0.5}",
+            *GROUPED,
+            *_plain(EXPERTS),
+        ),
+    ),
     "deepseek": (
         _deepseek,
         _sized(
@@ -88,6 +133,8 @@ CASES: dict[str, Case] = {
             "num_experts=8",
             "num_shared_experts=1",
             "first_dense_layers=1",
+            "n_group=2",
+            "topk_group=1",
             *_plain(EXPERTS),
             *_plain(LATENT),
         ),

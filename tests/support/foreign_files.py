@@ -106,9 +106,10 @@ DEEPSEEK_V3 = {
     "qk_rope_head_dim": 64,
     "quantization_config": {"quant_method": "fp8"},
     "rms_norm_eps": 1e-06,
-    "rope_scaling": {"factor": 40, "type": "yarn"},
     "rope_theta": 10000,
+    "routed_scaling_factor": 2.5,
     "scoring_func": "sigmoid",
+    "topk_group": 4,
     "v_head_dim": 128,
     "vocab_size": 129280,
 }

@@ -38,7 +38,10 @@ def _classes_of_families(trees: list[ast.Module]) -> Iterator[ast.FunctionDef]:
     if any(isinstance(node, ast.Attribute) and node.attr == asked for tree in trees for node in ast.walk(tree)):
         families = [ast.parse(path.read_text()) for path in sorted((_ROOT / "launcher" / "families").glob("*.py"))]
         found = [node for tree in families for node in tree.body if isinstance(node, ast.FunctionDef)]
-        yield from (function for function in found if function.name == asked)
+        classes = [function for function in found if function.name == asked]
+        parts = {node.attr for function in classes for node in ast.walk(function) if isinstance(node, ast.Attribute)}
+        parts |= {node.id for function in classes for node in ast.walk(function) if isinstance(node, ast.Name)}
+        yield from (function for function in found if function.name == asked or function.name in parts)
 
 
 def _modules(entry: str, backend: str) -> dict[str, Path]:

@@ -325,9 +325,10 @@ def _assumed(spec: RunSpec) -> Iterator[ConfigError]:
 def _idle(spec: RunSpec) -> Iterator[ConfigError]:
     yield from _optimizers.idle_beside_sgd(spec)
     balanced = any(name(key) in _BALANCING for key in spec.backend.extra)
-    if spec.model.num_experts and not families.of(spec.model).traits.balances_experts and not balanced:
+    balanced = balanced or spec.model.router_aux_loss_coef > 0 or families.of(spec.model).traits.balances_experts
+    if spec.model.num_experts and not balanced:
         rule = "no loss balances the experts, as with the other engines: a router may leave most of them idle"
-        way_out = ["+backend.extra.moe-aux-loss-coeff=0.01"]
+        way_out = ["model.router_aux_loss_coef=0.01"]
         yield ConfigError("model.num_experts", spec.model.num_experts, rule, way_out)
 
 

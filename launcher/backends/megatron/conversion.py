@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from launcher import families
 from launcher.backends import _models
 from launcher.backends.megatron.implementation import fsdp
 from launcher.errors import ConfigError
@@ -27,5 +28,14 @@ def _neither(spec: RunSpec, path: str, value: str, without: str) -> Iterator[Con
         yield ConfigError(path, value, rule, [without, "backend.path=null"])
     elif not _models.computed(spec):
         rule = "no class of transformers computes this model, so it has no form there"
-        computed = "model=mixtral_8x7b" if spec.model.num_experts else "model=llama3_8b"
-        yield ConfigError(path, value, rule, [without, computed])
+        yield ConfigError(path, value, rule, [without])
+    elif _is_deepseeks(spec):
+        rule = "latent attention, shared experts, first dense layers and biases of experts have no form there yet"
+        yield ConfigError(path, value, rule, [without])
+
+
+def _is_deepseeks(spec: RunSpec) -> bool:
+    """True if the model has a part of DeepSeek's that ``launcher.worker.megatron.layout`` has no names for."""
+    model = spec.model
+    parts = model.kv_lora_rank or model.num_shared_experts or model.first_dense_layers
+    return bool(parts) or families.of(model).traits.balances_experts

@@ -5,7 +5,8 @@ The files named are those of megatron-core 0.19.2.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from launcher import families
 from launcher.errors import ConfigError
@@ -17,10 +18,35 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     yield from _family(spec)
     yield from _biases(spec)
     yield from _activation(spec)
+    yield from _router(spec)
+    yield from _positions(spec)
+
+
+def _positions(spec: RunSpec) -> Iterator[ConfigError]:
+    """``core/models/common/embeddings/rotary_pos_embedding.py``."""
     model = spec.model
     if model.position_embedding == "rope" and model.rope_theta != int(model.rope_theta):
         rule = "--rotary-base is a whole number"
         yield ConfigError("model.rope_theta", model.rope_theta, rule, [f"model.rope_theta={int(model.rope_theta)}.0"])
+    given = model.rope_parameters
+    if given and not _has_argument(given, latent=bool(model.kv_lora_rank)):
+        rule = (
+            "Megatron-LM has arguments for Llama 3's scaling, with low_freq_factor 1, high_freq_factor 4 and"
+            " original_max_position_embeddings 8192 (factor alone differs), and for a part of a head"
+            " (partial_rotary_factor): with null rotary positions are not scaled, which is another model"
+        )
+        yield ConfigError("model.rope_parameters", dict(given), rule, ["parallel=fsdp", "model.rope_parameters=null"])
+
+
+_LLAMA3 = {"low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 8192}
+
+
+def _has_argument(given: Mapping[str, Any], *, latent: bool) -> bool:
+    """True if Megatron-LM's arguments say this scaling of rotary positions."""
+    kind, rest = given.get("rope_type", "default"), {key: given[key] for key in given if key != "rope_type"}
+    if kind == "llama3":
+        return not latent and rest.pop("factor", None) is not None and rest == _LLAMA3
+    return kind == "default" and not latent and set(rest) <= {"partial_rotary_factor"}
 
 
 def _family(spec: RunSpec) -> Iterator[ConfigError]:
@@ -48,24 +74,64 @@ def _biases(spec: RunSpec) -> Iterator[ConfigError]:
     """``--disable-bias-linear`` is for all linear layers; ``--add-qkv-bias`` then adds those of attention's inputs."""
     model = spec.model
     if families.of(model).traits.output_bias:
-        if model.attention_bias != model.mlp_bias:
-            key = "model.mlp_bias" if model.attention_bias else "model.attention_bias"
-            rule = "Megatron-LM's linear layers have biases all together, the output projection of attention included"
-            yield ConfigError(key, False, rule, [f"{key}=true"])
+        yield from _biases_of_gpt(spec)
         return
-    if model.mlp_bias:
-        rule = f"Megatron-LM would add one to attention's output projection, which the family {model.family} has not"
-        yield ConfigError("model.mlp_bias", True, rule, ["model.mlp_bias=false", "model.family=gpt"])
+    output = model.attention_output_bias is True
+    if model.mlp_bias and model.num_experts:
+        rule = "Megatron-LM would add them to the experts, which have none in the families here"
+        yield ConfigError("model.mlp_bias", True, rule, ["model.mlp_bias=false"])
+    elif model.mlp_bias and not (model.attention_bias and output):
+        rule = (
+            "Megatron-LM's linear layers have biases all together, those of attention (model.attention_bias) and of its"
+            " output projection (model.attention_output_bias) included"
+        )
+        yield ConfigError("model.mlp_bias", True, rule, ["model.mlp_bias=false", "parallel=fsdp"])
+    elif output and not model.mlp_bias:
+        rule = "Megatron-LM has one on attention's output projection only where the MLP has them, too (model.mlp_bias)"
+        path = "model.attention_output_bias"
+        yield ConfigError(path, True, rule, ["parallel=fsdp", f"{path}=false"])
     if model.attention_bias and model.kv_lora_rank:
         rule = "Megatron-LM's latent attention has no biases (core/transformer/multi_latent_attention.py)"
         yield ConfigError("model.attention_bias", True, rule, ["model.attention_bias=false"])
 
 
+def _biases_of_gpt(spec: RunSpec) -> Iterator[ConfigError]:
+    model = spec.model
+    if model.attention_bias != model.mlp_bias:
+        key = "model.mlp_bias" if model.attention_bias else "model.attention_bias"
+        rule = "Megatron-LM's linear layers have biases all together, the output projection of attention included"
+        yield ConfigError(key, False, rule, [f"{key}=true"])
+    if model.attention_output_bias not in (None, model.attention_bias):
+        path, rule = "model.attention_output_bias", "Megatron-LM's attention has biases all together"
+        yield ConfigError(path, model.attention_output_bias, rule, [f"{path}=null"])
+
+
 def _activation(spec: RunSpec) -> Iterator[ConfigError]:
     model = spec.model
-    if model.hidden_act == "relu":
+    if model.gated != (model.hidden_act == "silu"):
+        rule = "Megatron-LM's one gated activation is SiLU (--swiglu), and its others are not gated"
+        yield ConfigError("model.gated", model.gated, rule, ["parallel=fsdp", "model.gated=null"])
+    elif model.hidden_act == "relu":
         rule = "Megatron-LM has no argument for it"
         yield ConfigError("model.hidden_act", "relu", rule, ["model.hidden_act=squared_relu", "model.hidden_act=gelu"])
-    if model.hidden_act == "gelu_new" and not model.mlp_bias:
+    elif model.hidden_act == "gelu_new" and not model.mlp_bias:
         rule = "Megatron-LM's tanh approximation of GELU is fused with a bias, and model.mlp_bias is false"
         yield ConfigError("model.hidden_act", "gelu_new", rule, ["model.hidden_act=gelu", "model.mlp_bias=true"])
+
+
+def _router(spec: RunSpec) -> Iterator[ConfigError]:
+    """``core/transformer/moe/moe_utils.py``, ``topk_routing_with_score_function`` and ``group_limited_topk``."""
+    model = spec.model
+    if model.norm_topk_prob is False and families.of(model).traits.balances_experts:
+        rule = "Megatron-LM makes the weights of experts that a sigmoid scores add up to 1 in any case"
+        yield ConfigError("model.norm_topk_prob", False, rule, ["parallel=fsdp", "model.norm_topk_prob=true"])
+    if model.n_group > 1 and model.topk_group and model.num_experts_per_tok // model.topk_group != _BEST_OF_GROUP:
+        rule = (
+            f"Megatron-LM scores a group by its best {model.num_experts_per_tok // model.topk_group} experts"
+            f" (num_experts_per_tok / topk_group), and DeepSeek-V3 by its best {_BEST_OF_GROUP}"
+        )
+        yield ConfigError("model.topk_group", model.topk_group, rule, ["parallel=fsdp"])
+
+
+_BEST_OF_GROUP = 2
+"""Experts whose scores add up to that of their group (arXiv:2412.19437, section 2.1.2)."""

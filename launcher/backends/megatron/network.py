@@ -47,6 +47,7 @@ def arguments(spec: RunSpec) -> Arguments:
         "hidden-dropout": model.dropout,
         "init-method-std": model.initializer_range,
         "attention-backend": _ATTENTION[model.attention],
+        "window-size": f"{model.sliding_window - 1},0" if model.sliding_window else None,
         "vocab-size": model.vocab_size,
         "make-vocab-size-divisible-by": VOCABULARY_MULTIPLE,
         **(_experts(spec) if model.num_experts else {}),
@@ -63,7 +64,18 @@ def _positions(model: ModelSpec) -> Arguments:
     found: Arguments = {"position-embedding-type": _POSITIONS[model.position_embedding]}
     if model.position_embedding == "rope":
         found["rotary-base"] = int(model.rope_theta)
+        found |= _scaled_positions(model)
     return found
+
+
+def _scaled_positions(model: ModelSpec) -> Arguments:
+    """Llama 3's scaling, whose other numbers are fixed in ``RotaryEmbedding._apply_scaling``, or a part of a head."""
+    given = model.rope_parameters or {}
+    return {
+        "use-rope-scaling": given.get("rope_type") == "llama3",
+        "rope-scaling-factor": given.get("factor") if given.get("rope_type") == "llama3" else None,
+        "rotary-percent": given.get("partial_rotary_factor"),
+    }
 
 
 def _activation(model: ModelSpec) -> Arguments:
@@ -90,7 +102,7 @@ def _experts(spec: RunSpec) -> Arguments:
         "moe-token-dispatcher-type": "alltoall",
         "moe-router-dtype": "fp32",
         "moe-router-load-balancing-type": "aux_loss",
-        "moe-aux-loss-coeff": 0.0,
+        "moe-aux-loss-coeff": model.router_aux_loss_coef,
         **_router(model),
     }
 
@@ -98,12 +110,18 @@ def _experts(spec: RunSpec) -> Arguments:
 def _router(model: ModelSpec) -> Arguments:
     """DeepSeek-V3 scores by sigmoid and balances by a bias of each expert (arXiv:2412.19437, section 2.1.2).
 
-    The others take a softmax over the experts that were chosen, which for a single one has no gradient: Megatron-LM
-    demands the softmax over all of them there (``core/transformer/transformer_config.py``).
+    The others take a softmax over the experts that were chosen, whose weights then add up to one, or over all of them
+    (``norm_topk_prob`` is false). Over a single one it has no gradient: Megatron-LM demands that over all there
+    (``core/transformer/transformer_config.py``).
     """
+    chosen: Arguments = {
+        "moe-router-topk-scaling-factor": model.routed_scaling_factor if model.routed_scaling_factor != 1 else None,
+        "moe-router-num-groups": model.n_group if model.n_group > 1 else None,
+        "moe-router-group-topk": model.topk_group if model.n_group > 1 else None,
+    }
     if families.of(model).traits.balances_experts:
-        return {"moe-router-score-function": "sigmoid", "moe-router-enable-expert-bias": True}
-    return {"moe-router-pre-softmax": model.num_experts_per_tok == 1}
+        return {**chosen, "moe-router-score-function": "sigmoid", "moe-router-enable-expert-bias": True}
+    return {**chosen, "moe-router-pre-softmax": model.num_experts_per_tok == 1 or model.norm_topk_prob is False}
 
 
 def _latent_attention(model: ModelSpec) -> Arguments:

@@ -111,10 +111,10 @@ def retie(made: Any) -> None:
         head.weight = made.get_input_embeddings().weight
 
 
-def buffers(made: nn.Module) -> Iterator[tuple[nn.Module, str, torch.Tensor]]:
+def buffers(made: Any) -> Iterator[tuple[nn.Module, str, torch.Tensor]]:
     """Values for the buffers, all of which follow from the configuration: (module, name, CPU tensor)."""
     for module in made.modules():
         if any(module.named_buffers(recurse=False)):
-            fresh = type(module)(config=module.config)
+            fresh = type(module)(config=getattr(module, "config", made.config))
             for name, value in fresh.named_buffers(recurse=False):
                 yield module, name, value

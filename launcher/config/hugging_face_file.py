@@ -1,0 +1,179 @@
+"""One ``config.json`` while it is read: values, what is wrong with them, and the list that each key ends in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from launcher.config import hugging_face_keys as keys
+from launcher.config.foreign import word_in
+from launcher.config.ledger import Ledger
+from launcher.errors import ConfigError
+
+_ACTIVATIONS = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_new",
+    "gelu_fast": "gelu_new",
+    "gelu_pytorch_tanh": "gelu_new",
+    "relu": "relu",
+    "relu2": "squared_relu",
+}
+"""Names of ``transformers.activations.ACT2FN`` by ours; all tanh approximations of GELU are one function."""
+
+_ROTARY = ("linear", "yarn", "llama3")
+"""Scalings of rotary positions that the class takes as they are, and that depend on no length of a batch."""
+
+_ABSENT = object()
+
+
+class Config:
+    """A file's content, its ledger, and its errors (``launcher.rank.family.ConfigFile``).
+
+    Attributes:
+        content: The file.
+        path: For messages.
+        ledger: Where each key ends.
+        errors: What is wrong with values.
+    """
+
+    def __init__(self, content: Mapping[str, Any], path: str) -> None:
+        self.content = content
+        self.path = path
+        self.ledger = Ledger(keys.leaves(content))
+        self.errors: list[ConfigError] = []
+        self._defaults: Mapping[str, Any] = keys.class_of(self.model_type)["defaults"]
+
+    @property
+    def model_type(self) -> str:
+        """The name of its class."""
+        return str(self.content.get("model_type"))
+
+    def has(self, key: str) -> bool:
+        """True if the file has the key."""
+        return key in self.content
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """A value; the class's default, else this one, where the file does not have it. An explicit null stays null."""
+        return self.content.get(key, self._defaults.get(key, default))
+
+    def say(self, key: str, *settings: str) -> None:
+        """Enter a key, with all leaves below it, as said by settings of ``model``."""
+        for leaf in self._below(key):
+            self.ledger.say(leaf, *(f"model.{setting}" for setting in settings))
+
+    def leave(self, key: str, effect: str, *, matters: bool = True) -> None:
+        """Enter a key, with all leaves below it, as left out."""
+        for leaf in self._below(key):
+            self.ledger.leave(leaf, effect, matters=matters)
+
+    def default(self, *entered: str) -> None:
+        """Enter keys with which a run here is what it is without them."""
+        self.ledger.default(*(leaf for key in entered for leaf in self._below(key)))
+
+    def error(self, key: str, rule: str, *ways: str) -> None:
+        """A value that cannot be had here."""
+        self.errors.append(ConfigError(f"{self.path}: {key}", self.content.get(key), rule, ways))
+
+    def size(self, key: str, default: int | None = None, *, null: int | None = None, to: str | None = None) -> int:
+        """A count of at least 1, or 0 where a default or ``null`` is 0 (0 stands in for one that is wrong).
+
+        Args:
+            key: Of the file.
+            default: Where neither the file nor the class's defaults have it; None demands it.
+            null: In place of an explicit null; None refuses that.
+            to: The setting of ``model`` that it says; None is one of the same name.
+        """
+        self.say(key, to or key)
+        value = self.get(key, default)
+        if value is None and self.content.get(key, _ABSENT) is None and null is not None:
+            return null
+        least = 0 if 0 in (default, null) else 1
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            self.error(key, f"a {self.model_type} config.json holds it as an integer of at least {least}")
+            return 0
+        return value
+
+    def number(self, key: str, default: float, *, to: str | None = None) -> float:
+        """A number, or the default."""
+        self.say(key, to or key)
+        value = self.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            self.error(key, "is a number")
+            return default
+        return value
+
+    def flag(self, key: str, default: bool, *, to: str | None = None) -> bool:
+        """True or false (which a null is), or the default."""
+        self.say(key, to or key)
+        value = self.get(key, default)
+        if not isinstance(value, bool | None):
+            self.error(key, "is true or false")
+        return value is True
+
+    def activation(self, key: str, *, to: str | None = None) -> str:
+        """The activation function by our name."""
+        self.say(key, to or key)
+        value = self.get(key, "silu")
+        known = word_in(_ACTIVATIONS, value)
+        if known is None:
+            self.error(key, f"no model family here has it; they have {', '.join(_ACTIVATIONS)}")
+        return known or "silu"
+
+    def rotary(self) -> dict[str, Any]:
+        """The base of the rotary angles and their scaling: ``rope_scaling``, part of ``rope_parameters`` since 5."""
+        scaling = self._scaling()
+        theta = scaling.pop("rope_theta", None)
+        self.say("rope_theta", "rope_theta")
+        base = self.number("rope_theta", 1e4) if theta is None or self.has("rope_theta") else theta
+        if isinstance(base, bool) or not isinstance(base, int | float):
+            self.error("rope_parameters", "its rope_theta is a number")
+            base = 1e4
+        return {"rope_theta": float(base), **({"rope_parameters": scaling} if scaling else {})}
+
+    def _scaling(self) -> dict[str, Any]:
+        """What ``model.rope_parameters`` holds, and the base, of the old and the new key."""
+        found: dict[str, Any] = {}
+        for key in ("rope_scaling", "rope_parameters"):
+            value = self.content.get(key)
+            if not isinstance(value, Mapping | None):
+                self.error(key, "is a mapping: {rope_type: ..., factor: ...}")
+            elif value:
+                found |= self._known_scaling(key, value)
+            else:
+                self.default(key)
+        part = self.get("partial_rotary_factor")
+        if part not in (None, 1, 1.0):
+            found.setdefault("rope_type", "default")
+            found.setdefault("partial_rotary_factor", part)
+        self.say("partial_rotary_factor", "rope_parameters")
+        return found
+
+    def _known_scaling(self, key: str, value: Mapping[str, Any]) -> dict[str, Any]:
+        """The entries of one of the two keys, if the class computes them as they are."""
+        kind = value.get("rope_type", value.get("type", "default"))
+        rest = {name: item for name, item in value.items() if name not in ("type", "rope_type") and item is not None}
+        if kind == "default":
+            self.say(key, "rope_parameters", "rope_theta")
+            theta = {name: item for name, item in rest.items() if name == "rope_theta"}
+            part = rest.get("partial_rotary_factor")
+            return theta if part in (None, 1) else theta | {"rope_type": "default", "partial_rotary_factor": part}
+        if kind == "dynamic":
+            effect = "no effect: it begins beyond max_position_embeddings, and no sequence is longer here"
+            self.leave(key, effect, matters=False)
+        elif kind in _ROTARY:
+            self.say(key, "rope_parameters", "rope_theta")
+            return {"rope_type": kind, **rest}
+        else:
+            self.leave(key, "rotary positions are not scaled here")
+        self.ledger.say(f"{key}.rope_theta", "model.rope_theta")
+        return {name: item for name, item in rest.items() if name == "rope_theta"}
+
+    def _below(self, key: str) -> list[str]:
+        """The leaves of a key."""
+        value = self.content.get(key)
+        if not isinstance(value, Mapping) or not value:
+            return [key]
+        return list(keys.leaves(value, f"{key}."))

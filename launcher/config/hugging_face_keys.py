@@ -1,0 +1,138 @@
+"""Keys of a Hugging Face ``config.json`` beside the sizes: those without effect on training, and what others change.
+
+``class_defaults.json`` beside this file, written by ``python -m tests.support.class_defaults``, has the classes of one
+version of ``transformers``: the value that each takes for a key that a file leaves out, and the keys that it reads.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+_TABLE = Path(__file__).with_name("class_defaults.json")
+
+_GENERATION = (
+    "bad_words_ids", "begin_suppress_tokens", "cache_implementation", "decoder_start_token_id", "diversity_penalty",
+    "do_sample", "early_stopping", "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty",
+    "forced_bos_token_id", "forced_eos_token_id", "guidance_scale", "length_penalty", "max_length", "max_new_tokens",
+    "min_length", "min_new_tokens", "min_p", "no_repeat_ngram_size", "num_beam_groups", "num_beams",
+    "num_return_sequences", "output_scores", "penalty_alpha", "remove_invalid_values", "renormalize_logits",
+    "repetition_penalty", "return_dict_in_generate", "suppress_tokens", "temperature", "top_k", "top_p", "typical_p",
+    "use_cache",
+)  # fmt: skip
+
+_HISTORY = (
+    "_attn_implementation_autoset", "_commit_hash", "_diffusers_version", "_name_or_path", "adapter_path", "alpha",
+    "finetuning_task", "id2label", "label2id", "language", "license", "max_sequence_length", "model_max_length",
+    "model_type", "name_or_path", "num_labels", "prefix", "problem_type", "pruned_heads", "summary_activation",
+    "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj", "task_specific_params",
+    "tokenizer_class", "tokenizer_model_max_length", "tokenizer_padding_side", "transformers.js_config",
+    "transformers_version", "unsloth_fixed", "unsloth_version", "zero_division",
+)  # fmt: skip
+
+_OUTPUTS = (
+    "gradient_checkpointing", "output_attentions", "output_hidden_states", "return_dict", "return_token_timestamps",
+    "tf_legacy_loss", "torchscript", "use_return_dict",
+)  # fmt: skip
+
+_TOKENS = (
+    "bos_token_id", "eos_token_id", "ignore_index", "image_token_id", "mask_token_id", "pad_token_id", "sep_token_id",
+    "unk_token_id", "vision_end_token_id", "vision_start_token_id", "vision_token_id",
+)  # fmt: skip
+
+_IMPLEMENTATION = (
+    "_attn_implementation", "_attn_implementation_internal", "_experts_implementation", "_flash_attn_2_enabled",
+    "attn_implementation", "fused_qkv", "reorder_and_upcast_attn", "use_bfloat16", "use_flash_attention",
+    "use_flash_attn", "use_flash_attention_2", "use_mem_efficient_attention", "use_sdpa",
+)  # fmt: skip
+
+NO_EFFECT: Mapping[str, str] = {
+    **dict.fromkeys(_GENERATION, "no effect: of generation alone"),
+    **dict.fromkeys(_HISTORY, "no effect: the file's history, labels and tokenizer"),
+    **dict.fromkeys(_OUTPUTS, "no effect: what a call returns or keeps; the run says that itself"),
+    **dict.fromkeys(_TOKENS, "no effect: an id, which data and tokenizer bring themselves"),
+    **dict.fromkeys(_IMPLEMENTATION, "no effect: the same maths by other kernels; model.attention chooses here"),
+    "auto_map": "no effect: transformers has a class of this model_type, which is built; the folder's code is not run",
+    "aux_loss_alpha": "no effect: transformers' class adds no such loss",
+    "chunk_size_feed_forward": "no effect: transformers' class does not read it",
+    "dtype": "no effect: of the stored weights; precision decides here",
+    "ep_size": "no effect: parallel.expert decides here",
+    "is_decoder": "no effect: the class is a decoder in any case",
+    "max_window_layers": "no effect: of sliding windows, which no layer has",
+    "n_ctx": "no effect: a second name of n_positions",
+    "num_mtp_layers": "no effect: transformers' class trains without the modules that predict further tokens",
+    "num_nextn_predict_layers": "no effect: transformers' class trains without the modules that predict further tokens",
+    "output_router_logits": "no effect: the loss here is cross entropy alone",
+    "pretraining_tp": "no effect: the same maths in slices, which transformers no longer computes",
+    "qk_head_dim": "no effect: the sum of qk_nope_head_dim and qk_rope_head_dim",
+    "router_aux_loss_coef": "no effect: output_router_logits is false, so that no such loss is added",
+    "seq_aux": "no effect: transformers' class adds no such loss",
+    "torch_dtype": "no effect: of the stored weights; precision decides here",
+}
+"""Keys that change nothing of training, with the reason."""
+
+MATTERS: Mapping[str, str] = {
+    "add_cross_attention": "attention to an encoder is not built here",
+    "attention_dropout": "no weight of attention is dropped here",
+    "compression_config": "the weights are trained as they were before they were quantised",
+    "is_encoder_decoder": "only the decoder is built here",
+    "layer_types": "all layers attend to all tokens before them here",
+    "moe_layer_freq": "every layer behind the first dense ones has experts here",
+    "quantization_config": "weights are not quantised here; adapter=qlora quantises those of a frozen model",
+    "rope_interleave": "the elements of a head are turned in interleaved pairs here",
+    "router_jitter_noise": "no noise is put on what the router reads here",
+    "scale_attn_by_inverse_layer_idx": "the scores of all layers are scaled alike here",
+    "scale_attn_weights": "scores are scaled by the root of a head's size here",
+    "scoring_func": "the router scores by the function of its class here",
+    "topk_method": "the router chooses by the method of its class here",
+    "tie_encoder_decoder": "there is no encoder here",
+    "use_sliding_window": "all layers attend to all tokens before them here",
+}
+"""Keys that change the maths or the memory, with what a run has here in their place."""
+
+HARMLESS: Mapping[str, tuple[object, ...]] = {
+    "add_cross_attention": (False, None),
+    "attention_dropout": (0, None),
+    "compression_config": (None,),
+    "cross_attention_hidden_size": (None,),
+    "is_encoder_decoder": (False, None),
+    "layer_types": (None, []),
+    "mlp_only_layers": ([], None),
+    "moe_layer_freq": (1, None),
+    "num_nextn_predict_layers": (0, None),
+    "quantization_config": (None, {}),
+    "rope_interleave": (True, None),
+    "router_jitter_noise": (0, None),
+    "scale_attn_by_inverse_layer_idx": (False, None),
+    "scale_attn_weights": (True, None),
+    "scoring_func": ("sigmoid", None),
+    "tie_encoder_decoder": (False, None),
+    "topk_method": ("noaux_tc", None),
+    "use_sliding_window": (False, None),
+}
+"""Values with which a key that has no counterpart changes nothing."""
+
+
+@cache
+def table() -> dict[str, Any]:
+    """The classes of ``transformers``: ``version``, ``architectures`` by model type, ``classes`` that families read."""
+    found: dict[str, Any] = json.loads(_TABLE.read_text())
+    return found
+
+
+def class_of(kind: str) -> dict[str, Any]:
+    """``defaults`` and ``reads`` of the class of a model type; empty where no family reads it."""
+    found: dict[str, Any] = table()["classes"].get(kind, {"defaults": {}, "reads": []})
+    return found
+
+
+def leaves(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Every leaf by its dotted path; a list and an empty mapping are one leaf."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        path = f"{prefix}{key}"
+        found |= leaves(value, f"{path}.") if isinstance(value, Mapping) and value else {path: value}
+    return found

@@ -1,0 +1,143 @@
+"""A ``config.json`` of a model type that no family reads: what it is, and what is known of it, as one true sentence."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from launcher.config import hugging_face_keys as keys
+from launcher.errors import ConfigError
+
+_OWN_SCRIPT = "script=path/to/train.py"
+"""The way to train a model that no family describes; a family may also be added (docs/extending.md)."""
+
+_BY_HAND = (
+    "model.num_hidden_layers=... model.hidden_size=... model.intermediate_size=... model.num_attention_heads=..."
+    " model.vocab_size=..."
+)
+
+_ENCODERS = frozenset((
+    "albert", "bert", "camembert", "convbert", "deberta", "deberta-v2", "distilbert", "electra", "ernie", "esm",
+    "eurobert", "flaubert", "funnel", "ibert", "layoutlm", "layoutlmv2", "layoutlmv3", "longformer", "luke",
+    "megatron-bert", "mobilebert", "modernbert", "mpnet", "nomic_bert", "nystromformer", "rembert", "roberta",
+    "roberta-prelayernorm", "roc_bert", "roformer", "squeezebert", "tapas", "xlm-roberta", "xlm-roberta-xl", "xmod",
+))  # fmt: skip
+
+_SEQ2SEQ = frozenset((
+    "bart", "bigbird_pegasus", "blenderbot", "blenderbot-small", "encoder-decoder", "fsmt", "led", "longt5", "m2m_100",
+    "marian", "mbart", "mt5", "mvp", "nllb-moe", "pegasus", "pegasus_x", "plbart", "prophetnet", "switch_transformers",
+    "t5", "t5gemma", "udop", "umt5",
+))  # fmt: skip
+
+_RECURRENT = frozenset((
+    "bailing_hybrid", "bamba", "falcon_h1", "falcon_mamba", "granitemoehybrid", "jamba", "kimi_linear", "lfm2",
+    "lfm2_moe", "lfm3", "mamba", "mamba2", "minimax", "nemotron_h", "olmo_hybrid", "plamo2", "qwen3_5", "qwen3_5_moe",
+    "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "recurrent_gemma", "rwkv", "rwkv7", "xlstm", "zamba", "zamba2",
+))  # fmt: skip
+
+_SOUND = frozenset((
+    "bark", "encodec", "hubert", "moshi", "musicgen", "musicgen_melody", "seamless_m4t", "seamless_m4t_v2",
+    "speech_to_text", "speecht5", "unispeech", "vits", "voxtral", "wav2vec2", "wav2vec2-bert", "wavlm", "whisper",
+))  # fmt: skip
+
+_IMAGES = frozenset((
+    "align", "aria", "aya_vision", "beit", "blip", "blip-2", "chameleon", "chinese_clip", "clip", "clipseg", "convnext",
+    "convnextv2", "deit", "detr", "dinov2", "emu3", "florence2", "fuyu", "gemma3n", "git", "glm4v", "got_ocr2",
+    "grounding-dino", "idefics", "idefics2", "idefics3", "instructblip", "internvl", "internvl_chat", "janus",
+    "kosmos-2", "llama4", "llava", "llava_next", "llava_next_video", "llava_onevision", "llava_qwen", "mllama",
+    "molmo", "owlvit", "paligemma", "phi3_v", "phi4_multimodal", "pix2struct", "pixtral", "qwen2_5_omni", "qwen2_5_vl",
+    "qwen2_vl", "qwen3_vl", "qwen3_vl_moe", "resnet", "sam", "segformer", "siglip", "siglip2", "smolvlm", "swin",
+    "swinv2", "trocr", "video_llava", "vipllava", "vision-encoder-decoder", "vit", "vit_mae",
+))  # fmt: skip
+
+_PARTS = {
+    "vision_config": "images",
+    "vision_tower": "images",
+    "mm_vision_tower": "images",
+    "audio_config": "sound",
+    "speech_config": "sound",
+}
+"""Keys that only models with an encoder of something else than text have."""
+
+
+def refusal(content: Mapping[str, Any], path: str, known: Collection[str]) -> ConfigError:
+    """Why no run here is the model of a file.
+
+    Args:
+        content: The file.
+        path: For messages.
+        known: Model types that a family reads.
+    """
+    kind = content.get("model_type")
+    where = f"{path}: model_type"
+    if not isinstance(kind, str):
+        rule = f"config.json names its model by model_type; understood are {', '.join(known)}"
+        return ConfigError(where, kind, rule, [*_relatives(content, known), _OWN_SCRIPT])
+    media = dict.fromkeys(what for key, what in _PARTS.items() if content.get(key))
+    if media or kind in _IMAGES or kind in _SOUND:
+        what = " and ".join(media) or ("images" if kind in _IMAGES else "sound")
+        rule = f"this is a model of text and {what}, and only language models of text are trained here"
+        return ConfigError(where, kind, rule, [*_text_model(content, known), _OWN_SCRIPT])
+    if (sentence := _other_kind(kind)) is not None:
+        return ConfigError(where, kind, sentence, [_OWN_SCRIPT])
+    relatives = [*_relatives(content, known)]
+    if relatives:
+        named = ", ".join(_architectures(content))
+        rule = f"no family here reads it, but architectures names {named}, the class of another model_type"
+        return ConfigError(where, kind, rule, [*relatives, _OWN_SCRIPT])
+    rule = f"no family here reads it, and nothing is known of its memory: {_in_transformers(kind)}"
+    return ConfigError(where, kind, rule, [_OWN_SCRIPT, f"model=custom model.family=... {_BY_HAND}"])
+
+
+def _other_kind(kind: str) -> str | None:
+    """What a model is that is no decoder of attention alone."""
+    if kind in _ENCODERS:
+        return (
+            "this is an encoder, which predicts masked words, and only models that predict the next token are trained"
+        )
+    if kind in _SEQ2SEQ:
+        return "this is an encoder with a decoder, and only models of a decoder alone are trained"
+    if kind in _RECURRENT:
+        return "its blocks are state spaces or linear attention, of whose memory nothing is known here"
+    return None
+
+
+def _text_model(content: Mapping[str, Any], known: Collection[str]) -> Iterator[str]:
+    """The language model inside, where a family reads it: another model, whose other encoder is not trained."""
+    for key in ("text_config", "llm_config", "language_config"):
+        within = content.get(key)
+        if isinstance(within, Mapping) and within.get("model_type") in known:
+            yield (
+                f"save the object {key} as a config.json of its own to train its text model alone"
+                f" (model_type: {within['model_type']})"
+            )
+
+
+def _architectures(content: Mapping[str, Any]) -> list[str]:
+    """The classes that a file names."""
+    named = content.get("architectures")
+    return [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
+
+
+def _relatives(content: Mapping[str, Any], known: Collection[str]) -> Iterator[str]:
+    """``model_type: llama`` for a class of ``architectures`` that is that of a model type which a family reads."""
+    named = _architectures(content)
+    for kind, architecture in keys.table()["architectures"].items():
+        if kind in known and architecture in named:
+            yield f"model_type: {kind}"
+
+
+def _in_transformers(kind: str) -> str:
+    """The class that ``transformers`` has for a model type, by the installed version or by that of the table."""
+    table = keys.table()
+    has = table["architectures"].get(kind)
+    try:
+        installed = importlib.metadata.version("transformers")
+    except importlib.metadata.PackageNotFoundError:
+        installed = None
+    of_table = f"transformers {table['version']}"
+    said = f"{of_table} has {has} for it" if has else f"{of_table} has no language model of this type either"
+    if installed in (None, table["version"]):
+        return said
+    return f"{said} (installed is {installed})"

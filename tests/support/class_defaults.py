@@ -1,0 +1,80 @@
+"""``launcher/config/class_defaults.json``: what classes of ``transformers`` take for keys that a config.json lacks.
+
+``python -m tests.support.class_defaults`` writes it for the model types that a family reads, by the installed version.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import json
+import re
+from typing import Any
+
+from launcher import registry
+from launcher.package import FOLDER
+from launcher.rank.family import Family
+
+FILE = FOLDER / "config" / "class_defaults.json"
+
+_READ = re.compile(r"config\.([a-z_][a-z0-9_]*)|getattr\((?:self\.)?config, \"(\w+)\"")
+_PLAIN = (bool, int, float, str, type(None))
+_OF_NO_SIZE = re.compile(r"_token_id$|^(transformers_version|return_dict|output_|use_cache|summary_|id2label|label2id)")
+
+
+def table() -> dict[str, Any]:
+    """The table of the installed version."""
+    import transformers
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as ARCHITECTURES
+
+    families: list[Family] = [registry.load("families", name) for name in registry.shipped("families")]
+    kinds = sorted(kind for family in families for kind in family.traits.model_types)
+    return {
+        "version": transformers.__version__,
+        "architectures": dict(sorted(ARCHITECTURES.items())),
+        "classes": {kind: _class(kind) for kind in kinds},
+    }
+
+
+def _class(kind: str) -> dict[str, Any]:
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as ARCHITECTURES
+
+    made = CONFIG_MAPPING[kind]
+    fields = {field.name: _default(field) for field in dataclasses.fields(made)}
+    other = {shown: name for name, shown in made.attribute_map.items()}
+    defaults = {name: value for name, value in fields.items() if isinstance(value, _PLAIN)}
+    defaults |= {name: defaults[shown] for name, shown in made.attribute_map.items() if shown in defaults}
+    defaults |= {name: defaults[shown] for name, shown in other.items() if name not in defaults and shown in defaults}
+    rotary = getattr(made(), "rope_parameters", None) or {}
+    if "partial_rotary_factor" in rotary:
+        defaults["partial_rotary_factor"] = rotary["partial_rotary_factor"]
+    defaults["rope_theta"] = getattr(made, "default_theta", 10000.0)
+    module = made.__module__.replace("configuration_", "modeling_")
+    source = inspect.getsource(importlib.import_module(module)) + inspect.getsource(inspect.getmodule(made) or made)
+    reads = {name for found in _READ.findall(source) for name in found if name} | set(fields) | {*made.attribute_map}
+    assert ARCHITECTURES[kind] in source
+    return {
+        "defaults": {name: defaults[name] for name in sorted(defaults) if not _OF_NO_SIZE.search(name)},
+        "reads": sorted(name for name in reads if not name.startswith("_") and not _OF_NO_SIZE.search(name)),
+    }
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    """A field's default; an object stands for one that is no plain value."""
+    return dataclasses.MISSING if field.default is dataclasses.MISSING else field.default
+
+
+def text() -> str:
+    """The file's content: a line a model type."""
+    found = table()
+    lines = (f"  {json.dumps(kind)}: {json.dumps(values)}" for kind, values in found["classes"].items())
+    return (
+        f'{{\n "version": {json.dumps(found["version"])},\n'
+        f' "architectures": {json.dumps(found["architectures"])},\n "classes": {{\n' + ",\n".join(lines) + "\n }\n}\n"
+    )
+
+
+if __name__ == "__main__":
+    FILE.write_text(text())
