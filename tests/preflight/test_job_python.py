@@ -93,14 +93,14 @@ def test_a_python_that_is_too_old_or_lacks_packages_is_named(folder: Path, capsy
         (("cluster.python=python3",), "the nodes look python3 up by their own PATH"),
         (("cluster.python=/nowhere/bin/python",), "this machine has no such program, the nodes may have"),
         (("cluster.container=pyxis", "cluster.container_image=nvcr.io/x"), "they are those of the container"),
-        (("cluster.python={folder}/env/bin/python",), "it did not say them: exit status 0"),
+        (("cluster.python=FOLDER/env/bin/python",), "it did not say them: exit status 0"),
     ],
 )
 def test_a_python_that_cannot_be_asked_is_said_with_the_command_that_can(
     folder: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], reason: str
 ) -> None:
     interpreter(folder, said="no JSON")
-    given = [word.format(folder=folder) for word in words]
+    given = [word.replace("FOLDER", str(folder)) for word in words]
     [found] = [text for text in warned(capsys, *given) if "packages are not known here" in text]
     assert f"its packages are not known here: {reason}: launch doctor {' '.join(given)}" in found
 
@@ -119,7 +119,9 @@ def test_a_check_starts_no_python_that_a_foreign_recipe_names(
 ) -> None:
     path = interpreter(folder, torch="2.7.1")
     monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
-    (folder / "theirs.yaml").write_text(f"schema: 1\nsummary: theirs\nchoose: {{cluster: slurm}}\nset: {{cluster.python: {path}}}\n")
+    (folder / "theirs.yaml").write_text(
+        f"schema: 1\nsummary: theirs\nchoose: {{cluster: slurm}}\nset: {{cluster.python: {path}}}\n"
+    )
     words = ("recipe=theirs.yaml",)
     [found] = [text for text in warned(capsys, *words) if "cluster.python" in text]
     assert "theirs.yaml is from elsewhere and not trusted (--trust), so it was not started" in found
