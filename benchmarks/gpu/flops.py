@@ -23,7 +23,7 @@ def of_step(spec: RunSpec, parameters: ParameterCount) -> float:
     """
     model = spec.model
     attention = 12 * model.num_hidden_layers * model.hidden_size * spec.sequence_length
-    tokens = spec.train.micro_batch_size * spec.gradient_accumulation * spec.sequence_length
+    tokens = spec.micro_batch_size * spec.gradient_accumulation * spec.sequence_length
     return (6.0 * parameters.active + attention) * tokens
 
 

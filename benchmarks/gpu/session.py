@@ -129,7 +129,7 @@ def speed(item: Item, found: dict[str, Any], here: Machine) -> dict[str, Any]:
     if spec is None or item.estimate is None or not seconds:
         return {"step_seconds_median": None, "tokens_per_second": None, "mfu": None}
     median = statistics.median(seconds)
-    tokens = spec.train.micro_batch_size * spec.gradient_accumulation * spec.sequence_length
+    tokens = spec.micro_batch_size * spec.gradient_accumulation * spec.sequence_length
     card = here.gpus[0].name if here.gpus else ""
     return {
         "step_seconds_median": median,
