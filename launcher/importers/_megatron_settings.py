@@ -182,6 +182,8 @@ def _experts(reader: Reader, layers: Any, ffn: Any) -> dict[str, Any]:
         for name in ("moe-ffn-hidden-size", "moe-router-topk", "moe-shared-expert-intermediate-size", "moe-layer-freq"):
             reader.leave(name, "no effect: the model has no experts", matters=False)
         return {}
+    if reader.count("expert-model-parallel-size", default=1) > 1 and "moe-token-dispatcher-type" not in reader:
+        reader.note("no --moe-token-dispatcher-type: Megatron-LM gathers tokens then (allgather); here it is alltoall")
     width = reader.count("moe-ffn-hidden-size", "model.moe_intermediate_size", default=ffn)
     topk = reader.count("moe-router-topk", "model.num_experts_per_tok", default=2)
     return {

@@ -123,6 +123,14 @@ def test_what_changes_maths_memory_or_data_and_is_not_here_is_left_out_and_matte
     assert found[1]
 
 
+def test_a_default_of_megatron_that_is_another_here_is_said() -> None:
+    sentence = "no --moe-token-dispatcher-type: Megatron-LM gathers tokens then (allgather); here it is alltoall"
+    assert sentence in imported("--num-experts 4 --expert-model-parallel-size 2").not_understood
+    assert sentence not in imported("--num-experts 4").not_understood
+    latent = imported("--multi-latent-attention --swiglu --disable-bias-linear")
+    assert settings(latent)["backend.extra.rope-type"] == "yarn"
+
+
 def test_half_precision_with_wide_gradients_is_left_out_since_they_count_as_narrow() -> None:
     found = read(f"{SIZES} --mock-data --fp16 --accumulate-allreduce-grads-in-fp32", "args.txt")
     assert left(found)["--accumulate-allreduce-grads-in-fp32"][1]
