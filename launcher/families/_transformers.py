@@ -93,7 +93,8 @@ def attention(model: ModelSpec, engine: EngineTraits, *, wide_softmax: bool = Tr
 
 def _joined_heads(model: ModelSpec) -> bool:
     """True if a part of each head is rotated and joined with the rest: attention's output then has the heads first."""
-    return (model.rope_parameters or {}).get("partial_rotary_factor", 1) != 1
+    part: float = (model.rope_parameters or {}).get("partial_rotary_factor", 1)
+    return part != 1
 
 
 def _attention_output(size: int, engine: EngineTraits) -> SavedTensor:
