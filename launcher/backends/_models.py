@@ -31,9 +31,9 @@ def computed(spec: RunSpec) -> bool:
 
 
 def shared_latents(spec: RunSpec, path: str) -> Iterator[ConfigError]:
-    """A script's latent attention whose sequences ranks share; the worker's own check refuses that model anyway."""
+    """Latent attention whose sequences ranks share, which the worker's attention over ranks has not met."""
     degree = edit.value_at(spec, path)
-    if spec.script is not None and spec.model.kv_lora_rank and degree != 1:
+    if spec.model.kv_lora_rank and degree != 1:
         rule = (
             "the estimate does not know what multi-head latent attention (model.kv_lora_rank) keeps where ranks share"
             " a sequence"
@@ -47,7 +47,7 @@ def _network(spec: RunSpec) -> Iterator[ConfigError]:
         yield from family.not_computed(spec)
         return
     rule = f"backend={spec.backend.name} builds the families {', '.join(_built(spec))} in this version"
-    yield ConfigError("model.family", spec.model.family, rule, ["parallel=ep", "model=mixtral_8x7b"])
+    yield ConfigError("model.family", spec.model.family, rule, ["parallel=tp", "script=path/to/train.py"])
 
 
 def _built(spec: RunSpec) -> list[str]:
@@ -69,6 +69,10 @@ def _folders(spec: RunSpec) -> Iterator[ConfigError]:
 
 def _targets(spec: RunSpec) -> Iterator[ConfigError]:
     known = families.of(spec.model).traits.adapter_targets
+    if not known:
+        rule = f"no adapter of the layers of the family {spec.model.family} is built in this version"
+        yield ConfigError("adapter.name", spec.adapter.name, rule, ["adapter=none"])
+        return
     unknown = [target for target in spec.adapter.targets if target not in known]
     if unknown:
         rule = f"the linear layers of this model are {', '.join(known)}; {', '.join(unknown)} are not among them"
