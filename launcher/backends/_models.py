@@ -32,9 +32,9 @@ def computed(spec: RunSpec) -> bool:
 
 
 def shared_latents(spec: RunSpec, path: str) -> Iterator[ConfigError]:
-    """A script's latent attention whose sequences ranks share; the worker's own check refuses that model anyway."""
+    """Latent attention whose sequences ranks share, which the worker's attention over ranks has not met."""
     degree = edit.value_at(spec, path)
-    if spec.script is not None and spec.model.kv_lora_rank and degree != 1:
+    if spec.model.kv_lora_rank and degree != 1:
         rule = (
             "the estimate does not know what multi-head latent attention (model.kv_lora_rank) keeps where ranks share"
             " a sequence"
@@ -48,7 +48,7 @@ def _network(spec: RunSpec) -> Iterator[ConfigError]:
         yield from family.not_computed(spec)
         return
     rule = f"backend={spec.backend.name} builds the families {', '.join(_built(spec))} in this version"
-    yield ConfigError("model.family", spec.model.family, rule, ["parallel=ep", "model=mixtral_8x7b"])
+    yield ConfigError("model.family", spec.model.family, rule, ["parallel=tp", "script=path/to/train.py"])
 
 
 def _built(spec: RunSpec) -> list[str]:
@@ -70,6 +70,10 @@ def _folders(spec: RunSpec) -> Iterator[ConfigError]:
 
 def _targets(spec: RunSpec) -> Iterator[ConfigError]:
     known = _linears(spec)
+    if not known:
+        rule = f"no adapter of the layers of the family {spec.model.family} is built in this version"
+        yield ConfigError("adapter.name", spec.adapter.name, rule, ["adapter=none"])
+        return
     unknown = [target for target in spec.adapter.targets if target not in known]
     if unknown:
         rule = f"the linear layers of this model are {', '.join(known)}; {', '.join(unknown)} are not among them"
@@ -78,9 +82,9 @@ def _targets(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _linears(spec: RunSpec) -> tuple[str, ...]:
-    """The linear layers of a block that an adapter may wrap: as the family says, or all that are not experts."""
+    """The linear layers of a block that an adapter may wrap: as the family says, or all of a decoder's but experts."""
     family = families.of(spec.model)
-    if family.traits.adapter_targets:
+    if not family.traits.by_model_type:
         return family.traits.adapter_targets
     rows = family.block(spec.model, 0)
     found = [module(row) for row in rows if len(row.shape) == 2 and row.split == "tensor" and module(row)]

@@ -36,8 +36,8 @@ _NF4_BLOCK = 64
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
     """Everything that the worker would otherwise drop; a script of the user's own reads ``spec.json`` as it likes."""
+    yield from _models.shared_latents(spec, "parallel.context")
     if spec.script is not None:
-        yield from _models.shared_latents(spec, "parallel.context")
         return
     yield from _axes(spec)
     yield from context.check(spec)

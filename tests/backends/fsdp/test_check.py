@@ -14,6 +14,10 @@ from tests.support.helpers import assert_golden, make_spec
     [
         ("model=gpt2",),
         ("model=mixtral_8x7b",),
+        ("model=qwen3_30b_a3b",),
+        ("model=deepseek_v3",),
+        ("model=glm4_5_air",),
+        ("model.hidden_act=gelu", "model.gated=true"),
         ("model.attention_bias=true",),
         ("zero=2",),
         ("zero.offload_parameters=cpu",),
@@ -102,7 +106,7 @@ def test_what_the_worker_does_is_accepted(overrides: tuple[str, ...]) -> None:
             ("precision.master=null", "parallel=zero3"),
         ),
         (
-            ("parallel=fsdp_cp", "model=deepseek_v3", "script=train.py"),
+            ("parallel=fsdp_cp", "model=deepseek_v3"),
             "parallel.context",
             "the estimate does not know what multi-head latent attention (model.kv_lora_rank) keeps where ranks share"
             " a sequence",
@@ -157,16 +161,16 @@ def test_what_the_worker_does_is_accepted(overrides: tuple[str, ...]) -> None:
             ("zero.offload_parameters=none", "adapter=lora"),
         ),
         (
-            ("model=deepseek_v3",),
-            "model.family",
-            "backend=fsdp builds the families llama, moe, gpt in this version",
-            ("parallel=ep", "model=mixtral_8x7b"),
+            ("model=deepseek_v3", "adapter=lora"),
+            "adapter.name",
+            "no adapter of the layers of the family deepseek is built in this version",
+            ("adapter=none",),
         ),
         (
             ("model.hidden_act=gelu",),
-            "model.hidden_act",
-            "transformers' llama models have silu",
-            ("model.hidden_act=silu",),
+            "model.gated",
+            "transformers' llama models have true",
+            ("model.gated=true",),
         ),
         (
             ("model.dropout=0.1",),
@@ -182,9 +186,9 @@ def test_what_the_worker_does_is_accepted(overrides: tuple[str, ...]) -> None:
         ),
         (
             ("model.qk_norm=true", "model.attention_bias=true"),
-            "model.qk_norm",
-            "no class of transformers has both it and model.attention_bias",
-            ("model.qk_norm=false",),
+            "model.attention_output_bias",
+            "transformers' classes with norms of heads (model.qk_norm) have the biases of attention all together",
+            ("model.attention_output_bias=true", "model.attention_bias=false"),
         ),
         (
             ("model=gpt2", "model.num_key_value_heads=4"),

@@ -74,9 +74,10 @@ def test_an_argument_list_that_leaves_the_gradients_to_megatron_fsdp_has_them_in
 
 def test_formats_of_megatron_fsdp_that_have_no_setting_are_named() -> None:
     words = "--bf16 --use-megatron-fsdp --megatron-fsdp-main-params-dtype auto --megatron-fsdp-grad-comm-dtype bf16"
-    found = read(f"{SIZES} {words} --megatron-fsdp-main-grads-dtype fp32", "args.txt").not_understood
-    assert "--megatron-fsdp-main-params-dtype=auto" in found
-    assert "--megatron-fsdp-grad-comm-dtype=bf16" in found
+    found = read(f"{SIZES} {words} --megatron-fsdp-main-grads-dtype fp32", "args.txt").left_out
+    values = {left.key: left.value for left in found}
+    assert values["--megatron-fsdp-main-params-dtype"] == "auto"
+    assert values["--megatron-fsdp-grad-comm-dtype"] == "bf16"
 
 
 def test_fp8_without_bf16_is_named_since_its_parameters_are_not_those_of_fp8_here() -> None:
