@@ -116,8 +116,8 @@ def _by_megatron(spec: RunSpec, directory: Path) -> dict[str, Any]:
 
 def _import(spec: RunSpec) -> None:
     """What takes seconds and does not touch the GPU."""
-    importlib.import_module(f"launcher.worker.{spec.backend.name}.__main__")
     if spec.backend.name != "megatron":
+        importlib.import_module(f"launcher.worker.{spec.backend.name}.engine")
         from launcher.worker.model import network  # Late, with all of transformers, as the engine itself.
 
         network.network(spec.model, torch.float32)
