@@ -80,6 +80,8 @@ OTHER: dict[str, tuple[object, ...]] = {
     "model.weights": ("path/to/model",),
     "model.num_attention_heads": (4,),
     "model.family": ("gpt",),
+    "model.model_type": ("gemma2",),
+    "model.extra": ({"key": 1},),
     "backend.name": ("deepspeed", "fsdp"),
     "backend.reshard_after_forward": (True, False),
     "backend.path": ("/megatron",),
