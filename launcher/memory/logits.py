@@ -51,8 +51,14 @@ def _torch(rank: RankModel) -> LogitsBytes:
     made = size if whole or engine.vocabulary_parallel else size * (2 + rank.view.tensor)
     if engine.vocabulary_parallel:
         return LogitsBytes(output=made, loss=16, backward=16, source=_TORCH)
-    copy = 4 if size < 4 else 0
-    return LogitsBytes(output=made, loss=size + copy + 4, backward=12, source=_TORCH)
+    copy, bent = 4 if size < 4 else 0, _bent(rank)
+    return LogitsBytes(output=made, loss=size + copy + 4 + bent, backward=12 + bent, source=_TORCH)
+
+
+def _bent(rank: RankModel) -> int:
+    """A cap on the logits saves its tanh (Gemma 2, ``launcher/worker/model/language_model.py``)."""
+    config = rank.family.transformers_config(rank.spec.model)
+    return rank.engine.size if config is not None and config.logits_cap else 0
 
 
 def _chunked_gradients(rank: RankModel, size: int, tokens: int) -> Iterator[MemoryTerm]:

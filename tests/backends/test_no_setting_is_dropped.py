@@ -86,6 +86,8 @@ OTHER: dict[str, tuple[object, ...]] = {
     "model.sliding_window": (16,),
     "model.num_attention_heads": (4,),
     "model.family": ("gpt",),
+    "model.model_type": ("gemma2",),
+    "model.extra": ({"key": 1},),
     "backend.name": ("deepspeed", "fsdp"),
     "backend.reshard_after_forward": (True, False),
     "backend.path": ("/megatron",),

@@ -20,9 +20,9 @@ HARMLESS = {
     "data": "column eval_fraction preview shuffle split template token_dtype tokenizer train_on workers",
     "hardware": "compute_capability device disk_bytes dtypes host_memory_bytes memory_bytes name reserved_bytes source "
     "title",
-    "model": "attention attention_bias attention_output_bias dropout family first_dense_layers gated head_dim "
+    "model": "attention attention_bias attention_output_bias dropout extra family first_dense_layers gated head_dim "
     "hidden_act hidden_size initializer_range intermediate_size kv_lora_rank max_position_embeddings "
-    "mlp_bias moe_intermediate_size n_group name norm_epsilon norm_topk_prob normalization "
+    "mlp_bias model_type moe_intermediate_size n_group name norm_epsilon norm_topk_prob normalization "
     "num_attention_heads num_experts num_experts_per_tok num_hidden_layers num_key_value_heads "
     "num_shared_experts position_embedding q_lora_rank qk_nope_head_dim qk_norm qk_rope_head_dim "
     "rope_parameters rope_theta routed_scaling_factor router_aux_loss_coef sliding_window source "

@@ -88,6 +88,7 @@ TYPES: dict[str, Decoder] = {
         mlp_bias="bias",
         own_attention=True,
         dropouts=("hidden_dropout", "attention_dropout"),
+        fixed=_ALL_HEADS,
         **_FOURFOLD,
         variants=(
             ("multi_query", True, {"fixed": {"num_key_value_heads": 1}}),

@@ -26,6 +26,10 @@ _SHAPE = (
     "train.micro_batch_size=2",
     "hardware=h100_80g",
 )
+_DECODERS = (
+    *("model=tiny", "model.family=transformers", "model.intermediate_size=1376", "model.num_key_value_heads=4"),
+    *("model.attention_bias=false", "model.head_dim=64"),
+)
 _GATED = ("model.intermediate_size=1376", "model.num_key_value_heads=4")
 _FAMILIES = {
     "llama": ("model=tiny", *_GATED),
@@ -34,6 +38,20 @@ _FAMILIES = {
         *("model=mixtral_8x7b", "model.num_experts=4", "model.moe_intermediate_size=1376", "model.head_dim=64"),
         *_GATED,
     ),
+}
+_FAMILIES |= {
+    "gemma2": (*_DECODERS, "model.model_type=gemma2", "model.attention=eager"),
+    "gemma3": (*_DECODERS, "model.model_type=gemma3_text", "model.qk_norm=true"),
+    "gpt-oss": (
+        *(*_DECODERS, "model.model_type=gpt_oss", "model.attention=eager", "model.num_experts=4"),
+        *("model.num_experts_per_tok=2", "model.moe_intermediate_size=1376"),
+    ),
+    "neox": (
+        *("model=gpt2", "model.family=transformers", "model.model_type=gpt_neox", "model.position_embedding=rope"),
+        *("model.intermediate_size=2048", "model.dropout=0.0", "model.hidden_act=gelu"),
+        "model.tie_word_embeddings=false",
+    ),
+    "olmo2": (*_DECODERS, "model.model_type=olmo2", "model.qk_norm=true"),
 }
 _FRAMEWORKS = {
     "ddp": ("parallel=ddp",),
@@ -81,6 +99,7 @@ _FSDP = (
     "moe/fsdp/bf16/full/2/model.moe_intermediate_size=128",
     "llama/tp+sp/bf16/selective/4/model.tie_word_embeddings=true",
     "gpt/hsdp/bf16/none/4/optimizer.foreach=true/model.tie_word_embeddings=true",
+    *(f"{decoder}/fsdp/bf16/none/4" for decoder in ("gemma2", "gemma3", "gpt-oss", "neox", "olmo2")),
     *(f"llama/fsdp/fp32/full/4/optimizer=sgd/optimizer.{how}" for how in ("foreach=true", "foreach=false")),
 )
 """Family / framework / precision / checkpointing / ranks / more overrides."""

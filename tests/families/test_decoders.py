@@ -1,0 +1,103 @@
+"""The decoders of transformers: parameters, configuration and loss of each against the class itself."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from launcher import families
+from launcher.families._decoders import TYPES
+from launcher.rank.counts import parameter_counts
+from tests.support import decoder_defaults, decoders
+
+torch = pytest.importorskip("torch")
+transformers: Any = pytest.importorskip("transformers")
+
+PUBLISHED = {
+    "gemma": ({"num_hidden_layers": 18, "hidden_size": 2048, "intermediate_size": 16384, "num_attention_heads": 8,
+               "num_key_value_heads": 1}, 2_506_172_416),
+    "gemma2": ({}, 2_614_341_888),
+    "gemma3_text": ({"num_hidden_layers": 26, "hidden_size": 1152, "intermediate_size": 6912, "num_attention_heads": 4,
+                     "num_key_value_heads": 1, "vocab_size": 262144}, 999_885_952),
+    "phi": ({"num_hidden_layers": 32, "hidden_size": 2560, "intermediate_size": 10240}, 2_779_683_840),
+    "phi3": ({}, 3_821_079_552),
+    "olmo2": ({"vocab_size": 100352}, 7_298_617_344),
+    "starcoder2": ({}, 3_030_371_328),
+    "falcon": ({}, 6_921_720_704),
+    "bloom": ({"n_layer": 24, "hidden_size": 1024, "n_head": 16}, 559_214_592),
+    "opt": ({}, 125_239_296),
+    "gpt_neox": ({}, 20_554_567_680),
+    "gptj": ({}, 6_050_882_784),
+    "gpt_oss": ({"num_hidden_layers": 24, "num_local_experts": 32}, 20_914_757_184),
+    "olmoe": ({"intermediate_size": 1024}, 6_919_161_856),
+    "qwen2_moe": ({}, 14_315_784_192),
+    "stablelm": ({}, 2_795_443_200),
+    "smollm3": ({}, 3_075_098_624),
+}  # fmt: skip
+"""Differences to the class's defaults, and the parameters of the released model."""
+
+
+def test_the_table_of_defaults_is_that_of_the_installed_transformers() -> None:
+    found = json.loads(decoder_defaults.FILE.read_text())
+    if found["transformers"] != transformers.__version__:
+        pytest.skip(f"the table is of transformers {found['transformers']}")
+    assert found == json.loads(json.dumps(decoder_defaults.installed()))
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_the_defaults_of_a_class_are_counted_as_the_class_counts_them(kind: str) -> None:
+    document = {"model_type": kind, **decoders.NEEDED.get(kind, {})}
+    spec = decoders.spec_of(document)
+    assert list(families.check(spec)) == []
+    assert parameter_counts(spec, families.of(spec.model))[0] == decoders.parameters(kind, document)
+
+
+@pytest.mark.parametrize("kind", PUBLISHED)
+def test_the_parameters_of_a_released_model_are_counted_exactly(kind: str) -> None:
+    sizes, total = PUBLISHED[kind]
+    spec = decoders.spec_of({"model_type": kind, **sizes})
+    assert parameter_counts(spec, families.of(spec.model))[0] == total
+
+
+@pytest.mark.parametrize(("kind", "changes"), decoders.VARIANTS)
+def test_a_variant_is_counted_as_its_class_counts_it(kind: str, changes: dict[str, Any]) -> None:
+    document = decoders.tiny(kind, **changes)
+    spec = decoders.spec_of(document)
+    assert list(families.check(spec)) == []
+    assert parameter_counts(spec, families.of(spec.model))[0] == decoders.parameters(kind, document)
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_a_class_is_called_with_all_that_its_file_says(kind: str) -> None:
+    document = decoders.tiny(kind)
+    spec = decoders.spec_of(document)
+    found = families.of(spec.model).transformers_config(spec.model)
+    assert found is not None
+    made, read = (
+        getattr(transformers, found.name)(**found.settings).to_dict(),
+        decoders.config(kind, document).to_dict(),
+    )
+    ours = {"bos_token_id", "eos_token_id", "pad_token_id", "n_inner", "intermediate_size", "num_kv_heads"}  # Derived.
+    assert {key: made.get(key) for key in read.keys() - ours} == {key: read[key] for key in read.keys() - ours}
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_the_worker_has_the_loss_and_the_gradients_of_the_class(kind: str) -> None:
+    """Of sequences longer than a window, with the attention that the class itself takes."""
+    ours, plain = decoders.losses(kind)
+    assert ours == pytest.approx(plain, rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_a_block_saves_what_autograd_keeps_for_it(kind: str) -> None:
+    """At this size a few numbers a token, fp32 copies of weights and experts without tokens show."""
+    measured, predicted = decoders.saved(kind)
+    assert predicted == pytest.approx(measured, rel=0.05)
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_fresh_values_are_spread_as_those_of_the_class(kind: str) -> None:
+    for name, (ours, theirs) in decoders.spreads(kind).items():
+        assert ours == pytest.approx(theirs, rel=0.25, abs=0.012), name

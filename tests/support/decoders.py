@@ -1,0 +1,221 @@
+"""Tiny decoders of transformers beside the specifications that their ``config.json`` becomes."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from launcher import families
+from launcher.config import hugging_face
+from launcher.families._decoders import TYPES, values
+from launcher.rank.engine import EngineTraits
+from launcher.spec import RunSpec
+from launcher.spec.parse import parse, to_dict
+from tests.support.helpers import make_spec
+
+TOKENS = 24
+WINDOW = 8
+NEEDED: dict[str, dict[str, Any]] = {
+    "nemotron": {"num_key_value_heads": 8},
+    "ministral": {"head_dim": 128},
+    "hunyuan_v1_dense": {"head_dim": 128},
+}
+"""Keys without which a class cannot be built."""
+
+_SIZES = {
+    "num_hidden_layers": 2,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": 256,
+    "max_position_embeddings": 64,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 48,
+}
+_MORE = {
+    "sliding_window": WINDOW,
+    "use_sliding_window": True,
+    "layer_types": ["full_attention", "sliding_attention"],
+    "window_size": WINDOW,
+    "attention_types": [[["global", "local"], 1]],
+    "rotary_dim": 8,
+    "shared_expert_intermediate_size": 32,
+    "shared_intermediate_size": 32,
+}
+VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("falcon", {"new_decoder_architecture": True, "num_kv_heads": 2}),
+    ("falcon", {"new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 1}),
+    ("falcon", {"multi_query": False, "parallel_attn": False, "alibi": True, "bias": True}),
+    ("gpt_bigcode", {"multi_query": False}),
+    ("stablelm", {"use_parallel_residual": True, "qk_layernorm": True, "use_qkv_bias": True}),
+    ("cohere", {"use_qk_norm": True}),
+    ("phi", {"qk_layernorm": True}),
+    ("persimmon", {"qk_layernorm": False}),
+    ("opt", {"word_embed_proj_dim": 48, "enable_bias": False}),
+    ("gpt_neox", {"attention_bias": False, "use_parallel_residual": False}),
+    ("granite", {"attention_bias": True, "mlp_bias": True}),
+    ("ernie4_5", {"use_bias": True}),
+    ("gemma2", {"tie_word_embeddings": False, "attention_bias": True}),
+    ("gpt_oss", {"attention_bias": False}),
+)
+
+
+def tiny(kind: str, **changes: Any) -> dict[str, Any]:
+    """A ``config.json`` of a small model, its window shorter than a sequence."""
+    there = values.defaults(kind)
+    named = {name: size for key, size in _SIZES.items() if (name := values.their_key(kind, key))}
+    more = {key: value for key, value in _MORE.items() if key in there}
+    return {"model_type": kind, **named, **more, **dict.fromkeys(TYPES[kind].dropouts, 0.0), **changes}
+
+
+def spec_of(document: dict[str, Any]) -> RunSpec:
+    """A run of the model that a ``config.json`` describes."""
+    run = to_dict(make_spec("model=tiny", "precision=fp32"))
+    group = run["model"]
+    assert isinstance(group, dict)
+    run["model"] = {
+        **group,
+        "hidden_act": "silu",
+        "rope_theta": 1e4,
+        **hugging_face.read(json.dumps(document), "config.json").model,
+    }
+    return parse(run)
+
+
+def config(kind: str, document: dict[str, Any]) -> Any:
+    """The class's own reading of a ``config.json``."""
+    return getattr(_transformers(), TYPES[kind].config)(**{
+        key: document[key] for key in document if key != "model_type"
+    })
+
+
+def parameters(kind: str, document: dict[str, Any]) -> int:
+    """Counted on the class's own modules, without memory."""
+    with _torch().device("meta"):
+        made = _transformers().AutoModelForCausalLM.from_config(config(kind, document))
+    return sum(each.numel() for each in made.parameters())
+
+
+def losses(kind: str) -> tuple[list[float], list[float]]:
+    """Loss and length of the gradient of the worker's network, and of the class by itself, of the same weights."""
+    torch = _torch()
+    ours, plain, spec = _networks(kind)
+    tokens = torch.randint(0, 256, (2, TOKENS + 1), generator=torch.Generator().manual_seed(1))
+    model = import_module("launcher.worker.model.language_model").LanguageModel(ours, spec).train()
+    first = model(tokens)
+    first.backward()
+    logits = plain(input_ids=tokens[:, :-1], use_cache=False).logits.float()
+    second = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+    second.backward()
+    return _numbers(first, ours), _numbers(second, plain)
+
+
+def _numbers(loss: Any, made: Any) -> list[float]:
+    return [
+        float(loss.detach()),
+        float(sum(each.grad.pow(2).sum() for each in made.parameters() if each.grad is not None)),
+    ]
+
+
+def spreads(kind: str) -> dict[str, tuple[float, float]]:
+    """The value with which a parameter begins, or the deviation of many that are drawn, ours and the class's."""
+    ours, plain = fresh(kind), _plain(kind)
+    theirs = dict(plain.named_parameters())
+    found: dict[str, tuple[float, float]] = {}
+    for name, parameter in ours.named_parameters():
+        first, second = (each.detach().float() for each in (parameter, theirs[name]))
+        if float(second.std(correction=0)) == 0:
+            found[name] = (float(first.mean()), float(second.mean()))
+        elif parameter.numel() > 200:
+            found[name] = (float(first.std()), float(second.std()))
+    return found
+
+
+def fresh(kind: str) -> Any:
+    """The worker's network with fresh values."""
+    network, initial = import_module("launcher.worker.model.network"), import_module("launcher.worker.model.initial")
+    made = network.network(spec_of(tiny(kind)).model, _torch().float32)
+    made.to_empty(device="cpu")
+    network.retie(made)
+    initial.fill(made, 1)
+    return made
+
+
+def _plain(kind: str) -> Any:
+    _torch().manual_seed(0)
+    made = import_module("launcher.worker.model.network").config(spec_of(tiny(kind)).model)
+    return _transformers().AutoModelForCausalLM.from_config(made).float().train()
+
+
+def _networks(kind: str) -> tuple[Any, Any, RunSpec]:
+    torch = _torch()
+    ours, plain = fresh(kind), _plain(kind)
+    with torch.no_grad():
+        for each in plain.parameters():  # Fresh values are too small for a window or a cap to show.
+            each.add_(torch.randn_like(each) * 0.3)
+    ours.load_state_dict(plain.state_dict(), strict=True)
+    return ours, plain, spec_of(tiny(kind))
+
+
+def saved(kind: str) -> tuple[int, int]:
+    """Bytes of the storages that a block's forward pass saves, each once, and those of the formula, in bf16."""
+    torch = _torch()
+    document = tiny(kind, **({"sliding_window": 64} if "sliding_window" in values.defaults(kind) else {}))
+    spec = spec_of(document)
+    network = import_module("launcher.worker.model.network")
+    made = network.network(spec.model, torch.bfloat16)
+    made.to_empty(device="cpu")
+    network.retie(made)
+    import_module("launcher.worker.model.initial").fill(made, 1)
+    if spec.model.num_experts:
+        made.set_experts_implementation("eager")
+    engine = EngineTraits(
+        library="transformers",
+        size=2,
+        residual_size=2,
+        sequence_length=TOKENS,
+        cpu=True,
+        scores=spec.model.attention == "eager",
+    )
+    choices = dict.fromkeys(("routed", "routed_tensor"), spec.model.num_experts_per_tok)
+    rows = families.of(spec.model).saved(spec.model, 1, engine)
+    assert rows
+    return _by_autograd(made, network.blocks(made)[1]), sum(
+        row.bytes * TOKENS * choices.get(row.share, 1) for row in rows
+    )
+
+
+def _by_autograd(made: Any, block: Any) -> int:
+    torch = _torch()
+    known = {each.untyped_storage()._cdata for each in (*made.parameters(), *made.buffers())}
+    inside: list[bool] = []
+    storages: dict[int, Any] = {}
+
+    def pack(tensor: Any) -> Any:
+        storage = tensor.untyped_storage()
+        table = tensor.grad_fn is None and tensor.dim() > 1 and tensor.shape[-1] > 1 and tensor.shape[-2] == TOKENS
+        if inside and storage._cdata not in known and not table:
+            storages[storage._cdata] = storage
+        return tensor
+
+    block.register_forward_pre_hook(lambda *_: inside.append(True))
+    block.register_forward_hook(lambda *_: inside.clear())
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        made.train()(input_ids=torch.randint(0, 256, (1, TOKENS)), use_cache=False)
+    assert storages
+    return sum(int(storage.nbytes()) for storage in storages.values())
+
+
+@cache
+def _torch() -> Any:
+    return import_module("torch")
+
+
+@cache
+def _transformers() -> Any:
+    return import_module("transformers")
