@@ -7,7 +7,8 @@ A key is answered, and no error, where the user sets what its effect asks for ("
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 from launcher.config.ledger import Imported, LeftOut
@@ -18,7 +19,7 @@ NO_EFFECT = "no effect: "
 
 _SETTING = re.compile(r"\bset ([a-z_]+\.[a-z_][\w.]*\w)")
 _HANDED_ON = re.compile(r"\+(backend\.extra\.[\w.-]+)=[^\s;,()]+")
-_VARIABLE = re.compile(r"--set [A-Za-z_]\w*(?:=[^\s;,()]+)?")
+_VARIABLE = re.compile(r"--set (?:[A-Za-z_]\w*|[1-9]\d?)(?:=[^\s;,()]+)?")
 _LONGEST = 100
 """Characters of a value in a message."""
 
@@ -34,7 +35,7 @@ def asked_for(sentence: str) -> set[str]:
 
 
 def errors(file: str, left_out: Iterable[LeftOut], given: Collection[str], *, partial: str) -> list[ConfigError]:
-    """An error for each key that matters.
+    """An error for each key that matters; keys of one block that are left out for one reason are one error.
 
     Args:
         file: The file, for messages.
@@ -43,7 +44,7 @@ def errors(file: str, left_out: Iterable[LeftOut], given: Collection[str], *, pa
         partial: The word with which the user goes on without them.
     """
     found = []
-    for left in mattering(left_out, given):
+    for left in _in_blocks(mattering(left_out, given)):
         handed_on = (match[0] for match in _HANDED_ON.finditer(left.effect))
         asked = (f"{key}=..." for key in _SETTING.findall(left.effect))
         ways = [*dict.fromkeys((*_VARIABLE.findall(left.effect), *handed_on, *asked)), partial]
@@ -53,10 +54,21 @@ def errors(file: str, left_out: Iterable[LeftOut], given: Collection[str], *, pa
 
 def warnings(file: str, left_out: Iterable[LeftOut], given: Collection[str]) -> list[ConfigError]:
     """The same keys as warnings of a run that the user wants without them."""
-    found = mattering(left_out, given)
+    found = _in_blocks(mattering(left_out, given))
     return [
         ConfigError(f"{file}: {left.key}", short(left.value), f"the run is without it: {left.effect}") for left in found
     ]
+
+
+def _in_blocks(left_out: Iterable[LeftOut]) -> Iterator[LeftOut]:
+    """Keys of one block (``quantization_config.bits``, ``.group_size``) and of one effect together."""
+    for (block, effect), group in groupby(left_out, lambda left: (left.key.rpartition(".")[0], left.effect)):
+        found = list(group)
+        if len(found) == 1 or not block:
+            yield from found
+        else:
+            values = {left.key.removeprefix(f"{block}."): left.value for left in found}
+            yield LeftOut(key=block, value=values, effect=effect, matters=True)
 
 
 def counted(imported: Imported) -> str:

@@ -48,7 +48,7 @@ def _by_tokenizer(reader: Reader) -> Any:
     kind = reader.word("tokenizer-type", key)
     if kind is None and "merge-file" in reader:
         reader.note("--merge-file without --tokenizer-type: GPT2BPETokenizer, the default of pretrain_gpt.py")
-        reader.get("merge-file", key)
+        reader.ledger.say(reader.key("merge-file"), key)
         return GPT2_VOCABULARY
     if kind == "GPT2BPETokenizer":
         return GPT2_VOCABULARY

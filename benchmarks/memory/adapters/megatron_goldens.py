@@ -70,6 +70,8 @@ def _row(run: dict[str, Any], catalog: Catalog) -> Row:
 def _overrides(run: dict[str, Any]) -> Iterator[str]:
     """All of the run but its world."""
     found = megatron.read(json.dumps({"MODEL_ARGS": run["args"]}), "arguments.json")
+    if found.errors:
+        raise ConfigErrors(found.errors)
     yield from (text for text in found.overrides if not text.startswith("model.vocab_size"))
     yield f"hardware={next(option for word, option in HARDWARE.items() if word in run['machine'])}"
     yield f"model.vocab_size={run['vocab_size']}"

@@ -32,6 +32,15 @@ _NEUTRAL = {
     "qk_nope_head_dim": 0,
     "qk_rope_head_dim": 0,
     "v_head_dim": 0,
+    "attention_output_bias": None,
+    "gated": None,
+    "rope_parameters": None,
+    "sliding_window": None,
+    "norm_topk_prob": None,
+    "routed_scaling_factor": 1.0,
+    "n_group": 0,
+    "topk_group": 0,
+    "router_aux_loss_coef": 0.0,
 }
 """Keys of other families, with the values at which they ask for nothing."""
 
@@ -47,7 +56,7 @@ def of_type(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError(path, model.model_type, rule, [f"{path}={each}" for each in near])
         return
     yield from _extra(model)
-    yield from _facts(model)
+    yield from _facts(spec)
 
 
 def splitting(spec: RunSpec) -> Iterator[ConfigError]:
@@ -104,13 +113,19 @@ def _kind(default: object) -> str:
     return {bool: "true or false", int: "a number", float: "a number", str: "a word"}[type(default)]
 
 
-def _facts(model: ModelSpec) -> Iterator[ConfigError]:
-    """Keys of ``model`` whose values the class decides."""
+def _facts(spec: RunSpec) -> Iterator[ConfigError]:
+    """Keys of ``model`` whose values the class decides, or has by its own configuration."""
+    model = spec.model
     for key, wanted in facts(model).items():
-        found = getattr(model, key)
-        if found != wanted:
+        path = f"model.{key}"
+        if (found := edit.value_at(spec, path)) == wanted:
+            continue
+        if key in _NEUTRAL and key in values.defaults(model.model_type):
+            rule = f"a {model.model_type} takes it as a key of its class"
+            yield ConfigError(path, found, rule, [edit.override(f"+model.extra.{key}", found)])
+        else:
             rule = f"a {model.model_type} of transformers has {edit.override(key, wanted).partition('=')[2]}"
-            yield ConfigError(f"model.{key}", found, rule, [edit.override(f"model.{key}", wanted)])
+            yield ConfigError(path, found, rule, [edit.override(path, wanted)])
 
 
 def facts(model: ModelSpec) -> dict[str, object]:
