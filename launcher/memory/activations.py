@@ -18,6 +18,7 @@ from launcher.rank.tensors import SavedTensor
 
 SOURCE = "arXiv:2205.05198, section 4, with the tensors that the modules save (launcher/families)"
 _BACKWARD_TRACE = "trace of the live tensors of a backward pass (launcher/families)"
+_MASK = "launcher/worker/model/network.py, masks: as many numbers as pairs of tokens of a sequence"
 _FORWARD_TRACE = "trace of the live tensors of a forward pass (launcher/families)"
 
 _MODULES = {
@@ -87,6 +88,13 @@ def after_blocks(rank: RankModel) -> Iterator[MemoryTerm]:
     k, lists = rank.token_bytes(rank.after_blocks), 3 if rank.spec.data.marked else 2
     what = "last norm and token ids"
     yield term("activations", LOSS, what, f"(k + {lists} * 8) * tok", SOURCE, k=k, tok=rank.tokens)
+
+
+def mask(rank: RankModel) -> Iterator[MemoryTerm]:
+    """The mask of a window, which attention without scores is given: one for all blocks and sequences."""
+    of = rank.family.traits.mask
+    if of is not None and (m := of(rank.spec.model, rank.engine)):
+        yield term("activations", PASSES, "mask of the window", "m", _MASK, m=m)
 
 
 def running_blocks(rank: RankModel) -> Iterator[tuple[Moments, BlockKind]]:

@@ -204,6 +204,7 @@ def _terms(one: RankModel, backend: Backend) -> Iterator[MemoryTerm]:
     yield from states.step_temporaries(one)
     yield from activations.saved(one)
     yield from activations.after_blocks(one)
+    yield from activations.mask(one)
     yield from activations.mlp_backward(one)
     yield from activations.forward_extra(one)
     yield from logits.logits(one)

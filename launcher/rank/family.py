@@ -8,7 +8,7 @@ facts that hold for all of its models (:class:`FamilyTraits`), so that nobody el
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -60,6 +60,8 @@ class FamilyTraits:
             linear layers cannot cut or pack it; None where all of it is.
         names: The names of its tensors, where Megatron-LM's arguments describe it; None where they do not.
         model_types: The ``model_type`` of each ``config.json`` that it reads.
+        mask: Bytes of the mask that all blocks read of one sequence, 0 where attention needs none; None of a family
+            whose attention never does.
         by_model_type: True if ``model.model_type`` says which of them a model is, and ``model.extra`` is its class's.
     """
 
@@ -74,6 +76,7 @@ class FamilyTraits:
     not_linear: str | None = "layers that the launcher does not know"
     names: CheckpointNames | None = None
     model_types: tuple[str, ...] = ()
+    mask: Callable[[ModelSpec, EngineTraits], int] | None = None
     by_model_type: bool = False
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from launcher import families
-from launcher.families._decoders import TYPES
+from launcher.families._decoders import TYPES, windows
 from launcher.rank.counts import parameter_counts
 from tests.support import decoder_defaults, decoders
 
@@ -101,3 +101,27 @@ def test_a_block_saves_what_autograd_keeps_for_it(kind: str) -> None:
 def test_fresh_values_are_spread_as_those_of_the_class(kind: str) -> None:
     for name, (ours, theirs) in decoders.spreads(kind).items():
         assert ours == pytest.approx(theirs, rel=0.25, abs=0.012), name
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        *(
+            (kind, {})
+            for kind in ("cohere2", "cwm", "exaone4", "gemma2", "gemma3_text", "gpt_oss", "olmo3", "vaultgemma")
+        ),
+        ("gemma3_text", {"sliding_window_pattern": 3}),
+        ("ministral", {"head_dim": 128}),
+        ("smollm3", {"use_sliding_window": True, "sliding_window": 9}),
+        ("smollm3", {}),
+        ("qwen2_moe", {}),
+        ("olmo3", {"layer_types": ["full_attention"] * 13 + ["sliding_attention"]}),
+    ],
+)
+def test_the_layers_with_a_window_are_those_of_the_class(kind: str, more: dict[str, Any]) -> None:
+    document = {"model_type": kind, "num_hidden_layers": 14, **more}
+    made = transformers.CONFIG_MAPPING[kind](**{key: value for key, value in document.items() if key != "model_type"})
+    model = decoders.spec_of(document).model
+    assert [windows.has(model, layer) for layer in range(14)] == [
+        kind == "sliding_attention" for kind in made.layer_types
+    ]

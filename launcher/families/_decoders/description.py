@@ -88,6 +88,8 @@ class Decoder:
         settings: Further arguments of the class of its configuration.
         dropouts: The class's keys of dropout.
         attentions: The values of ``model.attention`` with which its class computes.
+        windows: The kinds of layers that repeat where there is a window, ``w`` with it and ``f`` without; empty where
+            all have it.
         own_attention: True if its class chooses among modules of its own by transformers' names of attention.
         legal: Values of the class's keys that this description covers; any other is refused.
         variants: Other fields where a key of the class has a value: (key, value, fields), the later ones stronger.
@@ -139,6 +141,7 @@ class Decoder:
     settings: Mapping[str, Any] = field(default_factory=dict)
     dropouts: tuple[str, ...] = ("attention_dropout",)
     attentions: tuple[str, ...] = ("sdpa", "flash", "eager")
+    windows: str = ""
     own_attention: bool = False
     legal: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
     variants: tuple[tuple[str, object, Mapping[str, Any]], ...] = ()

@@ -29,6 +29,7 @@ TYPES: dict[str, Decoder] = {
     "gpt_oss": replace(
         _PLAIN,
         config="GptOssConfig",
+        windows="wf",
         norm_code="gemma",
         sinks=True,
         experts=Experts(router="router", router_bias=True, bias=True, transposed=True),
@@ -58,6 +59,11 @@ TYPES: dict[str, Decoder] = {
             shared_width="shared_expert_intermediate_size",
             shared_gate="mlp.shared_expert_gate",
         ),
-        legal={**_NO_LOSS, "decoder_sparse_step": (1,), "mlp_only_layers": ([], None)},
+        legal={
+            **_NO_LOSS,
+            "decoder_sparse_step": (1,),
+            "mlp_only_layers": ([], None),
+            "use_sliding_window": (False,),
+        },
     ),
 }

@@ -68,6 +68,7 @@ TYPES: dict[str, Decoder] = {
     "cohere2": replace(
         _NO_WEIGHTS,
         config="Cohere2Config",
+        windows="wwwf",
         norm_code="cohere",
         **_PARALLEL,
         input_bias="attention_bias",

@@ -45,16 +45,17 @@ TYPES: dict[str, Decoder] = {
         legal={"hidden_act": ("xielu",)},
     ),
     "arcee": replace(_BIASED, config="ArceeConfig", gate="", gated=False),
-    "cwm": replace(_PLAIN, config="CwmConfig", input_bias=False, output_bias=False, settings=_IDS),
+    "cwm": replace(_PLAIN, config="CwmConfig", windows="fwww", input_bias=False, output_bias=False, settings=_IDS),
     "ernie4_5": replace(
         _PLAIN, config="Ernie4_5Config", input_bias="use_bias", output_bias="use_bias", mlp_bias="use_bias", dropouts=()
     ),
-    "exaone4": replace(_AFTER, config="Exaone4Config", input_bias=False, output_bias=False),
+    "exaone4": replace(_AFTER, config="Exaone4Config", windows="wwwf", input_bias=False, output_bias=False),
     "gemma": replace(_GEMMA, config="GemmaConfig"),
-    "gemma2": replace(_SANDWICH, config="Gemma2Config", attentions=_SOFTCAP),
+    "gemma2": replace(_SANDWICH, config="Gemma2Config", windows="wf", attentions=_SOFTCAP),
     "gemma3_text": replace(
         _SANDWICH,
         config="Gemma3TextConfig",
+        windows="wwwwwf",
         head_norms=_HEADS,
         legal={"use_bidirectional_attention": (None, False), "attn_logit_softcapping": (None,)},
     ),
@@ -79,7 +80,7 @@ TYPES: dict[str, Decoder] = {
     "ministral": replace(_PLAIN, config="MinistralConfig", input_bias=False, output_bias=False),
     "ministral3": replace(_PLAIN, config="Ministral3Config", input_bias=False, output_bias=False),
     "olmo2": replace(_OLMO, config="Olmo2Config"),
-    "olmo3": replace(_OLMO, config="Olmo3Config"),
+    "olmo3": replace(_OLMO, config="Olmo3Config", windows="wwwf"),
     "phi3": replace(
         _PLAIN,
         config="Phi3Config",
@@ -96,10 +97,11 @@ TYPES: dict[str, Decoder] = {
         output_bias="attention_out_bias",
         dropouts=("residual_dropout", "attention_dropout"),
     ),
-    "smollm3": replace(_BIASED, config="SmolLM3Config"),
+    "smollm3": replace(_BIASED, config="SmolLM3Config", windows="fffw"),
     "vaultgemma": replace(
         _GEMMA,
         config="VaultGemmaConfig",
+        windows="wf",
         second="pre_feedforward_layernorm",
         attentions=_SOFTCAP,
         legal={},

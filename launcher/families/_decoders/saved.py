@@ -23,13 +23,20 @@ _INSIDE = {"relu": 0, "gelu_new": 4, "xielu": 4}
 """Tensors that an activation saves besides its output, where it is not its input alone."""
 
 
-def block(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
-    """Tensors saved by norms, attention and the MLP or the experts."""
+def block(model: ModelSpec, engine: EngineTraits, *, masked: bool = False) -> list[SavedTensor]:
+    """Tensors saved by norms, attention and the MLP or the experts.
+
+    Args:
+        model: Its sizes.
+        engine: Its formats and kernels.
+        masked: True if attention is given a mask, for which keys and values are copied for each head of queries
+            (``use_gqa_in_sdpa`` of transformers' ``sdpa_attention.py``).
+    """
     found = values.decoder(model)
     attention, mlp = _attention_readers(found), _mlp_readers(found)
     shared = () if found.second or not found.parallel else mlp
     rows = _before(model, found, engine, found.first, (*attention, *shared))
-    rows += _attention(model, found, engine) + _after(model, found, engine, found.after_attention)
+    rows += _attention(model, found, engine, masked) + _after(model, found, engine, found.after_attention)
     if found.second or not found.parallel:
         between = _before(model, found, engine, found.second, mlp)
         # Where both norms read the same stream, a kernel saves it for both of them.
@@ -139,11 +146,11 @@ def _norm(size: int, found: Decoder, engine: EngineTraits) -> list[SavedTensor]:
     return [_saved("RMSNorm", _FP32 * size + _FP32, "residual", "norm"), scaled]
 
 
-def _attention(model: ModelSpec, found: Decoder, engine: EngineTraits) -> list[SavedTensor]:
+def _attention(model: ModelSpec, found: Decoder, engine: EngineTraits, masked: bool) -> list[SavedTensor]:
     """Queries, keys and values, the norms of heads, the scores or their log-sum-exp, and the output."""
     size, queries = engine.size, model.query_size
     rows = _head_norms(model, found, engine) if values.norms_of_heads(model) else []
-    rows += _inputs(model, found, engine) + _scores(model, found, engine)
+    rows += _inputs(model, found, engine, masked) + _scores(model, found, engine)
     output = _saved("attention output", size * queries, "tensor", "core_attention", kept_by_selective=not engine.scores)
     rows.append(replace(output, readers=(found.output,), only_readers=engine.scores))
     if engine.attention_copy or (found.joins_queries and not engine.scores):
@@ -152,11 +159,11 @@ def _attention(model: ModelSpec, found: Decoder, engine: EngineTraits) -> list[S
     return [*rows, *_transformers.dropout(model, engine)]
 
 
-def _inputs(model: ModelSpec, found: Decoder, engine: EngineTraits) -> list[SavedTensor]:
+def _inputs(model: ModelSpec, found: Decoder, engine: EngineTraits, masked: bool) -> list[SavedTensor]:
     """Queries, keys and values; a slice of one projection's output keeps all of that alive."""
     size, queries, keys = engine.size, model.query_size, model.key_value_size
-    repeated = queries if engine.scores or found.repeats_keys else keys
-    if engine.key_heads and not engine.scores:
+    repeated = queries if engine.scores or found.repeats_keys or masked else keys
+    if engine.key_heads and not engine.scores and not masked:
         repeated = keys // model.key_value_heads * engine.key_heads
     wide = _FP32 if engine.scores and found.wide_queries else size
     rotated = queries + repeated if _rotates(found) else 0

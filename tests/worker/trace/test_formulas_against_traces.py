@@ -100,6 +100,10 @@ _FSDP = (
     "llama/tp+sp/bf16/selective/4/model.tie_word_embeddings=true",
     "gpt/hsdp/bf16/none/4/optimizer.foreach=true/model.tie_word_embeddings=true",
     *(f"{decoder}/fsdp/bf16/none/4" for decoder in ("gemma2", "gemma3", "gpt-oss", "neox", "olmo2")),
+    *(
+        f"gemma3/fsdp/bf16/{mode}/4/model.extra={{sliding_window:128}}/model.num_hidden_layers=6"
+        for mode in _MODES[::2]
+    ),
     *(f"llama/fsdp/fp32/full/4/optimizer=sgd/optimizer.{how}" for how in ("foreach=true", "foreach=false")),
 )
 """Family / framework / precision / checkpointing / ranks / more overrides."""
