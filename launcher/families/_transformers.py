@@ -111,8 +111,28 @@ def core(model: ModelSpec, engine: EngineTraits, *, wide_softmax: bool) -> list[
     # The fp32 softmax is a tensor of its own only where the module casts it back.
     softmax = 4 if wide_softmax and engine.size < 4 else 0
     mask = engine.size + engine.mask_size if model.dropout else 0
-    per_score = softmax + engine.size + mask
-    return [_saved("scores", per_score * heads * engine.sequence_length, "tensor", "core_attention")]
+    rows = heads * engine.sequence_length
+    row = _saved("scores", (softmax + engine.size + mask) * rows, "tensor", "core_attention")
+    return [scored(row, rows, engine) if wide_softmax else row]
+
+
+def mask(model: ModelSpec, engine: EngineTraits) -> int:
+    """Bytes of the mask that is added to the scores, in the format of the embeddings; other attention needs none."""
+    stored = engine.scores and engine.library == "transformers"
+    return engine.residual_size * engine.sequence_length**2 if stored else 0
+
+
+def scored(row: SavedTensor, scores: int, engine: EngineTraits, *, narrow: bool = False) -> SavedTensor:
+    """The row of scores of one token with the bytes of the moments at which they are computed (traces).
+
+    A softmax in fp32 reads a copy of other scores in fp32 (``aten/src/ATen/native/SoftMax.cpp``) and makes a third
+    tensor; its backward pass has the softmax, its gradient and that of the scores. A ``narrow`` softmax stays in the
+    compute format and reads the scores less their largest.
+    """
+    size = engine.size
+    copied = size if size < _FP32 else 0
+    made = 3 * size if narrow else copied + 2 * _FP32
+    return replace(row, made=made * scores, undone=3 * (size if narrow else _FP32) * scores)
 
 
 def dropout(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:

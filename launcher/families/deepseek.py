@@ -13,6 +13,7 @@ from launcher.rank.tensors import SavedTensor, Weight
 from launcher.spec import ModelSpec, RunSpec
 
 traits = FamilyTraits(
+    mask=_transformers.mask,
     attention_output="self_attn.o_proj.weight",
     experts=True,
     balances_experts=True,

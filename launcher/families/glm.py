@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from launcher.errors import ConfigError
-from launcher.families import _hugging_face, llama, moe
+from launcher.families import _hugging_face, _transformers, llama, moe
 from launcher.rank.engine import EngineTraits
 from launcher.rank.family import ConfigFile, FamilyTraits, TransformersConfig
 from launcher.rank.tensors import SavedTensor
 from launcher.spec import ModelSpec, RunSpec
 
 traits = FamilyTraits(
+    mask=_transformers.mask,
     adapter_targets=("q_proj", "k_proj", "v_proj", "o_proj"),
     attention_output="self_attn.o_proj.weight",
     experts=True,

@@ -9,6 +9,7 @@ from launcher.rank.tensors import SavedTensor, Weight
 from launcher.spec import ModelSpec
 
 traits = FamilyTraits(
+    mask=_transformers.mask,
     adapter_targets=("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
     attention_output="self_attn.o_proj.weight",
     not_linear=None,

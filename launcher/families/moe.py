@@ -16,6 +16,7 @@ from launcher.rank.tensors import SavedTensor, Weight
 from launcher.spec import ModelSpec, RunSpec
 
 traits = FamilyTraits(
+    mask=_transformers.mask,
     adapter_targets=("q_proj", "k_proj", "v_proj", "o_proj"),
     attention_output="self_attn.o_proj.weight",
     experts=True,

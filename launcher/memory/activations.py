@@ -18,7 +18,7 @@ from launcher.rank.tensors import SavedTensor
 
 SOURCE = "arXiv:2205.05198, section 4, with the tensors that the modules save (launcher/families)"
 _BACKWARD_TRACE = "trace of the live tensors of a backward pass (launcher/families)"
-_MASK = "launcher/worker/model/network.py, masks: as many numbers as pairs of tokens of a sequence"
+_MASK = "transformers/masking_utils.py and launcher/worker/model/network.py: a number for each pair of tokens"
 _FORWARD_TRACE = "trace of the live tensors of a forward pass (launcher/families)"
 
 _MODULES = {
@@ -91,10 +91,14 @@ def after_blocks(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def mask(rank: RankModel) -> Iterator[MemoryTerm]:
-    """The mask of a window, which attention without scores is given: one for all blocks and sequences."""
-    of = rank.family.traits.mask
-    if of is not None and (m := of(rank.spec.model, rank.engine)):
-        yield term("activations", PASSES, "mask of the window", "m", _MASK, m=m)
+    """Masks that attention is given: one for all sequences, and for all blocks that see the same tokens.
+
+    What is added to scores is not needed again, unless a block is recomputed.
+    """
+    added = rank.engine.scores and rank.spec.checkpointing.mode == "none"
+    moments: Moments = frozenset(("forward",)) if added else PASSES
+    if m := rank.family.traits.mask(rank.spec.model, rank.engine):
+        yield term("activations", moments, "masks of attention", "m", _MASK, m=m)
 
 
 def running_blocks(rank: RankModel) -> Iterator[tuple[Moments, BlockKind]]:

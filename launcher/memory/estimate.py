@@ -16,7 +16,7 @@ from functools import cached_property
 from math import ceil
 from typing import Protocol
 
-from launcher.memory import activations, device, host, logits, states
+from launcher.memory import activations, device, host, logits, scores, states
 from launcher.memory.band import Band, band
 from launcher.memory.moments import MOMENTS, PHASES, Moment, Phase
 from launcher.memory.result import MemoryEstimate, Needs, ParameterCount, Peak, PileBytes, RankPeak
@@ -207,6 +207,7 @@ def _terms(one: RankModel, backend: Backend) -> Iterator[MemoryTerm]:
     yield from activations.mask(one)
     yield from activations.mlp_backward(one)
     yield from activations.forward_extra(one)
+    yield from scores.scores(one)
     yield from logits.logits(one)
     yield from device.workspace(one)
     yield from device.context(one)

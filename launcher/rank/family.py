@@ -43,6 +43,10 @@ class CheckpointNames:
     mlp_inputs: tuple[str, ...]
 
 
+def _no_mask(model: ModelSpec, engine: EngineTraits) -> int:
+    return 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FamilyTraits:
     """Facts of all models of a family.
@@ -60,8 +64,7 @@ class FamilyTraits:
             linear layers cannot cut or pack it; None where all of it is.
         names: The names of its tensors, where Megatron-LM's arguments describe it; None where they do not.
         model_types: The ``model_type`` of each ``config.json`` that it reads.
-        mask: Bytes of the mask that all blocks read of one sequence, 0 where attention needs none; None of a family
-            whose attention never does.
+        mask: Bytes of the masks that blocks read, one for all sequences; 0 where attention needs none.
         by_model_type: True if ``model.model_type`` says which of them a model is, and ``model.extra`` is its class's.
     """
 
@@ -76,7 +79,7 @@ class FamilyTraits:
     not_linear: str | None = "layers that the launcher does not know"
     names: CheckpointNames | None = None
     model_types: tuple[str, ...] = ()
-    mask: Callable[[ModelSpec, EngineTraits], int] | None = None
+    mask: Callable[[ModelSpec, EngineTraits], int] = _no_mask
     by_model_type: bool = False
 
 

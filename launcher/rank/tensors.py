@@ -58,6 +58,8 @@ class SavedTensor:
         last: True if the block's last operation made it.
         readers: The modules whose weights' gradients are computed from it.
         only_readers: True if nothing else needs it, so that it is not saved where those weights are frozen.
+        made: Bytes for one token while it is made, with all that it is made of; 0 where that is not looked at.
+        undone: Bytes for one token while its gradient passes through, itself counted; 0 where that is not looked at.
     """
 
     name: str
@@ -70,3 +72,5 @@ class SavedTensor:
     last: bool = False
     readers: tuple[str, ...] = ()
     only_readers: bool = False
+    made: int = 0
+    undone: int = 0

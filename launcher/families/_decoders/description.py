@@ -88,6 +88,7 @@ class Decoder:
         settings: Further arguments of the class of its configuration.
         dropouts: The class's keys of dropout.
         attentions: The values of ``model.attention`` with which its class computes.
+        score_copies: Tensors as large as the scores that eager attention still names while it computes their softmax.
         windows: The kinds of layers that repeat where there is a window, ``w`` with it and ``f`` without; empty where
             all have it.
         own_attention: True if its class chooses among modules of its own by transformers' names of attention.
@@ -141,6 +142,7 @@ class Decoder:
     settings: Mapping[str, Any] = field(default_factory=dict)
     dropouts: tuple[str, ...] = ("attention_dropout",)
     attentions: tuple[str, ...] = ("sdpa", "flash", "eager")
+    score_copies: int = 0
     windows: str = ""
     own_attention: bool = False
     legal: Mapping[str, tuple[object, ...]] = field(default_factory=dict)

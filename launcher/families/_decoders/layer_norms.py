@@ -24,6 +24,7 @@ TYPES: dict[str, Decoder] = {
     "bloom": replace(
         _LAYER,
         config="BloomConfig",
+        score_copies=2,
         table="word_embeddings",
         embedding_norm="word_embeddings_layernorm",
         last="ln_f",

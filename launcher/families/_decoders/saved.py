@@ -192,12 +192,15 @@ def _scores(model: ModelSpec, found: Decoder, engine: EngineTraits) -> list[Save
         return _transformers.core(model, engine, wide_softmax=True)
     if found.sinks:
         row = engine.size * (engine.sequence_length + 1) + _INDEX
-        return [_saved("scores and sinks", row * heads, "tensor", "core_attention")]
-    rows = _transformers.core(model, engine, wide_softmax=True)
+        sunk = _saved("scores and sinks", row * heads, "tensor", "core_attention")
+        return [_transformers.scored(sunk, heads * engine.sequence_length, engine, narrow=True)]
+    rows: list[SavedTensor] = []
     if values.value(model, "attn_logit_softcapping"):
         capped = engine.size * heads * engine.sequence_length
         rows.append(_saved("capped scores", capped, "tensor", "core_attention"))
-    return rows
+    [softmax] = _transformers.core(model, engine, wide_softmax=True)
+    copies = found.score_copies * engine.size * heads * engine.sequence_length
+    return [*rows, replace(softmax, made=softmax.made + copies)]
 
 
 def _head_norms(model: ModelSpec, found: Decoder, engine: EngineTraits) -> list[SavedTensor]:

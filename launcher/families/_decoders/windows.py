@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from launcher.families import _transformers
 from launcher.families._decoders import values
 from launcher.rank.engine import EngineTraits
 from launcher.spec import ModelSpec
@@ -29,8 +30,11 @@ def is_masked(model: ModelSpec, layer: int, engine: EngineTraits) -> bool:
 
 
 def mask(model: ModelSpec, engine: EngineTraits) -> int:
-    """Bytes of the mask of one sequence, which all layers with a window read."""
-    masked = any(is_masked(model, layer, engine) for layer in range(model.num_hidden_layers))
+    """Bytes of the masks of one sequence: with scores one for each kind of layers, else one of a window alone."""
+    layers = range(model.num_hidden_layers)
+    if engine.scores:
+        return len({has(model, layer) for layer in layers}) * _transformers.mask(model, engine)
+    masked = any(is_masked(model, layer, engine) for layer in layers)
     return engine.size * engine.sequence_length**2 if masked else 0
 
 

@@ -24,6 +24,9 @@ CAUSAL_SDPA = "causal_sdpa"
 mask is needed, and ``transformers`` makes none for an attention function whose name it does not know; finding out that
 its own needs none waits for the GPU."""
 
+_ROWS = 256
+"""Rows of a mask that are made at once."""
+
 _DISTRIBUTED = "distributed"
 """An attention function that ranks compute together; an engine brings it."""
 
@@ -82,14 +85,20 @@ def masks(made: Any, length: int, like: torch.Tensor) -> dict[str, Any]:
     needless = kinds is not None and "sliding_attention" not in kinds
     if settings._attn_implementation != CAUSAL_SDPA or not window or length <= window or needless:
         return {}
-    places = torch.arange(length, device=like.device)
-    behind = places[:, None] - places[None, :]
-    seen = torch.zeros((length, length), dtype=like.dtype, device=like.device)
-    seen.masked_fill_((behind < 0) | (behind >= window), torch.finfo(like.dtype).min)
-    band = seen[None, None]
+    band = _band(length, window, like)[None, None]
     if kinds is None:
         return {"attention_mask": band}
     return {"attention_mask": {"full_attention": None, "sliding_attention": band}}
+
+
+def _band(length: int, window: int, like: torch.Tensor) -> torch.Tensor:
+    """What is added to the scores of a query (row) and a key, row after row: all pairs at once take many times more."""
+    band = torch.full((length, length), torch.finfo(like.dtype).min, dtype=like.dtype, device=like.device)
+    places = torch.arange(length, device=like.device)
+    for first in range(0, length, _ROWS):
+        behind = places[first : first + _ROWS, None] - places[None, :]
+        band[first : first + _ROWS].masked_fill_((behind >= 0) & (behind < window), 0.0)
+    return band
 
 
 class Absent(nn.Module):

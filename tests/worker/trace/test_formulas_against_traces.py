@@ -104,6 +104,9 @@ _FSDP = (
         f"gemma3/fsdp/bf16/{mode}/4/model.extra={{sliding_window:128}}/model.num_hidden_layers=6"
         for mode in _MODES[::2]
     ),
+    *(f"llama/fsdp/bf16/{mode}/4/model.attention=eager/{_LONG}" for mode in _MODES[::2]),
+    *(f"gemma2/fsdp/bf16/{mode}/4/{_LONG}" for mode in _MODES[::2]),
+    f"gpt-oss/ddp/fp32/full/4/{_LONG}",
     *(f"llama/fsdp/fp32/full/4/optimizer=sgd/optimizer.{how}" for how in ("foreach=true", "foreach=false")),
 )
 """Family / framework / precision / checkpointing / ranks / more overrides."""
