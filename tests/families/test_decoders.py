@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from launcher import families
+from launcher.config import hugging_face
 from launcher.families._decoders import TYPES, windows
 from launcher.rank.counts import parameter_counts
 from tests.support import decoder_defaults, decoders
+from tests.support.helpers import make_spec
 
 torch = pytest.importorskip("torch")
 transformers: Any = pytest.importorskip("transformers")
@@ -52,6 +54,13 @@ def test_the_defaults_of_a_class_are_counted_as_the_class_counts_them(kind: str)
     spec = decoders.spec_of(document)
     assert list(families.check(spec)) == []
     assert parameter_counts(spec, families.of(spec.model))[0] == decoders.parameters(kind, document)
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_the_overrides_of_an_imported_file_describe_the_same_model(kind: str) -> None:
+    document = {"model_type": kind, **decoders.NEEDED.get(kind, {})}
+    overrides = hugging_face.read(json.dumps(document), "config.json").imported.overrides
+    assert make_spec(*overrides).model == decoders.spec_of(document).model
 
 
 @pytest.mark.parametrize("kind", PUBLISHED)
