@@ -26,7 +26,7 @@ def read(config: ConfigFile) -> dict[str, Any]:
     model |= _activation(config, found, extra)
     model |= _dropout(config, found, extra)
     said = {name for key in values.NAMES if (name := values.their_key(kind, key))}
-    rest = [key for key in (*there, *checks.OLDER) if key not in {*said, *found.dropouts, *values.flags(found)}]
+    rest = [key for key in (*there, *checks.older(kind)) if key not in {*said, *found.dropouts, *values.flags(found)}]
     return {**model, "extra": {**config.extra(rest), **extra}}
 
 
