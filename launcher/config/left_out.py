@@ -17,7 +17,7 @@ from launcher.errors import ConfigError
 NO_EFFECT = "no effect: "
 """How the effect begins of a key that changes nothing of the training."""
 
-_SETTING = re.compile(r"\bset ([a-z_]+\.[a-z_][\w.]*\w)")
+_SETTING = re.compile(r"\bset ([a-z_]+\.[a-z_][\w.]*\w)(?: \(with ([a-z_]+=\w+)\))?")
 _HANDED_ON = re.compile(r"\+(backend\.extra\.[\w.-]+)=[^\s;,()]+")
 _VARIABLE = re.compile(r"--set (?:[A-Za-z_]\w*|[1-9]\d?)(?:=[^\s;,()]+)?")
 _LONGEST = 100
@@ -31,7 +31,7 @@ def mattering(left_out: Iterable[LeftOut], given: Collection[str] = ()) -> list[
 
 def asked_for(sentence: str) -> set[str]:
     """The settings that a sentence about a file asks for."""
-    return {*_SETTING.findall(sentence), *_HANDED_ON.findall(sentence)}
+    return {*(match[1] for match in _SETTING.finditer(sentence)), *_HANDED_ON.findall(sentence)}
 
 
 def errors(file: str, left_out: Iterable[LeftOut], given: Collection[str], *, partial: str) -> list[ConfigError]:
@@ -46,7 +46,7 @@ def errors(file: str, left_out: Iterable[LeftOut], given: Collection[str], *, pa
     found = []
     for left in _in_blocks(mattering(left_out, given)):
         handed_on = (match[0] for match in _HANDED_ON.finditer(left.effect))
-        asked = (f"{key}=..." for key in _SETTING.findall(left.effect))
+        asked = (f"{choice} {key}=...".lstrip() for key, choice in _SETTING.findall(left.effect))
         ways = [*dict.fromkeys((*_VARIABLE.findall(left.effect), *handed_on, *asked)), partial]
         found.append(ConfigError(f"{file}: {left.key}", short(left.value), f"it is left out: {left.effect}", ways))
     return found

@@ -15,20 +15,15 @@ _OPTIMIZERS = {
     "fusedadam": "adamw",
     "cpuadam": "adamw",
     "deepspeedcpuadam": "adamw",
-    "lion": "lion",
-    "muon": "muon",
     "sgd": "sgd",
-    "adafactor": "adafactor",
 }
-"""``Adam`` is AdamW unless ``adam_w_mode`` is false (``ops/adam/fused_adam.py``)."""
+"""Those that backend=deepspeed runs; ``Adam`` is AdamW unless ``adam_w_mode`` is false (``ops/adam/fused_adam.py``)."""
 
 _DEFAULTS: Mapping[str, Mapping[str, float]] = {
     "adamw": {"lr": 1e-3, "weight_decay": 0.0, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8},
-    "lion": {"lr": 1e-4, "weight_decay": 0.0, "beta1": 0.9, "beta2": 0.99},
     "sgd": {"lr": 1e-3, "weight_decay": 0.0, "beta1": 0.0},
-    "muon": {"lr": 0.02, "weight_decay": 0.0, "beta1": 0.95},
 }
-"""What the classes take for what the file does not say (``ops/adam``, ``ops/lion``, ``torch.optim``)."""
+"""What the classes take for what the file does not say (``ops/adam``, ``torch.optim``)."""
 
 _USUAL: Mapping[str, object] = {
     "bias_correction": True,
@@ -48,8 +43,6 @@ _EFFECTS: Mapping[str, str] = {
     "eps_inside_sqrt": "epsilon is added to the root here, not below it",
     "fp32_optimizer_states": "optimizer states that are offloaded are fp32 here",
     "max_grad_norm": "DeepSpeed refuses it here and clips by gradient_clipping, which is optimizer.clip",
-    "muon_lr": "all parameters have one learning rate here, optimizer.lr",
-    "adam_lr": "all parameters have one learning rate here, optimizer.lr",
 }
 _OF_KERNELS = ("set_grad_none", "capturable", "differentiable", "cuda_aware", "comm_backend_name")
 """Arguments that decide how the step is computed or sent, not what it is."""
@@ -87,7 +80,7 @@ def read(reading: Reading) -> None:
 def _defaults(reading: Reading, name: str) -> None:
     """Numbers that the file leaves to the optimizer's class; ``auto`` leaves them to the program."""
     keys = {"lr": "lr", "weight_decay": "weight_decay", "beta1": "betas", "beta2": "betas", "epsilon": "eps"}
-    if name in ("sgd", "muon"):
+    if name == "sgd":
         keys["beta1"] = "momentum"
     for setting, number in _DEFAULTS.get(name, {}).items():
         if reading.absent(f"{BLOCK}.params.{keys[setting]}"):
@@ -96,7 +89,7 @@ def _defaults(reading: Reading, name: str) -> None:
 
 def _numbers(reading: Reading, name: str) -> None:
     names = {"lr": "lr", "weight_decay": "weight_decay", "eps": "epsilon"}
-    if name in ("sgd", "muon"):
+    if name == "sgd":
         names["momentum"] = "beta1"
     for key, setting in names.items():
         path = f"{BLOCK}.params.{key}"

@@ -174,7 +174,8 @@ def _formats(reading: Reading) -> None:
         if (known := word_in(_FORMATS, value)) is not None:
             reading.say(key, {setting: known})
         elif value is not None:
-            reading.wrong(key, "is fp32, fp16 or bf16", [f"{setting}=fp32", f"{setting}=bf16"])
+            leaf = key.rpartition(".")[2]
+            reading.wrong(key, "is fp32, fp16 or bf16", [f'"{leaf}": "bf16"', f'"{leaf}": "fp32"'])
 
 
 def tracking(reading: Reading) -> None:

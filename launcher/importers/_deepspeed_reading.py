@@ -31,6 +31,7 @@ class Reading:
         choose: Chosen groups.
         settings: Keys of the run and their values.
         errors: Values that DeepSpeed refuses, and that no run follows from.
+        notes: Sentences about the file beside its keys.
     """
 
     path: str
@@ -38,6 +39,7 @@ class Reading:
     choose: dict[str, str] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     errors: list[ConfigError] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     def value(self, key: str) -> Any:
         """The value of a key; None where it is absent, null or ``auto``."""

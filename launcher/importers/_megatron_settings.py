@@ -13,6 +13,9 @@ from launcher.importers._megatron_vocabulary import vocabulary
 
 _NORMS = {"LayerNorm": "layernorm", "RMSNorm": "rmsnorm"}
 _POSITIONS = {"learned_absolute": "learned", "rope": "rope", "none": "none", "rotary": "rope", "absolute": "learned"}
+_NORMED = (
+    "the maths: latent attention has norms of its latents here, as with --qk-layernorm: add it, or go on with --partial"
+)
 _BACKENDS = {"auto": "sdpa", "fused": "sdpa", "flash": "flash", "unfused": "eager", "local": "eager"}
 
 
@@ -41,7 +44,7 @@ def model(reader: Reader) -> dict[str, Any]:
         "norm_epsilon": _epsilon(reader),
         "attention_bias": reader.switch("add-qkv-bias", "model.attention_bias") or biased,
         "mlp_bias": biased,
-        "qk_norm": reader.switch("qk-layernorm", "model.qk_norm") and not latent,
+        "qk_norm": not latent and reader.switch("qk-layernorm", "model.qk_norm"),
         "max_position_embeddings": _longest(reader),
         "dropout": _dropout(reader),
         "initializer_range": reader.number("init-method-std", "model.initializer_range", default=0.02),
@@ -231,6 +234,10 @@ def _latent(reader: Reader) -> dict[str, Any]:
     """Multi-head latent attention; Megatron's defaults (``core/transformer/transformer_config.py``)."""
     if "kv-channels" in reader:
         reader.leave("kv-channels", "no effect: latent attention has sizes of its own", matters=False)
+    if reader.switch("qk-layernorm"):
+        reader.ledger.default(reader.key("qk-layernorm"))
+    else:
+        reader.leave("multi-latent-attention", _NORMED)
     if "rope-type" not in reader:
         reader.note("--multi-latent-attention without --rope-type: YaRN, the default of Megatron-LM's latent attention")
         reader.extra["rope-type"] = "yarn"

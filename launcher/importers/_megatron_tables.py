@@ -59,9 +59,9 @@ KEPT = (
     "overlap-dispatch-backward-with-experts-wgrad", "overlap-grad-reduce", "overlap-moe-expert-parallel-comm",
     "overlap-p2p-communication-warmup-flush", "overlap-param-gather", "overlap-param-gather-with-optimizer-step",
     "pipeline-model-parallel-comm-backend", "qk-clip", "qk-clip-alpha", "qk-clip-threshold", "qk-l2-norm",
-    "rampup-batch-size", "reuse-grad-buf-for-mxfp8-param-ag", "rope-scaling-factor", "rope-type",
+    "reuse-grad-buf-for-mxfp8-param-ag", "rope-scaling-factor", "rope-type",
     "rotary-interleaved", "rotary-percent", "rotary-scaling-factor", "rotary-seq-len-interpolation-factor",
-    "sharp-enabled-group", "start-weight-decay", "step-batch-size-schedule", "suggested-communication-unit-size",
+    "sharp-enabled-group", "start-weight-decay", "suggested-communication-unit-size",
     "te-rng-tracker", "tp-comm-bootstrap-backend", "tp-comm-overlap", "tp-comm-overlap-cfg",
     "tp-comm-overlap-rs-dgrad", "use-cpu-initialization", "use-fused-weighted-squared-relu",
     "use-grouped-gemm-for-dense-mlp", "use-grouped-gemm-for-shared-expert", "use-kitchen-attention",
@@ -79,6 +79,8 @@ _RESUMED = "no effect: of a checkpoint that is loaded; launch resume goes on fro
 _STARTS = "no effect: the launcher starts the processes"
 _READS = "no effect: of how files of data are read"
 _FAULTS = "no effect: of finding and mending faults, which the launcher does its own way"
+_ENDS = "no effect: the run has no such end here; cluster.time limits a job"
+_CYCLIC = "no effect: it is of --dataloader-type cyclic, which the run is without"
 _INFERENCE = "no effect: of inference alone"
 _EVALUATES = "no effect: on training; evaluation takes the batches and the data that it has here"
 _IDLE_ALONE = "no effect: of another argument, without which nothing reads it"
@@ -120,19 +122,21 @@ NO_EFFECT: Mapping[str, tuple[str, ...]] = {
     _READS: (
         "allow-ambiguous-pad-tokens", "chat-template", "data-cache-path", "data-impl", "dataloader-*",
         "disable-tokenizer-*", "eod-token-*", "make-valid-*", "merge-file", "mid-level-dataset-surplus",
-        "mmap-warmup", "no-data-sharding", "no-mmap-bin-files", "no-tokenizer-*", "null-tokenizer-*",
+        "mmap-warmup", "no-mmap-bin-files", "no-tokenizer-*", "null-tokenizer-*",
         "num-dataset-builder-threads", "object-storage-cache-path", "per-dataset-sequences-path",
         "repeated-dataloader", "s3-cache-path", "tiktoken-*", "tokenizer-*", "trust-remote-code", "vocab-file",
     ),
     _FAULTS: (
         "abort-on-unmet-fused-kernel-constraints", "adlr-*", "calc-ft-timeouts", "check-for-large-grads",
         "check-for-spiky-loss", "check-weight-hash-across-dp-replicas-interval", "disable-flight-recorder-*",
-        "disable-msc", "enable-ft-package", "enable-msc", "error-injection-*", "exit-duration-in-mins",
+        "disable-msc", "enable-ft-package", "enable-msc", "error-injection-*",
         "exit-signal", "exit-signal-handler-for-*", "fault-injector-*", "flight-recorder-*", "ft-*",
         "gpu-sniff-test-interval", "inprocess-*", "kill-switch-path", "no-check-for-nan-in-loss-and-grad",
         "no-flight-recorder-*", "rerun-mode", "result-rejected-tracker-filename", "sync-tp-duplicated-parameters",
         "test-mode", "train-sync-interval",
     ),
+    _ENDS: ("exit-duration-in-mins",),
+    _CYCLIC: ("no-data-sharding",),
     _INFERENCE: (
         "cache-mla-latents", "decode-only-cuda-graphs", "enable-chunked-prefill", "flash-decode", "inference",
         "inference-*", "max-tokens-to-oom", "mlp-chunks-for-prefill", "moe-pad-experts-for-cuda-graph-inference",
@@ -167,6 +171,7 @@ _MODEL = "the model there is another"
 _BUFFER = "memory: it takes buffers that nothing here counts"
 _WEIGHTS = "the weights that training starts from"
 _BATCHES = "the data: the order or the choice of samples"
+_RAMPED = "the data: batches are whole from the first step on here"
 _MASKS = "the maths: here every token of a sample is a label, and sees all before it"
 _GRAPHS = "memory: the pools of CUDA graphs, which nothing here counts"
 _DEEPSPEED = "memory and maths: DeepSpeed's engine trains there, Megatron-LM's own here"
@@ -204,12 +209,16 @@ MATTERS: Mapping[str, tuple[str, ...]] = {
         "data-parallel-random-init", "embedding-init-method-std", "init-method-xavier-uniform",
     ),
     _BATCHES: (
-        "data-efficiency-*", "curriculum-*", "hybrid-context-parallel", "iterations-to-skip",
+        "data-efficiency-*", "curriculum-*", "dataloader-type", "hybrid-context-parallel", "iterations-to-skip",
         "max-seqlen-per-dp-cp-rank", "phase-transition-iterations", "sample-rate", "train-doc-idx-path",
         "train-idx-path", "train-sample-idx-path", "train-shuffle-idx-path", "train-desc-path",
         "skip-train-iteration-range", "return-data-index", "train-weighted-split-paths*",
         "valid-weighted-split-paths*", "test-weighted-split-paths*",
     ),
+    f"{_RAMPED}, as in Megatron-LM 0.19.2, which ignores it; an earlier one begins with smaller ones": (
+        "rampup-batch-size",
+    ),
+    f"{_RAMPED}, and grow there by this schedule": ("step-batch-size-schedule",),
     _MASKS: (
         "dataloader-inter-document-masking", "eod-mask-loss", "reset-attention-mask", "reset-position-ids",
         "reweight-loss-based-on-position-frequency", "loss-on-targets-only", "noise-density",

@@ -24,6 +24,8 @@ from launcher.importers._shell.tree import ShellError
 __all__ = ["Argument", "Arguments", "Parsed", "parse"]
 
 _CONTINUED = re.compile(r"\\[ \t]+\n")
+_ASSIGNED = re.compile(r"(?<![\w$.-])([A-Za-z_]\w*)(?:\[\w*\])?\+?=(?=([^\n;]{0,400}))")
+_COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _LINE = re.compile(r"line_\d+")
 
 
@@ -98,7 +100,7 @@ def _from_shell(text: str, path: str, given: Mapping[str, str]) -> Parsed:
     except ShellError as error:
         raise _not_shell(str(error), path, text) from None
     training, errors = choose(script, path, given)
-    words = Words(path, script.decisions)
+    words = Words(path, script.decisions, _assigned(text))
     words.errors += [*errors, *_unknown_names(text, path, given)]
     words.sentences += [f"line {line} reads {name}, which is not read here" for line, name in script.not_read]
     if training is not None:
@@ -107,6 +109,12 @@ def _from_shell(text: str, path: str, given: Mapping[str, str]) -> Parsed:
     elif script.ended is not None:
         words.sentences.append(f"line {script.ended} ends the script before it trains")
     return words.parsed(program=training.program if training else None)
+
+
+def _assigned(text: str) -> set[str]:
+    """Variables with a value of the script's own in some branch; ``X="$X --more"`` adds to the environment's."""
+    found = _ASSIGNED.finditer(_COMMENT.sub("", text))
+    return {match[1] for match in found if not re.search(rf"\$\{{?{match[1]}\b", match[2])}
 
 
 def _unknown_names(text: str, path: str, given: Mapping[str, str]) -> list[ConfigError]:

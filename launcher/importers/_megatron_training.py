@@ -91,8 +91,6 @@ def _counted(reader: Reader, start: str, unit: str, found: dict[str, Any], key: 
             reader.leave(name, f"it is no number of steps without --global-batch-size: set {key}")
             continue
         given = max(1, int(total // size))
-        if "rampup-batch-size" in reader and start == "train":
-            reader.note(f"--{name} over the whole batch: with --rampup-batch-size Megatron-LM takes more steps")
     return None if given is None else int(given)
 
 

@@ -15,6 +15,7 @@ TIKTOKEN_VOCABULARY = 1 << 17
 """``DEFAULT_TIKTOKEN_MAX_VOCAB`` of ``core/tokenizers/text/libraries/tiktoken_tokenizer.py``."""
 
 _TOKENIZER = ("tokenizer-type", "tokenizer-model", "vocab-file", "merge-file", "vocab-extra-ids")
+_SIZED_BY_ARGUMENT = ("Null", "TikTokenizer")
 _MULTIPLE = "backend.extra.make-vocab-size-divisible-by"
 
 
@@ -22,12 +23,28 @@ def vocabulary(reader: Reader) -> Any:
     """The number of tokens; ``???`` where it is known to the tokenizer alone, so that nothing is guessed."""
     key = "model.vocab_size"
     exact = [reader.count(name, key, _MULTIPLE) for name in ("padded-vocab-size", "pad-vocab-size-to")]
-    given = reader.count("vocab-size", key)
+    given = _given(reader, sized=any(value is not None for value in exact))
     found = next((value for value in (*exact, given) if value is not None), None)
     for name in _TOKENIZER:
         effect = "no effect: the data hold token ids, and the vocabulary's size is all that the model knows of it"
         reader.leave(name, effect, matters=False)
     return found if found is not None else _by_tokenizer(reader)
+
+
+def _given(reader: Reader, *, sized: bool) -> Any:
+    """``--vocab-size``, which ``core/tokenizers/utils/build_tokenizer.py`` reads for some tokenizers alone."""
+    given = reader.count("vocab-size", "model.vocab_size")
+    kind = reader.arguments["tokenizer-type"].value if "tokenizer-type" in reader else None
+    if given is None or sized or kind is None or "tokenizer-type" in reader.parsed.unset:
+        return given
+    if str(kind).startswith(_SIZED_BY_ARGUMENT):
+        return given
+    if kind == "GPT2BPETokenizer":
+        if given != GPT2_VOCABULARY:
+            reader.leave("vocab-size", f"no effect: {kind} has a size of its own, {GPT2_VOCABULARY}", matters=False)
+        return GPT2_VOCABULARY
+    reader.note(f"--vocab-size {given} beside {kind}, whose own size decides there: set model.vocab_size if it differs")
+    return given
 
 
 def multiple(reader: Reader) -> dict[str, Any]:

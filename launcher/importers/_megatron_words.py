@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from launcher.errors import ConfigError
@@ -25,9 +25,9 @@ _LINE = re.compile(r"line_\d+")
 class Words:
     """Pairs the words of a command and says what of them is not known."""
 
-    def __init__(self, path: str, decisions: Sequence[Decision]) -> None:
-        """Take the file, for messages, and the decisions that marks name."""
-        self.path, self.decisions = path, decisions
+    def __init__(self, path: str, decisions: Sequence[Decision], assigned: Collection[str] = ()) -> None:
+        """Take the file, for messages, the decisions that marks name, and the variables that the file assigns."""
+        self.path, self.decisions, self.assigned = path, decisions, assigned
         self.arguments: Arguments = {}
         self.launcher: Arguments = {}
         self.unset: dict[str, tuple[str, ...]] = {}
@@ -66,8 +66,10 @@ class Words:
             self._note(word, shown)
             if shown:
                 asked = self._variables(marks.names(word)) or ("1",)
+                asked = tuple(name for name in asked if name not in self.assigned)
                 ways = " ".join("--set 1=..." if name in {"@", "*"} else f"--set {name}=..." for name in asked)
-                self.sentences.append(f"{shown}: arguments that the file does not hold: give them with {ways}")
+                if asked:
+                    self.sentences.append(f"{shown}: arguments that the file does not hold: give them with {ways}")
         elif not name or shown.startswith("#"):
             self.sentences.append(f"{shown}: a word that belongs to no argument")
         elif _DASHED.match(shown):

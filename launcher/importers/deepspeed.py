@@ -46,6 +46,9 @@ def read(text: str, path: str, *, variables: Mapping[str, str] = {}) -> Imported
     _open(reading)
     stage = zero.read(reading)
     others.precision(reading)
+    if stage == 0 and reading.choose.get("precision") == "fp16":
+        rule = "DeepSpeed 0.19.8 divides gradients by a loss scale that it never multiplied in"
+        reading.notes.append(f"fp16 without ZeRO is refused here, since {rule}: add zero=1 or precision=bf16")
     batch.read(reading)
     optimizer.read(reading)
     scheduler.read(reading)
@@ -60,6 +63,7 @@ def read(text: str, path: str, *, variables: Mapping[str, str] = {}) -> Imported
         source="a ds_config.json",
         choose=reading.choose,
         settings=reading.settings,
+        not_understood=reading.notes,
         errors=reading.errors,
     )
 

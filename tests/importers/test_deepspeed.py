@@ -307,6 +307,26 @@ def test_a_zero_3_offload_config_gives_its_settings() -> None:
     }
 
 
+@pytest.mark.parametrize("kind", ["Muon", "Lion", "Adafactor"])
+def test_an_optimizer_that_the_backend_does_not_run_is_left_out(kind: str) -> None:
+    found = read(json.dumps({"optimizer": {"type": kind, "params": {"lr": 0.1, "muon_lr": 0.2}}}), "ds.json")
+    effect = f"optimizer=adamw trains here, and {kind} takes other steps"
+    assert [(left.key, left.effect) for left in found.left_out if left.matters] == [("optimizer.type", effect)]
+    assert "optimizer=adamw" in found.overrides
+
+
+def test_fp16_without_zero_names_the_way_out_of_the_check() -> None:
+    content: dict[str, Any] = {"fp16": {"enabled": True}}
+    [sentence] = read(json.dumps(content), "ds.json").not_understood
+    assert sentence.endswith("add zero=1 or precision=bf16")
+    assert read(json.dumps({**content, "zero_optimization": {"stage": 1}}), "ds.json").not_understood == ()
+
+
+def test_a_format_that_deepspeed_refuses_is_mended_in_the_file() -> None:
+    [error] = read('{"communication_data_type": "bfp16"}', "ds.json").errors
+    assert error.way_out[0] == '"communication_data_type": "bf16"'
+
+
 def test_the_recipe_says_what_the_overrides_say() -> None:
     found = read(json.dumps(ZERO3_OFFLOAD), "ds_config.json")
     recipe = {key: value for key, value in found.recipe.items() if key != "schema"}

@@ -131,6 +131,43 @@ def test_a_default_of_megatron_that_is_another_here_is_said() -> None:
     assert settings(latent)["backend.extra.rope-type"] == "yarn"
 
 
+def test_latent_attention_without_norms_of_its_latents_is_another_model() -> None:
+    found = imported("--multi-latent-attention --swiglu --disable-bias-linear")
+    effect, matters = left(found)["--multi-latent-attention"]
+    assert matters
+    assert "norms of its latents here, as with --qk-layernorm" in effect
+    assert settings(found)["model.family"] == "deepseek"
+    normed = imported("--multi-latent-attention --qk-layernorm --swiglu --disable-bias-linear")
+    assert "--multi-latent-attention" not in left(normed)
+    assert "--qk-layernorm" in normed.default
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "size"),
+    [("GPT2BPETokenizer", 50257), ("NullTokenizer", 1000), ("TikTokenizer", 1000), ("Llama2Tokenizer", 1000)],
+)
+def test_a_vocabulary_is_of_the_size_that_the_tokenizer_takes(tokenizer: str, size: int) -> None:
+    found = imported(f"--tokenizer-type {tokenizer}")
+    assert settings(found)["model.vocab_size"] == size
+    decides = f"--vocab-size 1000 beside {tokenizer}, whose own size decides there: set model.vocab_size if it differs"
+    assert found.not_understood == ((decides,) if tokenizer == "Llama2Tokenizer" else ())
+    own = ("no effect: GPT2BPETokenizer has a size of its own, 50257", False)
+    assert left(found).get("--vocab-size") == (own if size == 50257 else None)
+
+
+@pytest.mark.parametrize("kind", ["cyclic", "external"])
+def test_another_sampler_matters_since_samples_come_in_another_order(kind: str) -> None:
+    found = left(imported(f"--dataloader-type {kind} --no-data-sharding"))
+    assert found["--dataloader-type"] == ("the data: the order or the choice of samples", True)
+    assert not found["--no-data-sharding"][1]
+    assert "--dataloader-type" in imported("--dataloader-type single").default
+
+
+def test_an_end_after_some_minutes_is_said_to_be_none_here() -> None:
+    effect = "no effect: the run has no such end here; cluster.time limits a job"
+    assert left(imported("--exit-duration-in-mins 30"))["--exit-duration-in-mins"] == (effect, False)
+
+
 def test_half_precision_with_wide_gradients_is_left_out_since_they_count_as_narrow() -> None:
     found = read(f"{SIZES} --mock-data --fp16 --accumulate-allreduce-grads-in-fp32", "args.txt")
     assert left(found)["--accumulate-allreduce-grads-in-fp32"][1]

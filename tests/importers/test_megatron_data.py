@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from launcher.cli import main
+from launcher.config import left_out
 from launcher.importers import Imported
 from launcher.importers.megatron import read
 from tests.support.foreign_files import SIZES
+from tests.support.helpers import make_spec
 
 WHOLE = f"{SIZES} --micro-batch-size 1 --global-batch-size 8 --train-iters 100 --bf16"
 EVALUATES = "--eval-interval 10 --eval-iters 2"
@@ -123,3 +125,12 @@ def test_words_of_the_precision_and_the_recomputation_that_are_idle_pass_the_che
     words = ["check", "--megatron-args", str(file), "--no-native", "--json", "hardware=h100_80g"]
     assert main([*words, "cluster.gpus_per_node=8"]) == 0
     assert json.loads(capsys.readouterr().out)["verdict"] == "fits"
+
+
+def test_the_way_out_of_data_that_are_left_out_works_as_it_is_typed() -> None:
+    found = imported("--data-path 0.3 /d/a 0.7 /d/b")
+    [error] = left_out.errors("args.txt", found.left_out, (), partial="--partial")
+    assert [*error.way_out] == ["data=tokens data.path=...", "--partial"]
+    spec = make_spec(*found.overrides, "data=tokens", "data.path=/d/a")
+    assert (spec.data.source, spec.data.path) == ("tokens", "/d/a")
+    assert left_out.errors("args.txt", found.left_out, ("data", "data.path"), partial="--partial") == []

@@ -225,6 +225,22 @@ def test_a_variable_behind_a_switch_is_no_value_of_it_and_one_dash_is_no_argumen
     )
 
 
+def test_arguments_of_a_branch_that_is_not_taken_are_not_asked_for() -> None:
+    branch = 'LOAD=0\nif [ "$LOAD" = 1 ]; then more="--load x"; fi\n# rest="--x"\n'
+    found = parse(f'{branch}own="$own --lr 1"\npython pretrain_gpt.py --num-layers 2 $more $own $rest', "a.sh")
+    asked = [
+        f"${name}: arguments that the file does not hold: give them with --set {name}=..." for name in ("own", "rest")
+    ]
+    assert list(found.not_understood) == asked
+
+
+def test_a_parenthesis_without_quotes_among_words_is_an_error_with_its_line() -> None:
+    with pytest.raises(ConfigErrors) as caught:
+        parse("A=1\npython pretrain_gpt.py --window-size (128,0) --num-layers 4", "a.sh")
+    rule = "this is not shell text: '(' among the words of a command stands in quotes (line 2)"
+    assert [error.rule for error in caught.value.errors] == [rule]
+
+
 def test_a_given_name_that_the_file_does_not_have_is_an_error_with_the_nearest() -> None:
     found = parse("TP=2\npython pretrain_gpt.py --num-layers $TP", "a.sh", {"TPP": "4"})
     assert errors(found) == [("a.sh: --set TPP", "the file has no such variable", ("--set TP=...",))]

@@ -14,6 +14,7 @@ _REDIRECTION = re.compile(r"\d*(<<<|<<-|<<|>>|>&|<&|<>|>\||&>>|&>|<|>)(?!\()")
 _NAME = r"[A-Za-z_]\w*"
 _ASSIGNMENT = re.compile(rf"({_NAME})(?:\[([^\]]*)\])?(\+?)=")
 _MOST_COMMANDS = 10_000
+_EVALUATING = {"eval", "let", "command", "builtin"}
 _ARRAYS = {"declare", "typeset", "local", "export", "readonly"}
 
 
@@ -129,6 +130,8 @@ class Tokens:
                 words.append(word)
             else:
                 break
+        if (words or assignments) and self.operator() == "(" and not (words and words[0] in _EVALUATING):
+            raise self.error("'(' among the words of a command stands in quotes")
         return Simple(line, tuple(assignments), tuple(words), heredoc)
 
     def assignment(self, *, arrays: bool) -> Assignment | None:
