@@ -123,7 +123,9 @@ def test_what_the_installed_and_the_shipped_engines_refuse_of_them_is_said(acme:
     rules = {(name, error["path"]): error["rule"] for name, answer in found.items() for error in answer["errors"]}
     assert rules == {
         ("acme", "parallel.tensor"): "acme has data parallelism alone",
-        ("fsdp", "model.family"): "backend=fsdp builds the families llama, moe, gpt in this version",
+        ("fsdp", "model.family"): (
+            "backend=fsdp builds the families transformers, llama, moe, deepseek, glm, gpt in this version"
+        ),
         ("tp", "model.family"): "Megatron-LM's arguments describe no model of the family parallel_blocks",
     }
 

@@ -118,8 +118,18 @@ def transformers_config(model: ModelSpec) -> TransformersConfig:
     return TransformersConfig(name="LlamaConfig", settings=settings | biases)
 
 
+def partial_rotation(spec: RunSpec) -> Iterator[ConfigError]:
+    """A part of each head that is turned, which these classes do not read: they turn all of it."""
+    part = (spec.model.rope_parameters or {}).get("partial_rotary_factor")
+    if part not in (None, 1):
+        rule = "transformers' class turns whole heads"
+        path = "model.rope_parameters.partial_rotary_factor"
+        yield ConfigError(path, part, rule, ["parallel=tp"])
+
+
 def not_computed(spec: RunSpec) -> Iterator[ConfigError]:
     """Values that these classes do not have; biases and norms that exist, but not in one class."""
+    yield from partial_rotation(spec)
     yield from other_values(spec, _LEGAL)
     yield from other_biases(spec)
     yield from short_window(spec)

@@ -102,6 +102,7 @@ def transformers_config(model: ModelSpec) -> TransformersConfig | None:
 
 def not_computed(spec: RunSpec) -> Iterator[ConfigError]:
     """Values that DeepseekV3ForCausalLM does not have."""
+    yield from _hugging_face.partial_rotation(spec)
     yield from _hugging_face.other_values(spec, _LEGAL)
     yield from _hugging_face.other_router(spec)
     model = spec.model

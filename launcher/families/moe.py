@@ -121,6 +121,7 @@ def transformers_config(model: ModelSpec) -> TransformersConfig | None:
 
 def not_computed(spec: RunSpec) -> Iterator[ConfigError]:
     """Values that these classes do not have."""
+    yield from _hugging_face.partial_rotation(spec)
     yield from _hugging_face.other_values(spec, _LEGAL if spec.model.qk_norm else {**_LEGAL, **_MIXTRAL})
     yield from _hugging_face.other_biases(spec)
     yield from _hugging_face.auxiliary_loss(spec)

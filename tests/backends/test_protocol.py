@@ -29,7 +29,6 @@ OTHER_THINGS = {
     "package.py": "an extra of this distribution",
     "rank/engine.py": "the library whose modules run",
     "rundir/provenance.py": "a distribution on PyPI",
-    "slurm/probe.py": "a distribution on PyPI",
 }
 """Where a backend's name is the name of something else."""
 

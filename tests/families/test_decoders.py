@@ -9,9 +9,10 @@ import pytest
 
 from launcher import families
 from launcher.config import hugging_face
-from launcher.families._decoders import TYPES, values, windows
+from launcher.families._decoders import TYPES, checks, values, windows
 from launcher.rank.counts import parameter_counts
 from tests.support import decoder_defaults, decoders
+from tests.support.helpers import make_spec
 
 torch = pytest.importorskip("torch")
 transformers: Any = pytest.importorskip("transformers")
@@ -53,6 +54,13 @@ def test_the_defaults_of_a_class_are_counted_as_the_class_counts_them(kind: str)
     spec = decoders.spec_of(document)
     assert list(families.check(spec)) == []
     assert parameter_counts(spec, families.of(spec.model))[0] == decoders.parameters(kind, document)
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_the_overrides_of_an_imported_file_describe_the_same_model(kind: str) -> None:
+    document = {"model_type": kind, **decoders.NEEDED.get(kind, {})}
+    overrides = hugging_face.read(json.dumps(document), "config.json").imported.overrides
+    assert make_spec(*overrides).model == decoders.spec_of(document).model
 
 
 @pytest.mark.parametrize("kind", PUBLISHED)
@@ -147,3 +155,45 @@ def test_any_spelling_of_a_size_is_what_the_class_takes_it_for(kind: str) -> Non
             document = {**decoders.NEEDED.get(kind, {}), **more, name: size}
             model = hugging_face.read(json.dumps({"model_type": kind, **document}), "config.json").model
             assert model[key] == getattr(transformers.CONFIG_MAPPING[kind](**document), str(own)), name
+
+
+OLDER = {
+    "rope_theta": 12345.0,
+    "rope_scaling": {"rope_type": "linear", "factor": 3.0},
+    "partial_rotary_factor": 0.33,
+    "rotary_pct": 0.33,
+    "rotary_emb_base": 12345,
+    "rope_local_base_freq": 777.0,
+    "sliding_window_pattern": 3,
+}
+
+
+@pytest.mark.parametrize("kind", sorted(set(TYPES) - {"phi3"}))  # Which checks what it is given.
+def test_an_older_key_is_taken_only_by_a_class_that_it_changes(kind: str) -> None:
+    needed, made = decoders.NEEDED.get(kind, {}), transformers.CONFIG_MAPPING[kind]
+    before = made(**needed).to_dict()
+    for key in OLDER.keys() & {*checks.older(kind)}:
+        after = made(**needed, **{key: OLDER[key]}).to_dict()
+        assert {name for name in after if name != key and after[name] != before.get(name)}, key
+
+
+@pytest.mark.parametrize(
+    ("kind", "word", "path", "ways"),
+    [
+        ("gemma2", "model.rope_theta=5e5", "model.rope_theta", ["+model.extra.rope_theta=500000.0"]),
+        ("gemma2", "model.sliding_window=64", "model.sliding_window", ["+model.extra.sliding_window=64"]),
+        ("ernie4_5", "model.dropout=0.5", "model.dropout", ["model.dropout=0.0"]),
+        ("olmo", "model.norm_epsilon=1e-3", "model.norm_epsilon", ["model.norm_epsilon=1e-05"]),
+        ("gpt_neox", "+model.extra.rope_theta=5e5", "model.extra.rope_theta", None),
+        ("bloom", "+model.extra.attention_layers=[global]", "model.extra.attention_layers", None),
+        ("gemma2", "+model.extra.layer_types=[full_attention]", "model.extra.layer_types", None),
+        ("gemma2", "+model.extra.layer_types=[foo,bar]", "model.extra.layer_types", ["model.extra.layer_types=null"]),
+    ],
+)
+def test_what_the_class_would_pass_over_is_refused(kind: str, word: str, path: str, ways: list[str] | None) -> None:
+    document = decoders.tiny(kind)
+    document.pop("layer_types", None)
+    overrides = hugging_face.read(json.dumps(document), "config.json").imported.overrides
+    [error] = families.check(make_spec("model=tiny", *overrides, word))
+    assert error.path == path
+    assert ways is None or [*error.way_out] == ways

@@ -162,6 +162,11 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         model.moe_intermediate_size=64
         model.num_shared_experts=1
         model.first_dense_layers=1
+        model.norm_topk_prob=false
+        model.routed_scaling_factor=2.5
+        model.n_group=8
+        model.topk_group=4
+        model.router_aux_loss_coef=0.01
         hardware=h100_80g parallel=tp parallel.expert_tensor=1
         model.q_lora_rank=64
         model.qk_nope_head_dim=64
@@ -294,6 +299,7 @@ WARNINGS = _cases(
     data.preview=3
     data.token_dtype=uint32
     data=synthetic data.tokenizer=llama
+    model=gpt2 model.rope_parameters={rope_type:linear,factor:2.0}
     model=gpt2 model.rope_theta=500000.0
     data=synthetic model.vocab_size=1
     cluster=slurm hardware=h100_80g cluster.time_limit_min=3

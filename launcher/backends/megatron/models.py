@@ -16,6 +16,8 @@ from launcher.spec import RunSpec
 def check(spec: RunSpec) -> Iterator[ConfigError]:
     """Settings that contradict the family, biases, activations and positions without an argument."""
     yield from _family(spec)
+    if families.of(spec.model).traits.names is None:
+        return
     yield from _biases(spec)
     yield from _activation(spec)
     yield from _router(spec)
@@ -23,8 +25,13 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _positions(spec: RunSpec) -> Iterator[ConfigError]:
-    """``core/models/common/embeddings/rotary_pos_embedding.py``."""
+    """``core/models/common/embeddings/rotary_pos_embedding.py``, and windows over ranks."""
     model = spec.model
+    way = spec.backend.extra.get("cp-comm-type", "p2p")
+    if model.sliding_window and spec.parallel.context > 1 and way == "p2p":
+        rule = "Transformer Engine's ring of keys and values (p2p) knows no window (model.sliding_window)"
+        ways = ["parallel.context=1", "+backend.extra.cp-comm-type=a2a"]
+        yield ConfigError("parallel.context", spec.parallel.context, rule, ways)
     if model.position_embedding == "rope" and model.rope_theta != int(model.rope_theta):
         rule = "--rotary-base is a whole number"
         yield ConfigError("model.rope_theta", model.rope_theta, rule, [f"model.rope_theta={int(model.rope_theta)}.0"])
@@ -54,7 +61,7 @@ def _family(spec: RunSpec) -> Iterator[ConfigError]:
     model, traits = spec.model, families.of(spec.model).traits
     if traits.names is None:
         rule = f"Megatron-LM's arguments describe no model of the family {model.family}"
-        yield ConfigError("model.family", model.family, rule, ["model.family=llama", "parallel=fsdp"])
+        yield ConfigError("model.family", model.family, rule, ["parallel=fsdp", "parallel=zero3"])
     if model.num_experts and not traits.experts:
         rule = f"the family {model.family} has no experts"
         yield ConfigError("model.num_experts", model.num_experts, rule, ["model.family=moe", "model.num_experts=0"])

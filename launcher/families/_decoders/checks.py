@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from launcher.errors import ConfigError
 from launcher.families._decoders import TYPES, values
 from launcher.spec import ModelSpec, RunSpec, edit
 
-OLDER = (
-    "rope_theta", "rope_scaling", "rope_local_base_freq", "rotary_pct", "rotary_emb_base", "partial_rotary_factor",
-    "rope_interleaved", "original_max_position_embeddings", "sliding_window_pattern", "_sliding_window_pattern",
-    "attention_layers",
-)  # fmt: skip
-"""Keys that a class takes in other words than those of its defaults, from files of older versions."""
+_ROTARY = frozenset(TYPES) - {"bloom", "codegen", "gpt_bigcode", "gpt_neo", "gptj", "mpt", "opt"}
+_OLDER: Mapping[str, frozenset[str]] = {
+    "rope_theta": _ROTARY - {"apertus", "cwm", "gpt_neox", "ministral3"},
+    "rope_scaling": _ROTARY,
+    "partial_rotary_factor": _ROTARY - {"gemma3_text", "gpt_neox", "olmo3"},
+    "rotary_pct": frozenset(("gpt_neox",)),
+    "rotary_emb_base": frozenset(("gpt_neox",)),
+    "rope_local_base_freq": frozenset(("gemma3_text",)),
+    "sliding_window_pattern": frozenset(("cohere2", "exaone4", "gemma3_text")),
+    "attention_layers": frozenset(("gpt_neo",)),
+}
+"""Keys that are none of a class's defaults and that it takes all the same, from files of older versions (a test)."""
+
+_LAYERS = {
+    "layer_types": ("full_attention", "sliding_attention"),
+    "attention_layers": ("global", "local"),
+}
+"""Keys that have a word for each layer, and the words."""
+
+_EPSILON = 1e-5
+"""``model.norm_epsilon`` where nobody sets it: of a class that has no such key, its own is computed."""
 
 NAMED = (
     "gelu", "gelu_10", "gelu_accurate", "gelu_fast", "gelu_new", "gelu_python", "gelu_pytorch_tanh", "laplace",
@@ -45,6 +60,11 @@ _NEUTRAL = {
 """Keys of other families, with the values at which they ask for nothing."""
 
 _UNCUT = ("pipeline", "context", "ulysses")
+
+
+def older(model_type: str) -> tuple[str, ...]:
+    """Keys that a class takes besides those of its defaults."""
+    return tuple(key for key, types in _OLDER.items() if model_type in types)
 
 
 def of_type(spec: RunSpec) -> Iterator[ConfigError]:
@@ -84,20 +104,34 @@ def _extra(model: ModelSpec) -> Iterator[ConfigError]:
         if key in said and said[key] != "hidden_act":
             way = edit.override(f"model.{said[key]}", given)
             yield ConfigError(path, given, f"it is model.{said[key]} here", [way])
-        elif key not in known and key not in OLDER:
+        elif key not in known and key not in older(str(model.model_type)):
             near = difflib.get_close_matches(key, known, n=2)
             rule = f"transformers' {found.config} has no such key"
             yield ConfigError(path, given, rule, [f"model.extra.{each}=..." for each in near])
         elif key in said and given not in NAMED:
             rule = "transformers has no such activation"
             yield ConfigError(path, given, rule, [f"{path}=gelu", f"{path}=silu"])
+        elif key in _LAYERS and given is not None:
+            yield from _layers(model, key, given)
         elif not _fits(given, known.get(key)):
             yield ConfigError(path, given, f"it is {_kind(known[key])} there", [edit.override(path, known[key])])
     for key, legal in found.legal.items():
         given = model.extra.get(key, known.get(key))
         if key in known and given not in legal and key not in said:
-            rule = f"of a {model.model_type} the launcher knows {' or '.join(map(str, legal))} alone"
+            rule = f"of transformers' {model.model_type} the launcher knows {' or '.join(map(str, legal))} alone"
             yield ConfigError(f"model.extra.{key}", given, rule, ["script=path/to/train.py"])
+
+
+def _layers(model: ModelSpec, key: str, given: object) -> Iterator[ConfigError]:
+    """A word for each layer: so many, and those that the class knows."""
+    path, count, words = f"model.extra.{key}", model.num_hidden_layers, _LAYERS[key]
+    named = list(given) if isinstance(given, list | tuple) else []
+    if not named or any(word not in words for word in named):
+        yield ConfigError(path, given, f"it names each layer, as {' or '.join(words)}", [f"{path}=null"])
+    elif len(named) != count:
+        rule = f"it names {len(named)} layers, and the model has {count} (model.num_hidden_layers)"
+        ways = [edit.override(path, named[:count])] if len(named) > count else [f"{path}=null"]
+        yield ConfigError(path, given, rule, [*ways, f"model.num_hidden_layers={len(named)}"])
 
 
 def _fits(given: object, default: object) -> bool:
@@ -120,12 +154,22 @@ def _facts(spec: RunSpec) -> Iterator[ConfigError]:
         path = f"model.{key}"
         if (found := edit.value_at(spec, path)) == wanted:
             continue
-        if key in _NEUTRAL and key in values.defaults(model.model_type):
-            rule = f"a {model.model_type} takes it as a key of its class"
+        if key == "rope_theta" and model.model_type in _ROTARY:
+            rule = f"transformers' {model.model_type} takes it as a key of its class"
+            yield ConfigError(path, found, rule, [_base(str(model.model_type), found)])
+        elif key in _NEUTRAL and key in values.defaults(model.model_type):
+            rule = f"transformers' {model.model_type} takes it as a key of its class"
             yield ConfigError(path, found, rule, [edit.override(f"+model.extra.{key}", found)])
         else:
-            rule = f"a {model.model_type} of transformers has {edit.override(key, wanted).partition('=')[2]}"
+            rule = f"transformers' {model.model_type} has {edit.override(key, wanted).partition('=')[2]}"
             yield ConfigError(path, found, rule, [edit.override(path, wanted)])
+
+
+def _base(model_type: str, base: object) -> str:
+    """The override by which a class takes the base of its rotary angles."""
+    if "rope_theta" in older(model_type):
+        return edit.override("+model.extra.rope_theta", base)
+    return f"+model.extra.rope_parameters={{rope_type:default,rope_theta:{base}}}"
 
 
 def facts(model: ModelSpec) -> dict[str, object]:
@@ -147,6 +191,10 @@ def facts(model: ModelSpec) -> dict[str, object]:
         wanted["head_dim"] = None
     if values.their_key(kind, "intermediate_size") is None:
         wanted["intermediate_size"] = found.inner_factor * model.hidden_size
+    if values.their_key(kind, "norm_epsilon") is None:
+        wanted["norm_epsilon"] = _EPSILON
+    if not found.dropouts:
+        wanted["dropout"] = 0.0
     return wanted | _of_experts(model)
 
 

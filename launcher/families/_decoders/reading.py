@@ -30,7 +30,7 @@ def read(config: ConfigFile) -> dict[str, Any]:
     said = {name for key in values.NAMES if (name := values.their_key(kind, key))}
     rest = [
         key
-        for key in dict.fromkeys((*there, *checks.OLDER))
+        for key in dict.fromkeys((*there, *checks.older(kind)))
         if key not in {*said, *found.dropouts, *values.flags(found)}
     ]
     rest = [key for key in rest if not _is_said_otherwise(config, key)]

@@ -16,7 +16,7 @@ def has(model: ModelSpec, layer: int) -> bool:
     if isinstance(kinds, list):
         return bool(kinds[layer : layer + 1] == ["sliding_attention"])
     repeated = values.decoder(model).windows
-    every = values.value(model, "sliding_window_pattern") or values.value(model, "_sliding_window_pattern")
+    every = values.value(model, "sliding_window_pattern")
     if isinstance(every, int) and not isinstance(every, bool) and every > 1:
         repeated = "w" * (every - 1) + "f"
     return not repeated or repeated[layer % len(repeated)] == "w"

@@ -34,7 +34,8 @@ def suits(found: str) -> None:
     """
     if not is_supported(found):
         raise TrainingError(
-            f"megatron-core {found} is installed, and this worker drives the training loop of {RANGE}: {INSTALL}"
+            f"megatron-core {found} is installed, and this worker drives the training loop of the versions {RANGE}: "
+            f"{INSTALL}"
         )
 
 

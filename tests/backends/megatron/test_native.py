@@ -107,7 +107,11 @@ def test_check_reports_the_validator_s_answer_and_keeps_it(
     ("version", "rule"),
     [
         (None, "megatron-core is not installed here, so that its own validator was not asked; these rules are"),
-        ("0.18.1", "megatron-core 0.18.1 is installed, not 0.19, so that its own validator was not asked; these rules"),
+        (
+            "0.16.1",
+            "megatron-core 0.16.1 is installed, and those driven are from 0.17, below 0.20, so that its own validator "
+            "was not asked; these rules are",
+        ),
     ],
 )
 def test_without_a_supported_megatron_our_rules_answer_alone_and_say_so(
@@ -158,8 +162,14 @@ CPU = ("model=tiny", "parallel=tp", "data=synthetic")
     ("version", "rule"),
     [
         (None, "megatron-core is not installed for this Python"),
-        ("0.16.1", "megatron-core 0.16.1 is installed; this version of launch drives 0.19"),
-        ("0.20.0", "megatron-core 0.20.0 is installed; this version of launch drives 0.19"),
+        (
+            "0.16.1",
+            "megatron-core 0.16.1 is installed; this version of launch drives megatron-core from 0.17, below 0.20",
+        ),
+        (
+            "0.20.0",
+            "megatron-core 0.20.0 is installed; this version of launch drives megatron-core from 0.17, below 0.20",
+        ),
     ],
 )
 def test_a_missing_megatron_or_one_of_another_version_stops_a_run(

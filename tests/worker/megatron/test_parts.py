@@ -54,18 +54,18 @@ def test_the_stand_ins_for_cuda_refuse_to_load_where_there_is_a_gpu(monkeypatch:
     assert torch.cuda.synchronize is before
 
 
-@pytest.mark.parametrize("version", ["0.19.0", "0.19.2"])
+@pytest.mark.parametrize("version", ["0.17.0", "0.18.2", "0.19.0", "0.19.2"])
 def test_the_supported_versions_are_taken(version: str) -> None:
     suits(version)
 
 
-@pytest.mark.parametrize("version", ["0.18.2", "0.20.0", "0.190.0"])
+@pytest.mark.parametrize("version", ["0.16.1", "0.20.0", "0.190.0"])
 def test_another_version_is_refused_with_the_way_out(version: str) -> None:
     with pytest.raises(TrainingError) as caught:
         suits(version)
     assert str(caught.value) == (
-        f"megatron-core {version} is installed, and this worker drives the training loop of 0.19: "
-        f"{sys.executable} -m pip install 'llm-launch[megatron]'"
+        f"megatron-core {version} is installed, and this worker drives the training loop of the versions from 0.17, "
+        f"below 0.20: {sys.executable} -m pip install 'llm-launch[megatron]'"
     )
 
 
