@@ -121,7 +121,7 @@ def _enter(config: Config, leaf: str, key: str, reads: frozenset[str]) -> None:
         ledger.leave(leaf, keys.NO_EFFECT[key], matters=False)
     elif key in reads:
         ledger.leave(leaf, "the class of transformers reads it, and no setting here says it")
-    elif config.has("auto_map"):
+    elif config.has("auto_map") and ledger.values[leaf] not in (None, False, 0, "", [], {}):
         ledger.leave(leaf, "the folder's own code may read it, which is not run here")
     else:
         ledger.leave(leaf, f"no effect: transformers' class of {config.model_type} does not read it", matters=False)

@@ -51,9 +51,17 @@ class Config:
         """The name of its class."""
         return str(self.content.get("model_type"))
 
+    @property
+    def _article(self) -> str:
+        return "an" if self.model_type[:1] in "aeio" else "a"
+
     def has(self, key: str) -> bool:
         """True if the file has the key."""
         return key in self.content
+
+    def reads(self, key: str) -> bool:
+        """True if the class of ``transformers`` takes the key, by its own name or by another that it knows."""
+        return key in self._defaults or key in keys.OLDER_NAMES.get(self.model_type, ())
 
     def get(self, key: str, default: Any = None) -> Any:
         """A value; the class's default, else this one, where the file does not have it. An explicit null stays null."""
@@ -92,7 +100,7 @@ class Config:
             return null
         least = 0 if 0 in (default, null) else 1
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            self.error(key, f"a {self.model_type} config.json holds it as an integer of at least {least}")
+            self.error(key, f"{self._article} {self.model_type} config.json holds it as an integer of at least {least}")
             return 0
         return value
 

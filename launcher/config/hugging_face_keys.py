@@ -49,11 +49,14 @@ _IMPLEMENTATION = (
     "use_flash_attn", "use_flash_attention_2", "use_mem_efficient_attention", "use_sdpa",
 )  # fmt: skip
 
+_TRAINING_OF_MPT = ("init_config", "init_device", "tokenizer_name", "verbose")
+
 NO_EFFECT: Mapping[str, str] = {
     **dict.fromkeys(_GENERATION, "no effect: of generation alone"),
     **dict.fromkeys(_HISTORY, "no effect: the file's history, labels and tokenizer"),
     **dict.fromkeys(_OUTPUTS, "no effect: what a call returns or keeps; the run says that itself"),
     **dict.fromkeys(_TOKENS, "no effect: an id, which data and tokenizer bring themselves"),
+    **dict.fromkeys(_TRAINING_OF_MPT, "no effect: of the program that trained it"),
     **dict.fromkeys(_IMPLEMENTATION, "no effect: the same maths by other kernels; model.attention chooses here"),
     "auto_map": "no effect: transformers has a class of this model_type, which is built; the folder's code is not run",
     "aux_loss_alpha": "no effect: transformers' class adds no such loss",
@@ -114,6 +117,10 @@ HARMLESS: Mapping[str, tuple[object, ...]] = {
     "use_sliding_window": (False, None),
 }
 """Values with which a key that has no counterpart changes nothing."""
+
+
+OLDER_NAMES: Mapping[str, tuple[str, ...]] = {"bloom": ("n_embed",), "falcon": ("n_embed",)}
+"""Names of sizes that a class takes in its code alone, from files of older versions."""
 
 
 @cache

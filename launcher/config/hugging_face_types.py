@@ -121,11 +121,11 @@ def _architectures(content: Mapping[str, Any]) -> list[str]:
 
 
 def _relatives(content: Mapping[str, Any], known: Collection[str]) -> Iterator[str]:
-    """``model_type: llama`` for a class of ``architectures`` that is that of a model type which a family reads."""
+    """What to write for a class of ``architectures`` that is that of a model type which a family reads."""
     named = _architectures(content)
     for kind, architecture in keys.table()["architectures"].items():
         if kind in known and architecture in named:
-            yield f"model_type: {kind}"
+            yield f'write "model_type": "{kind}" into the file'
 
 
 def _in_transformers(kind: str) -> str:

@@ -206,8 +206,8 @@ def read_config(config: ConfigFile) -> dict[str, Any]:
         "max_position_embeddings": config.size("max_position_embeddings"),
         "dropout": 0.0,
         "initializer_range": config.number("initializer_range", 0.02),
-        **_window(config),
     }
+    model |= _window(config, model["num_hidden_layers"], model["max_position_embeddings"])
     config.default("head_dim")
     if activation != "silu":
         model["gated"] = True
@@ -251,7 +251,7 @@ def _attention_biases(config: ConfigFile) -> dict[str, bool]:
     return {key: bias}
 
 
-def _window(config: ConfigFile) -> dict[str, int]:
+def _window(config: ConfigFile, layers: int, length: int) -> dict[str, int]:
     """A sliding window that some sequence could be longer than; Mistral's class has one where the key is absent."""
     key, kind = "sliding_window", config.model_type
     window = config.get(key)
@@ -260,27 +260,44 @@ def _window(config: ConfigFile) -> dict[str, int]:
         config.error(key, "is a number of tokens, or null")
     elif not used or window is None:
         config.leave(key, "no effect: no layer has a sliding window", matters=False)
-    elif window >= config.get("max_position_embeddings", 0):
+    elif window >= length:
         config.leave(key, "no effect: no sequence is longer (max_position_embeddings)", matters=False)
         config.leave("use_sliding_window", "no effect: no sequence is longer than the window", matters=False)
-    elif _first_windowed(config) < config.get("num_hidden_layers", 0):
-        return _windowed(config, window)
+        if _kinds_of_layers(config):
+            config.leave("layer_types", "no effect: no sequence is longer than the window", matters=False)
+    elif (without := _without_window(config)) < layers:
+        return _windowed(config, window, without)
     else:
-        config.leave(key, "no effect: max_window_layers leaves no layer to it", matters=False)
-        config.leave("use_sliding_window", "no effect: max_window_layers leaves no layer to it", matters=False)
+        says = "layer_types" if _kinds_of_layers(config) else "max_window_layers"
+        config.leave(key, f"no effect: {says} leaves no layer to it", matters=False)
+        config.leave("use_sliding_window", f"no effect: {says} leaves no layer to it", matters=False)
     return {}
 
 
-def _windowed(config: ConfigFile, window: int) -> dict[str, int]:
+def _windowed(config: ConfigFile, window: int, without: int) -> dict[str, int]:
     """A window in all layers; where some have none, the file's other keys say so and are left out."""
     config.say("sliding_window", "sliding_window")
     config.say("use_sliding_window", "sliding_window")
-    if _first_windowed(config):
+    if _kinds_of_layers(config):
+        config.leave("max_window_layers", "no effect: layer_types says it", matters=False)
+        if without:
+            config.leave("layer_types", "the layers without a window attend within it here, too")
+        else:
+            config.default("layer_types")
+    elif without:
         config.leave("max_window_layers", "the first layers attend within the window here, too")
     return {"sliding_window": window}
 
 
-def _first_windowed(config: ConfigFile) -> int:
-    """The first layer with a window: Qwen2 and Qwen3 have ``max_window_layers`` without."""
+def _without_window(config: ConfigFile) -> int:
+    """Layers without a window, which Qwen2 and Qwen3 have: by their list, else the first ones."""
+    if kinds := _kinds_of_layers(config):
+        return sum(kind != "sliding_attention" for kind in kinds)
     first = config.get("max_window_layers", 0) if config.model_type in ("qwen2", "qwen3") else 0
     return first if isinstance(first, int) else 0
+
+
+def _kinds_of_layers(config: ConfigFile) -> list[object]:
+    """The list of the kinds of layers, which the classes of Qwen2 and Qwen3 take in place of ``max_window_layers``."""
+    kinds = config.get("layer_types") if config.model_type in ("qwen2", "qwen3") else None
+    return kinds if isinstance(kinds, list) else []

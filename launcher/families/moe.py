@@ -193,7 +193,7 @@ def _first_dense_layers(config: ConfigFile, layers: int) -> int:
     if without != list(range(len(without))):
         config.error(key, "dense layers among those with experts are not built here: only the first ones are dense")
     elif without and len(without) == layers:
-        config.error(key, "leaves no layer with experts", "model_type: qwen3")
+        config.error(key, "leaves no layer with experts", 'write "model_type": "qwen3" into the file')
     config.say("mlp_only_layers", "first_dense_layers")
     config.say("decoder_sparse_step", "first_dense_layers")
     return len(without)

@@ -118,6 +118,10 @@ class ConfigFile(Protocol):
         """True if the file has the key."""
         ...
 
+    def reads(self, key: str) -> bool:
+        """True if the class of ``transformers`` takes the key, by its own name or by another that it knows."""
+        ...
+
     def get(self, key: str, default: Any = None) -> Any:
         """A value, which is entered nowhere."""
         ...

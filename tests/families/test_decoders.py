@@ -9,7 +9,7 @@ import pytest
 
 from launcher import families
 from launcher.config import hugging_face
-from launcher.families._decoders import TYPES, checks, windows
+from launcher.families._decoders import TYPES, checks, values, windows
 from launcher.rank.counts import parameter_counts
 from tests.support import decoder_defaults, decoders
 from tests.support.helpers import make_spec
@@ -134,6 +134,27 @@ def test_the_layers_with_a_window_are_those_of_the_class(kind: str, more: dict[s
     assert [windows.has(model, layer) for layer in range(14)] == [
         kind == "sliding_attention" for kind in made.layer_types
     ]
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_any_spelling_of_a_size_is_what_the_class_takes_it_for(kind: str) -> None:
+    sizes: dict[str, float] = {
+        "num_hidden_layers": 6,
+        "hidden_size": 64 * 71 * 48 * 26,
+        "num_attention_heads": 16,
+        "max_position_embeddings": 512,
+        "norm_epsilon": 0.25,
+        "initializer_range": 0.5,
+        "num_experts": 48,
+    }
+    for key, size in sizes.items():
+        own = values.their_key(kind, key)
+        for name in values.NAMES[key] if own else ():
+            by_layer = kind == "gpt_neo" and name in ("num_layers", "num_hidden_layers")
+            more = {"attention_types": [[["global"], size]]} if by_layer else {}
+            document = {**decoders.NEEDED.get(kind, {}), **more, name: size}
+            model = hugging_face.read(json.dumps({"model_type": kind, **document}), "config.json").model
+            assert model[key] == getattr(transformers.CONFIG_MAPPING[kind](**document), str(own)), name
 
 
 OLDER = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from launcher.families._decoders import checks, values
@@ -11,6 +12,7 @@ from launcher.rank.family import ConfigFile
 _OURS = {"relu2": "squared_relu", "swish": "silu", "gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new"}
 _KNOWN = ("silu", "gelu", "gelu_new", "relu", "squared_relu")
 _SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size", "max_position_embeddings")
+_REPLACED = {("gemma", "gelu"): "gelu_pytorch_tanh"}  # By the class itself, whatever the file says.
 _ALIBI_LENGTH = 2048  # Positions that are computed have no end; this is what such a model was trained with.
 
 
@@ -26,16 +28,59 @@ def read(config: ConfigFile) -> dict[str, Any]:
     model |= _activation(config, found, extra)
     model |= _dropout(config, found, extra)
     said = {name for key in values.NAMES if (name := values.their_key(kind, key))}
-    rest = [key for key in (*there, *checks.older(kind)) if key not in {*said, *found.dropouts, *values.flags(found)}]
-    return {**model, "extra": {**config.extra(rest), **extra}}
+    rest = [
+        key
+        for key in dict.fromkeys((*there, *checks.older(kind)))
+        if key not in {*said, *found.dropouts, *values.flags(found)}
+    ]
+    rest = [key for key in rest if not _is_said_otherwise(config, key)]
+    extra = {**config.extra(rest), **extra}
+    _refuse(config, found, extra, said)
+    return {**model, "extra": extra}
+
+
+def _is_said_otherwise(config: ConfigFile, key: str) -> bool:
+    """Enter a key that its class is not called with: a pattern in letters, and the loss of the router."""
+    value = config.get(key)
+    if key == "output_router_logits" and value is True:
+        config.leave(key, "the router's own loss is not added here: the loss is the cross entropy alone")
+        return True
+    if key != "sliding_window_pattern" or not config.has(key) or not isinstance(value, str):
+        return False
+    if isinstance(config.get("layer_types"), list):
+        config.default(key)
+    else:
+        repeated = value[:-1] == "L" * (len(value) - 1) and value.endswith("G")
+        ways = (f'write "{key}": {len(value)} into the file',) if repeated and len(value) > 1 else ()
+        config.error(key, "transformers takes letters only where the file has layer_types, too", *ways)
+    return True
+
+
+def _refuse(config: ConfigFile, found: Decoder, extra: dict[str, Any], said: set[str]) -> None:
+    """Errors of keys of the file whose values the description of the class does not cover."""
+    for key, legal in found.legal.items():
+        if key in extra and key not in said and extra[key] not in legal:
+            known = " or ".join(dict.fromkeys(json.dumps(value) for value in legal))
+            rule = f"of models of the type {config.model_type} the launcher knows {known} alone"
+            config.error(key, rule, "script=path/to/train.py")
 
 
 def _name(config: ConfigFile, key: str) -> str | None:
-    """The name that the file has for one of our keys, which may be one of an older version; else the class's."""
+    """The name that the file has for one of our keys, which may be the class's other one; else the class's own."""
     own = values.their_key(config.model_type, key)
-    if own is None or config.has(own):
-        return own
-    return next((name for name in values.NAMES[key] if config.has(name)), own)
+    if own is None:
+        return None
+    for name in values.NAMES[key]:
+        if name != own and config.has(name) and config.reads(name):  # Such a name is stronger in the class, too.
+            if config.get(own) == config.get(name):
+                config.say(own, key)
+            return name
+    return own
+
+
+def _default(config: ConfigFile, key: str) -> Any:
+    """What the class takes for one of our keys."""
+    return values.defaults(config.model_type).get(values.their_key(config.model_type, key) or "")
 
 
 def _sizes(config: ConfigFile) -> dict[str, Any]:
@@ -43,12 +88,12 @@ def _sizes(config: ConfigFile) -> dict[str, Any]:
     there, made = values.defaults(config.model_type), dict[str, Any]()
     for key in _SIZES:
         if name := _name(config, key):
-            made[key] = config.size(name, there[values.their_key(config.model_type, key) or name], to=key)
+            made[key] = config.size(name, _default(config, key), to=key)
         elif key == "max_position_embeddings":
             made[key] = config.size("seq_length", _ALIBI_LENGTH, to=key)
     for key in ("norm_epsilon", "initializer_range"):
         if name := _name(config, key):
-            made[key] = config.number(name, there[name], to=key)
+            made[key] = config.number(name, _default(config, key), to=key)
     made["tie_word_embeddings"] = config.flag("tie_word_embeddings", there["tie_word_embeddings"])
     return made
 
@@ -60,11 +105,23 @@ def _widths(config: ConfigFile, found: Decoder, model: dict[str, Any]) -> dict[s
     for key in ("intermediate_size", "num_key_value_heads", "head_dim"):
         own, name = values.their_key(kind, key), _name(config, key)
         made[key] = None
-        if own is not None and name is not None and config.get(name, there[own]) is not None:
+        if own is None or name is None:
+            continue
+        if config.get(name, there[own]) is not None:
             made[key] = config.size(name, there[own], to=key)
+        elif there[own] is None:
+            config.default(name)
+    if values.their_key(kind, "head_dim") is None and _is_usual_head(config.get("head_dim"), model):
+        config.default("head_dim")
     made["intermediate_size"] = made["intermediate_size"] or found.inner_factor * model["hidden_size"]
     keys = ("num_key_value_heads",)
     return made | {key: found.fixed[key] for key in keys if key in found.fixed}
+
+
+def _is_usual_head(size: object, model: dict[str, Any]) -> bool:
+    """True if a file's size of a head is the one that follows from the hidden size."""
+    hidden, heads = model["hidden_size"], model["num_attention_heads"]
+    return size is None or (type(size) is int and size * heads == hidden)
 
 
 def _kinds(config: ConfigFile, found: Decoder) -> dict[str, Any]:
@@ -86,10 +143,10 @@ def _kinds(config: ConfigFile, found: Decoder) -> dict[str, Any]:
 
 
 def _experts(config: ConfigFile, model: dict[str, Any]) -> dict[str, Any]:
-    there, made = values.defaults(config.model_type), {}
+    made = {}
     for key in ("num_experts", "num_experts_per_tok", "moe_intermediate_size"):
         if name := _name(config, key):
-            made[key] = config.size(name, there[name], to=key)
+            made[key] = config.size(name, _default(config, key), to=key)
     return {"moe_intermediate_size": model["intermediate_size"], **made}
 
 
@@ -102,12 +159,15 @@ def _activation(config: ConfigFile, found: Decoder, extra: dict[str, Any]) -> di
         return {"hidden_act": found.fixed["hidden_act"]}
     if name is None:
         return {}
-    theirs = str(config.get(name, values.defaults(config.model_type)[name]))
+    given = str(config.get(name, values.defaults(config.model_type)[name]))
+    theirs = _REPLACED.get((config.model_type, given), given)
     ours = _OURS.get(theirs, theirs)
     ours = ours if ours in _KNOWN else "silu"
     if values.ACTIVATIONS.get(ours, ours) != theirs:
-        extra |= config.extra((name,))
+        config.extra((name,))
         extra[name] = theirs
+    if theirs != given:
+        config.leave(name, f"no effect: transformers' class puts {theirs} in its place", matters=False)
     return {"hidden_act": ours}
 
 
