@@ -61,7 +61,7 @@ WRITERS: dict[str, Callable[[Path, Rows], object]] = {
     "x.csv": _csv,
     "x.parquet": lambda path, rows: pq.write_table(pa.Table.from_pylist(list(rows)), path, row_group_size=500),
     "x.arrow": _arrow,
-    "x.jsonl.gz": lambda path, rows: path.write_bytes(gzip.compress(_lines(rows))),
+    "x.jsonl.gz": lambda path, rows: path.write_bytes(gzip.compress(_lines(rows), mtime=0)),
     "x.jsonl.zst": lambda path, rows: path.write_bytes(zstandard.compress(_lines(rows))),
 }
 FROM_THE_START = ("x.json", "x.csv", "x.jsonl.gz", "x.jsonl.zst")

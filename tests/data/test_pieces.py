@@ -29,7 +29,7 @@ def test_a_long_text_is_cut_after_single_line_feeds(
         + "a\nb"
     )
     path = tmp_path / "t.txt"
-    path.write_bytes(gzip.compress(text.encode()) if compressed else text.encode())
+    path.write_bytes(gzip.compress(text.encode(), mtime=0) if compressed else text.encode())
     found = cut(path)
     assert len(found) > 10
     assert "".join(found) == text
