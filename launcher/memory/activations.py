@@ -213,11 +213,12 @@ def _there(rank: RankModel, kind: BlockKind) -> Value:
         return checkpoint_per_token(rank, kind) if selective else 0
     rows = [item for item in kind.saved if item.kept_by_selective and not item.last] if selective else []
     if rank.family.saves_input(rank.spec.model, engine):
-        rows.append(_input(rank))
+        rows.append(block_input(rank))
     return rank.token_bytes(rows)
 
 
-def _input(rank: RankModel) -> SavedTensor:
+def block_input(rank: RankModel) -> SavedTensor:
+    """The residual stream before a block, of one token."""
     size = rank.engine.residual_size * rank.spec.model.hidden_size
     return SavedTensor(name="block input", bytes=size, share="residual", part="input")
 
@@ -280,7 +281,7 @@ def _chunk(rank: RankModel) -> int:
 
 def checkpoint_per_token(rank: RankModel, kind: BlockKind) -> Value:
     """Bytes of a token that one checkpointed block keeps: its input, and what selective checkpointing does not drop."""
-    spec, engine, row = rank.spec.checkpointing, rank.engine, _input(rank)
+    spec, engine, row = rank.spec.checkpointing, rank.engine, block_input(rank)
     if spec.mode == "full":
         return rank.token_bytes([row])
     if engine.library == "transformers":

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from launcher.memory.activations import content, running_blocks
+from launcher.memory.activations import block_input, content, running_blocks
 from launcher.memory.moments import Moments
 from launcher.memory.terms import MemoryTerm, term
 from launcher.rank.model import BlockKind, RankModel
@@ -31,12 +32,12 @@ def _forward(rank: RankModel, kind: BlockKind) -> Iterator[MemoryTerm]:
     row = _row(kind)
     assert row is not None
     before, after = _around(kind, row)
-    made, what = _at(row, row.made), "attention's scores and their softmax"
+    made, what = replace(row, bytes=row.made), "attention's scores and their softmax"
     if rank.spec.checkpointing.mode == "none":
         values = {"k": rank.token_bytes([made]), "k_there": rank.token_bytes([row, *after]), "tok": rank.tokens}
         yield term("temporary", ("forward",), what, "max(k - k_there, 0) * tok", _TRACE, **values).at(_INSTANT)
     else:
-        k = rank.token_bytes([made, *_passing(before), _stream(rank)])
+        k = rank.token_bytes([made, *_passing(before), block_input(rank)])
         yield term("temporary", ("forward",), what, "k * tok", _TRACE, k=k, tok=rank.tokens).at(_INSTANT)
 
 
@@ -47,7 +48,7 @@ def _backward(rank: RankModel, kind: BlockKind, moments: Moments) -> Iterator[Me
         return
     before, _ = _around(kind, row)
     yield content(rank, kind, moments, saved=before).at(_INSTANT)
-    k = rank.token_bytes([_at(row, row.undone), _stream(rank)])
+    k = rank.token_bytes([replace(row, bytes=row.undone), block_input(rank)])
     what = "attention's softmax and its gradients"
     yield term("temporary", moments, what, "k * tok", _TRACE, k=k, tok=rank.tokens).at(_INSTANT)
 
@@ -67,12 +68,3 @@ def _around(kind: BlockKind, row: SavedTensor) -> tuple[list[SavedTensor], list[
 def _passing(before: list[SavedTensor]) -> list[SavedTensor]:
     """Of a block that saves nothing: the norm's output and queries, keys and values, which are still named."""
     return [row for row in before if row.part == "attention"]
-
-
-def _stream(rank: RankModel) -> SavedTensor:
-    size = rank.engine.residual_size * rank.spec.model.hidden_size
-    return SavedTensor(name="residual stream", bytes=size, share="residual", part="input")
-
-
-def _at(row: SavedTensor, size: int) -> SavedTensor:
-    return SavedTensor(name=row.name, bytes=size, share=row.share, part=row.part)

@@ -7,6 +7,7 @@ from typing import Any
 
 from launcher.families._decoders import checks, values
 from launcher.families._decoders.description import Bias, Decoder
+from launcher.families._hugging_face import ACTIVATIONS
 from launcher.rank.family import ConfigFile
 
 _OURS = {"relu2": "squared_relu", "swish": "silu", "gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new"}
@@ -163,7 +164,7 @@ def _activation(config: ConfigFile, found: Decoder, extra: dict[str, Any]) -> di
     theirs = _REPLACED.get((config.model_type, given), given)
     ours = _OURS.get(theirs, theirs)
     ours = ours if ours in _KNOWN else "silu"
-    if values.ACTIVATIONS.get(ours, ours) != theirs:
+    if ACTIVATIONS.get(ours, ours) != theirs:
         config.extra((name,))
         extra[name] = theirs
     if theirs != given:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from launcher.families import _transformers
 from launcher.families._decoders import values
 from launcher.families._decoders.description import Decoder
+from launcher.families._hugging_face import ACTIVATIONS
 from launcher.families._transformers import _read, _saved
 from launcher.rank.engine import EngineTraits
 from launcher.rank.tensors import SavedTensor
@@ -88,7 +89,7 @@ def first_norm_backward(model: ModelSpec, engine: EngineTraits) -> list[SavedTen
 def activation(model: ModelSpec) -> str:
     """The activation by the name that transformers has for it."""
     key = values.their_key(model.model_type, "hidden_act")
-    ours = values.ACTIVATIONS.get(model.hidden_act, model.hidden_act)
+    ours = ACTIVATIONS.get(model.hidden_act, model.hidden_act)
     return str(model.extra.get(key, ours)) if key else ours
 
 

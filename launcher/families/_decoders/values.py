@@ -11,6 +11,7 @@ from typing import Any
 
 from launcher.families._decoders import TYPES
 from launcher.families._decoders.description import Bias, Decoder
+from launcher.families._hugging_face import ACTIVATIONS
 from launcher.spec import ModelSpec
 
 NAMES: Mapping[str, tuple[str, ...]] = {
@@ -31,9 +32,6 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "moe_intermediate_size": ("moe_intermediate_size",),
 }
 """Our keys by those of the classes, each of which has one of them or none."""
-
-ACTIVATIONS = {"squared_relu": "relu2"}
-"""Activations that have another name in ``transformers.activations.ACT2FN``."""
 
 _UNKNOWN = Decoder(config="")
 
