@@ -1,0 +1,1 @@
+"""How long a step takes: terms of seconds, counted as memory is."""

@@ -1,0 +1,196 @@
+"""How long a collective takes that runs alone: in one domain by measured tables, across nodes by NCCL's own model.
+
+Sizes are bytes of the whole buffer of a rank in nccl-tests' convention: what an all-gather leaves with each rank, what a
+reduce-scatter or all-reduce takes from each, what each rank hands out in an all-to-all, and the message of a send.
+
+Inside a domain (NVLink, or a node over PCIe) the tables of ``collectives.json``, measured with 2, 4 and 8 ranks on A100,
+H100 and B200, are interpolated in the logarithms of size and time; below 512 bytes the least time counts, above 512 MiB
+the largest bandwidth. A card with other links takes the table of its generation, with all but the latency scaled by the
+bandwidth of its links. The file is written by ``python -m benchmarks.speed.fits.collectives --data DIR``.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache, lru_cache
+from math import exp2, log2
+from pathlib import Path
+from typing import Any, Literal
+
+from launcher.speed import tuner, xgmi
+from launcher.speed.network import Group, Network, group_of
+
+__all__ = ["TABLES", "Group", "Kind", "Network", "group_of", "seconds"]
+
+TABLES = Path(__file__).with_name("collectives.json")
+
+Kind = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "send", "broadcast"]
+
+SEND = 0.8
+"""Share of a NIC's bandwidth that a message between two nodes reaches (AMD-AGI/Primus@fd1eeabb ``collective_args.py``)."""
+
+EXCHANGE_LATENCY = ((2, 37e-6), (4, 42e-6), (8, 60e-6), (16, 98e-6), (32, 290e-6))
+"""Seconds before an all-to-all's first byte, by nodes of 8 H100 (meta-pytorch/autoparallel@a54c2529)."""
+
+EXCHANGE_LOSS = 0.44
+"""An all-to-all over n nodes reaches ``1 - 0.44/n`` of the NICs' bandwidth (same source)."""
+
+
+@lru_cache(maxsize=65536)
+def seconds(kind: Kind, size: float, group: Group, network: Network) -> float:
+    """Seconds of one collective.
+
+    Args:
+        kind: Its name; a send goes from one rank to one other, and a broadcast is counted as a ring that passes the
+            whole buffer over each link where an all-gather passes all but a rank's own part.
+        size: Bytes of the whole buffer of a rank.
+        group: Its ranks, and how many share a domain.
+        network: The links.
+    """
+    if group.ranks < 2 or size <= 0:
+        return 0.0
+    if kind == "broadcast":
+        return seconds("all_gather", size, group, network) * group.ranks / (group.ranks - 1)
+    if network.links == "xgmi":
+        return xgmi.seconds(kind, size, group, network)
+    if group.domains == 1:
+        return _inside(kind, size, group.ranks, _link(group, network), network.links)
+    if kind == "send":
+        return _latency_of_send() + size / (SEND * _nic(network))
+    if kind == "all_to_all":
+        return _exchange(size, group, network)
+    return _across(kind, size, group, network)
+
+
+def _inside(kind: str, size: float, ranks: int, bandwidth: float, links: str) -> float:
+    """Seconds in one domain; a send is half of what two ranks exchange, each with the other at the same time."""
+    if kind == "send":
+        return _measured(links, "all_gather", 2, 2 * size, bandwidth)
+    counts = _tables()[links]["ranks"]
+    least, most = counts[0], counts[-1]
+    if ranks > most:
+        return _more(kind, size, ranks, bandwidth, links)
+    low = max(count for count in counts if count <= max(ranks, least))
+    high = min(count for count in counts if count >= ranks)
+    below = _measured(links, kind, low, size, bandwidth)
+    if low == high:
+        return below
+    share = (ranks - low) / (high - low)
+    return below + share * (_measured(links, kind, high, size, bandwidth) - below)
+
+
+def _more(kind: str, size: float, ranks: int, bandwidth: float, links: str) -> float:
+    """Seconds with more ranks in a domain than were measured (NVL72): the same bandwidth, and one more step a rank.
+
+    A step is what the latency gained by a rank between the two largest measured counts; nobody has measured it there.
+    """
+    fewer, most = _tables()[links]["ranks"][-2:]
+    floor = _tables()[links][kind]
+    step = max(0.0, exp2(floor[most][0]) - exp2(floor[fewer][0])) / (most - fewer)
+    wider = (1 - 1 / ranks) / (1 - 1 / most)
+    return _measured(links, kind, most, size, bandwidth) * wider + step * (ranks - most)
+
+
+def _measured(links: str, kind: str, ranks: int, size: float, bandwidth: float) -> float:
+    """The table's seconds at a size; of slower or faster links all but the latency is scaled."""
+    table = _tables()[links]
+    times = table[kind][ranks]
+    place = log2(size / table["least_bytes"])
+    last = len(times) - 1
+    if place >= last:
+        found = exp2(times[last] + place - last)
+    elif place <= 0:
+        return exp2(times[0])
+    else:
+        index = int(place)
+        found = exp2(times[index] + (place - index) * (times[index + 1] - times[index]))
+    latency = exp2(times[0])
+    return latency + (found - latency) * table["link_bandwidth"] / bandwidth
+
+
+def _across(kind: str, size: float, group: Group, network: Network) -> float:
+    """The fastest ring or tree, and no less than the part inside a domain takes alone.
+
+    NICs of a node work together, each by the share of a GPU of the group; a ring that passes through every GPU is no
+    faster than the links inside. What rings reach of NCCL's bandwidth is taken for trees as well.
+    """
+    nodes, inside = group.domains, group.inside
+    rate = tuner.USABLE * _nic(network) * inside
+    reached = tuner.reached(size / group.ranks, inside)
+    if inside > 1:
+        rate = min(rate, _ring_bandwidth(network.links, inside, _link(group, network)) / reached)
+    ways = list(tuner.rings(nodes, inside, rate, 2 if kind == "all_reduce" else 1))
+    if kind == "all_reduce":
+        ways += tuner.trees(nodes, inside, rate, sharp=_sharp(network))
+    found = min(way.latency + size / (way.bandwidth * reached) for way in ways)
+    return found if inside == 1 else max(found, _inside(kind, size, inside, _link(group, network), network.links))
+
+
+def _exchange(size: float, group: Group, network: Network) -> float:
+    """An all-to-all across nodes: each rank's own NIC carries what leaves the node, the links the rest meanwhile."""
+    nodes, inside, ranks = group.domains, group.inside, group.ranks
+    leaves = size * (ranks - inside) / ranks
+    found = _exchange_latency(nodes) + leaves / (tuner.USABLE * _nic(network) * (1 - EXCHANGE_LOSS / nodes))
+    if inside == 1:
+        return found
+    return max(found, _inside("all_to_all", size * inside / ranks, inside, _link(group, network), network.links))
+
+
+def _exchange_latency(nodes: int) -> float:
+    """Linear between the source's figures; beyond the last each node adds what it added there."""
+    pairs = EXCHANGE_LATENCY
+    for (low, first), (high, last) in zip(pairs, pairs[1:], strict=False):
+        if nodes <= high or high == pairs[-1][0]:
+            return first + (last - first) * (nodes - low) / (high - low)
+    return pairs[0][1]
+
+
+def _latency_of_send() -> float:
+    ring = tuner.RING["SIMPLE"]
+    return ring.base + ring.across_alone
+
+
+def _nic(network: Network) -> float:
+    if network.network_bandwidth is None:
+        raise ValueError("a group that leaves its node needs the network's bandwidth; network_of gives None without it")
+    return network.network_bandwidth
+
+
+def _sharp(network: Network) -> bool:
+    """True where switches add up (NVLink SHARP): from Hopper on, in machines with NVSwitch."""
+    return network.links != "nvlink3" and network.link_gpus >= 8
+
+
+def _link(group: Group, network: Network) -> float:
+    """The bandwidth inside: PCIe's for ranks of one node that share no NVLink domain."""
+    if group.inside > network.link_gpus and network.pcie_bandwidth is not None:
+        return min(network.link_bandwidth, network.pcie_bandwidth)
+    return network.link_bandwidth
+
+
+@cache
+def _ring_bandwidth(links: str, ranks: int, bandwidth: float) -> float:
+    """Bytes/s that pass each link of a domain in the largest measured all-gather."""
+    table = _tables()[links]
+    size = table["least_bytes"] * exp2(len(table["all_gather"][2]) - 1)
+    return size * (1 - 1 / ranks) / _inside("all_gather", size, ranks, bandwidth, links)
+
+
+@cache
+def _tables() -> dict[str, dict[Any, Any]]:
+    """The tables, their times as binary logarithms of seconds by kind, ranks and powers of two of bytes."""
+    content = json.loads(TABLES.read_text())
+    found: dict[str, dict[Any, Any]] = {}
+    for links, table in content["tables"].items():
+        kinds = {
+            kind: {int(ranks): [log2(time * 1e-6) for time in times] for ranks, times in rows.items()}
+            for kind, rows in table["microseconds"].items()
+        }
+        ranks = sorted(kinds["all_gather"])
+        found[links] = {
+            "least_bytes": content["least_bytes"],
+            "link_bandwidth": table["link_bandwidth"],
+            "ranks": ranks,
+            **kinds,
+        }
+    return found
