@@ -12,9 +12,10 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 from launcher.memory.moments import BEFORE_BLOCKS_BACKWARD, BLOCK_BACKWARD, LOSS, PASSES, Moment, Moments
-from launcher.memory.terms import MemoryTerm, Value, term
+from launcher.memory.terms import MemoryTerm, term
 from launcher.rank.model import BlockKind, RankModel
 from launcher.rank.tensors import SavedTensor
+from launcher.text.formula import Value
 
 SOURCE = "arXiv:2205.05198, section 4, with the tensors that the modules save (launcher/families)"
 _BACKWARD_TRACE = "trace of the live tensors of a backward pass (launcher/families)"

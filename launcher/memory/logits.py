@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from math import ceil
 
 from launcher.memory.moments import Moment
-from launcher.memory.terms import MemoryTerm, Value, term
+from launcher.memory.terms import MemoryTerm, term
 from launcher.rank.engine import LogitsBytes
 from launcher.rank.model import RankModel
+from launcher.text.formula import Value
 
 _TORCH = "trace of the live tensors of torch.nn.functional.cross_entropy on fp32 logits"
 _MEGATRON = "Megatron-core tensor_parallel/cross_entropy.py"

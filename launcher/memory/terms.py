@@ -1,8 +1,8 @@
 """One row of a memory estimate: bytes of one pile, alive at these moments, by this expression, from this source.
 
 The printed formula is the formula: a term is made from one expression over named values, as ``z * (root + 2 * block)``,
-and its bytes, its symbols and its numbers all come from that text. Expressions are compiled once each; their language
-is names, whole numbers, ``+ - * // /``, ``max``, ``min`` and ``ceil``; ``memory.symbols`` is the names' legend.
+and its bytes, its symbols and its numbers all come from that text (``launcher.text.formula``); ``memory.symbols`` is
+the names' legend.
 
 Terms that name an instant exclude each other: of the instants of one moment only the fullest counts (``fullest``). So a
 backend states what a block's backward pass holds at another instant, in place of what is counted at the fullest of its
@@ -11,16 +11,13 @@ MLP, and never has to know what to subtract.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from fractions import Fraction
-from functools import cache
 from math import ceil
-from types import CodeType
 from typing import Literal, NamedTuple, get_args
 
 from launcher.memory.moments import MOMENTS, Moment, Phase
-from launcher.text.units import count
+from launcher.text import formula
+from launcher.text.formula import Value
 
 type Pile = Literal[
     "parameters",
@@ -45,17 +42,6 @@ type HostPile = Literal["tensors", "offloaded", "processes", "readers"]
 
 OUTSIDE_PILES: frozenset[Pile] = frozenset(("context", "communicators"))
 """Piles of the process on the device outside of the caching allocator."""
-
-type Value = int | Fraction
-
-_FUNCTIONS: dict[str, object] = {"max": max, "min": min, "ceil": ceil}
-_OPERATORS: dict[type[ast.operator], str] = {
-    ast.Add: "+",
-    ast.Sub: "-",
-    ast.Mult: "x",
-    ast.Div: "/",
-    ast.FloorDiv: "//",
-}
 
 
 class MemoryTerm(NamedTuple):
@@ -89,17 +75,17 @@ class MemoryTerm(NamedTuple):
     @property
     def formula(self) -> str:
         """Words for it, and its expression with numbers as people say them: ``parameters: 4 x 842.30 M``."""
-        return f"{self.what}: {self.with_numbers(_said)}"
+        return f"{self.what}: {self.with_numbers(formula.said)}"
 
     @property
     def symbols(self) -> str:
         """The expression as it is printed: ``z x (root + 2 x block)``."""
-        return _printed(_parsed(self.expression), lambda name: name)
+        return formula.printed(self.expression, lambda name: name)
 
     @property
     def numbers(self) -> str:
         """The expression with its exact numbers: ``2 x (525,336,576 + 2 x 218,112,000)``."""
-        return self.with_numbers(_exact)
+        return self.with_numbers(formula.exact)
 
     def at(self, instant: str) -> MemoryTerm:
         """The same term, alive at one instant of its moments."""
@@ -107,7 +93,7 @@ class MemoryTerm(NamedTuple):
 
     def with_numbers(self, said: Callable[[Value], str]) -> str:
         """The expression with each name's value in its place."""
-        return _printed(_parsed(self.expression), lambda name: said(self.values[name]))
+        return formula.printed(self.expression, lambda name: said(self.values[name]))
 
 
 def term(
@@ -129,10 +115,7 @@ def term(
         source: Where the formula stands.
         values: The value of each name of the expression; ``memory.symbols`` has their legend.
     """
-    code, names = _compiled(expression)
-    if len(values) != names:
-        raise TypeError(f"{expression} has {names} names, and the values are of {', '.join(values)}")
-    size = ceil(eval(code, _FUNCTIONS, values))
+    size = ceil(formula.evaluated(expression, values))
     alive = moments if isinstance(moments, frozenset) else frozenset(moments)
     return MemoryTerm(pile, alive, size if size > 0 else 0, what, expression, values, source)
 
@@ -156,77 +139,3 @@ def fullest(terms: Iterable[MemoryTerm]) -> Iterator[MemoryTerm]:
             yield one
         elif alive:
             yield one._replace(moments=alive)
-
-
-@cache
-def _compiled(expression: str) -> tuple[CodeType, int]:
-    """The expression's code, and how many names it has."""
-    return compile(ast.Expression(_parsed(expression)), "<formula>", "eval"), len(names_in(expression))
-
-
-@cache
-def _parsed(expression: str) -> ast.expr:
-    """The expression as a tree of what its language allows.
-
-    Raises:
-        AssertionError: It holds anything but arithmetic.
-    """
-    tree = ast.parse(expression, mode="eval").body
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            assert isinstance(node.func, ast.Name), expression
-            assert node.func.id in _FUNCTIONS, expression
-        elif isinstance(node, ast.BinOp):
-            assert type(node.op) in _OPERATORS, expression
-        elif isinstance(node, ast.Constant):
-            assert type(node.value) is int, expression
-        else:
-            assert isinstance(node, (ast.Name, ast.operator, ast.expr_context)), expression
-    return tree
-
-
-def names_in(expression: str) -> frozenset[str]:
-    """The names of an expression."""
-    names = {node.id for node in ast.walk(_parsed(expression)) if isinstance(node, ast.Name)}
-    return frozenset(names - _FUNCTIONS.keys())
-
-
-def _printed(node: ast.expr, name: Callable[[str], str]) -> str:
-    """An expression as text; brackets only where a reader needs them."""
-    match node:
-        case ast.Name():
-            return name(node.id)
-        case ast.Constant(value=int(number)):
-            return f"{number:,}"
-        case ast.Call(func=ast.Name(id=function)):
-            return f"{function}({', '.join(_printed(argument, name) for argument in node.args)})"
-        case ast.BinOp():
-            left, right = _printed(node.left, name), _printed(node.right, name)
-            if not isinstance(node.op, (ast.Add, ast.Sub)):
-                left, right = _bracketed(left, node.left), _bracketed(right, node.right, strictly=True)
-            elif isinstance(node.op, ast.Sub):
-                right = _bracketed(right, node.right)
-            return f"{left} {_OPERATORS[type(node.op)]} {right}"
-        case _:
-            raise AssertionError(ast.dump(node))
-
-
-def _bracketed(text: str, node: ast.expr, *, strictly: bool = False) -> str:
-    """A factor or subtrahend: a sum in brackets, and behind a division or product also a division or product."""
-    if isinstance(node, ast.BinOp) and (strictly or isinstance(node.op, (ast.Add, ast.Sub))):
-        return f"({text})"
-    return text
-
-
-def _exact(value: Value) -> str:
-    """A number in full; a fraction by both of its numbers."""
-    if value.denominator == 1:
-        return f"{int(value):,}"
-    return f"({value.numerator:,} / {value.denominator:,})"
-
-
-def _said(value: Value) -> str:
-    """A number as people say it: whole below a thousand, then ``842.30 M``."""
-    if value.denominator != 1:
-        return f"{float(value):,.4g}"
-    return count(int(value))

@@ -17,9 +17,10 @@ from launcher.memory.band import Band
 from launcher.memory.estimate import RankTerms, error_band, rank_terms, worst_rank
 from launcher.memory.moments import ALWAYS, MOMENTS, TRAINING, Moments
 from launcher.memory.symbols import SYMBOLS
-from launcher.memory.terms import MemoryTerm, Pile, names_in
+from launcher.memory.terms import MemoryTerm, Pile
 from launcher.preflight.assess import parts
 from launcher.spec import RunSpec
+from launcher.text.formula import names_in
 from launcher.text.units import gib
 
 

@@ -1,1 +1,1 @@
-"""How long a step takes: terms of seconds, counted as memory is."""
+"""The model of speed: one public function per part of a step, put together by ``estimate``."""

@@ -1,21 +1,22 @@
 """How long a collective takes that runs alone: in one domain by measured tables, across nodes by NCCL's own model.
 
-Sizes are bytes of the whole buffer of a rank in nccl-tests' convention: what an all-gather leaves with each rank, what a
-reduce-scatter or all-reduce takes from each, what each rank hands out in an all-to-all, and the message of a send.
+Sizes are bytes of the whole buffer of a rank in nccl-tests' convention: what an all-gather leaves with each rank, what
+a reduce-scatter or all-reduce takes from each, what each rank hands out in an all-to-all, and the message of a send.
 
-Inside a domain (NVLink, or a node over PCIe) the tables of ``collectives.json``, measured with 2, 4 and 8 ranks on A100,
-H100 and B200, are interpolated in the logarithms of size and time; below 512 bytes the least time counts, above 512 MiB
-the largest bandwidth. A card with other links takes the table of its generation, with all but the latency scaled by the
-bandwidth of its links. The file is written by ``python -m benchmarks.speed.fits.collectives --data DIR``.
+Inside a domain (NVLink, or a node over PCIe) the tables of ``collectives.json``, measured with 2, 4 and 8 ranks on
+A100, H100 and B200, are interpolated in the logarithms of size and time; below 512 bytes the least time counts, above
+512 MiB the largest bandwidth. A card with other links takes the table of its generation, with all but the latency
+scaled by the bandwidth of its links. The file is written by ``python -m benchmarks.speed.fits.collectives --data DIR``.
 """
 
 from __future__ import annotations
 
 import json
 from functools import cache, lru_cache
+from itertools import pairwise
 from math import exp2, log2
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, NamedTuple
 
 from launcher.speed import tuner, xgmi
 from launcher.speed.network import Group, Network, group_of
@@ -27,13 +28,29 @@ TABLES = Path(__file__).with_name("collectives.json")
 Kind = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "send", "broadcast"]
 
 SEND = 0.8
-"""Share of a NIC's bandwidth that a message between two nodes reaches (AMD-AGI/Primus@fd1eeabb ``collective_args.py``)."""
+"""Share of a NIC's bandwidth that a message between nodes reaches (AMD-AGI/Primus@fd1eeabb, ``collective_args.py``)."""
 
 EXCHANGE_LATENCY = ((2, 37e-6), (4, 42e-6), (8, 60e-6), (16, 98e-6), (32, 290e-6))
 """Seconds before an all-to-all's first byte, by nodes of 8 H100 (meta-pytorch/autoparallel@a54c2529)."""
 
 EXCHANGE_LOSS = 0.44
 """An all-to-all over n nodes reaches ``1 - 0.44/n`` of the NICs' bandwidth (same source)."""
+
+
+class Table(NamedTuple):
+    """The collectives of one card, measured.
+
+    Attributes:
+        least: Bytes of the first size; each further one is twice as large.
+        link_bandwidth: Bytes/s of one GPU of that card, one way.
+        ranks: The counts of ranks that were measured, rising.
+        times: Binary logarithms of seconds by size, by kind and ranks.
+    """
+
+    least: float
+    link_bandwidth: float
+    ranks: list[int]
+    times: dict[tuple[str, int], list[float]]
 
 
 @lru_cache(maxsize=65536)
@@ -66,11 +83,10 @@ def _inside(kind: str, size: float, ranks: int, bandwidth: float, links: str) ->
     """Seconds in one domain; a send is half of what two ranks exchange, each with the other at the same time."""
     if kind == "send":
         return _measured(links, "all_gather", 2, 2 * size, bandwidth)
-    counts = _tables()[links]["ranks"]
-    least, most = counts[0], counts[-1]
-    if ranks > most:
+    counts = _tables()[links].ranks
+    if ranks > counts[-1]:
         return _more(kind, size, ranks, bandwidth, links)
-    low = max(count for count in counts if count <= max(ranks, least))
+    low = max(count for count in counts if count <= ranks)
     high = min(count for count in counts if count >= ranks)
     below = _measured(links, kind, low, size, bandwidth)
     if low == high:
@@ -84,9 +100,9 @@ def _more(kind: str, size: float, ranks: int, bandwidth: float, links: str) -> f
 
     A step is what the latency gained by a rank between the two largest measured counts; nobody has measured it there.
     """
-    fewer, most = _tables()[links]["ranks"][-2:]
-    floor = _tables()[links][kind]
-    step = max(0.0, exp2(floor[most][0]) - exp2(floor[fewer][0])) / (most - fewer)
+    table = _tables()[links]
+    fewer, most = table.ranks[-2:]
+    step = max(0.0, exp2(table.times[kind, most][0]) - exp2(table.times[kind, fewer][0])) / (most - fewer)
     wider = (1 - 1 / ranks) / (1 - 1 / most)
     return _measured(links, kind, most, size, bandwidth) * wider + step * (ranks - most)
 
@@ -94,8 +110,8 @@ def _more(kind: str, size: float, ranks: int, bandwidth: float, links: str) -> f
 def _measured(links: str, kind: str, ranks: int, size: float, bandwidth: float) -> float:
     """The table's seconds at a size; of slower or faster links all but the latency is scaled."""
     table = _tables()[links]
-    times = table[kind][ranks]
-    place = log2(size / table["least_bytes"])
+    times = table.times[kind, ranks]
+    place = log2(size / table.least)
     last = len(times) - 1
     if place >= last:
         found = exp2(times[last] + place - last)
@@ -105,7 +121,7 @@ def _measured(links: str, kind: str, ranks: int, size: float, bandwidth: float) 
         index = int(place)
         found = exp2(times[index] + (place - index) * (times[index + 1] - times[index]))
     latency = exp2(times[0])
-    return latency + (found - latency) * table["link_bandwidth"] / bandwidth
+    return latency + (found - latency) * table.link_bandwidth / bandwidth
 
 
 def _across(kind: str, size: float, group: Group, network: Network) -> float:
@@ -139,7 +155,7 @@ def _exchange(size: float, group: Group, network: Network) -> float:
 def _exchange_latency(nodes: int) -> float:
     """Linear between the source's figures; beyond the last each node adds what it added there."""
     pairs = EXCHANGE_LATENCY
-    for (low, first), (high, last) in zip(pairs, pairs[1:], strict=False):
+    for (low, first), (high, last) in pairwise(pairs):
         if nodes <= high or high == pairs[-1][0]:
             return first + (last - first) * (nodes - low) / (high - low)
     return pairs[0][1]
@@ -172,25 +188,23 @@ def _link(group: Group, network: Network) -> float:
 def _ring_bandwidth(links: str, ranks: int, bandwidth: float) -> float:
     """Bytes/s that pass each link of a domain in the largest measured all-gather."""
     table = _tables()[links]
-    size = table["least_bytes"] * exp2(len(table["all_gather"][2]) - 1)
+    size = table.least * exp2(len(table.times["all_gather", 2]) - 1)
     return size * (1 - 1 / ranks) / _inside("all_gather", size, ranks, bandwidth, links)
 
 
 @cache
-def _tables() -> dict[str, dict[Any, Any]]:
-    """The tables, their times as binary logarithms of seconds by kind, ranks and powers of two of bytes."""
+def _tables() -> dict[str, Table]:
     content = json.loads(TABLES.read_text())
-    found: dict[str, dict[Any, Any]] = {}
-    for links, table in content["tables"].items():
-        kinds = {
-            kind: {int(ranks): [log2(time * 1e-6) for time in times] for ranks, times in rows.items()}
-            for kind, rows in table["microseconds"].items()
-        }
-        ranks = sorted(kinds["all_gather"])
-        found[links] = {
-            "least_bytes": content["least_bytes"],
-            "link_bandwidth": table["link_bandwidth"],
-            "ranks": ranks,
-            **kinds,
-        }
-    return found
+    return {
+        links: Table(
+            least=float(content["least_bytes"]),
+            link_bandwidth=float(table["link_bandwidth"]),
+            ranks=sorted(int(ranks) for ranks in table["microseconds"]["all_gather"]),
+            times={
+                (kind, int(ranks)): [log2(time * 1e-6) for time in times]
+                for kind, rows in table["microseconds"].items()
+                for ranks, times in rows.items()
+            },
+        )
+        for links, table in content["tables"].items()
+    }

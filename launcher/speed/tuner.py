@@ -9,6 +9,7 @@ repeat its 190 values within 1% (``python -m benchmarks.speed.fits.collectives``
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from math import log2
 from typing import NamedTuple
 
@@ -54,7 +55,7 @@ REACHED = ((8 << 20, 0.68), (16 << 20, 0.79), (32 << 20, 0.87))
 
 REACHED_ALONE = 46.6 / 48
 """The same of one rank a node, whose ring crosses no link inside one: 0.96 of 48.5e9 bytes/s (aliyun/SimAI@cef83f9d,
-``nic_ratio.csv``, 'Multi 16' to 'Multi 64' at 16 GiB; its smaller sizes agree if they are read as bytes a rank)."""
+``nic_ratio.csv``, 'Multi 16' to 'Multi 64' from 2 GiB on)."""
 
 
 class Way(NamedTuple):
@@ -65,13 +66,16 @@ class Way(NamedTuple):
 
 
 def reached(size: float, inside: int) -> float:
-    """Share of a way's bandwidth that is reached with so many bytes a rank; linear in their logarithm between figures."""
+    """Share of a way's bandwidth that is reached with so many bytes a rank.
+
+    Between the figures it is linear in the logarithm of the bytes.
+    """
     if inside == 1:
         return REACHED_ALONE
     first, last = REACHED[0], REACHED[-1]
     if size <= first[0]:
         return first[1]
-    for (low, low_share), (high, high_share) in zip(REACHED, REACHED[1:], strict=False):
+    for (low, low_share), (high, high_share) in pairwise(REACHED):
         if size <= high:
             return low_share + (high_share - low_share) * log2(size / low) / log2(high / low)
     return last[1]

@@ -11,7 +11,8 @@ import pytest
 from launcher import registry
 from launcher.memory.moments import ALWAYS, MOMENTS
 from launcher.memory.symbols import SYMBOLS
-from launcher.memory.terms import MemoryTerm, fullest, names_in, term
+from launcher.memory.terms import MemoryTerm, fullest, term
+from launcher.text.formula import names_in
 from tests.support.estimates import ranks_of
 from tests.support.helpers import make_spec
 

@@ -73,9 +73,7 @@ def test_an_h800_whose_links_have_200e9_of_450e9_bytes_takes_2_25_times_as_long_
     assert slower / faster == pytest.approx(450 / 200)
 
 
-@pytest.mark.parametrize(
-    ("nodes", "share"), [(2, 0.32), (4, 0.24), (8, 0.13)], ids=["2 nodes", "4 nodes", "8 nodes"]
-)
+@pytest.mark.parametrize(("nodes", "share"), [(2, 0.32), (4, 0.24), (8, 0.13)], ids=["2 nodes", "4 nodes", "8 nodes"])
 def test_16_mib_across_whole_nodes_reach_about_the_share_of_the_wire_that_simai_measured(
     nodes: int, share: float
 ) -> None:

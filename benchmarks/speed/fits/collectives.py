@@ -37,7 +37,12 @@ CARDS = {
 COUSINS = {"H200-SXM": "nvlink4", "B300-SXM": "nvlink5", "GB200": "nvlink5", "GB300": "nvlink5"}
 """Cards with the same links that were measured as well, and have no table of their own."""
 
-KINDS: dict[str, Kind] = {"all_gather": "all_gather", "reduce_scatter": "reduce_scatter", "all_reduce": "all_reduce", "alltoall": "all_to_all"}
+KINDS: dict[str, Kind] = {
+    "all_gather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "all_reduce": "all_reduce",
+    "alltoall": "all_to_all",
+}
 
 type Curve = list[float]
 type Measured = dict[tuple[str, Kind, int], dict[int, float]]
@@ -81,7 +86,7 @@ def write(measured: Measured) -> None:
         }
         tables[links] = {"card": card, "nccl": release, "link_bandwidth": bandwidth, "microseconds": rounded}
     content = {
-        "what": "microseconds of a collective by kind, ranks and bytes of the whole buffer: powers of two from least_bytes",
+        "what": "microseconds by kind, ranks and bytes of the whole buffer, powers of two from least_bytes on",
         "source": "ai-dynamo/aiconfigurator, systems/data/{a100_sxm,h100_sxm,b200_sxm}/nccl (nccl-tests)",
         "commit": "095f58a5",
         "licence": "Apache-2.0",

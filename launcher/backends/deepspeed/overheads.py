@@ -24,8 +24,9 @@ from launcher.memory.moments import (
     Moments,
 )
 from launcher.memory.states import STATES_MADE, list_copies
-from launcher.memory.terms import MemoryTerm, Pile, Value, term
+from launcher.memory.terms import MemoryTerm, Pile, term
 from launcher.rank.model import BlockKind, RankModel
+from launcher.text.formula import Value
 
 _TRACE = "trace of the live tensors of DeepSpeed 0.19.8"
 

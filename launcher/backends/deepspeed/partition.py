@@ -13,8 +13,9 @@ from launcher.memory.moments import (
     Moment,
     Moments,
 )
-from launcher.memory.terms import MemoryTerm, Pile, Value, term
+from launcher.memory.terms import MemoryTerm, Pile, term
 from launcher.rank.model import RankModel
+from launcher.text.formula import Value
 
 _SOURCE = "DeepSpeed 0.19.8 runtime/zero/stage_1_and_2.py"
 

@@ -24,8 +24,9 @@ from launcher.memory.moments import (
     Moment,
     Moments,
 )
-from launcher.memory.terms import MemoryTerm, Value, term
+from launcher.memory.terms import MemoryTerm, term
 from launcher.rank.model import NF4_BITS, BlockKind, RankModel
+from launcher.text.formula import Value
 
 _TRACE = "trace of the live tensors of torch.distributed.fsdp.fully_shard, torch 2.15"
 _DDP_TRACE = "trace of the live tensors of DistributedDataParallel, torch 2.15"

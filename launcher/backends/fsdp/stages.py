@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from launcher.memory.moments import PASSES
-from launcher.memory.terms import MemoryTerm, Pile, Value, term
+from launcher.memory.terms import MemoryTerm, Pile, term
 from launcher.rank.model import RankModel
+from launcher.text.formula import Value
 
 _TRACE = "trace of the live tensors of torch.distributed.pipelining, torch 2.15"
 

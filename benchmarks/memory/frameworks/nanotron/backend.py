@@ -9,12 +9,13 @@ from benchmarks.memory.frameworks.nanotron.device_memory import BLOCK_LAUNCHES, 
 from launcher.memory import device
 from launcher.memory.estimate import Backend
 from launcher.memory.moments import ALWAYS, TRAINING, UNTIL_FIRST_GRADIENTS, Moment, Moments
-from launcher.memory.terms import MemoryTerm, Value, term
+from launcher.memory.terms import MemoryTerm, term
 from launcher.rank.engine import EngineTraits
 from launcher.rank.formats import Dtypes
 from launcher.rank.model import RankModel
 from launcher.rank.tensors import SavedTensor
 from launcher.spec import RunSpec
+from launcher.text.formula import Value
 
 _FORMATS = Dtypes(
     parameters="bf16",

@@ -1,0 +1,62 @@
+"""How an engine executes a step, as far as its time depends on it: kernels, overlap, and the host's time.
+
+``EngineTraits`` says what a step holds; this says what it takes. The model of speed knows no framework by name: what
+makes one faster than another is stated here, feature by feature, by the backend, with the framework's own documents as
+the source.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+type AttentionKernel = Literal["flash", "flash_2", "sdpa", "fused_softmax", "unfused"]
+"""``flash`` is the best that the card has; ``flash_2`` FlashAttention 2, also on Hopper; ``sdpa`` what torch chooses;
+``fused_softmax`` scores in memory with mask and softmax in one kernel (Megatron-LM); ``unfused`` one kernel each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """The way in which an engine executes a step.
+
+    Attributes:
+        framework: The name under which ``launcher/speed/calibration.json`` has what was measured of it.
+        attention: The kernel of attention.
+        fused_projections: True if queries, keys and values are one product, and so gate and up.
+        fused_norm: True if a norm is one kernel.
+        fused_rotary: True if the rotation of queries and keys is one kernel.
+        fused_activation: True if the activation of the MLP, with gate or bias, is one kernel.
+        fused_residual: True if bias, dropout and the residual sum are one kernel.
+        fused_loss: True if the cross entropy is one kernel that reads the logits once.
+        compiled: True if a compiler joins what is not a product (``torch.compile``, XLA).
+        graphs: True if CUDA graphs replay the step, so that the host starts no kernel.
+        launch_seconds: The host's time to start one kernel, framework and Python around it included.
+        tensor_overlap: Share of tensor parallel traffic that products hide.
+        gradient_overlap: True if gradients are reduced while the backward pass runs.
+        parameter_overlap: True if parameters are gathered while the pass before or around it runs.
+        pipeline_overlap: True if stages send while they compute.
+        fused_accumulation: True if the weights' gradients are added up in fp32 by the product that makes them.
+        fused_optimizer: True if the optimizer's step is one kernel over all parameters.
+        waits_for_stages: True if the host waits for each message between stages, so that it cannot run ahead.
+        blockwise_experts: True if experts run in a loop, one after the other, and not in grouped products.
+    """
+
+    framework: str
+    attention: AttentionKernel = "flash"
+    fused_projections: bool = False
+    fused_norm: bool = False
+    fused_rotary: bool = False
+    fused_activation: bool = False
+    fused_residual: bool = False
+    fused_loss: bool = False
+    compiled: bool = False
+    graphs: bool = False
+    launch_seconds: float = 8e-6
+    tensor_overlap: float = 0.0
+    gradient_overlap: bool = True
+    parameter_overlap: bool = True
+    pipeline_overlap: bool = False
+    fused_accumulation: bool = False
+    fused_optimizer: bool = True
+    waits_for_stages: bool = False
+    blockwise_experts: bool = False
