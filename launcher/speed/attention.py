@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 
 from launcher.rank.execution import AttentionKernel
-from launcher.speed.card import Card
 from launcher.spec.values import Dtype
+from launcher.speed.card import Card
 
 
 @lru_cache(maxsize=16384)
@@ -50,7 +50,5 @@ def backward_seconds(
     card: Card,
 ) -> float:
     """Seconds of its backward pass."""
-    forward = forward_seconds(
-        batch, heads, kv_heads, queries, keys, head_dim, v_head_dim, causal, kernel, dtype, card
-    )
+    forward = forward_seconds(batch, heads, kv_heads, queries, keys, head_dim, v_head_dim, causal, kernel, dtype, card)
     return forward * (2.0 if kernel in ("unfused", "fused_softmax") else 2.5 / 0.87)

@@ -22,7 +22,7 @@ from launcher.speed.network import Network, network_of
 from launcher.speed.passes import NOTHING, Pass
 from launcher.speed.result import SpeedEstimate, StageTime
 from launcher.speed.shape import Shape, shape_of
-from launcher.speed.terms import SpeedTerm, term
+from launcher.speed.terms import SpeedTerm, StepPart, term
 
 _TABLES = "launcher/speed/gemm.json"
 
@@ -40,10 +40,9 @@ class Backend(Protocol):
         """The implementation that runs."""
         ...
 
-    @abstractmethod
-    def execution(self, spec: RunSpec) -> Execution:
-        """The way in which it executes a step."""
-        ...
+    def execution(self, spec: RunSpec) -> Execution | None:
+        """The way in which it executes a step; None where nothing is known of that, and so of its speed."""
+        return None
 
 
 class Stage(NamedTuple):
@@ -56,8 +55,10 @@ class Stage(NamedTuple):
     time: StageTime
 
 
-def unknown(spec: RunSpec) -> str | None:
+def unknown(spec: RunSpec, backend: Backend) -> str | None:
     """The reason why the speed of a run cannot be said; None where it can."""
+    if backend.execution(spec) is None:
+        return f"nothing is known of how {spec.backend.name} executes a step"
     if spec.hardware.device != "cuda":
         return "the speed of a CPU is not modelled"
     if spec.judges_no_model:
@@ -91,12 +92,9 @@ def estimate(
     Returns:
         The estimate; None where :func:`unknown` says why there is none.
     """
-    if unknown(spec) is not None:
+    card, network, execution = card_of(spec.hardware), network_of(spec), backend.execution(spec)
+    if card is None or network is None or execution is None or unknown(spec, backend) is not None:
         return None
-    card, network = card_of(spec.hardware), network_of(spec)
-    if card is None or network is None:
-        raise AssertionError("a run of which something is unknown")
-    execution = backend.execution(spec)
     dtypes, engine = backend.dtypes(spec), backend.engine(spec)
     ranks = [rank_model(spec, view, family, dtypes, engine) for view in views(spec, strategies)]
     stages = [_stage(rank, family, execution, card, network) for rank in ranks]
@@ -145,7 +143,7 @@ def _stage(rank: RankModel, family: Family, execution: Execution, card: Card, ne
 
 
 def _recomputed(rank: RankModel, count: int) -> float:
-    """Blocks of a kind that are checkpointed: all, or so many of each stage's first as ``checkpointing.layers`` says."""
+    """Blocks of a kind that are checkpointed: all, or as many of a stage as ``checkpointing.layers`` says."""
     checkpointing = rank.spec.checkpointing
     if checkpointing.method != "block" or checkpointing.layers is None:
         return count
@@ -210,9 +208,9 @@ def _passes(stage: Stage, m: int) -> Iterator[SpeedTerm]:
     yield term("host", "the host starts kernels", "m * t_host", "launcher/speed/block.py", m=m, t_host=waited)
 
 
-def _at_rate(part: str, what: str, m: int, work: float, seconds: float) -> SpeedTerm:
+def _at_rate(part: StepPart, what: str, m: int, work: float, seconds: float) -> SpeedTerm:
     rate = work / seconds if seconds else 1.0
-    return term(part, what, "m * work / rate", _TABLES, m=m, work=work, rate=rate)  # type: ignore[arg-type]
+    return term(part, what, "m * work / rate", _TABLES, m=m, work=work, rate=rate)
 
 
 def _flops(spec: RunSpec, stages: list[Stage]) -> tuple[float, float]:

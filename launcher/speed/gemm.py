@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 from math import ceil, log2
 
-from launcher.speed.card import Card
 from launcher.spec.values import Dtype
+from launcher.speed.card import Card
 
 _TILES = ((64, 64), (128, 64), (64, 128), (128, 128), (128, 256), (256, 128))
 _START = 2e-6

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from launcher.spec.values import Dtype
 from launcher.speed import gemm
 from launcher.speed.card import Card
-from launcher.spec.values import Dtype
 
 
 @lru_cache(maxsize=16384)

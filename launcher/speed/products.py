@@ -34,7 +34,9 @@ class Product(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def products(family: Family, model: ModelSpec, adapter: AdapterSpec, layer: int, *, joined: bool) -> tuple[Product, ...]:
+def products(
+    family: Family, model: ModelSpec, adapter: AdapterSpec, layer: int, *, joined: bool
+) -> tuple[Product, ...]:
     """The products of one block.
 
     Args:
