@@ -1,1 +1,1 @@
-"""Constants of the model of speed, fitted to measured tables of kernels and collectives: one program a table."""
+"""Scripts that make the tables of ``launcher/speed`` from measured kernels and collectives."""
