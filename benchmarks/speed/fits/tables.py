@@ -89,7 +89,7 @@ def write(name: str, content: Mapping[str, Any]) -> Path:
     made = {
         "command": f"python -m benchmarks.speed.fits.{name} --data DIR",
         "date": time.strftime("%Y-%m-%d"),
-        "commit": versions()["git"],
+        "commit": versions()["git"]["commit"],
     }
     path.write_text(json.dumps({**made, **content}, indent=1) + "\n")
     return path
