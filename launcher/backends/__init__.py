@@ -18,6 +18,7 @@ from launcher.errors import ConfigError
 from launcher.job.job import Job
 from launcher.job.versions import Need
 from launcher.memory import estimate
+from launcher.rank.execution import Execution
 from launcher.spec import RunSpec
 from launcher.spec.change import Change, EngineChange
 
@@ -66,6 +67,10 @@ class Backend(estimate.Backend, Protocol):
     def __hash__(self) -> int:
         """A module's or an object's own."""
         return object.__hash__(self)
+
+    def execution(self, spec: RunSpec) -> Execution | None:
+        """The way in which it executes a step; None where nothing is known of that, and so of its speed."""
+        return None
 
     def check(self, spec: RunSpec) -> Iterator[ConfigError]:
         """Its limits that the run breaks, each with the way out."""

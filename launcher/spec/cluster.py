@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from launcher.spec.values import Count, Natural
+from launcher.spec.values import Count, Natural, NonNegative, Positive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,5 +40,7 @@ class ClusterSpec:
     container_image: str | None
     container_mounts: tuple[str, ...]
     interface: str | None
+    network_bandwidth: Positive | None = None
+    price_per_gpu_hour: NonNegative | None = None
     shared_folder: str | None
     extra: Mapping[str, Any]

@@ -15,7 +15,12 @@ _KEPT, _OF = 1103, 97871
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HardwareSpec:
-    """One device and its node. Sizes are bytes; ``None`` is unknown, and unknown refuses nothing."""
+    """One device and its node. Sizes are bytes, bandwidths bytes per second and one way, ``flops_*`` dense FLOP/s.
+
+    ``None`` is unknown, and unknown refuses nothing. ``link_bandwidth`` is of one GPU to the others of its NVLink or
+    xGMI domain of ``link_gpus``; ``network_bandwidth`` its share of the node's network in the machine that the card
+    usually comes in.
+    """
 
     name: str
     title: str
@@ -23,9 +28,19 @@ class HardwareSpec:
     memory_bytes: Count | None
     host_memory_bytes: Count | None
     disk_bytes: Natural | None
-    # Runs that were recorded without the next two are read, too.
+    # Runs that were recorded without the next ones are read, too.
     reserved_bytes: Natural | None = None
     compute_capability: Positive | None = None
+    flops_fp32: Positive | None = None
+    flops_fp16: Positive | None = None
+    flops_bf16: Positive | None = None
+    flops_fp8: Positive | None = None
+    memory_bandwidth: Positive | None = None
+    cores: Count | None = None
+    link_bandwidth: Positive | None = None
+    link_gpus: Count | None = None
+    network_bandwidth: Positive | None = None
+    pcie_bandwidth: Positive | None = None
     dtypes: tuple[str, ...]
     source: str
 

@@ -22,6 +22,8 @@ from tests.support.helpers import composed_once
 from tests.support.settings_read import keys_read_by
 
 PLANNING_ONLY = frozenset({
+    "cluster.network_bandwidth",
+    "cluster.price_per_gpu_hour",
     "cluster.shared_folder",
     "data.preview",
     "hardware.name",
@@ -32,6 +34,16 @@ PLANNING_ONLY = frozenset({
     "hardware.disk_bytes",
     "hardware.dtypes",
     "hardware.compute_capability",
+    "hardware.flops_fp32",
+    "hardware.flops_fp16",
+    "hardware.flops_bf16",
+    "hardware.flops_fp8",
+    "hardware.memory_bandwidth",
+    "hardware.cores",
+    "hardware.link_bandwidth",
+    "hardware.link_gpus",
+    "hardware.network_bandwidth",
+    "hardware.pcie_bandwidth",
     "hardware.source",
     "model.name",
     "model.source",
@@ -45,7 +57,7 @@ PLANNING_ONLY = frozenset({
     "sweep.budget",
     "sweep.parallelism",
 })
-"""Fields that only planning reads: names, sources, capacities, where runs lie and what they are called."""
+"""Fields that only planning reads: names, sources, capacities, speeds and prices, where runs lie, their names."""
 
 OF_THE_NODE = frozenset({"train.on_hang", "train.hang_factor"})
 """Fields that the node reads beside the ranks of any engine, from ``spec.json``; tests/submission/test_hanging.py."""

@@ -16,10 +16,12 @@ HARMLESS = {
     "backend": "bucket_cap_mb bucket_view micro_step_sync name reshard_after_forward",
     "checkpointing": "layers method mode modules",
     "cluster": "account constraint container cpus_per_node exclusive gpu_request gpu_type gpus_per_node interface kind "
-    "memory memory_request nodes partition probe qos requeues reservation save_margin_s shared_folder time_limit_min",
+    "memory memory_request network_bandwidth nodes partition price_per_gpu_hour probe qos requeues reservation "
+    "save_margin_s shared_folder time_limit_min",
     "data": "column eval_fraction preview shuffle split template token_dtype tokenizer train_on workers",
-    "hardware": "compute_capability device disk_bytes dtypes host_memory_bytes memory_bytes name reserved_bytes source "
-    "title",
+    "hardware": "compute_capability cores device disk_bytes dtypes flops_bf16 flops_fp16 flops_fp32 flops_fp8 "
+    "host_memory_bytes link_bandwidth link_gpus memory_bandwidth memory_bytes name network_bandwidth pcie_bandwidth "
+    "reserved_bytes source title",
     "model": "attention attention_bias attention_output_bias dropout extra family first_dense_layers gated head_dim "
     "hidden_act hidden_size initializer_range intermediate_size kv_lora_rank max_position_embeddings "
     "mlp_bias model_type moe_intermediate_size n_group name norm_epsilon norm_topk_prob normalization "

@@ -6,6 +6,7 @@ from launcher.backends._absent import no_validator as native
 from launcher.backends.deepspeed.check import check, warnings
 from launcher.backends.deepspeed.checkpoints import unreadable
 from launcher.backends.deepspeed.dtypes import dtypes
+from launcher.backends.deepspeed.execution import execution
 from launcher.backends.deepspeed.operators import obstacles
 from launcher.backends.deepspeed.overheads import overheads
 from launcher.backends.deepspeed.profile import changes, framework, fullest_rank, profile, runs_on
@@ -17,6 +18,7 @@ __all__ = [
     "check",
     "dtypes",
     "engine",
+    "execution",
     "framework",
     "fullest_rank",
     "native",

@@ -7,6 +7,7 @@ from launcher.backends._absent import no_validator as native
 from launcher.backends._absent import nothing_unreadable as unreadable
 from launcher.backends.fsdp.check import check, warnings
 from launcher.backends.fsdp.dtypes import dtypes
+from launcher.backends.fsdp.execution import execution
 from launcher.backends.fsdp.overheads import overheads
 from launcher.backends.fsdp.profile import changes, framework, fullest_rank, profile, runs_on
 from launcher.backends.fsdp.traits import engine
@@ -17,6 +18,7 @@ __all__ = [
     "check",
     "dtypes",
     "engine",
+    "execution",
     "framework",
     "fullest_rank",
     "native",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from launcher.backends.megatron.check import check, warnings
 from launcher.backends.megatron.checkpoints import unreadable
 from launcher.backends.megatron.dtypes import dtypes
+from launcher.backends.megatron.execution import execution
 from launcher.backends.megatron.installed import obstacles
 from launcher.backends.megatron.native import native
 from launcher.backends.megatron.overheads import overheads
@@ -17,6 +18,7 @@ __all__ = [
     "check",
     "dtypes",
     "engine",
+    "execution",
     "framework",
     "fullest_rank",
     "native",

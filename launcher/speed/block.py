@@ -1,0 +1,275 @@
+"""One block over one micro-batch: its forward and backward pass and what checkpointing computes again.
+
+Products and attention come from measured tables (``gemm``, ``attention``, ``grouped``), everything else is bytes that
+memory moves: each kernel that an engine has not fused reads and writes its tensors once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+from launcher.rank.counts import block_weights
+from launcher.rank.family import Family
+from launcher.spec import AdapterSpec, CheckpointingSpec, ModelSpec
+from launcher.speed import attention, collectives, gemm, grouped
+from launcher.speed.passes import NOTHING, Pass
+from launcher.speed.products import Product, products
+from launcher.speed.shape import Shape
+
+MEMORY_SHARE = 0.80
+"""Share of its peak that memory-bound kernels reach of a card's memory (aiconfigurator ``h100_sxm.yaml``)."""
+
+_ROUTING_PASSES = 6
+"""Reads and writes of all routed tokens, sorted to their experts and back (``permute`` and ``unpermute``)."""
+
+
+class BlockPasses(NamedTuple):
+    """The passes of one block: forward, backward, and the forward of what is computed again."""
+
+    forward: Pass
+    backward: Pass
+    again: Pass
+
+
+class BlockKey(NamedTuple):
+    """The model's side of a block."""
+
+    family: Family
+    model: ModelSpec
+    adapter: AdapterSpec
+    layer: int
+
+
+@lru_cache(maxsize=8192)
+def block(key: BlockKey, shape: Shape, checkpointing: CheckpointingSpec) -> BlockPasses:
+    """The passes of one block.
+
+    Args:
+        key: The block.
+        shape: The rank's part of a micro-batch.
+        checkpointing: Of the activations.
+    """
+    own = products(*key, joined=shape.execution.fused_projections)
+    matrix, matrix_back = _products(own, key.model, shape)
+    scores, scores_back = _attention(key, shape)
+    rest = _memory(key, own, shape)
+    regions = sum(1 for one in own if one.split == 1 and (not one.experts or shape.expert_tensor > 1))
+    regions = min(regions, 2) if key.model.num_experts else regions
+    tensor = _tensor(key.model, regions, shape)
+    expert = _expert(key.model, shape) if any(one.experts for one in own) else NOTHING
+    forward = _sum(matrix, scores, rest, tensor, expert)
+    # The backward pass moves each tensor and its gradient, and gathers a split sequence once more for weights.
+    traffic_back = tensor.times(1.5) if shape.split_sequence else tensor
+    backward = _sum(matrix_back, scores_back, rest.times(2.0), traffic_back, expert)
+    return BlockPasses(forward, backward, _again(forward, matrix, scores, shape, checkpointing))
+
+
+def _sum(*parts: Pass) -> Pass:
+    whole = NOTHING
+    for part in parts:
+        whole = whole.plus(part)
+    return whole
+
+
+def _products(own: tuple[Product, ...], model: ModelSpec, shape: Shape) -> tuple[Pass, Pass]:
+    """Forward, and backward: the gradient of the input, and that of the weight where it is trained."""
+    forward = backward = flops = flops_back = 0.0
+    for one in own:
+        if one.experts:
+            ahead, behind, work = _expert_product(one, model, shape)
+        else:
+            ahead, behind, work = _product(one, shape)
+        forward, backward = forward + ahead, backward + behind
+        flops, flops_back = flops + work, flops_back + work * (2 if one.trained else 1)
+    count = float(len(own))
+    return (
+        Pass(products=forward, product_flops=flops, launches=count),
+        Pass(products=backward, product_flops=flops_back, launches=2 * count),
+    )
+
+
+def _local(one: Product, ranks: int) -> tuple[int, int]:
+    """Outputs and inputs on one rank."""
+    n = -(-one.outputs // ranks) if one.split == 0 else one.outputs
+    k = -(-one.inputs // ranks) if one.split == 1 else one.inputs
+    return n, k
+
+
+def _product(one: Product, shape: Shape) -> tuple[float, float, float]:
+    n, k = _local(one, shape.tensor)
+    # What no tensor parallel rank shares works on its part of a split sequence.
+    m = shape.tokens if one.split is not None or not shape.split_sequence else shape.tokens // shape.tensor
+    dtype, card = shape.dtype, shape.card
+    forward = gemm.seconds(m, n, k, dtype, card)
+    backward = gemm.seconds(m, k, n, dtype, card) + (gemm.seconds(n, k, m, dtype, card) if one.trained else 0.0)
+    return forward, backward, 2.0 * m * n * k
+
+
+def _expert_product(one: Product, model: ModelSpec, shape: Shape) -> tuple[float, float, float]:
+    """The product of all experts of a rank, each with an even share of the tokens that the group routes."""
+    n, k = _local(one, shape.expert_tensor)
+    local = -(-one.experts // shape.expert)
+    routed = shape.tokens * model.num_experts_per_tok * shape.expert_tensor / shape.tensor
+    each = routed / local
+    forward = grouped.seconds(each, local, n, k, shape.dtype, shape.card)
+    backward = grouped.seconds(each, local, k, n, shape.dtype, shape.card)
+    return forward, backward + forward * one.trained, 2.0 * routed * n * k
+
+
+def _attention(key: BlockKey, shape: Shape) -> tuple[Pass, Pass]:
+    """Attention of this rank's heads, and of its part of the queries; a ring of keys hides behind it."""
+    model, execution = key.model, shape.execution
+    heads = -(-model.num_attention_heads // (shape.tensor * shape.ulysses))
+    kv_heads = max(1, model.key_value_heads // (shape.tensor * shape.ulysses))
+    queries = shape.queries * shape.ulysses
+    query_dim, value_dim = _head_sizes(model)
+    kernel = "unfused" if shape.scores and execution.attention.startswith(("flash", "sdpa")) else execution.attention
+    arguments = (
+        shape.sequences, heads, kv_heads, queries, shape.keys, query_dim, value_dim, True, kernel,
+        "bf16" if shape.dtype == "fp8" else shape.dtype, shape.card,
+    )  # fmt: skip
+    forward, backward = attention.forward_seconds(*arguments), attention.backward_seconds(*arguments)
+    flops = 1.0 * shape.sequences * heads * queries * shape.keys * (query_dim + value_dim)
+    launches = {"unfused": 8.0, "fused_softmax": 5.0}.get(kernel, 2.0)
+    ahead = Pass(attention=forward, attention_flops=flops, launches=launches)
+    behind = Pass(attention=backward, attention_flops=2.5 * flops, launches=2 * launches)
+    ring, ring_bytes = _ring(model, shape, forward)
+    ring_back, _ = _ring(model, shape, backward, tensors=2)
+    swap, swap_bytes = _ulysses(model, shape)
+    ahead = ahead._replace(context=ring + swap, context_bytes=ring_bytes + swap_bytes)
+    behind = behind._replace(context=ring_back + swap, context_bytes=2 * ring_bytes + swap_bytes)
+    return ahead, behind
+
+
+def _head_sizes(model: ModelSpec) -> tuple[int, int]:
+    """Elements of a query head and of a value head."""
+    if model.kv_lora_rank:
+        return model.qk_nope_head_dim + model.qk_rope_head_dim, model.v_head_dim
+    return model.head_size, model.head_size
+
+
+def _ring(model: ModelSpec, shape: Shape, compute: float, tensors: int = 1) -> tuple[float, float]:
+    """Keys and values sent round the context ranks, ``c - 1`` times; each message hides behind a chunk's attention."""
+    if shape.context == 1:
+        return 0.0, 0.0
+    size = tensors * 2.0 * shape.tokens * model.key_value_size * shape.size / shape.tensor
+    group = shape.group(shape.context, shape.tensor)
+    one = collectives.seconds("send", size, group, shape.network)
+    return (shape.context - 1) * max(0.0, one - compute / shape.context), (shape.context - 1) * size
+
+
+def _ulysses(model: ModelSpec, shape: Shape) -> tuple[float, float]:
+    """Four all-to-alls: queries, keys, values and the result (arXiv:2309.14509)."""
+    if shape.ulysses == 1:
+        return 0.0, 0.0
+    group = shape.group(shape.ulysses, shape.tensor)
+    size = shape.tokens * shape.size / shape.tensor
+    each = (model.query_size, model.key_value_size, model.key_value_size, model.query_size)
+    whole = sum(collectives.seconds("all_to_all", size * width, group, shape.network) for width in each)
+    return whole, size * sum(each)
+
+
+def _memory(key: BlockKey, own: tuple[Product, ...], shape: Shape) -> Pass:
+    """Everything between the products: bytes of one forward pass, and kernels."""
+    model, execution = key.model, shape.execution
+    moved = launches = 0.0
+    for size, kernels in (*_residual(key, shape), *_rotary(model, shape), *_activation(own, model, shape)):
+        moved, launches = moved + size, launches + kernels
+    if any(one.experts for one in own):
+        moved += _ROUTING_PASSES * shape.size * shape.tokens * model.num_experts_per_tok * model.hidden_size
+        launches += 10
+    if shape.autocast:
+        weights = sum(w.elements for w in block_weights(key.family, model, key.layer)) / shape.tensor
+        moved, launches = moved + weights * (4 + shape.size), launches + len(own)
+    if execution.compiled:
+        launches /= 2
+    return Pass(moved=moved, memory=moved / (MEMORY_SHARE * shape.card.memory_bandwidth), launches=launches)
+
+
+def _residual(key: BlockKey, shape: Shape) -> Iterator[tuple[float, float]]:
+    """Norms, and the residual sums with bias and dropout, over the tokens of the residual stream."""
+    model, execution = key.model, shape.execution
+    norms = sum(
+        "norm" in weight.name or ".ln_" in f".{weight.name}"
+        for weight in block_weights(key.family, model, key.layer)
+        if weight.shape == (model.hidden_size,) and not weight.name.endswith("bias")
+    )
+    elements, z = shape.residual_tokens * model.hidden_size, shape.residual_size
+    one_kernel = execution.fused_norm or execution.compiled or model.normalization == "layernorm"
+    yield norms * elements * (2 * z if one_kernel else 4 * z + 24), norms * (1 if one_kernel else 7)
+    if execution.compiled:
+        yield 2 * elements * 2 * z, 0
+        return
+    drops = model.dropout > 0
+    if execution.fused_residual:
+        yield 2 * elements * (3 * z + drops), 2
+    else:
+        yield 2 * elements * (3 * z + drops * (2 * z + 1) + 2 * z * model.mlp_bias), 2 + 2 * drops + 2 * model.mlp_bias
+
+
+def _rotary(model: ModelSpec, shape: Shape) -> Iterator[tuple[float, float]]:
+    """The rotation of queries and keys, and their copies before attention."""
+    width = (model.query_size + model.key_value_size) / shape.tensor
+    elements, z = shape.tokens * width, shape.size
+    if model.position_embedding == "rope":
+        one_kernel = shape.execution.fused_rotary or shape.execution.compiled
+        yield elements * z * (2 if one_kernel else 10), 2 if one_kernel else 10
+    if not shape.execution.compiled:
+        yield elements * z * 2, 4
+
+
+def _activation(own: tuple[Product, ...], model: ModelSpec, shape: Shape) -> Iterator[tuple[float, float]]:
+    """The activation inside the MLP, of all tokens or of the routed ones."""
+    z, gates = shape.size, 2 if model.gated else 1
+    one_kernel = shape.execution.fused_activation or shape.execution.compiled
+    for one in own:
+        if not one.activated:
+            continue
+        routed = model.num_experts_per_tok * shape.expert_tensor / shape.tensor if one.experts else 1.0
+        elements = shape.tokens * routed * one.inputs / (shape.expert_tensor if one.experts else shape.tensor)
+        yield elements * z * ((gates + 1) if one_kernel else 2 * gates + 1), 1 if one_kernel else gates + 1
+
+
+def _tensor(model: ModelSpec, regions: int, shape: Shape) -> Pass:
+    """Collectives of a forward pass: an all-reduce a region, or an all-gather and a reduce-scatter of the sequence."""
+    if shape.tensor == 1:
+        return NOTHING
+    size = float(shape.tokens * model.hidden_size * shape.residual_size)
+    group = shape.group(shape.tensor, 1)
+    if shape.split_sequence:
+        kinds: tuple[collectives.Kind, ...] = ("all_gather", "reduce_scatter")
+    else:
+        kinds = ("all_reduce",)
+    one = sum(collectives.seconds(kind, size, group, shape.network) for kind in kinds)
+    left = regions * one * (1 - shape.execution.tensor_overlap)
+    return Pass(tensor=left, tensor_bytes=regions * size * len(kinds), launches=3.0 * regions * len(kinds))
+
+
+def _expert(model: ModelSpec, shape: Shape) -> Pass:
+    """Tokens to their experts and back: two all-to-alls."""
+    if shape.expert == 1:
+        return NOTHING
+    routed = shape.tokens * model.num_experts_per_tok * shape.expert_tensor / shape.tensor
+    size = routed * model.hidden_size * shape.size
+    group = shape.group(shape.expert, shape.expert_tensor)
+    one = collectives.seconds("all_to_all", size, group, shape.network)
+    return Pass(expert=2 * one, expert_bytes=2 * size, launches=8)
+
+
+def _again(forward: Pass, matrix: Pass, scores: Pass, shape: Shape, checkpointing: CheckpointingSpec) -> Pass:
+    """The forward pass that the backward pass repeats.
+
+    Full: all of it. Selective: attention where Megatron-core names no modules (arXiv:2205.05198, section 5), elsewhere
+    all but every second product (``launcher/worker/model/recompute.py``).
+    """
+    if checkpointing.mode == "none":
+        return NOTHING
+    if checkpointing.mode == "full":
+        return forward
+    if shape.megatron:
+        return scores._replace(context=0.0, context_bytes=0.0)
+    return forward._replace(
+        products=matrix.products / 2, product_flops=matrix.product_flops / 2, tensor=0.0, tensor_bytes=0.0
+    )

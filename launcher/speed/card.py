@@ -1,0 +1,82 @@
+"""The figures of one device that the model of speed rests on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from launcher.spec import HardwareSpec
+from launcher.spec.values import Dtype
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """One GPU.
+
+    Attributes:
+        name: The option of the group ``hardware``.
+        capability: Its compute capability; a GPU that torch gives none counts by its formats.
+        cores: Streaming multiprocessors, or compute units.
+        fp32: Peak of fp32, in FLOP/s.
+        fp16: Dense peak of the matrix units in fp16, in FLOP/s.
+        bf16: That in bf16; of a GPU without that format fp32's.
+        fp8: That in fp8; None without that format.
+        memory_bandwidth: Bytes a second of its memory.
+        pcie_bandwidth: Bytes a second from the host, one way.
+    """
+
+    name: str
+    capability: float
+    cores: int
+    fp32: float
+    fp16: float
+    bf16: float
+    fp8: float | None
+    memory_bandwidth: float
+    pcie_bandwidth: float
+
+    def peak(self, dtype: Dtype) -> float:
+        """Dense peak of a format, in FLOP/s; fp8 where the card has it, else bf16's."""
+        if dtype == "fp8":
+            return self.fp8 or self.bf16
+        return {"fp32": self.fp32, "fp16": self.fp16, "bf16": self.bf16}[dtype]
+
+
+def card_of(hardware: HardwareSpec) -> Card | None:
+    """The card's figures; None where one of them is unknown, or on the CPU."""
+    numbers = (hardware.flops_fp32, hardware.flops_fp16, hardware.memory_bandwidth, hardware.pcie_bandwidth)
+    if hardware.device != "cuda" or hardware.cores is None or any(number is None for number in numbers):
+        return None
+    return _card(
+        hardware.name,
+        hardware.effective_capability,
+        hardware.cores,
+        *(float(number or 0) for number in numbers),
+        hardware.flops_bf16,
+        hardware.flops_fp8,
+    )
+
+
+@lru_cache(maxsize=64)
+def _card(
+    name: str,
+    capability: float,
+    cores: int,
+    fp32: float,
+    fp16: float,
+    memory_bandwidth: float,
+    pcie_bandwidth: float,
+    bf16: float | None,
+    fp8: float | None,
+) -> Card:
+    return Card(
+        name=name,
+        capability=capability,
+        cores=cores,
+        fp32=fp32,
+        fp16=fp16,
+        bf16=bf16 or fp32,
+        fp8=fp8,
+        memory_bandwidth=memory_bandwidth,
+        pcie_bandwidth=pcie_bandwidth,
+    )

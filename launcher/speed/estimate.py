@@ -1,0 +1,222 @@
+"""The time of a step, put together: every stage's passes, the schedule, the traffic of the states, the optimizer."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, Protocol
+
+from launcher.rank.counts import kinds_of, padded
+from launcher.rank.engine import EngineTraits
+from launcher.rank.execution import Execution
+from launcher.rank.family import Family
+from launcher.rank.formats import Dtypes
+from launcher.rank.model import RankModel, rank_model
+from launcher.rank.view import Strategy, views
+from launcher.spec import RunSpec
+from launcher.speed import collectives, ends, pipeline, states
+from launcher.speed.block import BlockKey, block
+from launcher.speed.calibration import UNCALIBRATED, constant
+from launcher.speed.card import Card, card_of
+from launcher.speed.network import Network, network_of
+from launcher.speed.passes import NOTHING, Pass
+from launcher.speed.result import SpeedEstimate, StageTime
+from launcher.speed.shape import Shape, shape_of
+from launcher.speed.terms import SpeedTerm, StepPart, term
+
+_TABLES = "launcher/speed/gemm.json"
+
+
+class Backend(Protocol):
+    """The questions of the model of speed to a backend."""
+
+    @abstractmethod
+    def dtypes(self, spec: RunSpec) -> Dtypes:
+        """Its meaning of ``precision=``, format by format."""
+        ...
+
+    @abstractmethod
+    def engine(self, spec: RunSpec) -> EngineTraits:
+        """The implementation that runs."""
+        ...
+
+    def execution(self, spec: RunSpec) -> Execution | None:
+        """The way in which it executes a step; None where nothing is known of that, and so of its speed."""
+        return None
+
+
+class Stage(NamedTuple):
+    """One rank of a pipeline stage, and one micro-batch's passes on it."""
+
+    rank: RankModel
+    forward: Pass
+    backward: Pass
+    again: Pass
+    time: StageTime
+
+
+def unknown(spec: RunSpec, backend: Backend) -> str | None:
+    """The reason why the speed of a run cannot be said; None where it can."""
+    if backend.execution(spec) is None:
+        return f"nothing is known of how {spec.backend.name} executes a step"
+    if spec.hardware.device != "cuda":
+        return "the speed of a CPU is not modelled"
+    if spec.judges_no_model:
+        return "what the script trains is not known"
+    if card_of(spec.hardware) is None:
+        return f"the figures of {spec.hardware.title} are not known (hardware.flops_fp16, memory_bandwidth, cores, ...)"
+    if network_of(spec) is None:
+        return "the links between its GPUs are not known (hardware.link_bandwidth, cluster.network_bandwidth)"
+    return None
+
+
+def estimate(
+    spec: RunSpec,
+    *,
+    family: Family,
+    strategies: Iterable[Strategy],
+    backend: Backend,
+    crowding: float | None = None,
+    calibrated: bool = True,
+) -> SpeedEstimate | None:
+    """Predict the time of a step.
+
+    Args:
+        spec: The run; its degrees divide what they must.
+        family: The module of ``launcher.families`` that ``model.family`` names.
+        strategies: All modules of ``launcher.strategies``.
+        backend: The backend of the run.
+        crowding: The memory that the worst rank needs, as a share of what it has; None is unknown.
+        calibrated: True to multiply with what was measured of the framework on the GPU.
+
+    Returns:
+        The estimate; None where :func:`unknown` says why there is none.
+    """
+    card, network, execution = card_of(spec.hardware), network_of(spec), backend.execution(spec)
+    if card is None or network is None or execution is None or unknown(spec, backend) is not None:
+        return None
+    dtypes, engine = backend.dtypes(spec), backend.engine(spec)
+    ranks = [rank_model(spec, view, family, dtypes, engine) for view in views(spec, strategies)]
+    stages = [_stage(rank, family, execution, card, network) for rank in ranks]
+    terms = list(_terms(spec, stages, execution, card, network))
+    raw = sum(one.exposed_seconds for one in terms)
+    factor = constant(execution.framework, card.name) if calibrated else UNCALIBRATED
+    scaled = tuple(one.times(1 / factor.value) for one in terms)
+    model, hardware = _flops(spec, stages)
+    bubble = sum(one.exposed_seconds for one in terms if one.part == "bubble")
+    return SpeedEstimate(
+        step_seconds=raw / factor.value,
+        tokens=spec.global_batch_size * spec.sequence_length,
+        gpus=spec.gpus,
+        model_flops=model,
+        hardware_flops=hardware,
+        peak_flops=card.peak(dtypes.compute),
+        bubble=bubble / raw,
+        terms=scaled,
+        stages=tuple(stage.time for stage in stages),
+        constant=factor,
+    )
+
+
+def _stage(rank: RankModel, family: Family, execution: Execution, card: Card, network: Network) -> Stage:
+    """Sum the blocks and ends of one stage."""
+    spec = rank.spec
+    shape = shape_of(rank, execution, card, network)
+    forward = backward = again = NOTHING
+    for _, layer, count in kinds_of(family, spec.model, rank.view.layers, first_apart=spec.adapter.name != "none"):
+        ahead, behind, repeated = block(BlockKey(family, spec.model, spec.adapter, layer), shape, spec.checkpointing)
+        forward, backward = forward.plus(ahead.times(count)), backward.plus(behind.times(count))
+        again = again.plus(repeated.times(_recomputed(rank, count)))
+    for ahead, behind in _ends(rank, shape):
+        forward, backward = forward.plus(ahead), backward.plus(behind)
+    launch = 0.0 if execution.graphs else execution.launch_seconds
+    gpu = forward.gpu + backward.gpu + again.gpu
+    slower = max(1.0, (forward.host(launch) + backward.host(launch) + again.host(launch)) / gpu) if gpu else 1.0
+    chunk = spec.parallel.virtual_pipeline
+    time = StageTime(
+        stage=rank.view.stage,
+        forward_seconds=forward.gpu * slower,
+        backward_seconds=(backward.gpu + again.gpu) * slower,
+        send_seconds=_send(rank, shape) if spec.parallel.pipeline > 1 and chunk else 0.0,
+    )
+    return Stage(rank, forward, backward, again, time)
+
+
+def _recomputed(rank: RankModel, count: int) -> float:
+    """Blocks of a kind that are checkpointed: all, or as many of a stage as ``checkpointing.layers`` says."""
+    checkpointing = rank.spec.checkpointing
+    if checkpointing.method != "block" or checkpointing.layers is None:
+        return count
+    return count * min(1.0, checkpointing.layers / max(1, rank.layers))
+
+
+def _ends(rank: RankModel, shape: Shape) -> Iterator[tuple[Pass, Pass]]:
+    model, engine = rank.spec.model, rank.engine
+    trained = rank.spec.adapter.name == "none"
+    if rank.view.embedding:
+        yield ends.embedding(model, shape)
+    if rank.view.head:
+        vocabulary = padded(model.vocab_size, engine.vocabulary_multiple)
+        yield ends.head(model, vocabulary, shape, trained=trained, whole=engine.whole_embedding)
+
+
+def _send(rank: RankModel, shape: Shape) -> float:
+    """One micro-batch's hidden states to the next stage."""
+    spec = rank.spec
+    size = shape.residual_tokens * spec.model.hidden_size * shape.residual_size
+    stride = spec.gpus // spec.parallel.pipeline
+    return collectives.seconds("send", size, shape.group(2, stride), shape.network)
+
+
+def _terms(
+    spec: RunSpec, stages: list[Stage], execution: Execution, card: Card, network: Network
+) -> Iterator[SpeedTerm]:
+    """The parts of a step on its slowest stage."""
+    times = [stage.time for stage in stages]
+    slowest = max(stages, key=lambda stage: stage.time.forward_seconds + stage.time.backward_seconds)
+    m = spec.gradient_accumulation
+    yield from _passes(slowest, m)
+    if len(stages) > 1:
+        idle = pipeline.filling(spec, times)
+        yield term("bubble", "filling and draining the pipeline", "t_fill", "launcher/speed/pipeline.py", t_fill=idle)
+        waits = pipeline.messages(spec, times, overlaps=execution.pipeline_overlap)
+        yield term("pipeline", "messages between stages", "t_send", "launcher/speed/pipeline.py", t_send=waits)
+    compute = states.Compute(slowest.time.forward_seconds, slowest.time.backward_seconds)
+    yield from states.accumulation(slowest.rank, execution, card, m)
+    yield from states.data_parallel(slowest.rank, execution, network, compute, m)
+    yield from states.optimizer(slowest.rank, execution, card)
+
+
+def _passes(stage: Stage, m: int) -> Iterator[SpeedTerm]:
+    """The micro-batches of a step on one stage, by what they go to."""
+    both, again = stage.forward.plus(stage.backward), stage.again
+    yield _at_rate("matrix_products", "products of both passes", m, both.product_flops, both.products)
+    yield _at_rate("attention", "attention of both passes", m, both.attention_flops, both.attention)
+    yield _at_rate("memory_bound", "norms, residuals, activations", m, both.moved, both.memory)
+    yield term("loss", "cross entropy", "m * t_loss", "launcher/speed/ends.py", m=m, t_loss=both.loss)
+    yield term("recompute", "computed again", "m * t_again", "launcher/speed/block.py", m=m, t_again=again.compute)
+    for part in ("tensor", "context", "expert"):
+        seconds = getattr(both, part) + getattr(again, part)
+        size = getattr(both, f"{part}_bytes") + getattr(again, f"{part}_bytes")
+        if seconds or size:
+            yield term(
+                part, "collectives of both passes", "m * t", "launcher/speed/collectives.json",  # type: ignore[arg-type]
+                moved=m * size, group=f"{part} parallel", m=m, t=seconds,
+            )  # fmt: skip
+    gpu = both.gpu + again.gpu
+    waited = stage.time.forward_seconds + stage.time.backward_seconds - gpu
+    yield term("host", "the host starts kernels", "m * t_host", "launcher/speed/block.py", m=m, t_host=waited)
+
+
+def _at_rate(part: StepPart, what: str, m: int, work: float, seconds: float) -> SpeedTerm:
+    rate = work / seconds if seconds else 1.0
+    return term(part, what, "m * work / rate", _TABLES, m=m, work=work, rate=rate)
+
+
+def _flops(spec: RunSpec, stages: list[Stage]) -> tuple[float, float]:
+    """FLOPs of a step: of the model, and with what is computed again."""
+    ranks = spec.gpus / spec.parallel.pipeline * spec.gradient_accumulation
+    ahead = sum(stage.forward.product_flops + stage.forward.attention_flops for stage in stages)
+    back = sum(stage.backward.product_flops + 0.8 * stage.backward.attention_flops for stage in stages)
+    again = sum(stage.again.product_flops + stage.again.attention_flops for stage in stages)
+    return ranks * (ahead + back), ranks * (ahead + back + again)
