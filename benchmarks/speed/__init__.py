@@ -1,0 +1,1 @@
+"""Predicted against measured speed, and what the package ships of the measured tables."""
