@@ -136,6 +136,13 @@ def test_calculon_has_no_words_for_experts_sharded_weights_other_cards_and_other
     assert _predict("calculon", *A100_NODE, *words) is None
 
 
+def test_calculon_takes_a_sharded_gradient_for_a_sharded_optimizer_whose_step_is_shorter() -> None:
+    whole, optimizer, gradient = (
+        _speed("calculon", *A100_NODE, "model=7b", f"parallel=zero{stage}") for stage in (0, 1, 2)
+    )
+    assert whole < optimizer == gradient
+
+
 def test_a_constant_share_of_the_peak_is_40_percent_of_it_in_model_flops() -> None:
     # 6 (N - V h) + 12 L h s of Llama 2 7B: 6 (6,738,415,616 - 131,072,000) + 12 x 32 x 4096 x 4096.
     tokens = 0.40 * 312e12 / (6 * 6_607_343_616 + 12 * 32 * 4096 * 4096)

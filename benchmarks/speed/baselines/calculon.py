@@ -27,8 +27,12 @@ class Execution:
     """How a run is laid out, in Calculon's words: its file of an execution.
 
     Attributes:
-        batch: Sequences of one micro-batch.
+        tensor: Tensor parallel ranks.
+        pipeline: Stages.
+        data: Data parallel ranks.
+        interleaving: Chunks of a stage.
         micro_batches: Micro-batches of a step on one data parallel rank.
+        blocks: Blocks of the model.
         recompute: ``none``, ``attn_only`` or ``full``.
         optimizer_sharding: True if each data parallel rank steps its share.
         data_overlap: True if gradients are reduced while the last micro-batch's backward pass runs.
@@ -58,10 +62,10 @@ def predict(row: Row) -> float | None:
 
 
 def _covers(spec: RunSpec) -> bool:
-    """A dense model, tensor, pipeline and data parallel, at most the optimizer sharded, in 16 bits."""
+    """A dense model, tensor, pipeline and data parallel, its weights not sharded by ZeRO, in 16 bits."""
     model, parallel = spec.model, spec.parallel
     dense = not model.num_experts and not model.kv_lora_rank
-    grid = parallel.context == parallel.ulysses == parallel.replicate == 1 and _run.zero_stage(spec) <= 1
+    grid = parallel.context == parallel.ulysses == parallel.replicate == 1 and _run.zero_stage(spec) <= 2
     known = spec.checkpointing.mode != "selective" or spec.backend.name == "megatron"
     return dense and grid and known and _run.trains_everything(spec) and spec.precision.compute in {"bf16", "fp16"}
 
@@ -98,7 +102,10 @@ def shape_of(spec: RunSpec) -> Shape:
 
 
 def execution_of(spec: RunSpec, *, data_overlap: bool) -> Execution:
-    """The layout, and whether the engine reduces gradients under the backward pass."""
+    """The layout, and whether the engine reduces gradients under the backward pass.
+
+    ZeRO-2 moves the bytes of ZeRO-1, which is what Calculon's sharded optimizer is.
+    """
     parallel = spec.parallel
     return Execution(
         tensor=parallel.tensor,
@@ -108,7 +115,7 @@ def execution_of(spec: RunSpec, *, data_overlap: bool) -> Execution:
         micro_batches=spec.gradient_accumulation,
         blocks=spec.model.num_hidden_layers,
         recompute={"none": "none", "selective": "attn_only", "full": "full"}[spec.checkpointing.mode],
-        optimizer_sharding=_run.zero_stage(spec) == 1,
+        optimizer_sharding=_run.zero_stage(spec) >= 1,
         data_overlap=data_overlap,
     )
 
