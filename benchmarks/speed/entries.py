@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
-from benchmarks.speed import baselines, ratios
+from benchmarks.speed import ratios
 from benchmarks.speed.estimating import Judged
-from benchmarks.speed.row import Row
-from benchmarks.speed.scoring import Choice, Speed, choice, errors, geometric_mean, median, ninetieth, problems
+from benchmarks.speed.families import NANOTRON, Family, not_counted
+from benchmarks.speed.others import Other, others
+from benchmarks.speed.scoring import choices, errors, geometric_mean, mean, median, ninetieth
 
 LEAST_ROWS = 10
 """Rows from which on a family counts in ``all``."""
-
-NANOTRON = "nanotron_playbook"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,21 +32,11 @@ class Entry:
     pick: float | None = None
     pick_worst: float | None = None
     spearman: float | None = None
-    baselines: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
+    baselines: Mapping[str, Other] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, object]:
         """The form of ``--json``."""
         return asdict(self)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
-    """The rows of one source."""
-
-    file: str
-    name: str
-    items: tuple[Judged, ...]
-    left_out: tuple[Row, ...]
 
 
 def raw(item: Judged) -> float:
@@ -59,22 +47,6 @@ def raw(item: Judged) -> float:
 def calibrated(item: Judged) -> float:
     """With the package's constant."""
     return item.predicted
-
-
-def families(files: Mapping[str, Iterable[Judged | Row]]) -> list[Family]:
-    """The rows of all files by source."""
-    items = defaultdict[tuple[str, str], list[Judged]](list)
-    left = defaultdict[tuple[str, str], list[Row]](list)
-    for file, rows in files.items():
-        for one in rows:
-            if isinstance(one, Judged):
-                items[file, one.row.family].append(one)
-            else:
-                left[file, one.family].append(one)
-    return [
-        Family(file=file, name=name, items=tuple(items[file, name]), left_out=tuple(left[file, name]))
-        for file, name in sorted({*items, *left})
-    ]
 
 
 def entries(found: Sequence[Family]) -> Iterator[Entry]:
@@ -92,20 +64,9 @@ def entries(found: Sequence[Family]) -> Iterator[Entry]:
     everything = [item for family in found for item in family.items]
     yield from _nanotron(everything)
     yield _entry("", "moe", [item for item in everything if item.row.moe and not item.row.soft])
-    dense = [item for item in everything if not_counted(item.row) is None and "unsound" not in item.row.flags]
+    dense = [item for item in everything if not_counted(item.row) is None]
     yield _of_ratios("fp8 ratio", ratios.of_fp8(dense))
     yield _of_ratios("scaling", ratios.of_scaling(dense))
-
-
-def not_counted(row: Row) -> str | None:
-    """The reason why a row is scored apart from its family's."""
-    if row.moe:
-        return "experts: scored in moe"
-    if row.soft and row.family != NANOTRON:
-        return "soft: scored apart"
-    if row.task != "pretrain":
-        return "fine-tuning: scored apart"
-    return None
 
 
 def _apart(family: Family) -> Iterator[Entry]:
@@ -128,8 +89,7 @@ def _nanotron(everything: Iterable[Judged]) -> Iterator[Entry]:
 
 def _entry(file: str, name: str, items: Sequence[Judged], reasons: Iterable[str] = ()) -> Entry:
     found, plain = errors(items, calibrated), errors(items, raw)
-    answers = [choice(rows, calibrated) for rows in problems(items).values()]
-    picks, ranks = [one.pick for one in answers], [one.spearman for one in answers if one.spearman is not None]
+    chosen = choices(items, calibrated)
     return Entry(
         file=file,
         family=name,
@@ -139,9 +99,46 @@ def _entry(file: str, name: str, items: Sequence[Judged], reasons: Iterable[str]
         p90=ninetieth(found),
         median_uncalibrated=median(plain),
         p90_uncalibrated=ninetieth(plain),
-        problems=len(answers),
-        pick=geometric_mean(picks),
-        pick_worst=min(picks, default=None),
-        spearman=median(ranks),
-        baselines={name: _baseline(items, name) for name in baselines.names()},
+        problems=chosen.problems,
+        pick=chosen.pick,
+        pick_worst=chosen.pick_worst,
+        spearman=chosen.spearman,
+        baselines=others(items),
+    )
+
+
+def _all(counted: Mapping[str, Sequence[Judged]]) -> Entry:
+    """Means of the families' errors, the geometric mean of their picks, and problems of all of them."""
+    each = [_entry("throughput.csv", name, items) for name, items in counted.items()]
+    together = _entry("throughput.csv", "all", [item for items in counted.values() for item in items])
+    return replace(
+        together,
+        median=mean(one.median for one in each),
+        p90=mean(one.p90 for one in each),
+        median_uncalibrated=mean(one.median_uncalibrated for one in each),
+        p90_uncalibrated=mean(one.p90_uncalibrated for one in each),
+        pick=geometric_mean([one.pick for one in each if one.pick is not None]),
+        baselines={
+            name: Other(
+                median=mean(one.baselines[name].median for one in each),
+                pick=geometric_mean([pick for one in each if (pick := one.baselines[name].pick) is not None]),
+                spearman=other.spearman,
+                rows=other.rows,
+            )
+            for name, other in together.baselines.items()
+        },
+    )
+
+
+def _of_ratios(name: str, found: Sequence[ratios.Ratio]) -> Entry:
+    sizes = sorted(abs(one.predicted / one.measured - 1) for one in found)
+    plain = sorted(abs(one.raw / one.measured - 1) for one in found)
+    return Entry(
+        file="",
+        family=name,
+        rows=len(found),
+        median=median(sizes),
+        p90=ninetieth(sizes),
+        median_uncalibrated=median(plain),
+        p90_uncalibrated=ninetieth(plain),
     )

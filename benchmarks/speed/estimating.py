@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from benchmarks.speed import baselines
 from benchmarks.speed.row import Row
 from launcher import registry
 from launcher.memory.estimate import estimate as memory
@@ -23,6 +24,7 @@ class Judged:
         memory_bytes: The worst rank needs so many by our estimate: of two equal predictions the smaller is picked.
         crowding: That as a share of the card's memory; None where its size is not known.
         parts: Exposed seconds of a step by part, no constant applied.
+        others: The answers of the baselines that have one.
     """
 
     row: Row
@@ -32,6 +34,7 @@ class Judged:
     memory_bytes: int
     crowding: float | None
     parts: dict[str, float]
+    others: dict[str, float]
 
 
 def judged(row: Row) -> Judged | str:
@@ -58,7 +61,14 @@ def judged(row: Row) -> Judged | str:
         memory_bytes=peak.needed_bytes,
         crowding=crowding,
         parts={part: factor.value * sum(term.exposed_seconds for term in terms) for part, terms in found.parts()},
+        others=dict(_others(row)),
     )
+
+
+def _others(row: Row) -> Iterator[tuple[str, float]]:
+    for name in baselines.names():
+        if answer := baselines.load(name).predict(row):
+            yield name, answer
 
 
 def all_judged(rows: Iterable[Row]) -> Iterator[Judged | Row]:

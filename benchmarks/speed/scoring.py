@@ -18,15 +18,19 @@ LAYOUTS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """The answer to one problem.
+class Choices:
+    """The answers to problems of choice.
 
     Attributes:
-        pick: Measured speed of what is predicted fastest, as a share of the best measured.
-        spearman: Correlation of the ranks of predicted and of measured speed; None where one of them is constant.
+        problems: How many there are.
+        pick: Geometric mean of the measured speed of what is predicted fastest, as a share of the best measured.
+        pick_worst: The least of these shares.
+        spearman: Median of the correlations of the ranks of predicted and of measured speed.
     """
 
-    pick: float
+    problems: int
+    pick: float | None
+    pick_worst: float | None
     spearman: float | None
 
 
@@ -45,6 +49,12 @@ def ninetieth(ordered: Sequence[float]) -> float | None:
     return ordered[min(len(ordered) - 1, int(0.9 * len(ordered)))] if ordered else None
 
 
+def mean(values: Iterable[float | None]) -> float | None:
+    """The mean of those that are something."""
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
+
+
 def geometric_mean(values: Sequence[float]) -> float | None:
     """The geometric mean; None of nothing."""
     return math.exp(statistics.fmean(math.log(value) for value in values)) if values else None
@@ -58,12 +68,24 @@ def problems(items: Iterable[Judged]) -> Mapping[str, list[Judged]]:
     return {name: rows for name, rows in together.items() if len({item.row.layout for item in rows}) >= LAYOUTS}
 
 
-def choice(items: Sequence[Judged], speed: Speed) -> Choice:
-    """The choice among the rows of one problem; of equal predictions, to six digits, what needs the least memory."""
-    picked = min(items, key=lambda item: (-float(f"{speed(item):.6g}"), item.memory_bytes))
-    best = max(item.row.measured for item in items)
+def choices(items: Iterable[Judged], speed: Speed) -> Choices:
+    """The choices among the rows of each problem."""
+    found = problems(items).values()
+    picks = [picked(rows, speed).row.measured / max(item.row.measured for item in rows) for rows in found]
+    ranks = [rank for rows in found if (rank := spearman(rows, speed)) is not None]
+    return Choices(
+        problems=len(picks), pick=geometric_mean(picks), pick_worst=min(picks, default=None), spearman=median(ranks)
+    )
+
+
+def picked(items: Iterable[Judged], speed: Speed) -> Judged:
+    """The row that is predicted fastest; of predictions equal to six digits, what needs the least memory."""
+    return min(items, key=lambda item: (-float(f"{speed(item):.6g}"), item.memory_bytes))
+
+
+def spearman(items: Sequence[Judged], speed: Speed) -> float | None:
+    """The correlation of ranks; None where all are predicted or measured alike."""
     predicted, measured = [speed(item) for item in items], [item.row.measured for item in items]
-    spearman = None
-    if len(set(predicted)) > 1 and len(set(measured)) > 1:
-        spearman = statistics.correlation(predicted, measured, method="ranked")
-    return Choice(pick=picked.row.measured / best, spearman=spearman)
+    if len(set(predicted)) == 1 or len(set(measured)) == 1:
+        return None
+    return statistics.correlation(predicted, measured, method="ranked")
