@@ -1,1 +1,1 @@
-"""Predicted against measured speed, and what the package ships of the measured tables."""
+"""Predicted speed against measured runs, and the fits behind its tables."""
