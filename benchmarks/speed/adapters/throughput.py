@@ -31,7 +31,11 @@ type Line = dict[str, str]
 VTRAIN_VOCABULARY = "51200"
 
 _PRESETS = {"fsdp": "fsdp", "deepspeed": "zero1", "megatron": "3d"}
-_KERNELS: dict[str, AttentionKernel] = {"torch": "unfused", "fused": "fused_softmax"}
+_KERNELS: dict[str, AttentionKernel] = {
+    "torch": "unfused",
+    "fused": "fused_softmax",
+    "flash_attentionv1.0.8": "flash_1",
+}
 _COUNTS = ("gpus", "gpus_per_node", "seq", "micro_batch", "global_batch", "dp", "tp", "pp", "cp")
 
 
