@@ -149,8 +149,6 @@ def optimizer(rank: RankModel, execution: Execution, card: Card) -> Iterator[Spe
     gradients reads them once more, and they are zeroed. A step of torch's lists reads and writes each of some ten
     operations' results.
     """
-    if rank.spec.zero.offload_optimizer != "none":
-        return
     sizes = rank.dtypes
     states = 2 * sizes.size("optimizer_states")
     master = sizes.size("master") or sizes.size("parameters")
