@@ -88,7 +88,7 @@ def _once_a_step(
     size = elements * rank.dtypes.size("reduce")
     sharded = rank.view.states.optimizer < 1
     kind: collectives.Kind = "reduce_scatter" if sharded else "all_reduce"
-    seconds = collectives.seconds(kind, size, group, network)
+    seconds = _in_buckets(kind, size, group, network, execution)
     exposed = max(_LEAST_EXPOSED * seconds, seconds - _USABLE * compute.backward)
     yield term(
         "data", "gradients reduced", "k / reached", _ZERO, exposed=exposed if execution.gradient_overlap else None,
@@ -96,13 +96,19 @@ def _once_a_step(
     )  # fmt: skip
     if sharded:
         size = elements * rank.engine.size
-        seconds = collectives.seconds("all_gather", size, group, network)
+        seconds = _in_buckets("all_gather", size, group, network, execution)
         exposed = max(_LEAST_EXPOSED * seconds, seconds - _USABLE * compute.forward)
         yield term(
             "data", "parameters gathered", "k / reached", _ZERO,
             exposed=exposed if execution.parameter_overlap else None,
             moved=size, group=words, k=size, reached=size / seconds,
         )  # fmt: skip
+
+
+def _in_buckets(kind: collectives.Kind, size: float, group: Group, network: Network, execution: Execution) -> float:
+    """Seconds of a collective that is cut into buckets."""
+    count = max(1.0, size / execution.bucket_bytes)
+    return count * collectives.seconds(kind, size / count, group, network)
 
 
 def _gathered_each_pass(
