@@ -30,8 +30,8 @@ class Execution:
         fused_loss: True if the cross entropy is one kernel that reads the logits once.
         compiled: True if a compiler joins what is not a product (``torch.compile``, XLA).
         graphs: True if CUDA graphs replay the step, so that the host starts no kernel.
-        launch_seconds: The host's time to start one kernel of the forward pass, framework and Python around it included.
-        staged_seconds: The host's time that each tensor parallel rank adds to a block, where stages exchange messages.
+        launch_seconds: The host's time to start one kernel of the forward pass, Python around it included.
+        staged_seconds: The host's time that a tensor parallel rank adds to a block where stages exchange messages.
         tensor_overlap: Share of tensor parallel traffic that products hide.
         gradient_overlap: True if gradients are reduced while the backward pass runs.
         parameter_overlap: True if parameters are gathered while the pass before or around it runs.

@@ -102,6 +102,7 @@ def estimate(
     ranks = [rank_model(spec, view, family, dtypes, engine) for view in views(spec, strategies)]
     stages = [_stage(rank, family, execution, card, network) for rank in ranks]
     terms = list(_terms(spec, stages, execution, card, network))
+    terms.append(states.waiting(spec.gpus, sum(one.exposed_seconds for one in terms)))
     raw = sum(one.exposed_seconds for one in terms)
     factor = constant(execution.framework, card.name) if calibrated else UNCALIBRATED
     scaled = tuple(one.times(1 / factor.value) for one in terms)
