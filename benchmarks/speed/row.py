@@ -6,7 +6,9 @@ import csv
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 
+from benchmarks.memory.row import Row as MemoryRow
 from benchmarks.speed.stand_in import StandIn
 from launcher.config.catalog import Catalog
 from launcher.spec import RunSpec
@@ -68,3 +70,9 @@ def rows_of_csv(path: Path, read: Callable[[dict[str, str], Catalog], Row]) -> I
     with path.open(newline="") as file:
         for line in csv.DictReader(file):
             yield read(line, catalog)
+
+
+def paired(path: Path, adapter: ModuleType) -> Iterator[tuple[Line, MemoryRow]]:
+    """Each line of a file with its row of the memory scoreboard, by that file's adapter there."""
+    with path.open(newline="") as file:
+        yield from zip(csv.DictReader(file), adapter.rows(path), strict=True)

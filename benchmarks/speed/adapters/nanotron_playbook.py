@@ -7,7 +7,6 @@ global batch.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from benchmarks.memory.adapters import nanotron_playbook
 from benchmarks.memory.row import Row as MemoryRow
 from benchmarks.speed import frameworks
 from benchmarks.speed.cards import CARDS
-from benchmarks.speed.row import Line, Row
+from benchmarks.speed.row import Line, Row, paired
 from benchmarks.speed.stand_in import StandIn
 
 FRAMEWORK = "nanotron"
@@ -27,9 +26,8 @@ _LAYOUT = ("dp", "tp", "pp", "micro_batch", "zero_stage")
 
 def rows(path: Path) -> Iterator[Row]:
     """Each run of the file."""
-    with path.open(newline="") as file:
-        for line, row in zip(csv.DictReader(file), nanotron_playbook.rows(path), strict=True):
-            yield _row(line, row)
+    for line, row in paired(path, nanotron_playbook):
+        yield _row(line, row)
 
 
 def _row(line: Line, found: MemoryRow) -> Row:
