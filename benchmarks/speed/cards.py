@@ -40,7 +40,7 @@ CARDS = {
     "V100-32GB": "v100_32g",
     "V100-SXM2-16GB": "v100_16g",
     "V100-SXM2-32GB": "v100_32g",
-    "V100-SXM3-32GB (DGX-2)": "v100_32g",
+    "V100-SXM3-32GB (DGX-2)": "v100_sxm3_32g",
 }
 
 _NETWORKS = (

@@ -19,6 +19,7 @@ class Ratio:
 
     name: str
     over: str
+    family: str
     measured: float
     predicted: float
     raw: float
@@ -84,6 +85,7 @@ def _ratio(item: Judged, over: Judged) -> Ratio:
     return Ratio(
         name=item.row.name,
         over=over.row.name,
+        family=item.row.family,
         measured=item.row.measured / over.row.measured,
         predicted=item.predicted / over.predicted,
         raw=item.raw / over.raw,

@@ -37,7 +37,6 @@ class Row:
         measured: Tokens a second and GPU.
         left_out: Why it is not scored.
         soft: True if a field of the row is uncertain, or an OOM only inferred.
-        stated: True if the row states its layout in full, with what its framework's documents say of a blank.
         moe: True if the model has experts.
         task: ``pretrain``, ``sft`` or ``lora``.
         precision: The row's own word.
@@ -56,7 +55,6 @@ class Row:
     measured: float = 0.0
     left_out: str | None = None
     soft: bool = False
-    stated: bool = True
     moe: bool = False
     task: str = "pretrain"
     precision: str = ""
