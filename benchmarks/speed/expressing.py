@@ -55,6 +55,8 @@ def express(line: Line, catalog: Catalog) -> Row:
         spec = request(_overrides(said, framework, catalog), catalog=catalog).require()
     except LeftOutError as reason:
         return replace(row, left_out=str(reason))
+    except (ArithmeticError, ValueError) as error:
+        return replace(row, left_out=f"a number that cannot be read: {error}")
     except ConfigErrors as error:
         return replace(row, left_out=f"does not parse: {error.errors[0].path}")
     backend = StandIn(base=registry.load("backends", framework.engine), executes=_execution(line, framework))
@@ -64,7 +66,10 @@ def express(line: Line, catalog: Catalog) -> Row:
 def _measured(line: Line) -> float:
     if not line["tokens_s_gpu"]:
         raise LeftOutError("it ran out of memory" if line["measured"] == "OOM" else "no tokens a second")
-    return float(line["tokens_s_gpu"])
+    speed = float(line["tokens_s_gpu"])
+    if speed <= 0:
+        raise LeftOutError("no tokens a second")
+    return speed
 
 
 def _said(line: Line, framework: Framework) -> Line:

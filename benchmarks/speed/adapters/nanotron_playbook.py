@@ -48,6 +48,8 @@ def _row(line: Line, found: MemoryRow) -> Row:
         return replace(row, left_out="it ran out of memory")
     if found.spec is None or found.backend is None:
         return row
+    if not line["tokens_per_s_per_gpu"]:
+        return replace(row, left_out="no tokens a second")
     backend = StandIn(base=found.backend, executes=frameworks.named(FRAMEWORK).execution)
     return replace(row, spec=found.spec, backend=backend, measured=float(line["tokens_per_s_per_gpu"]))
 

@@ -42,7 +42,11 @@ def _row(line: Line, catalog: Catalog) -> Row:
         return Row(name=line["id"], family="published", left_out="offloading that is not expressed")
     if line["compile"] == "":
         return Row(name=line["id"], family="published", left_out="it is not stated whether it was compiled")
-    row = express(translated(line), catalog)
+    try:
+        said = translated(line)
+    except ValueError as error:
+        return Row(name=line["id"], family="published", left_out=f"a number that cannot be read: {error}")
+    row = express(said, catalog)
     return replace(row, family="published", soft=row.soft or _JEAN_ZAY in line["framework_version"])
 
 
