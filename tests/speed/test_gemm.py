@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -10,33 +9,7 @@ from hypothesis import strategies as st
 from launcher.spec.values import Dtype
 from launcher.speed import gemm
 from launcher.speed.card import Card
-
-A100 = Card(
-    name="a100_80g",
-    capability=8.0,
-    cores=108,
-    fp32=19.5e12,
-    fp16=312e12,
-    bf16=312e12,
-    fp8=None,
-    memory_bandwidth=2039e9,
-    pcie_bandwidth=32e9,
-)
-H100 = Card(
-    name="h100_80g",
-    capability=9.0,
-    cores=132,
-    fp32=66.9e12,
-    fp16=989.4e12,
-    bf16=989.4e12,
-    fp8=1978.9e12,
-    memory_bandwidth=3352e9,
-    pcie_bandwidth=64e9,
-)
-B200 = replace(
-    H100, name="b200", capability=10.0, cores=148, fp16=2250e12, bf16=2250e12, fp8=4500e12, memory_bandwidth=8000e9
-)
-MI300X = replace(H100, name="mi300x", capability=9.4, cores=304, bf16=1307.4e12, memory_bandwidth=5300e9)
+from tests.speed.cards import A100, B200, H100, MI300X, RTX4090, V100
 
 CONTENT = json.loads(gemm.CONSTANTS.read_text())
 FORMATS = [(card, name, found) for card, entry in CONTENT["cards"].items() for name, found in entry["formats"].items()]
@@ -106,8 +79,8 @@ def test_a_card_without_fp8_multiplies_in_bf16() -> None:
 def test_a_card_without_a_table_says_whose_kernels_stand_in() -> None:
     assert gemm.stand_in("bf16", H100) is None
     assert gemm.stand_in("bf16", MI300X) == "H100-SXM-80GB"
-    assert gemm.stand_in("bf16", replace(A100, name="v100_32g", capability=7.0)) == "A100-SXM-80GB"
-    assert gemm.stand_in("fp8", replace(H100, name="rtx4090", capability=8.9)) == "L40S"
+    assert gemm.stand_in("bf16", V100) == "A100-SXM-80GB"
+    assert gemm.stand_in("fp8", RTX4090) == "L40S"
 
 
 @pytest.mark.parametrize(("card", "name", "found"), FORMATS)
