@@ -198,9 +198,9 @@ def _terms(
 def _passes(stage: Stage, m: int) -> Iterator[SpeedTerm]:
     """The micro-batches of a step on one stage, by what they go to."""
     both, again = stage.forward.plus(stage.backward), stage.again
-    yield _at_rate("matrix_products", "products of both passes", m, both.product_flops, both.products)
-    yield _at_rate("attention", "attention of both passes", m, both.attention_flops, both.attention)
-    yield _at_rate("memory_bound", "norms, residuals, activations", m, both.moved, both.memory)
+    yield from _at_rate("matrix_products", "products of both passes", m, both.product_flops, both.products)
+    yield from _at_rate("attention", "attention of both passes", m, both.attention_flops, both.attention)
+    yield from _at_rate("memory_bound", "norms, residuals, activations", m, both.moved, both.memory)
     yield term("loss", "cross entropy", "m * t_loss", "launcher/speed/ends.py", m=m, t_loss=both.loss)
     yield term("recompute", "computed again", "m * t_again", "launcher/speed/block.py", m=m, t_again=again.compute)
     for part in ("tensor", "context", "expert"):
@@ -216,9 +216,10 @@ def _passes(stage: Stage, m: int) -> Iterator[SpeedTerm]:
     yield term("host", "the host starts kernels", "m * t_host", "launcher/speed/block.py", m=m, t_host=waited)
 
 
-def _at_rate(part: StepPart, what: str, m: int, work: float, seconds: float) -> SpeedTerm:
-    rate = work / seconds if seconds else 1.0
-    return term(part, what, "m * work / rate", _TABLES, m=m, work=work, rate=rate)
+def _at_rate(part: StepPart, what: str, m: int, work: float, seconds: float) -> Iterator[SpeedTerm]:
+    """A part by its work, in FLOPs or bytes of a micro-batch, and the rate at which the tables have it done."""
+    if seconds:
+        yield term(part, what, "m * work / rate", _TABLES, m=m, work=work, rate=work / seconds)
 
 
 def _flops(spec: RunSpec, stages: list[Stage]) -> tuple[float, float]:
