@@ -33,7 +33,7 @@ it takes its own time, which is fitted beside the product's, but is not what tra
 """
 
 _OPTIONS = {
-    "A100-SXM-80GB": ["a100_40g", "a100_80g", "a800"],
+    "A100-SXM-80GB": ["a100_40g", "a100_80g", "a100_pcie_80g", "a800"],
     "H100-SXM-80GB": ["h100_80g", "h100_96g", "h800", "gh200"],
     "H200-SXM": ["h200"],
     "B200-SXM": ["b200"],
