@@ -111,6 +111,12 @@ def stand_in(card: Card) -> str | None:
     return None if card.name in constants()["cards"][measured]["options"] else measured
 
 
+def source(card: Card) -> str:
+    """Where a term of products has its numbers from, with the card that stands in where there is one."""
+    other = stand_in(card)
+    return "launcher/speed/gemm.json" + (f" (kernels of {other} stand in)" if other else "")
+
+
 def best_share(card: Card) -> float:
     """Share of the card's bf16 peak that its best tiles reach, start, depth and last wave apart."""
     shares: dict[str, float] = _fitted("bf16", card)["tile_shares"]

@@ -86,6 +86,8 @@ def test_a_card_without_fp8_multiplies_in_bf16() -> None:
 def test_a_card_without_a_table_says_whose_kernels_stand_in() -> None:
     assert gemm.stand_in(H100) is None
     assert gemm.stand_in(MI300X) == "H100-SXM-80GB"
+    assert gemm.source(H100) == "launcher/speed/gemm.json"
+    assert gemm.source(MI300X) == "launcher/speed/gemm.json (kernels of H100-SXM-80GB stand in)"
     assert gemm.stand_in(V100) == "A100-SXM-80GB"
     assert gemm.stand_in(RTX4090) == "L40S"
 
