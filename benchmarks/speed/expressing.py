@@ -26,7 +26,11 @@ ASYNC_TP = 0.5
 to 10% at 8 ranks that pytorch/torchtitan benchmarks/asyncTP_llama3_h100_2025-06_torchtitan.md prints]."""
 
 _PRESETS = {"fsdp": "fsdp", "deepspeed": "zero1", "megatron": "3d"}
-_KERNELS: dict[str, AttentionKernel] = {"torch": "unfused", "fused": "fused_softmax"}
+_KERNELS: dict[str, AttentionKernel] = {
+    "torch": "unfused",
+    "fused": "fused_softmax",
+    "flash_attentionv1.0.8": "flash_1",
+}
 _COUNTS = ("gpus", "gpus_per_node", "seq", "micro_batch", "global_batch", "dp", "tp", "pp", "cp")
 
 

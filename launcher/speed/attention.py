@@ -38,6 +38,10 @@ forward and 1.5 to 1.75 times backward (Shah et al. 2024, section 4.1). It has n
 that a multiprocessor does there what it does on Hopper. What torch chooses (sdpa) is this kernel up to Hopper, then
 cuDNN's."""
 
+_FLASH_1 = 1 / 2
+"""FlashAttention relative to FlashAttention 2, whose work is split better and which is about twice as fast
+(arXiv:2307.08691, abstract). It has no instructions of Hopper either."""
+
 _FORWARD_PASSES = {"fused_softmax": 4, "unfused": 10}
 """Times that the scores' elements cross the memory in 2 bytes, besides those of the products: softmax and dropout read
 and write once each; unfused are scale and mask (4), softmax to fp32 (3) and its cast back (3)."""
@@ -151,7 +155,9 @@ def kernel_of(head_dim: int, kernel: AttentionKernel, dtype: Dtype, card: Card) 
     heads = {int(size): found for size, found in entry["heads"].items()}
     found = heads[min((size for size in heads if size >= head_dim), default=max(heads))]
     share = found["share"] * _relative(card, entry)
-    if kernel == "flash_2" or (kernel == "sdpa" and card.capability < 10):
+    if kernel == "flash_1":
+        share *= _FLASH_1
+    if kernel in ("flash_1", "flash_2") or (kernel == "sdpa" and card.capability < 10):
         share *= _second(card)
     peak = card.peak("bf16" if dtype == "fp8" else dtype)
     return kernel_from({**found, "share": share}, peak, card.memory_bandwidth, card.cores)

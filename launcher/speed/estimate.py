@@ -14,7 +14,7 @@ from launcher.rank.formats import Dtypes
 from launcher.rank.model import RankModel, rank_model
 from launcher.rank.view import Strategy, views
 from launcher.spec import RunSpec
-from launcher.speed import collectives, ends, pipeline, states
+from launcher.speed import collectives, ends, offload, pipeline, states
 from launcher.speed.block import BlockKey, block
 from launcher.speed.calibration import UNCALIBRATED, constant
 from launcher.speed.card import Card, card_of
@@ -70,7 +70,7 @@ def unknown(spec: RunSpec, backend: Backend) -> str | None:
         return f"the figures of {spec.hardware.title} are not known (hardware.flops_fp16, memory_bandwidth, cores, ...)"
     if network_of(spec) is None:
         return "the links between its GPUs are not known (hardware.link_bandwidth, cluster.network_bandwidth)"
-    return None
+    return offload.unknown(spec)
 
 
 def estimate(
@@ -192,7 +192,9 @@ def _terms(
     compute = states.Compute(slowest.time.forward_seconds, slowest.time.backward_seconds)
     yield from states.accumulation(slowest.rank, execution, card, m)
     yield from states.data_parallel(slowest.rank, execution, network, compute, m)
-    yield from states.optimizer(slowest.rank, execution, card)
+    if not offload.updates_on_host(slowest.rank):
+        yield from states.optimizer(slowest.rank, execution, card)
+    yield from offload.offload(slowest.rank, execution, card, compute, m)
 
 
 def _passes(stage: Stage, m: int) -> Iterator[SpeedTerm]:

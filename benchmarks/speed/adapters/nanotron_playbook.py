@@ -21,7 +21,7 @@ from benchmarks.speed.stand_in import StandIn
 FRAMEWORK = "nanotron"
 CROWDED_GIB = 68.0
 
-NETWORK_LATENCY = 0.55e-3
+NETWORK_LATENCY = 0.45e-3
 """Seconds of a ring's step between nodes of that cluster, p5 instances of AWS on EFA.
 
 The source's own table of all-gathers falls from 169 to 6.5 GB/s between 2 and 64 nodes, as 1 over the nodes: 2.4e-12
