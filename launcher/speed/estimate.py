@@ -210,7 +210,7 @@ def _passes(stage: Stage, m: int) -> Iterator[SpeedTerm]:
         size = getattr(both, f"{part}_bytes") + getattr(again, f"{part}_bytes")
         if seconds or size:
             yield term(
-                part, "collectives of both passes", "m * t", "launcher/speed/collectives.json",  # type: ignore[arg-type]
+                part, "collectives of both passes", "m * t", "launcher/speed/collectives.json",
                 moved=m * size, group=f"{part} parallel", m=m, t=seconds,
             )  # fmt: skip
     gpu = both.gpu + again.gpu

@@ -15,7 +15,7 @@ from benchmarks.speed.fits.tables import AICONFIGURATOR, SILICON, read, residual
 from launcher.speed import attention, gemm
 
 _OPTIONS = {
-    "A100-SXM-80GB": ["a100_40g", "a100_80g", "a800"],
+    "A100-SXM-80GB": ["a100_40g", "a100_80g", "a100_pcie_80g", "a800"],
     "H100-SXM-80GB": ["h100_80g", "h100_96g", "h800", "gh200", "h200"],
     "B200-SXM": ["b200", "gb200"],
 }
