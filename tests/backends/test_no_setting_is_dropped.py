@@ -23,6 +23,7 @@ from tests.support.settings_read import keys_read_by
 
 PLANNING_ONLY = frozenset({
     "cluster.network_bandwidth",
+    "cluster.network_latency",
     "cluster.price_per_gpu_hour",
     "cluster.shared_folder",
     "data.preview",
