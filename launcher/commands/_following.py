@@ -29,7 +29,7 @@ from launcher.rundir.results import BETWEEN
 from launcher.spec import RunSpec
 from launcher.submission import interrupts
 from launcher.text import terminal
-from launcher.text.units import gib
+from launcher.text.units import duration, gib
 
 _POLL_S = 0.2
 
@@ -143,7 +143,7 @@ def _show(spec: RunSpec, quiet: bool) -> Any:
 def _left(rows: list[dict[str, Any]], spec: RunSpec) -> str:
     """The time that is left, at the speed of the newest steps."""
     seconds = progress.seconds_left(rows, None if spec.script is not None else spec.train.steps)
-    return f"  {progress.duration(seconds)} left" if seconds else ""
+    return f"  {duration(seconds)} left" if seconds else ""
 
 
 def table(directory: Path) -> str:

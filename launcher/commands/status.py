@@ -15,8 +15,8 @@ from launcher.commands._common import add_json, add_runs, folder, print_json, sa
 from launcher.commands._finding import find, settle, sweep_of
 from launcher.commands._sorting import add_sort, in_order
 from launcher.rundir import status
-from launcher.rundir.progress import duration
 from launcher.rundir.state import RunState
+from launcher.text.units import duration
 
 _HEADINGS = ("run", "state", "step", "loss", "tokens/s", "left", "saved", "job")
 

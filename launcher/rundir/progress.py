@@ -122,19 +122,6 @@ _SHOWN = (
 )
 
 
-def duration(seconds: float | None) -> str:
-    """Seconds as people say them: ``45 s``, ``12 min``, ``3 h 05 min``, ``2 d 4 h``; ``-`` for None."""
-    if seconds is None:
-        return "-"
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    if minutes < 100:
-        return f"{minutes} min"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
-
-
 def number(row: Mapping[str, Any], key: str) -> float | None:
     """A value of a line as a finite number; None where it has none."""
     value = row.get(key)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from launcher.rundir import progress
 from tests.support.recorded_runs import line, recorded
 
@@ -37,14 +35,6 @@ def test_a_script_may_write_any_part_of_a_line(tmp_path: Path) -> None:
     now = progress.read(run)
     assert (now.step, now.steps, now.loss, now.tokens_per_second, now.seconds_left) == (3, None, None, None, None)
     assert progress.line({"step": 3, "accuracy": 1}, None) == "step 3"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(45, "45 s"), (720, "12 min"), (11_100, "3 h 05 min"), (187_200, "2 d 4 h"), (None, "-")],
-)
-def test_times_are_read_as_people_say_them(seconds: float | None, text: str) -> None:
-    assert progress.duration(seconds) == text
 
 
 def test_a_line_of_metrics_is_told_in_words() -> None:
