@@ -27,6 +27,8 @@ from launcher.preflight.fixes import Fix, Searching
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec, edit
 from launcher.spec.parse import accepts, known_keys
+from launcher.speed import estimate as speed
+from launcher.speed.result import SpeedEstimate
 
 _WAYS_SHOWN = 4
 
@@ -50,6 +52,7 @@ class Assessment:
         nearest: Where no change suffices, the one that comes nearest; it is not enough.
         as_typed: False where a word could not be read: ``spec`` is then not the run that was meant.
         data: What a look at the data has found; None where nobody looked.
+        speed: The predicted speed, of a run that does not fit as if it did; None where it is unknown.
     """
 
     spec: RunSpec
@@ -61,6 +64,7 @@ class Assessment:
     nearest: Fix | None
     as_typed: bool = True
     data: Seen | None = None
+    speed: SpeedEstimate | None = None
 
     def refused(self, found: Iterable[ConfigError]) -> Assessment:
         """The same run with more errors: it is invalid, and has no estimate."""
@@ -104,6 +108,7 @@ def assess(
         verdict=judged,
         fixes=ways_out.found,
         nearest=ways_out.nearest,
+        speed=speed.estimate(spec, **parts(spec)),
     )
 
 

@@ -36,6 +36,7 @@ _NOTHING = {
     "host": None,
     "disk": None,
     "fixes": None,
+    "speed": None,
     "data": None,
 }
 
@@ -67,6 +68,7 @@ def as_json(assessment: Assessment) -> dict[str, Any]:
         "world": world_as_json(spec),
         **figures,
         "fixes": [fix.as_dict() for fix in assessment.fixes],
+        "speed": None if assessment.speed is None else assessment.speed.as_dict(),
         "data": None if assessment.data is None else assessment.data.as_dict(),
     }
 
