@@ -69,7 +69,8 @@ def data_parallel(
     for elements, group, words in ((dense, shards, "data parallel"), (expert, of_experts, "data parallel, experts")):
         if elements and group.ranks > 1:
             yield from _once_a_step(rank, execution, network, compute, elements * trained, group, words)
-    yield from _replicas(rank, network, copies, dense * trained)
+    share = ranks if rank.view.states.optimizer < 1 else 1
+    yield from _replicas(rank, network, copies, dense * trained / share)
 
 
 def _expert_group(rank: RankModel, network: Network) -> Group:

@@ -119,6 +119,7 @@ def _overrides(line: Line, framework: Framework, catalog: Catalog) -> list[str]:
         settings["cluster.network_bandwidth"] = bandwidth
     if line["task"] == "lora":
         raise LeftOutError("the rank of the adapters is not stated")
+    settings |= framework.settings
     chosen = [f"model={preset}", f"parallel={_PRESETS[framework.engine]}", f"hardware={hardware}"]
     return [*chosen, *precision(line["precision"]), *_words(settings)]
 
