@@ -15,6 +15,7 @@ from launcher.preflight.fixes import Fix
 from launcher.preflight.report import as_json, as_text, errors_as_text, invalid_as_json
 from launcher.preflight.verdict import VerdictName
 from launcher.spec import RunSpec
+from launcher.speed.result import SpeedEstimate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +63,11 @@ class Check:
     def fixes(self) -> tuple[Fix, ...]:
         """Changes with which it would fit, the cheapest first; each holds its ``overrides``."""
         return () if self.assessment is None else self.assessment.fixes
+
+    @property
+    def speed(self) -> SpeedEstimate | None:
+        """The predicted speed, of a run that does not fit as if it did; None where it is unknown."""
+        return None if self.assessment is None else self.assessment.speed
 
     def explain(self, pile: Pile) -> Explanation:
         """The terms of one pile: what ``launch check --explain PILE`` prints.
