@@ -8,7 +8,7 @@ from typing import Any
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.memory.result import Peak
 from launcher.memory.terms import Pile
-from launcher.preflight import check_html, explain
+from launcher.preflight import check_html, explain, speed_table
 from launcher.preflight.assess import Assessment
 from launcher.preflight.explain import Explanation
 from launcher.preflight.fixes import Fix
@@ -78,6 +78,16 @@ class Check:
         if self.assessment is None or self.assessment.estimate is None:
             raise ConfigErrors(self.errors)
         return explain.explained(self.assessment.spec, pile)
+
+    def speed_table(self, width: int = 80) -> str:
+        """The text of ``launch check --speed``: the parts of a step, with formulas, numbers and sources.
+
+        Raises:
+            ConfigErrors: The run is not valid, so that nothing was estimated.
+        """
+        if self.assessment is None or self.assessment.estimate is None:
+            raise ConfigErrors(self.errors)
+        return speed_table.as_text(self.assessment, width)
 
     def as_dict(self) -> dict[str, Any]:
         """The document of ``launch check --json`` (docs/contract.md)."""

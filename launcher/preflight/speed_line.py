@@ -21,11 +21,12 @@ _NAMES: dict[StepPart, str] = {
     "memory_bound": "memory-bound",
     "loss": "loss",
     "recompute": "recomputation",
-    "host": "host",
+    "host": "launching kernels",
     "tensor": "tensor parallel",
     "context": "context parallel",
     "expert": "expert parallel",
     "checkpoint": "checkpoints",
+    "waiting": "waiting for stragglers",
 }
 """Names of parts that are not simply their words."""
 
@@ -67,6 +68,7 @@ def _shares(speed: SpeedEstimate) -> Iterator[str]:
     for part in PARTS:
         if part == COMMUNICATION[0] and traffic:
             kinds = ", ".join(f"{name_of(kind)} {share:.0%}" for kind, share in traffic.items())
+            kinds = name_of(next(iter(traffic))) if len(traffic) == 1 else kinds
             yield f"exposed communication {sum(traffic.values()):.0%} ({kinds})"
         elif part not in COMMUNICATION and shares[part] >= _SHOWN:
             yield f"{name_of(part)} {shares[part]:.0%}"
