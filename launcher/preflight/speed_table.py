@@ -140,10 +140,11 @@ def _symbols(speed: SpeedEstimate, width: int) -> Iterator[str]:
 def _utilisation(spec: RunSpec, speed: SpeedEstimate) -> Iterator[str]:
     """MFU and HFU, each with what it counts."""
     peak, form = f"{speed.peak_flops / 1e12:,.0f} TFLOP/s", backends.of(spec).dtypes(spec).compute
+    counted = "FLOPs that the model itself needs, causal attention halved and recomputation left out"
     yield (
-        f"MFU {speed.mfu:.1%}: FLOPs that the model itself needs, causal attention halved and recomputation left out,"
-        f" {rounded(speed.model_flops / 1e12)} TFLOP a step, over what {spec.gpus} x {peak}, the card's dense {form} peak,"
-        f" could do in {rounded(speed.step_seconds)} s (arXiv:2204.02311, appendix B)"
+        f"MFU {speed.mfu:.1%}: {counted}, {rounded(speed.model_flops / 1e12)} TFLOP a step, over what"
+        f" {spec.gpus} x {peak}, the card's dense {form} peak, could do in {rounded(speed.step_seconds)} s"
+        " (arXiv:2204.02311, appendix B)"
     )
     yield f"HFU {speed.hfu:.1%}: the same with what is computed again (arXiv:2205.05198, section 5)"
 
