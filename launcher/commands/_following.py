@@ -125,7 +125,7 @@ def _show(spec: RunSpec, quiet: bool) -> Any:
     console = Console(file=terminal.raw(sys.stderr))
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
     progress = Progress(*columns, TextColumn("{task.fields[now]}"), TimeElapsedColumn(), console=console)
-    task = progress.add_task("starting", total=spec.train.steps, now="")
+    task = progress.add_task("starting", total=spec.steps, now="")
     progress.start()
 
     def show(lines: list[dict[str, Any]] | None) -> None:
@@ -142,7 +142,7 @@ def _show(spec: RunSpec, quiet: bool) -> Any:
 
 def _left(rows: list[dict[str, Any]], spec: RunSpec) -> str:
     """The time that is left, at the speed of the newest steps."""
-    seconds = progress.seconds_left(rows, None if spec.script is not None else spec.train.steps)
+    seconds = progress.seconds_left(rows, None if spec.script is not None else spec.steps)
     return f"  {duration(seconds)} left" if seconds else ""
 
 

@@ -174,10 +174,11 @@ def _layout(spec: RunSpec) -> str:
 def _batch(spec: RunSpec) -> str:
     micro, accumulation = spec.micro_batch_size, spec.gradient_accumulation
     parts = [f"micro-batch {micro}", f"data {spec.data_degree}", f"accumulation {accumulation}"]
-    tokens = spec.global_batch_size * spec.sequence_length
     noun = "sequence" if spec.global_batch_size == 1 else "sequences"
     total = f"{spec.global_batch_size} {noun} of {spec.sequence_length} tokens"
-    return f"a step: {' x '.join(parts)} = {total} = {tokens:,} tokens"
+    tokens = spec.train.tokens
+    length = "" if tokens is None or spec.script is not None else f"; {spec.steps:,} steps for {tokens:,} tokens"
+    return f"a step: {' x '.join(parts)} = {total} = {spec.tokens_per_step:,} tokens{length}"
 
 
 def _formats(spec: RunSpec) -> str:

@@ -79,7 +79,7 @@ def _length(spec: RunSpec, speed: SpeedEstimate) -> Iterator[str]:
     hours = gpu_hours(spec, speed)
     if hours is None:
         return
-    steps, price = spec.train.steps, price_of(spec, speed)
+    steps, price = spec.steps, price_of(spec, speed)
     paid = "" if price is None else f", cost {rounded(price)} at {spec.cluster.price_per_gpu_hour:g} a GPU-hour"
     yield (
         f"{steps:,} steps, {count(steps * speed.tokens)} tokens: {duration(steps * speed.step_seconds)},"
@@ -89,7 +89,7 @@ def _length(spec: RunSpec, speed: SpeedEstimate) -> Iterator[str]:
 
 def gpu_hours(spec: RunSpec, speed: SpeedEstimate) -> float | None:
     """Hours of all GPUs for the steps of a run; None of a script of the user's own."""
-    return None if spec.script is not None else spec.train.steps * speed.step_seconds * spec.gpus / _HOUR
+    return None if spec.script is not None else spec.steps * speed.step_seconds * spec.gpus / _HOUR
 
 
 def price_of(spec: RunSpec, speed: SpeedEstimate) -> float | None:

@@ -30,14 +30,15 @@ class Execution:
         fused_loss: True if the cross entropy is one kernel that reads the logits once.
         compiled: True if a compiler joins what is not a product (``torch.compile``, XLA).
         graphs: True if CUDA graphs replay the step, so that the host starts no kernel.
-        launch_seconds: The host's time to start one kernel, framework and Python around it included.
+        launch_seconds: The host's time to start one kernel of the forward pass, Python around it included.
+        staged_seconds: The host's time that a tensor parallel rank adds to a block where stages exchange messages.
         tensor_overlap: Share of tensor parallel traffic that products hide.
         gradient_overlap: True if gradients are reduced while the backward pass runs.
         parameter_overlap: True if parameters are gathered while the pass before or around it runs.
         pipeline_overlap: True if stages send while they compute.
         fused_accumulation: True if the weights' gradients are added up in fp32 by the product that makes them.
         fused_optimizer: True if the optimizer's step is one kernel over all parameters.
-        waits_for_stages: True if the host waits for each message between stages, so that it cannot run ahead.
+        bucket_bytes: Bytes of gradients that one collective reduces at once.
         blockwise_experts: True if experts run in a loop, one after the other, and not in grouped products.
     """
 
@@ -52,11 +53,12 @@ class Execution:
     compiled: bool = False
     graphs: bool = False
     launch_seconds: float = 8e-6
+    staged_seconds: float = 0.0
     tensor_overlap: float = 0.0
     gradient_overlap: bool = True
     parameter_overlap: bool = True
     pipeline_overlap: bool = False
     fused_accumulation: bool = False
     fused_optimizer: bool = True
-    waits_for_stages: bool = False
+    bucket_bytes: float = 2.0**28
     blockwise_experts: bool = False

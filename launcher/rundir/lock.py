@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher import files, machine, secret
-from launcher.config import safe_yaml, trust
+from launcher.config import length, safe_yaml, trust
 from launcher.config.catalog import shipped
 from launcher.config.overrides import Override
 from launcher.errors import ConfigError, ConfigErrors
@@ -253,6 +253,7 @@ def set_keys(content: dict[str, Any], overrides: Sequence[Override], *, over: st
             place = place.setdefault(group, {})
         place[key] = value
     typed = {override.key for override in overrides}
+    content["train"] = length.resolve(content["train"], typed)
     if "hardware.memory_bytes" in typed and "hardware.reserved_bytes" not in typed:
         content["hardware"]["reserved_bytes"] = 0  # A memory that is typed is what a rank may use.
 

@@ -28,7 +28,7 @@ class Progress:
 
     Attributes:
         step: The newest step with a line of metrics.
-        steps: ``train.steps``; None for a script of the user's own.
+        steps: All that it is to do; None for a script of the user's own.
         loss: Of the newest line.
         tokens_per_second: Of the newest line, of all ranks together.
         seconds_left: Until the last step at the speed of the newest lines, without evaluations and checkpoints.
@@ -80,9 +80,13 @@ def rows_of(lines: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def last_step_of(run: Path) -> int | None:
-    """``train.steps`` of a run; None for a script of the user's own, which decides that by itself."""
+    """Steps of a run; None for a script of the user's own, which decides that by itself."""
     spec = contents.known(run, contents.SPEC)
-    steps = spec.get("train", {}).get("steps")
+    train = spec.get("train", {})
+    steps = train.get("steps")
+    if steps is None and train.get("tokens") is not None:
+        with contextlib.suppress(contents.BadRecord):
+            steps = contents.spec_of(run).steps
     return steps if spec.get("script") is None and contents.is_whole(steps) else None
 
 

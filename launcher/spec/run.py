@@ -19,7 +19,7 @@ from launcher.spec.hardware import HardwareSpec
 from launcher.spec.model import SCRIPTS_OWN, AdapterSpec, ModelSpec
 from launcher.spec.output import RunNames, SaveSpec, SweepSpec, TrackingSpec
 from launcher.spec.parallel import BackendSpec, ParallelSpec, ZeroSpec
-from launcher.spec.training import CheckpointingSpec, OptimizerSpec, PrecisionSpec, TrainSpec
+from launcher.spec.training import DEFAULT_STEPS, CheckpointingSpec, OptimizerSpec, PrecisionSpec, TrainSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +108,19 @@ class RunSpec:
     def gradient_accumulation(self) -> int:
         """Micro-batches of one optimizer step on one rank; with pipelining, those that flow through it."""
         return max(1, self.global_batch_size // (self.micro_batch_size * self.data_degree))
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of one optimizer step: those of the global batch."""
+        return self.global_batch_size * self.sequence_length
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps of the run: as set, or as many as its tokens fill, the last one begun."""
+        train = self.train
+        if train.steps is not None or train.tokens is None:
+            return train.steps or DEFAULT_STEPS
+        return -(-train.tokens // self.tokens_per_step)
 
     @property
     def world(self) -> World:

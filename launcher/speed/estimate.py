@@ -26,6 +26,9 @@ from launcher.speed.terms import SpeedTerm, StepPart, term
 
 _TABLES = "launcher/speed/gemm.json"
 
+_AUTOGRAD = 2
+"""Kernels that autograd's engine starts in the time in which Python starts one."""
+
 
 class Backend(Protocol):
     """The questions of the model of speed to a backend."""
@@ -99,6 +102,7 @@ def estimate(
     ranks = [rank_model(spec, view, family, dtypes, engine) for view in views(spec, strategies)]
     stages = [_stage(rank, family, execution, card, network) for rank in ranks]
     terms = list(_terms(spec, stages, execution, card, network))
+    terms.append(states.waiting(spec.gpus, sum(one.exposed_seconds for one in terms)))
     raw = sum(one.exposed_seconds for one in terms)
     factor = constant(execution.framework, card.name) if calibrated else UNCALIBRATED
     scaled = tuple(one.times(1 / factor.value) for one in terms)
@@ -130,14 +134,18 @@ def _stage(rank: RankModel, family: Family, execution: Execution, card: Card, ne
     for ahead, behind in _ends(rank, shape):
         forward, backward = forward.plus(ahead), backward.plus(behind)
     launch = 0.0 if execution.graphs else execution.launch_seconds
-    gpu = forward.gpu + backward.gpu + again.gpu
-    slower = max(1.0, (forward.host(launch) + backward.host(launch) + again.host(launch)) / gpu) if gpu else 1.0
-    chunk = spec.parallel.virtual_pipeline
+    parallel = spec.parallel
+    staged = (
+        execution.staged_seconds * parallel.tensor * rank.layers if parallel.pipeline > 1 < parallel.tensor else 0.0
+    )
+    # Three passes, or two without recomputation, share what the host does beside them.
+    share = staged / (3 if again.launches else 2)
     time = StageTime(
         stage=rank.view.stage,
-        forward_seconds=forward.gpu * slower,
-        backward_seconds=(backward.gpu + again.gpu) * slower,
-        send_seconds=_send(rank, shape) if spec.parallel.pipeline > 1 and chunk else 0.0,
+        forward_seconds=forward.seconds(launch, share),
+        backward_seconds=backward.seconds(launch / _AUTOGRAD, share)
+        + again.seconds(launch, share if again.launches else 0),
+        send_seconds=_send(rank, shape) if parallel.pipeline > 1 else 0.0,
     )
     return Stage(rank, forward, backward, again, time)
 

@@ -1,41 +1,110 @@
-"""The links between the GPUs of a run."""
+"""The links of a run's GPUs, and how many ranks of a group share the fastest of them.
+
+Ranks are laid out tensor first, then context, expert and data, then pipeline (Megatron's order ``tp-cp-ep-dp-pp``), so
+that the ranks of a group lie a stride apart: 1 for tensor parallelism, ``tensor`` for the next axis, and so on.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
-from launcher.spec import RunSpec
+from launcher.spec import ClusterSpec, HardwareSpec, RunSpec
+from launcher.speed import tuner
+
+_PCIE = 100e9
+"""Bytes/s one way below which a link is PCIe or a bridge of two cards: PCIe 5.0 x16 has 64e9, NVLink 2 150e9."""
+
+_LARGEST_NODE = 16
+"""GPUs of the largest NVLink domain inside one node (NVIDIA DGX-2); a larger one is that of a rack (GB200 NVL72)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Network:
-    """The links of one GPU.
+class Group(NamedTuple):
+    """The ranks of one collective.
 
     Attributes:
-        capability: The GPU's compute capability, by which a measured table is chosen.
-        link_bandwidth: Bytes a second of one GPU, one way, to the others of its domain.
-        domain: GPUs of a run that share one NVLink domain.
-        network_bandwidth: Bytes a second of one GPU's share of its node's network, one way.
+        ranks: All of them.
+        inside: Those of them that share one domain, NVLink's or a node; 1: each is on a node of its own.
     """
 
-    capability: float
+    ranks: int
+    inside: int
+
+    @property
+    def domains(self) -> int:
+        """The domains that the group lies on."""
+        return -(-self.ranks // self.inside)
+
+
+class Network(NamedTuple):
+    """What the time of a collective depends on beside its size and its group.
+
+    Attributes:
+        links: The measured table that its links resemble: ``nvlink3`` (A100), ``nvlink4`` (H100), ``nvlink5`` (B200),
+            or ``xgmi`` for the constants of AMD's.
+        link_bandwidth: Bytes/s of one GPU, one way, to the others of its domain.
+        link_gpus: GPUs of one such domain.
+        gpus_per_node: GPUs of one node.
+        network_bandwidth: Bytes/s of one GPU's share of its node's network, one way; None is unknown.
+        pcie_bandwidth: Bytes/s, one way, by which GPUs of one node talk that share no domain; None is unknown.
+        network_latency: Seconds of one step of a ring between nodes.
+    """
+
+    links: str
     link_bandwidth: float
-    domain: int
-    network_bandwidth: float
+    link_gpus: int
+    gpus_per_node: int
+    network_bandwidth: float | None
+    pcie_bandwidth: float | None = None
+    network_latency: float = tuner.HOP
+
+    @property
+    def span(self) -> int:
+        """GPUs that reach one another without the network: of a node, or of a rack on one NVLink."""
+        return max(self.gpus_per_node, self.link_gpus) if self.link_gpus > _LARGEST_NODE else self.gpus_per_node
 
 
 def network_of(spec: RunSpec) -> Network | None:
-    """The links of a run; None where they are unknown."""
-    hardware, cluster = spec.hardware, spec.cluster
-    outside = cluster.network_bandwidth or hardware.network_bandwidth or (1.0 if cluster.nodes == 1 else None)
-    if hardware.link_bandwidth is None or outside is None:
+    """The links of a run; None where its card's are unknown, or the network of a run on several nodes."""
+    return _network(spec.hardware, spec.cluster)
+
+
+def _network(hardware: HardwareSpec, cluster: ClusterSpec) -> Network | None:
+    link, own = hardware.link_bandwidth, cluster.network_bandwidth
+    network = hardware.network_bandwidth if own is None else own
+    if link is None:
         return None
-    linked = hardware.link_gpus or 1
-    domain = linked if linked > cluster.gpus_per_node else cluster.gpus_per_node
-    return _network(hardware.effective_capability, hardware.link_bandwidth, min(domain, spec.gpus), outside)
+    found = Network(
+        links=_links(hardware.title, link, hardware.compute_capability),
+        link_bandwidth=float(link),
+        link_gpus=hardware.link_gpus or cluster.gpus_per_node,
+        gpus_per_node=cluster.gpus_per_node,
+        network_bandwidth=None if network is None else float(network),
+        pcie_bandwidth=None if hardware.pcie_bandwidth is None else float(hardware.pcie_bandwidth),
+        network_latency=cluster.network_latency or tuner.HOP,
+    )
+    leaves = cluster.nodes * cluster.gpus_per_node > found.span
+    return None if leaves and network is None else found
 
 
-@lru_cache(maxsize=256)
-def _network(capability: float, link: float, domain: int, outside: float) -> Network:
-    return Network(capability=capability, link_bandwidth=link, domain=domain, network_bandwidth=outside)
+def _links(title: str, link_bandwidth: float, capability: float | None) -> str:
+    """The table that stands for a card's links: of its own generation, and over PCIe the one without NVLink SHARP."""
+    if "AMD" in title or "Instinct" in title:
+        return "xgmi"
+    if link_bandwidth < _PCIE:
+        return "nvlink3"
+    if capability is None:
+        return "nvlink3" if link_bandwidth < 400e9 else "nvlink4" if link_bandwidth < 800e9 else "nvlink5"
+    return "nvlink3" if capability < 9 else "nvlink4" if capability < 10 else "nvlink5"
+
+
+@lru_cache(maxsize=4096)
+def group_of(ranks: int, stride: int, network: Network) -> Group:
+    """A group whose ranks lie ``stride`` GPUs apart, by how many of them share a node or a rack's domain.
+
+    A group that does not fill whole domains is counted as spread evenly over those that it touches.
+    """
+    shared = max(1, network.span // stride)
+    if ranks <= shared:
+        return Group(ranks, ranks)
+    return Group(ranks, -(-ranks // -(-ranks // shared)))

@@ -8,6 +8,7 @@ parameters an all-gather for each pass (arXiv:1910.02054, section 7).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from statistics import NormalDist
 from typing import NamedTuple
 
 from launcher.rank.execution import Execution
@@ -28,6 +29,9 @@ _LEAST_EXPOSED = 0.1
 
 _HIDING = 0.9
 """Share of a block's compute behind which the next one's gathering hides."""
+
+_SPREAD = 0.02
+"""Standard deviation of the speed of GPUs of one kind."""
 
 _ZERO = "arXiv:1910.02054, section 7; launcher/speed/collectives.py"
 
@@ -88,7 +92,7 @@ def _once_a_step(
     size = elements * rank.dtypes.size("reduce")
     sharded = rank.view.states.optimizer < 1
     kind: collectives.Kind = "reduce_scatter" if sharded else "all_reduce"
-    seconds = collectives.seconds(kind, size, group, network)
+    seconds = _in_buckets(kind, size, group, network, execution)
     exposed = max(_LEAST_EXPOSED * seconds, seconds - _USABLE * compute.backward)
     yield term(
         "data", "gradients reduced", "k / reached", _ZERO, exposed=exposed if execution.gradient_overlap else None,
@@ -96,13 +100,19 @@ def _once_a_step(
     )  # fmt: skip
     if sharded:
         size = elements * rank.engine.size
-        seconds = collectives.seconds("all_gather", size, group, network)
+        seconds = _in_buckets("all_gather", size, group, network, execution)
         exposed = max(_LEAST_EXPOSED * seconds, seconds - _USABLE * compute.forward)
         yield term(
             "data", "parameters gathered", "k / reached", _ZERO,
             exposed=exposed if execution.parameter_overlap else None,
             moved=size, group=words, k=size, reached=size / seconds,
         )  # fmt: skip
+
+
+def _in_buckets(kind: collectives.Kind, size: float, group: Group, network: Network, execution: Execution) -> float:
+    """Seconds of a collective that is cut into buckets."""
+    count = max(1.0, size / execution.bucket_bytes)
+    return count * collectives.seconds(kind, size / count, group, network)
 
 
 def _gathered_each_pass(
@@ -140,6 +150,16 @@ def _replicas(rank: RankModel, network: Network, group: Group, elements: float) 
             "data", "gradients averaged over replicas", "k / reached", _ZERO, exposed=0.5 * seconds, moved=size,
             group="replicas", k=size, reached=size / seconds,
         )  # fmt: skip
+
+
+def waiting(gpus: int, seconds: float) -> SpeedTerm:
+    """Each step waits for the slowest GPU: the expected largest of so many normal deviations.
+
+    Blom's approximation of the largest of ``n``: the quantile ``(n - 3/8) / (n + 1/4)``. One GPU differs from another
+    by 2% (standard deviation), of equal parts at equal power (arXiv:2510.15596 gives a spread of up to 14%).
+    """
+    slowest = _SPREAD * NormalDist().inv_cdf((gpus - 0.375) / (gpus + 0.25)) if gpus > 1 else 0.0
+    return term("waiting", "the slowest GPU", "t_step * slowest", "arXiv:2510.15596", t_step=seconds, slowest=slowest)
 
 
 def optimizer(rank: RankModel, execution: Execution, card: Card) -> Iterator[SpeedTerm]:

@@ -60,12 +60,12 @@ class Metrics:
         """
         self._steps += 1
         train = self._context.spec.train
-        if step % train.log_every and step != train.steps and evaluate is None:
+        if step % train.log_every and step != self._context.spec.steps and evaluate is None:
             return
         loss, norm = float(result.loss), float(result.grad_norm)
         seconds = (time.perf_counter() - self._since) / self._steps
         self._judge(step, loss)
-        tokens = self._context.spec.global_batch_size * self._context.spec.sequence_length
+        tokens = self._context.spec.tokens_per_step
         line: dict[str, float | int | None] = {
             "step": step,
             "loss": loss,

@@ -94,7 +94,7 @@ def test_values_are_options_names_booleans_and_those_of_the_working_folder(offer
     assert offered("optimizer.fused=") == ["optimizer.fused=true", "optimizer.fused=false", "optimizer.fused=null"]
     assert offered("backend.name=m") == ["backend.name=megatron"]
     assert offered("-m", "zero=0,1,") == ["zero=0,1,2", "zero=0,1,3"]
-    assert offered("train.steps=") == []
+    assert offered("train.seed=") == []
 
 
 def test_verbs_have_their_options_and_these_their_values(offered: Offered) -> None:

@@ -17,5 +17,4 @@ def execution(spec: RunSpec) -> Execution:
         gradient_overlap=spec.zero.overlap_comm is not False,
         parameter_overlap=spec.zero.stage == 3,
         fused_optimizer=engine(spec).optimizer == "fused",
-        waits_for_stages=spec.parallel.pipeline > 1,
     )

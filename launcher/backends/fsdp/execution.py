@@ -15,5 +15,4 @@ def execution(spec: RunSpec) -> Execution:
         fused_loss=spec.train.loss == "fused",
         compiled=spec.train.compile,
         fused_optimizer=engine(spec).optimizer == "fused",
-        waits_for_stages=spec.parallel.pipeline > 1,
     )

@@ -1,0 +1,1 @@
+"""Predicted speed against measured runs, and the fits behind its tables."""

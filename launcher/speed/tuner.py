@@ -1,0 +1,114 @@
+"""How long NCCL's rings and trees take across nodes: the model by which NCCL 2.27.5 itself chooses between them.
+
+``latency + bytes / bandwidth`` of each algorithm and protocol, for ``inside`` ranks on each of ``nodes`` nodes. Source:
+meta-pytorch/autoparallel@a54c2529 (BSD-3), ``nccl_cost_model.py``, evaluated for H100 with 400 Gb/s a GPU; these forms
+repeat its 190 values within 1% (``python -m benchmarks.speed.fits.collectives``). What real rings reach of it is
+:func:`reached`, of the same source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from math import log2
+from typing import NamedTuple
+
+US, GB = 1e-6, 1e9
+
+USABLE = 48 / 50
+"""Share of a NIC's 50e9 bytes/s that NCCL counts on: 48e9; measured on a ConnectX-7: 48.5e9 (aliyun/SimAI@cef83f9d)."""
+
+
+class Hops(NamedTuple):
+    """Latencies of one protocol: of the launch, and of a step inside a node and between nodes (one rank a node)."""
+
+    base: float
+    inside: float
+    across: float
+    across_alone: float
+
+
+RING = {
+    "LL": Hops(6.6 * US, 1.0 * US, 2.7 * US, 5.0 * US),
+    "LL128": Hops(14 * US, 1.9 * US, 4.0 * US, 8.5 * US),
+    "SIMPLE": Hops(8.4 * US, 3.4 * US, 14 * US, 14 * US),
+}
+HOP = RING["SIMPLE"].across
+"""Seconds of a step between nodes over InfiniBand."""
+
+TREE = {
+    "LL": Hops(6.8 * US, 0.6 * US, 5.0 * US, 5.0 * US),
+    "LL128": Hops(14 * US, 1.25 * US, 8.5 * US, 8.5 * US),
+    "SIMPLE": Hops(8.4 * US, 4.0 * US, 14 * US, 14 * US),
+}
+NVLS_TREE = Hops(25 * US, 0.0, 14 * US, 14 * US)
+
+TREE_RATES = {
+    # (share of the node's network, largest bytes/s) on two nodes, and on more.
+    "LL": ((9.3 / 48, 16.6 * GB), (4.9 / 48, 8.7 * GB)),
+    "LL128": ((31.2 / 48, 124.8 * GB), (17.6 / 48, 98.6 * GB)),
+    "SIMPLE": ((35.2 / 48, 140.8 * GB), (18.77 / 48, 122.4 * GB)),
+}
+NVLS_RATES = {4: (40 / 48, 20 / 48), 8: (33.33 / 48, 20 / 48)}
+"""Shares of the node's network by ranks a node, on two nodes and on more; NCCL has the algorithm for these alone."""
+
+REACHED = ((8 << 20, 0.68), (16 << 20, 0.79), (32 << 20, 0.87))
+"""Share of the ring's bandwidth that measured all-gathers and reduce-scatters reach, by bytes a rank (same source)."""
+
+
+REACHED_ALONE = 46.6 / 48
+"""The same of one rank a node, whose ring crosses no link inside one: 0.96 of 48.5e9 bytes/s (aliyun/SimAI@cef83f9d,
+``nic_ratio.csv``, 'Multi 16' to 'Multi 64' from 2 GiB on)."""
+
+
+class Way(NamedTuple):
+    """One algorithm and protocol: seconds before the first byte, and bytes of the buffer a second."""
+
+    latency: float
+    bandwidth: float
+
+
+def reached(size: float, inside: int) -> float:
+    """Share of a way's bandwidth that is reached with so many bytes a rank.
+
+    Between the figures it is linear in the logarithm of the bytes.
+    """
+    if inside == 1:
+        return REACHED_ALONE
+    first, last = REACHED[0], REACHED[-1]
+    if size <= first[0]:
+        return first[1]
+    for (low, low_share), (high, high_share) in pairwise(REACHED):
+        if size <= high:
+            return low_share + (high_share - low_share) * log2(size / low) / log2(high / low)
+    return last[1]
+
+
+def rings(nodes: int, inside: int, rate: float, passes: int, *, hop: float = HOP) -> Iterator[Way]:
+    """The rings: each rank passes on every part but its own, once for a gather or scatter and twice for an all-reduce.
+
+    Args:
+        nodes: Nodes that the group lies on.
+        inside: Its ranks on each.
+        rate: Bytes/s that the NICs of these ranks move together.
+        passes: 1, or 2 for an all-reduce.
+        hop: Seconds of a step between nodes; of another network than InfiniBand all protocols' are as much longer.
+    """
+    ranks = nodes * inside
+    whole = ranks / (ranks - 1) / passes
+    rates = {"LL": min(rate / 2, (39 if nodes == 2 else 20.4) * GB), "LL128": min(0.92 * rate, 293.6 * GB)}
+    for protocol, hops in RING.items():
+        across = hops.across_alone if inside == 1 else hops.across
+        steps = (ranks - nodes) * hops.inside + (nodes - 1) * across * hop / HOP
+        yield Way(hops.base + passes * steps, whole * rates.get(protocol, rate))
+
+
+def trees(nodes: int, inside: int, rate: float, *, sharp: bool, hop: float = HOP) -> Iterator[Way]:
+    """The trees of an all-reduce, up and down; with NVLink SHARP also the one that adds up inside the switches."""
+    depth, more = log2(nodes), int(nodes > 2)
+    for protocol, hops in TREE.items():
+        share, largest = TREE_RATES[protocol][more]
+        steps = 2 * ((inside - 1) * hops.inside + depth * hops.across * hop / HOP)
+        yield Way(hops.base + steps, min(share * rate, largest))
+    if sharp and inside in NVLS_RATES:
+        yield Way(NVLS_TREE.base + 2 * depth * NVLS_TREE.across * hop / HOP, NVLS_RATES[inside][more] * rate)
