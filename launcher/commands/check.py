@@ -33,7 +33,7 @@ from launcher.commands._importing import Foreign, add_partial, add_set, read, ta
 from launcher.commands._trusting import judge, may_preview, python_of, require_for_trace, require_trust
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.memory.terms import PILES
-from launcher.preflight import explain, speed_table
+from launcher.preflight import explain
 from launcher.preflight.check import Check
 from launcher.preflight.explain import Explanation
 
@@ -167,6 +167,8 @@ def _in_detail(
     explained = {} if explanation is None else {"explain": explanation.as_dict()}
     if not options.speed or found.speed is None:
         return explained
+    from launcher.preflight import speed_table  # Late, because few checks ask for it.
+
     return explained | {"speed": document["speed"] | speed_table.as_dict(found.speed)}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.memory.result import Peak
 from launcher.memory.terms import Pile
-from launcher.preflight import check_html, explain, speed_table
+from launcher.preflight import check_html, explain
 from launcher.preflight.assess import Assessment
 from launcher.preflight.explain import Explanation
 from launcher.preflight.fixes import Fix
@@ -87,6 +87,8 @@ class Check:
         """
         if self.assessment is None or self.assessment.estimate is None:
             raise ConfigErrors(self.errors)
+        from launcher.preflight import speed_table  # Late, because few checks ask for it.
+
         return speed_table.as_text(self.assessment, width)
 
     def as_dict(self) -> dict[str, Any]:
