@@ -39,6 +39,7 @@ _OF_ONE_RUN = {
     "--from": (),
     "--debug": (),
     "--explain": (),
+    "--speed": (),
     "--hf": ("model={}",),
     "--deepspeed": ("launch import deepspeed {} --recipe mine.yaml", "recipe=mine.yaml"),
     "--megatron-args": ("launch import megatron {} --recipe mine.yaml", "recipe=mine.yaml"),

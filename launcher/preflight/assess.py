@@ -21,13 +21,12 @@ from launcher.errors import ConfigError
 from launcher.memory.breakdown import Breakdown, breakdown
 from launcher.memory.estimate import estimate, needs, rank_terms
 from launcher.memory.result import MemoryEstimate
-from launcher.preflight import fixes, verdict
+from launcher.preflight import fixes, pricing, verdict
 from launcher.preflight.data import Seen
 from launcher.preflight.fixes import Fix, Searching
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec, edit
 from launcher.spec.parse import accepts, known_keys
-from launcher.speed import estimate as speed
 from launcher.speed.result import SpeedEstimate
 
 _WAYS_SHOWN = 4
@@ -53,6 +52,7 @@ class Assessment:
         as_typed: False where a word could not be read: ``spec`` is then not the run that was meant.
         data: What a look at the data has found; None where nobody looked.
         speed: The predicted speed, of a run that does not fit as if it did; None where it is unknown.
+        speed_unknown: Why it is unknown; None where it is not, and of an invalid run.
     """
 
     spec: RunSpec
@@ -65,11 +65,21 @@ class Assessment:
     as_typed: bool = True
     data: Seen | None = None
     speed: SpeedEstimate | None = None
+    speed_unknown: str | None = None
 
     def refused(self, found: Iterable[ConfigError]) -> Assessment:
         """The same run with more errors: it is invalid, and has no estimate."""
         errors = _distinct((*self.errors, *found))
-        return replace(self, errors=errors, estimate=None, verdict=verdict.INVALID, fixes=(), nearest=None)
+        return replace(
+            self,
+            errors=errors,
+            estimate=None,
+            verdict=verdict.INVALID,
+            fixes=(),
+            nearest=None,
+            speed=None,
+            speed_unknown=None,
+        )
 
 
 def assess(
@@ -99,7 +109,9 @@ def assess(
         return _invalid(spec, found, judgement, as_typed=not unread)
     estimate = estimated(spec) if refined is None else refined(spec, estimated(spec))
     judged = verdict.judge(spec, estimate)
+    speed = pricing.predicted(spec, parts, judged)
     ways_out = fixes.Search() if search is None else _ways_out(spec, judged, search)
+    ways_out = pricing.priced(ways_out, spec, speed.speed, parts)
     return Assessment(
         spec=spec,
         errors=(),
@@ -108,7 +120,8 @@ def assess(
         verdict=judged,
         fixes=ways_out.found,
         nearest=ways_out.nearest,
-        speed=speed.estimate(spec, **parts(spec)),
+        speed=speed.speed,
+        speed_unknown=speed.unknown,
     )
 
 

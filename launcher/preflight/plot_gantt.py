@@ -91,6 +91,16 @@ def gantt(spec: RunSpec, speed: SpeedEstimate) -> Gantt | None:
     return Gantt(rows, end, _gap(spec, speed, passed, end, scale))
 
 
+def _stretch(spec: RunSpec, speed: SpeedEstimate) -> float:
+    """What the passes take of a step over what the stages' times say, which know a micro-batch and no more.
+
+    The factor of the calibration, the waiting for slower GPUs and the sums of gradients are shared out among them.
+    """
+    slowest = max(stage.forward_seconds + stage.backward_seconds for stage in speed.stages)
+    inside = speed.step_seconds - sum(speed.exposed(part) for part in (*_AFTER, *_BETWEEN))
+    return inside / (spec.gradient_accumulation * slowest)
+
+
 def _row(row: tuple[schedule.Timed, ...], until: float, scale: float, *, overlaps: bool, lettered: bool) -> list[Bar]:
     """One stage's passes, the messages that it waits for, and the time between in which it idles."""
     bars: list[Bar] = []

@@ -105,8 +105,8 @@ def _fixes(assessment: Assessment) -> Iterator[str]:
     if assessment.fixes:
         yield "<h2>what would fit, cheapest first</h2><ul>"
         for fix in assessment.fixes:
-            overrides, cost = in_html(" ".join(fix.overrides)), in_html(fix.cost)
-            yield f"<li><code>{overrides}</code> needs {gib(fix.peak_bytes)}; costs {cost}</li>"
+            overrides, price = in_html(" ".join(fix.overrides)), in_html(fix.price)
+            yield f"<li><code>{overrides}</code> needs {gib(fix.peak_bytes)}; {price}</li>"
         yield "</ul>"
 
 
