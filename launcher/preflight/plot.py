@@ -18,7 +18,7 @@ from launcher.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.memory.breakdown import Breakdown, Column
 from launcher.memory.result import MemoryEstimate, Peak
 from launcher.memory.terms import PILES, Pile
-from launcher.preflight import plot_gantt, plot_page, plot_time
+from launcher.preflight import plot_gantt, plot_page, plot_time, speed_line
 from launcher.preflight.assess import Assessment
 from launcher.preflight.report import heading
 from launcher.text.units import GIB, MIB, gib
@@ -224,9 +224,9 @@ def _legend(drawn: SubFigure, worst: Column, columns: Breakdown) -> None:
 
 
 def _title(drawn: Figure, assessment: Assessment) -> None:
-    run, verdict = heading(assessment)
     width = int(10.5 * drawn.get_figwidth())
-    lines = [*textwrap.wrap(run, width), *textwrap.wrap(verdict, width)]
+    sentences = (*heading(assessment), *speed_line.said(assessment))
+    lines = [line for sentence in sentences for line in textwrap.wrap(sentence, width, break_on_hyphens=False)]
     drawn.suptitle("\n".join(lines), x=0.012, ha="left", fontsize=11)
 
 

@@ -35,7 +35,12 @@ _LEGEND: dict[str, str] = {
     "idle": COLOURS["bubble"],
     **{part: COLOURS[part] for part in _AFTER},
 }
-_NAMES = {"forward": "forward pass", "backward": "backward pass", "weights": "backward pass of the weights"}
+_NAMES = {
+    "forward": "forward pass",
+    "backward": "backward pass",
+    "weights": "backward pass of the weights",
+    "data": "data parallel",
+}
 _SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "interleaved 1F1B", "zero_bubble": "ZB-H1"}
 
 _ROUNDS = 3
@@ -176,7 +181,7 @@ def caption(spec: RunSpec, found: Gantt) -> str:
 def legend(found: Gantt) -> dict[str, str]:
     """Names and colours of what is drawn."""
     seen = {bar.name for row in found.rows for bar in row}
-    return {_NAMES.get(name, name): colour for name, colour in _LEGEND.items() if name in seen}
+    return {_NAMES.get(name, name.replace("_", " ")): colour for name, colour in _LEGEND.items() if name in seen}
 
 
 def _pieces(bar: Bar, gap: tuple[float, float], shift: float) -> list[tuple[float, float]]:

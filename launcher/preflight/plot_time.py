@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from launcher.preflight.speed_line import name_of
 from launcher.speed.result import SpeedEstimate
 from launcher.speed.terms import StepPart
 from launcher.text.units import rounded
@@ -84,7 +85,7 @@ def bars(panel: Axes, speed: SpeedEstimate) -> None:
             text, (place, row), xytext=offset, textcoords="offset points", va="center", fontsize=9, color=INK,
             ha="right" if late else "left",
         )  # fmt: skip
-    panel.set_yticks(range(len(parts)), [part.replace("_", " ") for part, _, _ in parts])
+    panel.set_yticks(range(len(parts)), [name_of(part) for part, _, _ in parts])
     panel.set_ylim(len(parts) - 0.4, -0.6)
     panel.set_xlim(0, step / of)
     panel.set_xlabel(f"time of a step{' on the slowest stage' if len(speed.stages) > 1 else ''}, {name}")
