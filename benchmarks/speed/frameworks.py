@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +28,7 @@ class Framework:
         family: The only source of which the line is; None is any.
         engine: Our backend that is nearest in what a rank holds.
         sequence: True if norms are split over the tensor parallel ranks where there are some.
+        settings: Further overrides that its documents say.
         blank: What its documents say of a column that a row leaves blank.
         execution: Its way to execute a step.
         sources: Where that is read, feature by feature.
@@ -39,6 +40,7 @@ class Framework:
     execution: Execution
     family: str | None = None
     sequence: bool = False
+    settings: Mapping[str, object] = field(default_factory=dict)
     blank: Mapping[str, str]
     sources: Mapping[str, str]
 
