@@ -24,6 +24,8 @@ SYMBOLS: dict[str, str] = {
     "t_host": "seconds of a micro-batch in which the GPU waits for the host to start kernels",
     "t_fill": "seconds in which the slowest stage waits until the pipeline is full, and again until it is empty",
     "t_send": "seconds of messages to and from the next stages",
+    "t_step": "seconds of the step without this wait",
+    "slowest": "by how much of a step the slowest of all GPUs is behind the middle one",
     "t_gather": "seconds of gathering one block's parameters",
     "t_scatter": "seconds of reducing one block's gradients",
 }

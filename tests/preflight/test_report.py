@@ -34,6 +34,7 @@ KEYS = [
     "host",
     "disk",
     "fixes",
+    "speed",
     "data",
 ]
 PEAK = "allocated_bytes needed_bytes reserved_bytes device_bytes low_bytes high_bytes phase stage"
@@ -159,11 +160,13 @@ def test_fixes_are_listed_with_overrides_peak_and_cost() -> None:
         {
             "overrides": ["checkpointing=full"],
             "peak_bytes": 30 * GIB,
+            "speed": None,
             "cost": "a second forward pass, about a third more computation",
         },
         {
             "overrides": ["cluster.nodes=2"],
             "peak_bytes": 40 * GIB,
+            "speed": 0.76,
             "cost": "a second forward pass, about a third more computation",
         },
     ]
