@@ -1,7 +1,7 @@
 """The constants of the package: measured over predicted speed, for a framework and GPU, and the residuals around it.
 
-Fitted on the rows that count (dense, not soft, pretraining) and on nanotron's sound ones; none rests on rows whose
-licence forbids it.
+Fitted on the rows that count (dense, not soft, pretraining) and on nanotron's sound ones; where a framework has fewer
+than five of these, on its soft and fine-tuning ones too. None rests on rows whose licence forbids it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
+from collections import Counter as Tally
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -20,6 +21,9 @@ from launcher.speed import calibration
 
 NOT_OURS = frozenset({"aleph"})
 """Sources whose licence forbids shipping what is made from them: Aleph Alpha, CC BY-NC-SA."""
+
+SHARED = frozenset({"bigsci", "bigscience_logs"})
+"""Sources of which equal runs differ by 40%, on a shared network."""
 
 _BAND = (0.05, 0.95)
 
@@ -47,14 +51,23 @@ def again(family: Family) -> Family:
     return replace(family, items=tuple(map(corrected, family.items)))
 
 
-def fitted(item: Judged) -> bool:
-    """True if a constant may rest on the row."""
-    return not_counted(item.row) is None and item.row.family not in NOT_OURS and "512 GPUs" not in item.row.flags
+def fitted(found: Iterable[Family]) -> list[Judged]:
+    """The rows on which constants may rest."""
+    ours = [item for family in found for item in family.items if _may_serve(item)]
+    counted = Tally(item.row.framework for item in ours if not_counted(item.row) is None)
+    return [
+        item for item in ours if not_counted(item.row) is None or counted[item.row.framework] < calibration.LEAST_ROWS
+    ]
+
+
+def _may_serve(item: Judged) -> bool:
+    row = item.row
+    return row.family not in NOT_OURS | SHARED and not row.moe and not {"unsound", "512 GPUs"} & row.flags
 
 
 def content(found: Iterable[Family]) -> dict[str, object]:
     """The file's content from the rows that it may rest on."""
-    items = [item for family in found for item in family.items if fitted(item)]
+    items = fitted(found)
     pairs = _grouped(items, lambda item: f"{item.row.framework} on {item.row.gpu}")
     pairs = {name: rows for name, rows in pairs.items() if len(rows) >= calibration.LEAST_ROWS}
     frameworks = _grouped(items, lambda item: item.row.framework)

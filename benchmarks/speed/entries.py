@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter as Tally
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
@@ -57,8 +58,9 @@ def entries(found: Sequence[Family]) -> Iterator[Entry]:
         reasons = [reason for item in family.items if (reason := not_counted(item.row)) is not None]
         reasons += [row.left_out or "" for row in family.left_out]
         yield _entry(family.file, family.name, rows, reasons)
-        if len(rows) >= LEAST_ROWS and family.file == "throughput.csv":
-            counted[family.name] = rows
+        firm = [item for item in rows if not item.row.soft]
+        if len(firm) >= LEAST_ROWS:
+            counted[family.name] = firm
         yield from _apart(family)
     yield _all(counted)
     everything = [item for family in found for item in family.items]
@@ -66,7 +68,7 @@ def entries(found: Sequence[Family]) -> Iterator[Entry]:
     yield _entry("", "moe", [item for item in everything if item.row.moe and not item.row.soft])
     dense = [item for item in everything if not_counted(item.row) is None]
     yield _of_ratios("fp8 ratio", ratios.of_fp8(dense))
-    yield _of_ratios("scaling", ratios.of_scaling(dense))
+    yield _scaling(dense)
 
 
 def _apart(family: Family) -> Iterator[Entry]:
@@ -109,8 +111,8 @@ def _entry(file: str, name: str, items: Sequence[Judged], reasons: Iterable[str]
 
 def _all(counted: Mapping[str, Sequence[Judged]]) -> Entry:
     """Means of the families' errors, the geometric mean of their picks, and problems of all of them."""
-    each = [_entry("throughput.csv", name, items) for name, items in counted.items()]
-    together = _entry("throughput.csv", "all", [item for items in counted.values() for item in items])
+    each = [_entry("", name, items) for name, items in counted.items()]
+    together = _entry("", "all", [item for items in counted.values() for item in items])
     return replace(
         together,
         median=mean(one.median for one in each),
@@ -127,6 +129,21 @@ def _all(counted: Mapping[str, Sequence[Judged]]) -> Entry:
             )
             for name, other in together.baselines.items()
         },
+    )
+
+
+def _scaling(items: Sequence[Judged]) -> Entry:
+    """Means of the families' errors, as in ``all``: one source has three quarters of the ratios."""
+    found = defaultdict[str, list[ratios.Ratio]](list)
+    for one in ratios.of_scaling(items):
+        found[one.family].append(one)
+    each = [_of_ratios(family, rows) for family, rows in found.items()]
+    return replace(
+        _of_ratios("scaling", [one for rows in found.values() for one in rows]),
+        median=mean(one.median for one in each),
+        p90=mean(one.p90 for one in each),
+        median_uncalibrated=mean(one.median_uncalibrated for one in each),
+        p90_uncalibrated=mean(one.p90_uncalibrated for one in each),
     )
 
 

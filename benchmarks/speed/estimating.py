@@ -77,5 +77,8 @@ def all_judged(rows: Iterable[Row]) -> Iterator[Judged | Row]:
         if row.left_out is not None:
             yield row
             continue
-        found = judged(row)
+        try:
+            found = judged(row)
+        except (ArithmeticError, AssertionError, LookupError, ValueError) as error:
+            found = f"the estimate fails: {type(error).__name__} {error}"
         yield found if isinstance(found, Judged) else replace(row, left_out=found)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from benchmarks.speed.estimating import Judged
 from benchmarks.speed.row import LAYOUT
+from launcher.spec import RunSpec
 
 _RECIPE = ("framework", "framework_version", "gpu", "gpus_per_node", "model", "seq", "task")
 _SPLIT = tuple(column for column in LAYOUT if column != "dp")
@@ -19,6 +20,7 @@ class Ratio:
 
     name: str
     over: str
+    family: str
     measured: float
     predicted: float
     raw: float
@@ -44,10 +46,10 @@ def of_scaling(items: Iterable[Judged]) -> list[Ratio]:
     """
 
     def weak(item: Judged) -> Hashable:
-        return *_settings(item), "weak", int(item.row.line["global_batch"]) / int(item.row.line["gpus"])
+        return *_settings(item), "weak", _spec(item).global_batch_size / _gpus(item)
 
     def strong(item: Judged) -> Hashable:
-        return *_settings(item), "strong", item.row.line["global_batch"]
+        return *_settings(item), "strong", _spec(item).global_batch_size
 
     rows = [item for item in items if {*_SPLIT, *_RECIPE, "gpus", "notes"} <= item.row.line.keys()]
     found = []
@@ -66,7 +68,13 @@ def _kernel(item: Judged) -> str:
 
 
 def _gpus(item: Judged) -> int:
-    return int(item.row.line["gpus"])
+    return _spec(item).gpus
+
+
+def _spec(item: Judged) -> RunSpec:
+    if item.row.spec is None:
+        raise AssertionError("a row without a specification has no prediction")
+    return item.row.spec
 
 
 def _columns(item: Judged, names: Sequence[str]) -> tuple[str, ...]:
@@ -84,6 +92,7 @@ def _ratio(item: Judged, over: Judged) -> Ratio:
     return Ratio(
         name=item.row.name,
         over=over.row.name,
+        family=item.row.family,
         measured=item.row.measured / over.row.measured,
         predicted=item.predicted / over.predicted,
         raw=item.raw / over.raw,

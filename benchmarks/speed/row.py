@@ -6,7 +6,9 @@ import csv
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 
+from benchmarks.memory.row import Row as MemoryRow
 from benchmarks.speed.stand_in import StandIn
 from launcher.config.catalog import Catalog
 from launcher.spec import RunSpec
@@ -35,7 +37,6 @@ class Row:
         measured: Tokens a second and GPU.
         left_out: Why it is not scored.
         soft: True if a field of the row is uncertain, or an OOM only inferred.
-        stated: True if the row states its layout in full, with what its framework's documents say of a blank.
         moe: True if the model has experts.
         task: ``pretrain``, ``sft`` or ``lora``.
         precision: The row's own word.
@@ -54,7 +55,6 @@ class Row:
     measured: float = 0.0
     left_out: str | None = None
     soft: bool = False
-    stated: bool = True
     moe: bool = False
     task: str = "pretrain"
     precision: str = ""
@@ -68,3 +68,9 @@ def rows_of_csv(path: Path, read: Callable[[dict[str, str], Catalog], Row]) -> I
     with path.open(newline="") as file:
         for line in csv.DictReader(file):
             yield read(line, catalog)
+
+
+def paired(path: Path, adapter: ModuleType) -> Iterator[tuple[Line, MemoryRow]]:
+    """Each line of a file with its row of the memory scoreboard, by that file's adapter there."""
+    with path.open(newline="") as file:
+        yield from zip(csv.DictReader(file), adapter.rows(path), strict=True)

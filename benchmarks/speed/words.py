@@ -81,6 +81,8 @@ def recompute(word: str, stages: int) -> Settings:
     """What the backward pass computes again; ``stages`` share the layers of the model."""
     if word in ("none", "full"):
         return {"checkpointing.mode": word}
+    if word == "op":
+        return {"checkpointing.mode": "selective"}
     if (some := re.fullmatch(r"full on (\d+) layers", word)) is not None:
         layers = max(1, round(int(some[1]) / stages))
         return {"checkpointing.mode": "full", "checkpointing.method": "block", "checkpointing.layers": layers}

@@ -31,7 +31,7 @@ def as_text(assessment: Assessment, width: int = 80) -> str:
         return "\n".join(_wrapped(f"speed unknown: {assessment.speed_unknown}", width))
     paragraphs = [
         [line for text in speed_line.said(assessment) for line in _wrapped(text, width)],
-        list(_parts(speed)),
+        [*_parts(speed), *_wrapped("exposed: hidden by nothing else, so that these add up to the step", width)],
         list(_traffic(speed)),
         list(_stages(speed.stages)),
         ["how each is computed:"],
@@ -85,7 +85,6 @@ def _parts(speed: SpeedEstimate) -> Iterator[str]:
             share = f"{exposed / speed.step_seconds:.1%}"
             yield form.format(speed_line.name_of(part), rounded(seconds), rounded(exposed), share)
     yield form.format("step", "", rounded(speed.step_seconds), "100.0%")
-    yield "  exposed: hidden by nothing else, so that these add up to the step"
 
 
 def _slowest(stages: Sequence[StageTime]) -> int:

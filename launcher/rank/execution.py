@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-type AttentionKernel = Literal["flash", "flash_2", "sdpa", "fused_softmax", "unfused"]
-"""``flash`` is the best that the card has; ``flash_2`` FlashAttention 2, also on Hopper; ``sdpa`` what torch chooses;
+type AttentionKernel = Literal["flash", "flash_2", "flash_1", "sdpa", "fused_softmax", "unfused"]
+"""``flash`` is the best that the card has; ``flash_2`` and ``flash_1`` FlashAttention of these versions, on Hopper too;
+``sdpa`` what torch chooses;
 ``fused_softmax`` scores in memory with mask and softmax in one kernel (Megatron-LM); ``unfused`` one kernel each."""
 
 

@@ -146,7 +146,7 @@ def _exchange(size: float, group: Group, network: Network) -> float:
     """An all-to-all across nodes: each rank's own NIC carries what leaves the node, the links the rest meanwhile."""
     nodes, inside, ranks = group.domains, group.inside, group.ranks
     leaves = size * (ranks - inside) / ranks
-    found = _exchange_latency(nodes) * network.network_latency / tuner.HOP + leaves / (
+    found = _exchange_latency(nodes) * (network.network_latency or tuner.HOP) / tuner.HOP + leaves / (
         tuner.USABLE * _nic(network) * (1 - EXCHANGE_LOSS / nodes)
     )
     if inside == 1:
@@ -164,7 +164,7 @@ def _exchange_latency(nodes: int) -> float:
 
 
 def _latency_of_send(network: Network) -> float:
-    return tuner.RING["SIMPLE"].base + network.network_latency
+    return tuner.RING["SIMPLE"].base + (network.network_latency or tuner.HOP)
 
 
 def _nic(network: Network) -> float:

@@ -14,7 +14,7 @@ from launcher.rank.formats import Dtypes
 from launcher.rank.model import RankModel, rank_model
 from launcher.rank.view import Strategy, views
 from launcher.spec import RunSpec
-from launcher.speed import collectives, ends, pipeline, states
+from launcher.speed import collectives, ends, offload, pipeline, states
 from launcher.speed.block import BlockKey, block
 from launcher.speed.calibration import UNCALIBRATED, constant
 from launcher.speed.card import Card, card_of
@@ -70,7 +70,7 @@ def unknown(spec: RunSpec, backend: Backend) -> str | None:
         return f"the figures of {spec.hardware.title} are not known (hardware.flops_fp16, memory_bandwidth, cores, ...)"
     if network_of(spec) is None:
         return "the links between its GPUs are not known (hardware.link_bandwidth, cluster.network_bandwidth)"
-    return None
+    return offload.unknown(spec)
 
 
 def estimate(
@@ -192,15 +192,17 @@ def _terms(
     compute = states.Compute(slowest.time.forward_seconds, slowest.time.backward_seconds)
     yield from states.accumulation(slowest.rank, execution, card, m)
     yield from states.data_parallel(slowest.rank, execution, network, compute, m)
-    yield from states.optimizer(slowest.rank, execution, card)
+    if not offload.updates_on_host(slowest.rank):
+        yield from states.optimizer(slowest.rank, execution, card)
+    yield from offload.offload(slowest.rank, execution, card, compute, m)
 
 
 def _passes(stage: Stage, m: int) -> Iterator[SpeedTerm]:
     """The micro-batches of a step on one stage, by what they go to."""
     both, again = stage.forward.plus(stage.backward), stage.again
-    yield _at_rate("matrix_products", "products of both passes", m, both.product_flops, both.products)
-    yield _at_rate("attention", "attention of both passes", m, both.attention_flops, both.attention)
-    yield _at_rate("memory_bound", "norms, residuals, activations", m, both.moved, both.memory)
+    yield from _at_rate("matrix_products", "products of both passes", m, both.product_flops, both.products)
+    yield from _at_rate("attention", "attention of both passes", m, both.attention_flops, both.attention)
+    yield from _at_rate("memory_bound", "norms, residuals, activations", m, both.moved, both.memory)
     yield term("loss", "cross entropy", "m * t_loss", "launcher/speed/ends.py", m=m, t_loss=both.loss)
     yield term("recompute", "computed again", "m * t_again", "launcher/speed/block.py", m=m, t_again=again.compute)
     for part in ("tensor", "context", "expert"):
@@ -208,7 +210,7 @@ def _passes(stage: Stage, m: int) -> Iterator[SpeedTerm]:
         size = getattr(both, f"{part}_bytes") + getattr(again, f"{part}_bytes")
         if seconds or size:
             yield term(
-                part, "collectives of both passes", "m * t", "launcher/speed/collectives.json",  # type: ignore[arg-type]
+                part, "collectives of both passes", "m * t", "launcher/speed/collectives.json",
                 moved=m * size, group=f"{part} parallel", m=m, t=seconds,
             )  # fmt: skip
     gpu = both.gpu + again.gpu
@@ -216,9 +218,10 @@ def _passes(stage: Stage, m: int) -> Iterator[SpeedTerm]:
     yield term("host", "the host starts kernels", "m * t_host", "launcher/speed/block.py", m=m, t_host=waited)
 
 
-def _at_rate(part: StepPart, what: str, m: int, work: float, seconds: float) -> SpeedTerm:
-    rate = work / seconds if seconds else 1.0
-    return term(part, what, "m * work / rate", _TABLES, m=m, work=work, rate=rate)
+def _at_rate(part: StepPart, what: str, m: int, work: float, seconds: float) -> Iterator[SpeedTerm]:
+    """A part by its work, in FLOPs or bytes of a micro-batch, and the rate at which the tables have it done."""
+    if seconds:
+        yield term(part, what, "m * work / rate", _TABLES, m=m, work=work, rate=work / seconds)
 
 
 def _flops(spec: RunSpec, stages: list[Stage]) -> tuple[float, float]:

@@ -100,10 +100,16 @@ def kernel_seconds(m: int, n: int, k: int, kernel: Kernel) -> float:
     return kernel.start + max(best, moved) + kernel.byte * kernel.cast * m * k
 
 
-def stand_in(dtype: Dtype, card: Card) -> str | None:
+def stand_in(card: Card) -> str | None:
     """The card whose measured kernels stand in for this one's; None where its own were measured."""
-    measured = _measured(dtype, card)
-    return None if card.name in _constants()["cards"][measured]["options"] else measured
+    measured = _measured("bf16", card)
+    return None if card.name in constants()["cards"][measured]["options"] else measured
+
+
+def best_share(card: Card) -> float:
+    """Share of the card's bf16 peak that its best tiles reach, start, depth and last wave apart."""
+    shares: dict[str, float] = _fitted("bf16", card)["tile_shares"]
+    return max(shares.values())
 
 
 @lru_cache(maxsize=256)
@@ -139,19 +145,20 @@ def _sides(name: str) -> tuple[int, int]:
 
 
 def _fitted(dtype: Dtype, card: Card) -> dict[str, Any]:
-    formats: dict[str, Any] = _constants()["cards"][_measured(dtype, card)]["formats"]
+    formats: dict[str, Any] = constants()["cards"][_measured(dtype, card)]["formats"]
     name = "fp8" if dtype == "fp8" and card.fp8 else "bf16"
     return {**formats[name], "format": name}
 
 
 def _measured(dtype: Dtype, card: Card) -> str:
-    cards = _constants()["cards"]
+    cards = constants()["cards"]
     own = next((name for name, entry in cards.items() if card.name in entry["options"]), None)
     found = own or next(name for least, name in _GENERATIONS if card.capability >= least)
     return found if dtype != "fp8" or not card.fp8 or "fp8" in cards[found]["formats"] else "H100-SXM-80GB"
 
 
 @cache
-def _constants() -> dict[str, Any]:
+def constants() -> dict[str, Any]:
+    """The content of ``gemm.json``."""
     content: dict[str, Any] = json.loads(CONSTANTS.read_text())
     return content

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from launcher.rank.execution import Execution
 from launcher.rank.model import RankModel
-from launcher.speed import collectives
+from launcher.speed import collectives, overlap
 from launcher.speed.block import MEMORY_SHARE
 from launcher.speed.card import Card
 from launcher.speed.collectives import Group, group_of
@@ -23,9 +23,6 @@ from launcher.speed.terms import SpeedTerm, term
 _USABLE = 0.6
 """Share of the last backward pass that hides the reduction of gradients, which begins with its first bucket and ends
 after its last."""
-
-_LEAST_EXPOSED = 0.1
-"""Share of a reduction that nothing hides: the bucket of the parameters whose gradients come last."""
 
 _HIDING = 0.9
 """Share of a block's compute behind which the next one's gathering hides."""
@@ -94,7 +91,7 @@ def _once_a_step(
     sharded = rank.view.states.optimizer < 1
     kind: collectives.Kind = "reduce_scatter" if sharded else "all_reduce"
     seconds = _in_buckets(kind, size, group, network, execution)
-    exposed = max(_LEAST_EXPOSED * seconds, seconds - _USABLE * compute.backward)
+    exposed = overlap.exposed(seconds, _USABLE * compute.backward)
     yield term(
         "data", "gradients reduced", "k / reached", _ZERO, exposed=exposed if execution.gradient_overlap else None,
         moved=size, group=words, k=size, reached=size / seconds,
@@ -102,7 +99,7 @@ def _once_a_step(
     if sharded:
         size = elements * rank.engine.size
         seconds = _in_buckets("all_gather", size, group, network, execution)
-        exposed = max(_LEAST_EXPOSED * seconds, seconds - _USABLE * compute.forward)
+        exposed = overlap.exposed(seconds, _USABLE * compute.forward)
         yield term(
             "data", "parameters gathered", "k / reached", _ZERO,
             exposed=exposed if execution.parameter_overlap else None,
@@ -130,8 +127,8 @@ def _gathered_each_pass(
     trained = rank.elements.trained / max(1, rank.elements.whole)
     ahead, behind = layers * gather, layers * (gather + scatter * trained)
     if execution.parameter_overlap:
-        exposed = max(gather, ahead - _HIDING * compute.forward)
-        exposed += max(gather + scatter * trained, behind - _HIDING * compute.backward)
+        exposed = max(gather, overlap.exposed(ahead, _HIDING * compute.forward))
+        exposed += max(gather + scatter * trained, overlap.exposed(behind, _HIDING * compute.backward))
     else:
         exposed = ahead + behind
     moved = steps * layers * (2 * parameters + gradients * trained)
@@ -170,8 +167,6 @@ def optimizer(rank: RankModel, execution: Execution, card: Card) -> Iterator[Spe
     gradients reads them once more, and they are zeroed. A step of torch's lists reads and writes each of some ten
     operations' results.
     """
-    if rank.spec.zero.offload_optimizer != "none":
-        return
     sizes = rank.dtypes
     states = 2 * sizes.size("optimizer_states")
     master = sizes.size("master") or sizes.size("parameters")

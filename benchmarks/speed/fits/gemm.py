@@ -12,10 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.speed.fits.simplex import Vector, least
-from benchmarks.speed.fits.tables import AICONFIGURATOR, SILICON, Silicon, by_gflop, read, residual, write
+from benchmarks.speed.fits.tables import AICONFIGURATOR, SILICON, by_gflop, card_of, read, residual, write
 from launcher.spec.values import Dtype
 from launcher.speed import gemm
-from launcher.speed.card import Card
 
 _TILES = ((64, 64), (64, 128), (128, 64), (128, 128), (128, 256), (256, 128), (256, 256))
 _AREAS = (4096, 8192, 16384, 32768, 65536)
@@ -34,7 +33,7 @@ it takes its own time, which is fitted beside the product's, but is not what tra
 """
 
 _OPTIONS = {
-    "A100-SXM-80GB": ["a100_40g", "a100_80g", "a800"],
+    "A100-SXM-80GB": ["a100_40g", "a100_80g", "a100_pcie_80g", "a800"],
     "H100-SXM-80GB": ["h100_80g", "h100_96g", "h800", "gh200"],
     "H200-SXM": ["h200"],
     "B200-SXM": ["b200"],
@@ -73,16 +72,48 @@ def main() -> int:
     """Fit every card and format, print the residuals and write ``launcher/speed/gemm.json``."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.speed.fits.gemm", description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="the folder with gemm.csv.gz")
-    found = tables(read(parser.parse_args().data / "gemm.csv.gz"))
+    data = parser.parse_args().data
+    found = tables(read(data / "gemm.csv.gz"))
     cards: dict[str, Any] = {}
     for (gpu, dtype), (rows, source) in found.items():
         formats = cards.setdefault(gpu, {"options": _OPTIONS[gpu], "formats": {}})["formats"]
         formats[dtype] = {"table": source, **_fitted(Fit(gpu, formats.get("bf16")), rows)}
     for entry in cards.values():
         entry["formats"]["bf16"].pop("shares")
-    path = write("gemm", {"what": _WHAT, **AICONFIGURATOR, "left_out": _LEFT_OUT, "cards": cards})
+    other = _other_tables(data, cards)
+    path = write(
+        "gemm", {"what": _WHAT, **AICONFIGURATOR, "left_out": _LEFT_OUT, "other_tables": other, "cards": cards}
+    )
     print(f"{path}: {path.stat().st_size} bytes")
     return 0 if cards else 1
+
+
+def _other_tables(data: Path, cards: Mapping[str, Any]) -> dict[str, Any]:
+    """The constants against tables that they were not fitted to: a second one of A100, block-scaled fp8 of H800."""
+    a100 = [row for row in read(data / "gemm.csv.gz") if row["kernel"] in _LEFT_OUT]
+    h800 = [row for row in read(data / "infersim_gemm_fp8_h800.csv") if min(int(row[name]) for name in "mnk") >= 256]
+    found = {
+        "A100-SXM-80GB bf16, sglang": _checked("A100-SXM-80GB", None, cards, a100, "latency_ms", 1e3),
+        "H800 fp8, DeepGEMM (alibaba/InferSim@f2293dab, Apache-2.0), without quantising": _checked(
+            "H100-SXM-80GB", cards["H100-SXM-80GB"]["formats"]["bf16"], cards, h800, "latency_us", 1e6
+        ),
+    }
+    print(*(f"{name}: {told}" for name, told in found.items()), sep="\n")
+    return found
+
+
+def _checked(
+    gpu: str,
+    bf16: Mapping[str, Any] | None,
+    cards: Mapping[str, Any],
+    found: Iterable[Mapping[str, str]],
+    column: str,
+    scale: float,
+) -> dict[str, Any]:
+    fit = Fit(gpu, bf16)
+    rows = np.array([[*(float(row[name]) for name in "mnk"), float(row[column]) / scale] for row in found])
+    constants = {**cards[gpu]["formats"][fit.dtype], "table_quantise": None}
+    return residual(fit.predicted(constants, rows), rows[:, 3])
 
 
 def tables(found: Iterable[Mapping[str, str]]) -> dict[tuple[str, Dtype], tuple[Rows, str]]:
@@ -124,7 +155,7 @@ class Fit:
 
     def predicted(self, constants: Mapping[str, Any], rows: Rows) -> Vector:
         """The shipped function's seconds with these constants, the table's quantising added."""
-        kernel = gemm.kernel_from(constants, self.dtype, _card(self.gpu, self.silicon))._replace(cast=0)
+        kernel = gemm.kernel_from(constants, self.dtype, card_of(self.gpu, self.gpu))._replace(cast=0)
         found: Vector = np.array([gemm.kernel_seconds(int(m), int(n), int(k), kernel) for m, n, k in rows[:, :3]])
         quantise = constants.get("table_quantise")
         if quantise is None:
@@ -210,20 +241,6 @@ def _held_out(fit: Fit, rows: Rows) -> dict[str, Any]:
         out = quarter == number
         predicted[out] = fit.predicted(fit.record(rows[~out]), rows[out])
     return residual(predicted, rows[:, 3])
-
-
-def _card(gpu: str, silicon: Silicon) -> Card:
-    return Card(
-        name=gpu,
-        capability=0.0,
-        cores=silicon.cores,
-        fp32=silicon.bf16,
-        fp16=silicon.bf16,
-        bf16=silicon.bf16,
-        fp8=silicon.fp8,
-        memory_bandwidth=silicon.memory_bandwidth,
-        pcie_bandwidth=1.0,
-    )
 
 
 if __name__ == "__main__":

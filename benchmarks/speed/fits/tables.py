@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from launcher.rundir.provenance import versions
 from launcher.speed import gemm
+from launcher.speed.card import Card
 
 AICONFIGURATOR = {
     "source": "ai-dynamo/aiconfigurator, systems/data",
@@ -51,6 +52,22 @@ SILICON = {
     "RTX-PRO-6000": Silicon(bf16=503.8e12, fp8=1007.6e12, memory_bandwidth=1597e9, cores=188),
 }
 """By the makers' datasheets, as ``conf/hardware`` has them; a fitted share is of this peak."""
+
+
+def card_of(gpu: str, name: str, capability: float = 0.0) -> Card:
+    """The measured card as the shipped functions take it; fp32 and the host's link are not asked for."""
+    found = SILICON[gpu]
+    return Card(
+        name=name,
+        capability=capability,
+        cores=found.cores,
+        fp32=found.bf16,
+        fp16=found.bf16,
+        bf16=found.bf16,
+        fp8=found.fp8,
+        memory_bandwidth=found.memory_bandwidth,
+        pcie_bandwidth=1.0,
+    )
 
 
 def read(path: Path) -> list[dict[str, str]]:
