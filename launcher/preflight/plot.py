@@ -7,6 +7,7 @@ imported where a figure is drawn and nowhere else, so planning works without it.
 from __future__ import annotations
 
 import io
+import re
 import textwrap
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -50,6 +51,7 @@ _CAPACITY, _INK = "#b3261e", "#222222"
 _MEMORY_INCHES = 6.4
 _OFF_SCALE = 8
 """A capacity of so many times the largest column is named above the axis: on a line in it no pile could be told."""
+_CLIP = re.compile(rb"\bp[0-9a-f]{10}\b")
 _LABELLED_COLUMNS = 8
 _LABELLED_SHARE = 0.035
 """Share of the axis that a pile must have to hold its own number."""
@@ -140,7 +142,13 @@ def saved(drawn: Figure, kind: str) -> bytes:
     metadata = dict.fromkeys(("Creator", "Date", "Format", "Type")) if kind == "svg" else None
     with rc_context({"svg.hashsalt": "launch", "svg.fonttype": "path"}):
         drawn.savefig(buffer, format=kind, dpi=150, metadata=metadata, facecolor="white")
-    return buffer.getvalue()
+    return _numbered(buffer.getvalue()) if kind == "svg" else buffer.getvalue()
+
+
+def _numbered(svg: bytes) -> bytes:
+    """Number the clip paths as they come: matplotlib names them by coordinates, whose last digits the layout varies."""
+    names: dict[bytes, bytes] = {}
+    return _CLIP.sub(lambda found: names.setdefault(found[0], b"p%d" % len(names)), svg)
 
 
 def _scale(assessment: Assessment, columns: Breakdown) -> tuple[int, str, float]:
