@@ -3,7 +3,7 @@
 ``passes`` says what a stage runs one after the other, as the engines' own schedules do; ``timeline`` lets every stage
 run its order as early as the others' results reach it. The end of the last pass is the exact time of the passes of a
 step, also for uneven stages and for messages that are waited for, where ``launcher.speed.pipeline`` has a closed form.
-The simulation takes about a microsecond a pass and belongs where a pipeline is looked at closely.
+The simulation takes about two microseconds a pass, and belongs where a pipeline is looked at closely.
 """
 
 from __future__ import annotations

@@ -8,11 +8,11 @@ from functools import cache
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from launcher.spec import RunSpec
-from launcher.speed import schedule
+from launcher.speed import pipeline, schedule
 from launcher.speed.result import StageTime
 from launcher.strategies.pipeline import in_flight
 from tests.support.helpers import make_spec
@@ -139,7 +139,23 @@ def test_no_pass_starts_before_its_input_has_arrived_or_while_its_stage_is_busy(
             assert one.start >= at[stage - 1, what].sent
         if what.kind == "backward" and stage < len(stages) - 1:
             assert one.start >= at[stage + 1, what].sent
-    assert schedule.makespan(times) >= spec.gradient_accumulation * (4.0 if slow < len(stages) else 0)
+    assert schedule.makespan(times) >= spec.gradient_accumulation * 4.0
+
+
+@given(pipelines(), st.integers(0, 4), st.floats(1, 1.5))
+def test_the_closed_form_is_the_simulated_step_where_the_last_stage_is_slowest_and_never_below_it(
+    spec: RunSpec, slow: int, factor: float
+) -> None:
+    count = spec.parallel.pipeline
+    slow %= count
+    assume(spec.gradient_accumulation >= count)
+    stages = equal(count)
+    stages[slow] = replace(stages[slow], forward_seconds=factor * FORWARD, backward_seconds=factor * BACKWARD)
+    closed = spec.gradient_accumulation * factor * (FORWARD + BACKWARD) + pipeline.filling(spec, stages)
+    exact = schedule.makespan(simulated(spec, stages))
+    if slow == count - 1 or spec.parallel.schedule == "gpipe":
+        assert closed == pytest.approx(exact)
+    assert closed > exact * (1 - 1e-9)
 
 
 def test_gpipe_waits_for_hidden_messages_on_the_way_there_and_back_only_and_1f1b_in_every_round() -> None:
