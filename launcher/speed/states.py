@@ -20,7 +20,7 @@ from launcher.speed.collectives import Group, group_of
 from launcher.speed.network import Network
 from launcher.speed.terms import SpeedTerm, term
 
-_USABLE = 0.6
+_USABLE = 0.75
 """Share of the last backward pass that hides the reduction of gradients, which begins with its first bucket and ends
 after its last."""
 
