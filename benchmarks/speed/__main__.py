@@ -9,10 +9,11 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.speed import calibrating
+from benchmarks.speed import calibrating, publishing
 from benchmarks.speed.entries import Entry, entries
 from benchmarks.speed.estimating import Judged, all_judged
 from benchmarks.speed.families import Family, families, not_counted
+from benchmarks.speed.publishing import percent, share
 from benchmarks.speed.row import Row
 
 
@@ -26,6 +27,7 @@ def main() -> int:
     parser.add_argument(
         "--write-calibration", action="store_true", help="fit the constants and write them into the package"
     )
+    parser.add_argument("--publish", action="store_true", help="write docs/speed-scoreboard.md")
     arguments = parser.parse_args()
     files = dict(_all(arguments.data, arguments.only))
     found = families(files)
@@ -39,6 +41,8 @@ def main() -> int:
         print(json.dumps([entry.as_dict() for entry in answer], indent=1))
     else:
         print("\n".join(_table(answer)))
+    if arguments.publish:
+        publishing.publish(answer)
     return 0 if any(entry.rows for entry in answer) else 1
 
 
@@ -86,7 +90,7 @@ def _table(answer: Sequence[Entry]) -> Iterator[str]:
     for entry in answer:
         errors = (entry.median, entry.p90, entry.median_uncalibrated, entry.p90_uncalibrated)
         shares = (entry.pick, entry.pick_worst, entry.spearman)
-        cells = [*map(_percent, errors), str(entry.problems), *map(_share, shares)]
+        cells = [*map(percent, errors), str(entry.problems), *map(share, shares)]
         yield f"{entry.family:<26} {entry.rows:>5} {' '.join(f'{cell:>8}' for cell in cells)}"
     yield from _baselines(next(entry for entry in answer if entry.family == "all"))
     for entry in answer:
@@ -95,16 +99,8 @@ def _table(answer: Sequence[Entry]) -> Iterator[str]:
 
 def _baselines(entry: Entry) -> Iterator[str]:
     for name, other in entry.baselines.items():
-        cells = " ".join(f"{cell:>8}" for cell in (_percent(other.median), _share(other.pick), _share(other.spearman)))
+        cells = " ".join(f"{cell:>8}" for cell in (percent(other.median), share(other.pick), share(other.spearman)))
         yield f"all, {name:<21} {other.rows:>5} {cells}  (median, pick, Spearman; constants of these very rows)"
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.1f}%"
-
-
-def _share(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
 
 
 if __name__ == "__main__":

@@ -155,6 +155,8 @@ def _execution(line: Line, framework: Framework) -> Execution:
         features = replace(features, fused_loss=True)
     elif line.get("compile", "false") != "false":
         features = replace(features, compiled=True)
+    if "launch-bound" in line["notes"]:
+        features = replace(features, graphs=False)
     if "AsyncTP" in line["notes"]:
         features = replace(features, tensor_overlap=ASYNC_TP)
     return features

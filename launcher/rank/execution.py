@@ -39,6 +39,7 @@ class Execution:
         pipeline_overlap: True if stages send while they compute.
         fused_accumulation: True if the weights' gradients are added up in fp32 by the product that makes them.
         fused_optimizer: True if the optimizer's step is one kernel over all parameters.
+        message_seconds: The host's time to send or receive one message between stages, where it waits for each.
         bucket_bytes: Bytes of gradients that one collective reduces at once.
         blockwise_experts: True if experts run in a loop, one after the other, and not in grouped products.
     """
@@ -61,5 +62,6 @@ class Execution:
     pipeline_overlap: bool = False
     fused_accumulation: bool = False
     fused_optimizer: bool = True
+    message_seconds: float = 0.0
     bucket_bytes: float = 2.0**28
     blockwise_experts: bool = False

@@ -148,6 +148,12 @@ def stand_in(card: Card) -> str | None:
     return None if card.name in _constants()["cards"][measured]["options"] else measured
 
 
+def source(card: Card) -> str:
+    """Where a term of attention has its numbers from, with the card that stands in where there is one."""
+    other = stand_in(card)
+    return "launcher/speed/attention.json" + (f" (kernels of {other} stand in)" if other else "")
+
+
 @lru_cache(maxsize=256)
 def kernel_of(head_dim: int, kernel: AttentionKernel, dtype: Dtype, card: Card) -> Kernel:
     """The constants of a fused kernel: of the least measured size of a head that holds this one."""

@@ -14,7 +14,7 @@ from launcher.rank.formats import Dtypes
 from launcher.rank.model import RankModel, rank_model
 from launcher.rank.view import Strategy, views
 from launcher.spec import RunSpec
-from launcher.speed import collectives, ends, offload, pipeline, states
+from launcher.speed import attention, collectives, ends, gemm, offload, pipeline, states
 from launcher.speed.block import BlockKey, block
 from launcher.speed.calibration import UNCALIBRATED, constant
 from launcher.speed.card import Card, card_of
@@ -23,8 +23,6 @@ from launcher.speed.passes import NOTHING, Pass
 from launcher.speed.result import SpeedEstimate, StageTime
 from launcher.speed.shape import Shape, shape_of
 from launcher.speed.terms import SpeedTerm, StepPart, term
-
-_TABLES = "launcher/speed/gemm.json"
 
 _AUTOGRAD = 2
 """Kernels that autograd's engine starts in the time in which Python starts one."""
@@ -169,11 +167,12 @@ def _ends(rank: RankModel, shape: Shape) -> Iterator[tuple[Pass, Pass]]:
 
 
 def _send(rank: RankModel, shape: Shape) -> float:
-    """One micro-batch's hidden states to the next stage."""
+    """One micro-batch's hidden states to the next stage, and the host's time for the message."""
     spec = rank.spec
     size = shape.residual_tokens * spec.model.hidden_size * shape.residual_size
     stride = spec.gpus // spec.parallel.pipeline
-    return collectives.seconds("send", size, shape.group(2, stride), shape.network)
+    sent = collectives.seconds("send", size, shape.group(2, stride), shape.network)
+    return sent + shape.execution.message_seconds
 
 
 def _terms(
@@ -183,7 +182,7 @@ def _terms(
     times = [stage.time for stage in stages]
     slowest = max(stages, key=lambda stage: stage.time.forward_seconds + stage.time.backward_seconds)
     m = spec.gradient_accumulation
-    yield from _passes(slowest, m)
+    yield from _passes(slowest, m, card)
     if len(stages) > 1:
         idle = pipeline.filling(spec, times)
         yield term("bubble", "filling and draining the pipeline", "t_fill", "launcher/speed/pipeline.py", t_fill=idle)
@@ -197,12 +196,13 @@ def _terms(
     yield from offload.offload(slowest.rank, execution, card, compute, m)
 
 
-def _passes(stage: Stage, m: int) -> Iterator[SpeedTerm]:
+def _passes(stage: Stage, m: int, card: Card) -> Iterator[SpeedTerm]:
     """The micro-batches of a step on one stage, by what they go to."""
     both, again = stage.forward.plus(stage.backward), stage.again
-    yield from _at_rate("matrix_products", "products of both passes", m, both.product_flops, both.products)
-    yield from _at_rate("attention", "attention of both passes", m, both.attention_flops, both.attention)
-    yield from _at_rate("memory_bound", "norms, residuals, activations", m, both.moved, both.memory)
+    products, pairs, passes = gemm.source(card), attention.source(card), "launcher/speed/passes.py"
+    yield from _at_rate("matrix_products", "products of both passes", products, m, both.product_flops, both.products)
+    yield from _at_rate("attention", "attention of both passes", pairs, m, both.attention_flops, both.attention)
+    yield from _at_rate("memory_bound", "norms, residuals, activations", passes, m, both.moved, both.memory)
     yield term("loss", "cross entropy", "m * t_loss", "launcher/speed/ends.py", m=m, t_loss=both.loss)
     yield term("recompute", "computed again", "m * t_again", "launcher/speed/block.py", m=m, t_again=again.compute)
     for part in ("tensor", "context", "expert"):
@@ -218,10 +218,10 @@ def _passes(stage: Stage, m: int) -> Iterator[SpeedTerm]:
     yield term("host", "the host starts kernels", "m * t_host", "launcher/speed/block.py", m=m, t_host=waited)
 
 
-def _at_rate(part: StepPart, what: str, m: int, work: float, seconds: float) -> Iterator[SpeedTerm]:
+def _at_rate(part: StepPart, what: str, source: str, m: int, work: float, seconds: float) -> Iterator[SpeedTerm]:
     """A part by its work, in FLOPs or bytes of a micro-batch, and the rate at which the tables have it done."""
     if seconds:
-        yield term(part, what, "m * work / rate", _TABLES, m=m, work=work, rate=work / seconds)
+        yield term(part, what, "m * work / rate", source, m=m, work=work, rate=work / seconds)
 
 
 def _flops(spec: RunSpec, stages: list[Stage]) -> tuple[float, float]:

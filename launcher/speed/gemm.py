@@ -6,8 +6,8 @@ size that is fastest. ``gemm.json`` has these constants for the cards whose kern
 far the form is off; ``python -m benchmarks.speed.fits.gemm --data DIR`` writes it. Any other card takes those of the
 nearest generation with its own peak, multiprocessors and bandwidth (``stand_in``).
 
-A product in fp8 reads its first operand in bf16 and writes it in fp8 before: 3 bytes an element at the bandwidth. Of
-the three products of a layer that is one cast each, of the input, of the output's gradient, and of the weight.
+A product in fp8 has its share of the casts besides. Casts of weights are left out: one a step, however many
+micro-batches.
 
 Left out: clocks that fall in a long run under full power, and layouts (transposed operands run like plain ones).
 """
@@ -39,8 +39,13 @@ _GENERATIONS = (
 _SPLIT_TILE = 128
 """Side of the tile whose depth is split over multiprocessors when the result has too few tiles for all of them."""
 
-_CAST_BYTES = 3
-"""Of an element that is read in bf16 and written in fp8."""
+_CAST_BYTES = 4 * 4 / 12
+"""Bytes that casts move for each element of a product's first operand, on average over the twelve of a layer.
+
+Transformer Engine's norms and activations write fp8 at once (LayerNormLinear, LayerNormMLP). Kernels of their own are
+the casts of attention's output and of the gradients of three outputs (attention's products, the MLP's second), which
+read 2 bytes and write the rows and the columns in 1 each.
+"""
 
 
 class Kernel(NamedTuple):
@@ -70,7 +75,7 @@ class Kernel(NamedTuple):
     byte: float
     operand: int
     result: int
-    cast: int
+    cast: float
 
 
 @lru_cache(maxsize=65536)
@@ -106,6 +111,12 @@ def stand_in(card: Card) -> str | None:
     return None if card.name in constants()["cards"][measured]["options"] else measured
 
 
+def source(card: Card) -> str:
+    """Where a term of products has its numbers from, with the card that stands in where there is one."""
+    other = stand_in(card)
+    return "launcher/speed/gemm.json" + (f" (kernels of {other} stand in)" if other else "")
+
+
 def best_share(card: Card) -> float:
     """Share of the card's bf16 peak that its best tiles reach, start, depth and last wave apart."""
     shares: dict[str, float] = _fitted("bf16", card)["tile_shares"]
@@ -135,7 +146,7 @@ def kernel_from(found: Mapping[str, Any], dtype: Dtype, card: Card) -> Kernel:
         byte=1 / (found["memory_share"] * card.memory_bandwidth),
         operand={"fp32": 4, "fp8": 1}.get(dtype, 2),
         result=4 if dtype == "fp32" else 2,
-        cast=_CAST_BYTES if dtype == "fp8" else 0,
+        cast=_CAST_BYTES if dtype == "fp8" else 0.0,
     )
 
 

@@ -77,6 +77,14 @@ def test_notes_name_kernels_and_sequence_parallelism(tmp_path: Path) -> None:
     assert not spec_of(row).parallel.sequence
 
 
+def test_a_run_that_waits_for_the_host_has_no_graphs(tmp_path: Path) -> None:
+    usual, noted = the_row(tmp_path, framework="Megatron-Bridge"), "tiny batch: launch-bound"
+    waiting = the_row(tmp_path, framework="Megatron-Bridge", notes=noted)
+    assert usual.backend is not None
+    assert waiting.backend is not None
+    assert (usual.backend.executes.graphs, waiting.backend.executes.graphs) == (True, False)
+
+
 def test_layers_that_do_not_divide_leave_room_for_embedding_and_head(tmp_path: Path) -> None:
     spec = spec_of(the_row(tmp_path, layers="30", vpp="8"))
     assert (spec.parallel.first_stage_layers, spec.parallel.last_stage_layers) == (15, 15)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.speed import __main__ as command
-from benchmarks.speed import calibrating
+from benchmarks.speed import calibrating, publishing
 from benchmarks.speed.entries import Entry, entries
 from benchmarks.speed.estimating import Judged, judged
 from benchmarks.speed.families import Family, families, not_counted
@@ -190,3 +190,11 @@ def test_a_row_on_a_card_without_figures_is_left_out_with_the_reason(tmp_path: P
     found = judged(replace(row, spec=blind))
     assert isinstance(found, str)
     assert "memory_bandwidth" in found
+
+
+def test_the_document_has_each_entry_with_rows_and_each_reason() -> None:
+    rows: list[Judged | Row] = [item(100, 110), Row(name="two", family="mine", left_out="no tokens a second")]
+    lines = list(publishing.document(list(entries(families({"throughput.csv": rows})))))
+    assert "| mine | 1 | 10.0% | 10.0% | 10.0% | 10.0% | - | - | - | - |" in lines
+    assert "| mine | 1 | no tokens a second |" in lines
+    assert not any(line.startswith("| moe |") for line in lines)

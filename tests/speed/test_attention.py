@@ -114,6 +114,8 @@ def test_nothing_to_attend_takes_no_time() -> None:
 def test_a_card_without_a_table_says_whose_kernels_stand_in() -> None:
     assert attention.stand_in(A100) is None
     assert attention.stand_in(MI300X) == "H100-SXM-80GB"
+    assert attention.source(A100) == "launcher/speed/attention.json"
+    assert attention.source(MI300X) == "launcher/speed/attention.json (kernels of H100-SXM-80GB stand in)"
     assert attention.stand_in(V100) == "A100-SXM-80GB"
 
 
