@@ -139,7 +139,7 @@ def test_no_pass_starts_before_its_input_has_arrived_or_while_its_stage_is_busy(
             assert one.start >= at[stage - 1, what].sent
         if what.kind == "backward" and stage < len(stages) - 1:
             assert one.start >= at[stage + 1, what].sent
-    assert schedule.makespan(times) >= spec.gradient_accumulation * 4.0
+    assert schedule.makespan(times) * (1 + 1e-9) >= spec.gradient_accumulation * 4.0
 
 
 @given(pipelines(), st.integers(0, 4), st.floats(1, 1.5))
