@@ -68,15 +68,17 @@ class RankTerms:
 
     def allocated(self, moment: Moment) -> int:
         """Bytes from torch's allocator at one moment."""
-        return self._allocated[moment]
+        return self.allocations[moment]
 
     @property
     def outside_bytes(self) -> int:
         """Bytes outside of torch's allocator, at the peak."""
-        return sum(term.bytes for term in self.at(self.peak[1]) if term.pile in OUTSIDE_PILES)
+        moment = self.peak[1]
+        return sum(term.bytes for term in self.terms if term.pile in OUTSIDE_PILES and moment in term.moments)
 
     @cached_property
-    def _allocated(self) -> dict[Moment, int]:
+    def allocations(self) -> dict[Moment, int]:
+        """Bytes from torch's allocator at every moment, in the order of a step."""
         together = dict[frozenset[Moment], int]()
         for term in self.terms:
             if term.pile not in OUTSIDE_PILES:
@@ -94,8 +96,8 @@ class RankTerms:
     @cached_property
     def peak(self) -> tuple[int, Moment]:
         """The allocated peak and its moment; of equal ones the first."""
-        best = max(self._allocated, key=self._allocated.__getitem__)
-        return self._allocated[best], best
+        best = max(self.allocations, key=self.allocations.__getitem__)
+        return self.allocations[best], best
 
 
 def estimate(
@@ -161,10 +163,16 @@ def _needs(ranks: Sequence[RankTerms], family: Family, error: Band) -> Needs:
     return Needs(
         peak=peak,
         outside_bytes=outside,
-        moments=tuple(ceil(max(rank.allocated(moment) for rank in ranks) * lost) + outside for moment in MOMENTS),
+        moments=tuple(ceil(size * lost) + outside for size in _at_moments(ranks)),
         host=host.host_memory(tuple(rank.model for rank in ranks), peak.device_bytes),
         disk=host.checkpoint(worst.model, parameter_counts(worst.model.spec, family)[0], outside_blocks(family, model)),
     )
+
+
+def _at_moments(ranks: Sequence[RankTerms]) -> Iterable[int]:
+    """Bytes from torch's allocator at every moment, on the rank that has most then."""
+    first, *others = (rank.allocations.values() for rank in ranks)
+    return map(max, first, *others) if others else first
 
 
 def worst_rank(ranks: Sequence[RankTerms]) -> RankTerms:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
+from launcher.spec.values import Hashed
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogitsBytes:
@@ -25,7 +27,7 @@ class LogitsBytes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineTraits:
+class EngineTraits(Hashed):
     """Traits of the engine's implementation that formulas outside of its own overheads depend on.
 
     Attributes:
@@ -53,6 +55,8 @@ class EngineTraits:
         logits: Bytes of the full loss; None is torch's cross entropy on an fp32 copy.
         master_size: Bytes of an element of the master copy, where only the bits that the parameters lack are kept.
     """
+
+    __hash__ = Hashed.__hash__
 
     library: Literal["transformers", "megatron"]
     size: int

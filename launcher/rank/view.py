@@ -10,16 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from launcher.spec import RunSpec
+from launcher.spec.values import Hashed
 
 ONE = Fraction(1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StateShares:
+class StateShares(Hashed):
     """Shares of the model states that a rank keeps of what its model-parallel position holds (ZeRO, FSDP)."""
+
+    __hash__ = Hashed.__hash__
 
     parameters: Fraction = ONE
     gradients: Fraction = ONE
@@ -63,6 +67,12 @@ class RankView(NamedTuple):
     expert_tensor: Fraction
     states: StateShares
     expert_states: StateShares
+
+
+@lru_cache(maxsize=1024)
+def part_of(share: Fraction, ranks: int) -> Fraction:
+    """One of so many equal parts of a share; the same object each time, since views are compared in caches."""
+    return share / ranks
 
 
 def rounded_up(size: int, share: Fraction) -> int:

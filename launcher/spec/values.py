@@ -1,9 +1,33 @@
-"""The kinds of values that keys of a specification take: ranges, number formats, devices."""
+"""The kinds of values that keys of a specification take: ranges, number formats, devices; and groups that keep a hash."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+
+class Hashed:
+    """A frozen dataclass that computes its hash once: planning looks it up in caches thousands of times.
+
+    Such a class says ``__hash__ = Hashed.__hash__``, since ``dataclass`` would write a hash of its own. The hash is no
+    field: it is not compared, printed or pickled.
+    """
+
+    __slots__ = ("_hash",)
+    _hash: int
+
+    def __hash__(self) -> int:
+        """The hash of the fields, without those that say ``hash=False``."""
+        try:
+            return self._hash
+        except AttributeError:
+            own: tuple[Any, ...] = fields(cast("DataclassInstance", self))
+            found = hash(tuple(getattr(self, field.name) for field in own if field.hash is not False))
+            object.__setattr__(self, "_hash", found)
+            return found
 
 
 @dataclass(frozen=True, slots=True)
