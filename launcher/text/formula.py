@@ -46,13 +46,20 @@ def evaluated[T: (Value, float)](expression: str, values: Mapping[str, T]) -> T:
 
 def printed(expression: str, name: Callable[[str], str]) -> str:
     """An expression as text, each name as ``name`` says it; brackets only where a reader needs them."""
-    return _printed(_parsed(expression), name)
+    template, names = _template(expression)
+    return template.format_map({each: name(each) for each in names})
 
 
 @cache
 def _compiled(expression: str) -> tuple[CodeType, int]:
     """The expression's code, and how many names it has."""
     return compile(ast.Expression(_parsed(expression)), "<formula>", "eval"), len(names_in(expression))
+
+
+@cache
+def _template(expression: str) -> tuple[str, frozenset[str]]:
+    """The expression as text with each name in braces, and its names."""
+    return _printed(_parsed(expression), lambda name: f"{{{name}}}"), names_in(expression)
 
 
 @cache
