@@ -22,7 +22,7 @@ from launcher.memory.moments import MOMENTS, PHASES, Moment, Phase
 from launcher.memory.result import MemoryEstimate, Needs, ParameterCount, Peak, PileBytes, RankPeak
 from launcher.memory.terms import OUTSIDE_PILES, PILES, MemoryTerm, fullest
 from launcher.rank.counts import kinds_of, outside_blocks, parameter_counts
-from launcher.rank.engine import EngineTraits
+from launcher.rank.engine import EngineTraits, kept
 from launcher.rank.family import Family
 from launcher.rank.formats import Dtypes
 from launcher.rank.model import RankModel, rank_model
@@ -136,8 +136,32 @@ def estimate(
 
 def needs(spec: RunSpec, *, family: Family, strategies: Iterable[Strategy], backend: Backend) -> Needs:
     """The part of the estimate that a verdict rests on, in half of its time; the arguments are the same."""
-    fullest = _fullest(views(spec, strategies), family, spec.model)
-    return _needs(_terms_of(fullest, spec, family, backend), family, error_band(spec, backend))
+    models = _fullest_models(spec, family, strategies, backend)
+    return _needs(_terms_of(models, backend), family, error_band(spec, backend))
+
+
+def needs_within(
+    spec: RunSpec, most: int, *, family: Family, strategies: Iterable[Strategy], backend: Backend
+) -> Needs | None:
+    """The same; None, in half of that time, where model states or saved activations alone are more than ``most``."""
+    models = _fullest_models(spec, family, strategies, backend)
+    if any(size > most for model in models for size in _at_least(model)):
+        return None
+    return _needs(_terms_of(models, backend), family, error_band(spec, backend))
+
+
+def _at_least(rank: RankModel) -> Iterator[int]:
+    """Bytes that a rank has at some moments in any case, the quickest to count first."""
+    states_ = [*states.parameters(rank), *states.master_weights(rank), *states.optimizer_states(rank)]
+    yield sum(term.bytes for term in states_ if "idle" in term.moments)
+    trained = sum(term.bytes for term in states_ if "loss_backward" in term.moments)
+    yield trained + sum(term.bytes for term in activations.saved(rank) if "loss_backward" in term.moments)
+
+
+def _fullest_models(
+    spec: RunSpec, family: Family, strategies: Iterable[Strategy], backend: Backend
+) -> tuple[RankModel, ...]:
+    return _models(_fullest(views(spec, strategies), family, spec.model), spec, family, backend)
 
 
 def _fullest(stages: Sequence[RankView], family: Family, model: ModelSpec) -> tuple[RankView, ...]:
@@ -193,12 +217,15 @@ def rank_terms(
     backend: Backend,
 ) -> tuple[RankTerms, ...]:
     """All terms of one rank of each pipeline stage."""
-    return _terms_of(views(spec, strategies), spec, family, backend)
+    return _terms_of(_models(views(spec, strategies), spec, family, backend), backend)
 
 
-def _terms_of(stages: Iterable[RankView], spec: RunSpec, family: Family, backend: Backend) -> tuple[RankTerms, ...]:
-    dtypes, engine = backend.dtypes(spec), backend.engine(spec)
-    models = [rank_model(spec, view, family, dtypes, engine) for view in stages]
+def _models(stages: Iterable[RankView], spec: RunSpec, family: Family, backend: Backend) -> tuple[RankModel, ...]:
+    dtypes, engine = backend.dtypes(spec), kept(backend.engine(spec))
+    return tuple(rank_model(spec, view, family, dtypes, engine) for view in stages)
+
+
+def _terms_of(models: Iterable[RankModel], backend: Backend) -> tuple[RankTerms, ...]:
     return tuple(RankTerms(model=one, terms=tuple(fullest(_terms(one, backend)))) for one in models)
 
 

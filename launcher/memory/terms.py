@@ -11,7 +11,7 @@ MLP, and never has to know what to subtract.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import ceil
 from typing import Literal, NamedTuple, get_args
 
@@ -89,7 +89,7 @@ class MemoryTerm(NamedTuple):
 
     def at(self, instant: str) -> MemoryTerm:
         """The same term, alive at one instant of its moments."""
-        return MemoryTerm(*self[:-1], instant)  # A third of the time of ``_replace``; an estimate makes dozens.
+        return _MADE(MemoryTerm, (*self[:-1], instant))
 
     def with_numbers(self, said: Callable[[Value], str]) -> str:
         """The expression with each name's value in its place."""
@@ -115,9 +115,14 @@ def term(
         source: Where the formula stands.
         values: The value of each name of the expression; ``memory.symbols`` has their legend.
     """
-    size = ceil(formula.evaluated(expression, values))
-    alive = moments if isinstance(moments, frozenset) else frozenset(moments)
-    return MemoryTerm(pile, alive, size if size > 0 else 0, what, expression, values, source)
+    size = formula.evaluated(expression, values)
+    size = size if type(size) is int else ceil(size)
+    alive = moments if type(moments) is frozenset else frozenset(moments)
+    return _MADE(MemoryTerm, (pile, alive, size if size > 0 else 0, what, expression, values, source, ""))
+
+
+_MADE = tuple.__new__
+"""Makes a :class:`MemoryTerm` in a third of the time of its own call; an estimate makes dozens."""
 
 
 def fullest(terms: Iterable[MemoryTerm]) -> list[MemoryTerm]:

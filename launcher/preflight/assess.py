@@ -19,7 +19,7 @@ from launcher import backends, families, registry
 from launcher.backends import Judgement
 from launcher.errors import ConfigError
 from launcher.memory.breakdown import Breakdown, breakdown
-from launcher.memory.estimate import estimate, needs, rank_terms
+from launcher.memory.estimate import estimate, needs, needs_within, rank_terms
 from launcher.memory.result import MemoryEstimate, Needs
 from launcher.preflight import fixes, verdict
 from launcher.preflight.data import Seen
@@ -177,12 +177,16 @@ def _ways_out(spec: RunSpec, judged: Verdict, formula: Needs, search: Searching)
 def _judge(start: RunSpec, formula: Needs, *, safely: bool = False) -> Judge:
     """Judges the neighbours of a valid run, and the run itself, whose needs by formula are known."""
 
-    def judged(spec: RunSpec) -> Verdict | None:
+    def judged(spec: RunSpec, *, roughly: bool = False) -> Verdict | None:
         if spec is start:
             return verdict.judge(spec, formula, safely=safely)
         if next(broken_rules(spec), None) is not None:
             return None
-        return verdict.judge(spec, needs(spec, **parts(spec)), safely=safely)
+        capacity = spec.rank_memory_bytes
+        if not roughly or capacity is None:
+            return verdict.judge(spec, needs(spec, **parts(spec)), safely=safely)
+        found = needs_within(spec, capacity, **parts(spec))
+        return verdict.beyond(capacity) if found is None else verdict.judge(spec, found, safely=safely)
 
     return judged
 

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
+from typing import Protocol
 
 from launcher.preflight.changes import ANOTHER_TRAINING, NEIGHBOURS, ON_DISK, Change, Neighbour
 from launcher.preflight.verdict import Verdict
@@ -25,8 +27,18 @@ _ENOUGH = 2
 _NODE, _MODEST = 8, 4
 """GPUs, and times those of the run, up to which more of them are an answer that is enough by itself."""
 
-type Judge = Callable[[RunSpec], Verdict | None]
-"""The verdict on a run; None where it is invalid."""
+
+class Judge(Protocol):
+    """The rules and the estimate."""
+
+    def __call__(self, spec: RunSpec, *, roughly: bool = False) -> Verdict | None:
+        """The verdict on a run; None where it is invalid.
+
+        Args:
+            spec: The run.
+            roughly: True if of a run that does not fit no more is asked than that, which takes half of the time.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +108,7 @@ def search(spec: RunSpec, judge: Judge) -> Search:
 
 def search_singles(spec: RunSpec, judge: Judge) -> Search:
     """Look for single changes with which a run fits, and for nothing more, in a fraction of the time."""
-    tree = _Tree(spec, judge)
+    tree = _Tree(spec, partial(judge, roughly=True))
     return Search(found=_in_order(tree, tree.neighbours, (), _alone(tree)[1]))
 
 
@@ -117,7 +129,7 @@ class _Try:
 class _Tree:
     """The runs that steps lead to from one run: each change is made once, and each run judged once."""
 
-    def __init__(self, spec: RunSpec, judge: Judge) -> None:
+    def __init__(self, spec: RunSpec, judge: Callable[[RunSpec], Verdict | None]) -> None:
         self._judge = judge
         self._changes: dict[_Steps, tuple[Change, ...] | None] = {(): ()}
         self._variants: dict[tuple[_Steps, Neighbour], tuple[Change, ...]] = {}

@@ -139,9 +139,7 @@ class ShardRule(Hashed):
 
 def shard_rule(view: RankView, engine: EngineTraits) -> ShardRule:
     """The shard rule of one rank; the same object for equal ones, since counts are looked up by it."""
-    return _shard_rule(
-        view.tensor, view.experts, view.expert_tensor, view.states, view.expert_states, engine
-    )
+    return _shard_rule(view.tensor, view.experts, view.expert_tensor, view.states, view.expert_states, engine)
 
 
 @lru_cache(maxsize=1024)

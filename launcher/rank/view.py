@@ -102,7 +102,7 @@ def whole(spec: RunSpec, stage: int = 0) -> RankView:
     return RankView(
         stage=stage,
         stages=spec.parallel.pipeline,
-        layers=tuple(range(spec.model.num_hidden_layers)),
+        layers=_all_layers(spec.model.num_hidden_layers),
         embedding=True,
         head=True,
         in_flight=ONE,
@@ -115,6 +115,11 @@ def whole(spec: RunSpec, stage: int = 0) -> RankView:
         states=_UNSHARDED,
         expert_states=_UNSHARDED,
     )
+
+
+@lru_cache(maxsize=256)
+def _all_layers(count: int) -> tuple[int, ...]:
+    return tuple(range(count))
 
 
 def view_of(spec: RunSpec, strategies: Iterable[Strategy], stage: int) -> RankView:

@@ -28,7 +28,7 @@ OPEN_NODES = ("backend.extra", "cluster.extra", "cluster.environment", "model.ex
 """The nodes below which a user may invent keys."""
 
 _WITHOUT_REFERENCES = 2
-"""The version of marshal's format in which equal data of equal types are equal bytes: ``1``, ``1.0`` and ``true`` differ."""
+"""The version of marshal's format in which equal data are equal bytes, and ``1``, ``1.0`` and ``true`` differ."""
 
 _KEY_OF_FIELD = {"asynchronous": "async", "gate": "gated"}
 _MODULES = {key: package for package, key in registry.KEYS.items()}

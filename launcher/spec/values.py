@@ -1,12 +1,12 @@
-"""The kinds of values that keys of a specification take: ranges, number formats, devices; and groups that keep a hash."""
+"""The kinds of values that keys of a specification take: ranges, number formats, devices; groups with a kept hash."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
+from functools import cache
+from operator import attrgetter
+from typing import Annotated, Literal
 
 
 class Hashed:
@@ -24,10 +24,15 @@ class Hashed:
         try:
             return self._hash
         except AttributeError:
-            own: tuple[Any, ...] = fields(cast("DataclassInstance", self))
-            found = hash(tuple(getattr(self, field.name) for field in own if field.hash is not False))
+            found = hash(_hashed_fields(type(self))(self))
             object.__setattr__(self, "_hash", found)
             return found
+
+
+@cache
+def _hashed_fields(cls: type) -> Callable[[object], object]:
+    """The function that reads those fields of a class that its hash is of."""
+    return attrgetter(*(field.name for field in fields(cls) if field.hash is not False))
 
 
 @dataclass(frozen=True, slots=True)
