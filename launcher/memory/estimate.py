@@ -18,7 +18,7 @@ from typing import Protocol
 
 from launcher.memory import activations, device, host, logits, scores, states
 from launcher.memory.band import Band, band
-from launcher.memory.moments import MOMENTS, PHASES, Moment, Phase
+from launcher.memory.moments import MOMENTS, PHASES, Moment, Moments, Phase
 from launcher.memory.result import MemoryEstimate, Needs, ParameterCount, Peak, PileBytes, RankPeak
 from launcher.memory.terms import OUTSIDE_PILES, PILES, MemoryTerm, fullest
 from launcher.rank.counts import kinds_of, outside_blocks, parameter_counts
@@ -61,7 +61,7 @@ class Backend(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class RankTerms:
-    """One rank of one stage with all of its terms."""
+    """One rank of one stage with all of its terms, or with those that :func:`launcher.memory.terms.fullest` leaves."""
 
     model: RankModel
     terms: tuple[MemoryTerm, ...]
@@ -78,15 +78,23 @@ class RankTerms:
 
     @cached_property
     def allocations(self) -> dict[Moment, int]:
-        """Bytes from torch's allocator at every moment, in the order of a step."""
-        together = dict[frozenset[Moment], int]()
+        """Bytes from torch's allocator at every moment, in the order of a step; of instants the fullest."""
+        together = dict[tuple[str, Moments], int]()
         for term in self.terms:
             if term.pile not in OUTSIDE_PILES:
-                together[term.moments] = together.get(term.moments, 0) + term.bytes
+                key = term.instant, term.moments
+                together[key] = together.get(key, 0) + term.bytes
         sums: dict[Moment, int] = dict.fromkeys(MOMENTS, 0)
-        for moments, size in together.items():
+        instants: dict[Moment, dict[str, int]] = {}
+        for (instant, moments), size in together.items():
             for moment in moments:
-                sums[moment] += size
+                if instant:
+                    here = instants.setdefault(moment, {})
+                    here[instant] = here.get(instant, 0) + size
+                else:
+                    sums[moment] += size
+        for moment, here in instants.items():
+            sums[moment] += max(here.values())
         return sums
 
     def at(self, moment: Moment) -> list[MemoryTerm]:
@@ -137,7 +145,7 @@ def estimate(
 def needs(spec: RunSpec, *, family: Family, strategies: Iterable[Strategy], backend: Backend) -> Needs:
     """The part of the estimate that a verdict rests on, in half of its time; the arguments are the same."""
     models = _fullest_models(spec, family, strategies, backend)
-    return _needs(_terms_of(models, backend), family, error_band(spec, backend))
+    return _needs(_all_terms(models, backend), family, error_band(spec, backend))
 
 
 def needs_within(
@@ -147,7 +155,7 @@ def needs_within(
     models = _fullest_models(spec, family, strategies, backend)
     if any(size > most for model in models for size in _at_least(model)):
         return None
-    return _needs(_terms_of(models, backend), family, error_band(spec, backend))
+    return _needs(_all_terms(models, backend), family, error_band(spec, backend))
 
 
 def _at_least(rank: RankModel) -> Iterator[int]:
@@ -217,7 +225,8 @@ def rank_terms(
     backend: Backend,
 ) -> tuple[RankTerms, ...]:
     """All terms of one rank of each pipeline stage."""
-    return _terms_of(_models(views(spec, strategies), spec, family, backend), backend)
+    models = _models(views(spec, strategies), spec, family, backend)
+    return tuple(RankTerms(model=one, terms=tuple(fullest(_terms(one, backend)))) for one in models)
 
 
 def _models(stages: Iterable[RankView], spec: RunSpec, family: Family, backend: Backend) -> tuple[RankModel, ...]:
@@ -225,8 +234,8 @@ def _models(stages: Iterable[RankView], spec: RunSpec, family: Family, backend: 
     return tuple(rank_model(spec, view, family, dtypes, engine) for view in stages)
 
 
-def _terms_of(models: Iterable[RankModel], backend: Backend) -> tuple[RankTerms, ...]:
-    return tuple(RankTerms(model=one, terms=tuple(fullest(_terms(one, backend)))) for one in models)
+def _all_terms(models: Iterable[RankModel], backend: Backend) -> tuple[RankTerms, ...]:
+    return tuple(RankTerms(model=one, terms=tuple(_terms(one, backend))) for one in models)
 
 
 def _terms(one: RankModel, backend: Backend) -> Iterator[MemoryTerm]:
