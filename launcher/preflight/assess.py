@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import chain
 from types import ModuleType
 from typing import Any
 
@@ -180,8 +181,8 @@ def _judge(start: RunSpec, formula: Needs, *, safely: bool = False) -> Judge:
     def judged(spec: RunSpec, *, roughly: bool = False) -> Verdict | None:
         if spec is start:
             return verdict.judge(spec, formula, safely=safely)
-        if next(broken_rules(spec), None) is not None:
-            return None
+        if next(chain(backends.of(spec).check(spec), _found(_general(), spec)), None) is not None:
+            return None  # The engine's limits come first, since these are what neighbours break most.
         capacity = spec.rank_memory_bytes
         if not roughly or capacity is None:
             return verdict.judge(spec, needs(spec, **parts(spec)), safely=safely)

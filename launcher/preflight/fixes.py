@@ -16,7 +16,16 @@ from functools import partial
 from itertools import combinations
 from typing import Protocol
 
-from launcher.preflight.changes import ANOTHER_TRAINING, NEIGHBOURS, ON_DISK, Change, Neighbour
+from launcher.memory.moments import MOMENTS
+from launcher.preflight.changes import (
+    ANOTHER_TRAINING,
+    ELSEWHERE,
+    NEIGHBOURS,
+    OF_PASSES,
+    ON_DISK,
+    Change,
+    Neighbour,
+)
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
 
@@ -109,7 +118,21 @@ def search(spec: RunSpec, judge: Judge) -> Search:
 def search_singles(spec: RunSpec, judge: Judge) -> Search:
     """Look for single changes with which a run fits, and for nothing more, in a fraction of the time."""
     tree = _Tree(spec, partial(judge, roughly=True))
+    hopeless = _hopeless(spec, judge)
+    tree.neighbours = tuple(neighbour for neighbour in tree.neighbours if neighbour not in hopeless)
     return Search(found=_in_order(tree, tree.neighbours, (), _alone(tree)[1]))
+
+
+def _hopeless(spec: RunSpec, judge: Judge) -> Collection[Neighbour]:
+    """Single changes that leave what lacks as it is: on the device alone, or there even between two steps."""
+    start = judge(spec)
+    if start is None or start.headroom_bytes is None:
+        return ()
+    *device, host, disk = start.shortfall_by_moment
+    between = dict(zip(MOMENTS, device, strict=True))["idle"] - start.margin_bytes
+    if between > 0:
+        return OF_PASSES
+    return ELSEWHERE if max(device) > 0 and max(host, disk) <= 0 else ()
 
 
 type _Step = tuple[Neighbour, int]
