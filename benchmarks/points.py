@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, product
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,7 @@ _PARALLEL = {
     "3d": ("tensor", "pipeline"),
     "ep": ("expert",),
 }
-_GRID = {
+_GRID: dict[str, Sequence[object]] = {
     "model": ["llama3_1b", "llama3_8b", "qwen3_8b", "llama3_70b"],
     "parallel": ["fsdp", "zero1", "zero2", "zero3", "ddp"],
     "checkpointing": ["none", "full"],

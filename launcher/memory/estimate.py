@@ -20,7 +20,7 @@ from launcher.memory import activations, device, host, logits, scores, states
 from launcher.memory.band import Band, band
 from launcher.memory.moments import MOMENTS, PHASES, Moment, Moments, Phase
 from launcher.memory.result import MemoryEstimate, Needs, ParameterCount, Peak, PileBytes, RankPeak
-from launcher.memory.terms import OUTSIDE_PILES, PILES, MemoryTerm, fullest
+from launcher.memory.terms import OUTSIDE_PILES, PILES, HostPile, MemoryTerm, Pile, fullest
 from launcher.rank.counts import kinds_of, outside_blocks, parameter_counts
 from launcher.rank.engine import EngineTraits, kept
 from launcher.rank.family import Family
@@ -163,7 +163,8 @@ def _at_least(rank: RankModel) -> Iterator[int]:
     states_ = [*states.parameters(rank), *states.master_weights(rank), *states.optimizer_states(rank)]
     yield sum(term.bytes for term in states_ if "idle" in term.moments)
     trained = sum(term.bytes for term in states_ if "loss_backward" in term.moments)
-    yield trained + sum(term.bytes for term in activations.saved(rank) if "loss_backward" in term.moments)
+    saved = next(activations.saved(rank), None)  # By all blocks, which is all that is saved before their backward pass.
+    yield trained + (saved.bytes if saved is not None and "loss_backward" in saved.moments else 0)
 
 
 def _fullest_models(
@@ -287,17 +288,20 @@ def _rank_peak(rank: RankTerms) -> RankPeak:
 
 
 def _phases(ranks: Sequence[RankTerms]) -> dict[Phase, int]:
-    return {
-        phase: max(rank.allocated(moment) for rank in ranks for moment in MOMENTS if MOMENTS[moment] == phase)
-        for phase in PHASES
-    }
+    phases: dict[Phase, int] = dict.fromkeys(PHASES, 0)
+    for phase, size in zip(MOMENTS.values(), _at_moments(ranks), strict=True):
+        phases[phase] = max(phases[phase], size)
+    return phases
 
 
 def _piles(terms: Sequence[MemoryTerm]) -> Iterator[PileBytes]:
     """The terms of each pile together, the largest first in the text."""
+    together: dict[Pile | HostPile, list[MemoryTerm]] = {pile: [] for pile in PILES}
+    for term in sorted(terms, key=lambda term: -term.bytes):
+        if term.bytes:
+            together[term.pile].append(term)
     for pile in PILES:
-        own = sorted((term for term in terms if term.pile == pile and term.bytes), key=lambda term: -term.bytes)
-        if own:
+        if own := together[pile]:
             yield PileBytes(
                 pile=pile,
                 bytes=sum(term.bytes for term in own),

@@ -40,7 +40,7 @@ _NODE, _MODEST = 8, 4
 class Judge(Protocol):
     """The rules and the estimate."""
 
-    def __call__(self, spec: RunSpec, *, roughly: bool = False) -> Verdict | None:
+    def __call__(self, spec: RunSpec, /, *, roughly: bool = False) -> Verdict | None:
         """The verdict on a run; None where it is invalid.
 
         Args:

@@ -169,7 +169,7 @@ def _dataclass(cls: type, config: object, prefix: str, errors: list[ConfigError]
     return cls(**values) if not errors else None
 
 
-def _group(cls: type, config: object, prefix: str, errors: list[ConfigError]) -> object:
+def _group(cls: type, config: Any, prefix: str, errors: list[ConfigError]) -> object:
     """One group of keys; groups of equal content are read once, since the points of a sweep share most of theirs."""
     try:
         content = marshal.dumps(config, _WITHOUT_REFERENCES)

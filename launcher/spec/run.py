@@ -109,6 +109,8 @@ class RunSpec:
     @property
     def gradient_accumulation(self) -> int:
         """Micro-batches of one optimizer step on one rank; with pipelining, those that flow through it."""
+        if not self.train.global_batch_size:
+            return self.train.gradient_accumulation or 1
         return max(1, self.global_batch_size // (self.micro_batch_size * self.data_degree))
 
     @property
@@ -157,7 +159,8 @@ _COMPACT = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 def _shallow(group: Any) -> dict[str, object]:
     """A group's values by their names; ``asdict`` would copy each."""
-    names = _names(type(group))
+    kind: Any = type(group)
+    names = _names(kind)
     return dict(zip(names, attrgetter(*names)(group), strict=True))
 
 

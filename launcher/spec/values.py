@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cache
 from operator import attrgetter
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 
 class Hashed:
@@ -24,7 +24,8 @@ class Hashed:
         try:
             return self._hash
         except AttributeError:
-            found = hash(_hashed_fields(type(self))(self))
+            kind: Any = type(self)
+            found = hash(_hashed_fields(kind)(self))
             object.__setattr__(self, "_hash", found)
             return found
 
