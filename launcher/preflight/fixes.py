@@ -13,9 +13,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
+from typing import Protocol
 
-from launcher.preflight.changes import ANOTHER_TRAINING, GIVES_UP, NEIGHBOURS, ON_DISK, Change, Neighbour
+from launcher.memory.moments import MOMENTS
+from launcher.preflight.changes import (
+    ANOTHER_TRAINING,
+    ELSEWHERE,
+    GIVES_UP,
+    NEIGHBOURS,
+    OF_PASSES,
+    ON_DISK,
+    Change,
+    Neighbour,
+)
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
 
@@ -29,8 +41,18 @@ _SAME = 1
 _NODE, _MODEST = 8, 4
 """GPUs, and times those of the run, up to which more of them are an answer that is enough by itself."""
 
-type Judge = Callable[[RunSpec], Verdict | None]
-"""The verdict on a run; None where it is invalid."""
+
+class Judge(Protocol):
+    """The rules and the estimate."""
+
+    def __call__(self, spec: RunSpec, /, *, roughly: bool = False) -> Verdict | None:
+        """The verdict on a run; None where it is invalid.
+
+        Args:
+            spec: The run.
+            roughly: True if of a run that does not fit no more is asked than that, which takes half of the time.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,8 +150,22 @@ def search(spec: RunSpec, judge: Judge) -> Search:
 
 def search_singles(spec: RunSpec, judge: Judge) -> Search:
     """Look for single changes with which a run fits, and for nothing more, in a fraction of the time."""
-    tree = _Tree(spec, judge)
+    tree = _Tree(spec, partial(judge, roughly=True))
+    hopeless = _hopeless(spec, judge)
+    tree.neighbours = tuple(neighbour for neighbour in tree.neighbours if neighbour not in hopeless)
     return Search(found=_in_order(tree, tree.neighbours, (), _alone(tree)[1]))
+
+
+def _hopeless(spec: RunSpec, judge: Judge) -> Collection[Neighbour]:
+    """Single changes that leave what lacks as it is: on the device alone, or there even between two steps."""
+    start = judge(spec)
+    if start is None or start.headroom_bytes is None:
+        return ()
+    *device, host, disk = start.shortfall_by_moment
+    between = dict(zip(MOMENTS, device, strict=True))["idle"] - start.margin_bytes
+    if between > 0:
+        return OF_PASSES
+    return ELSEWHERE if max(device) > 0 and max(host, disk) <= 0 else ()
 
 
 type _Step = tuple[Neighbour, int]
@@ -149,7 +185,7 @@ class _Try:
 class _Tree:
     """The runs that steps lead to from one run: each change is made once, and each run judged once."""
 
-    def __init__(self, spec: RunSpec, judge: Judge) -> None:
+    def __init__(self, spec: RunSpec, judge: Callable[[RunSpec], Verdict | None]) -> None:
         self._judge = judge
         self._changes: dict[_Steps, tuple[Change, ...] | None] = {(): ()}
         self._variants: dict[tuple[_Steps, Neighbour], tuple[Change, ...]] = {}
