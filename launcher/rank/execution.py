@@ -22,6 +22,7 @@ class Execution:
 
     Attributes:
         framework: The name under which ``launcher/speed/calibration.json`` has what was measured of it.
+        related: Measured frameworks that run the same code.
         attention: The kernel of attention.
         fused_projections: True if queries, keys and values are one product, and so gate and up.
         fused_norm: True if a norm is one kernel.
@@ -45,6 +46,7 @@ class Execution:
     """
 
     framework: str
+    related: tuple[str, ...] = ()
     attention: AttentionKernel = "flash"
     fused_projections: bool = False
     fused_norm: bool = False
