@@ -12,7 +12,7 @@ from launcher.preflight import assess, speed_table
 from launcher.speed.calibration import UNCALIBRATED
 from tests.support.helpers import assert_golden, composed_once
 from tests.support.rule_cases import NODE
-from tests.support.speeds import speed_of
+from tests.support.speeds import CONSTANT, speed_of
 
 SEVEN = ("model=7b", "parallel=fsdp", *NODE)
 
@@ -29,6 +29,13 @@ def test_a_prediction_that_no_measured_run_corrects_says_so() -> None:
     assert speed_table.as_text(found).endswith(
         "no measured run corrects this prediction, and its error band is not known"
     )
+
+
+def test_runs_of_another_framework_are_said_to_stand_in() -> None:
+    related = replace(CONSTANT, whose="LitGPT on h100_80g")
+    found = replace(assess.assess(composed_once(*SEVEN), search=None), speed=speed_of(constant=related))
+    text = " ".join(speed_table.as_text(found).split())
+    assert "34 runs of LitGPT on h100_80g (too few of PyTorch FSDP were measured); error band 0.68 to 1.20" in text
 
 
 def test_the_table_stands_in_place_of_the_answer_and_behind_a_pile_that_is_explained(
