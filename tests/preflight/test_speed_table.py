@@ -31,11 +31,18 @@ def test_a_prediction_that_no_measured_run_corrects_says_so() -> None:
     )
 
 
-def test_runs_of_another_framework_are_said_to_stand_in() -> None:
-    related = replace(CONSTANT, whose="LitGPT on h100_80g")
-    found = replace(assess.assess(composed_once(*SEVEN), search=None), speed=speed_of(constant=related))
+@pytest.mark.parametrize(
+    ("whose", "why"),
+    [
+        ("LitGPT on h100_80g", "(it runs PyTorch FSDP, of which too few were measured)"),
+        ("all frameworks", "(of PyTorch FSDP too few were measured)"),
+    ],
+)
+def test_runs_of_another_framework_are_said_to_stand_in(whose: str, why: str) -> None:
+    speed = speed_of(constant=replace(CONSTANT, whose=whose))
+    found = replace(assess.assess(composed_once(*SEVEN), search=None), speed=speed)
     text = " ".join(speed_table.as_text(found).split())
-    assert "34 runs of LitGPT on h100_80g (too few of PyTorch FSDP were measured); error band 0.68 to 1.20" in text
+    assert f"34 runs of {whose} {why}; error band 0.68 to 1.20" in text
 
 
 def test_the_table_stands_in_place_of_the_answer_and_behind_a_pile_that_is_explained(
