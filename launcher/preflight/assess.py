@@ -21,7 +21,7 @@ from launcher.errors import ConfigError
 from launcher.memory.breakdown import Breakdown, breakdown
 from launcher.memory.estimate import estimate, needs, rank_terms
 from launcher.memory.result import MemoryEstimate
-from launcher.preflight import fixes, pricing, verdict
+from launcher.preflight import fixes, pricing, time_limit, verdict
 from launcher.preflight.data import Seen
 from launcher.preflight.fixes import Fix, Searching
 from launcher.preflight.verdict import Verdict
@@ -112,10 +112,11 @@ def assess(
     speed = pricing.predicted(spec, parts, judged)
     ways_out = fixes.Search() if search is None else _ways_out(spec, judged, search)
     ways_out = pricing.priced(ways_out, spec, speed.speed, parts)
+    remarks = (*verdict.remarks(spec, estimate), *time_limit.remarks(spec, speed.speed))
     return Assessment(
         spec=spec,
         errors=(),
-        warnings=_distinct((*warnings(spec), *judgement.warnings, *verdict.remarks(spec, estimate))),
+        warnings=_distinct((*warnings(spec), *judgement.warnings, *remarks)),
         estimate=estimate,
         verdict=judged,
         fixes=ways_out.found,

@@ -184,10 +184,8 @@ def _terms(
     m = spec.gradient_accumulation
     yield from _passes(slowest, m, card)
     if len(stages) > 1:
-        idle = pipeline.filling(spec, times)
-        yield term("bubble", "filling and draining the pipeline", "t_fill", "launcher/speed/pipeline.py", t_fill=idle)
-        waits = pipeline.messages(spec, times, overlaps=execution.pipeline_overlap)
-        yield term("pipeline", "messages between stages", "t_send", "launcher/speed/pipeline.py", t_send=waits)
+        yield pipeline.bubble(spec, times)
+        yield pipeline.messages(spec, times, overlaps=execution.pipeline_overlap)
     compute = states.Compute(slowest.time.forward_seconds, slowest.time.backward_seconds)
     yield from states.accumulation(slowest.rank, execution, card, m)
     yield from states.data_parallel(slowest.rank, execution, network, compute, m)
@@ -214,7 +212,7 @@ def _passes(stage: Stage, m: int, card: Card) -> Iterator[SpeedTerm]:
                 moved=m * size, group=f"{part} parallel", m=m, t=seconds,
             )  # fmt: skip
     gpu = both.gpu + again.gpu
-    waited = stage.time.forward_seconds + stage.time.backward_seconds - gpu
+    waited = max(0.0, stage.time.forward_seconds + stage.time.backward_seconds - gpu)
     yield term("host", "the host starts kernels", "m * t_host", "launcher/speed/block.py", m=m, t_host=waited)
 
 

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 from launcher.rundir import progress
-from tests.support.recorded_runs import line, recorded
+from tests.support.recorded_runs import line, predicted, recorded
+from tests.support.slurm_runs import launch
 
 
 def test_the_time_left_is_that_of_the_steps_to_come_at_the_speed_of_the_newest(tmp_path: Path) -> None:
@@ -20,6 +21,18 @@ def test_the_time_left_is_that_of_the_steps_to_come_at_the_speed_of_the_newest(t
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"step": 41, "lo')
     assert progress.read(run).step == 40, "a line that is being written does not count"
+
+
+def test_before_the_first_line_the_time_left_is_by_the_plans_speed(tmp_path: Path) -> None:
+    run = recorded(tmp_path / "a", "train.steps=100", now="running", speed=predicted(50.0))
+    now = progress.read(run)
+    assert (now.seconds_left, now.left_is) == (300.0, "predicted")
+    assert "5 min by the estimate" in "\n".join(launch("status", str(run)).out.splitlines())
+    (run / "metrics.jsonl").write_text(json.dumps(line(1, 9.0)))
+    now = progress.read(run)
+    assert (now.seconds_left, now.left_is) == (198.0, "measured")
+    unknown = progress.read(recorded(tmp_path / "b", "train.steps=100", now="running"))
+    assert (unknown.seconds_left, unknown.left_is) == (None, None)
 
 
 def test_megatrons_own_mark_tells_its_newest_whole_checkpoint(tmp_path: Path) -> None:
