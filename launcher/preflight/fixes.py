@@ -30,14 +30,12 @@ from launcher.preflight.changes import (
 )
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
+from launcher.text.units import compared
 
 _SHOWN = 5
 _PAIRS_SHOWN = 3
 _LONGEST_CHAIN = 5
 _ENOUGH = 2
-_SAME = 1
-"""Percent by which two speeds may differ and count as the same: the model is not as exact as that."""
-
 _NODE, _MODEST = 8, 4
 """GPUs, and times those of the run, up to which more of them are an answer that is enough by itself."""
 
@@ -96,16 +94,6 @@ class Fix:
             "speed": self.speed,
             "cost": self.cost,
         }
-
-
-def compared(ratio: float) -> str:
-    """A speed over another in words: ``24% slower``, ``about as fast``, ``3% faster``, ``2.1 times as fast``."""
-    percent = round(100 * (ratio - 1))
-    if abs(percent) <= _SAME:
-        return "about as fast"
-    if percent >= 100:
-        return f"{ratio:.1f} times as fast"
-    return f"{abs(percent)}% {'faster' if percent > 0 else 'slower'}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

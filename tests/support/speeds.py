@@ -5,7 +5,7 @@ from __future__ import annotations
 from launcher.speed.result import Constant, SpeedEstimate, StageTime
 from launcher.speed.terms import SpeedTerm, term
 
-CONSTANT = Constant(value=0.93, low=0.68, high=1.2, rows=34, whose="torchtitan on h100_80g")
+CONSTANT = Constant(value=0.93, low=0.68, high=1.2, rows=34, whose="PyTorch FSDP on h100_80g")
 
 _TABLE = "launcher/speed/gemm.json"
 
