@@ -47,7 +47,7 @@ def train(spec: RunSpec, directory: Path, device: torch.device) -> dict[str, Any
         loss: Any = functional.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
         loss.backward()
         for group in optimizer.param_groups:
-            group["lr"] = spec.optimizer.lr * (1 + math.cos(math.pi * (step - 1) / spec.train.steps)) / 2
+            group["lr"] = spec.optimizer.lr * (1 + math.cos(math.pi * (step - 1) / spec.steps)) / 2
         torch.nn.utils.clip_grad_norm_(net.parameters(), spec.optimizer.clip)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -91,7 +91,7 @@ def _optimizer(spec: RunSpec, net: torch.nn.Module, *, fused: bool) -> torch.opt
 
 def _steps(spec: RunSpec, directory: Path, device: torch.device) -> Any:
     context = Context(spec=spec, directory=directory, rank=0, world=1, device=device, memory=memory.tracker(device))
-    return data.batches(context).training(data.Position(), last=spec.train.steps)
+    return data.batches(context).training(data.Position(), last=spec.steps)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,8 @@ from launcher.preflight.plan import Plan, plan
 from launcher.preflight.report import as_text
 from launcher.preflight.this_machine import obstacles
 from launcher.rundir import changes, contents, kept, loading, lock, status
-from launcher.saved import find
-from launcher.spec import RunSpec, edit
+from launcher.saved import find, state
+from launcher.spec import RunSpec, edit, length
 from launcher.spec.parse import parse, to_dict
 from launcher.submission import interrupts, moving
 from launcher.submission.submit import resubmit
@@ -38,7 +38,7 @@ _WHOLE = ("model", "parallel", "backend", "recipe")
 
 _BATCH, _MICRO, _COUNT = "train.global_batch_size", "train.micro_batch_size", "train.gradient_accumulation"
 
-_OF_THE_SCHEDULE = {"train.steps", "optimizer.lr", "optimizer.schedule", "optimizer.decay_steps"}
+_OF_THE_SCHEDULE = {"train.steps", "train.tokens", "optimizer.lr", "optimizer.schedule", "optimizer.decay_steps"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +92,7 @@ def _planned(directory: Path, texts: Sequence[str], *, trusted: bool) -> tuple[_
     changed = _changed(contents.spec_of(directory), texts, trusted=trusted)
     newest = next(reversed(find.checkpoints(directory)), None)
     step = 0 if newest is None else newest.step
+    changed = changed if newest is None else _tokens_kept(changed, find.state_of(newest.path))
     refused: list[ConfigError] = []
     if newest is not None and changed.after.script is None:
         refused += kept.refusals(changed.before, changed.after, step, find.state_of(newest.path))
@@ -171,12 +172,32 @@ def _batch_kept(before: RunSpec, after: RunSpec, typed: set[str]) -> dict[str, i
     return {path: value for path, value in kept.items() if edit.value_at(after, path) != value}
 
 
+def _tokens_kept(changed: _Changed, there: Mapping[str, Any]) -> _Changed:
+    """The run as long in tokens as it is to be, where steps of another batch are behind it: their number is then set.
+
+    Args:
+        changed: The changed run.
+        there: The ``state.json`` of its checkpoint.
+    """
+    after = changed.after
+    if after.train.tokens is None or "step" not in there or after.script is not None:
+        return changed
+    seen, step = state.samples(there), int(there["step"])
+    if seen == step * after.global_batch_size:
+        return changed
+    left = max(0, after.train.tokens - seen * after.sequence_length)
+    steps = step - (-left // after.tokens_per_step)
+    others = [word for word in changed.words if word.partition("=")[0] != "train.tokens"]
+    set_to = {"train.tokens": None, "train.steps": steps}
+    return replace(changed, after=edit.changed_at(after, set_to), words=(*others, f"train.steps={steps}"))
+
+
 def _nothing_left(directory: Path, after: RunSpec, step: int) -> list[ConfigError]:
     """A run that is done trains on only with more steps; it may still be exported."""
-    if status.read(directory).state != "finished" or after.train.steps != step or after.save.export != "none":
+    if status.read(directory).state != "finished" or after.steps != step or after.save.export != "none":
         return []
     rule = f"the run is finished with step {step}: only more steps go on with it, or save.export=safetensors exports it"
-    return [ConfigError("train.steps", after.train.steps, rule, [f"train.steps={2 * step}"])]
+    return [ConfigError(length.key(after), length.value(after), rule, [length.typed(after, 2 * step)])]
 
 
 def _names(before: RunSpec, after: RunSpec) -> list[ConfigError]:

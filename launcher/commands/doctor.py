@@ -19,6 +19,7 @@ from launcher import machine
 from launcher.commands._common import add_trust, folder, print_json, say, write_new
 from launcher.commands._trusting import require_trust
 from launcher.config import trust
+from launcher.config.hardware import option_of
 from launcher.config.request import request
 from launcher.data import token_folder
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
@@ -150,10 +151,16 @@ def _token_ids(kept: dict[str, Any]) -> str:
 
 
 def _host(facts: dict[str, Any]) -> str:
-    gpus = ", ".join(f"{gpu['name']} {gib(gpu['memory_bytes'])}" for gpu in facts["gpus"]) or "no GPU"
+    gpus = ", ".join(map(_gpu, facts["gpus"])) or "no GPU"
     packages = ", ".join(f"{name} {version}" for name, version in facts["packages"].items())
     memory = gib(facts["host_memory_bytes"])
     return f"Python {facts['python']}, {facts['cpus']} CPUs, {memory}, {gpus}; {packages}"
+
+
+def _gpu(gpu: dict[str, Any]) -> str:
+    """A GPU, and the word for it on a machine that has none, by which also its speed is known."""
+    option = option_of(gpu["name"])
+    return f"{gpu['name']} {gib(gpu['memory_bytes'])}" + ("" if option is None else f" (hardware={option})")
 
 
 def _partition(part: dict[str, Any]) -> str:

@@ -16,7 +16,7 @@ from launcher.commands._finding import find, settle, sweep_of
 from launcher.commands._foreign import require_own
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.rundir import attempts, contents, home, progress, script_copy, status
-from launcher.spec import RunSpec
+from launcher.spec import RunSpec, length
 from launcher.submission import interrupts, moving
 from launcher.submission.submit import resubmit
 
@@ -74,7 +74,8 @@ def _require_one(names: Sequence[str], directories: Sequence[Path], words: Seque
 def _resume(directory: Path, words: Sequence[str], *, trusted: bool, quiet: bool) -> int:
     if not words and status.read(directory).state == "finished":
         name, steps = status.name_of(directory, folder()), progress.read(directory).step or 0
-        more = f"`launch resume {name} train.steps={2 * steps}` goes on with it" if steps else ""
+        more = f"`launch resume {name} {length.typed(contents.spec_of(directory), 2 * steps)}` goes on with it"
+        more = more if steps else ""
         say(f"launch: {directory.name} is finished; nothing to resume{'; ' if more else ''}{more}")
         return 0
     spec = contents.spec_of(directory)

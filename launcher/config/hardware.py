@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from launcher.config import safe_yaml
+from launcher.config.catalog import shipped
 from launcher.machine import Machine, another_disk, disk_free
 from launcher.text.units import GIB
 
 CPU_RANKS = 2
 """Ranks of a local run without a GPU (docs/contract.md)."""
 
+
+SPEED = (
+    *("flops_fp32", "flops_fp16", "flops_bf16", "flops_fp8", "memory_bandwidth", "cores"),
+    *("link_bandwidth", "link_gpus", "network_bandwidth", "pcie_bandwidth"),
+)
+"""Keys of ``hardware`` that no driver tells: a GPU of this machine has those of the card of its name."""
 
 SLURM_GPUS = 8
 """GPUs of a Slurm node where nothing is said (docs/contract.md)."""
@@ -78,7 +87,31 @@ def _gpu(machine: Machine) -> dict[str, Any]:
         "dtypes": list(dtypes(capability)),
         "title": f"{names} (this machine)",
         "source": "NVML on this machine",
+        **_speed(names),
     }
+
+
+def _speed(name: str) -> dict[str, Any]:
+    """The figures of the card of this name; none where the launcher has no such card."""
+    option = option_of(name)
+    card = None if option is None else safe_yaml.load(shipped("conf") / "hardware" / f"{option}.yaml")
+    figures = {key: card[key] for key in SPEED if key in card} if isinstance(card, dict) else {}
+    return {**figures, "card": option} if figures else {}
+
+
+@cache
+def option_of(name: str) -> str | None:
+    """The option of ``hardware`` that is a GPU of this name; None where the launcher has no such card.
+
+    Args:
+        name: The product's name by NVML, which is its card's title; older drivers have other vendors before it.
+    """
+    product = name.removeprefix("NVIDIA ").removeprefix("Tesla ")
+    titles = {f"title: {vendor}{product}" for vendor in ("NVIDIA ", "Tesla ", "")}
+    for path in sorted((shipped("conf") / "hardware").glob("*.yaml")):
+        if not titles.isdisjoint(path.read_text(encoding="utf-8").splitlines()):
+            return path.stem
+    return None
 
 
 def _cpu(machine: Machine) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from launcher.config import safe_yaml
+from launcher.config import length, safe_yaml
 from launcher.config.catalog import Catalog
 from launcher.config.overrides import Override, read
 from launcher.errors import ConfigError, ConfigErrors
@@ -97,6 +97,7 @@ def named(overrides: Sequence[Override], catalog: Catalog) -> tuple[Path, Recipe
     recipe = load(path)
     chosen = {override.key for override in overrides if override.group}
     keys = {override.key for override in overrides}
+    keys |= length.displaced((override.key, override.value) for override in overrides)
 
     def left(section: Mapping[str, Any]) -> dict[str, Any]:
         there = {key: value for key, value in section.items() if key.partition(".")[0] not in chosen}

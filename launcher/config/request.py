@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher import machine
-from launcher.config import backend_choice, hardware, recipes
+from launcher.config import backend_choice, hardware, length, recipes
 from launcher.config.catalog import Catalog
 from launcher.config.compose import Config, compose
 from launcher.config.overrides import Override, is_own_model, read
@@ -109,7 +109,9 @@ def _specify(
     overrides: Sequence[Override], script_args: Sequence[str], catalog: Catalog, facts: machine.Machine
 ) -> tuple[RunSpec | None, tuple[ConfigError, ...]]:
     try:
-        config: Config = hardware.resolve(compose(overrides, catalog), facts, {override.key for override in overrides})
+        keys = {override.key for override in overrides}
+        config: Config = hardware.resolve(compose(overrides, catalog), facts, keys)
+        config["train"] = length.resolve(config["train"], keys)
         if script_args:
             config["script_args"] = list(script_args)
         if config["script"] and not any(override.key.partition(".")[0] == "model" for override in overrides):

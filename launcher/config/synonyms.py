@@ -14,6 +14,7 @@ _ACCUMULATION = ("gradient_accumulation_steps", "gradient_accumulation", "grad_a
 _LENGTH = ("seq", "seqlen", "seq_len", "seq_length", "sequence", "sequence_len", "max_seq_len", "max_seq_length",
            "max_length", "block_size", "context_length", "ctx_len", "cutoff_len")  # fmt: skip
 _STEPS = ("max_steps", "num_steps", "total_steps", "train_iters", "max_iters", "iterations", "iters")
+_TOKENS = ("max_tokens", "num_tokens", "total_tokens", "train_tokens", "token_budget")
 _GPUS = ("gpu", "gpus", "ngpus", "n_gpus", "num_gpus", "devices", "ngpus_per_node", "num_gpus_per_node",
          "nproc_per_node", "num_processes", "gpus_per_task", "world_size", "dp", "dp_size", "data_parallel",
          "data_parallel_size")  # fmt: skip
@@ -31,6 +32,7 @@ _KEYS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("batch_size", "bs", "batch"), ("train.micro_batch_size={}", "train.global_batch_size={}")),
     (_LENGTH, ("train.sequence_length={}",)),
     (_STEPS, ("train.steps={}",)),
+    (_TOKENS, ("train.tokens={}",)),
     (("epochs", "num_epochs", "max_epochs", "num_train_epochs"), ("train.steps=100",)),
     (("learning_rate", "base_lr", "max_lr"), ("optimizer.lr={}",)),
     (("wd",), ("optimizer.weight_decay={}",)),

@@ -22,12 +22,13 @@ from launcher.errors import ConfigError
 from launcher.memory.breakdown import Breakdown, breakdown
 from launcher.memory.estimate import estimate, needs, needs_within, rank_terms
 from launcher.memory.result import MemoryEstimate, Needs
-from launcher.preflight import fixes, verdict
+from launcher.preflight import fixes, pricing, time_limit, verdict
 from launcher.preflight.data import Seen
 from launcher.preflight.fixes import Fix, Judge, Searching
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec, edit
 from launcher.spec.parse import accepts, known_keys
+from launcher.speed.result import SpeedEstimate
 
 _WAYS_SHOWN = 4
 
@@ -51,6 +52,8 @@ class Assessment:
         nearest: Where no change suffices, the one that comes nearest; it is not enough.
         as_typed: False where a word could not be read: ``spec`` is then not the run that was meant.
         data: What a look at the data has found; None where nobody looked.
+        speed: The predicted speed, of a run that does not fit as if it did; None where it is unknown.
+        speed_unknown: Why it is unknown; None where it is not, and of an invalid run.
     """
 
     spec: RunSpec
@@ -62,11 +65,22 @@ class Assessment:
     nearest: Fix | None
     as_typed: bool = True
     data: Seen | None = None
+    speed: SpeedEstimate | None = None
+    speed_unknown: str | None = None
 
     def refused(self, found: Iterable[ConfigError]) -> Assessment:
         """The same run with more errors: it is invalid, and has no estimate."""
         errors = _distinct((*self.errors, *found))
-        return replace(self, errors=errors, estimate=None, verdict=verdict.INVALID, fixes=(), nearest=None)
+        return replace(
+            self,
+            errors=errors,
+            estimate=None,
+            verdict=verdict.INVALID,
+            fixes=(),
+            nearest=None,
+            speed=None,
+            speed_unknown=None,
+        )
 
 
 def assess(
@@ -97,15 +111,20 @@ def assess(
     formula = estimated(spec)
     estimate = formula if refined is None else refined(spec, formula)
     judged = verdict.judge(spec, estimate)
+    speed = pricing.predicted(spec, parts, judged)
     ways_out = fixes.Search() if search is None else _ways_out(spec, judged, formula, search)
+    ways_out = pricing.priced(ways_out, spec, speed.speed, parts)
+    remarks = (*verdict.remarks(spec, estimate), *time_limit.remarks(spec, speed.speed))
     return Assessment(
         spec=spec,
         errors=(),
-        warnings=_distinct((*warnings(spec), *judgement.warnings, *verdict.remarks(spec, estimate))),
+        warnings=_distinct((*warnings(spec), *judgement.warnings, *remarks)),
         estimate=estimate,
         verdict=judged,
         fixes=ways_out.found,
         nearest=ways_out.nearest,
+        speed=speed.speed,
+        speed_unknown=speed.unknown,
     )
 
 

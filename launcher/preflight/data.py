@@ -72,7 +72,7 @@ class Seen:
             "columns": list(survey.columns),
             "samples": samples,
             "steps": steps,
-            "epochs": self.spec.train.steps / steps if steps else None,
+            "epochs": self.spec.steps / steps if steps else None,
             "conversations": self.conversations,
             "seen": {"rows": survey.seen, "empty": survey.empty, "duplicates": survey.duplicates, "all": survey.whole},
         }
@@ -93,7 +93,7 @@ class Seen:
     def _epoch(self) -> Iterator[str]:
         if not self.samples:
             return
-        steps, wanted = self.samples / self.spec.global_batch_size, self.spec.train.steps
+        steps, wanted = self.samples / self.spec.global_batch_size, self.spec.steps
         about = "" if self.survey and not self.survey.tokens_error else "about "
         share = f"{wanted / steps:.3g} epochs" if wanted > steps else f"{100 * wanted / steps:.3g}% of that"
         yield f"an epoch is {_number(self.samples, about)} samples = {_steps(steps)} steps; {wanted} steps are {share}"

@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-type AttentionKernel = Literal["flash", "flash_2", "sdpa", "fused_softmax", "unfused"]
-"""``flash`` is the best that the card has; ``flash_2`` FlashAttention 2, also on Hopper; ``sdpa`` what torch chooses;
+type AttentionKernel = Literal["flash", "flash_2", "flash_1", "sdpa", "fused_softmax", "unfused"]
+"""``flash`` is the best that the card has; ``flash_2`` and ``flash_1`` FlashAttention of these versions, on Hopper too;
+``sdpa`` what torch chooses;
 ``fused_softmax`` scores in memory with mask and softmax in one kernel (Megatron-LM); ``unfused`` one kernel each."""
 
 
@@ -21,6 +22,7 @@ class Execution:
 
     Attributes:
         framework: The name under which ``launcher/speed/calibration.json`` has what was measured of it.
+        related: Measured frameworks that run the same code.
         attention: The kernel of attention.
         fused_projections: True if queries, keys and values are one product, and so gate and up.
         fused_norm: True if a norm is one kernel.
@@ -30,19 +32,23 @@ class Execution:
         fused_loss: True if the cross entropy is one kernel that reads the logits once.
         compiled: True if a compiler joins what is not a product (``torch.compile``, XLA).
         graphs: True if CUDA graphs replay the step, so that the host starts no kernel.
-        launch_seconds: The host's time to start one kernel of the forward pass, framework and Python around it included.
-        staged_seconds: The host's time that each tensor parallel rank adds to a block, where stages exchange messages.
+        launch_seconds: The host's time to start one kernel of the forward pass, Python around it included.
+        staged_seconds: The host's time that a tensor parallel rank adds to a block where stages exchange messages.
         tensor_overlap: Share of tensor parallel traffic that products hide.
         gradient_overlap: True if gradients are reduced while the backward pass runs.
         parameter_overlap: True if parameters are gathered while the pass before or around it runs.
+        regathers: True if sharded parameters are gathered again for the backward pass.
+        reduces_each: True if gradients are reduced after each micro-batch, not only after the last of a step.
         pipeline_overlap: True if stages send while they compute.
         fused_accumulation: True if the weights' gradients are added up in fp32 by the product that makes them.
         fused_optimizer: True if the optimizer's step is one kernel over all parameters.
+        message_seconds: The host's time to send or receive one message between stages, where it waits for each.
         bucket_bytes: Bytes of gradients that one collective reduces at once.
         blockwise_experts: True if experts run in a loop, one after the other, and not in grouped products.
     """
 
     framework: str
+    related: tuple[str, ...] = ()
     attention: AttentionKernel = "flash"
     fused_projections: bool = False
     fused_norm: bool = False
@@ -57,8 +63,11 @@ class Execution:
     tensor_overlap: float = 0.0
     gradient_overlap: bool = True
     parameter_overlap: bool = True
+    regathers: bool = True
+    reduces_each: bool = False
     pipeline_overlap: bool = False
     fused_accumulation: bool = False
     fused_optimizer: bool = True
+    message_seconds: float = 0.0
     bucket_bytes: float = 2.0**28
     blockwise_experts: bool = False

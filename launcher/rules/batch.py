@@ -1,4 +1,4 @@
-"""Batches: the global batch is made of whole micro-batches on every data rank."""
+"""Batches, of whole micro-batches on every data rank, and their number: the run's length is said once."""
 
 from __future__ import annotations
 
@@ -11,8 +11,14 @@ from launcher.spec.change import batches_typed
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
-    """Micro-batch, accumulation and global batch must be whole and agree; any two of them give the third."""
+    """Micro-batch, accumulation and global batch must be whole and agree; any two of them give the third.
+
+    The run is as long as its steps or its tokens say, not both.
+    """
     train = spec.train
+    if train.steps is not None and train.tokens is not None:
+        rule = f"the steps of the run follow from it, and train.steps={train.steps} is said beside it"
+        yield ConfigError("train.tokens", train.tokens, rule, ["train.steps=null", "train.tokens=null"])
     if train.micro_batch_size is None and (train.gradient_accumulation is None or train.global_batch_size is None):
         yield _not_derived(spec)
     elif train.micro_batch_size is None:

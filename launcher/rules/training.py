@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from launcher.errors import ConfigError
-from launcher.spec import RunSpec, edit
+from launcher.spec import RunSpec, edit, length
 
 _EXAMPLES = {
     "text": "path/to/*.txt",
@@ -66,7 +66,7 @@ def _spikes(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError("train.on_spike", train.on_spike, rule, ["train.on_spike=report"])
     elif train.on_spike == "rollback" and save.every is None:
         rule = "there would be no checkpoint to go back to"
-        way_out = [edit.override("save.every", max(1, train.steps // 10)), "train.on_spike=stop"]
+        way_out = [edit.override("save.every", max(1, spec.steps // 10)), "train.on_spike=stop"]
         yield ConfigError("save.every", None, rule, way_out)
     elif train.on_spike == "rollback" and save.every is not None and save.every % train.log_every:
         rule = (
@@ -80,25 +80,25 @@ def _spikes(spec: RunSpec) -> Iterator[ConfigError]:
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
     """Settings that never take effect in a run this short, and work that is lost at its end."""
     train, save, warmup = spec.train, spec.save, spec.optimizer.warmup_steps
-    if warmup >= train.steps and warmup:
-        rule = f"the learning rate is still rising when the run ends after train.steps={train.steps}"
-        way_out = [edit.override("optimizer.warmup_steps", train.steps // 10), f"train.steps={warmup * 10}"]
+    if warmup >= spec.steps and warmup:
+        rule = f"the learning rate is still rising when the run ends after {length.said(spec)}"
+        way_out = [edit.override("optimizer.warmup_steps", spec.steps // 10), length.typed(spec, warmup * 10)]
         yield ConfigError("optimizer.warmup_steps", warmup, rule, way_out)
     decay = spec.optimizer.decay_steps
     if decay is not None and spec.optimizer.schedule != "constant" and warmup >= decay:
         rule = f"the schedule ends before warm-up does (optimizer.warmup_steps={warmup}): the rate falls at once"
         way_out = ["optimizer.decay_steps=null", edit.override("optimizer.warmup_steps", decay // 10)]
         yield ConfigError("optimizer.decay_steps", decay, rule, way_out)
-    if train.eval_every is not None and train.eval_every > train.steps:
-        rule = f"the run ends after train.steps={train.steps}: it never evaluates"
-        yield ConfigError("train.eval_every", train.eval_every, rule, [edit.override("train.eval_every", train.steps)])
-    if save.every is not None and save.every > train.steps and not save.last:
-        rule = f"the run ends after train.steps={train.steps}: it never saves"
-        yield ConfigError("save.every", save.every, rule, [edit.override("save.every", train.steps), "save.last=true"])
+    if train.eval_every is not None and train.eval_every > spec.steps:
+        rule = f"the run ends after {length.said(spec)}: it never evaluates"
+        yield ConfigError("train.eval_every", train.eval_every, rule, [edit.override("train.eval_every", spec.steps)])
+    if save.every is not None and save.every > spec.steps and not save.last:
+        rule = f"the run ends after {length.said(spec)}: it never saves"
+        yield ConfigError("save.every", save.every, rule, [edit.override("save.every", spec.steps), "save.last=true"])
     if train.on_hang == "restart" and save.every is None and spec.script is None:
         rule = "nothing is saved on the way (save.every): a run that hangs would begin again where it started"
-        way_out = [edit.override("save.every", max(1, train.steps // 10)), "train.on_hang=report"]
+        way_out = [edit.override("save.every", max(1, spec.steps // 10)), "train.on_hang=report"]
         yield ConfigError("train.on_hang", "restart", rule, way_out)
     if save.every is None and not save.last:
         rule = "nothing is saved: neither on the way (save.every) nor at the end"
-        yield ConfigError("save.last", False, rule, ["save.last=true", edit.override("save.every", train.steps)])
+        yield ConfigError("save.last", False, rule, ["save.last=true", edit.override("save.every", spec.steps)])

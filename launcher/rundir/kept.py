@@ -13,7 +13,7 @@ from launcher import backends
 from launcher.errors import ConfigError
 from launcher.rundir.lock import spec_differences
 from launcher.saved import state
-from launcher.spec import RunSpec, edit
+from launcher.spec import RunSpec, edit, length
 
 _FREE_OF_MODEL = ("model.attention", "model.dropout", "model.trust_remote_code")
 _FREE_OF_DATA = ("data.workers", "data.path")
@@ -45,9 +45,9 @@ def refusals(before: RunSpec, after: RunSpec, step: int, there: dict[str, object
         )
         way = edit.override("train.eval_every", before.train.eval_every)
         found.append(ConfigError("train.eval_every", after.train.eval_every, rule, [way]))
-    if after.train.steps < step:
+    if after.steps < step:
         rule = f"the run has done {step} steps already"
-        found.append(ConfigError("train.steps", after.train.steps, rule, [f"train.steps={2 * step}"]))
+        found.append(ConfigError(length.key(after), length.value(after), rule, [length.typed(after, 2 * step)]))
     yield from found
 
 

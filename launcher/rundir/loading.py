@@ -16,7 +16,7 @@ from launcher.errors import ConfigError
 from launcher.preflight import stored
 from launcher.rundir import contents, status
 from launcher.saved import find, state
-from launcher.spec import RunSpec, edit
+from launcher.spec import RunSpec, edit, length
 
 _LOOKED_AT = 20
 _SHOWN = 3
@@ -136,6 +136,6 @@ def _ways(error: find.NoCheckpoint, folder: Path) -> Iterator[str]:
 def _steps_left(spec: RunSpec, there: dict[str, object]) -> Iterator[ConfigError]:
     """A run whose last step is in the checkpoint already would end at once, having trained nothing."""
     step = there.get("step")
-    if isinstance(step, int) and step >= spec.train.steps and spec.save.export == "none":
+    if isinstance(step, int) and step >= spec.steps and spec.save.export == "none":
         rule = f"the checkpoint is of step {step}, and steps are counted on from there: nothing would be trained"
-        yield ConfigError("train.steps", spec.train.steps, rule, [f"train.steps={2 * step}", "save.load=null"])
+        yield ConfigError(length.key(spec), length.value(spec), rule, [length.typed(spec, 2 * step), "save.load=null"])

@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from launcher import files, machine, secret
-from launcher.config import safe_yaml, trust
+from launcher.config import length, safe_yaml, trust
 from launcher.config.catalog import shipped
+from launcher.config.hardware import SPEED
 from launcher.config.overrides import Override
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.preflight.plan import Plan
@@ -171,6 +172,10 @@ def _represent_text(dumper: Any, text: str) -> Any:
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
 
 
+_OF_CARDS = ("compute_capability", *SPEED)
+"""Keys of ``hardware`` that locks of early versions lack, and that a card has by its name."""
+
+
 def read(path: Path) -> Lock:
     """Read a lock, or that of a run directory.
 
@@ -186,7 +191,7 @@ def read(path: Path) -> Lock:
         rule = f"this version reads locks of schema {SCHEMA}"
         raise ConfigErrors([ConfigError(f"{where}: schema", content.get("schema"), rule)])
     try:
-        spec = parse(_with_capability(content["spec"]))
+        spec = parse(_with_card(content["spec"]))
     except ConfigErrors as error:
         raise ConfigErrors(
             ConfigError(f"{where}: {e.path}", e.found, e.rule, e.way_out) for e in error.errors
@@ -197,15 +202,15 @@ def read(path: Path) -> Lock:
     return Lock(path=path, spec=spec, content=content, losses=tuple(losses))
 
 
-def _with_capability(spec: Any) -> Any:
-    """The specification of a lock from before ``hardware.compute_capability``, with that of the shipped card."""
+def _with_card(spec: Any) -> Any:
+    """The specification of a lock from before some keys of ``hardware``, with those of the shipped card."""
     hardware = spec.get("hardware") if isinstance(spec, dict) else None
-    if not isinstance(hardware, dict) or "compute_capability" in hardware:
+    if not isinstance(hardware, dict) or all(key in hardware for key in _OF_CARDS):
         return spec
     path = shipped("conf") / "hardware" / f"{hardware.get('name')}.yaml"
     known = safe_yaml.load(path) if path.is_file() else None
-    capability = known.get("compute_capability") if isinstance(known, dict) else None
-    return {**spec, "hardware": {**hardware, "compute_capability": capability}}
+    card = {key: known.get(key) if isinstance(known, dict) else None for key in _OF_CARDS}
+    return {**spec, "hardware": {**card, **hardware}}
 
 
 def _is_row(row: object) -> bool:
@@ -253,6 +258,7 @@ def set_keys(content: dict[str, Any], overrides: Sequence[Override], *, over: st
             place = place.setdefault(group, {})
         place[key] = value
     typed = {override.key for override in overrides}
+    content["train"] = length.resolve(content["train"], typed)
     if "hardware.memory_bytes" in typed and "hardware.reserved_bytes" not in typed:
         content["hardware"]["reserved_bytes"] = 0  # A memory that is typed is what a rank may use.
 

@@ -43,7 +43,7 @@ def of(
         "shuffle": spec.data.shuffle,
         "corpus": dict(corpus or {}),
         "backend": spec.backend.name,
-        "steps": spec.train.steps,
+        "steps": spec.steps,
         "model": sizes(spec),
     }
 

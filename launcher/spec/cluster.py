@@ -41,6 +41,7 @@ class ClusterSpec:
     container_mounts: tuple[str, ...]
     interface: str | None
     network_bandwidth: Positive | None = None
+    network_latency: Positive | None = None
     price_per_gpu_hour: NonNegative | None = None
     shared_folder: str | None
     extra: Mapping[str, Any]

@@ -21,7 +21,10 @@ from launcher.spec.hardware import HardwareSpec
 from launcher.spec.model import SCRIPTS_OWN, AdapterSpec, ModelSpec
 from launcher.spec.output import RunNames, SaveSpec, SweepSpec, TrackingSpec
 from launcher.spec.parallel import BackendSpec, ParallelSpec, ZeroSpec
-from launcher.spec.training import CheckpointingSpec, OptimizerSpec, PrecisionSpec, TrainSpec
+from launcher.spec.training import DEFAULT_STEPS, CheckpointingSpec, OptimizerSpec, PrecisionSpec, TrainSpec
+
+ROUND = "microbatch-group-size-per-virtual-pipeline-stage"
+"""Megatron-LM's argument for the micro-batches that a model chunk takes one after the other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +115,24 @@ class RunSpec:
         if not self.train.global_batch_size:
             return self.train.gradient_accumulation or 1
         return max(1, self.global_batch_size // (self.micro_batch_size * self.data_degree))
+
+    @property
+    def pipeline_round(self) -> int:
+        """Micro-batches that a chunk of an interleaved pipeline takes in turn: its length, or what ``ROUND`` says."""
+        return self.backend.count(ROUND) or self.parallel.pipeline
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of one optimizer step: those of the global batch."""
+        return self.global_batch_size * self.sequence_length
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps of the run: as set, or as many as its tokens fill, the last one begun."""
+        train = self.train
+        if train.steps is not None or train.tokens is None:
+            return train.steps or DEFAULT_STEPS
+        return -(-train.tokens // self.tokens_per_step)
 
     @property
     def world(self) -> World:

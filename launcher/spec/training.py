@@ -56,17 +56,22 @@ class OptimizerSpec:
     warmup_lr: NonNegative = 0.0
 
 
+DEFAULT_STEPS = 100
+"""Optimizer steps of a run that says neither ``train.steps`` nor ``train.tokens``."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainSpec:
     """Batches, length and memory settings of the training; batch sizes are sequences, lengths are tokens.
 
     Of micro-batch, global batch and accumulation any two give the third; ``RunSpec`` has the three numbers.
+    The length is ``steps`` or ``tokens``, and ``RunSpec.steps`` in either case.
     """
 
     sequence_length: Count | None
     micro_batch_size: Count | None
     global_batch_size: Count | None
-    steps: Count
+    steps: Count | None
     seed: Natural
     eval_every: Count | None
     eval_steps: Count
@@ -82,3 +87,4 @@ class TrainSpec:
     spike_deviations: Positive = 7.0
     rollbacks: Count = 3
     gradient_accumulation: Count | None = None
+    tokens: Count | None = None

@@ -244,7 +244,7 @@ def _tensor(model: ModelSpec, regions: int, shape: Shape) -> Pass:
         kinds = ("all_reduce",)
     one = sum(collectives.seconds(kind, size, group, shape.network) for kind in kinds)
     left = regions * one * (1 - shape.execution.tensor_overlap)
-    return Pass(tensor=left, tensor_bytes=regions * size * len(kinds), launches=3.0 * regions * len(kinds))
+    return Pass(tensor=left, tensor_bytes=regions * size * len(kinds), launches=1.0 * regions * len(kinds))
 
 
 def _expert(model: ModelSpec, shape: Shape) -> Pass:

@@ -73,7 +73,7 @@ def seconds(kind: Kind, size: float, group: Group, network: Network) -> float:
     if group.domains == 1:
         return _inside(kind, size, group.ranks, _link(group, network), network.links)
     if kind == "send":
-        return _latency_of_send() + size / (SEND * _nic(network))
+        return _latency_of_send(network) + size / (SEND * _nic(network))
     if kind == "all_to_all":
         return _exchange(size, group, network)
     return _across(kind, size, group, network)
@@ -135,9 +135,9 @@ def _across(kind: str, size: float, group: Group, network: Network) -> float:
     reached = tuner.reached(size / group.ranks, inside)
     if inside > 1:
         rate = min(rate, _ring_bandwidth(network.links, inside, _link(group, network)) / reached)
-    ways = list(tuner.rings(nodes, inside, rate, 2 if kind == "all_reduce" else 1))
+    ways = list(tuner.rings(nodes, inside, rate, 2 if kind == "all_reduce" else 1, hop=network.network_latency))
     if kind == "all_reduce":
-        ways += tuner.trees(nodes, inside, rate, sharp=_sharp(network))
+        ways += tuner.trees(nodes, inside, rate, sharp=_sharp(network), hop=network.network_latency)
     found = min(way.latency + size / (way.bandwidth * reached) for way in ways)
     return found if inside == 1 else max(found, _inside(kind, size, inside, _link(group, network), network.links))
 
@@ -146,7 +146,9 @@ def _exchange(size: float, group: Group, network: Network) -> float:
     """An all-to-all across nodes: each rank's own NIC carries what leaves the node, the links the rest meanwhile."""
     nodes, inside, ranks = group.domains, group.inside, group.ranks
     leaves = size * (ranks - inside) / ranks
-    found = _exchange_latency(nodes) + leaves / (tuner.USABLE * _nic(network) * (1 - EXCHANGE_LOSS / nodes))
+    found = _exchange_latency(nodes) * (network.network_latency or tuner.HOP) / tuner.HOP + leaves / (
+        tuner.USABLE * _nic(network) * (1 - EXCHANGE_LOSS / nodes)
+    )
     if inside == 1:
         return found
     return max(found, _inside("all_to_all", size * inside / ranks, inside, _link(group, network), network.links))
@@ -161,9 +163,8 @@ def _exchange_latency(nodes: int) -> float:
     return pairs[0][1]
 
 
-def _latency_of_send() -> float:
-    ring = tuner.RING["SIMPLE"]
-    return ring.base + ring.across_alone
+def _latency_of_send(network: Network) -> float:
+    return tuner.RING["SIMPLE"].base + (network.network_latency or tuner.HOP)
 
 
 def _nic(network: Network) -> float:

@@ -32,12 +32,9 @@ def head(model: ModelSpec, vocabulary: int, shape: Shape, *, trained: bool, whol
     moved = loss_bytes(shape) * m * n
     seconds = moved / (MEMORY_SHARE * card.memory_bandwidth)
     return (
-        Pass(products=forward, product_flops=flops, loss=seconds / 2, moved=moved / 2, launches=10),
-        Pass(
-            products=backward, product_flops=flops * (2 if trained else 1), loss=seconds / 2, moved=moved / 2,
-            launches=14,
-        ),
-    )  # fmt: skip
+        Pass(products=forward, product_flops=flops, loss=seconds / 2, launches=10),
+        Pass(products=backward, product_flops=flops * (2 if trained else 1), loss=seconds / 2, launches=14),
+    )
 
 
 def loss_bytes(shape: Shape) -> float:

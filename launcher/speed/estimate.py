@@ -14,7 +14,7 @@ from launcher.rank.formats import Dtypes
 from launcher.rank.model import RankModel, rank_model
 from launcher.rank.view import Strategy, views
 from launcher.spec import RunSpec
-from launcher.speed import collectives, ends, pipeline, states
+from launcher.speed import attention, collectives, ends, gemm, offload, pipeline, states
 from launcher.speed.block import BlockKey, block
 from launcher.speed.calibration import UNCALIBRATED, constant
 from launcher.speed.card import Card, card_of
@@ -23,8 +23,6 @@ from launcher.speed.passes import NOTHING, Pass
 from launcher.speed.result import SpeedEstimate, StageTime
 from launcher.speed.shape import Shape, shape_of
 from launcher.speed.terms import SpeedTerm, StepPart, term
-
-_TABLES = "launcher/speed/gemm.json"
 
 _AUTOGRAD = 2
 """Kernels that autograd's engine starts in the time in which Python starts one."""
@@ -70,7 +68,7 @@ def unknown(spec: RunSpec, backend: Backend) -> str | None:
         return f"the figures of {spec.hardware.title} are not known (hardware.flops_fp16, memory_bandwidth, cores, ...)"
     if network_of(spec) is None:
         return "the links between its GPUs are not known (hardware.link_bandwidth, cluster.network_bandwidth)"
-    return None
+    return offload.unknown(spec)
 
 
 def estimate(
@@ -102,8 +100,9 @@ def estimate(
     ranks = [rank_model(spec, view, family, dtypes, engine) for view in views(spec, strategies)]
     stages = [_stage(rank, family, execution, card, network) for rank in ranks]
     terms = list(_terms(spec, stages, execution, card, network))
+    terms.append(states.waiting(spec.gpus, sum(one.exposed_seconds for one in terms)))
     raw = sum(one.exposed_seconds for one in terms)
-    factor = constant(execution.framework, card.name) if calibrated else UNCALIBRATED
+    factor = constant(execution.framework, card.name, execution.related) if calibrated else UNCALIBRATED
     scaled = tuple(one.times(1 / factor.value) for one in terms)
     model, hardware = _flops(spec, stages)
     bubble = sum(one.exposed_seconds for one in terms if one.part == "bubble")
@@ -168,11 +167,12 @@ def _ends(rank: RankModel, shape: Shape) -> Iterator[tuple[Pass, Pass]]:
 
 
 def _send(rank: RankModel, shape: Shape) -> float:
-    """One micro-batch's hidden states to the next stage."""
+    """One micro-batch's hidden states to the next stage, and the host's time for the message."""
     spec = rank.spec
     size = shape.residual_tokens * spec.model.hidden_size * shape.residual_size
     stride = spec.gpus // spec.parallel.pipeline
-    return collectives.seconds("send", size, shape.group(2, stride), shape.network)
+    sent = collectives.seconds("send", size, shape.group(2, stride), shape.network)
+    return sent + shape.execution.message_seconds
 
 
 def _terms(
@@ -182,24 +182,25 @@ def _terms(
     times = [stage.time for stage in stages]
     slowest = max(stages, key=lambda stage: stage.time.forward_seconds + stage.time.backward_seconds)
     m = spec.gradient_accumulation
-    yield from _passes(slowest, m)
+    yield from _passes(slowest, m, card)
     if len(stages) > 1:
-        idle = pipeline.filling(spec, times)
-        yield term("bubble", "filling and draining the pipeline", "t_fill", "launcher/speed/pipeline.py", t_fill=idle)
-        waits = pipeline.messages(spec, times, overlaps=execution.pipeline_overlap)
-        yield term("pipeline", "messages between stages", "t_send", "launcher/speed/pipeline.py", t_send=waits)
+        yield pipeline.bubble(spec, times)
+        yield pipeline.messages(spec, times, overlaps=execution.pipeline_overlap)
     compute = states.Compute(slowest.time.forward_seconds, slowest.time.backward_seconds)
     yield from states.accumulation(slowest.rank, execution, card, m)
     yield from states.data_parallel(slowest.rank, execution, network, compute, m)
-    yield from states.optimizer(slowest.rank, execution, card)
+    if not offload.updates_on_host(slowest.rank):
+        yield from states.optimizer(slowest.rank, execution, card)
+    yield from offload.offload(slowest.rank, execution, card, compute, m)
 
 
-def _passes(stage: Stage, m: int) -> Iterator[SpeedTerm]:
+def _passes(stage: Stage, m: int, card: Card) -> Iterator[SpeedTerm]:
     """The micro-batches of a step on one stage, by what they go to."""
     both, again = stage.forward.plus(stage.backward), stage.again
-    yield _at_rate("matrix_products", "products of both passes", m, both.product_flops, both.products)
-    yield _at_rate("attention", "attention of both passes", m, both.attention_flops, both.attention)
-    yield _at_rate("memory_bound", "norms, residuals, activations", m, both.moved, both.memory)
+    products, pairs, passes = gemm.source(card), attention.source(card), "launcher/speed/passes.py"
+    yield from _at_rate("matrix_products", "products of both passes", products, m, both.product_flops, both.products)
+    yield from _at_rate("attention", "attention of both passes", pairs, m, both.attention_flops, both.attention)
+    yield from _at_rate("memory_bound", "norms, residuals, activations", passes, m, both.moved, both.memory)
     yield term("loss", "cross entropy", "m * t_loss", "launcher/speed/ends.py", m=m, t_loss=both.loss)
     yield term("recompute", "computed again", "m * t_again", "launcher/speed/block.py", m=m, t_again=again.compute)
     for part in ("tensor", "context", "expert"):
@@ -207,17 +208,18 @@ def _passes(stage: Stage, m: int) -> Iterator[SpeedTerm]:
         size = getattr(both, f"{part}_bytes") + getattr(again, f"{part}_bytes")
         if seconds or size:
             yield term(
-                part, "collectives of both passes", "m * t", "launcher/speed/collectives.json",  # type: ignore[arg-type]
+                part, "collectives of both passes", "m * t", "launcher/speed/collectives.json",
                 moved=m * size, group=f"{part} parallel", m=m, t=seconds,
             )  # fmt: skip
     gpu = both.gpu + again.gpu
-    waited = stage.time.forward_seconds + stage.time.backward_seconds - gpu
+    waited = max(0.0, stage.time.forward_seconds + stage.time.backward_seconds - gpu)
     yield term("host", "the host starts kernels", "m * t_host", "launcher/speed/block.py", m=m, t_host=waited)
 
 
-def _at_rate(part: StepPart, what: str, m: int, work: float, seconds: float) -> SpeedTerm:
-    rate = work / seconds if seconds else 1.0
-    return term(part, what, "m * work / rate", _TABLES, m=m, work=work, rate=rate)
+def _at_rate(part: StepPart, what: str, source: str, m: int, work: float, seconds: float) -> Iterator[SpeedTerm]:
+    """A part by its work, in FLOPs or bytes of a micro-batch, and the rate at which the tables have it done."""
+    if seconds:
+        yield term(part, what, "m * work / rate", source, m=m, work=work, rate=work / seconds)
 
 
 def _flops(spec: RunSpec, stages: list[Stage]) -> tuple[float, float]:

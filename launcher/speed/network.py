@@ -46,6 +46,7 @@ class Network(NamedTuple):
         gpus_per_node: GPUs of one node.
         network_bandwidth: Bytes/s of one GPU's share of its node's network, one way; None is unknown.
         pcie_bandwidth: Bytes/s, one way, by which GPUs of one node talk that share no domain; None is unknown.
+        network_latency: Seconds of one step of a ring between nodes, by any protocol; None is InfiniBand's.
     """
 
     links: str
@@ -54,6 +55,7 @@ class Network(NamedTuple):
     gpus_per_node: int
     network_bandwidth: float | None
     pcie_bandwidth: float | None = None
+    network_latency: float | None = None
 
     @property
     def span(self) -> int:
@@ -78,6 +80,7 @@ def _network(hardware: HardwareSpec, cluster: ClusterSpec) -> Network | None:
         gpus_per_node=cluster.gpus_per_node,
         network_bandwidth=None if network is None else float(network),
         pcie_bandwidth=None if hardware.pcie_bandwidth is None else float(hardware.pcie_bandwidth),
+        network_latency=cluster.network_latency,
     )
     leaves = cluster.nodes * cluster.gpus_per_node > found.span
     return None if leaves and network is None else found

@@ -8,26 +8,28 @@ parameters an all-gather for each pass (arXiv:1910.02054, section 7).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from statistics import NormalDist
 from typing import NamedTuple
 
 from launcher.rank.execution import Execution
 from launcher.rank.model import RankModel
-from launcher.speed import collectives
+from launcher.rank.optimizer_moments import moment_bytes
+from launcher.speed import collectives, overlap
 from launcher.speed.block import MEMORY_SHARE
 from launcher.speed.card import Card
 from launcher.speed.collectives import Group, group_of
 from launcher.speed.network import Network
 from launcher.speed.terms import SpeedTerm, term
 
-_USABLE = 0.6
+_USABLE = 0.75
 """Share of the last backward pass that hides the reduction of gradients, which begins with its first bucket and ends
 after its last."""
 
-_LEAST_EXPOSED = 0.1
-"""Share of a reduction that nothing hides: the bucket of the parameters whose gradients come last."""
-
 _HIDING = 0.9
 """Share of a block's compute behind which the next one's gathering hides."""
+
+_SPREAD = 0.02
+"""Standard deviation of the speed of GPUs of one kind."""
 
 _ZERO = "arXiv:1910.02054, section 7; launcher/speed/collectives.py"
 
@@ -65,7 +67,8 @@ def data_parallel(
     for elements, group, words in ((dense, shards, "data parallel"), (expert, of_experts, "data parallel, experts")):
         if elements and group.ranks > 1:
             yield from _once_a_step(rank, execution, network, compute, elements * trained, group, words)
-    yield from _replicas(rank, network, copies, dense * trained)
+    share = ranks if rank.view.states.optimizer < 1 else 1
+    yield from _replicas(rank, network, copies, dense * trained / share)
 
 
 def _expert_group(rank: RankModel, network: Network) -> Group:
@@ -85,19 +88,23 @@ def _once_a_step(
     words: str,
 ) -> Iterator[SpeedTerm]:
     """Gradients reduced behind the last backward pass; with sharded optimizer states, parameters gathered again."""
-    size = elements * rank.dtypes.size("reduce")
+    size, times = (
+        elements * rank.dtypes.size("reduce"),
+        rank.spec.gradient_accumulation if execution.reduces_each else 1,
+    )
     sharded = rank.view.states.optimizer < 1
     kind: collectives.Kind = "reduce_scatter" if sharded else "all_reduce"
     seconds = _in_buckets(kind, size, group, network, execution)
-    exposed = max(_LEAST_EXPOSED * seconds, seconds - _USABLE * compute.backward)
+    exposed = overlap.exposed(seconds, _USABLE * compute.backward)
     yield term(
-        "data", "gradients reduced", "k / reached", _ZERO, exposed=exposed if execution.gradient_overlap else None,
-        moved=size, group=words, k=size, reached=size / seconds,
+        "data", "gradients reduced", "n * k / reached", _ZERO,
+        exposed=times * exposed if execution.gradient_overlap else None,
+        moved=times * size, group=words, n=times, k=size, reached=size / seconds,
     )  # fmt: skip
     if sharded:
         size = elements * rank.engine.size
         seconds = _in_buckets("all_gather", size, group, network, execution)
-        exposed = max(_LEAST_EXPOSED * seconds, seconds - _USABLE * compute.forward)
+        exposed = overlap.exposed(seconds, _USABLE * compute.forward)
         yield term(
             "data", "parameters gathered", "k / reached", _ZERO,
             exposed=exposed if execution.parameter_overlap else None,
@@ -123,17 +130,19 @@ def _gathered_each_pass(
     gather = collectives.seconds("all_gather", parameters, group, network)
     scatter = collectives.seconds("reduce_scatter", gradients, group, network)
     trained = rank.elements.trained / max(1, rank.elements.whole)
-    ahead, behind = layers * gather, layers * (gather + scatter * trained)
+    again, scatters = int(execution.regathers), steps if execution.reduces_each else 1
+    scatter *= trained
+    ahead, behind, last = layers * gather, layers * again * gather, layers * scatter
     if execution.parameter_overlap:
-        exposed = max(gather, ahead - _HIDING * compute.forward)
-        exposed += max(gather + scatter * trained, behind - _HIDING * compute.backward)
+        exposed = steps * max(gather, overlap.exposed(ahead, _HIDING * compute.forward))
+        exposed += scatters * max(again * gather + scatter, overlap.exposed(behind + last, _HIDING * compute.backward))
+        exposed += (steps - scatters) * max(again * gather, overlap.exposed(behind, _HIDING * compute.backward))
     else:
-        exposed = ahead + behind
-    moved = steps * layers * (2 * parameters + gradients * trained)
+        exposed = steps * (ahead + behind) + scatters * last
     yield term(
-        "data", "parameters gathered for both passes, gradients scattered", "m * L * (2 * t_gather + t_scatter)",
-        _ZERO, exposed=steps * exposed, moved=moved, group="data parallel",
-        m=steps, L=layers, t_gather=gather, t_scatter=scatter * trained,
+        "data", "parameters gathered, gradients scattered", "L * (m * g * t_gather + n * t_scatter)", _ZERO,
+        exposed=exposed, moved=layers * (steps * (1 + again) * parameters + scatters * gradients * trained),
+        group="data parallel", m=steps, L=layers, g=1 + again, n=scatters, t_gather=gather, t_scatter=scatter,
     )  # fmt: skip
 
 
@@ -148,6 +157,16 @@ def _replicas(rank: RankModel, network: Network, group: Group, elements: float) 
         )  # fmt: skip
 
 
+def waiting(gpus: int, seconds: float) -> SpeedTerm:
+    """Each step waits for the slowest GPU: the expected largest of so many normal deviations.
+
+    Blom's approximation of the largest of ``n``: the quantile ``(n - 3/8) / (n + 1/4)``. One GPU differs from another
+    by 2% (standard deviation), of equal parts at equal power (arXiv:2510.15596 gives a spread of up to 14%).
+    """
+    slowest = _SPREAD * NormalDist().inv_cdf((gpus - 0.375) / (gpus + 0.25)) if gpus > 1 else 0.0
+    return term("waiting", "the slowest GPU", "t_step * slowest", "arXiv:2510.15596", t_step=seconds, slowest=slowest)
+
+
 def optimizer(rank: RankModel, execution: Execution, card: Card) -> Iterator[SpeedTerm]:
     """The optimizer's step over this rank's shard: what it reads and writes of memory.
 
@@ -155,14 +174,12 @@ def optimizer(rank: RankModel, execution: Execution, card: Card) -> Iterator[Spe
     gradients reads them once more, and they are zeroed. A step of torch's lists reads and writes each of some ten
     operations' results.
     """
-    if rank.spec.zero.offload_optimizer != "none":
-        return
     sizes = rank.dtypes
-    states = 2 * sizes.size("optimizer_states")
+    moments = moment_bytes(rank.spec.optimizer.name, 1, 0, sizes.size("optimizer_states"))
     master = sizes.size("master") or sizes.size("parameters")
     gradient = sizes.size("accumulate")
     parameters = rank.engine.size if sizes.master else 0
-    once = 2 * states + 2 * master + 3 * gradient + parameters
+    once = 2 * moments + 2 * master + 3 * gradient + parameters
     passes = 1 if execution.fused_optimizer else 3
     yield term(
         "optimizer", "memory passes of the optimizer", "n * k * P / (share * bandwidth)", "torch.optim, fused kernels",
@@ -171,12 +188,16 @@ def optimizer(rank: RankModel, execution: Execution, card: Card) -> Iterator[Spe
 
 
 def accumulation(rank: RankModel, execution: Execution, card: Card, steps: int) -> Iterator[SpeedTerm]:
-    """Gradients of a micro-batch added to those of the step so far: read, and read and written where they add up."""
+    """Gradients of a micro-batch added to those of the step so far: read, and read and written where they add up.
+
+    What is reduced after each micro-batch is added to the rank's shard alone.
+    """
     wide, narrow = rank.dtypes.size("accumulate"), rank.dtypes.size("gradients")
     each = 2 * wide if execution.fused_accumulation else 2 * wide + 2 * narrow
     if steps == 1 and not rank.engine.gradients_stay:
         return
+    added = rank.elements.gradients if execution.reduces_each else rank.elements.trained
     yield term(
         "memory_bound", "gradients added up", "m * k * P / (share * bandwidth)", "torch AccumulateGrad",
-        m=steps, k=each, P=rank.elements.trained, share=MEMORY_SHARE, bandwidth=card.memory_bandwidth,
+        m=steps, k=each, P=added, share=MEMORY_SHARE, bandwidth=card.memory_bandwidth,
     )  # fmt: skip

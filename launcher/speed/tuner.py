@@ -33,6 +33,9 @@ RING = {
     "LL128": Hops(14 * US, 1.9 * US, 4.0 * US, 8.5 * US),
     "SIMPLE": Hops(8.4 * US, 3.4 * US, 14 * US, 14 * US),
 }
+HOP = RING["SIMPLE"].across
+"""Seconds of a step between nodes over InfiniBand."""
+
 TREE = {
     "LL": Hops(6.8 * US, 0.6 * US, 5.0 * US, 5.0 * US),
     "LL128": Hops(14 * US, 1.25 * US, 8.5 * US, 8.5 * US),
@@ -81,7 +84,7 @@ def reached(size: float, inside: int) -> float:
     return last[1]
 
 
-def rings(nodes: int, inside: int, rate: float, passes: int) -> Iterator[Way]:
+def rings(nodes: int, inside: int, rate: float, passes: int, *, hop: float | None = None) -> Iterator[Way]:
     """The rings: each rank passes on every part but its own, once for a gather or scatter and twice for an all-reduce.
 
     Args:
@@ -89,22 +92,23 @@ def rings(nodes: int, inside: int, rate: float, passes: int) -> Iterator[Way]:
         inside: Its ranks on each.
         rate: Bytes/s that the NICs of these ranks move together.
         passes: 1, or 2 for an all-reduce.
+        hop: Seconds of a step between nodes by any protocol, of another network than InfiniBand.
     """
     ranks = nodes * inside
     whole = ranks / (ranks - 1) / passes
     rates = {"LL": min(rate / 2, (39 if nodes == 2 else 20.4) * GB), "LL128": min(0.92 * rate, 293.6 * GB)}
     for protocol, hops in RING.items():
-        across = hops.across_alone if inside == 1 else hops.across
+        across = hop or (hops.across_alone if inside == 1 else hops.across)
         steps = (ranks - nodes) * hops.inside + (nodes - 1) * across
         yield Way(hops.base + passes * steps, whole * rates.get(protocol, rate))
 
 
-def trees(nodes: int, inside: int, rate: float, *, sharp: bool) -> Iterator[Way]:
+def trees(nodes: int, inside: int, rate: float, *, sharp: bool, hop: float | None = None) -> Iterator[Way]:
     """The trees of an all-reduce, up and down; with NVLink SHARP also the one that adds up inside the switches."""
     depth, more = log2(nodes), int(nodes > 2)
     for protocol, hops in TREE.items():
         share, largest = TREE_RATES[protocol][more]
-        steps = 2 * ((inside - 1) * hops.inside + depth * hops.across)
+        steps = 2 * ((inside - 1) * hops.inside + depth * (hop or hops.across))
         yield Way(hops.base + steps, min(share * rate, largest))
     if sharp and inside in NVLS_RATES:
-        yield Way(NVLS_TREE.base + 2 * depth * NVLS_TREE.across, NVLS_RATES[inside][more] * rate)
+        yield Way(NVLS_TREE.base + 2 * depth * (hop or NVLS_TREE.across), NVLS_RATES[inside][more] * rate)

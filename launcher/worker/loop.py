@@ -128,7 +128,7 @@ class _Training:
 
     def _steps_from(self, start: data.Position) -> tuple[int, bool]:
         """Train until the last step or a request to stop; the last step done, and whether a request ended it."""
-        step, steps, pulse = start.step, self._spec.train.steps, self._context.beat
+        step, steps, pulse = start.step, self._spec.steps, self._context.beat
         pulse.step(step + 1)
         for step, micro_batches in self._pace.timed(self._batches.training(start, last=steps)):
             self._agreement.ask(writing=self._checkpoints.writing)

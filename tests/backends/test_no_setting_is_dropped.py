@@ -23,6 +23,7 @@ from tests.support.settings_read import keys_read_by
 
 PLANNING_ONLY = frozenset({
     "cluster.network_bandwidth",
+    "cluster.network_latency",
     "cluster.price_per_gpu_hour",
     "cluster.shared_folder",
     "data.preview",
@@ -39,6 +40,7 @@ PLANNING_ONLY = frozenset({
     "hardware.flops_bf16",
     "hardware.flops_fp8",
     "hardware.memory_bandwidth",
+    "hardware.card",
     "hardware.cores",
     "hardware.link_bandwidth",
     "hardware.link_gpus",
@@ -78,6 +80,7 @@ CONTEXT = {row.path: (row.needs,) for row in (*REFUSED, *WARNED) if not row.need
     "model.weights": (),
     "script_args": ("script=train.py",),
     "train.loss_chunk": ("train.loss=chunked",),
+    "train.tokens": ("train.tokens=1000000",),
     "zero.nvme_path": ("zero.offload_optimizer=nvme", "zero.nvme_path=/nvme"),
     "cluster.time_limit_min": ("cluster=slurm",),
     "cluster.memory_request": ("cluster=slurm", "cluster.memory=0"),

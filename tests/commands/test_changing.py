@@ -14,13 +14,14 @@ import submitit  # noqa: F401  # It closes the handlers that logging has when it
 from launcher import machine
 from launcher.commands import _changing
 from launcher.errors import ConfigErrors
-from launcher.rundir import changes, lock
+from launcher.rundir import changes, lock, progress
 from launcher.spec import edit
 from tests.support import resuming, training
 from tests.support.helpers import CPU_HOST, make_spec
 from tests.support.slurm_runs import launch
 
 BASE = (*training.SMALL, "model.num_hidden_layers=1", "train.global_batch_size=12", "hardware=cpu")
+OF_64_TOKENS = (*(word for word in BASE if not word.startswith("train.steps")), "train.sequence_length=64")
 SCRIPT = "print('as it was')\n"
 
 
@@ -155,6 +156,38 @@ def test_a_batch_that_followed_from_the_accumulation_stays_on_other_ranks() -> N
     follows = _changing._batch_kept(before, one, set())
     assert follows == {"train.global_batch_size": 12, "train.gradient_accumulation": 6}
     assert edit.changed_at(one, follows).global_batch_size == before.global_batch_size == 12
+
+
+def test_a_finished_run_is_extended_by_its_tokens_and_by_steps(folder: Path) -> None:
+    """A step is 12 sequences of 64 tokens: 768 tokens; the two checkpoints are of steps 2 and 4."""
+    assert launch(*OF_64_TOKENS, "cluster.gpus_per_node=1", "train.tokens=3000", "run.name=a").status == 0
+    run = folder / "runs" / "a"
+    assert (progress.read(run).steps, lock.read(run).spec.steps) == (4, 4)
+    answer = launch("resume", "a")
+    assert "launch resume a train.tokens=6144` goes on with it" in " ".join(answer.err.split())
+    answer = launch("resume", "a", "train.tokens=2400")
+    assert answer.status == 2
+    assert "train.tokens=6144" in answer.err
+    answer = launch("resume", "a", "train.tokens=6000")
+    assert answer.status == 0, answer.err
+    assert "  train.tokens: 3000 -> 6000" in answer.err
+    assert progress.read(run).steps == 8
+    answer = launch("resume", "a", "train.steps=20")
+    assert answer.status == 0, answer.err
+    words = _json(run / "plan.json")["overrides"]
+    assert [word for word in words if word.startswith("train.")][-1] == "train.steps=20"
+    assert not [word for word in words if word.startswith("train.tokens")]
+    assert (make_spec(*words).steps, lock.read(run).spec.train.tokens) == (20, None)
+
+
+def test_a_run_keeps_its_tokens_where_its_batch_changes(folder: Path) -> None:
+    """Of 9,216 tokens four steps of 768 are done; the other 6,144 are 4 steps of 1,536."""
+    assert launch(*OF_64_TOKENS, "cluster.gpus_per_node=1", "train.tokens=9216", "run.name=a").status == 0
+    answer = launch("resume", "a", "train.global_batch_size=24")
+    assert answer.status == 0, answer.err
+    assert "  train.tokens: 9216 -> null" in answer.err
+    assert "  train.steps: null -> 8" in answer.err
+    assert lock.read(folder / "runs" / "a").spec.steps == 8
 
 
 def _ways(before: Any, after: Any) -> tuple[str, ...]:

@@ -103,6 +103,12 @@ def test_a_lock_from_before_the_compute_capability_has_that_of_the_shipped_card(
     path.write_text(re.sub(r"\n +compute_capability: [\d.]+", "", path.read_text()))
     assert "compute_capability" not in path.read_text()
     assert lock.read(path).spec.hardware.compute_capability == 10.0
+    older = r"\n +(flops_\w+|\w+_bandwidth|cores|link_gpus|price_per_gpu_hour|network_latency|tokens): \S+"
+    path.write_text(re.sub(older, "", path.read_text()))
+    assert "bandwidth" not in path.read_text()
+    spec = lock.read(path).spec
+    assert (spec.hardware.flops_bf16, spec.hardware.cores, spec.cluster.network_bandwidth) == (2250e12, 148, None)
+    assert spec.steps == 100
 
 
 def test_a_memory_that_is_set_over_a_lock_is_what_a_rank_may_use(tmp_path: Path) -> None:

@@ -16,10 +16,10 @@ HARMLESS = {
     "backend": "bucket_cap_mb bucket_view micro_step_sync name reshard_after_forward",
     "checkpointing": "layers method mode modules",
     "cluster": "account constraint container cpus_per_node exclusive gpu_request gpu_type gpus_per_node interface kind "
-    "memory memory_request network_bandwidth nodes partition price_per_gpu_hour probe qos requeues reservation "
-    "save_margin_s shared_folder time_limit_min",
+    "memory memory_request network_bandwidth network_latency nodes partition price_per_gpu_hour probe qos requeues "
+    "reservation save_margin_s shared_folder time_limit_min",
     "data": "column eval_fraction preview shuffle split template token_dtype tokenizer train_on workers",
-    "hardware": "compute_capability cores device disk_bytes dtypes flops_bf16 flops_fp16 flops_fp32 flops_fp8 "
+    "hardware": "card compute_capability cores device disk_bytes dtypes flops_bf16 flops_fp16 flops_fp32 flops_fp8 "
     "host_memory_bytes link_bandwidth link_gpus memory_bandwidth memory_bytes name network_bandwidth pcie_bandwidth "
     "reserved_bytes source title",
     "model": "attention attention_bias attention_output_bias dropout extra family first_dense_layers gated head_dim "
@@ -39,7 +39,8 @@ HARMLESS = {
     "sweep": "budget parallelism sampler",
     "tracking": "project",
     "train": "allocator compile eval_every eval_steps global_batch_size gradient_accumulation hang_factor log_every "
-    "loss loss_chunk micro_batch_size on_hang on_spike rollbacks seed sequence_length spike_deviations steps timeout_s",
+    "loss loss_chunk micro_batch_size on_hang on_spike rollbacks seed sequence_length spike_deviations steps timeout_s "
+    "tokens",
     "zero": "allgather_bucket_size gather_16bit_weights_on_save hpz max_live_parameters max_reuse_distance nvme_path "
     "offload_optimizer offload_parameters overlap_comm param_persistence_threshold prefetch_bucket_size "
     "reduce_bucket_size stage sub_group_size",

@@ -88,7 +88,8 @@ def own_keys(group: str, option: str) -> dict[str, Any]:
 def test_the_options_of_the_contract_are_there() -> None:
     models = """tiny 125m 350m 1b 3b 7b 13b 30b 70b 175b llama3_8b llama3_70b llama3_405b qwen3_32b mixtral_8x7b
         mixtral_8x22b deepseek_v3 gpt2 gpt3_175b"""
-    gpus = "a100_40g a100_80g h100_80g h200 b200 mi300x v100_32g rtx4090 l40s auto"
+    gpus = "a100_40g a100_80g h100_80g h200 b200 mi300x v100_32g rtx4090 l40s auto b300 gb200 gb300 a800 h800 mi325x"
+    gpus += " mi350x mi355x h100_96g a6000 h20 l4 rtx5090 rtx_pro_6000"
     presets = "ddp fsdp hsdp zero1 zero2 zero3 tp tp_pp 3d"
     assert set(models.split()) <= set(CATALOG.groups["model"])
     assert set(gpus.split()) <= set(CATALOG.groups["hardware"])
@@ -156,7 +157,7 @@ def test_a_gpu_with_a_memory_in_its_name_has_that_memory() -> None:
     named = [name for name in CATALOG.groups["hardware"] if re.fullmatch(r"\w+_\d+g", name)]
     assert "a100_80g" in named
     for name in named:
-        nominal = int(name.split("_")[1].removesuffix("g")) * GIB
+        nominal = int(name.rpartition("_")[2].removesuffix("g")) * GIB
         memory = make_spec(f"hardware={name}").hardware.memory_bytes
         assert memory is not None
         assert 0.98 * nominal <= memory <= nominal, name
@@ -170,6 +171,61 @@ def test_a_gpu_states_its_compute_capability_and_has_the_formats_that_follow_fro
     for gpu in gpus:
         assert gpu.compute_capability is not None, gpu.name
         assert gpu.dtypes == dtypes(gpu.compute_capability), gpu.name
+
+
+GPUS = tuple(name for name in CATALOG.groups["hardware"] if name not in ("auto", "cpu"))
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_a_gpu_states_its_speed_with_its_source(name: str) -> None:
+    gpu = make_spec(f"hardware={name}").hardware
+    assert "; speed by " in gpu.source
+    stated = (gpu.flops_fp32, gpu.flops_fp16, gpu.memory_bandwidth, gpu.cores, gpu.link_gpus)
+    assert all(stated)
+    assert (gpu.flops_bf16 is not None, gpu.flops_fp8 is not None) == ("bf16" in gpu.dtypes, "fp8" in gpu.dtypes)
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_a_gpus_figures_are_dense_and_in_their_units(name: str) -> None:
+    """Matrix units double with each halving of the format; no card's bf16 is above 2.5 PFLOPS but that of MI355X."""
+    gpu = make_spec(f"hardware={name}").hardware
+    fp32, fp16, memory, link, pcie = (
+        float(number or 0)
+        for number in (gpu.flops_fp32, gpu.flops_fp16, gpu.memory_bandwidth, gpu.link_bandwidth, gpu.pcie_bandwidth)
+    )
+    assert 15e12 < fp32 < fp16 <= 2.52e15
+    assert gpu.flops_bf16 in (None, fp16)
+    assert gpu.flops_fp8 is None or gpu.flops_fp8 == pytest.approx(2 * fp16, rel=0.02)
+    assert memory <= 8e12
+    assert pcie <= link <= 900e9
+    assert link < memory
+    assert (gpu.network_bandwidth or 0) <= min(link, 100e9)
+    assert gpu.link_gpus in (1, 2, 4, 8, 16, 72)
+    assert gpu.link_gpus != 1 or link == pcie
+    assert 50 <= (gpu.cores or 0) <= 304
+
+
+def test_an_h100_has_the_figures_of_its_whitepaper() -> None:
+    """NVIDIA H100 Tensor Core GPU Architecture: 66.9, 989.4 and 1,978.9 TFLOPS dense, 3,352 GB/s, 132 SMs, NVLink of
+    900 GB/s both ways."""
+    gpu = make_spec("hardware=h100_80g").hardware
+    assert (gpu.flops_fp32, gpu.flops_bf16, gpu.flops_fp8) == (66.9e12, 989.4e12, 1978.9e12)
+    assert (gpu.memory_bandwidth, gpu.cores, gpu.link_bandwidth) == (3352e9, 132, 900e9 / 2)
+    assert (gpu.link_gpus, gpu.network_bandwidth) == (8, 400e9 / 8)
+
+
+def test_an_a100_has_the_figures_of_its_datasheet() -> None:
+    """NVIDIA A100 datasheet: 19.5 and 312 TFLOPS, 2,039 GB/s, NVLink of 600 and PCIe of 64 GB/s both ways."""
+    gpu = make_spec("hardware=a100_80g").hardware
+    assert (gpu.flops_fp32, gpu.flops_bf16, gpu.flops_fp8) == (19.5e12, 312e12, None)
+    assert (gpu.memory_bandwidth, gpu.link_bandwidth, gpu.pcie_bandwidth) == (2039e9, 600e9 / 2, 64e9 / 2)
+
+
+def test_a_card_for_export_has_the_compute_of_its_twin_and_slower_links() -> None:
+    for cut, whole in (("a800", "a100_80g"), ("h800", "h100_80g")):
+        one, other = make_spec(f"hardware={cut}").hardware, make_spec(f"hardware={whole}").hardware
+        assert (one.flops_bf16, one.memory_bandwidth) == (other.flops_bf16, other.memory_bandwidth)
+        assert one.link_bandwidth == 400e9 / 2
 
 
 @pytest.mark.parametrize(

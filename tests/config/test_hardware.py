@@ -12,7 +12,7 @@ import pytest
 
 from launcher import machine
 from launcher.backends.megatron.translate import environment
-from launcher.config.hardware import dtypes, resolve
+from launcher.config.hardware import SPEED, dtypes, option_of, resolve
 from launcher.config.request import request
 from launcher.machine import Gpu, Machine, disk_free, facts, host_memory
 from launcher.memory.device import cublas_workspace
@@ -245,6 +245,40 @@ def test_an_unknown_compute_capability_is_the_first_that_has_the_formats(
     words = ("hardware=b200", f"hardware.dtypes=[{','.join(dtypes)}]")
     assert make_spec(*words).hardware.effective_capability == 10.0
     assert make_spec(*words, "hardware.compute_capability=null").hardware.effective_capability == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA H100 80GB HBM3", "h100_80g"),
+        ("A100-SXM4-40GB", "a100_40g"),
+        ("NVIDIA Tesla V100-SXM2-16GB", "v100_16g"),
+        ("NVIDIA A100-SXM4-80GB MIG 1g.10gb", None),
+        ("NVIDIA H100", None),
+        ("", None),
+    ],
+)
+def test_a_gpu_is_known_by_the_name_that_its_driver_gives_it(name: str, option: str | None) -> None:
+    assert option_of(name) == option
+
+
+def test_a_gpu_of_this_machine_has_the_speed_of_the_card_of_its_name() -> None:
+    here, card = spec_on(GPU_NODE).hardware, make_spec("hardware=h200").hardware
+    speed = [getattr(here, key) for key in SPEED]
+    assert speed == [getattr(card, key) for key in SPEED]
+    assert here.flops_bf16 == 989.4e12
+    assert spec_on(GPU_NODE, "hardware.memory_bandwidth=4e12").hardware.memory_bandwidth == 4e12
+    assert len(SPEED) == 10
+
+
+def test_the_speed_of_gpus_without_a_card_or_of_several_kinds_is_unknown() -> None:
+    other = replace(H200, name="NVIDIA H100 NVL")
+    mixed = (H200, replace(H200, name="NVIDIA H100 80GB HBM3"))
+    for gpus in ((other,) * 4, mixed):
+        hardware = spec_on(replace(GPU_NODE, gpus=gpus)).hardware
+        assert {getattr(hardware, key) for key in SPEED} == {None}
+    assert {getattr(spec_on(CPU_HOST).hardware, key) for key in SPEED} == {None}
 
 
 def test_the_disk_is_that_of_the_runs_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

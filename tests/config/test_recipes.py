@@ -211,7 +211,7 @@ def test_the_schema_for_editors_is_what_the_types_say_and_knows_the_shipped_reci
     judge.check_schema(schema)
     for path in SHIPPED:
         judge.validate(safe_yaml.load(path))
-    wrong = {"schema": 1, "summary": "x", "set": {"train.steps": 0, "train.stpes": 1, "zero.offload_optimizer": "gpu"}}
+    wrong = {"schema": 1, "summary": "x", "set": {"train.seed": -1, "train.stpes": 1, "zero.offload_optimizer": "gpu"}}
     messages = " ".join(error.message for error in judge.iter_errors(wrong))
     assert all(word in messages for word in ("minimum", "stpes", "gpu"))
 

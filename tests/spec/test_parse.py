@@ -58,7 +58,7 @@ def test_wrong_types_values_and_ranges_are_all_named_at_once() -> None:
         save__every=0,
     )
     assert found == {
-        "train.steps": ("must be an integer of at least 1", ()),
+        "train.steps": ("must be an integer of at least 1 or null", ()),
         "train.compile": ("must be true or false", ("train.compile=true", "train.compile=false")),
         "checkpointing.mode": ("must be one of none, selective, full", ("checkpointing.mode=full",)),
         "optimizer.lr": ("must be a number above 0, at most 1000", ()),

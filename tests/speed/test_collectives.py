@@ -139,6 +139,15 @@ def test_faster_links_never_take_more_time(
         assert seconds(kind, size, group, other) <= seconds(kind, size, group, network) * (1 + 1e-9)
 
 
+@given(kind=kinds, size=sizes, slower=st.floats(min_value=1, max_value=20), group=groups, network=networks)
+def test_a_longer_step_between_nodes_never_takes_less_time(
+    kind: Kind, size: float, slower: float, group: Group, network: Network
+) -> None:
+    near, far = (network._replace(network_latency=14e-6 * factor) for factor in (1, slower))
+    assert seconds(kind, size, group, far) >= seconds(kind, size, group, near) * (1 - 1e-9)
+    assert seconds(kind, size, group, near) >= seconds(kind, size, group, network) * (1 - 1e-9)
+
+
 @given(kind=st.sampled_from(RINGS), size=sizes, inside=st.sampled_from([1, 2, 4, 8]), network=networks, data=st.data())
 def test_more_nodes_never_take_less_time_for_the_same_buffer(
     kind: Kind, size: float, inside: int, network: Network, data: st.DataObject

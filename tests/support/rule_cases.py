@@ -22,6 +22,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         train.micro_batch_size=null train.gradient_accumulation=3 train.global_batch_size=32
         train.micro_batch_size=2 train.gradient_accumulation=4 train.global_batch_size=32
         train.micro_batch_size=2 train.gradient_accumulation=4 train.global_batch_size=24
+        train.steps=200 train.tokens=1000000
         parallel=hsdp parallel.replicate=3
         parallel=ddp parallel.replicate=2
         """,
@@ -290,6 +291,7 @@ WARNINGS = _cases(
     optimizer.decay_steps=50 optimizer.warmup_steps=60
     optimizer.warmup=log
     optimizer.warmup_lr=1e-5
+    train.tokens=100000 optimizer.warmup_steps=1000
     train.gradient_accumulation=4
     train.micro_batch_size=null train.gradient_accumulation=2 train.global_batch_size=16
     data.split=test

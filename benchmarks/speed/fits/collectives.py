@@ -54,12 +54,13 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="a folder with the three files")
     arguments = parser.parse_args()
     measured = one_node(arguments.data / "nccl_one_node.csv")
-    write(measured)
-    collectives._tables.cache_clear()
-    collectives.seconds.cache_clear()
+    content = fitted(measured)
+    write(content)
+    inside, between = list(_inside(measured)), _left_out(measured)
+    write({"residuals": [line.strip() for line in (*inside, between)], **content})
     for line in (
-        *_inside(measured),
-        *_left_out(measured),
+        *inside,
+        between,
         *_tuner(arguments.data / "nccl_multinode_h100.csv"),
         *_shares(arguments.data / "simai_efficiency.csv"),
     ):
@@ -74,7 +75,14 @@ def one_node(path: Path) -> Measured:
     return found
 
 
-def write(measured: Measured) -> None:
+def write(content: dict[str, Any]) -> None:
+    """The file, with what was read of an earlier one forgotten."""
+    TARGET.write_text(_compact(content))
+    collectives._tables.cache_clear()
+    collectives.seconds.cache_clear()
+
+
+def fitted(measured: Measured) -> dict[str, Any]:
     """The compact tables, with their source."""
     sizes = sorted(next(iter(measured.values())))
     tables = {}
@@ -85,7 +93,7 @@ def write(measured: Measured) -> None:
             for kind, curves in times.items()
         }
         tables[links] = {"card": card, "nccl": release, "link_bandwidth": bandwidth, "microseconds": rounded}
-    content = {
+    return {
         "what": "microseconds by kind, ranks and bytes of the whole buffer, powers of two from least_bytes on",
         "source": "ai-dynamo/aiconfigurator, systems/data/{a100_sxm,h100_sxm,b200_sxm}/nccl (nccl-tests)",
         "commit": "095f58a5",
@@ -94,7 +102,6 @@ def write(measured: Measured) -> None:
         "least_bytes": sizes[0],
         "tables": tables,
     }
-    TARGET.write_text(_compact(content))
 
 
 def _compact(content: dict[str, Any]) -> str:
@@ -105,7 +112,7 @@ def _compact(content: dict[str, Any]) -> str:
         text += line.strip() + (" " if line.endswith(",") else "") if inside else line
         inside = (inside or line.endswith("[")) and not line.strip().startswith("]")
         text += "" if inside else "\n"
-    return text.replace(" ]", "]")
+    return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
 
 
 def monotone(kind: str, curves: dict[int, Curve]) -> dict[int, Curve]:
@@ -144,14 +151,14 @@ def _inside(measured: Measured) -> Iterator[str]:
         yield f"  {card:<14} by {links}: {_spread(errors)}, {len(errors)} figures"
 
 
-def _left_out(measured: Measured) -> Iterator[str]:
+def _left_out(measured: Measured) -> str:
     """Errors of interpolation: every second measured size left out and read between its neighbours."""
     errors = []
     for (card, _, _), times in measured.items():
         if card in {row[0] for row in CARDS.values()}:
             curve = [log(times[size]) for size in sorted(times)]
             errors += [exp((curve[i - 1] + curve[i + 1]) / 2 - curve[i]) - 1 for i in range(1, len(curve) - 1)]
-    yield f"between sizes (each left out, read between half and double of it): {_spread(errors)}"
+    return f"between sizes (each left out, read between half and double of it): {_spread(errors)}"
 
 
 def _tuner(path: Path) -> Iterator[str]:

@@ -11,7 +11,9 @@ def execution(spec: RunSpec) -> Execution:
     """Eager transformers; ZeRO's hooks run in Python around each module."""
     return Execution(
         framework="DeepSpeed",
+        related=("Hugging Face Trainer", "llm-foundry"),
         attention={"flash": "flash_2", "sdpa": "sdpa", "eager": "unfused"}[spec.model.attention],  # type: ignore[arg-type]
+        reduces_each=spec.zero.stage >= 2,
         fused_loss=spec.train.loss == "fused",
         compiled=spec.train.compile,
         gradient_overlap=spec.zero.overlap_comm is not False,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.backends.fsdp.traits import engine
+from launcher.backends.fsdp.traits import engine, reshards
 from launcher.rank.execution import Execution
 from launcher.spec import RunSpec
 
@@ -11,7 +11,10 @@ def execution(spec: RunSpec) -> Execution:
     """Eager transformers: projections one by one, RMSNorm and rotary positions in several kernels each."""
     return Execution(
         framework="PyTorch FSDP",
+        related=("torchtitan", "LitGPT", "llm-foundry"),
         attention={"flash": "flash_2", "sdpa": "sdpa", "eager": "unfused"}[spec.model.attention],  # type: ignore[arg-type]
+        regathers=reshards(spec),
+        reduces_each=spec.parallel.shard and spec.backend.micro_step_sync,
         fused_loss=spec.train.loss == "fused",
         compiled=spec.train.compile,
         fused_optimizer=engine(spec).optimizer == "fused",

@@ -253,7 +253,7 @@ def _training(spec: RunSpec) -> Iterator[ConfigError]:
 def _schedule(spec: RunSpec) -> Iterator[ConfigError]:
     """``OptimizerParamScheduler`` warms up linearly, within the steps of its schedule, whatever that is."""
     optimizer = spec.optimizer
-    decay, warmup = optimizer.decay_steps or spec.train.steps, optimizer.warmup_steps
+    decay, warmup = optimizer.decay_steps or spec.steps, optimizer.warmup_steps
     if optimizer.warmup != "linear":
         rule = "Megatron-LM warms up linearly; another warm-up is another training"
         yield ConfigError("optimizer.warmup", optimizer.warmup, rule, ["optimizer.warmup=linear", "parallel=fsdp"])
@@ -284,7 +284,7 @@ def _data(spec: RunSpec) -> Iterator[ConfigError]:
 
 def _checkpoints(spec: RunSpec) -> Iterator[ConfigError]:
     """A checkout's program saves after its last step wherever it saves at all."""
-    save, steps, timeout = spec.save, spec.train.steps, spec.train.timeout_s
+    save, steps, timeout = spec.save, spec.steps, spec.train.timeout_s
     if spec.backend.path is not None and save.every is not None and not save.last and steps % save.every:
         rule = f"a checkout's pretrain_gpt.py also saves after its last step, {steps}, where it saves at all"
         yield ConfigError("save.last", False, rule, ["save.last=true", "save.every=null"])

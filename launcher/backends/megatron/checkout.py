@@ -37,7 +37,7 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
     """Checkpoints that stay, and a start that is repeated."""
     if spec.backend.path is None:
         return
-    if spec.save.every is not None and spec.train.steps // spec.save.every > spec.save.keep:
+    if spec.save.every is not None and spec.steps // spec.save.every > spec.save.keep:
         rule = "a checkout's pretrain_gpt.py keeps every checkpoint"
         yield ConfigError("save.keep", spec.save.keep, rule, ["backend.path=null"])
     if spec.save.load is not None:

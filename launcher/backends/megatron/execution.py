@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.backends.megatron.implementation import implementation
+from launcher.backends.megatron.implementation import fsdp, implementation
 from launcher.rank.execution import AttentionKernel, Execution
 from launcher.spec import RunSpec
 
@@ -13,6 +13,7 @@ def execution(spec: RunSpec) -> Execution:
     attention: AttentionKernel = "fused_softmax" if how.attention == "unfused" else "flash"
     return Execution(
         framework="Megatron-Core",
+        related=("NeMo", "Megatron-Bridge"),
         attention=attention,
         fused_projections=True,
         fused_norm=True,
@@ -24,6 +25,7 @@ def execution(spec: RunSpec) -> Execution:
         tensor_overlap=0.75 if backend.argument("tp-comm-overlap") else 0.0,
         gradient_overlap=True,
         parameter_overlap=spec.zero.stage > 0,
+        reduces_each=fsdp(spec),
         pipeline_overlap=spec.parallel.virtual_pipeline > 1 and not backend.argument("no-overlap-p2p-communication"),
         fused_accumulation=True,
     )

@@ -29,8 +29,8 @@ def _steps(spec: RunSpec) -> Arguments:
     return {
         "micro-batch-size": spec.micro_batch_size,
         "global-batch-size": spec.global_batch_size,
-        "train-iters": train.steps,
-        "eval-interval": train.eval_every or train.steps,
+        "train-iters": spec.steps,
+        "eval-interval": train.eval_every or spec.steps,
         "eval-iters": train.eval_steps if train.eval_every else 0,
         "seed": train.seed,
         "cross-entropy-loss-fusion": train.loss == "fused",
@@ -47,7 +47,7 @@ def _optimizer(spec: RunSpec) -> Arguments:
         "lr": optimizer.lr,
         "min-lr": optimizer.min_lr,
         "lr-decay-style": optimizer.schedule,
-        "lr-decay-iters": optimizer.decay_steps or spec.train.steps,
+        "lr-decay-iters": optimizer.decay_steps or spec.steps,
         "lr-warmup-iters": optimizer.warmup_steps,
         "lr-warmup-init": optimizer.warmup_lr or None,
         "weight-decay": optimizer.weight_decay,
@@ -101,7 +101,7 @@ def _checkpoints(spec: RunSpec) -> Arguments:
     reshardable = spec.zero.stage == 1 and spec.optimizer.name in ("adamw", "sgd")
     return {
         "save": f"{RUN}/checkpoints" if saves else None,
-        "save-interval": (save.every or spec.train.steps) if saves else None,
+        "save-interval": (save.every or spec.steps) if saves else None,
         "load": save.load or f"{RUN}/checkpoints",
         "exit-on-missing-checkpoint": save.load is not None,
         "ckpt-format": "fsdp_dtensor" if fsdp(spec) else "torch_dist",

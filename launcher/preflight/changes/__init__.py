@@ -10,7 +10,16 @@ from __future__ import annotations
 from launcher.preflight.changes import layout, settings
 from launcher.spec.change import Change, Neighbour
 
-__all__ = ["ANOTHER_TRAINING", "ELSEWHERE", "NEIGHBOURS", "OF_PASSES", "ON_DISK", "Change", "Neighbour"]
+__all__ = [
+    "ANOTHER_TRAINING",
+    "ELSEWHERE",
+    "GIVES_UP",
+    "NEIGHBOURS",
+    "OF_PASSES",
+    "ON_DISK",
+    "Change",
+    "Neighbour",
+]
 
 NEIGHBOURS: tuple[Neighbour, ...] = (
     settings.fewer_checkpoints,
@@ -65,6 +74,14 @@ OF_PASSES = ELSEWHERE | {
     settings.shorter_sequences,
 }
 """Those, and changes of what the passes of a step hold, which leave what is there between two steps."""
+
+GIVES_UP: dict[Neighbour, int] = {
+    settings.last_checkpoint_only: 1,
+    settings.no_checkpoint: 2,
+    settings.low_rank_adapter: 3,
+    settings.shorter_sequences: 3,
+}
+"""Changes that give up more than speed and numbers, and so stand behind all others, however fast they are."""
 
 ANOTHER_TRAINING = frozenset({settings.low_rank_adapter, settings.shorter_sequences})
 """Changes that make it another training: alone they are not answer enough where two others together suffice."""

@@ -81,7 +81,7 @@ class DeepSpeedTraining:
             self._part.divisor = marks.share(self._spec, [marks.count(rows) for rows in micro_batches])
         if self._spec.model.dropout or self._spec.adapter.dropout:  # A resumed run then draws what this one would have.
             torch.manual_seed(initial.seed_of(self._spec.train.seed, "dropout", step, self._context.rank))
-        rate = optimizers.learning_rate(self._spec.optimizer, step, self._spec.train.steps)
+        rate = optimizers.learning_rate(self._spec.optimizer, step, self._spec.steps)
         for group in self._engine.optimizer.param_groups:
             group["lr"] = rate
         return rate

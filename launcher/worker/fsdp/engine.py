@@ -200,7 +200,7 @@ class FsdpEngine:
         total = self._passes.train(micro_batches)  # A rank without a loss adds zero to the sum.
         summed = dist.all_reduce(total, async_op=True)  # Beside the optimizer, which does not need it.
         memory.enter("optimizer")
-        rate = optimizers.learning_rate(spec.optimizer, step, spec.train.steps)
+        rate = optimizers.learning_rate(spec.optimizer, step, spec.steps)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         norm = optimizers.clip(

@@ -59,7 +59,7 @@ def _train(context: Context, arguments: Sequence[str]) -> None:
     follower = Follower(context, batches)
     with follower.following():
         interrupted = (
-            _pretrain(parsed, filled, Provider(context, batches), follower) and follower.step < context.spec.train.steps
+            _pretrain(parsed, filled, Provider(context, batches), follower) and follower.step < context.spec.steps
         )
     context.beat.begin("end")
     if context.spec.save.export != "none" and not interrupted:

@@ -124,7 +124,7 @@ class Checkpoints:
             CheckpointError: It cannot be written; those before it are intact.
         """
         path, every = self._folder / folder_of(step), self._spec.save.every
-        last = step == self._spec.train.steps or every is None or step % every != 0
+        last = step == self._spec.steps or every is None or step % every != 0
         if not self._saving.together(step, path, lambda: self._begin(path, step), last=last):
             return
         if self._spec.save.asynchronous:

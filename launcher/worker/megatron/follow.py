@@ -145,7 +145,7 @@ class Follower:
 
     def save_checkpoint_and_time(self, original: Call, iteration: int, *rest: Any, **options: Any) -> None:
         """Save, unless it is the last step and ``save.last`` is false."""
-        if iteration == self._spec.train.steps and not self._spec.save.last:
+        if iteration == self._spec.steps and not self._spec.save.last:
             return
         original(iteration, *rest, **options)
         self._measured.mark()

@@ -1,0 +1,94 @@
+"""The scoreboard of speed as a document: ``docs/speed-scoreboard.md``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from benchmarks.speed import baselines
+from benchmarks.speed.entries import Entry
+from benchmarks.speed.others import Other
+from launcher.rundir.provenance import versions
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "speed-scoreboard.md"
+
+_COMMAND = "python -m benchmarks.speed --data DIR --publish"
+
+_WORDS = """\
+Errors are |predicted / measured - 1| of tokens a second and GPU. The first median and 90th percentile are with one
+constant for a framework and GPU (`launcher/speed/calibration.json`), the second without any. A problem is a model,
+GPUs, sequence, batch and precision of which three layouts or more were measured; *pick* is the measured speed of the
+layout that is predicted fastest over the best measured, its geometric mean and its worst, *Spearman* the median
+correlation of ranks. `all` is the mean over the sources with ten dense, certain pre-training runs or more whose
+layout is stated in full, its pick their geometric mean. Runs of mixtures of experts, uncertain ones and fine-tuning
+are on lines of their own. `scaling` is the speed on more GPUs relative to the fewest of a series, the mean over
+sources; `fp8 ratio` that of fp8 over bf16 with the same layout."""
+
+_OTHERS = """\
+The same rows, each predictor after one constant for a framework and GPU that is fitted on these very rows; rows are
+those that it covers."""
+
+
+def publish(entries: Sequence[Entry]) -> None:
+    """Write the document."""
+    DOCUMENT.write_text("\n".join(document(entries)) + "\n")
+
+
+def document(entries: Sequence[Entry]) -> Iterator[str]:
+    """Its lines."""
+    git = versions()["git"]
+    commit = git["commit"][:12] if git else "unknown"
+    yield "# Scoreboard: predicted against measured speed"
+    yield ""
+    yield f"Written by `{_COMMAND}` on {time.strftime('%Y-%m-%d')} at commit {commit}."
+    yield ""
+    yield _WORDS
+    yield ""
+    yield from _head("runs of, rows, median, 90 % within, raw median, raw 90 %, problems, pick, worst pick, Spearman")
+    yield from (_line(entry) for entry in entries if entry.rows)
+    yield ""
+    yield "## Other predictors"
+    yield ""
+    yield _OTHERS
+    yield ""
+    yield from _head("runs of, predictor, rows, median, pick, Spearman")
+    for entry in entries:
+        if entry.family in ("all", "nanotron sound"):
+            yield from _others(entry.family, entry.baselines)
+    yield ""
+    yield from (f"- {name}: {baselines.load(name).SOURCE}" for name in baselines.names())
+    yield ""
+    yield "## Rows left out"
+    yield ""
+    yield from _head("runs of, rows, reason")
+    for entry in entries:
+        yield from (f"| {entry.family} | {number} | {reason} |" for reason, number in sorted(entry.left_out.items()))
+
+
+def _head(names: str) -> Iterator[str]:
+    yield f"| {names.replace(', ', ' | ')} |"
+    yield f"|{'---|' * (names.count(',') + 1)}"
+
+
+def _line(entry: Entry) -> str:
+    errors = (entry.median, entry.p90, entry.median_uncalibrated, entry.p90_uncalibrated)
+    choices = (entry.pick, entry.pick_worst, entry.spearman)
+    cells = [entry.family, str(entry.rows), *map(percent, errors), str(entry.problems or "-"), *map(share, choices)]
+    return f"| {' | '.join(cells)} |"
+
+
+def _others(family: str, found: Mapping[str, Other]) -> Iterator[str]:
+    for name, other in found.items():
+        cells = [family, name, str(other.rows), percent(other.median), share(other.pick), share(other.spearman)]
+        yield f"| {' | '.join(cells)} |"
+
+
+def percent(error: float | None) -> str:
+    """An error as people read it."""
+    return "-" if error is None else f"{100 * error:.1f}%"
+
+
+def share(value: float | None) -> str:
+    """A share of the best, or a correlation."""
+    return "-" if value is None else f"{value:.3f}"

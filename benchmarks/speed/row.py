@@ -1,0 +1,76 @@
+"""One measured run as an adapter hands it over."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+
+from benchmarks.memory.row import Row as MemoryRow
+from benchmarks.speed.stand_in import StandIn
+from launcher.config.catalog import Catalog
+from launcher.spec import RunSpec
+
+type Line = Mapping[str, str]
+type Layout = tuple[str, ...]
+"""The values of ``LAYOUT`` in that order."""
+
+LAYOUT = ("dp", "tp", "pp", "vpp", "cp", "ep", "micro_batch", "zero", "act_ckpt")
+"""The columns in which the rows of one problem differ."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A measured run.
+
+    Attributes:
+        name: The row's id.
+        family: The source: the first field of ``problem``, else the file.
+        problem: Everything that a user fixes: model, GPUs, batch, sequence, precision.
+        layout: What the rows of one problem differ in.
+        framework: The product's name without its release, as ``frameworks.yaml`` has it.
+        gpu: The card's name in ``conf/hardware``; empty where there is none.
+        spec: The run; None where it cannot be expressed.
+        backend: What stands in for the backend that ``spec`` names, with the framework's ``Execution``.
+        measured: Tokens a second and GPU.
+        left_out: Why it is not scored.
+        soft: True if a field of the row is uncertain, or an OOM only inferred.
+        moe: True if the model has experts.
+        task: ``pretrain``, ``sft`` or ``lora``.
+        precision: The row's own word.
+        flags: Words by which an entry of the answer chooses rows: ``unsound``, ``512 gpus``.
+        line: The columns as they are.
+    """
+
+    name: str
+    family: str
+    problem: str = ""
+    layout: Layout = ()
+    framework: str = ""
+    gpu: str = ""
+    spec: RunSpec | None = None
+    backend: StandIn | None = None
+    measured: float = 0.0
+    left_out: str | None = None
+    soft: bool = False
+    moe: bool = False
+    task: str = "pretrain"
+    precision: str = ""
+    flags: frozenset[str] = frozenset()
+    line: Line = field(default_factory=dict)
+
+
+def rows_of_csv(path: Path, read: Callable[[dict[str, str], Catalog], Row]) -> Iterator[Row]:
+    """Each line of a file as ``read`` makes it a row."""
+    catalog = Catalog(folder=Path.cwd())
+    with path.open(newline="") as file:
+        for line in csv.DictReader(file):
+            yield read(line, catalog)
+
+
+def paired(path: Path, adapter: ModuleType) -> Iterator[tuple[Line, MemoryRow]]:
+    """Each line of a file with its row of the memory scoreboard, by that file's adapter there."""
+    with path.open(newline="") as file:
+        yield from zip(csv.DictReader(file), adapter.rows(path), strict=True)

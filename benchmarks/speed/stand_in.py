@@ -1,0 +1,48 @@
+"""A measured framework as a backend: one of ours for what it holds, with its own way to execute a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from launcher.memory.estimate import Backend
+from launcher.memory.terms import MemoryTerm
+from launcher.rank.engine import EngineTraits
+from launcher.rank.execution import Execution
+from launcher.rank.formats import Dtypes
+from launcher.rank.model import RankModel
+from launcher.spec import RunSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandIn(Backend):
+    """A framework that is only scored.
+
+    Attributes:
+        base: The backend that tells number formats, traits of the engine and buffers.
+        executes: The framework's way to execute a step.
+    """
+
+    base: Backend
+    executes: Execution
+
+    @property
+    def framework(self) -> str:
+        """Of the error band of memory."""
+        return self.base.framework
+
+    def dtypes(self, spec: RunSpec) -> Dtypes:
+        """As the base."""
+        return self.base.dtypes(spec)
+
+    def engine(self, spec: RunSpec) -> EngineTraits:
+        """As the base."""
+        return self.base.engine(spec)
+
+    def overheads(self, rank: RankModel) -> Iterable[MemoryTerm]:
+        """As the base."""
+        return self.base.overheads(rank)
+
+    def execution(self, spec: RunSpec) -> Execution:
+        """The framework's own, for every run."""
+        return self.executes
