@@ -58,6 +58,14 @@ ON_DISK: tuple[Neighbour, ...] = (
 )
 """Changes of what is kept on the disk, which are all that is tried where it alone is too small."""
 
+GIVES_UP: dict[Neighbour, int] = {
+    settings.last_checkpoint_only: 1,
+    settings.no_checkpoint: 2,
+    settings.low_rank_adapter: 3,
+    settings.shorter_sequences: 3,
+}
+"""Changes that give up more than speed and numbers, and so stand behind all others, however fast they are."""
+
 ELSEWHERE = frozenset({
     settings.fewer_checkpoints,
     settings.fewer_readers,
@@ -74,14 +82,6 @@ OF_PASSES = ELSEWHERE | {
     settings.shorter_sequences,
 }
 """Those, and changes of what the passes of a step hold, which leave what is there between two steps."""
-
-GIVES_UP: dict[Neighbour, int] = {
-    settings.last_checkpoint_only: 1,
-    settings.no_checkpoint: 2,
-    settings.low_rank_adapter: 3,
-    settings.shorter_sequences: 3,
-}
-"""Changes that give up more than speed and numbers, and so stand behind all others, however fast they are."""
 
 ANOTHER_TRAINING = frozenset({settings.low_rank_adapter, settings.shorter_sequences})
 """Changes that make it another training: alone they are not answer enough where two others together suffice."""
