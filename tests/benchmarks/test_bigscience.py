@@ -10,28 +10,8 @@ import pytest
 from benchmarks.memory.adapters import bigscience_logs
 from benchmarks.memory.row import Row
 from benchmarks.memory.scoring import judged, predicted, scores
+from tests.support.measured_lines import BIGSCIENCE
 
-LINE = {
-    "id": "run-1",
-    "framework": "Megatron-LM",
-    "n_gpus": "8",
-    "hidden": "1024",
-    "layers": "8",
-    "heads": "16",
-    "ffn": "4096",
-    "vocab": "50688",
-    "seq_len": "512",
-    "micro_batch": "1",
-    "global_batch": "4",
-    "tp": "4",
-    "pp": "2",
-    "zero_stage": "0",
-    "act_ckpt": "full",
-    "peak_mem_gib": "1.5",
-    "mem_rank": "pp stage 1",
-    "notes": "allocated after step 1.250 GiB; report printed after 20 iteration(s)",
-    "soft": "False",
-}
 PARAMETERS = 4 * 12 * 1024**2 // 4 + 4 * (4 * 1024 + (3 + 4) * 1024 // 4 + 2 * 1024) + 2 * 1024 + 50688 // 4 * 1024
 """A quarter of four layers' matrices, their norms, biases split and whole, the last norm, a quarter of the table."""
 
@@ -43,9 +23,9 @@ def rows_of(folder: Path, **changes: str) -> list[Row]:
     """The rows of a file of one line."""
     path = folder / "bigscience_logs.csv"
     with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, LINE)
+        writer = csv.DictWriter(file, BIGSCIENCE)
         writer.writeheader()
-        writer.writerow(LINE | changes)
+        writer.writerow(BIGSCIENCE | changes)
     return list(bigscience_logs.rows(path))
 
 

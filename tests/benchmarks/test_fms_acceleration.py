@@ -10,40 +10,9 @@ from benchmarks.memory.adapters import fms_acceleration
 from benchmarks.memory.frameworks.hf_trainer import HfTrainer, causal_loss
 from benchmarks.memory.row import Row
 from benchmarks.memory.scoring import scores
+from tests.support.measured_lines import FMS_ACCELERATION
 from tests.support.published_rows import at, rank, the_row
 
-RUN = {
-    "id": "one",
-    "framework": "HF Trainer / TRL SFTTrainer",
-    "framework_version": "torch2.4.1 transformers4.48.1 accelerate1.0.1",
-    "model_name": "mistralai/Mistral-7B-v0.1",
-    "n_gpus": "1",
-    "hidden": "4096",
-    "layers": "32",
-    "heads": "32",
-    "kv_heads": "8",
-    "ffn": "14336",
-    "vocab": "32000",
-    "tied_embeddings": "false",
-    "activation_fn": "swiglu",
-    "seq_len": "4096",
-    "micro_batch": "4",
-    "global_batch": "4",
-    "precision": "bfloat16 weights, no autocast",
-    "ep": "1",
-    "act_ckpt": "full",
-    "flash_attn": "true",
-    "lora_rank": "",
-    "quant": "",
-    "peak_mem_gib": "67.4602",
-    "oom": "false",
-    "counter": "allocated",
-    "soft": "False",
-    "moe_num_experts": "",
-    "moe_topk": "",
-    "moe_ffn": "",
-    "notes": "framework_config=none; exact peak bytes=72434837504",
-}
 LORA = {"lora_rank": "16", "notes": "framework_config=none; LoRA alpha=16.0 targets=q_proj k_proj v_proj o_proj"}
 FUSED = "framework_config=accelerated-peft-bnb-foak; LoRA alpha=16.0 targets=q_proj k_proj v_proj o_proj"
 AMP = {"precision": "bfloat16 weights, bf16 autocast (AMP)", "framework_version": "transformers4.45.2"}
@@ -52,7 +21,7 @@ TOKENS = 4 * 4096
 
 
 def row(folder: Path, **changes: str) -> Row:
-    return the_row(fms_acceleration.rows, folder / "fms_acceleration.csv", RUN | changes)
+    return the_row(fms_acceleration.rows, folder / "fms_acceleration.csv", FMS_ACCELERATION | changes)
 
 
 def test_a_whole_model_in_bf16_takes_ten_bytes_a_parameter_in_the_step(tmp_path: Path) -> None:

@@ -13,35 +13,11 @@ from benchmarks.memory.scoring import judged, predicted
 from launcher import registry
 from launcher.memory.estimate import RankTerms, rank_terms
 from tests.support.helpers import make_spec
-
-RUN = {
-    "id": "one",
-    "framework_version": "after_pp_fix=False",
-    "n_gpus": "16",
-    "hidden": "3072",
-    "layers": "28",
-    "heads": "32",
-    "kv_heads": "32",
-    "ffn": "8192",
-    "vocab": "131072",
-    "tied_embeddings": "true",
-    "seq_len": "4096",
-    "micro_batch": "1",
-    "global_batch": "256",
-    "tp": "1",
-    "sp": "false",
-    "pp": "1",
-    "zero_stage": "1",
-    "peak_mem_gib": "50.0",
-    "oom": "false",
-    "counter": "reserved",
-    "unit_certain": "True",
-    "soft": "False",
-}
+from tests.support.measured_lines import NANOTRON
 
 
 def row(folder: Path, **changes: str) -> Row:
-    line = RUN | changes
+    line = NANOTRON | changes
     path = folder / "nanotron_playbook.csv"
     path.write_text("\n".join((",".join(line), ",".join(line.values()))))
     found = list(nanotron_playbook.rows(path))

@@ -9,7 +9,8 @@ import pytest
 from benchmarks.speed.adapters import bigscience_logs, fms_acceleration, nanotron_playbook, published, throughput
 from benchmarks.speed.row import Row
 from launcher.spec import RunSpec
-from tests.benchmarks import test_bigscience, test_fms_acceleration, test_nanotron
+from tests.support.measured_lines import BIGSCIENCE, FMS_ACCELERATION
+from tests.support.measured_lines import NANOTRON as NANOTRON_RUN
 from tests.support.measured_speed import LINE, write_lines
 
 
@@ -138,7 +139,7 @@ def test_a_published_run_is_read_as_one_of_throughput(tmp_path: Path) -> None:
     assert spec_of(row).precision.recipe == "tensorwise"
 
 
-NANOTRON = test_nanotron.RUN | {
+NANOTRON = NANOTRON_RUN | {
     "framework": "nanotron",
     "gpu": "H100-80GB",
     "model_name": "bench",
@@ -173,7 +174,7 @@ def test_a_nanotron_run_out_of_memory_has_no_speed(tmp_path: Path) -> None:
 
 
 def test_kernels_of_fms_acceleration_are_read_from_the_name_of_a_configuration(tmp_path: Path) -> None:
-    line = test_fms_acceleration.RUN | {"gpu": "A100-80GB", "zero_stage": "0", "tokens_per_s_per_gpu": "5000"}
+    line = FMS_ACCELERATION | {"gpu": "A100-80GB", "zero_stage": "0", "tokens_per_s_per_gpu": "5000"}
     noted = [line, line | {"notes": "framework_config=foak"}, line | {"notes": "framework_config=liger"}]
     found = list(fms_acceleration.rows(write_lines(tmp_path / "fms_acceleration.csv", noted)))
     executions = [row.backend.executes for row in found if row.backend is not None]
@@ -182,7 +183,7 @@ def test_kernels_of_fms_acceleration_are_read_from_the_name_of_a_configuration(t
 
 
 def test_a_run_of_bigscience_counts_once_and_as_soft(tmp_path: Path) -> None:
-    line = test_bigscience.LINE | {
+    line = BIGSCIENCE | {
         "gpu": "V100-SXM2-32GB",
         "model_name": "GPT",
         "dp": "1",
