@@ -14,7 +14,7 @@ from launcher import backends
 from launcher.preflight import speed_line
 from launcher.preflight.assess import Assessment
 from launcher.spec import RunSpec
-from launcher.speed.result import Constant, SpeedEstimate, StageTime
+from launcher.speed.result import SpeedEstimate, StageTime
 from launcher.speed.symbols import SYMBOLS
 from launcher.speed.terms import COMMUNICATION, SpeedTerm
 from launcher.text import formula
@@ -38,7 +38,7 @@ def as_text(assessment: Assessment, width: int = 80) -> str:
         *(list(_formula(term, width)) for term in _terms(speed)),
         ["symbols:", *_symbols(speed, width)],
         [line for text in _utilisation(assessment.spec, speed) for line in _wrapped(text, width)],
-        _wrapped(_constant(assessment.spec, speed.constant), width),
+        _wrapped(_constant(assessment.spec, speed), width),
     ]
     return "\n\n".join("\n".join(lines) for lines in paragraphs if lines)
 
@@ -148,10 +148,12 @@ def _utilisation(spec: RunSpec, speed: SpeedEstimate) -> Iterator[str]:
     yield f"HFU {speed.hfu:.1%}: the same with what is computed again (arXiv:2205.05198, section 5)"
 
 
-def _constant(spec: RunSpec, constant: Constant) -> str:
+def _constant(spec: RunSpec, speed: SpeedEstimate) -> str:
     """The measured factor in all numbers and the band around them, whose runs both are of, and why those."""
+    constant = speed.constant
     if not constant.rows:
         return "no measured run corrects this prediction, and its error band is not known"
+    crowded = "; its lower end is that of runs on cards that were nearly full" if speed.crowded else ""
     execution = backends.of(spec).execution(spec)
     runs = f"{constant.rows} runs of {constant.whose}"
     if execution is not None and execution.framework not in constant.whose:
@@ -161,7 +163,7 @@ def _constant(spec: RunSpec, constant: Constant) -> str:
     return (
         f"constant {constant.value:.3f}, with which the seconds of all formulas are divided: the median of measured /"
         f" predicted speed in {runs}; error band {constant.low:.2f} to {constant.high:.2f} times the prediction, from"
-        " the same runs (launcher/speed/calibration.json)"
+        f" the same runs (launcher/speed/calibration.json){crowded}"
     )
 
 

@@ -8,7 +8,7 @@ parameters an all-gather for each pass (arXiv:1910.02054, section 7).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from statistics import NormalDist
+from functools import cache
 from typing import NamedTuple
 
 from launcher.rank.execution import Execution
@@ -163,8 +163,15 @@ def waiting(gpus: int, seconds: float) -> SpeedTerm:
     Blom's approximation of the largest of ``n``: the quantile ``(n - 3/8) / (n + 1/4)``. One GPU differs from another
     by 2% (standard deviation), of equal parts at equal power (arXiv:2510.15596 gives a spread of up to 14%).
     """
-    slowest = _SPREAD * NormalDist().inv_cdf((gpus - 0.375) / (gpus + 0.25)) if gpus > 1 else 0.0
+    slowest = _slowest(gpus) if gpus > 1 else 0.0
     return term("waiting", "the slowest GPU", "t_step * slowest", "arXiv:2510.15596", t_step=seconds, slowest=slowest)
+
+
+@cache
+def _slowest(gpus: int) -> float:
+    from statistics import NormalDist  # Late, because it takes a while to import.
+
+    return _SPREAD * NormalDist().inv_cdf((gpus - 0.375) / (gpus + 0.25))
 
 
 def optimizer(rank: RankModel, execution: Execution, card: Card) -> Iterator[SpeedTerm]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 SYMBOLS: dict[str, str] = {
     "m": "micro-batches of an optimizer step",
     "L": "blocks on this rank",
-    "steps": "steps between two checkpoints",
-    "P_opt": "parameters of this rank that the optimizer steps",
     "P": "parameters of this rank that it is about",
+    "P_opt": "parameters of this rank that the optimizer steps",
+    "steps": "steps between two checkpoints",
     "p": "pipeline stages",
     "v": "model chunks of a stage, of interleaved schedules",
     "n": "how often in a step: reductions, passes over memory; of a step on the host the ranks that share it",
