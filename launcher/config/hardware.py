@@ -95,7 +95,8 @@ def _speed(name: str) -> dict[str, Any]:
     """The figures of the card of this name; none where the launcher has no such card."""
     option = option_of(name)
     card = None if option is None else safe_yaml.load(shipped("conf") / "hardware" / f"{option}.yaml")
-    return {key: card[key] for key in SPEED if key in card} if isinstance(card, dict) else {}
+    figures = {key: card[key] for key in SPEED if key in card} if isinstance(card, dict) else {}
+    return {**figures, "card": option} if figures else {}
 
 
 @cache

@@ -34,6 +34,7 @@ class Execution:
 
     Attributes:
         framework: The name under which ``launcher/speed/calibration.json`` has what was measured of it.
+        related: Measured frameworks that run the same code.
         attention: The kernel of attention.
         fused_projections: True if queries, keys and values are one product, and so gate and up.
         fused_norm: True if a norm is one kernel.
@@ -51,6 +52,7 @@ class Execution:
         pipeline_overlap: True if stages send while they compute.
         fused_accumulation: True if the weights' gradients are added up in fp32 by the product that makes them.
         fused_optimizer: True if the optimizer's step is one kernel over all parameters.
+        message_seconds: The host's time to send or receive one message between stages, where it waits for each.
         bucket_bytes: Bytes of gradients that one collective reduces at once.
         dispatcher: The exchange of tokens with the ranks of their experts.
         uneven_experts: Factor by which routing that is not even slows the products of experts; measured runs route evenly.
@@ -60,6 +62,7 @@ class Execution:
     """
 
     framework: str
+    related: tuple[str, ...] = ()
     attention: AttentionKernel = "flash"
     fused_projections: bool = False
     fused_norm: bool = False
@@ -77,6 +80,7 @@ class Execution:
     pipeline_overlap: bool = False
     fused_accumulation: bool = False
     fused_optimizer: bool = True
+    message_seconds: float = 0.0
     bucket_bytes: float = 2.0**28
     dispatcher: Dispatcher = "all_to_all"
     uneven_experts: float = 1.0

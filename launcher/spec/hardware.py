@@ -37,6 +37,7 @@ class HardwareSpec:
     flops_fp8: Positive | None = None
     memory_bandwidth: Positive | None = None
     cores: Count | None = None
+    card: str | None = None
     link_bandwidth: Positive | None = None
     link_gpus: Count | None = None
     network_bandwidth: Positive | None = None

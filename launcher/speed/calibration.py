@@ -22,10 +22,17 @@ UNCALIBRATED = Constant(value=1.0, low=1.0, high=1.0, rows=0, whose="no measured
 
 
 @cache
-def constant(framework: str, gpu: str) -> Constant:
-    """The constant of a framework on a GPU; of the framework on any, where there is none; else the median of all."""
+def constant(framework: str, gpu: str, related: tuple[str, ...] = ()) -> Constant:
+    """The constant of a framework on a GPU; of the framework on any, where there is none; else the median of all.
+
+    Args:
+        framework: The framework.
+        gpu: The GPU, an option of the group ``hardware``.
+        related: Frameworks that run the same code, whose runs on this GPU come before its own on another.
+    """
     found = _calibration()
-    for rows in (found.get("pairs", {}).get(f"{framework} on {gpu}"), found.get("frameworks", {}).get(framework)):
+    pairs = [found.get("pairs", {}).get(f"{name} on {gpu}") for name in (framework, *related)]
+    for rows in (*pairs, *(found.get("frameworks", {}).get(name) for name in (framework, *related))):
         if rows is not None and rows["rows"] >= LEAST_ROWS:
             return _read(rows)
     return _read(found["all"]) if "all" in found else UNCALIBRATED

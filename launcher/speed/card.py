@@ -14,7 +14,7 @@ class Card:
     """One GPU.
 
     Attributes:
-        name: The option of the group ``hardware``.
+        name: The option of the group ``hardware`` whose figures these are.
         capability: Its compute capability; a GPU that torch gives none counts by its formats.
         cores: Streaming multiprocessors, or compute units.
         fp32: Peak of fp32, in FLOP/s.
@@ -48,7 +48,7 @@ def card_of(hardware: HardwareSpec) -> Card | None:
     if hardware.device != "cuda" or hardware.cores is None or any(number is None for number in numbers):
         return None
     return _card(
-        hardware.name,
+        hardware.card or hardware.name,
         hardware.effective_capability,
         hardware.cores,
         *(float(number or 0) for number in numbers),

@@ -102,7 +102,7 @@ def estimate(
     terms = list(_terms(spec, stages, execution, card, network))
     terms.append(states.waiting(spec.gpus, sum(one.exposed_seconds for one in terms)))
     raw = sum(one.exposed_seconds for one in terms)
-    factor = constant(execution.framework, card.name) if calibrated else UNCALIBRATED
+    factor = constant(execution.framework, card.name, execution.related) if calibrated else UNCALIBRATED
     scaled = tuple(one.times(1 / factor.value) for one in terms)
     model, hardware = _flops(spec, stages)
     bubble = sum(one.exposed_seconds for one in terms if one.part == "bubble")
@@ -167,11 +167,12 @@ def _ends(rank: RankModel, shape: Shape) -> Iterator[tuple[Pass, Pass]]:
 
 
 def _send(rank: RankModel, shape: Shape) -> float:
-    """One micro-batch's hidden states to the next stage."""
+    """One micro-batch's hidden states to the next stage, and the host's time for the message."""
     spec = rank.spec
     size = shape.residual_tokens * spec.model.hidden_size * shape.residual_size
     stride = spec.gpus // spec.parallel.pipeline
-    return collectives.seconds("send", size, shape.group(2, stride), shape.network)
+    sent = collectives.seconds("send", size, shape.group(2, stride), shape.network)
+    return sent + shape.execution.message_seconds
 
 
 def _terms(

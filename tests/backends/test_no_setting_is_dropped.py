@@ -40,6 +40,7 @@ PLANNING_ONLY = frozenset({
     "hardware.flops_bf16",
     "hardware.flops_fp8",
     "hardware.memory_bandwidth",
+    "hardware.card",
     "hardware.cores",
     "hardware.link_bandwidth",
     "hardware.link_gpus",

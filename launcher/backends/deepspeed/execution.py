@@ -11,6 +11,7 @@ def execution(spec: RunSpec) -> Execution:
     """Eager transformers; ZeRO's hooks run in Python around each module."""
     return Execution(
         framework="DeepSpeed",
+        related=("Hugging Face Trainer", "llm-foundry"),
         attention={"flash": "flash_2", "sdpa": "sdpa", "eager": "unfused"}[spec.model.attention],  # type: ignore[arg-type]
         fused_loss=spec.train.loss == "fused",
         compiled=spec.train.compile,

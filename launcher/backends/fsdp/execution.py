@@ -11,6 +11,7 @@ def execution(spec: RunSpec) -> Execution:
     """Eager transformers: projections one by one, RMSNorm and rotary positions in several kernels each."""
     return Execution(
         framework="PyTorch FSDP",
+        related=("torchtitan", "LitGPT", "llm-foundry"),
         attention={"flash": "flash_2", "sdpa": "sdpa", "eager": "unfused"}[spec.model.attention],  # type: ignore[arg-type]
         fused_loss=spec.train.loss == "fused",
         compiled=spec.train.compile,

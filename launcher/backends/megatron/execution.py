@@ -13,6 +13,7 @@ def execution(spec: RunSpec) -> Execution:
     attention: AttentionKernel = "fused_softmax" if how.attention == "unfused" else "flash"
     return Execution(
         framework="Megatron-Core",
+        related=("NeMo", "Megatron-Bridge"),
         attention=attention,
         fused_projections=True,
         fused_norm=True,
