@@ -30,7 +30,8 @@ _BAND = (0.05, 0.95)
 _WHAT = (
     "measured / predicted tokens a second: the median of the runs of a framework on a GPU (pairs), of a framework on"
     " any, and of all frameworks' constants (all); low and high: quantiles 0.05 and 0.95 of measured / corrected"
-    " prediction, of the framework's own runs with its constants, or of all runs with the constant of all"
+    " prediction, of the framework's own runs with its constants, or of all runs with the constant of all; experts: the"
+    " same of a framework's runs of models with experts, over its constant on the GPU"
 )
 
 
@@ -45,7 +46,7 @@ def again(family: Family) -> Family:
     """The family with the constants that the package has now."""
 
     def corrected(item: Judged) -> Judged:
-        factor = calibration.constant(item.row.framework, item.row.gpu)
+        factor = calibration.constant(item.row.framework, item.row.gpu, experts=item.row.moe)
         return replace(item, predicted=item.raw * factor.value, whose=factor.whose)
 
     return replace(family, items=tuple(map(corrected, family.items)))
@@ -65,12 +66,45 @@ def _may_serve(item: Judged) -> bool:
     return row.family not in NOT_OURS | SHARED and not row.moe and not {"unsound", "512 GPUs"} & row.flags
 
 
+def _of_experts(
+    found: Iterable[Family], pairs: Mapping[str, Sequence[Judged]], frameworks: Mapping[str, Sequence[Judged]]
+) -> dict[str, object]:
+    """One number for the pretraining runs of a framework with experts, beside its constants of dense models."""
+    rows = [item for family in found for item in family.items if item.row.moe and not item.row.soft]
+    rows = [item for item in rows if item.row.family not in NOT_OURS | SHARED and item.row.task == "pretrain"]
+    every = statistics.median(map(_middle, frameworks.values()))
+
+    def beside(item: Judged) -> float:
+        framework = item.row.framework
+        own = pairs.get(f"{framework} on {item.row.gpu}", frameworks.get(framework, ()))
+        return _ratio(item) / (_middle(own) if len(own) >= calibration.LEAST_ROWS else every)
+
+    ratios = {name: [beside(item) for item in some] for name, some in _grouped(rows, _framework).items()}
+    ratios = {name: some for name, some in ratios.items() if len(some) >= calibration.LEAST_ROWS}
+    if not ratios:
+        return {}
+    middle = {name: statistics.median(some) for name, some in ratios.items()}
+    middle["all"] = statistics.median(middle.values())
+    ratios["all"] = [ratio for some in ratios.values() for ratio in some]
+    return {
+        name: _constant(
+            "models with experts", middle[name], [ratio / middle[name] for ratio in ratios[name]], len(ratios[name])
+        )
+        for name in middle
+    }
+
+
+def _framework(item: Judged) -> str:
+    return item.row.framework
+
+
 def content(found: Iterable[Family]) -> dict[str, object]:
     """The file's content from the rows that it may rest on."""
+    found = list(found)
     items = fitted(found)
     pairs = _grouped(items, lambda item: f"{item.row.framework} on {item.row.gpu}")
     pairs = {name: rows for name, rows in pairs.items() if len(rows) >= calibration.LEAST_ROWS}
-    frameworks = _grouped(items, lambda item: item.row.framework)
+    frameworks = _grouped(items, _framework)
     own = {name: _own_residuals(rows, pairs) for name, rows in frameworks.items()}
     every = statistics.median(map(_middle, frameworks.values()))
     return {
@@ -86,6 +120,7 @@ def content(found: Iterable[Family]) -> dict[str, object]:
             for name, rows in frameworks.items()
         },
         "all": _constant("all frameworks", every, _residuals(items, every), len(items)),
+        "experts": _of_experts(found, pairs, frameworks),
     }
 
 

@@ -171,10 +171,15 @@ def _execution(line: Line, framework: Framework) -> Execution:
 
 
 def _of_experts(notes: str, features: Execution) -> Execution:
-    """With the exchange of tokens that the notes of a row name; tokens are dropped behind an all-to-all alone."""
+    """With the exchange of tokens that the notes of a row name; tokens are dropped behind an all-to-all alone.
+
+    A step that is said to be bound by launches has no graphs.
+    """
     for words, dispatcher in _DISPATCHERS.items():
         if words in notes:
             features = replace(features, dispatcher=dispatcher)
+    if "launch-bound" in notes:
+        features = replace(features, graphs=False)
     if "EP overlap on" in notes or "+1f1b overlap" in notes:
         features = replace(features, expert_overlap=EXPERT_OVERLAP)
     return features

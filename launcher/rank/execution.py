@@ -55,7 +55,7 @@ class Execution:
         message_seconds: The host's time to send or receive one message between stages, where it waits for each.
         bucket_bytes: Bytes of gradients that one collective reduces at once.
         dispatcher: The exchange of tokens with the ranks of their experts.
-        uneven_experts: Factor by which routing that is not even slows the products of experts; measured runs route evenly.
+        uneven_experts: Factor by which routing that is not even slows the products of experts.
         expert_overlap: Share of that exchange that the products of another micro-batch hide.
         fused_permutation: True if tokens are sorted to their experts by one kernel.
         blockwise_experts: True if experts run in a loop, one after the other, and not in grouped products.

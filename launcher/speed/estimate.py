@@ -102,7 +102,10 @@ def estimate(
     terms = list(_terms(spec, stages, execution, card, network))
     terms.append(states.waiting(spec.gpus, sum(one.exposed_seconds for one in terms)))
     raw = sum(one.exposed_seconds for one in terms)
-    factor = constant(execution.framework, card.name, execution.related) if calibrated else UNCALIBRATED
+    experts = spec.model.num_experts > 0
+    factor = UNCALIBRATED
+    if calibrated:
+        factor = constant(execution.framework, card.name, execution.related, experts=experts)
     scaled = tuple(one.times(1 / factor.value) for one in terms)
     model, hardware = _flops(spec, stages)
     bubble = sum(one.exposed_seconds for one in terms if one.part == "bubble")
