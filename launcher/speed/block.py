@@ -113,12 +113,13 @@ def _attention(key: BlockKey, shape: Shape) -> tuple[Pass, Pass]:
     queries = shape.queries * shape.ulysses
     query_dim, value_dim = _head_sizes(model)
     kernel = "unfused" if shape.scores and execution.attention.startswith(("flash", "sdpa")) else execution.attention
+    keys, causal = _seen(key, shape, kernel)
     arguments = (
-        shape.sequences, heads, kv_heads, queries, shape.keys, query_dim, value_dim, True, kernel,
+        shape.sequences, heads, kv_heads, queries, keys, query_dim, value_dim, causal, kernel,
         "bf16" if shape.dtype == "fp8" else shape.dtype, shape.card,
     )  # fmt: skip
     forward, backward = attention.forward_seconds(*arguments), attention.backward_seconds(*arguments)
-    flops = 1.0 * shape.sequences * heads * queries * shape.keys * (query_dim + value_dim)
+    flops = (1.0 if causal else 2.0) * shape.sequences * heads * queries * keys * (query_dim + value_dim)
     launches = {"unfused": 8.0, "fused_softmax": 5.0}.get(kernel, 2.0)
     ahead = Pass(attention=forward, attention_flops=flops, launches=launches)
     behind = Pass(attention=backward, attention_flops=2.5 * flops, launches=2 * launches)
@@ -128,6 +129,20 @@ def _attention(key: BlockKey, shape: Shape) -> tuple[Pass, Pass]:
     ahead = ahead._replace(context=ring + swap, context_bytes=ring_bytes + swap_bytes)
     behind = behind._replace(context=ring_back + swap, context_bytes=2 * ring_bytes + swap_bytes)
     return ahead, behind
+
+
+def _seen(key: BlockKey, shape: Shape, kernel: str) -> tuple[int, bool]:
+    """Keys of a sequence whose causal triangle has as many pairs as the kernel counts, or all of them and False.
+
+    A window ``w`` leaves ``s w - w^2 / 2`` pairs of ``s`` tokens. FlashAttention knows it; torch's kernels are given a
+    mask instead, and count every pair.
+    """
+    window = key.family.traits.window(key.model, key.layer)
+    if window is None or window >= shape.keys:
+        return shape.keys, True
+    if kernel.startswith("flash"):
+        return max(1, round(window * (2 - window / shape.keys))), True
+    return shape.keys, kernel != "sdpa"
 
 
 def _head_sizes(model: ModelSpec) -> tuple[int, int]:
