@@ -19,6 +19,7 @@ from launcher.memory.moments import PHASES
 from launcher.memory.terms import PILES
 from launcher.preflight.verdict import VerdictName
 from launcher.rundir.state import State
+from launcher.speed.terms import PARTS
 from tests.support.helpers import CPU_HOST, ROOT
 
 CONTRACT = (ROOT / "docs" / "contract.md").read_text()
@@ -82,10 +83,12 @@ def test_the_contract_names_the_keys_of_a_check_its_verdicts_piles_and_phases(
     assert re.findall(r'^ *\{?"([a-z_]+)":', shown, re.MULTILINE) == list(document)
     nested = [key for value in document.values() if isinstance(value, dict) for key in value]
     nested += [key for name in ("piles", "ranks") for key in document[name][0]]
+    nested += [key for name in ("parts", "communication") for key in document["speed"][name][0]]
     assert len(nested) > 30
     assert all(f'"{key}"' in shown for key in nested)
     assert "|".join(get_args(VerdictName.__value__)) in shown
     assert all(f"`{pile}`" in said for pile in PILES)
+    assert all(f"`{part}`" in said for part in PARTS)
     assert all(f'"{phase}"' in shown for phase in PHASES)
 
 

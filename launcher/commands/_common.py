@@ -39,6 +39,7 @@ _OF_ONE_RUN = {
     "--from": (),
     "--debug": (),
     "--explain": (),
+    "--speed": (),
     "--hf": ("model={}",),
     "--deepspeed": ("launch import deepspeed {} --recipe mine.yaml", "recipe=mine.yaml"),
     "--megatron-args": ("launch import megatron {} --recipe mine.yaml", "recipe=mine.yaml"),
@@ -121,7 +122,9 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
     """``--engine`` and ``--plot``: where the memory comes from, and a figure of it."""
     words = "predict memory by formulas, or trace the worker under fake tensors (seconds; needs torch)"
     parser.add_argument("--engine", choices=("formula", "trace"), default="formula", help=words)
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the piles; FILE ends in .png, .svg or .html")
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw piles and the step's time; FILE ends in .png, .svg or .html"
+    )
 
 
 def require_one_run(options: argparse.Namespace, several: str | None) -> None:

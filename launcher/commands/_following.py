@@ -29,7 +29,7 @@ from launcher.rundir.results import BETWEEN
 from launcher.spec import RunSpec
 from launcher.submission import interrupts
 from launcher.text import terminal
-from launcher.text.units import gib
+from launcher.text.units import duration, gib, rounded
 
 _POLL_S = 0.2
 
@@ -143,23 +143,40 @@ def _show(spec: RunSpec, quiet: bool) -> Any:
 def _left(rows: list[dict[str, Any]], spec: RunSpec) -> str:
     """The time that is left, at the speed of the newest steps."""
     seconds = progress.seconds_left(rows, None if spec.script is not None else spec.steps)
-    return f"  {progress.duration(seconds)} left" if seconds else ""
+    return f"  {duration(seconds)} left" if seconds else ""
 
 
 def table(directory: Path) -> str:
-    """The one table at the end: memory predicted against measured, losses, speed, where the run lies."""
-    check, memory = contents.known(directory, contents.PLAN), contents.known(directory, contents.MEMORY)
-    measured, steps = results.measured(directory), results.steps(directory)
-    if not measured:  # A script of the user's own, of whose memory nothing is known.
-        return "\n".join(["", *_ending(steps), f"run directory {directory}"])
-    lines = ["", f"{'memory, worst rank':24} {'predicted':>12} {'measured':>12} {'error':>8}"]
+    """The one table at the end: memory and speed predicted against measured, losses, where the run lies."""
+    memory, steps = contents.known(directory, contents.MEMORY), results.steps(directory)
+    sizes = list(_memory(directory))
+    lines = [*sizes, *_speed(directory, steps)]
+    if lines:  # Of a script of the user's own neither is known.
+        name = "memory, worst rank" if sizes else ""
+        lines.insert(0, f"{name:24} {'predicted':>12} {'measured':>12} {'error':>8}")
+    if sizes:
+        lines += textwrap.wrap(f"memory measured: {memory.get('method', 'nothing')}", 80)
+    return "\n".join(["", *lines, *_ending(steps), f"run directory {directory}"])
+
+
+def _memory(directory: Path) -> Iterator[str]:
+    """The memory of the worst rank in each phase."""
+    check, measured = contents.known(directory, contents.PLAN), results.measured(directory)
     predicted = {**(check.get("phases") or {}), BETWEEN: check.get("static_bytes")}
     for phase in (*PHASES, BETWEEN):
         size, seen = predicted.get(phase), measured.get(phase)
         if size and seen:
-            lines.append(f"{phase.replace('_', ' '):24} {gib(size):>12} {gib(seen):>12} {size / seen - 1:>+8.1%}")
-    lines += textwrap.wrap(f"measured: {memory.get('method', 'nothing')}", 80)
-    return "\n".join([*lines, *_ending(steps), f"run directory {directory}"])
+            yield f"{phase.replace('_', ' '):24} {gib(size):>12} {gib(seen):>12} {size / seen - 1:>+8.1%}"
+
+
+def _speed(directory: Path, steps: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """The speed of a GPU, where the plan predicts one."""
+    predicted, measured = results.predicted_speed(directory), results.speed(steps)
+    if predicted is None or not measured:
+        return
+    seen = measured * predicted.per_gpu / predicted.tokens_per_second
+    error = f"{predicted.per_gpu / seen - 1:>+8.1%}"
+    yield f"{'tokens/s a GPU':24} {rounded(predicted.per_gpu):>12} {rounded(seen):>12} {error}"
 
 
 def _ending(steps: Sequence[dict[str, Any]]) -> Iterator[str]:
@@ -167,4 +184,4 @@ def _ending(steps: Sequence[dict[str, Any]]) -> Iterator[str]:
     if steps:
         yield f"loss {steps[0]['loss']:.4f} -> {steps[-1]['loss']:.4f} in {steps[-1]['step']} steps"
     if (speed := results.speed(steps)) is not None:
-        yield f"{speed:,.0f} tokens/s (mean of the second half)"
+        yield f"{speed:,.0f} tokens/s (median of the second half)"

@@ -10,6 +10,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from launcher.commands import _points, _preview
 from launcher.commands._common import (
@@ -60,6 +61,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_trust(parser)
     words = "explain a pile: its terms with symbols, numbers, bytes, moments, source, and where the error band is from"
     parser.add_argument("--explain", choices=PILES, metavar="PILE", help=f"{words} ({', '.join(PILES)})")
+    parser.add_argument("--speed", action="store_true", help="the parts of a step, with formulas, numbers and sources")
     add_engine(parser)
 
 
@@ -87,9 +89,9 @@ def run(options: argparse.Namespace) -> int:
     samples = _preview.previews(found.spec) if found.spec is not None and readable else []
     if options.json:
         document = _preview.as_json(found.as_dict(), samples)
-        print_json(document | ({} if explanation is None else {"explain": explanation.as_dict()}))
-    elif explanation is not None:
-        print(explain.as_text(explanation, width()))
+        print_json(document | _in_detail(document, options, found, explanation))
+    elif explanation is not None or (options.speed and found.peak is not None):
+        print(_told(options, found, explanation))
     else:
         print(found.as_text(width()))
         _preview.show(samples)
@@ -150,6 +152,24 @@ def checked(options: argparse.Namespace, foreign: Sequence[Foreign]) -> Check:
 def _explanation(options: argparse.Namespace, found: Check) -> Explanation | None:
     """The explanation that was asked for; an invalid run has none."""
     return None if options.explain is None or found.peak is None else found.explain(options.explain)
+
+
+def _told(options: argparse.Namespace, found: Check, explanation: Explanation | None) -> str:
+    """What was asked for in place of the answer: the terms of a pile, the parts of a step, or both."""
+    told = [] if explanation is None else [explain.as_text(explanation, width())]
+    return "\n\n".join([*told, found.speed_table(width())] if options.speed else told)
+
+
+def _in_detail(
+    document: dict[str, Any], options: argparse.Namespace, found: Check, explanation: Explanation | None
+) -> dict[str, Any]:
+    """What was asked for beside the answer: the key ``explain``, and the key ``speed`` with its terms."""
+    explained = {} if explanation is None else {"explain": explanation.as_dict()}
+    if not options.speed or found.speed is None:
+        return explained
+    from launcher.preflight import speed_table  # Late, because few checks ask for it.
+
+    return explained | {"speed": document["speed"] | speed_table.as_dict(found.speed)}
 
 
 def _require_nothing_beside_points(options: argparse.Namespace) -> None:

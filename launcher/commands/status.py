@@ -15,8 +15,8 @@ from launcher.commands._common import add_json, add_runs, folder, print_json, sa
 from launcher.commands._finding import find, settle, sweep_of
 from launcher.commands._sorting import add_sort, in_order
 from launcher.rundir import status
-from launcher.rundir.progress import duration
 from launcher.rundir.state import RunState
+from launcher.text.units import duration
 
 _HEADINGS = ("run", "state", "step", "loss", "tokens/s", "left", "saved", "job")
 
@@ -99,6 +99,7 @@ def _cells(row: RunState, *, placed: bool) -> tuple[str, ...]:
     loss = "-" if now.loss is None else f"{now.loss:.4f}"
     speed = "-" if now.tokens_per_second is None else f"{now.tokens_per_second:,.0f}"
     left = duration(now.seconds_left) if row.state == "running" else "-"
+    left += " by the estimate" if row.state == "running" and now.left_is == "predicted" else ""
     saved = "-" if now.checkpoint_step is None else str(now.checkpoint_step)
     return (name, row.state, step, loss, speed, left, saved, row.job_id or "-")
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 from launcher.memory import processes
 from launcher.memory.moments import ALWAYS
-from launcher.memory.optimizer_moments import moment_bytes
 from launcher.memory.result import DiskSpace, HostMemory
 from launcher.memory.terms import MemoryTerm, term
 from launcher.rank.model import RankModel
+from launcher.rank.optimizer_moments import moment_bytes
 from launcher.spec import ClusterSpec, RunSpec
 
 _AHEAD = 2

@@ -19,9 +19,9 @@ from launcher.memory.moments import (
     UNTIL_FIRST_GRADIENTS,
     Moments,
 )
-from launcher.memory.optimizer_moments import MOMENTS_KEPT
 from launcher.memory.terms import MemoryTerm, term
 from launcher.rank.model import NF4_BITS, RankModel
+from launcher.rank.optimizer_moments import MOMENTS_KEPT
 from launcher.spec import OptimizerSpec
 
 _ZERO = "ZeRO, arXiv:1910.02054, section 3 and figure 1"

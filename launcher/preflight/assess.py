@@ -21,12 +21,13 @@ from launcher.errors import ConfigError
 from launcher.memory.breakdown import Breakdown, breakdown
 from launcher.memory.estimate import estimate, needs, rank_terms
 from launcher.memory.result import MemoryEstimate
-from launcher.preflight import fixes, verdict
+from launcher.preflight import fixes, pricing, time_limit, verdict
 from launcher.preflight.data import Seen
 from launcher.preflight.fixes import Fix, Searching
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec, edit
 from launcher.spec.parse import accepts, known_keys
+from launcher.speed.result import SpeedEstimate
 
 _WAYS_SHOWN = 4
 
@@ -50,6 +51,8 @@ class Assessment:
         nearest: Where no change suffices, the one that comes nearest; it is not enough.
         as_typed: False where a word could not be read: ``spec`` is then not the run that was meant.
         data: What a look at the data has found; None where nobody looked.
+        speed: The predicted speed, of a run that does not fit as if it did; None where it is unknown.
+        speed_unknown: Why it is unknown; None where it is not, and of an invalid run.
     """
 
     spec: RunSpec
@@ -61,11 +64,22 @@ class Assessment:
     nearest: Fix | None
     as_typed: bool = True
     data: Seen | None = None
+    speed: SpeedEstimate | None = None
+    speed_unknown: str | None = None
 
     def refused(self, found: Iterable[ConfigError]) -> Assessment:
         """The same run with more errors: it is invalid, and has no estimate."""
         errors = _distinct((*self.errors, *found))
-        return replace(self, errors=errors, estimate=None, verdict=verdict.INVALID, fixes=(), nearest=None)
+        return replace(
+            self,
+            errors=errors,
+            estimate=None,
+            verdict=verdict.INVALID,
+            fixes=(),
+            nearest=None,
+            speed=None,
+            speed_unknown=None,
+        )
 
 
 def assess(
@@ -95,15 +109,20 @@ def assess(
         return _invalid(spec, found, judgement, as_typed=not unread)
     estimate = estimated(spec) if refined is None else refined(spec, estimated(spec))
     judged = verdict.judge(spec, estimate)
+    speed = pricing.predicted(spec, parts, judged)
     ways_out = fixes.Search() if search is None else _ways_out(spec, judged, search)
+    ways_out = pricing.priced(ways_out, spec, speed.speed, parts)
+    remarks = (*verdict.remarks(spec, estimate), *time_limit.remarks(spec, speed.speed))
     return Assessment(
         spec=spec,
         errors=(),
-        warnings=_distinct((*warnings(spec), *judgement.warnings, *verdict.remarks(spec, estimate))),
+        warnings=_distinct((*warnings(spec), *judgement.warnings, *remarks)),
         estimate=estimate,
         verdict=judged,
         fixes=ways_out.found,
         nearest=ways_out.nearest,
+        speed=speed.speed,
+        speed_unknown=speed.unknown,
     )
 
 

@@ -15,6 +15,7 @@ from launcher.preflight.fixes import Fix
 from launcher.preflight.report import as_json, as_text, errors_as_text, invalid_as_json
 from launcher.preflight.verdict import VerdictName
 from launcher.spec import RunSpec
+from launcher.speed.result import SpeedEstimate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +64,11 @@ class Check:
         """Changes with which it would fit, the cheapest first; each holds its ``overrides``."""
         return () if self.assessment is None else self.assessment.fixes
 
+    @property
+    def speed(self) -> SpeedEstimate | None:
+        """The predicted speed, of a run that does not fit as if it did; None where it is unknown."""
+        return None if self.assessment is None else self.assessment.speed
+
     def explain(self, pile: Pile) -> Explanation:
         """The terms of one pile: what ``launch check --explain PILE`` prints.
 
@@ -72,6 +78,18 @@ class Check:
         if self.assessment is None or self.assessment.estimate is None:
             raise ConfigErrors(self.errors)
         return explain.explained(self.assessment.spec, pile)
+
+    def speed_table(self, width: int = 80) -> str:
+        """The text of ``launch check --speed``: the parts of a step, with formulas, numbers and sources.
+
+        Raises:
+            ConfigErrors: The run is not valid, so that nothing was estimated.
+        """
+        if self.assessment is None or self.assessment.estimate is None:
+            raise ConfigErrors(self.errors)
+        from launcher.preflight import speed_table  # Late, because few checks ask for it.
+
+        return speed_table.as_text(self.assessment, width)
 
     def as_dict(self) -> dict[str, Any]:
         """The document of ``launch check --json`` (docs/contract.md)."""

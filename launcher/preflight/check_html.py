@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from launcher.errors import ConfigError
 from launcher.memory.result import MemoryEstimate
+from launcher.preflight import speed_line
 from launcher.preflight.assess import Assessment
 from launcher.preflight.fixes import Fix
 from launcher.preflight.report import heading
@@ -39,6 +40,7 @@ def as_html(
     if assessment is not None and assessment.estimate is not None:
         run, answer = heading(assessment)
         parts.append(f" {in_html(run)}<br>{in_html(answer)}")
+        parts += [f"<br>{in_html(text)}" for text in speed_line.said(assessment)]
         parts += _piles(assessment.estimate, assessment.verdict.capacity_bytes, _COLOURS[verdict])
     parts += _findings("errors", errors)
     parts += _findings("warnings", warnings)
@@ -81,8 +83,7 @@ def _ways(ways: Sequence[str]) -> str:
 
 def _fixes(fixes: Iterable[Fix], *, fits: bool) -> Iterator[str]:
     rows = [
-        f"<li><code>{in_html(' '.join(fix.overrides))}</code> needs {gib(fix.peak_bytes)};"
-        f" costs {in_html(fix.cost)}</li>"
+        f"<li><code>{in_html(' '.join(fix.overrides))}</code> needs {gib(fix.peak_bytes)}; {in_html(fix.price)}</li>"
         for fix in fixes
     ]
     if rows:

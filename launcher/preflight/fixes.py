@@ -1,11 +1,12 @@
 """The ways out of a run that does not fit: neighbours of its specification that are valid and fit.
 
 Neighbours are tried one at a time, then in pairs, then as a chain that takes the strongest one again and again. Found
-fixes are those of the first of these stages that finds enough, cheapest first: the table in ``preflight/changes`` is
-in the order of cost. Where less than two single changes suffice that leave the training what it is and ask for no more
-GPUs, pairs come beside them, and before those that do not. A chain is tried with the GPUs of the run first. Whatever
-asks for more GPUs than the run has stands behind all that does not, the fewest first. Where the disk alone is too
-small, only changes of what is kept on it are tried.
+fixes are those of the first of these stages that finds enough, in the order of the table in ``preflight/changes``,
+which is that of cost; where speeds can be predicted, ``launcher.preflight.pricing`` sorts them by it. Where less than
+two single changes suffice that leave the training what it is and ask for no more GPUs, pairs come beside them, and
+before those that do not. A chain is tried with the GPUs of the run first. Whatever asks for more GPUs than the run has
+stands behind all that does not, the fewest first. Where the disk alone is too small, only changes of what is kept on it
+are tried.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from itertools import combinations
 
-from launcher.preflight.changes import ANOTHER_TRAINING, NEIGHBOURS, ON_DISK, Change, Neighbour
+from launcher.preflight.changes import ANOTHER_TRAINING, GIVES_UP, NEIGHBOURS, ON_DISK, Change, Neighbour
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
 
@@ -22,6 +23,9 @@ _SHOWN = 5
 _PAIRS_SHOWN = 3
 _LONGEST_CHAIN = 5
 _ENOUGH = 2
+_SAME = 1
+"""Percent by which two speeds may differ and count as the same: the model is not as exact as that."""
+
 _NODE, _MODEST = 8, 4
 """GPUs, and times those of the run, up to which more of them are an answer that is enough by itself."""
 
@@ -39,6 +43,9 @@ class Fix:
         peak_bytes: Bytes that the worst rank then needs, with context and communicators: the figure of the verdict.
         excess_bytes: Bytes by which device, host and disk are too small even so; 0 where it fits.
         cost: Its cost, in words.
+        stays: The part of it that stands beside a predicted speed, since it is more than time.
+        speed: Its tokens a second, of all ranks together, over those of the run as it was asked for; None is unknown.
+        group: What it gives up, by the place of its changes in ``preflight.changes.GIVES_UP``; 0 is nothing there.
         shortfall_by_moment: As the verdict has it: bytes that each moment and place lacks.
     """
 
@@ -47,11 +54,36 @@ class Fix:
     peak_bytes: int
     excess_bytes: int
     cost: str
+    stays: str = ""
+    speed: float | None = None
+    group: int = 0
     shortfall_by_moment: tuple[int, ...] = ()
+
+    @property
+    def price(self) -> str:
+        """Its cost as a clause: a share of speed and what stays beside it, or words alone where that is unknown."""
+        if self.speed is None:
+            return f"costs {self.cost}"
+        return compared(self.speed) + (f"; costs {self.stays}" if self.stays else "")
 
     def as_dict(self) -> dict[str, object]:
         """The form in which ``check --json`` lists it."""
-        return {"overrides": list(self.overrides), "peak_bytes": self.peak_bytes, "cost": self.cost}
+        return {
+            "overrides": list(self.overrides),
+            "peak_bytes": self.peak_bytes,
+            "speed": self.speed,
+            "cost": self.cost,
+        }
+
+
+def compared(ratio: float) -> str:
+    """A speed over another in words: ``24% slower``, ``about as fast``, ``3% faster``, ``2.1 times as fast``."""
+    percent = round(100 * (ratio - 1))
+    if abs(percent) <= _SAME:
+        return "about as fast"
+    if percent >= 100:
+        return f"{ratio:.1f} times as fast"
+    return f"{abs(percent)}% {'faster' if percent > 0 else 'slower'}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +208,8 @@ class _Tree:
             excess_bytes=verdict.excess_bytes,
             shortfall_by_moment=verdict.shortfall_by_moment,
             cost="; ".join(change.cost for change in changes),
+            stays="; ".join(change.cost for change in changes if change.stays),
+            group=max((GIVES_UP.get(neighbour, 0) for neighbour, _ in steps), default=0),
         )
 
 

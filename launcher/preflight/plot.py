@@ -1,11 +1,13 @@
 """``launch check --plot FILE``: the piles of a run, by phase and by pipeline stage, against the capacity.
 
-matplotlib is imported where a figure is drawn and nowhere else, so planning works without it.
+Below them, where the run's speed is known, the time of a step by part and the passes of a pipeline. matplotlib is
+imported where a figure is drawn and nowhere else, so planning works without it.
 """
 
 from __future__ import annotations
 
 import io
+import re
 import textwrap
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -17,14 +19,14 @@ from launcher.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.memory.breakdown import Breakdown, Column
 from launcher.memory.result import MemoryEstimate, Peak
 from launcher.memory.terms import PILES, Pile
-from launcher.preflight import plot_page
+from launcher.preflight import plot_gantt, plot_page, plot_time, speed_line
 from launcher.preflight.assess import Assessment
 from launcher.preflight.report import heading
 from launcher.text.units import GIB, MIB, gib
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure, SubFigure
 
 SUFFIXES = (".png", ".svg", ".html")
 
@@ -46,8 +48,10 @@ COLOURS: dict[Pile, str] = {
 """States blue, activations orange, buffers green, memory of the libraries grey."""
 
 _CAPACITY, _INK = "#b3261e", "#222222"
+_MEMORY_INCHES = 6.4
 _OFF_SCALE = 8
 """A capacity of so many times the largest column is named above the axis: on a line in it no pile could be told."""
+_CLIP = re.compile(rb"\bp[0-9a-f]{10}\b")
 _LABELLED_COLUMNS = 8
 _LABELLED_SHARE = 0.035
 """Share of the axis that a pile must have to hold its own number."""
@@ -91,13 +95,31 @@ def write(path: Path, assessment: Assessment, columns: Breakdown) -> None:
 
 
 def figure(assessment: Assessment, columns: Breakdown) -> Figure:
-    """The figure itself; one panel by phase, and where there are several pipeline stages one by stage."""
+    """The figure itself: memory by phase and by pipeline stage, and below it the time of a step."""
     from matplotlib.figure import Figure
 
     staged = len(columns.stages) > 1
     ratios = [len(columns.phases), *([min(max(len(columns.stages), 2), 7)] if staged else [])]
-    drawn = Figure(figsize=(5.2 + 0.85 * sum(ratios), 6.4), layout="constrained")
-    panels: Sequence[Axes] = drawn.subplots(1, len(ratios), sharey=True, squeeze=False, width_ratios=ratios)[0]
+    speed = assessment.speed
+    passes = None if speed is None else plot_gantt.gantt(assessment.spec, speed)
+    heights = [_MEMORY_INCHES]
+    heights += [] if speed is None else [1.1 + 0.24 * len(plot_time.shown(speed))]
+    heights += [] if passes is None else [1.5 + min(6.0, max(0.22, 0.5 - 0.02 * len(passes.rows)) * len(passes.rows))]
+    drawn = Figure(figsize=(5.2 + 0.85 * sum(ratios), sum(heights)), layout="constrained")
+    rooms = drawn.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
+    _memory(rooms[0], assessment, columns, ratios)
+    if speed is not None:
+        plot_time.bars(rooms[1].subplots(), speed)
+    if passes is not None:
+        plot_gantt.draw(rooms[2], assessment.spec, passes)
+    _title(drawn, assessment)
+    return drawn
+
+
+def _memory(room: SubFigure, assessment: Assessment, columns: Breakdown, ratios: Sequence[int]) -> None:
+    """One panel by phase, and where there are several pipeline stages one by stage."""
+    panels: Sequence[Axes] = room.subplots(1, len(ratios), sharey=True, squeeze=False, width_ratios=ratios)[0]
+    staged = len(ratios) > 1
     unit, name, top = _scale(assessment, columns)
     _stack(panels[0], columns.phases, [_phase_name(column, staged) for column in columns.phases], unit, top)
     panels[0].set_ylabel(f"memory of one rank, {name}")
@@ -109,9 +131,7 @@ def figure(assessment: Assessment, columns: Breakdown) -> Figure:
         _capacity(panel, assessment, unit, top, labelled=panel is panels[0])
     worst = next(n for n, column in enumerate(columns.phases) if column.phase == _peak(assessment).phase)
     _needed(panels[0], assessment, worst, unit)
-    _legend(drawn, columns.phases[worst], columns)
-    _title(drawn, assessment)
-    return drawn
+    _legend(room, columns.phases[worst], columns)
 
 
 def saved(drawn: Figure, kind: str) -> bytes:
@@ -122,7 +142,13 @@ def saved(drawn: Figure, kind: str) -> bytes:
     metadata = dict.fromkeys(("Creator", "Date", "Format", "Type")) if kind == "svg" else None
     with rc_context({"svg.hashsalt": "launch", "svg.fonttype": "path"}):
         drawn.savefig(buffer, format=kind, dpi=150, metadata=metadata, facecolor="white")
-    return buffer.getvalue()
+    return _numbered(buffer.getvalue()) if kind == "svg" else buffer.getvalue()
+
+
+def _numbered(svg: bytes) -> bytes:
+    """Number the clip paths as they come: matplotlib names them by coordinates, whose last digits the layout varies."""
+    names: dict[bytes, bytes] = {}
+    return _CLIP.sub(lambda found: names.setdefault(found[0], b"p%d" % len(names)), svg)
 
 
 def _scale(assessment: Assessment, columns: Breakdown) -> tuple[int, str, float]:
@@ -184,7 +210,7 @@ def _needed(panel: Axes, assessment: Assessment, place: int, unit: int) -> None:
     )  # fmt: skip
 
 
-def _legend(drawn: Figure, worst: Column, columns: Breakdown) -> None:
+def _legend(drawn: SubFigure, worst: Column, columns: Breakdown) -> None:
     """All piles that appear, from the top of a column to its bottom, with their sizes at the peak."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
@@ -206,9 +232,9 @@ def _legend(drawn: Figure, worst: Column, columns: Breakdown) -> None:
 
 
 def _title(drawn: Figure, assessment: Assessment) -> None:
-    run, verdict = heading(assessment)
     width = int(10.5 * drawn.get_figwidth())
-    lines = [*textwrap.wrap(run, width), *textwrap.wrap(verdict, width)]
+    sentences = (*heading(assessment), *speed_line.said(assessment))
+    lines = [line for sentence in sentences for line in textwrap.wrap(sentence, width, break_on_hyphens=False)]
     drawn.suptitle("\n".join(lines), x=0.012, ha="left", fontsize=11)
 
 

@@ -1,8 +1,8 @@
 """The page of ``launch check --plot FILE.html``: one file with the figure and its numbers, which loads nothing.
 
 The figure is the SVG of ``launcher.preflight.plot``, put in as it is. Tables beside it give the same piles in numbers,
-then the formulas and sources of the peak, then the ways out. All text is escaped, since names of models and paths are
-the user's or a recipe's.
+then the time of a step by part, the formulas and sources of the peak, and the ways out. All text is escaped, since
+names of models and paths are the user's or a recipe's.
 """
 
 from __future__ import annotations
@@ -12,10 +12,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from launcher.memory.breakdown import Breakdown, Column
 from launcher.memory.result import MemoryEstimate
 from launcher.memory.terms import PILES
+from launcher.preflight import speed_line
 from launcher.preflight.assess import Assessment
+from launcher.preflight.plot_time import said
 from launcher.preflight.report import heading
+from launcher.preflight.speed_line import name_of
+from launcher.speed.result import SpeedEstimate
 from launcher.text.terminal import in_html
 from launcher.text.units import gib
+
+_NOISE = 1e-9
+"""Seconds below which hidden time is a rounding error."""
 
 _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; color: #222; margin: 2rem; max-width: 110rem; }
@@ -58,6 +65,8 @@ def page(assessment: Assessment, columns: Breakdown, svg: str) -> str:
     if len(columns.stages) > 1:
         names = [f"stage {column.stage} ({_phase(column)})" for column in columns.stages]
         parts += ["<div>", *_columns("stages", "by pipeline stage, each at its peak", columns.stages, names), "</div>"]
+    if assessment.speed is not None:
+        parts += _speed(assessment, assessment.speed)
     return "\n".join([*parts, *_formulas(estimate), *_fixes(assessment), "</body></html>", ""])
 
 
@@ -91,6 +100,26 @@ def _counters(assessment: Assessment, estimate: MemoryEstimate) -> Iterator[str]
     yield "</tbody></table>"
 
 
+def _speed(assessment: Assessment, speed: SpeedEstimate) -> Iterator[str]:
+    """The sentences about speed, then a row a part."""
+    yield "<h2>the time of a step, by part</h2>"
+    yield from (f"<p>{in_html(sentence)}</p>" for sentence in speed_line.said(assessment))
+    yield '<table id="speed"><thead>'
+    yield f"{_row('th', ['part', 'waited for', 'share', 'hidden', 'formula', 'source'])}</thead><tbody>"
+    for part, terms in speed.parts():
+        exposed = speed.exposed(part)
+        hidden = sum(term.seconds for term in terms) - exposed
+        cells = [name_of(part), said(exposed), f"{exposed / speed.step_seconds:.1%}"]
+        cells.append(said(hidden) if hidden > _NOISE else "")
+        texts = (" + ".join(term.formula for term in terms), "; ".join(dict.fromkeys(term.source for term in terms)))
+        yield f"<tr>{_cells(cells)}{_cells(texts, kind='text')}</tr>"
+    yield f"</tbody><tfoot>{_row('td', ['a step', said(speed.step_seconds), '100.0%', '', '', ''])}</tfoot></table>"
+
+
+def _cells(texts: Iterable[str], kind: str | None = None) -> str:
+    return "".join(f"<td{'' if kind is None else f' class="{kind}"'}>{in_html(text)}</td>" for text in texts)
+
+
 def _formulas(estimate: MemoryEstimate) -> Iterator[str]:
     yield '<h2>how the piles at the peak were computed</h2><table id="formulas"><thead>'
     yield f"{_row('th', ['pile', 'size', 'formula', 'source'])}</thead><tbody>"
@@ -105,8 +134,8 @@ def _fixes(assessment: Assessment) -> Iterator[str]:
     if assessment.fixes:
         yield "<h2>what would fit, cheapest first</h2><ul>"
         for fix in assessment.fixes:
-            overrides, cost = in_html(" ".join(fix.overrides)), in_html(fix.cost)
-            yield f"<li><code>{overrides}</code> needs {gib(fix.peak_bytes)}; costs {cost}</li>"
+            overrides, price = in_html(" ".join(fix.overrides)), in_html(fix.price)
+            yield f"<li><code>{overrides}</code> needs {gib(fix.peak_bytes)}; {price}</li>"
         yield "</ul>"
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from launcher import backends
 from launcher.errors import ConfigError
 from launcher.memory.result import HostMemory, MemoryEstimate
+from launcher.preflight import speed_line
 from launcher.preflight.answer import answer, reason
 from launcher.preflight.assess import Assessment
 from launcher.preflight.bars import SMALLEST, bars, legend
@@ -36,6 +37,7 @@ _NOTHING = {
     "host": None,
     "disk": None,
     "fixes": None,
+    "speed": None,
     "data": None,
 }
 
@@ -67,6 +69,7 @@ def as_json(assessment: Assessment) -> dict[str, Any]:
         "world": world_as_json(spec),
         **figures,
         "fixes": [fix.as_dict() for fix in assessment.fixes],
+        "speed": None if assessment.speed is None else speed_line.as_dict(spec, assessment.speed),
         "data": None if assessment.data is None else assessment.data.as_dict(),
     }
 
@@ -98,11 +101,16 @@ def as_text(assessment: Assessment, width: int = 80) -> str:
     else:
         lines = _wrapped(answer(spec, assessment.verdict, estimate), width)
         lines += _wrapped(reason(spec, assessment.verdict, estimate), width)
+        lines += _paragraph([line for text in speed_line.said(assessment) for line in _wrapped(text, width)])
         lines += ["", *_evidence(assessment, estimate, width)]
     if assessment.warnings:
         lines += ["", *findings_as_text("warning", assessment.warnings, width)]
     lines += _fixes(assessment, width)
     return "\n".join(lines)
+
+
+def _paragraph(lines: list[str]) -> list[str]:
+    return ["", *lines] if lines else []
 
 
 def _invalid(assessment: Assessment) -> str:
@@ -212,7 +220,7 @@ def _target(spec: RunSpec, width: int) -> list[str]:
     """Say aloud that a run on CPU ranks was judged, and how to name the GPU that is meant."""
     if spec.hardware.device != "cpu":
         return []
-    text = f"judged for {ranks(spec)} of this machine; to judge GPUs, name them, for example:"
+    text = f"judged for {ranks(spec)} of this machine, whose speed is not predicted; to judge GPUs, name them:"
     return ["", *_wrapped(text, width), "  hardware=h100_80g cluster.gpus_per_node=8"]
 
 
@@ -243,7 +251,7 @@ def _ways(title: str, fixes: Sequence[Fix], width: int) -> list[str]:
 
 
 def _fix(fix: Fix, width: int) -> list[str]:
-    text = f"needs {gib(fix.peak_bytes)}; costs {fix.cost}"
+    text = f"needs {gib(fix.peak_bytes)}; {fix.price}"
     indent = "      "
     return [
         f"  {' '.join(fix.overrides)}",

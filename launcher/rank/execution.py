@@ -49,6 +49,8 @@ class Execution:
         tensor_overlap: Share of tensor parallel traffic that products hide.
         gradient_overlap: True if gradients are reduced while the backward pass runs.
         parameter_overlap: True if parameters are gathered while the pass before or around it runs.
+        regathers: True if sharded parameters are gathered again for the backward pass.
+        reduces_each: True if gradients are reduced after each micro-batch, not only after the last of a step.
         pipeline_overlap: True if stages send while they compute.
         fused_accumulation: True if the weights' gradients are added up in fp32 by the product that makes them.
         fused_optimizer: True if the optimizer's step is one kernel over all parameters.
@@ -77,6 +79,8 @@ class Execution:
     tensor_overlap: float = 0.0
     gradient_overlap: bool = True
     parameter_overlap: bool = True
+    regathers: bool = True
+    reduces_each: bool = False
     pipeline_overlap: bool = False
     fused_accumulation: bool = False
     fused_optimizer: bool = True

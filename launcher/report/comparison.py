@@ -35,7 +35,8 @@ class Side:
         gpus: Its ranks.
         curve: Step and loss of every line of metrics that has both.
         held_out: The last loss on held-out samples.
-        tokens_per_second: Of all ranks, the mean of the second half of the lines.
+        tokens_per_second: Of all ranks, the median of the second half of the lines.
+        predicted_speed: Tokens a second and GPU, by the pre-flight.
         predicted_bytes: Allocated peak of the worst rank, by the pre-flight.
         peak_bytes: The same, measured.
     """
@@ -47,6 +48,7 @@ class Side:
     curve: tuple[tuple[int, float], ...]
     held_out: float | None
     tokens_per_second: float | None
+    predicted_speed: float | None
     predicted_bytes: int | None
     peak_bytes: int | None
 
@@ -113,6 +115,7 @@ class Comparison:
             "settings": dict(side.settings),
             "loss": self.loss(side),
             "tokens_per_second_per_gpu": side.speed_per_gpu,
+            "predicted_tokens_per_second_per_gpu": side.predicted_speed,
             "predicted_bytes": side.predicted_bytes,
             "peak_bytes": side.peak_bytes,
             "steps": side.steps,
@@ -142,8 +145,7 @@ def _side(run: Path, row: RunState) -> Side:
     points = ((progress.number(line, "step"), progress.number(line, "loss")) for line in rows)
     curve = {int(step): loss for step, loss in points if step is not None and loss is not None}
     held_out = [loss for line in rows if (loss := progress.number(line, "eval_loss")) is not None]
-    speeds = [speed for line in rows if (speed := progress.number(line, "tokens_per_second")) is not None]
-    half = speeds[len(speeds) // 2 :]
+    predicted = results.predicted_speed(run)
     return Side(
         run=row,
         settings=lock.settings(content),
@@ -151,7 +153,8 @@ def _side(run: Path, row: RunState) -> Side:
         gpus=max(1, job.get("nodes", 1) * job.get("gpus_per_node", 1)),
         curve=tuple(sorted(curve.items())),  # A script that starts again repeats steps.
         held_out=held_out[-1] if held_out else None,
-        tokens_per_second=sum(half) / len(half) if half else None,
+        tokens_per_second=results.speed(rows),
+        predicted_speed=None if predicted is None else predicted.per_gpu,
         predicted_bytes=size if contents.is_whole(size := (plan.get("peak") or {}).get("allocated_bytes")) else None,
         peak_bytes=max(results.measured(run).values(), default=None),
     )

@@ -67,11 +67,14 @@ def _facts(found: Comparison) -> Iterator[Line]:
         "steps": _steps,
         "tokens": lambda side: _number(side.tokens, ","),
         loss: lambda side: _number(found.loss(side), ".4f"),
-        "tokens/s a GPU": lambda side: _number(side.speed_per_gpu, ",.0f"),
+        "tokens/s a GPU predicted": lambda side: _number(side.predicted_speed, ",.0f"),
+        "tokens/s a GPU measured": lambda side: _number(side.speed_per_gpu, ",.0f"),
         "GPUs": lambda side: str(side.gpus),
         "memory predicted": lambda side: _bytes(side.predicted_bytes),
         "memory measured": lambda side: _bytes(side.peak_bytes),
     }
+    if all(side.predicted_speed is None for side in found.sides):
+        del columns["tokens/s a GPU predicted"]
     for name, cell in columns.items():
         yield name, [cell(side) for side in found.sides]
 

@@ -77,6 +77,7 @@ _FIELDS: Mapping[str, Mapping[str, _Kind]] = {
         "peak": _optional(_MAPPING),
         "phases": _optional(_MAPPING),
         "static_bytes": _optional(_WHOLE),
+        "speed": _optional(_MAPPING),
     },
     JOB: {
         "argv": _TEXTS,

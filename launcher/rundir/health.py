@@ -16,8 +16,9 @@ from typing import Any
 from launcher import files, machine
 from launcher.job import events
 from launcher.job.beat import Beat
-from launcher.rundir import failure, progress
+from launcher.rundir import failure
 from launcher.rundir.state import State
+from launcher.text.units import duration
 
 _FOLDER = Path("logs", "hangs")
 _NAMED = 3
@@ -129,7 +130,7 @@ def _sentence(step: int, ranks: Sequence[dict[str, Any]]) -> str:
         parts.append(f"{len(named) - _NAMED} more ranks as well")
     if others:
         parts.append(_waiting(others))
-    return f"{where} has hung for {progress.duration(seconds)}{compared}: {'; '.join(parts)}"
+    return f"{where} has hung for {duration(seconds)}{compared}: {'; '.join(parts)}"
 
 
 def suspects(ranks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from launcher import files
-from launcher.rundir import lease, names, progress
+from launcher.rundir import lease, names
 from launcher.rundir.process import Process, alive, is_pid, speaks_of
 from launcher.rundir.state import SUBMISSION, State
+from launcher.text.units import duration
 
 _DIGITS = 10
 """Of the largest number of a process."""
@@ -65,7 +66,7 @@ def from_elsewhere(run: Path, word: State, process: Process | None = None) -> tu
     who = "its processes are" if process is None else f"{process} is"
     if renewed:
         return word, f"{who} not visible from here, and keeps its heartbeat up"
-    silent = "has no heartbeat" if seconds is None else f"its last heartbeat is {progress.duration(seconds)} old"
+    silent = "has no heartbeat" if seconds is None else f"its last heartbeat is {duration(seconds)} old"
     way = f"if it is gone, `launch resume {names.id_of(run)}` goes on with the run"
     return "not_visible", f"{who} not visible from here, and {silent}; {way}"
 

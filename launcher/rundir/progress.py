@@ -11,9 +11,9 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from launcher.rundir import contents
+from launcher.rundir import contents, results
 from launcher.saved import find
 
 METRICS = "metrics.jsonl"
@@ -31,7 +31,9 @@ class Progress:
         steps: All that it is to do; None for a script of the user's own.
         loss: Of the newest line.
         tokens_per_second: Of the newest line, of all ranks together.
-        seconds_left: Until the last step at the speed of the newest lines, without evaluations and checkpoints.
+        seconds_left: Until the last step at the speed of the newest lines, without evaluations and checkpoints; before
+            the first line at the speed that the plan predicts.
+        left_is: Where ``seconds_left`` is from; None where it is not known.
         checkpoint_step: Step of the newest whole checkpoint.
     """
 
@@ -40,21 +42,31 @@ class Progress:
     loss: float | None
     tokens_per_second: float | None
     seconds_left: float | None
+    left_is: Literal["measured", "predicted"] | None
     checkpoint_step: int | None
 
 
 def read(run: Path) -> Progress:
     """Read where a run stands."""
     rows = newest(run, _RECENT)
-    last, steps = rows[-1] if rows else {}, last_step_of(run)
+    last, steps, saved = rows[-1] if rows else {}, last_step_of(run), checkpoint(run)
+    measured = seconds_left(rows, steps)
+    predicted = None if rows else _predicted_left(run, steps, saved or 0)
     return Progress(
         step=_step(last),
         steps=steps,
         loss=number(last, "loss"),
         tokens_per_second=number(last, "tokens_per_second"),
-        seconds_left=seconds_left(rows, steps),
-        checkpoint_step=checkpoint(run),
+        seconds_left=predicted if measured is None else measured,
+        left_is="measured" if measured is not None else "predicted" if predicted is not None else None,
+        checkpoint_step=saved,
     )
+
+
+def _predicted_left(run: Path, steps: int | None, done: int) -> float | None:
+    """Seconds until the last step by the plan's speed; None where it has none."""
+    speed = results.predicted_speed(run)
+    return None if steps is None or speed is None else max(0, steps - done) * speed.step_seconds
 
 
 def newest(run: Path, count: int) -> list[dict[str, Any]]:
@@ -124,19 +136,6 @@ _SHOWN = (
     ("grad_norm", "gradient norm", ".3f"),
     ("learning_rate", "learning rate", ".2e"),
 )
-
-
-def duration(seconds: float | None) -> str:
-    """Seconds as people say them: ``45 s``, ``12 min``, ``3 h 05 min``, ``2 d 4 h``; ``-`` for None."""
-    if seconds is None:
-        return "-"
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    if minutes < 100:
-        return f"{minutes} min"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
 
 
 def number(row: Mapping[str, Any], key: str) -> float | None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from launcher.rundir import contents
 
@@ -44,13 +45,38 @@ def is_number(value: object) -> bool:
 
 
 def speed(found: Sequence[dict[str, Any]]) -> float | None:
-    """Tokens a second of all ranks together, the mean of the second half of the steps, which knows no warm-up.
+    """Tokens a second of all ranks together, the median of the second half of the lines: it knows no warm-up.
 
     None where the lines say nothing of it.
     """
-    known = [row["tokens_per_second"] for row in found if is_number(row.get("tokens_per_second"))]
-    half = known[len(known) // 2 :]
-    return float(sum(half) / len(half)) if half else None
+    known = [row["tokens_per_second"] for row in found if contents.is_number(row.get("tokens_per_second"))]
+    return float(statistics.median(known[len(known) // 2 :])) if known else None
+
+
+class PredictedSpeed(NamedTuple):
+    """The speed that the plan of a run predicts.
+
+    Attributes:
+        tokens_per_second: Of all ranks together.
+        per_gpu: Of one GPU.
+        low: The lower end of the band around ``per_gpu``.
+        high: The upper end.
+        step_seconds: Of an optimizer step.
+    """
+
+    tokens_per_second: float
+    per_gpu: float
+    low: float
+    high: float
+    step_seconds: float
+
+
+def predicted_speed(run: Path) -> PredictedSpeed | None:
+    """The speed of the plan; None where it is unknown, as on a CPU, and in records of older versions."""
+    found = contents.known(run, contents.PLAN).get("speed") or {}
+    keys = ("tokens_per_second", "tokens_per_second_per_gpu", "low", "high", "step_seconds")
+    values = [float(value) for key in keys if contents.is_number(value := found.get(key)) and value > 0]
+    return PredictedSpeed(*values) if len(values) == len(keys) else None
 
 
 def loss(found: Sequence[dict[str, Any]]) -> float:

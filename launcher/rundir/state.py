@@ -56,7 +56,7 @@ class RunState:
         """The row of ``status --json``; a time that is left is of a run that trains."""
         now = asdict(self.progress)
         if self.state != "running":
-            now["seconds_left"] = None
+            now["seconds_left"] = now["left_is"] = None
         row = {key: getattr(self, key) for key in ("id", "directory", "state", "job_id")}
         return {**row, "step": now.pop("step"), "reason": self.reason, **now}
 

@@ -16,20 +16,44 @@ split over more ranks, sequences split over more ranks."""
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One variant: the overrides, the run that they make, and the cost in words."""
+    """One variant.
+
+    Attributes:
+        overrides: To be typed.
+        spec: The run that they make.
+        cost: Its cost, in words.
+        stays: True where the cost is more than time, or time that the model of speed does not count: its words then
+            stand beside a predicted speed, and not in its place.
+    """
 
     overrides: tuple[str, ...]
     spec: RunSpec
     cost: str
+    stays: bool = False
 
 
 type Neighbour = Callable[[RunSpec], Iterator[Change]]
 
 
-def set_to(spec: RunSpec, cost: str, settings: dict[str, object], shown: tuple[str, ...] | None = None) -> Change:
-    """Keys set to values; ``shown`` are other words for the same."""
+def set_to(
+    spec: RunSpec,
+    cost: str,
+    settings: dict[str, object],
+    shown: tuple[str, ...] | None = None,
+    *,
+    stays: bool = False,
+) -> Change:
+    """Keys set to values.
+
+    Args:
+        spec: The run.
+        cost: The cost of the change, in words.
+        settings: Values by their keys' paths.
+        shown: Other overrides that say the same.
+        stays: As :class:`Change` has it.
+    """
     overrides = shown or tuple(edit.override(path, value) for path, value in settings.items())
-    return Change(overrides, edit.changed_at(spec, settings), cost)
+    return Change(overrides, edit.changed_at(spec, settings), cost, stays)
 
 
 def same_batch(spec: RunSpec, change: Change, cost: str) -> Change:

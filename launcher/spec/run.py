@@ -21,6 +21,9 @@ from launcher.spec.output import RunNames, SaveSpec, SweepSpec, TrackingSpec
 from launcher.spec.parallel import BackendSpec, ParallelSpec, ZeroSpec
 from launcher.spec.training import DEFAULT_STEPS, CheckpointingSpec, OptimizerSpec, PrecisionSpec, TrainSpec
 
+ROUND = "microbatch-group-size-per-virtual-pipeline-stage"
+"""Megatron-LM's argument for the micro-batches that a model chunk takes one after the other."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
@@ -108,6 +111,11 @@ class RunSpec:
     def gradient_accumulation(self) -> int:
         """Micro-batches of one optimizer step on one rank; with pipelining, those that flow through it."""
         return max(1, self.global_batch_size // (self.micro_batch_size * self.data_degree))
+
+    @property
+    def pipeline_round(self) -> int:
+        """Micro-batches that a chunk of an interleaved pipeline takes in turn: its length, or what ``ROUND`` says."""
+        return self.backend.count(ROUND) or self.parallel.pipeline
 
     @property
     def tokens_per_step(self) -> int:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from math import comb
 
-from launcher.spec import ModelSpec
+from launcher.rank.execution import Execution
+from launcher.spec import ModelSpec, RunSpec
 from launcher.speed import collectives, grouped
 from launcher.speed.passes import NOTHING, Pass
 from launcher.speed.products import Product
@@ -47,6 +48,13 @@ def product(one: Product, model: ModelSpec, shape: Shape) -> tuple[float, float,
     backward = grouped.seconds(copies / local, local, k, n, shape.dtype, shape.card)
     uneven = shape.execution.uneven_experts if shape.expert > 1 else 1.0
     return uneven * forward, uneven * (backward + forward * one.trained), 2.0 * copies * n * k
+
+
+def words(spec: RunSpec, execution: Execution) -> str:
+    """The clause of the products' term that says of a factor for uneven routing; empty without one."""
+    if not spec.model.num_experts or spec.parallel.expert == 1 or execution.uneven_experts == 1:
+        return ""
+    return f", of experts {execution.uneven_experts:g} times as long for uneven routing"
 
 
 def met(model: ModelSpec, groups: int) -> float:

@@ -123,7 +123,7 @@ class SpeedEstimate:
         ]
         traffic = [
             {
-                "group": term.group,
+                "group": term.group or term.part,
                 "bytes": round(term.bytes),
                 "seconds": term.seconds,
                 "exposed_seconds": term.exposed_seconds,

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from launcher.rank.execution import Execution
 from launcher.rank.model import RankModel
+from launcher.rank.optimizer_moments import moment_bytes
 from launcher.speed import collectives, overlap
 from launcher.speed.block import MEMORY_SHARE
 from launcher.speed.card import Card
@@ -87,14 +88,18 @@ def _once_a_step(
     words: str,
 ) -> Iterator[SpeedTerm]:
     """Gradients reduced behind the last backward pass; with sharded optimizer states, parameters gathered again."""
-    size = elements * rank.dtypes.size("reduce")
+    size, times = (
+        elements * rank.dtypes.size("reduce"),
+        rank.spec.gradient_accumulation if execution.reduces_each else 1,
+    )
     sharded = rank.view.states.optimizer < 1
     kind: collectives.Kind = "reduce_scatter" if sharded else "all_reduce"
     seconds = _in_buckets(kind, size, group, network, execution)
     exposed = overlap.exposed(seconds, _USABLE * compute.backward)
     yield term(
-        "data", "gradients reduced", "k / reached", _ZERO, exposed=exposed if execution.gradient_overlap else None,
-        moved=size, group=words, k=size, reached=size / seconds,
+        "data", "gradients reduced", "n * k / reached", _ZERO,
+        exposed=times * exposed if execution.gradient_overlap else None,
+        moved=times * size, group=words, n=times, k=size, reached=size / seconds,
     )  # fmt: skip
     if sharded:
         size = elements * rank.engine.size
@@ -125,17 +130,19 @@ def _gathered_each_pass(
     gather = collectives.seconds("all_gather", parameters, group, network)
     scatter = collectives.seconds("reduce_scatter", gradients, group, network)
     trained = rank.elements.trained / max(1, rank.elements.whole)
-    ahead, behind = layers * gather, layers * (gather + scatter * trained)
+    again, scatters = int(execution.regathers), steps if execution.reduces_each else 1
+    scatter *= trained
+    ahead, behind, last = layers * gather, layers * again * gather, layers * scatter
     if execution.parameter_overlap:
-        exposed = max(gather, overlap.exposed(ahead, _HIDING * compute.forward))
-        exposed += max(gather + scatter * trained, overlap.exposed(behind, _HIDING * compute.backward))
+        exposed = steps * max(gather, overlap.exposed(ahead, _HIDING * compute.forward))
+        exposed += scatters * max(again * gather + scatter, overlap.exposed(behind + last, _HIDING * compute.backward))
+        exposed += (steps - scatters) * max(again * gather, overlap.exposed(behind, _HIDING * compute.backward))
     else:
-        exposed = ahead + behind
-    moved = steps * layers * (2 * parameters + gradients * trained)
+        exposed = steps * (ahead + behind) + scatters * last
     yield term(
-        "data", "parameters gathered for both passes, gradients scattered", "m * L * (2 * t_gather + t_scatter)",
-        _ZERO, exposed=steps * exposed, moved=moved, group="data parallel",
-        m=steps, L=layers, t_gather=gather, t_scatter=scatter * trained,
+        "data", "parameters gathered, gradients scattered", "L * (m * g * t_gather + n * t_scatter)", _ZERO,
+        exposed=exposed, moved=layers * (steps * (1 + again) * parameters + scatters * gradients * trained),
+        group="data parallel", m=steps, L=layers, g=1 + again, n=scatters, t_gather=gather, t_scatter=scatter,
     )  # fmt: skip
 
 
@@ -168,11 +175,11 @@ def optimizer(rank: RankModel, execution: Execution, card: Card) -> Iterator[Spe
     operations' results.
     """
     sizes = rank.dtypes
-    states = 2 * sizes.size("optimizer_states")
+    moments = moment_bytes(rank.spec.optimizer.name, 1, 0, sizes.size("optimizer_states"))
     master = sizes.size("master") or sizes.size("parameters")
     gradient = sizes.size("accumulate")
     parameters = rank.engine.size if sizes.master else 0
-    once = 2 * states + 2 * master + 3 * gradient + parameters
+    once = 2 * moments + 2 * master + 3 * gradient + parameters
     passes = 1 if execution.fused_optimizer else 3
     yield term(
         "optimizer", "memory passes of the optimizer", "n * k * P / (share * bandwidth)", "torch.optim, fused kernels",
@@ -181,12 +188,16 @@ def optimizer(rank: RankModel, execution: Execution, card: Card) -> Iterator[Spe
 
 
 def accumulation(rank: RankModel, execution: Execution, card: Card, steps: int) -> Iterator[SpeedTerm]:
-    """Gradients of a micro-batch added to those of the step so far: read, and read and written where they add up."""
+    """Gradients of a micro-batch added to those of the step so far: read, and read and written where they add up.
+
+    What is reduced after each micro-batch is added to the rank's shard alone.
+    """
     wide, narrow = rank.dtypes.size("accumulate"), rank.dtypes.size("gradients")
     each = 2 * wide if execution.fused_accumulation else 2 * wide + 2 * narrow
     if steps == 1 and not rank.engine.gradients_stay:
         return
+    added = rank.elements.gradients if execution.reduces_each else rank.elements.trained
     yield term(
         "memory_bound", "gradients added up", "m * k * P / (share * bandwidth)", "torch AccumulateGrad",
-        m=steps, k=each, P=rank.elements.trained, share=MEMORY_SHARE, bandwidth=card.memory_bandwidth,
+        m=steps, k=each, P=added, share=MEMORY_SHARE, bandwidth=card.memory_bandwidth,
     )  # fmt: skip

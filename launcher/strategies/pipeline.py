@@ -17,9 +17,7 @@ from launcher.errors import ConfigError
 from launcher.rank.view import RankView
 from launcher.spec import RunSpec, edit, nearest
 from launcher.spec.change import batches_typed
-
-_ROUND = "microbatch-group-size-per-virtual-pipeline-stage"
-"""Megatron-LM's argument for the micro-batches of a round, the pipeline's length where it is not given."""
+from launcher.spec.run import ROUND
 
 
 def apply(view: RankView, spec: RunSpec) -> RankView:
@@ -97,7 +95,7 @@ def in_flight(spec: RunSpec, stage: int) -> Fraction:
     if parallel.schedule == "dualpipe":
         return min(Fraction(micro_batches), Fraction(stages + 1, 2))
     if chunks > 1:
-        group = _round(spec)
+        group = spec.pipeline_round
         ahead = 1 if spec.backend.argument("overlap-moe-expert-parallel-comm") else 0
         warm_up = 2 * (stages - stage - 1) + (chunks - 1) * group + ahead
         return _chunks_in_flight(spec, stage, min(warm_up + 1, micro_batches * chunks), group)
@@ -188,24 +186,19 @@ def _schedule(spec: RunSpec) -> Iterator[ConfigError]:
         yield _broken_rounds(spec)
 
 
-def _round(spec: RunSpec) -> int:
-    """Micro-batches that a model chunk takes one after the other."""
-    return spec.backend.count(_ROUND) or spec.parallel.pipeline
-
-
 def _full_rounds(spec: RunSpec, count: int) -> bool:
     """Rounds of the pipeline's length at least, the last one too (Megatron-core ``pipeline_parallel/schedules.py``)."""
-    stages, size = spec.parallel.pipeline, _round(spec)
+    stages, size = spec.parallel.pipeline, spec.pipeline_round
     return stages <= size <= count and (count % size == 0 or count % size >= stages)
 
 
 def _broken_rounds(spec: RunSpec) -> ConfigError:
     """Interleaving sends micro-batches in groups of the pipeline's length (arXiv:2104.04473, section 2.2)."""
-    stages, count, size = spec.parallel.pipeline, spec.gradient_accumulation, _round(spec)
+    stages, count, size = spec.parallel.pipeline, spec.gradient_accumulation, spec.pipeline_round
     needed = (
         f"a multiple of pipeline {stages} micro-batches"
         if size == stages
-        else f"rounds of {size} micro-batches (--{_ROUND}), of pipeline {stages} at least and so the last one"
+        else f"rounds of {size} micro-batches (--{ROUND}), of pipeline {stages} at least and so the last one"
     )
     rule = f"the interleaved schedule needs {needed}, and an optimizer step has {count}"
     counts = sorted(nearest.multiples_around(count, size), key=lambda other: abs(other - count))

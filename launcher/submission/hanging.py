@@ -33,6 +33,7 @@ from launcher.rundir import attempts, failure, health, progress, state
 from launcher.submission import stacks
 from launcher.submission.place import SlurmPlace
 from launcher.submission.stacks import Rank
+from launcher.text.units import duration
 
 _LOOK_S = 0.5
 _GATHER_S = 8.0
@@ -216,7 +217,7 @@ class Watch:
     def _say_over(self, now: float) -> None:
         seconds, self._hang_since = now - self._hang_since, 0.0
         if self._is_first:
-            text = f"it goes on, {progress.duration(seconds)} after that was said"
+            text = f"it goes on, {duration(seconds)} after that was said"
             events.add(self._directory, "hang", text, step=None, over=True)
 
 

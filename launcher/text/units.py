@@ -1,4 +1,4 @@
-"""Bytes are integers inside the program; GiB (2^30) appear in text only."""
+"""Numbers as text. Bytes are integers inside the program; GiB (2^30) appear in text only."""
 
 from __future__ import annotations
 
@@ -36,3 +36,23 @@ def count(number: int) -> str:
         if number >= limit:
             return f"{number / limit:.2f} {suffix}"
     return str(number)
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds as people say them: ``45 s``, ``12 min``, ``3 h 05 min``, ``2 d 4 h``; ``-`` for None."""
+    if seconds is None:
+        return "-"
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 100:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+
+
+def rounded(number: float, digits: int = 3) -> str:
+    """A measured or predicted number to so many digits: ``"10,900"`` for 10,871, ``"3.0"`` for 2.96 to two."""
+    if abs(number) >= 10**digits:
+        return f"{float(f'{number:.{digits}g}'):,.0f}"
+    return f"{number:#.{digits}g}".rstrip(".") if number else "0"

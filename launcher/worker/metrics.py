@@ -3,11 +3,13 @@
 Reading the loss waits for the device, so it happens only on steps that get a line (``train.log_every``, the last, and
 those with an evaluation); ``step_seconds`` is the mean since the line before. Every rank reads the loss then, since all
 of them must stop where it is no number. A resumed run first cuts the lines of steps after its checkpoint, which it will
-do again. At the end all ranks' memory summaries become ``memory.json``.
+do again. Beside the speed stands the one that the run's plan predicts, where it does. At the end all ranks' memory
+summaries become ``memory.json``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import time
@@ -34,6 +36,7 @@ class Metrics:
         self._file: IO[str] | None = None
         self._losses = spikes.Judge(context.spec.train.spike_deviations)
         self._tracker = trackers.Tracker()
+        self._predicted = _predicted(context.directory)
         if context.rank == 0:
             self._tracker = trackers.start(context)
             path = context.directory / "metrics.jsonl"
@@ -72,6 +75,7 @@ class Metrics:
             "grad_norm": norm if math.isfinite(norm) else None,
             "learning_rate": result.learning_rate,
             "tokens_per_second": round(tokens / seconds, 1),
+            **self._predicted,
             "step_seconds": round(seconds, 6),
             "time": round(time.time(), 3),
             "memory_bytes": _memory_bytes(self._context.device),
@@ -120,6 +124,14 @@ class Metrics:
         self._file.write(json.dumps(line) + "\n")
         self._file.flush()
         self._tracker.log(line)
+
+
+def _predicted(directory: Path) -> dict[str, float]:
+    """The speed of all ranks by the run's plan; nothing where it has none, as on a CPU and in older records."""
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        plan = json.loads((directory / "plan.json").read_text())
+        return {"predicted_tokens_per_second": round(float(plan["speed"]["tokens_per_second"]), 1)}
+    return {}
 
 
 def _truncate(path: Path, step: int) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
 import textwrap
+from pathlib import Path
+
+import pytest
 
 from benchmarks.memory import scoreboard
 from launcher.backends._precision_table import precision_table
-from launcher.preflight import assess
-from launcher.preflight.report import as_text, errors_as_text
-from tests.support.helpers import ROOT, ask, assert_golden, make_spec
+from launcher.preflight import assess, speed_table
+from launcher.preflight.report import as_text
+from tests.support.helpers import ACCEPT, ROOT, ask, assert_golden, make_spec
 
 README = ROOT / "README.md"
 
@@ -18,17 +22,43 @@ def test_the_precision_table_is_what_the_backends_say() -> None:
     assert_golden("../../docs/precision.md", precision_table(make_spec("model=tiny")))
 
 
-def test_the_readme_shows_what_its_commands_print() -> None:
+def printed(words: str) -> str:
+    """What ``launch check`` prints on 80 columns."""
+    typed = words.split()
+    found = ask(*(word for word in typed if word != "--speed"))
+    assert found.spec is not None
+    judged = assess.assess(found.spec, earlier=found.errors)
+    return speed_table.as_text(judged, width=80) if "--speed" in typed else as_text(judged, width=80)
+
+
+def excerpt(text: str, shown: str) -> str:
+    """The part of a text that a document shows: its first paragraphs and, behind a line ``...``, its last ones.
+
+    The first paragraphs may end within the last of them, with any of its lines.
+    """
+    paragraphs, (head, dots, tail) = text.split("\n\n"), shown.partition("\n...\n")
+    *whole, last = paragraphs[: head.count("\n\n") + 1]
+    lines, end = last.splitlines(), head.splitlines()[-1]
+    kept = lines[: len(lines) - lines[::-1].index(end)] if end in lines else lines
+    begin = "\n\n".join([*whole, "\n".join(kept)])
+    return begin + dots + "\n\n".join(paragraphs[-tail.count("\n\n") - 1 :]) if dots else begin
+
+
+@pytest.mark.parametrize(("document", "count"), [(README, 2), (ROOT / "docs" / "speed.md", 3)], ids=["readme", "speed"])
+def test_a_document_shows_what_its_commands_print(document: Path, count: int) -> None:
+    """Predictions change as the model does: ``LAUNCH_ACCEPT_GOLDEN=1`` writes the new ones."""
     blocks = re.findall(
-        r"^    \$ launch check (?P<words>.+)\n\n(?P<said>(?:(?:    .*)?\n)+)", README.read_text(), re.MULTILINE
+        r"^    \$ launch check (?P<words>.+)\n\n(?P<said>(?:(?:    .*)?\n)+)", document.read_text(), re.MULTILINE
     )
-    assert len(blocks) == 2
+    assert len(blocks) == count
     for words, said in blocks:
-        found = ask(*words.split())
-        assert found.spec is not None
-        text = as_text(assess.assess(found.spec, earlier=found.errors), width=80)
         shown = textwrap.dedent(said).strip("\n")
-        assert text.startswith(shown) or shown == errors_as_text(assess.assess(found.spec, earlier=found.errors).errors)
+        now = excerpt(printed(words), shown)
+        if os.environ.get(ACCEPT):
+            written = document.read_text().replace(textwrap.indent(shown, "    "), textwrap.indent(now, "    "))
+            document.write_text(written)
+        elif now != shown:
+            pytest.fail(f"$ launch check {words}\n--- {document.name} says\n{shown}\n--- now\n{now}", pytrace=False)
 
 
 def test_the_readme_shows_the_scoreboard_of_the_docs() -> None:

@@ -53,6 +53,7 @@ def test_a_run_that_trains_shows_its_step_loss_speed_time_left_and_checkpoint(
         "loss": 6.0,
         "tokens_per_second": 100.0,
         "seconds_left": 192.0,
+        "left_is": "measured",
         "checkpoint_step": 3,
     }
     monkeypatch.chdir(tmp_path / "a")

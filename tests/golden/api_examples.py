@@ -8,10 +8,12 @@ check = launcher.check(words)
 assert check.verdict == "does_not_fit"  # fits | tight | does_not_fit | invalid, as in --json
 print(check)  # what `launch check` prints; in a notebook `check` alone draws it
 for fix in check.fixes:
-    print(fix.overrides, fix.cost)
+    print(fix.overrides, fix.price)  # "24% slower", and what it costs beside time
 better = launcher.check([*words, *check.fixes[0].overrides])
 assert better.fits
 assert check.peak and better.peak and better.peak.needed_bytes < check.peak.needed_bytes
+if better.speed:  # None on the CPU, and of a card whose figures are not stated
+    print(better.speed.tokens_per_second_per_gpu, better.speed.mfu)
 
 wrong = launcher.check(["model=tiny", "precison=bf16"])
 assert wrong.verdict == "invalid"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -42,8 +43,8 @@ def test_a_disk_that_alone_is_too_small_comes_first_with_ways_out_for_a_disk(
         "DOES NOT FIT: the disk, 225.9 of 186.3 GiB for checkpoints; memory suffices, 37.9 of 78.7 GiB on the fullest"
         " GPU (35.8 to 42.3) 3 checkpoints of 75.31 GiB are on the disk at once: save.keep=2 and the one in writing."
     )
-    assert said[-2].startswith("what would fit, cheapest first: save.keep=1 needs 37.94 GiB; costs older checkpoints")
-    assert "save.every=null save.last=false needs 37.94 GiB; costs the trained model: nothing is saved" in said[-2]
+    assert re.match("what would fit, cheapest first: save.keep=1 needs 37.94 GiB; [^;]+; costs older chec", said[-2])
+    assert re.search("save.every=null save.last=false needs 37.94 GiB; [^;]+; costs the trained model: no", said[-2])
     assert "checkpointing" not in said[-2]
     assert said[-1] == "a run folder on another disk: run.directory=/path/on/a/larger/disk"
 
@@ -59,8 +60,10 @@ def test_a_run_that_is_tight_is_told_the_cheapest_change_with_which_it_fits_for_
     tight = (*SEVEN, "hardware.memory_bytes=42000000000")
     said = paragraphs(capsys, *tight)
     assert said[0].startswith("TIGHT: 37.9 of 39.1 GiB on the fullest GPU (35.8 to 42.3) The capacity lies within")
-    assert said[-1].startswith("what would leave room, cheapest first: checkpointing=selective needs")
-    assert paragraphs(capsys, *tight, "checkpointing=selective")[0].startswith("FITS: ")
+    assert said[-1].startswith("what would leave room, cheapest first: ")
+    assert " checkpointing=selective needs " in said[-1]
+    cheapest = said[-1].removeprefix("what would leave room, cheapest first: ").partition(" needs ")[0]
+    assert paragraphs(capsys, *tight, *cheapest.split())[0].startswith("FITS: ")
 
 
 def test_a_tight_run_that_is_started_says_so_first(
@@ -72,7 +75,7 @@ def test_a_tight_run_that_is_started_says_so_first(
     assert main(["run", "--no-native", *words]) == 4
     said = " ".join(capsys.readouterr().err.split())
     assert "launch: TIGHT: 37.9 of 39.1 GiB on the fullest GPU (35.8 to 42.3). The capacity lies within" in said
-    assert "launch: this would leave room: checkpointing=selective" in said
+    assert "launch: this would leave room: " in said
 
 
 def test_an_unknown_memory_refuses_nothing_and_is_said(capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,4 +106,4 @@ def test_a_rank_on_the_cpu_is_no_gpu(capsys: pytest.CaptureFixture[str], monkeyp
 def test_the_meaning_of_the_precision_for_the_engine_is_a_line(
     words: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert said in paragraphs(capsys, "model=1b", *NODE, *words.split())[1]
+    assert said in paragraphs(capsys, "model=1b", *NODE, *words.split())[2]

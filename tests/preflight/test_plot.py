@@ -99,7 +99,7 @@ def test_a_png_is_a_picture_with_many_colours(name: str, tmp_path: Path) -> None
 
 def test_the_legend_says_what_of_the_fragmentation_is_given_back() -> None:
     assessment, _, columns = _judged("fsdp")
-    [legend] = plot.figure(assessment, columns).legends
+    [legend] = plot.figure(assessment, columns).subfigs[0].legends
     [said] = [text.get_text() for text in legend.get_texts() if "fragmentation" in text.get_text()]
     assert said == "fragmentation  7.07 GiB\n(above needed: cached, given back when short)"
 
@@ -158,7 +158,7 @@ def test_a_figure_of_a_small_run_on_a_large_host_names_the_capacity_off_its_axis
 
 def test_the_capacity_is_a_line_in_every_panel() -> None:
     assessment, _, columns = _judged("stages")
-    panels = plot.figure(assessment, columns).axes
+    panels = plot.figure(assessment, columns).subfigs[0].axes
     assert len(panels) == 2
     for panel in panels:
         lines = [line for line in panel.lines if line.get_color() == "#b3261e"]

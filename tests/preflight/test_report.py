@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from launcher.spec import RunSpec, edit
 from tests.support.estimates import GIB, estimate_of
 from tests.support.helpers import assert_golden, make_spec
 from tests.support.rule_cases import NODE
+from tests.support.speeds import speed_of
 
 KEYS = [
     "schema",
@@ -34,6 +36,7 @@ KEYS = [
     "host",
     "disk",
     "fixes",
+    "speed",
     "data",
 ]
 PEAK = "allocated_bytes needed_bytes reserved_bytes device_bytes low_bytes high_bytes phase stage"
@@ -53,9 +56,9 @@ def _assessment(spec: RunSpec, estimate: MemoryEstimate, search: fixes.Search | 
     )
 
 
-def _fix(*overrides: str, peak: int, excess: int = 0) -> Fix:
+def _fix(*overrides: str, peak: int, excess: int = 0, **also: Any) -> Fix:
     cost = "a second forward pass, about a third more computation"
-    return Fix(overrides=overrides, spec=make_spec(), peak_bytes=peak, excess_bytes=excess, cost=cost)
+    return Fix(overrides=overrides, spec=make_spec(), peak_bytes=peak, excess_bytes=excess, cost=cost, **also)
 
 
 def _golden_cases() -> dict[str, Assessment]:
@@ -68,14 +71,16 @@ def _golden_cases() -> dict[str, Assessment]:
         host=HostMemory(bytes_per_node=30 * GIB, capacity_bytes=24 * GIB),
         disk=DiskSpace(checkpoint_bytes=30 * GIB, kept_bytes=90 * GIB, capacity_bytes=80 * GIB),
     )
-    found = fixes.Search(found=(_fix("checkpointing=full", peak=30 * GIB), _fix("cluster.nodes=2", peak=40 * GIB)))
+    priced = _fix("cluster.nodes=2", peak=40 * GIB, speed=1.9, stays="16 GPUs in place of 8")
+    found = fixes.Search(found=(_fix("checkpointing=full", peak=30 * GIB, speed=0.76), priced))
     nearest = fixes.Search(nearest=_fix("checkpointing=full", peak=90 * GIB, excess=10 * GIB))
     unknown = edit.changed(node, "hardware.memory_bytes", None)
+    paid = edit.changed_at(node, {"cluster.price_per_gpu_hour": 2.5, "train.steps": None, "train.tokens": 10**9})
     return {
-        "fits": _assessment(node, small),
+        "fits": replace(_assessment(paid, small), speed=speed_of()),
         "tight": _assessment(make_spec(*SEVEN, f"hardware.memory_bytes={22 * GIB}"), small),
-        "unknown": _assessment(unknown, small),
-        "does_not_fit": _assessment(stages, large, found),
+        "unknown": replace(_assessment(unknown, small), speed_unknown="the figures of the card are not known"),
+        "does_not_fit": replace(_assessment(stages, large, found), speed=speed_of()),
         "nearest": _assessment(node, large, nearest),
         "nothing": _assessment(make_spec("model=7b"), crowded),
         "invalid": assess.assess(make_spec(*NODE, "model=7b", "parallel=tp", "parallel.tensor=3")),
@@ -159,11 +164,13 @@ def test_fixes_are_listed_with_overrides_peak_and_cost() -> None:
         {
             "overrides": ["checkpointing=full"],
             "peak_bytes": 30 * GIB,
+            "speed": 0.76,
             "cost": "a second forward pass, about a third more computation",
         },
         {
             "overrides": ["cluster.nodes=2"],
             "peak_bytes": 40 * GIB,
+            "speed": 1.9,
             "cost": "a second forward pass, about a third more computation",
         },
     ]

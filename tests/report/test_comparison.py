@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from launcher.report import comparison
-from tests.support.recorded_runs import line, recorded, swept
+from tests.support.recorded_runs import line, predicted, recorded, swept
 from tests.support.slurm_runs import launch
 
 SMALL = ("train.sequence_length=32", "train.global_batch_size=8", "train.micro_batch_size=4", "train.steps=40")
@@ -48,6 +48,7 @@ def test_losses_are_compared_at_equal_steps_and_at_equal_tokens(tmp_path: Path) 
         "predicted_bytes": 3 * 2**20,
     }
     assert {key: first[key] for key in expected} == expected
+    assert "tokens/s a GPU predicted" not in launch("compare", "a", "b").out, "the plans predict none"
     assert (first["tokens_per_second_per_gpu"], second["tokens_per_second_per_gpu"]) == (50.0, 75.0)
     assert first["loss"] == pytest.approx(5 - 3.85, abs=0.01)
     assert (document["loss_is"], first["settings"]["optimizer.lr"]) == ("training", 0.0003)
@@ -61,6 +62,17 @@ def test_losses_are_compared_at_equal_steps_and_at_equal_tokens(tmp_path: Path) 
     rows = {row[:30].rstrip(): row[30:].split() for row in said}
     assert rows["optimizer.lr"] == ["0.0003", "0.001"]
     assert rows["step 20"] == ["3.0000", "2.5000"]
+
+
+def test_the_speed_of_a_plan_that_predicts_one_stands_above_the_measured_one(tmp_path: Path) -> None:
+    steps = [line(step, 1.0, 100.0 if step != 9 else 1.0) for step in range(1, 11)]
+    recorded(tmp_path / "runs" / "a", *SMALL, steps=steps, now="finished", speed=predicted(55.0))
+    recorded(tmp_path / "runs" / "b", *SMALL, steps=steps, now="finished")
+    rows = {row[:26].rstrip(): row[26:].split() for row in launch("compare", "a", "b").out.splitlines()}
+    assert rows["tokens/s a GPU predicted"] == ["55", "-"]
+    assert rows["tokens/s a GPU measured"] == ["50", "50"], "one slow step is no speed"
+    runs = launch("compare", "a", "b", "--json").json["compare"]["runs"]
+    assert [run["predicted_tokens_per_second_per_gpu"] for run in runs] == [55.0, None]
 
 
 def test_runs_of_any_kind_and_state_are_compared_by_what_they_have(tmp_path: Path) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from launcher.rundir import progress
-from tests.support.recorded_runs import line, recorded
+from tests.support.recorded_runs import line, predicted, recorded
+from tests.support.slurm_runs import launch
 
 
 def test_the_time_left_is_that_of_the_steps_to_come_at_the_speed_of_the_newest(tmp_path: Path) -> None:
@@ -24,6 +23,18 @@ def test_the_time_left_is_that_of_the_steps_to_come_at_the_speed_of_the_newest(t
     assert progress.read(run).step == 40, "a line that is being written does not count"
 
 
+def test_before_the_first_line_the_time_left_is_by_the_plans_speed(tmp_path: Path) -> None:
+    run = recorded(tmp_path / "a", "train.steps=100", now="running", speed=predicted(50.0))
+    now = progress.read(run)
+    assert (now.seconds_left, now.left_is) == (300.0, "predicted")
+    assert "5 min by the estimate" in "\n".join(launch("status", str(run)).out.splitlines())
+    (run / "metrics.jsonl").write_text(json.dumps(line(1, 9.0)))
+    now = progress.read(run)
+    assert (now.seconds_left, now.left_is) == (198.0, "measured")
+    unknown = progress.read(recorded(tmp_path / "b", "train.steps=100", now="running"))
+    assert (unknown.seconds_left, unknown.left_is) == (None, None)
+
+
 def test_megatrons_own_mark_tells_its_newest_whole_checkpoint(tmp_path: Path) -> None:
     run = recorded(tmp_path / "a")
     (run / "checkpoints" / "iter_0000010").mkdir()
@@ -37,14 +48,6 @@ def test_a_script_may_write_any_part_of_a_line(tmp_path: Path) -> None:
     now = progress.read(run)
     assert (now.step, now.steps, now.loss, now.tokens_per_second, now.seconds_left) == (3, None, None, None, None)
     assert progress.line({"step": 3, "accuracy": 1}, None) == "step 3"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(45, "45 s"), (720, "12 min"), (11_100, "3 h 05 min"), (187_200, "2 d 4 h"), (None, "-")],
-)
-def test_times_are_read_as_people_say_them(seconds: float | None, text: str) -> None:
-    assert progress.duration(seconds) == text
 
 
 def test_a_line_of_metrics_is_told_in_words() -> None:

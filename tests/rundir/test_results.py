@@ -14,6 +14,7 @@ import pytest
 
 from launcher.job import run_script
 from launcher.rundir import losses, results
+from tests.support.recorded_runs import predicted, recorded
 
 
 @pytest.mark.parametrize(
@@ -39,6 +40,20 @@ def test_a_speed_that_nobody_measured_is_none() -> None:
     assert results.speed([{"step": 1, "loss": 2.0}]) is None
     assert results.speed([{"loss": 2.0, "tokens_per_second": 10.0}, {"loss": 1.0}]) == 10.0
     assert results.loss([{"loss": 2.0, "eval_loss": None}]) == 2.0
+
+
+def test_a_speed_is_the_median_of_the_second_half_so_that_neither_warm_up_nor_a_hiccup_counts() -> None:
+    speeds = [1.0, 2.0, 50.0, 100.0, 102.0, 3.0]
+    assert results.speed([{"loss": 2.0, "tokens_per_second": speed} for speed in speeds]) == 100.0
+    assert results.speed([{"loss": 2.0, "tokens_per_second": math.nan}]) is None
+
+
+@pytest.mark.parametrize("speed", [None, {}, {"step_seconds": 3.0}, {**predicted(50.0), "low": "x"}])
+def test_a_plan_without_a_whole_prediction_predicts_no_speed(tmp_path: Path, speed: dict[str, float] | None) -> None:
+    assert results.predicted_speed(recorded(tmp_path / "a", speed=speed)) is None
+    found = results.predicted_speed(recorded(tmp_path / "b", speed=predicted(50.0)))
+    assert found is not None
+    assert (found.tokens_per_second, found.per_gpu, found.step_seconds) == (100.0, 50.0, 3.0)
 
 
 def test_a_lock_takes_the_losses_of_a_script_that_are_numbers(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ def recorded(
     now: State | None = None,
     reason: str | None = None,
     job: str | None = None,
+    speed: Mapping[str, float] | None = None,
 ) -> Path:
     """A run of ``model=tiny`` on two ranks.
 
@@ -30,13 +31,14 @@ def recorded(
         now: Its state, where one is written.
         reason: Of that state.
         job: Its job id, of Slurm.
+        speed: The speed that its plan predicts, as a pre-flight for GPUs leaves it.
     """
     for name in ("logs", "checkpoints"):
         (run / name).mkdir(parents=True)
     words = ["model=tiny", "cluster.gpus_per_node=2", *overrides]
     contents = {
         "spec": to_dict(composed_once(*words)),
-        "plan": {"overrides": words, "peak": {"allocated_bytes": 3 * 2**20}},
+        "plan": {"overrides": words, "peak": {"allocated_bytes": 3 * 2**20}, "speed": speed},
         "job": {"nodes": 1, "gpus_per_node": 2, "argv": ["true"], "environment": {}, "working_directory": "/"},
     }
     if job is not None:
@@ -54,6 +56,12 @@ def recorded(
 def line(step: int, loss: float, speed: float = 100.0) -> dict[str, Any]:
     """A line of metrics; a step takes two seconds."""
     return {"step": step, "loss": loss, "tokens_per_second": speed, "step_seconds": 2.0, "time": 1e9 + 2 * step}
+
+
+def predicted(per_gpu: float, gpus: int = 2) -> dict[str, float]:
+    """What a plan holds of a speed of so many tokens a second and GPU, a tenth below and above; a step takes 3 s."""
+    ends = {"low": 0.9 * per_gpu, "high": 1.1 * per_gpu}
+    return {"tokens_per_second": gpus * per_gpu, "tokens_per_second_per_gpu": per_gpu, **ends, "step_seconds": 3.0}
 
 
 def swept(folder: Path, losses: Mapping[str, float | None], *, jobs: Sequence[str | None] = ()) -> Path:

@@ -13,6 +13,7 @@ def execution(spec: RunSpec) -> Execution:
         framework="DeepSpeed",
         related=("Hugging Face Trainer", "llm-foundry"),
         attention={"flash": "flash_2", "sdpa": "sdpa", "eager": "unfused"}[spec.model.attention],  # type: ignore[arg-type]
+        reduces_each=spec.zero.stage >= 2,
         fused_loss=spec.train.loss == "fused",
         compiled=spec.train.compile,
         gradient_overlap=spec.zero.overlap_comm is not False,

@@ -79,7 +79,7 @@ def _smaller_buckets(spec: RunSpec) -> Iterator[Change]:
         if spec.zero.stage == 3:
             settings["zero.max_reuse_distance"] = _SMALLER_BUCKET
             settings["zero.max_live_parameters"] = _SMALLER_BUCKET
-        yield set_to(spec, "more and smaller collectives", settings)
+        yield set_to(spec, "more and smaller collectives", settings, stays=True)
 
 
 def _stages(spec: RunSpec) -> Iterator[Change]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.backends.fsdp.traits import engine
+from launcher.backends.fsdp.traits import engine, reshards
 from launcher.rank.execution import Execution
 from launcher.spec import RunSpec
 
@@ -13,6 +13,8 @@ def execution(spec: RunSpec) -> Execution:
         framework="PyTorch FSDP",
         related=("torchtitan", "LitGPT", "llm-foundry"),
         attention={"flash": "flash_2", "sdpa": "sdpa", "eager": "unfused"}[spec.model.attention],  # type: ignore[arg-type]
+        regathers=reshards(spec),
+        reduces_each=spec.parallel.shard and spec.backend.micro_step_sync,
         fused_loss=spec.train.loss == "fused",
         compiled=spec.train.compile,
         fused_optimizer=engine(spec).optimizer == "fused",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.backends.megatron.implementation import implementation
+from launcher.backends.megatron.implementation import fsdp, implementation
 from launcher.rank.execution import EXPERT_OVERLAP, UNEVEN, AttentionKernel, Dispatcher, Execution
 from launcher.spec import BackendSpec, RunSpec
 
@@ -25,6 +25,7 @@ def execution(spec: RunSpec) -> Execution:
         tensor_overlap=0.75 if backend.argument("tp-comm-overlap") else 0.0,
         gradient_overlap=True,
         parameter_overlap=spec.zero.stage > 0,
+        reduces_each=fsdp(spec),
         pipeline_overlap=spec.parallel.virtual_pipeline > 1 and not backend.argument("no-overlap-p2p-communication"),
         fused_accumulation=True,
         dispatcher=_dispatcher(backend),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from launcher.preflight.changes import layout, settings
 from launcher.spec.change import Change, Neighbour
 
-__all__ = ["ANOTHER_TRAINING", "NEIGHBOURS", "ON_DISK", "Change", "Neighbour"]
+__all__ = ["ANOTHER_TRAINING", "GIVES_UP", "NEIGHBOURS", "ON_DISK", "Change", "Neighbour"]
 
 NEIGHBOURS: tuple[Neighbour, ...] = (
     settings.fewer_checkpoints,
@@ -48,6 +48,14 @@ ON_DISK: tuple[Neighbour, ...] = (
     settings.no_checkpoint,
 )
 """Changes of what is kept on the disk, which are all that is tried where it alone is too small."""
+
+GIVES_UP: dict[Neighbour, int] = {
+    settings.last_checkpoint_only: 1,
+    settings.no_checkpoint: 2,
+    settings.low_rank_adapter: 3,
+    settings.shorter_sequences: 3,
+}
+"""Changes that give up more than speed and numbers, and so stand behind all others, however fast they are."""
 
 ANOTHER_TRAINING = frozenset({settings.low_rank_adapter, settings.shorter_sequences})
 """Changes that make it another training: alone they are not answer enough where two others together suffice."""

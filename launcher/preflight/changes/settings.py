@@ -30,13 +30,13 @@ _FP32 = PrecisionSpec(
 def fewer_checkpoints(spec: RunSpec) -> Iterator[Change]:
     """One checkpoint on disk in place of several."""
     if spec.save.every is not None and spec.save.keep > 1:
-        yield set_to(spec, "older checkpoints", {"save.keep": 1})
+        yield set_to(spec, "older checkpoints", {"save.keep": 1}, stays=True)
 
 
 def last_checkpoint_only(spec: RunSpec) -> Iterator[Change]:
     """One checkpoint, after the last step."""
     if spec.save.every is not None and spec.save.last:
-        yield set_to(spec, "checkpoints on the way: a crash loses all steps", {"save.every": None})
+        yield set_to(spec, "checkpoints on the way: a crash loses all steps", {"save.every": None}, stays=True)
 
 
 def no_checkpoint(spec: RunSpec) -> Iterator[Change]:
@@ -45,13 +45,13 @@ def no_checkpoint(spec: RunSpec) -> Iterator[Change]:
     if spec.save.last:
         settings["save.last"] = False
     if settings and spec.save.export == "none":
-        yield set_to(spec, "the trained model: nothing is saved, so this is for trials", settings)
+        yield set_to(spec, "the trained model: nothing is saved, so this is for trials", settings, stays=True)
 
 
 def fewer_readers(spec: RunSpec) -> Iterator[Change]:
     """The ranks read their data themselves, without processes that do it ahead."""
     if spec.data.workers:
-        yield set_to(spec, "each step waits until its data are read", {"data.workers": 0})
+        yield set_to(spec, "each step waits until its data are read", {"data.workers": 0}, stays=True)
 
 
 def expandable_segments(spec: RunSpec) -> Iterator[Change]:
@@ -85,7 +85,8 @@ def smaller_buffers(spec: RunSpec) -> Iterator[Change]:
 def chunked_loss(spec: RunSpec) -> Iterator[Change]:
     """The logits of a few tokens at a time."""
     if spec.train.loss == "full":
-        yield set_to(spec, "a little time: the loss runs over pieces of the sequence", {"train.loss": "chunked"})
+        cost = "a little time: the loss runs over pieces of the sequence"
+        yield set_to(spec, cost, {"train.loss": "chunked"}, stays=True)
 
 
 def selective_checkpointing(spec: RunSpec) -> Iterator[Change]:
@@ -123,9 +124,9 @@ def bf16(spec: RunSpec) -> Iterator[Change]:
     cost = "precision: matrix products with 8 bits of mantissa, which are faster"
     if precision == _FP32:
         settings: dict[str, object] = {"precision.name": "bf16", "precision.compute": "bf16"}
-        yield set_to(spec, cost, settings, ("precision=bf16",))
+        yield set_to(spec, cost, settings, ("precision=bf16",), stays=True)
     else:
-        yield set_to(spec, cost, {"precision.compute": "bf16"})
+        yield set_to(spec, cost, {"precision.compute": "bf16"}, stays=True)
 
 
 def eight_bit_optimizer(spec: RunSpec) -> Iterator[Change]:
@@ -136,17 +137,17 @@ def eight_bit_optimizer(spec: RunSpec) -> Iterator[Change]:
         for key in ("fused", "foreach"):
             if getattr(spec.optimizer, key) is not None:
                 settings[f"optimizer.{key}"] = None
-        yield set_to(spec, cost, settings)
+        yield set_to(spec, cost, settings, stays=True)
 
 
 def low_rank_adapter(spec: RunSpec) -> Iterator[Change]:
     """Small trained matrices beside frozen weights, which qlora quantises to 4 bits."""
     if spec.adapter.name == "none":
         cost = "training of an adapter alone, beside frozen weights"
-        yield set_to(spec, cost, {"adapter.name": "lora"}, ("adapter=lora",))
+        yield set_to(spec, cost, {"adapter.name": "lora"}, ("adapter=lora",), stays=True)
     if spec.adapter.name != "qlora":
         cost = "training of an adapter alone, beside frozen weights of 4 bits"
-        yield set_to(spec, cost, {"adapter.name": "qlora"}, ("adapter=qlora",))
+        yield set_to(spec, cost, {"adapter.name": "qlora"}, ("adapter=qlora",), stays=True)
 
 
 def shorter_sequences(spec: RunSpec) -> Iterator[Change]:
@@ -154,4 +155,4 @@ def shorter_sequences(spec: RunSpec) -> Iterator[Change]:
     length = spec.sequence_length
     while (length := length // 2) >= 512:
         cost = f"sequences of {length} tokens, not {spec.sequence_length}: another training"
-        yield set_to(spec, cost, {"train.sequence_length": length})
+        yield set_to(spec, cost, {"train.sequence_length": length}, stays=True)

@@ -1,0 +1,77 @@
+"""How fast a run is, and its ways out priced by it: the model of speed asked with the parts of the memory model.
+
+Of a run that does not fit the speed is that of the same run on a card with memory enough, with which its ways out are
+compared. One estimate is made for the run and one for each way out that was found, at most a handful.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from launcher.preflight.fixes import Fix, Search
+from launcher.preflight.verdict import Verdict
+from launcher.spec import RunSpec
+from launcher.speed.estimate import estimate, unknown
+from launcher.speed.result import SpeedEstimate
+
+type Parts = Callable[[RunSpec], Mapping[str, Any]]
+"""Family, strategies and backend of a run, as the models of memory and speed take them."""
+
+
+class Predicted(NamedTuple):
+    """The speed of a run, or the reason why it is unknown."""
+
+    speed: SpeedEstimate | None
+    unknown: str | None
+
+
+def predicted(spec: RunSpec, parts: Parts, verdict: Verdict) -> Predicted:
+    """The speed of a valid run.
+
+    Args:
+        spec: The run.
+        parts: Gives its parts.
+        verdict: The verdict on its memory, which says how full its card is.
+    """
+    own = parts(spec)
+    reason = unknown(spec, own["backend"])
+    if reason is not None:
+        return Predicted(None, reason)
+    full = _crowding(verdict.used_bytes, verdict.capacity_bytes) if verdict.fits else None
+    return Predicted(estimate(spec, **own, crowding=full), None)
+
+
+def priced(search: Search, run: RunSpec, speed: SpeedEstimate | None, parts: Parts) -> Search:
+    """Ways out with their speed, the fastest first among those that give up the same and take as many GPUs.
+
+    Speeds that are told in the same words leave the order as it was.
+
+    Args:
+        search: The ways out, in the order of the table.
+        run: The run as it was asked for.
+        speed: Its speed; None leaves all as it is.
+        parts: Gives the parts of a run.
+    """
+    if speed is None:
+        return search
+    found = [_with_speed(fix, speed, parts) for fix in search.found]
+    if all(fix.speed is not None for fix in found):
+        found.sort(key=lambda fix: (fix.spec.gpus if fix.spec.gpus > run.gpus else 0, fix.group, _slowness(fix)))
+    nearest = None if search.nearest is None else _with_speed(search.nearest, speed, parts)
+    return Search(found=tuple(found), nearest=nearest)
+
+
+def _with_speed(fix: Fix, before: SpeedEstimate, parts: Parts) -> Fix:
+    full = None if fix.excess_bytes else _crowding(fix.peak_bytes, fix.spec.rank_memory_bytes)
+    after = estimate(fix.spec, **parts(fix.spec), crowding=full)
+    return fix if after is None else replace(fix, speed=after.tokens_per_second / before.tokens_per_second)
+
+
+def _slowness(fix: Fix) -> float:
+    return 0.0 if fix.speed is None else -round(fix.speed, 2)
+
+
+def _crowding(used: int | None, capacity: int | None) -> float | None:
+    return used / capacity if used is not None and capacity else None

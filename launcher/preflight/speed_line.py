@@ -1,0 +1,113 @@
+"""The speed of a run in two sentences, and as the part ``speed`` of ``launch check --json``.
+
+The first sentence is the speed with its error band, the share of the card's peak, and what a step's time goes to; the
+second is time, GPU-hours and money for the steps of the run. Shares are those of the time that nothing hides, so that
+they add up to the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from launcher import backends
+from launcher.preflight.assess import Assessment
+from launcher.spec import RunSpec
+from launcher.speed.result import SpeedEstimate
+from launcher.speed.terms import COMMUNICATION, PARTS, StepPart
+from launcher.text.units import count, duration, rounded
+
+_NAMES: dict[StepPart, str] = {
+    "memory_bound": "memory-bound",
+    "loss": "loss",
+    "recompute": "recomputation",
+    "host": "launching kernels",
+    "tensor": "tensor parallel",
+    "context": "context parallel",
+    "expert": "expert parallel",
+    "checkpoint": "checkpoints",
+    "waiting": "waiting for stragglers",
+}
+"""Names of parts that are not simply their words."""
+
+_SHOWN = 0.005
+"""Share of a step below which a part is not named: it would be 0%."""
+
+_HOUR = 3600
+
+
+def name_of(part: StepPart) -> str:
+    """A part of a step as people say it."""
+    return _NAMES.get(part, part.replace("_", " "))
+
+
+def said(assessment: Assessment) -> list[str]:
+    """The speed of a valid run as sentences; none where the run is on the CPU, as is said elsewhere."""
+    spec, speed = assessment.spec, assessment.speed
+    if speed is None:
+        cpu = spec.hardware.device == "cpu"
+        return [] if cpu or assessment.speed_unknown is None else [f"speed unknown: {assessment.speed_unknown}"]
+    fitted = "" if assessment.verdict.fits else "if it fitted: "
+    return [f"{fitted}{speed_of(spec, speed)}: {', '.join(_shares(speed))}", *_length(spec, speed)]
+
+
+def speed_of(spec: RunSpec, speed: SpeedEstimate) -> str:
+    """Tokens a second with the band, the share of the peak, and seconds of a step."""
+    band = f" ({rounded(speed.low)} to {rounded(speed.high)})" if speed.constant.rows else ""
+    peak = f"{speed.mfu:.0%} of the card's {backends.of(spec).dtypes(spec).compute} peak"
+    return (
+        f"about {rounded(speed.tokens_per_second_per_gpu)} tokens/s a GPU{band}, {peak};"
+        f" {rounded(speed.step_seconds, 2)} s a step"
+    )
+
+
+def _shares(speed: SpeedEstimate) -> Iterator[str]:
+    """Parts with their shares of a step, traffic in one with its kinds in brackets."""
+    shares = {part: speed.exposed(part) / speed.step_seconds for part in PARTS}
+    traffic = {part: shares[part] for part in COMMUNICATION if shares[part] >= _SHOWN}
+    for part in PARTS:
+        if part == COMMUNICATION[0] and traffic:
+            kinds = ", ".join(f"{name_of(kind)} {share:.0%}" for kind, share in traffic.items())
+            kinds = name_of(next(iter(traffic))) if len(traffic) == 1 else kinds
+            yield f"exposed communication {sum(traffic.values()):.0%} ({kinds})"
+        elif part not in COMMUNICATION and shares[part] >= _SHOWN:
+            yield f"{name_of(part)} {shares[part]:.0%}"
+
+
+def _length(spec: RunSpec, speed: SpeedEstimate) -> Iterator[str]:
+    """Time, GPU-hours and money of the whole run; none of a script of the user's own, which decides when it ends."""
+    hours = gpu_hours(spec, speed)
+    if hours is None:
+        return
+    steps, price = spec.steps, price_of(spec, speed)
+    paid = "" if price is None else f", cost {rounded(price)} at {spec.cluster.price_per_gpu_hour:g} a GPU-hour"
+    yield (
+        f"{steps:,} steps, {count(steps * speed.tokens)} tokens: {duration(steps * speed.step_seconds)},"
+        f" {rounded(hours)} GPU-hours{paid}"
+    )
+
+
+def gpu_hours(spec: RunSpec, speed: SpeedEstimate) -> float | None:
+    """Hours of all GPUs for the steps of a run; None of a script of the user's own."""
+    return None if spec.script is not None else spec.steps * speed.step_seconds * spec.gpus / _HOUR
+
+
+def price_of(spec: RunSpec, speed: SpeedEstimate) -> float | None:
+    """Money for the steps of a run; None where no price is set."""
+    hours, each = gpu_hours(spec, speed), spec.cluster.price_per_gpu_hour
+    return None if hours is None or each is None else hours * each
+
+
+def as_dict(spec: RunSpec, speed: SpeedEstimate) -> dict[str, Any]:
+    """The part ``speed`` of the document (docs/contract.md)."""
+    found, constant = speed.as_dict(), speed.constant
+    parts, communication = found.pop("parts"), found.pop("communication")
+    return {
+        **found,
+        "hfu": speed.hfu,
+        "gpu_hours": gpu_hours(spec, speed),
+        "price": price_of(spec, speed),
+        "constant": {name: getattr(constant, name) for name in ("value", "low", "high", "rows", "whose")},
+        "parts": parts,
+        "communication": communication,
+    }

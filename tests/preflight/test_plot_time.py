@@ -1,0 +1,129 @@
+"""The time of a step in the figure: its parts, and a pipeline's passes by stage."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from launcher.preflight import assess, plot, plot_gantt, plot_time
+from launcher.preflight.assess import Assessment
+from launcher.preflight.plot_gantt import Gantt
+from launcher.speed.result import SpeedEstimate
+from launcher.speed.terms import PARTS
+from tests.support.helpers import make_spec
+from tests.support.rule_cases import NODE
+
+STAGES = (*NODE, "model=7b", "parallel=3d", "cluster.nodes=4", "parallel.pipeline=4")
+RUNS = {
+    "alone": (*NODE, "model=llama3_8b", "parallel=fsdp"),
+    "few": (*STAGES, "train.global_batch_size=4"),
+    "chunks": (*STAGES, "train.global_batch_size=8", "parallel.virtual_pipeline=2", "parallel.schedule=interleaved"),
+    "many": (*STAGES, "train.global_batch_size=512"),
+    "cpu": ("model=tiny", "parallel=fsdp"),
+}
+PIPELINES = ("few", "chunks", "many")
+
+
+@cache
+def judged(name: str) -> Assessment:
+    return assess.assess(make_spec(*RUNS[name]))
+
+
+def predicted(name: str) -> SpeedEstimate:
+    speed = judged(name).speed
+    assert speed is not None
+    return speed
+
+
+def drawn(name: str) -> Gantt:
+    found = plot_gantt.gantt(judged(name).spec, predicted(name))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("name", ["alone", *PIPELINES])
+def test_the_bars_are_the_parts_of_the_step_in_their_order_one_after_the_other(name: str) -> None:
+    from matplotlib.figure import Figure
+
+    speed, panel = predicted(name), Figure().subplots()
+    plot_time.bars(panel, speed)
+    parts = [part for part, _, _ in plot_time.shown(speed)]
+    assert parts == sorted(parts, key=PARTS.index)
+    of, _ = plot_time.unit(speed.step_seconds)
+    ends = [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in panel.patches]  # type: ignore[attr-defined]
+    assert len(ends) == len(parts) > 3
+    assert all(before[1] == pytest.approx(after[0]) for before, after in pairwise(ends))
+    assert ends[-1][1] * of == pytest.approx(speed.step_seconds, rel=0.002), "what is too short for a bar is left out"
+    said = [
+        f"{plot_time.said(exposed)}, {exposed / speed.step_seconds:.1%}" for _, exposed, _ in plot_time.shown(speed)
+    ]
+    assert all(text.get_text().startswith(words) for text, words in zip(panel.texts, said, strict=True))
+
+
+def test_every_part_has_a_colour_and_those_of_a_pipelines_rows_differ_in_lightness() -> None:
+    assert list(plot_time.COLOURS) == list(PARTS)
+    legend = plot_gantt.legend(drawn("few"))
+    colours = [legend[name] for name in ("forward pass", "backward pass", "idle")]
+    grey = sorted(sum(int(colour[at : at + 2], 16) for at in (1, 3, 5)) for colour in colours)
+    assert all(after - before > 100 for before, after in pairwise(grey))
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_each_stage_is_drawn_from_the_steps_start_to_its_end_without_a_hole(name: str) -> None:
+    found = drawn(name)
+    assert len(found.rows) == 4
+    for row in found.rows:
+        assert row[0].start == 0.0
+        assert row[-1].end == pytest.approx(found.end)
+        assert all(before.end == pytest.approx(after.start) for before, after in pairwise(row))
+    assert found.end == pytest.approx(predicted(name).step_seconds, rel=0.06), "filled by order, not by closed form"
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_each_stage_runs_each_micro_batch_forwards_and_backwards_through_its_chunks(name: str) -> None:
+    spec = judged(name).spec
+    letters = "ab" if name == "chunks" else [""]
+    expected = sorted(f"{n + 1}{letter}" for n in range(spec.gradient_accumulation) for letter in letters)
+    for row in drawn(name).rows:
+        for kind in ("forward", "backward"):
+            assert sorted(bar.label for bar in row if bar.name == kind) == expected
+
+
+def test_of_many_micro_batches_the_first_and_the_last_are_drawn_and_the_caption_says_so() -> None:
+    assert drawn("few").gap is None
+    found = drawn("many")
+    assert found.gap is not None
+    start, end = found.gap
+    assert 0 < start < end < found.end
+    said = plot_gantt.caption(judged("many").spec, found)
+    assert said == (
+        "1F1B: 512 micro-batches on 4 stages. A pass holds its traffic and the waiting for slower GPUs. Only the first"
+        f" and the last micro-batches are drawn: {plot_time.said(end - start)} between are left out."
+    )
+
+
+def test_a_run_without_stages_or_of_unknown_speed_has_no_rows_of_stages() -> None:
+    assert plot_gantt.gantt(judged("alone").spec, predicted("alone")) is None
+    assert judged("cpu").speed is None
+    for name, panels in (("cpu", 1), ("alone", 2), ("few", 4)):
+        assessment = judged(name)
+        assert assessment.estimate is not None
+        columns = assess.broken_down(assessment.spec, assessment.estimate)
+        assert len(plot.figure(assessment, columns).axes) == panels
+
+
+def test_the_page_has_a_row_a_part_with_its_formula(tmp_path: Path) -> None:
+    assessment = judged("few")
+    assert assessment.estimate is not None
+    plot.write(tmp_path / "run.html", assessment, assess.broken_down(assessment.spec, assessment.estimate))
+    page = (tmp_path / "run.html").read_text()
+    speed = predicted("few")
+    assert page.count("<h2>the time of a step, by part</h2>") == 1
+    assert f"<td>bubble</td><td>{plot_time.said(speed.exposed('bubble'))}</td>" in page
+
+
+def test_seconds_are_said_in_the_unit_that_suits_them() -> None:
+    assert [plot_time.said(seconds) for seconds in (12.344, 0.0171, 0.000413)] == ["12.3 s", "17.1 ms", "413 us"]

@@ -1,0 +1,80 @@
+"""``check --speed``: the parts of a step, printed so that one can compute them again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from launcher.cli import main
+from launcher.preflight import assess, speed_table
+from launcher.speed.calibration import UNCALIBRATED
+from tests.support.helpers import assert_golden, composed_once
+from tests.support.rule_cases import NODE
+from tests.support.speeds import speed_of
+
+SEVEN = ("model=7b", "parallel=fsdp", *NODE)
+
+
+def test_the_table_reads_as_pinned() -> None:
+    found = replace(assess.assess(composed_once(*SEVEN), search=None), speed=speed_of())
+    assert_golden("check_speed.txt", speed_table.as_text(found) + "\n")
+    for width in (60, 100):
+        assert max(map(len, speed_table.as_text(found, width).splitlines())) <= width
+
+
+def test_a_prediction_that_no_measured_run_corrects_says_so() -> None:
+    found = replace(assess.assess(composed_once(*SEVEN), search=None), speed=speed_of(constant=UNCALIBRATED))
+    assert speed_table.as_text(found).endswith(
+        "no measured run corrects this prediction, and its error band is not known"
+    )
+
+
+def test_the_table_stands_in_place_of_the_answer_and_behind_a_pile_that_is_explained(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["check", *SEVEN, "--speed"]) == 0
+    alone = capsys.readouterr().out
+    assert alone.startswith("about ")
+    assert "the parts of a step:" in alone
+    assert "FITS" not in alone
+    assert main(["check", *SEVEN, "--speed", "--explain", "logits"]) == 0
+    both = capsys.readouterr().out
+    assert both.startswith("logits of the worst rank")
+    assert both.endswith(alone)
+
+
+def test_the_document_has_the_terms_stages_and_symbols_where_they_are_asked_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["check", *SEVEN, "--speed", "--json"]) == 0
+    speed = json.loads(capsys.readouterr().out)["speed"]
+    assert {term["part"] for term in speed["terms"]} == {part["part"] for part in speed["parts"]}
+    assert [list(term) for term in speed["terms"]] == [
+        ["part", "what", "symbols", "numbers", "seconds", "exposed_seconds", "source"]
+    ] * len(speed["terms"])
+    assert [stage["stage"] for stage in speed["stages"]] == [0]
+    assert speed["symbols"]["m"] == "micro-batches of an optimizer step"
+    assert main(["check", *SEVEN, "--json"]) == 0
+    assert "terms" not in json.loads(capsys.readouterr().out)["speed"]
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (("model=tiny",), 0, "speed unknown: the speed of a CPU is not modelled"),
+        ((*SEVEN, "parallel.tensor=3"), 2, "INVALID"),
+    ],
+)
+def test_where_there_is_no_speed_the_reason_or_the_errors_are_printed(
+    words: tuple[str, ...], status: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", *words, "--speed"]) == status
+    assert capsys.readouterr().out.startswith(said)
+
+
+@pytest.mark.parametrize("several", [("-m", "model=1b,7b"), ("--points", "points.jsonl")])
+def test_a_table_of_many_runs_is_refused(several: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", *several, "--speed"]) == 2
+    assert f"--speed: {several[0]} does not read it: it belongs to one run" in capsys.readouterr().err

@@ -1,0 +1,53 @@
+"""Estimates of speed with numbers that no tuning of the model changes: those of the contract's example."""
+
+from __future__ import annotations
+
+from launcher.speed.result import Constant, SpeedEstimate, StageTime
+from launcher.speed.terms import SpeedTerm, term
+
+CONSTANT = Constant(value=0.93, low=0.68, high=1.2, rows=34, whose="torchtitan on h100_80g")
+
+_TABLE = "launcher/speed/gemm.json"
+
+
+def speed_of(*, gpus: int = 8, step: float = 3.0, constant: Constant = CONSTANT) -> SpeedEstimate:
+    """A step with a pipeline of two stages, of which 10% is traffic that nothing hides."""
+    terms = (
+        term("matrix_products", "products of both passes", "m * work / rate", _TABLE, m=2, work=6.0, rate=12 / 1.83),
+        term("attention", "attention of both passes", "m * work / rate", _TABLE, m=2, work=1.0, rate=2 / 0.27),
+        term("memory_bound", "norms, residuals, activations", "m * work / rate", _TABLE, m=2, work=1.0, rate=2 / 0.36),
+        term("host", "the host starts kernels", "m * t_host", "launcher/speed/block.py", m=2, t_host=1e-17),
+        _traffic("tensor", 0.24, 0.24, "tensor parallel"),
+        term("bubble", "filling and draining the pipeline", "t_fill", "launcher/speed/pipeline.py", t_fill=0.18),
+        _traffic("data", 0.3, 0.06, "data parallel"),
+        term("optimizer", "memory passes of the optimizer", "n * k", "torch.optim", n=6, k=0.01),
+    )
+    return SpeedEstimate(
+        step_seconds=step,
+        tokens=32_768 * gpus,
+        gpus=gpus,
+        model_flops=0.47 * step * gpus * 989e12,
+        hardware_flops=0.5 * step * gpus * 989e12,
+        peak_flops=989e12,
+        bubble=0.06,
+        terms=tuple(each.times(step / 3.0) for each in terms),
+        stages=tuple(
+            StageTime(stage=stage, forward_seconds=0.5, backward_seconds=1.0 + stage / 10, send_seconds=0.001)
+            for stage in (0, 1)
+        ),
+        constant=constant,
+    )
+
+
+def _traffic(part: str, seconds: float, exposed: float, group: str) -> SpeedTerm:
+    return term(
+        part,  # type: ignore[arg-type]
+        f"collectives, {group}",
+        "k / reached",
+        "launcher/speed/collectives.json",
+        exposed=exposed,
+        moved=2**30,
+        group=group,
+        k=2**30,
+        reached=2**30 / seconds,
+    )

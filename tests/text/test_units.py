@@ -1,0 +1,32 @@
+"""Numbers as people say them."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher.text import units
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(45, "45 s"), (720, "12 min"), (11_100, "3 h 05 min"), (187_200, "2 d 4 h"), (None, "-")],
+)
+def test_times_are_read_as_people_say_them(seconds: float | None, text: str) -> None:
+    assert units.duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "digits", "text"),
+    [
+        (10_871.3, 3, "10,900"),
+        (7_404, 3, "7,400"),
+        (99.96, 3, "100"),
+        (104.4, 3, "104"),
+        (2.96, 2, "3.0"),
+        (0.3951, 2, "0.40"),
+        (123.4, 2, "120"),
+        (0.0, 3, "0"),
+    ],
+)
+def test_a_predicted_number_has_no_more_digits_than_it_deserves(number: float, digits: int, text: str) -> None:
+    assert units.rounded(number, digits) == text
