@@ -13,6 +13,7 @@ from launcher.preflight.assess import parts
 from launcher.rank.execution import UNEVEN, Dispatcher, Execution
 from launcher.spec import ModelSpec
 from launcher.speed import collectives, experts
+from launcher.speed.calibration import constant
 from launcher.speed.estimate import estimate
 from launcher.speed.network import Group, Network
 from launcher.speed.result import SpeedEstimate
@@ -115,6 +116,14 @@ def test_even_routing_is_faster_and_the_term_says_what_uneven_routing_costs() ->
     (words,) = (term.what for term in uneven.terms if term.part == "matrix_products")
     assert f"experts {UNEVEN:g} times as long for uneven routing" in words
     assert even.step_seconds < uneven.step_seconds
+
+
+def test_a_model_with_experts_takes_the_constant_of_runs_with_experts_and_else_that_of_dense_ones() -> None:
+    assert constant("Megatron-Bridge", "h100_80g", experts=True).whose == (
+        "Megatron-Bridge on h100_80g, models with experts"
+    )
+    assert constant("Megatron-Bridge", "h100_80g").whose == "Megatron-Bridge on h100_80g"
+    assert constant("InternEvo", "a800", experts=True) == constant("InternEvo", "a800")
 
 
 def test_a_window_makes_attention_faster_and_is_no_window_beyond_the_sequence() -> None:
