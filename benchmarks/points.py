@@ -2,6 +2,8 @@
 
 The points are drawn, always the same ones, from models of 0.1 B to 671 B, every engine, precisions, batches, lengths,
 worlds and GPUs: most are valid, about half of those do not fit and have their ways out searched, and some are invalid.
+The figures of ``grid`` are of points as a planner goes through them, neighbours behind each other and all of them
+valid: 1,220 of the 2,400 combinations of :data:`_GRID` on nodes of eight H100, drawn once and in the grid's order.
 """
 
 from __future__ import annotations
@@ -9,13 +11,14 @@ from __future__ import annotations
 import json
 import random
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +54,17 @@ _PARALLEL = {
     "3d": ("tensor", "pipeline"),
     "ep": ("expert",),
 }
+_GRID: dict[str, Sequence[object]] = {
+    "model": ["llama3_1b", "llama3_8b", "qwen3_8b", "llama3_70b"],
+    "parallel": ["fsdp", "zero1", "zero2", "zero3", "ddp"],
+    "checkpointing": ["none", "full"],
+    "train.micro_batch_size": [1, 2, 4, 8],
+    "train.sequence_length": [2048, 4096, 8192],
+    "cluster.nodes": [1, 2, 4, 8, 16],
+}
+_OF_GRID = 1220
+_NODE = ("hardware=h100_80g", "cluster.gpus_per_node=8")
+
 _ACCUMULATION = (None, None, 4, 64, 1024)
 
 
@@ -73,10 +87,18 @@ def points(seed: int = 0) -> Iterator[str]:
         number += 1
 
 
-def measured(count: int, folder: Path) -> dict[str, Any]:
-    """Answer so many points in a process of its own: seconds to the first answer, points a second after it, memory."""
+def grid(seed: int = 0) -> Iterator[str]:
+    """The lines of the grid's points."""
+    every = list(product(*_GRID.values()))
+    for number in sorted(random.Random(seed).sample(range(len(every)), _OF_GRID)):
+        texts = [f"{key}={value}" for key, value in zip(_GRID, every[number], strict=True)]
+        yield json.dumps({"id": number, "overrides": [*texts, *_NODE]})
+
+
+def measured(lines: Iterable[str], folder: Path) -> dict[str, Any]:
+    """Answer points in a process of its own: seconds to the first answer, points a second after it, memory."""
     path = folder / "points.jsonl"
-    path.write_text("".join(f"{line}\n" for line in islice(points(), count)))
+    path.write_text("".join(f"{line}\n" for line in lines))
     command = [sys.executable, "-m", "launcher.cli", "check", "--points", str(path)]
     start, verdicts = time.perf_counter(), Counter[str]()
     with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
@@ -96,10 +118,32 @@ def measured(count: int, folder: Path) -> dict[str, Any]:
     }
 
 
+def one_by_one(lines: Iterable[str], folder: Path) -> dict[str, float]:
+    """Milliseconds from a point's line to its answer, for a program that waits for each, and so of one process."""
+    command = [sys.executable, "-m", "launcher.cli", "check", "--points", "-"]
+    times = []
+    with subprocess.Popen(command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        if process.stdin is None or process.stdout is None:
+            raise AssertionError("pipes were asked for")
+        for line in lines:
+            start = time.perf_counter()
+            process.stdin.write(f"{line}\n")
+            process.stdin.flush()
+            process.stdout.readline()
+            times.append(1000 * (time.perf_counter() - start))
+        process.stdin.close()
+    deciles = statistics.quantiles(times[1:], n=10)  # The first one waits for the process to start.
+    return {"p50_ms": statistics.median(times[1:]), "p90_ms": deciles[-1]}
+
+
 def main() -> None:
     """Measure and keep."""
-    with tempfile.TemporaryDirectory() as folder:
-        keep("points", "python -m benchmarks.points", measured(POINTS, Path(folder)))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        drawn = measured(islice(points(), POINTS), folder)
+        alone = one_by_one(grid(), folder)  # First, so that the options' compositions are in the user's cache folder.
+        of_grid = measured(grid(), folder) | {"one_by_one": alone}
+    keep("points", "python -m benchmarks.points", drawn | {"grid": of_grid})
 
 
 if __name__ == "__main__":

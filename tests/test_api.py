@@ -96,6 +96,8 @@ def test_a_check_shows_itself_in_a_notebook_with_its_text_escaped() -> None:
     assert "DOES NOT FIT" in unfit
     assert "whole process" in unfit
     assert "<code>checkpointing=full" in unfit
+    assert "<br>if it fitted: about " in unfit
+    assert "% slower" in unfit
     assert "INVALID" in wrong
     assert "model=&lt;b&gt;" in wrong
     assert "<b>" not in wrong.replace('<b style="', "")

@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from launcher import families, registry
 from launcher.errors import ConfigError
 from launcher.rank.adapters import module
-from launcher.rank.family import Family
+from launcher.rank.family import Family, transformers_config
 from launcher.spec import RunSpec, edit, nearest
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
     """Models that no class computes, folders that cannot be read, adapters of layers that do not exist."""
     yield from _network(spec)
-    if families.of(spec.model).transformers_config(spec.model) is None:
+    if transformers_config(families.of(spec.model), spec.model) is None:
         return
     yield from _folders(spec)
     if spec.adapter.name != "none":
@@ -44,7 +44,7 @@ def shared_latents(spec: RunSpec, path: str) -> Iterator[ConfigError]:
 
 def _network(spec: RunSpec) -> Iterator[ConfigError]:
     family = families.of(spec.model)
-    if family.transformers_config(spec.model) is not None:
+    if transformers_config(family, spec.model) is not None:
         yield from family.not_computed(spec)
         return
     rule = f"backend={spec.backend.name} builds the families {', '.join(_built(spec))} in this version"

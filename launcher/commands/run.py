@@ -227,7 +227,8 @@ def _refuse(assessment: Assessment, options: argparse.Namespace) -> None:
     if assessment.verdict.name != "fits":
         say(f"launch: {heading(assessment)[1]}")
     if assessment.verdict.name == "tight" and assessment.fixes:
-        say(f"launch: this would leave room: {' '.join(assessment.fixes[0].overrides)}")
+        first = assessment.fixes[0]
+        say(f"launch: this would leave room: {' '.join(first.overrides)} ({first.price})")
 
 
 def _token_ids(planned: Plan, *, quiet: bool) -> TokenFolder | None:

@@ -114,21 +114,21 @@ class Catalog:
         Raises:
             ConfigErrors: One does not.
         """
-        ours = self.conf[-1]
-        own = [path for path, folder in self._files if folder != ours and path.parent in (folder, *self._own_groups)]
 
         def check() -> bool:
-            for path in own:
+            for path in self._own_files:
                 safe_yaml.require_bounded(path)
             return True
 
-        if own:
+        if self._own_files:
             cache.answer("bounded", [__version__, self.digest], check)
 
-    @property
-    def _own_groups(self) -> list[Path]:
-        """The folders of a user's own options; what else lies in a folder of this name is none of ours."""
-        return [folder / group for folder in self.conf[:-1] for group in self.groups]
+    @cached_property
+    def _own_files(self) -> tuple[Path, ...]:
+        """The files of a user's own options; what else lies in a folder of this name is none of ours."""
+        groups = {folder / group for folder in self.conf[:-1] for group in self.groups}
+        ours = self.conf[-1]
+        return tuple(path for path, folder in self._files if folder != ours and path.parent in {folder, *groups})
 
     @property
     def interpolates(self) -> bool:

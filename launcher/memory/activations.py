@@ -15,6 +15,7 @@ from launcher.memory.moments import BEFORE_BLOCKS_BACKWARD, BLOCK_BACKWARD, LOSS
 from launcher.memory.terms import MemoryTerm, term
 from launcher.rank.model import BlockKind, RankModel
 from launcher.rank.tensors import SavedTensor
+from launcher.rank.view import ONE
 from launcher.text.formula import Value
 
 SOURCE = "arXiv:2205.05198, section 4, with the tensors that the modules save (launcher/families)"
@@ -56,7 +57,7 @@ def saved(rank: RankModel) -> Iterator[MemoryTerm]:
     if rank.layers > 1:
         first = [1 if kind == 0 else 0 for kind in range(len(counts))]
         yield _saved(rank, kept, frozenset(("second_layer_backward",)), "saved by the first block", first)
-    if rank.view.in_flight > 1:
+    if rank.view.in_flight is not ONE and rank.view.in_flight > 1:
         late: Moments = frozenset(("first_layer_backward", "root_backward"))
         moments = late if rank.layers > 1 else PASSES - BEFORE_BLOCKS_BACKWARD - {"block_backward"}
         yield _saved(rank, kept, moments, "saved by micro-batches in flight", [0 for _ in counts])
@@ -70,7 +71,7 @@ def _saved(rank: RankModel, kept: list[Value], moments: Moments, what: str, coun
     if len(kept) > 1:
         values = {"k_sum": sum(count * k for count, k in zip(counts, kept, strict=True))}
         one, every = "k_sum", "k_all"
-    if f <= 1:
+    if f is ONE or f <= 1:  # The first is most runs', and quicker.
         return term("activations", moments, what, f"{one} * tok", SOURCE, tok=tok, **values)
     values["f"] = int(f) if f.denominator == 1 else f
     if len(kept) > 1:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 
 from launcher.memory.moments import ALWAYS
 from launcher.memory.terms import MemoryTerm, term
@@ -74,9 +75,15 @@ def allocator(spec: RunSpec) -> Allocator:
 
 def fragmentation(spec: RunSpec, allocated: int) -> MemoryTerm:
     """Segments that the caching allocator reserves and has not handed out: a share of the allocated peak."""
-    share = Fraction(str(allocator(spec).reserved))
-    what, source = "segments that the caching allocator holds and does not use", allocator(spec).source
-    return term("fragmentation", ALWAYS, what, "lost * size", source, lost=share, size=allocated)
+    lost, what = allocator(spec), "segments that the caching allocator holds and does not use"
+    share = _exactly(lost.reserved)
+    return term("fragmentation", ALWAYS, what, "lost * size", lost.source, lost=share, size=allocated)
+
+
+@cache
+def _exactly(share: float) -> Fraction:
+    """A share as its digits say it."""
+    return Fraction(str(share))
 
 
 def workspace(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -114,6 +121,6 @@ def communicators(rank: RankModel) -> Iterator[MemoryTerm]:
 
 def groups(spec: RunSpec) -> int:
     """Communicators of one rank: the world's, and those of smaller groups."""
-    world = spec.world
-    degrees = (world.data, world.tensor, world.pipeline, world.context, world.ulysses, world.expert, world.replicate)
-    return 1 + sum(1 < degree < spec.gpus for degree in degrees)
+    parallel, gpus = spec.parallel, spec.gpus
+    inside = (parallel.tensor, parallel.pipeline, parallel.context, parallel.ulysses, parallel.expert)
+    return 1 + sum(1 < degree < gpus for degree in (spec.data_degree, *inside, parallel.replicate))

@@ -18,11 +18,11 @@ from typing import Protocol
 
 from launcher.memory import activations, device, host, logits, scores, states
 from launcher.memory.band import Band, band
-from launcher.memory.moments import MOMENTS, PHASES, Moment, Phase
+from launcher.memory.moments import MOMENTS, PHASES, Moment, Moments, Phase
 from launcher.memory.result import MemoryEstimate, Needs, ParameterCount, Peak, PileBytes, RankPeak
-from launcher.memory.terms import OUTSIDE_PILES, PILES, MemoryTerm, fullest
+from launcher.memory.terms import OUTSIDE_PILES, PILES, HostPile, MemoryTerm, Pile, fullest
 from launcher.rank.counts import kinds_of, outside_blocks, parameter_counts
-from launcher.rank.engine import EngineTraits
+from launcher.rank.engine import EngineTraits, kept
 from launcher.rank.family import Family
 from launcher.rank.formats import Dtypes
 from launcher.rank.model import RankModel, rank_model
@@ -61,30 +61,40 @@ class Backend(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class RankTerms:
-    """One rank of one stage with all of its terms."""
+    """One rank of one stage with all of its terms, or with those that :func:`launcher.memory.terms.fullest` leaves."""
 
     model: RankModel
     terms: tuple[MemoryTerm, ...]
 
     def allocated(self, moment: Moment) -> int:
         """Bytes from torch's allocator at one moment."""
-        return self._allocated[moment]
+        return self.allocations[moment]
 
     @property
     def outside_bytes(self) -> int:
         """Bytes outside of torch's allocator, at the peak."""
-        return sum(term.bytes for term in self.at(self.peak[1]) if term.pile in OUTSIDE_PILES)
+        moment = self.peak[1]
+        return sum(term.bytes for term in self.terms if term.pile in OUTSIDE_PILES and moment in term.moments)
 
     @cached_property
-    def _allocated(self) -> dict[Moment, int]:
-        together = dict[frozenset[Moment], int]()
+    def allocations(self) -> dict[Moment, int]:
+        """Bytes from torch's allocator at every moment, in the order of a step; of instants the fullest."""
+        together = dict[tuple[str, Moments], int]()
         for term in self.terms:
             if term.pile not in OUTSIDE_PILES:
-                together[term.moments] = together.get(term.moments, 0) + term.bytes
+                key = term.instant, term.moments
+                together[key] = together.get(key, 0) + term.bytes
         sums: dict[Moment, int] = dict.fromkeys(MOMENTS, 0)
-        for moments, size in together.items():
+        instants: dict[Moment, dict[str, int]] = {}
+        for (instant, moments), size in together.items():
             for moment in moments:
-                sums[moment] += size
+                if instant:
+                    here = instants.setdefault(moment, {})
+                    here[instant] = here.get(instant, 0) + size
+                else:
+                    sums[moment] += size
+        for moment, here in instants.items():
+            sums[moment] += max(here.values())
         return sums
 
     def at(self, moment: Moment) -> list[MemoryTerm]:
@@ -94,8 +104,8 @@ class RankTerms:
     @cached_property
     def peak(self) -> tuple[int, Moment]:
         """The allocated peak and its moment; of equal ones the first."""
-        best = max(self._allocated, key=self._allocated.__getitem__)
-        return self._allocated[best], best
+        best = max(self.allocations, key=self.allocations.__getitem__)
+        return self.allocations[best], best
 
 
 def estimate(
@@ -134,8 +144,33 @@ def estimate(
 
 def needs(spec: RunSpec, *, family: Family, strategies: Iterable[Strategy], backend: Backend) -> Needs:
     """The part of the estimate that a verdict rests on, in half of its time; the arguments are the same."""
-    fullest = _fullest(views(spec, strategies), family, spec.model)
-    return _needs(_terms_of(fullest, spec, family, backend), family, error_band(spec, backend))
+    models = _fullest_models(spec, family, strategies, backend)
+    return _needs(_all_terms(models, backend), family, error_band(spec, backend))
+
+
+def needs_within(
+    spec: RunSpec, most: int, *, family: Family, strategies: Iterable[Strategy], backend: Backend
+) -> Needs | None:
+    """The same; None, in half of that time, where model states or saved activations alone are more than ``most``."""
+    models = _fullest_models(spec, family, strategies, backend)
+    if any(size > most for model in models for size in _at_least(model)):
+        return None
+    return _needs(_all_terms(models, backend), family, error_band(spec, backend))
+
+
+def _at_least(rank: RankModel) -> Iterator[int]:
+    """Bytes that a rank has at some moments in any case, the quickest to count first."""
+    states_ = [*states.parameters(rank), *states.master_weights(rank), *states.optimizer_states(rank)]
+    yield sum(term.bytes for term in states_ if "idle" in term.moments)
+    trained = sum(term.bytes for term in states_ if "loss_backward" in term.moments)
+    saved = next(activations.saved(rank), None)  # By all blocks, which is all that is saved before their backward pass.
+    yield trained + (saved.bytes if saved is not None and "loss_backward" in saved.moments else 0)
+
+
+def _fullest_models(
+    spec: RunSpec, family: Family, strategies: Iterable[Strategy], backend: Backend
+) -> tuple[RankModel, ...]:
+    return _models(_fullest(views(spec, strategies), family, spec.model), spec, family, backend)
 
 
 def _fullest(stages: Sequence[RankView], family: Family, model: ModelSpec) -> tuple[RankView, ...]:
@@ -161,10 +196,16 @@ def _needs(ranks: Sequence[RankTerms], family: Family, error: Band) -> Needs:
     return Needs(
         peak=peak,
         outside_bytes=outside,
-        moments=tuple(ceil(max(rank.allocated(moment) for rank in ranks) * lost) + outside for moment in MOMENTS),
+        moments=tuple(ceil(size * lost) + outside for size in _at_moments(ranks)),
         host=host.host_memory(tuple(rank.model for rank in ranks), peak.device_bytes),
         disk=host.checkpoint(worst.model, parameter_counts(worst.model.spec, family)[0], outside_blocks(family, model)),
     )
+
+
+def _at_moments(ranks: Sequence[RankTerms]) -> Iterable[int]:
+    """Bytes from torch's allocator at every moment, on the rank that has most then."""
+    first, *others = (rank.allocations.values() for rank in ranks)
+    return map(max, first, *others) if others else first
 
 
 def worst_rank(ranks: Sequence[RankTerms]) -> RankTerms:
@@ -185,13 +226,17 @@ def rank_terms(
     backend: Backend,
 ) -> tuple[RankTerms, ...]:
     """All terms of one rank of each pipeline stage."""
-    return _terms_of(views(spec, strategies), spec, family, backend)
-
-
-def _terms_of(stages: Iterable[RankView], spec: RunSpec, family: Family, backend: Backend) -> tuple[RankTerms, ...]:
-    dtypes, engine = backend.dtypes(spec), backend.engine(spec)
-    models = [rank_model(spec, view, family, dtypes, engine) for view in stages]
+    models = _models(views(spec, strategies), spec, family, backend)
     return tuple(RankTerms(model=one, terms=tuple(fullest(_terms(one, backend)))) for one in models)
+
+
+def _models(stages: Iterable[RankView], spec: RunSpec, family: Family, backend: Backend) -> tuple[RankModel, ...]:
+    dtypes, engine = backend.dtypes(spec), kept(backend.engine(spec))
+    return tuple(rank_model(spec, view, family, dtypes, engine) for view in stages)
+
+
+def _all_terms(models: Iterable[RankModel], backend: Backend) -> tuple[RankTerms, ...]:
+    return tuple(RankTerms(model=one, terms=tuple(_terms(one, backend))) for one in models)
 
 
 def _terms(one: RankModel, backend: Backend) -> Iterator[MemoryTerm]:
@@ -243,17 +288,20 @@ def _rank_peak(rank: RankTerms) -> RankPeak:
 
 
 def _phases(ranks: Sequence[RankTerms]) -> dict[Phase, int]:
-    return {
-        phase: max(rank.allocated(moment) for rank in ranks for moment in MOMENTS if MOMENTS[moment] == phase)
-        for phase in PHASES
-    }
+    phases: dict[Phase, int] = dict.fromkeys(PHASES, 0)
+    for phase, size in zip(MOMENTS.values(), _at_moments(ranks), strict=True):
+        phases[phase] = max(phases[phase], size)
+    return phases
 
 
 def _piles(terms: Sequence[MemoryTerm]) -> Iterator[PileBytes]:
     """The terms of each pile together, the largest first in the text."""
+    together: dict[Pile | HostPile, list[MemoryTerm]] = {pile: [] for pile in PILES}
+    for term in sorted(terms, key=lambda term: -term.bytes):
+        if term.bytes:
+            together[term.pile].append(term)
     for pile in PILES:
-        own = sorted((term for term in terms if term.pile == pile and term.bytes), key=lambda term: -term.bytes)
-        if own:
+        if own := together[pile]:
             yield PileBytes(
                 pile=pile,
                 bytes=sum(term.bytes for term in own),

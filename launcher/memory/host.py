@@ -48,10 +48,12 @@ def _asked_of_slurm(cluster: ClusterSpec) -> int | None:
 
     None where nothing or all of the node is asked for, or so much for each CPU of an unknown number.
     """
-    found = re.fullmatch(r"(\d+)([KMGT]?)", cluster.memory or "", re.IGNORECASE)
+    if cluster.kind != "slurm" or not cluster.memory:
+        return None
+    found = re.fullmatch(r"(\d+)([KMGT]?)", cluster.memory, re.IGNORECASE)
     many = {"mem": 1, "mem_per_gpu": cluster.gpus_per_node, "mem_per_cpu": cluster.cpus_per_node}
     parts = many[cluster.memory_request]
-    if cluster.kind != "slurm" or found is None or parts is None or not int(found[1]):
+    if found is None or parts is None or not int(found[1]):
         return None
     unit: int = 1024 ** (1 + "KMGT".index(found[2].upper() or "M"))
     return parts * int(found[1]) * unit

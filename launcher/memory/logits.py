@@ -12,6 +12,7 @@ from math import ceil
 from launcher.memory.moments import Moment
 from launcher.memory.terms import MemoryTerm, term
 from launcher.rank.engine import LogitsBytes
+from launcher.rank.family import transformers_config
 from launcher.rank.model import RankModel
 from launcher.text.formula import Value
 
@@ -58,7 +59,7 @@ def _torch(rank: RankModel) -> LogitsBytes:
 
 def _bent(rank: RankModel) -> int:
     """A cap on the logits saves its tanh (Gemma 2, ``launcher/worker/model/language_model.py``)."""
-    config = rank.family.transformers_config(rank.spec.model)
+    config = transformers_config(rank.family, rank.spec.model)
     return rank.engine.size if config is not None and config.logits_cap else 0
 
 

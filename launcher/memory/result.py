@@ -6,12 +6,15 @@ adds what is shown: piles, phases, stages and parameter counts.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import get_args
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, get_args
 
 from launcher.memory.band import Band
 from launcher.memory.moments import Phase
 from launcher.memory.terms import HostPile, MemoryTerm, Pile
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,12 +163,17 @@ class MemoryEstimate(Needs):
         """The memory part of the document of ``launch check --json``."""
         disk = {"checkpoint_bytes": self.disk.checkpoint_bytes, "capacity_bytes": self.disk.capacity_bytes}
         return {
-            "parameters": asdict(self.parameters),
+            "parameters": _values(self.parameters),
             "static_bytes": self.static_bytes,
-            "peak": asdict(self.peak),
+            "peak": _values(self.peak),
             "phases": dict(self.phases),
-            "piles": [asdict(pile) for pile in self.piles],
-            "ranks": [asdict(rank) for rank in self.ranks],
+            "piles": [_values(pile) for pile in self.piles],
+            "ranks": [_values(rank) for rank in self.ranks],
             "host": self.host.as_dict(),
             "disk": disk,
         }
+
+
+def _values(row: DataclassInstance) -> dict[str, object]:
+    """A row of plain values by their names; ``asdict`` would look for what to copy in each."""
+    return {one.name: getattr(row, one.name) for one in fields(row)}

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
+from itertools import chain
 from types import ModuleType
 from typing import Any
 
@@ -19,11 +20,11 @@ from launcher import backends, families, registry
 from launcher.backends import Judgement
 from launcher.errors import ConfigError
 from launcher.memory.breakdown import Breakdown, breakdown
-from launcher.memory.estimate import estimate, needs, rank_terms
-from launcher.memory.result import MemoryEstimate
+from launcher.memory.estimate import estimate, needs, needs_within, rank_terms
+from launcher.memory.result import MemoryEstimate, Needs
 from launcher.preflight import fixes, pricing, time_limit, verdict
 from launcher.preflight.data import Seen
-from launcher.preflight.fixes import Fix, Searching
+from launcher.preflight.fixes import Fix, Judge, Searching
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec, edit
 from launcher.spec.parse import accepts, known_keys
@@ -107,10 +108,11 @@ def assess(
     found = (*found, *judgement.errors)
     if found:
         return _invalid(spec, found, judgement, as_typed=not unread)
-    estimate = estimated(spec) if refined is None else refined(spec, estimated(spec))
+    formula = estimated(spec)
+    estimate = formula if refined is None else refined(spec, formula)
     judged = verdict.judge(spec, estimate)
     speed = pricing.predicted(spec, parts, judged)
-    ways_out = fixes.Search() if search is None else _ways_out(spec, judged, search)
+    ways_out = fixes.Search() if search is None else _ways_out(spec, judged, formula, search)
     ways_out = pricing.priced(ways_out, spec, speed.speed, parts)
     remarks = (*verdict.remarks(spec, estimate), *time_limit.remarks(spec, speed.speed))
     return Assessment(
@@ -183,20 +185,30 @@ def parts(spec: RunSpec) -> dict[str, Any]:
     }
 
 
-def _ways_out(spec: RunSpec, judged: Verdict, search: Searching) -> fixes.Search:
+def _ways_out(spec: RunSpec, judged: Verdict, formula: Needs, search: Searching) -> fixes.Search:
     """Changes that make a run fit; for one that is tight those that are safe, if there are any."""
     if judged.name == "tight":
-        found = search(spec, partial(_judged, safely=True))
+        found = search(spec, _judge(spec, formula, safely=True))
         if found.found:
             return replace(found, nearest=None)
-    return search(spec, _judged) if judged.excess_bytes else fixes.Search()
+    return search(spec, _judge(spec, formula)) if judged.excess_bytes else fixes.Search()
 
 
-def _judged(spec: RunSpec, *, safely: bool = False) -> Verdict | None:
-    """The verdict on a neighbour of a run; None where it is invalid."""
-    if next(broken_rules(spec), None) is not None:
-        return None
-    return verdict.judge(spec, needs(spec, **parts(spec)), safely=safely)
+def _judge(start: RunSpec, formula: Needs, *, safely: bool = False) -> Judge:
+    """Judges the neighbours of a valid run, and the run itself, whose needs by formula are known."""
+
+    def judged(spec: RunSpec, *, roughly: bool = False) -> Verdict | None:
+        if spec is start:
+            return verdict.judge(spec, formula, safely=safely)
+        if next(chain(backends.of(spec).check(spec), _found(_general(), spec)), None) is not None:
+            return None  # The engine's limits come first, since these are what neighbours break most.
+        capacity = spec.rank_memory_bytes
+        if not roughly or capacity is None:
+            return verdict.judge(spec, needs(spec, **parts(spec)), safely=safely)
+        found = needs_within(spec, capacity, **parts(spec))
+        return verdict.beyond(capacity) if found is None else verdict.judge(spec, found, safely=safely)
+
+    return judged
 
 
 def _found(modules: tuple[ModuleType, ...], spec: RunSpec, name: str = "check") -> Iterator[ConfigError]:
@@ -215,6 +227,7 @@ def _general() -> tuple[ModuleType, ...]:
     return (*_all("rules"), *_all("strategies"), families)
 
 
+@cache
 def _all(package: str) -> tuple[ModuleType, ...]:
     return tuple(registry.load(package, name) for name in registry.names(package))
 

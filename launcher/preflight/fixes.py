@@ -13,24 +13,44 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
+from typing import Protocol
 
-from launcher.preflight.changes import ANOTHER_TRAINING, GIVES_UP, NEIGHBOURS, ON_DISK, Change, Neighbour
+from launcher.memory.moments import MOMENTS
+from launcher.preflight.changes import (
+    ANOTHER_TRAINING,
+    ELSEWHERE,
+    GIVES_UP,
+    NEIGHBOURS,
+    OF_PASSES,
+    ON_DISK,
+    Change,
+    Neighbour,
+)
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
+from launcher.text.units import compared
 
 _SHOWN = 5
 _PAIRS_SHOWN = 3
 _LONGEST_CHAIN = 5
 _ENOUGH = 2
-_SAME = 1
-"""Percent by which two speeds may differ and count as the same: the model is not as exact as that."""
-
 _NODE, _MODEST = 8, 4
 """GPUs, and times those of the run, up to which more of them are an answer that is enough by itself."""
 
-type Judge = Callable[[RunSpec], Verdict | None]
-"""The verdict on a run; None where it is invalid."""
+
+class Judge(Protocol):
+    """The rules and the estimate."""
+
+    def __call__(self, spec: RunSpec, /, *, roughly: bool = False) -> Verdict | None:
+        """The verdict on a run; None where it is invalid.
+
+        Args:
+            spec: The run.
+            roughly: True if of a run that does not fit no more is asked than that, which takes half of the time.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,16 +96,6 @@ class Fix:
         }
 
 
-def compared(ratio: float) -> str:
-    """A speed over another in words: ``24% slower``, ``about as fast``, ``3% faster``, ``2.1 times as fast``."""
-    percent = round(100 * (ratio - 1))
-    if abs(percent) <= _SAME:
-        return "about as fast"
-    if percent >= 100:
-        return f"{ratio:.1f} times as fast"
-    return f"{abs(percent)}% {'faster' if percent > 0 else 'slower'}"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
     """The result of a search: fixes, or the neighbour that comes nearest and is not enough."""
@@ -128,8 +138,22 @@ def search(spec: RunSpec, judge: Judge) -> Search:
 
 def search_singles(spec: RunSpec, judge: Judge) -> Search:
     """Look for single changes with which a run fits, and for nothing more, in a fraction of the time."""
-    tree = _Tree(spec, judge)
+    tree = _Tree(spec, partial(judge, roughly=True))
+    hopeless = _hopeless(spec, judge)
+    tree.neighbours = tuple(neighbour for neighbour in tree.neighbours if neighbour not in hopeless)
     return Search(found=_in_order(tree, tree.neighbours, (), _alone(tree)[1]))
+
+
+def _hopeless(spec: RunSpec, judge: Judge) -> Collection[Neighbour]:
+    """Single changes that leave what lacks as it is: on the device alone, or there even between two steps."""
+    start = judge(spec)
+    if start is None or start.headroom_bytes is None:
+        return ()
+    *device, host, disk = start.shortfall_by_moment
+    between = dict(zip(MOMENTS, device, strict=True))["idle"] - start.margin_bytes
+    if between > 0:
+        return OF_PASSES
+    return ELSEWHERE if max(device) > 0 and max(host, disk) <= 0 else ()
 
 
 type _Step = tuple[Neighbour, int]
@@ -149,7 +173,7 @@ class _Try:
 class _Tree:
     """The runs that steps lead to from one run: each change is made once, and each run judged once."""
 
-    def __init__(self, spec: RunSpec, judge: Judge) -> None:
+    def __init__(self, spec: RunSpec, judge: Callable[[RunSpec], Verdict | None]) -> None:
         self._judge = judge
         self._changes: dict[_Steps, tuple[Change, ...] | None] = {(): ()}
         self._variants: dict[tuple[_Steps, Neighbour], tuple[Change, ...]] = {}

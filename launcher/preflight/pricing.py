@@ -46,7 +46,7 @@ def predicted(spec: RunSpec, parts: Parts, verdict: Verdict) -> Predicted:
 def priced(search: Search, run: RunSpec, speed: SpeedEstimate | None, parts: Parts) -> Search:
     """Ways out with their speed, the fastest first among those that give up the same and take as many GPUs.
 
-    Speeds that are told in the same words leave the order as it was.
+    Speeds that are told in the same words leave the order as it was, and one that is unknown stands behind.
 
     Args:
         search: The ways out, in the order of the table.
@@ -57,8 +57,7 @@ def priced(search: Search, run: RunSpec, speed: SpeedEstimate | None, parts: Par
     if speed is None:
         return search
     found = [_with_speed(fix, speed, parts) for fix in search.found]
-    if all(fix.speed is not None for fix in found):
-        found.sort(key=lambda fix: (fix.spec.gpus if fix.spec.gpus > run.gpus else 0, fix.group, _slowness(fix)))
+    found.sort(key=lambda fix: (fix.spec.gpus if fix.spec.gpus > run.gpus else 0, fix.group, _slowness(fix)))
     nearest = None if search.nearest is None else _with_speed(search.nearest, speed, parts)
     return Search(found=tuple(found), nearest=nearest)
 

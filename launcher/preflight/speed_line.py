@@ -33,6 +33,11 @@ _NAMES: dict[StepPart, str] = {
 _SHOWN = 0.005
 """Share of a step below which a part is not named: it would be 0%."""
 
+_CROWDED = (
+    "the card is nearly full: where its allocator has to free what it keeps and ask again, runs were measured at a"
+    " third to a tenth of their speed"
+)
+
 _HOUR = 3600
 
 
@@ -48,7 +53,8 @@ def said(assessment: Assessment) -> list[str]:
         cpu = spec.hardware.device == "cpu"
         return [] if cpu or assessment.speed_unknown is None else [f"speed unknown: {assessment.speed_unknown}"]
     fitted = "" if assessment.verdict.fits else "if it fitted: "
-    return [f"{fitted}{speed_of(spec, speed)}: {', '.join(_shares(speed))}", *_length(spec, speed)]
+    crowded = [_CROWDED] if speed.crowded else []
+    return [f"{fitted}{speed_of(spec, speed)}: {', '.join(_shares(speed))}", *crowded, *_length(spec, speed)]
 
 
 def speed_of(spec: RunSpec, speed: SpeedEstimate) -> str:

@@ -38,7 +38,7 @@ def as_text(assessment: Assessment, width: int = 80) -> str:
         *(list(_formula(term, width)) for term in _terms(speed)),
         ["symbols:", *_symbols(speed, width)],
         [line for text in _utilisation(assessment.spec, speed) for line in _wrapped(text, width)],
-        _wrapped(_constant(speed.constant), width),
+        _wrapped(_constant(assessment.spec, speed.constant), width),
     ]
     return "\n\n".join("\n".join(lines) for lines in paragraphs if lines)
 
@@ -148,11 +148,16 @@ def _utilisation(spec: RunSpec, speed: SpeedEstimate) -> Iterator[str]:
     yield f"HFU {speed.hfu:.1%}: the same with what is computed again (arXiv:2205.05198, section 5)"
 
 
-def _constant(constant: Constant) -> str:
-    """The measured factor in all numbers and the band around them, and whose runs both are of."""
+def _constant(spec: RunSpec, constant: Constant) -> str:
+    """The measured factor in all numbers and the band around them, whose runs both are of, and why those."""
     if not constant.rows:
         return "no measured run corrects this prediction, and its error band is not known"
+    execution = backends.of(spec).execution(spec)
     runs = f"{constant.rows} runs of {constant.whose}"
+    if execution is not None and execution.framework not in constant.whose:
+        related = any(name in constant.whose for name in execution.related)
+        runs += f" (it runs {execution.framework}, of which" if related else f" (of {execution.framework}"
+        runs += " too few were measured)"
     return (
         f"constant {constant.value:.3f}, with which the seconds of all formulas are divided: the median of measured /"
         f" predicted speed in {runs}; error band {constant.low:.2f} to {constant.high:.2f} times the prediction, from"

@@ -109,6 +109,12 @@ def judge(spec: RunSpec, needs: Needs, *, safely: bool = False) -> Verdict:
     )
 
 
+def beyond(capacity: int) -> Verdict:
+    """The verdict on a run of which is known that a part of its needs alone is more than the device has."""
+    short = Shortage(place="device", used_bytes=capacity + 1, capacity_bytes=capacity)
+    return Verdict(name="does_not_fit", used_bytes=capacity + 1, capacity_bytes=capacity, shortages=(short,))
+
+
 def _shortages(spec: RunSpec, needs: Needs) -> Iterator[Shortage]:
     peak, outside, capacity = needs.peak, needs.outside_bytes, spec.rank_memory_bytes
     if capacity is not None and peak.low_bytes + outside > capacity:

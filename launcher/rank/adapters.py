@@ -51,7 +51,7 @@ def matrices(weight: Weight, rank: int) -> tuple[Weight, Weight]:
 def saved(
     rows: Sequence[SavedTensor],
     block: Sequence[Weight],
-    spec: RunSpec,
+    adapter: AdapterSpec,
     engine: EngineTraits,
     traits: FamilyTraits,
     *,
@@ -65,12 +65,11 @@ def saved(
     Args:
         rows: Tensors that the block saves where all of it is trained.
         block: Its weights.
-        spec: The run.
+        adapter: The adapter.
         engine: The engine.
         traits: Of the model's family.
         first: True for the model's first block.
     """
-    adapter = spec.adapter
     if adapter.name == "none":
         return tuple(rows)
     found = targeted(block, adapter)
@@ -82,7 +81,7 @@ def saved(
 
 
 def backward_extra(
-    rows: Sequence[SavedTensor], saved_if_trained: Sequence[SavedTensor], block: Sequence[Weight], spec: RunSpec
+    rows: Sequence[SavedTensor], saved_if_trained: Sequence[SavedTensor], block: Sequence[Weight], adapter: AdapterSpec
 ) -> tuple[SavedTensor, ...]:
     """The gradients inside a block, and that of the input of a frozen last linear of the MLP.
 
@@ -92,11 +91,11 @@ def backward_extra(
         rows: The gradients inside a block that is trained.
         saved_if_trained: Tensors that such a block saves.
         block: Its weights.
-        spec: The run.
+        adapter: The adapter.
     """
-    if spec.adapter.name == "none":
+    if adapter.name == "none":
         return tuple(rows)
-    names = frozenset(module(weight) for weight in targeted(block, spec.adapter))
+    names = frozenset(module(weight) for weight in targeted(block, adapter))
     unsaved = [
         row
         for row in saved_if_trained

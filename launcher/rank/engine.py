@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import Literal
+
+from launcher.spec.values import Hashed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +28,7 @@ class LogitsBytes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineTraits:
+class EngineTraits(Hashed):
     """Traits of the engine's implementation that formulas outside of its own overheads depend on.
 
     Attributes:
@@ -53,6 +56,8 @@ class EngineTraits:
         logits: Bytes of the full loss; None is torch's cross entropy on an fp32 copy.
         master_size: Bytes of an element of the master copy, where only the bits that the parameters lack are kept.
     """
+
+    __hash__ = Hashed.__hash__
 
     library: Literal["transformers", "megatron"]
     size: int
@@ -82,3 +87,9 @@ class EngineTraits:
     def mask_size(self) -> int:
         """Bytes of an element of a dropout mask: a bool on CUDA, the input's own format on the CPU."""
         return self.size if self.cpu else 1
+
+
+@lru_cache(maxsize=256)
+def kept(engine: EngineTraits) -> EngineTraits:
+    """Equal traits as one object, which caches of counts and rows then find without comparing every trait."""
+    return engine

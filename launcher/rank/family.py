@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Protocol
 
 from launcher.errors import ConfigError
@@ -238,3 +239,9 @@ class Family(Protocol):
     def read_config(self, config: ConfigFile) -> dict[str, Any]:
         """The keys of the group ``model`` that a ``config.json`` of one of its model types stands for."""
         raise NotImplementedError
+
+
+@lru_cache(maxsize=256)
+def transformers_config(family: Family, model: ModelSpec) -> TransformersConfig | None:
+    """The ``transformers`` model that computes a family's model, kept, since rules and formulas ask for it again."""
+    return family.transformers_config(model)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from launcher.spec import Dtype, PrecisionSpec
+from launcher.spec.values import Hashed
 from launcher.text.units import DTYPE_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dtypes:
+class Dtypes(Hashed):
     """Number formats of the tensor classes of one run.
 
     Attributes:
@@ -22,6 +24,8 @@ class Dtypes:
         reduce: The collective that averages the gradients.
         autocast: True if ``torch.autocast`` casts each weight on use, in place of a cast of whole shards.
     """
+
+    __hash__ = Hashed.__hash__
 
     parameters: Dtype
     compute: Dtype
@@ -49,6 +53,7 @@ FP32 = Dtypes(
 )
 
 
+@lru_cache(maxsize=256)
 def beside_master(precision: PrecisionSpec, held: Dtype, gradients: Dtype) -> Dtypes:
     """Parameters in ``held``, gradients in one format from first to last, and an fp32 master copy and moments.
 

@@ -21,7 +21,7 @@ from launcher.rank.formats import Dtypes
 from launcher.rank.shards import WeightCounts, shard_rule
 from launcher.rank.tensors import SavedTensor, Share
 from launcher.rank.view import RankView, rounded_up
-from launcher.spec import ModelSpec, RunSpec
+from launcher.spec import AdapterSpec, ModelSpec, RunSpec
 
 NF4_BITS = {False: 4 + Fraction(32, 64), True: 4 + Fraction(8, 64) + Fraction(32, 64 * 256)}
 """Bits of a parameter in 4-bit NormalFloat: an fp32 constant for 64 of them, or with double quantisation 8 bits for 64
@@ -170,23 +170,27 @@ def rank_model(spec: RunSpec, view: RankView, family: Family, dtypes: Dtypes, en
         engine=engine,
         family=family,
         blocks=tuple(_kind(spec, family, engine, alike) for alike in counts.blocks),
-        after_blocks=adapters.after_blocks(family.after_blocks(model, engine), spec) if view.head else (),
+        after_blocks=_after_blocks(family, model, engine, spec) if view.head else (),
         counts=counts,
         tokens=spec.micro_batch_size * rounded_up(spec.sequence_length, view.tokens),
         vocabulary=vocabulary,
     )
 
 
+def _after_blocks(family: Family, model: ModelSpec, engine: EngineTraits, spec: RunSpec) -> tuple[SavedTensor, ...]:
+    return adapters.after_blocks(_rows_after_blocks(family, model, engine), spec)
+
+
 def _kind(spec: RunSpec, family: Family, engine: EngineTraits, alike: EqualBlocks) -> BlockKind:
-    model, layer = spec.model, alike.layer
-    saved_if_trained, backward_extra, first_norm_backward = _rows(family, model, layer, engine)
-    saved = saved_if_trained
-    if spec.adapter.name != "none":
-        block = block_weights(family, model, layer)
-        saved = adapters.saved(saved_if_trained, block, spec, engine, family.traits, first=layer == 0)
-        backward_extra = adapters.backward_extra(backward_extra, saved_if_trained, block, spec)
-    if spec.checkpointing.mode == "selective":
-        saved = (*saved, *selective.products(block_weights(family, model, layer), spec, engine))
+    saved_if_trained, saved, backward_extra, first_norm_backward = _rows(
+        family,
+        spec.model,
+        spec.adapter,
+        alike.layer,
+        engine,
+        keeps_products=spec.checkpointing.mode == "selective",
+        splits_stream=spec.parallel.sequence and spec.parallel.tensor > 1,
+    )
     return BlockKind(
         name=alike.name,
         count=alike.count,
@@ -198,10 +202,31 @@ def _kind(spec: RunSpec, family: Family, engine: EngineTraits, alike: EqualBlock
     )
 
 
+type _Rows = tuple[SavedTensor, ...]
+
+
 @lru_cache(maxsize=1024)
 def _rows(
-    family: Family, model: ModelSpec, layer: int, engine: EngineTraits
-) -> tuple[tuple[SavedTensor, ...], tuple[SavedTensor, ...], tuple[SavedTensor, ...]]:
-    """Tensors that a block saves, that its backward pass adds, and that are left at the end of that pass."""
-    saved, backward_extra = family.saved(model, layer, engine), family.backward_extra(model, layer, engine)
-    return tuple(saved), tuple(backward_extra), tuple(family.first_norm_backward(model, engine))
+    family: Family,
+    model: ModelSpec,
+    adapter: AdapterSpec,
+    layer: int,
+    engine: EngineTraits,
+    *,
+    keeps_products: bool,
+    splits_stream: bool,
+) -> tuple[_Rows, _Rows, _Rows, _Rows]:
+    """The rows of a :class:`BlockKind`, in the order of its attributes."""
+    block, first_norm_backward = block_weights(family, model, layer), tuple(family.first_norm_backward(model, engine))
+    saved_if_trained = tuple(family.saved(model, layer, engine))
+    backward_extra = tuple(family.backward_extra(model, layer, engine))
+    saved = adapters.saved(saved_if_trained, block, adapter, engine, family.traits, first=layer == 0)
+    backward_extra = adapters.backward_extra(backward_extra, saved_if_trained, block, adapter)
+    if keeps_products:
+        saved = (*saved, *selective.products(block, model, adapter, engine, splits_stream=splits_stream))
+    return saved_if_trained, saved, backward_extra, first_norm_backward
+
+
+@lru_cache(maxsize=1024)
+def _rows_after_blocks(family: Family, model: ModelSpec, engine: EngineTraits) -> _Rows:
+    return tuple(family.after_blocks(model, engine))

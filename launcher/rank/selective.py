@@ -8,10 +8,12 @@ from dataclasses import replace
 from launcher.rank import adapters
 from launcher.rank.engine import EngineTraits
 from launcher.rank.tensors import SavedTensor, Share, Weight
-from launcher.spec import RunSpec
+from launcher.spec import AdapterSpec, ModelSpec
 
 
-def products(block: Sequence[Weight], spec: RunSpec, engine: EngineTraits) -> Iterator[SavedTensor]:
+def products(
+    block: Sequence[Weight], model: ModelSpec, adapter: AdapterSpec, engine: EngineTraits, *, splits_stream: bool
+) -> Iterator[SavedTensor]:
     """The output of every second matrix product, counted in the order of the block's weights.
 
     Not all of them are tensors that backward needs: the output of the MLP is one that recomputation alone reads. They
@@ -20,22 +22,24 @@ def products(block: Sequence[Weight], spec: RunSpec, engine: EngineTraits) -> It
 
     Args:
         block: Its weights, without adapters.
-        spec: The run.
+        model: The model.
+        adapter: The adapter.
         engine: The engine.
+        splits_stream: True where tensor parallel ranks split the tokens of the residual stream.
     """
-    if spec.checkpointing.mode != "selective" or engine.library != "transformers":
+    if engine.library != "transformers":
         return
     # The grouped products of routed experts are operations of another name, which are not kept.
     linears = [weight for weight in block if len(weight.shape) == 2 and weight.split != "expert"]
-    made = [product for weight in linears for product in _of(weight, spec, engine)]
+    made = [product for weight in linears for product in _of(weight, adapter, engine)]
     if made and adapters.module(linears[-1]) == adapters.module(block[-1]):
         made[-1] = replace(made[-1], last=True)
     yield from made[::2]
-    if spec.parallel.sequence and spec.parallel.tensor > 1:
+    if splits_stream:
         # Where the sequence is split, the sums over tensor parallel ranks are reduce-scatters, which are kept.
         row = SavedTensor(
             name="kept sum",
-            bytes=engine.size * spec.model.hidden_size,
+            bytes=engine.size * model.hidden_size,
             share="residual",
             part="cache",
             kept_by_selective=True,
@@ -43,7 +47,7 @@ def products(block: Sequence[Weight], spec: RunSpec, engine: EngineTraits) -> It
         yield from (row, replace(row, last=True))
 
 
-def _of(weight: Weight, spec: RunSpec, engine: EngineTraits) -> Iterator[SavedTensor]:
+def _of(weight: Weight, adapter: AdapterSpec, engine: EngineTraits) -> Iterator[SavedTensor]:
     """The output of a linear, split where its rows are, and those of its adapter's two products."""
     share: Share = "tensor" if weight.split == "tensor" and weight.dimension == 0 else "token"
     name, size = adapters.module(weight), engine.size
@@ -51,6 +55,6 @@ def _of(weight: Weight, spec: RunSpec, engine: EngineTraits) -> Iterator[SavedTe
         name="kept product", bytes=size * weight.shape[0], share=share, part="cache", kept_by_selective=True
     )
     yield replace(whole, output_of=name)
-    if spec.adapter.name != "none" and name in spec.adapter.targets:
-        yield replace(whole, bytes=size * spec.adapter.rank, share="token")
+    if adapter.name != "none" and name in adapter.targets:
+        yield replace(whole, bytes=size * adapter.rank, share="token")
         yield whole

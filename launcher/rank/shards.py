@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
+from functools import lru_cache
 from itertools import chain
 from math import prod
 from operator import attrgetter
@@ -19,6 +20,7 @@ from typing import Any
 from launcher.rank.engine import EngineTraits
 from launcher.rank.tensors import Weight
 from launcher.rank.view import ONE, RankView, StateShares, rounded_up
+from launcher.spec.values import Hashed
 
 DRAWN_ELEMENTS = 2**20
 """The worker draws values of a parameter in blocks of rows of about so many elements."""
@@ -109,7 +111,7 @@ _read = attrgetter(*_OF_SEVERAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShardRule:
+class ShardRule(Hashed):
     """The rule by which a rank's shard of a weight follows from its shape.
 
     Attributes:
@@ -123,6 +125,8 @@ class ShardRule:
         rows: True if shards are cut by rows of each tensor, False if from one flat buffer.
     """
 
+    __hash__ = Hashed.__hash__
+
     tensor: Fraction
     embedding: Fraction
     experts: Fraction
@@ -134,14 +138,26 @@ class ShardRule:
 
 
 def shard_rule(view: RankView, engine: EngineTraits) -> ShardRule:
-    """The shard rule of one rank."""
+    """The shard rule of one rank; the same object for equal ones, since counts are looked up by it."""
+    return _shard_rule(view.tensor, view.experts, view.expert_tensor, view.states, view.expert_states, engine)
+
+
+@lru_cache(maxsize=1024)
+def _shard_rule(
+    tensor: Fraction,
+    experts: Fraction,
+    expert_tensor: Fraction,
+    states: StateShares,
+    expert_states: StateShares,
+    engine: EngineTraits,
+) -> ShardRule:
     return ShardRule(
-        tensor=view.tensor,
-        embedding=ONE if engine.whole_embedding else view.tensor,
-        experts=view.experts,
-        expert_tensor=view.expert_tensor,
-        states=view.states,
-        expert_states=view.expert_states,
+        tensor=tensor,
+        embedding=ONE if engine.whole_embedding else tensor,
+        experts=experts,
+        expert_tensor=expert_tensor,
+        states=states,
+        expert_states=expert_states,
         joined=engine.library == "transformers",
         rows=engine.shard_rows,
     )

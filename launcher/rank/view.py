@@ -10,16 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from launcher.spec import RunSpec
+from launcher.spec.values import Hashed
 
 ONE = Fraction(1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StateShares:
+class StateShares(Hashed):
     """Shares of the model states that a rank keeps of what its model-parallel position holds (ZeRO, FSDP)."""
+
+    __hash__ = Hashed.__hash__
 
     parameters: Fraction = ONE
     gradients: Fraction = ONE
@@ -65,6 +69,12 @@ class RankView(NamedTuple):
     expert_states: StateShares
 
 
+@lru_cache(maxsize=1024)
+def part_of(share: Fraction, ranks: int) -> Fraction:
+    """One of so many equal parts of a share; the same object each time, since views are compared in caches."""
+    return share / ranks
+
+
 def rounded_up(size: int, share: Fraction) -> int:
     """A share of a size, rounded up; in whole numbers, since this is most of an estimate's time."""
     return -(-size * share.numerator // share.denominator)
@@ -92,7 +102,7 @@ def whole(spec: RunSpec, stage: int = 0) -> RankView:
     return RankView(
         stage=stage,
         stages=spec.parallel.pipeline,
-        layers=tuple(range(spec.model.num_hidden_layers)),
+        layers=_all_layers(spec.model.num_hidden_layers),
         embedding=True,
         head=True,
         in_flight=ONE,
@@ -105,6 +115,11 @@ def whole(spec: RunSpec, stage: int = 0) -> RankView:
         states=_UNSHARDED,
         expert_states=_UNSHARDED,
     )
+
+
+@lru_cache(maxsize=256)
+def _all_layers(count: int) -> tuple[int, ...]:
+    return tuple(range(count))
 
 
 def view_of(spec: RunSpec, strategies: Iterable[Strategy], stage: int) -> RankView:

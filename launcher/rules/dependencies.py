@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import compress
+from operator import ne
 
 from launcher import registry
 from launcher.errors import ConfigError
@@ -290,13 +292,21 @@ WARNED: tuple[Row, ...] = (
     ),
 )
 
-_REFUSED_VALUES = edit.reader(row.path for row in REFUSED)
-_WARNED_VALUES = edit.reader(row.path for row in WARNED)
+
+class _Table:
+    """Rows, what reads their keys' values at once, and the values that ask for nothing."""
+
+    def __init__(self, rows: tuple[Row, ...]) -> None:
+        self.rows, self.read = rows, edit.reader(row.path for row in rows)
+        self.neutral = tuple(row.neutral for row in rows)
+
+
+_REFUSED, _WARNED = _Table(REFUSED), _Table(WARNED)
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
     """Keys set beside nothing that reads them."""
-    yield from _idle(spec, REFUSED, _REFUSED_VALUES)
+    yield from _idle(spec, _REFUSED)
     if spec.script_args and spec.script is None:
         rule = "arguments after -- belong to a script"
         yield ConfigError("script_args", list(spec.script_args), rule, ["script=path/to/train.py", "script_args=[]"])
@@ -304,12 +314,13 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
     """Keys that are idle beside the present choices."""
-    yield from _idle(spec, WARNED, _WARNED_VALUES)
+    yield from _idle(spec, _WARNED)
 
 
-def _idle(spec: RunSpec, rows: tuple[Row, ...], read: Callable[[RunSpec], tuple[object, ...]]) -> Iterator[ConfigError]:
-    for row, value in zip(rows, read(spec), strict=True):
-        if value != row.neutral and not row.active(spec):
+def _idle(spec: RunSpec, table: _Table) -> Iterator[ConfigError]:
+    values = table.read(spec)
+    for row, value in compress(zip(table.rows, values, strict=True), map(ne, values, table.neutral)):
+        if not row.active(spec):
             found = list(value) if isinstance(value, tuple) else value
             back = [] if isinstance(value, dict) else [edit.override(row.path, row.neutral)]  # Mappings only grow.
             yield ConfigError(row.path, found, f"it is read only {row.because}", [row.needs, *back])

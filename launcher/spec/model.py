@@ -6,15 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from launcher.spec.values import Count, Layers, Natural, NonNegative, Positive, Probability, Small
+from launcher.spec.values import Count, Hashed, Layers, Natural, NonNegative, Positive, Probability, Small
 
 SCRIPTS_OWN = "what the script builds"
 """The source of a model that nobody named, because a script of the user's own builds one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSpec:
+class ModelSpec(Hashed):
     """A transformer by the names of Hugging Face ``config.json`` for Llama and Qwen; sizes are element counts."""
+
+    __hash__ = Hashed.__hash__
 
     name: str
     family: str
@@ -90,8 +92,10 @@ class ModelSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdapterSpec:
+class AdapterSpec(Hashed):
     """Parameter-efficient fine-tuning: ``targets`` are module names as ``peft`` takes them."""
+
+    __hash__ = Hashed.__hash__
 
     name: Literal["none", "lora", "qlora"]
     rank: Count

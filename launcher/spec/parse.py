@@ -5,12 +5,13 @@ The types of the dataclasses in ``spec`` are the schema: this module reads them 
 
 from __future__ import annotations
 
+import marshal
 import math
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING as NO_DEFAULT
 from dataclasses import asdict, fields, is_dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Annotated, Any, Literal, NamedTuple, TypeAliasType, Union, get_args, get_origin, get_type_hints
 
 from launcher import registry
@@ -25,6 +26,9 @@ MISSING = "???"
 
 OPEN_NODES = ("backend.extra", "cluster.extra", "cluster.environment", "model.extra", "model.rope_parameters")
 """The nodes below which a user may invent keys."""
+
+_WITHOUT_REFERENCES = 2
+"""The version of marshal's format in which equal data are equal bytes, and ``1``, ``1.0`` and ``true`` differ."""
 
 _KEY_OF_FIELD = {"asynchronous": "async", "gate": "gated"}
 _MODULES = {key: package for package, key in registry.KEYS.items()}
@@ -155,7 +159,7 @@ def _dataclass(cls: type, config: object, prefix: str, errors: list[ConfigError]
         elif value == MISSING:
             errors.append(ConfigError(prefix + key, None, "must be set", [f"{prefix}{key}=..."]))
         elif field.reader is None:
-            values[field.name] = _dataclass(field.kind, value, f"{prefix}{key}.", errors)
+            values[field.name] = _group(field.kind, value, f"{prefix}{key}.", errors)
         elif prefix + key in _MODULES:
             values[field.name] = _module(value, prefix + key, errors)
         else:
@@ -163,6 +167,23 @@ def _dataclass(cls: type, config: object, prefix: str, errors: list[ConfigError]
             if not accepted:
                 errors.append(_wrong(field.kind, value, prefix + key))
     return cls(**values) if not errors else None
+
+
+def _group(cls: type, config: Any, prefix: str, errors: list[ConfigError]) -> object:
+    """One group of keys; groups of equal content are read once, since the points of a sweep share most of theirs."""
+    try:
+        content = marshal.dumps(config, _WITHOUT_REFERENCES)
+    except ValueError:  # It holds more than plain data, which is an error or a subclass of a plain type.
+        return _dataclass(cls, config, prefix, errors)
+    group, found = _read_once(cls, content, prefix)
+    errors.extend(found)
+    return group
+
+
+@lru_cache(maxsize=1024)
+def _read_once(cls: type, content: bytes, prefix: str) -> tuple[object, tuple[ConfigError, ...]]:
+    errors: list[ConfigError] = []
+    return _dataclass(cls, marshal.loads(content), prefix, errors), tuple(errors)
 
 
 def _module(value: object, path: str, errors: list[ConfigError]) -> object:

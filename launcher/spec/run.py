@@ -11,6 +11,8 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
+from operator import attrgetter
 from typing import Any
 
 from launcher.spec.cluster import ClusterSpec
@@ -110,6 +112,8 @@ class RunSpec:
     @property
     def gradient_accumulation(self) -> int:
         """Micro-batches of one optimizer step on one rank; with pipelining, those that flow through it."""
+        if not self.train.global_batch_size:
+            return self.train.gradient_accumulation or 1
         return max(1, self.global_batch_size // (self.micro_batch_size * self.data_degree))
 
     @property
@@ -162,15 +166,25 @@ class RunSpec:
 
         Its name, directory and sweep do not count, nor what its machine has left of disk and host memory just now.
         """
-        groups = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in ("run", "sweep")}
         content: dict[str, Any] = {
-            name: _shallow(group) if is_dataclass(group) else group for name, group in groups.items()
+            name: _shallow(group) if is_dataclass(group) else group
+            for name, group in _shallow(self).items()
+            if name not in ("run", "sweep")
         }
         content["hardware"] |= {"disk_bytes": None, "host_memory_bytes": None}
-        text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
+        return hashlib.sha256(_COMPACT.encode(content).encode()).hexdigest()[:12]
+
+
+_COMPACT = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 
 def _shallow(group: Any) -> dict[str, object]:
     """A group's values by their names; ``asdict`` would copy each."""
-    return {field.name: getattr(group, field.name) for field in fields(group)}
+    kind: Any = type(group)
+    names = _names(kind)
+    return dict(zip(names, attrgetter(*names)(group), strict=True))
+
+
+@cache
+def _names(cls: type) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(cls))

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from launcher.spec.values import Count, Dtype, Factor, Natural, NonNegative, Positive, Probability, Rate, Small
+from launcher.spec.values import Count, Dtype, Factor, Hashed, Natural, NonNegative, Positive, Probability, Rate, Small
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PrecisionSpec:
+class PrecisionSpec(Hashed):
     """Number formats. ``None`` takes what the word ``compute`` means for the backend (``backends/<name>``)."""
+
+    __hash__ = Hashed.__hash__
 
     name: str
     compute: Dtype

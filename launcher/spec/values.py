@@ -1,9 +1,39 @@
-"""The kinds of values that keys of a specification take: ranges, number formats, devices."""
+"""The kinds of values that keys of a specification take: ranges, number formats, devices; groups with a kept hash."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import cache
+from operator import attrgetter
+from typing import Annotated, Any, Literal
+
+
+class Hashed:
+    """A frozen dataclass that computes its hash once: planning looks it up in caches thousands of times.
+
+    Such a class says ``__hash__ = Hashed.__hash__``, since ``dataclass`` would write a hash of its own. The hash is no
+    field: it is not compared, printed or pickled.
+    """
+
+    __slots__ = ("_hash",)
+    _hash: int
+
+    def __hash__(self) -> int:
+        """The hash of the fields, without those that say ``hash=False``."""
+        try:
+            return self._hash
+        except AttributeError:
+            kind: Any = type(self)
+            found = hash(_hashed_fields(kind)(self))
+            object.__setattr__(self, "_hash", found)
+            return found
+
+
+@cache
+def _hashed_fields(cls: type) -> Callable[[object], object]:
+    """The function that reads those fields of a class that its hash is of."""
+    return attrgetter(*(field.name for field in fields(cls) if field.hash is not False))
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,10 @@ MEMORY_SHARE = 0.80
 """Share of its peak that memory-bound kernels reach of a card's memory (aiconfigurator ``h100_sxm.yaml``)."""
 
 
+_DEQUANTISED = 2.6
+"""Bytes of a parameter in 4 bits that each pass reads (0.5 with its constants) and writes as 16 bits (bitsandbytes)."""
+
+
 class BlockPasses(NamedTuple):
     """The passes of one block: forward, backward, and the forward of what is computed again."""
 
@@ -182,6 +186,9 @@ def _memory(key: BlockKey, own: tuple[Product, ...], shape: Shape) -> Pass:
     if shape.autocast:
         weights = sum(w.elements for w in block_weights(key.family, model, key.layer)) / shape.tensor
         moved, launches = moved + weights * (4 + shape.size), launches + len(own)
+    if key.adapter.name == "qlora":
+        quantised = sum(one.outputs * one.inputs * max(1, one.experts) for one in own if not one.trained)
+        moved, launches = moved + _DEQUANTISED * quantised / shape.tensor, launches + len(own)
     if execution.compiled:
         launches /= 2
     return Pass(moved=moved, memory=moved / (MEMORY_SHARE * shape.card.memory_bandwidth), launches=launches)

@@ -9,9 +9,9 @@ from launcher.spec import HardwareSpec
 from launcher.spec.values import Dtype
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Card:
-    """One GPU.
+    """One GPU; two of the same figures are one object (:func:`card_of`), so that caches find it by its identity.
 
     Attributes:
         name: The option of the group ``hardware`` whose figures these are.

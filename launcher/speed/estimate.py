@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from launcher.rank.counts import kinds_of, padded
@@ -26,6 +27,17 @@ from launcher.speed.terms import SpeedTerm, StepPart, term
 
 _AUTOGRAD = 2
 """Kernels that autograd's engine starts in the time in which Python starts one."""
+
+
+CROWDED = 0.88
+"""Share of a card's memory from which on the allocator may have to free what it keeps and ask again.
+
+Of nanotron's runs on cards of 80 GB (the Ultra-Scale Playbook) those that took 69 GiB or more had a tenth to a third of
+the speed of the others; how often the allocator asks again nobody can say beforehand.
+"""
+
+RETRYING = 0.1
+"""The speed of such runs, of what the same run has with room to spare."""
 
 
 class Backend(Protocol):
@@ -105,6 +117,7 @@ def estimate(
     factor = UNCALIBRATED
     if calibrated:
         factor = constant(execution.framework, card.name, execution.related, experts=spec.model.num_experts > 0)
+    crowded = crowding is not None and crowding >= CROWDED
     scaled = tuple(one.times(1 / factor.value) for one in terms)
     model, hardware = _flops(spec, stages)
     bubble = sum(one.exposed_seconds for one in terms if one.part == "bubble")
@@ -118,7 +131,8 @@ def estimate(
         bubble=bubble / raw,
         terms=scaled,
         stages=tuple(stage.time for stage in stages),
-        constant=factor,
+        constant=replace(factor, low=min(factor.low, RETRYING)) if crowded else factor,
+        crowded=crowded,
     )
 
 
@@ -194,6 +208,7 @@ def _terms(
     if not offload.updates_on_host(slowest.rank):
         yield from states.optimizer(slowest.rank, execution, card)
     yield from offload.offload(slowest.rank, execution, card, compute, m)
+    yield from offload.saved(slowest.rank, card)
 
 
 def _passes(stage: Stage, m: int, card: Card, execution: Execution) -> Iterator[SpeedTerm]:

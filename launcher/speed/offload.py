@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from launcher.rank.execution import Execution
 from launcher.rank.model import RankModel
+from launcher.rank.optimizer_moments import moment_bytes
 from launcher.spec import RunSpec
 from launcher.speed.card import Card
 from launcher.speed.states import Compute
@@ -61,6 +62,22 @@ def offload(rank: RankModel, execution: Execution, card: Card, compute: Compute,
     if updates_on_host(rank):
         yield _gradients_out(rank, execution, rate, compute, steps)
         yield from _step(rank, execution, rate)
+
+
+def saved(rank: RankModel, card: Card) -> Iterator[SpeedTerm]:
+    """A rank's part of a checkpoint copied to the host, shared out over the steps between two.
+
+    What writing it takes is not counted: the storage's bandwidth is not known.
+    """
+    spec, dtypes = rank.spec, rank.dtypes
+    if spec.save.every is None:
+        return
+    each = dtypes.size("master") + moment_bytes(spec.optimizer.name, 1, 0, dtypes.size("optimizer_states"))
+    yield term(
+        "checkpoint", "checkpoints copied to the host, not written", "(z * P + k * P_opt) / (rate * steps)",
+        "launcher/speed/offload.py", z=dtypes.size("parameters"), P=rank.elements.parameters, k=each,
+        P_opt=rank.elements.optimizer, rate=PCIE_SHARE * card.pcie_bandwidth, steps=spec.save.every,
+    )  # fmt: skip
 
 
 def _weights_in(rank: RankModel, execution: Execution, rate: float, compute: Compute, steps: int) -> SpeedTerm:

@@ -52,6 +52,7 @@ class SpeedEstimate:
         terms: The parts of a step on the slowest stage; their exposed seconds add up to ``step_seconds``.
         stages: One rank of each pipeline stage.
         constant: The measured factor that is in all of it.
+        crowded: True if so much of the card is taken that the allocator may slow the run, to the band's lower end.
     """
 
     step_seconds: float
@@ -64,6 +65,7 @@ class SpeedEstimate:
     terms: tuple[SpeedTerm, ...]
     stages: tuple[StageTime, ...]
     constant: Constant
+    crowded: bool = False
 
     @property
     def tokens_per_second(self) -> float:

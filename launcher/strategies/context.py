@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from fractions import Fraction
 from itertools import chain
 
 from launcher.errors import ConfigError
-from launcher.rank.view import RankView
+from launcher.rank.view import RankView, part_of
 from launcher.spec import RunSpec, nearest
 
 
@@ -15,7 +14,7 @@ def apply(view: RankView, spec: RunSpec) -> RankView:
     """The rank's share of the tokens of a sequence."""
     if spec.parallel.context == 1:
         return view
-    return view._replace(tokens=view.tokens * Fraction(1, spec.parallel.context))
+    return view._replace(tokens=part_of(view.tokens, spec.parallel.context))
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from fractions import Fraction
 
 from launcher.errors import ConfigError
-from launcher.rank.view import RankView
+from launcher.rank.view import RankView, part_of
 from launcher.spec import RunSpec, nearest
 
 
@@ -14,7 +13,7 @@ def apply(view: RankView, spec: RunSpec) -> RankView:
     """The rank's share of the global batch."""
     if spec.data_degree == 1:
         return view
-    return view._replace(batch=view.batch * Fraction(1, spec.data_degree))
+    return view._replace(batch=part_of(view.batch, spec.data_degree))
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:

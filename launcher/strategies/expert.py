@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from fractions import Fraction
 from itertools import chain
 
 from launcher.errors import ConfigError
-from launcher.rank.view import RankView
+from launcher.rank.view import RankView, part_of
 from launcher.spec import RunSpec, nearest
 
 
@@ -15,7 +14,7 @@ def apply(view: RankView, spec: RunSpec) -> RankView:
     """The rank's share of the routed experts."""
     if spec.parallel.expert == 1:
         return view
-    return view._replace(experts=view.experts * Fraction(1, spec.parallel.expert))
+    return view._replace(experts=part_of(view.experts, spec.parallel.expert))
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from fractions import Fraction
 from itertools import chain
 
 from launcher.errors import ConfigError
-from launcher.rank.view import RankView
+from launcher.rank.view import RankView, part_of
 from launcher.spec import RunSpec, nearest
 
 
@@ -15,7 +14,7 @@ def apply(view: RankView, spec: RunSpec) -> RankView:
     """The rank's share of the tokens outside of attention and MLP."""
     if not spec.parallel.sequence:
         return view
-    return view._replace(residual=view.residual * Fraction(1, spec.parallel.tensor))
+    return view._replace(residual=part_of(view.residual, spec.parallel.tensor))
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from fractions import Fraction
+from functools import lru_cache
 
 from launcher.errors import ConfigError
-from launcher.rank.view import RankView, StateShares
+from launcher.rank.view import RankView, StateShares, part_of
 from launcher.spec import RunSpec
 
 
@@ -27,14 +27,14 @@ def apply(view: RankView, spec: RunSpec) -> RankView:
     )
 
 
+@lru_cache(maxsize=1024)
 def _narrowed(shares: StateShares, stage: int, ranks: int) -> StateShares:
     if ranks == 1:
         return shares
-    share = Fraction(1, ranks)
     return StateShares(
-        parameters=shares.parameters * (share if stage >= 3 else 1),
-        gradients=shares.gradients * (share if stage >= 2 else 1),
-        optimizer=shares.optimizer * (share if stage >= 1 else 1),
+        parameters=part_of(shares.parameters, ranks if stage >= 3 else 1),
+        gradients=part_of(shares.gradients, ranks if stage >= 2 else 1),
+        optimizer=part_of(shares.optimizer, ranks if stage >= 1 else 1),
     )
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from fractions import Fraction
 
 from launcher.errors import ConfigError
-from launcher.rank.view import RankView
+from launcher.rank.view import RankView, part_of
 from launcher.spec import RunSpec, nearest
 
 
@@ -15,8 +14,8 @@ def apply(view: RankView, spec: RunSpec) -> RankView:
     if spec.parallel.tensor == 1 and spec.parallel.expert_tensor in (None, 1):
         return view
     return view._replace(
-        tensor=view.tensor * Fraction(1, spec.parallel.tensor),
-        expert_tensor=view.expert_tensor * Fraction(1, spec.parallel.expert_tensor or spec.parallel.tensor),
+        tensor=part_of(view.tensor, spec.parallel.tensor),
+        expert_tensor=part_of(view.expert_tensor, spec.parallel.expert_tensor or spec.parallel.tensor),
     )
 
 

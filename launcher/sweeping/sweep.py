@@ -45,6 +45,7 @@ class Point:
         predicted_bytes: The allocated peak of the worst rank; None for an invalid point.
         needed_bytes: Bytes that its device must have, the figure of the verdict; None for an invalid point.
         largest_pile: The pile with most of that rank's memory, with its bytes; None for an invalid point.
+        predicted_tokens_per_second_per_gpu: None where it is unknown, and of a point that does not fit.
     """
 
     id: str
@@ -54,6 +55,7 @@ class Point:
     predicted_bytes: int | None
     needed_bytes: int | None = None  # Sweeps that were recorded without it are read, too.
     largest_pile: tuple[str, int] | None
+    predicted_tokens_per_second_per_gpu: float | None = None
 
     @property
     def kept(self) -> bool:
@@ -62,7 +64,7 @@ class Point:
 
     def as_dict(self) -> dict[str, Any]:
         """A point of ``sweep.json``; :func:`load` reads it."""
-        names = ("id", "verdict", "reason", "predicted_bytes", "needed_bytes", "largest_pile")
+        names = [each.name for each in fields(self) if each.name != "overrides"]
         return {**{name: getattr(self, name) for name in names}, "overrides": list(self.overrides)}
 
 
@@ -129,6 +131,7 @@ class Sweep:
             predicted_bytes=None if estimate is None else estimate.peak.allocated_bytes,
             needed_bytes=assessment.verdict.used_bytes,
             largest_pile=None if estimate is None else (estimate.largest_pile.pile, estimate.largest_pile.bytes),
+            predicted_tokens_per_second_per_gpu=_speed(assessment),
         )
         return point, assessment
 
@@ -147,6 +150,11 @@ def _invalid(name: str, overrides: Sequence[str], errors: Iterable[ConfigError])
     reason = "; ".join(f"{error.where}: {error.rule}" for error in errors)
     nothing = {"predicted_bytes": None, "needed_bytes": None, "largest_pile": None}
     return Point(id=name, overrides=tuple(overrides), verdict="invalid", reason=reason, **nothing)
+
+
+def _speed(assessment: Assessment) -> float | None:
+    speed = assessment.speed
+    return None if speed is None or not assessment.verdict.fits else speed.tokens_per_second_per_gpu
 
 
 def _why_not(assessment: Assessment) -> str:
@@ -261,6 +269,7 @@ def points(directory: Path) -> list[Point]:
 
 def _point(directory: Path, row: dict[str, Any]) -> Point:
     name, pile, words = row.get("id"), row.get("largest_pile"), row.get("overrides")
+    speed = row.get("predicted_tokens_per_second_per_gpu")
     fits = (
         isinstance(name, str) and PurePath(name).name == name,
         isinstance(words, list) and all(isinstance(word, str) for word in words),
@@ -268,6 +277,7 @@ def _point(directory: Path, row: dict[str, Any]) -> Point:
         row.get("verdict") in get_args(VerdictName.__value__),
         all(row.get(key) is None or contents.is_whole(row[key]) for key in ("predicted_bytes", "needed_bytes")),
         pile is None or (isinstance(pile, list) and len(pile) == 2 and contents.is_whole(pile[1])),
+        speed is None or contents.is_number(speed),
     )
     if not all(fits):
         raise contents.BadRecord(directory / state.SWEEP, f"point {name!r} is not as a sweep writes it")

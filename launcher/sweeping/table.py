@@ -12,7 +12,7 @@ from typing import Any
 from launcher.rundir import contents, results, state, status
 from launcher.sweeping import sweep
 from launcher.sweeping.sweep import Point
-from launcher.text.units import gib
+from launcher.text.units import gib, rounded
 
 _HEADINGS = ("point", "state", "verdict", "loss", "tokens/s", "predicted", "measured")
 _FORM = "{:5} {:9} {:12} {:>8} {:>9} {:>10} {:>10}"
@@ -100,13 +100,19 @@ def best_line(directory: Path, row: Row, found: Iterable[Row]) -> str:
 
 
 def judged(points: Iterable[Point], width: int = 80) -> str:
-    """Points that are judged and not started: the verdict, the figure it rests on, and which pile is the largest."""
-    form = "{:5} {:13} {:>10}  {}"
-    lines = [form.format("point", "verdict", "needs", "largest pile")]
-    for point in points:
+    """Points that are judged and not started: the verdict, the figure it rests on, and which pile is the largest.
+
+    Predicted tokens a second of one GPU are a column where any point has them.
+    """
+    found = list(points)
+    speeds = [point.predicted_tokens_per_second_per_gpu for point in found]
+    form = "{:5} {:13} {:>10}  {:>14}  {}" if any(speeds) else "{:5} {:13} {:>10}  {:.0}{}"  # No letter of the fourth.
+    lines = [form.format("point", "verdict", "needs", "tokens/s a GPU", "largest pile")]
+    for point, speed in zip(found, speeds, strict=True):
         needs = "-" if point.needed_bytes is None else gib(point.needed_bytes)
         pile = "-" if point.largest_pile is None else f"{point.largest_pile[0]} {gib(point.largest_pile[1])}"
-        lines.append(form.format(point.id, point.verdict.replace("_", " "), needs, pile.replace("_", " ")))
+        fast = "-" if speed is None else rounded(speed)
+        lines.append(form.format(point.id, point.verdict.replace("_", " "), needs, fast, pile.replace("_", " ")))
         lines += _below(" ".join(point.overrides), width) + _below(point.reason or "", width)
     return "\n".join(lines)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import cache
 from math import ceil
-from types import CodeType
+from typing import Any
 
 from launcher.text.units import count
 
@@ -37,22 +37,34 @@ def evaluated[T: (Value, float)](expression: str, values: Mapping[str, T]) -> T:
     Raises:
         TypeError: There are more or fewer values than names.
     """
-    code, names = _compiled(expression)
-    if len(values) != names:
-        raise TypeError(f"{expression} has {names} names, and the values are of {', '.join(values)}")
-    result: T = eval(code, _FUNCTIONS, values)
+    try:
+        result: T = _compiled(expression)(**values)
+    except TypeError:
+        names = names_in(expression)
+        if names == values.keys():
+            raise
+        rule = f"{expression} has {len(names)} names, and the values are of {', '.join(values)}"
+        raise TypeError(rule) from None
     return result
 
 
 def printed(expression: str, name: Callable[[str], str]) -> str:
     """An expression as text, each name as ``name`` says it; brackets only where a reader needs them."""
-    return _printed(_parsed(expression), name)
+    template, names = _template(expression)
+    return template.format_map({each: name(each) for each in names})
 
 
 @cache
-def _compiled(expression: str) -> tuple[CodeType, int]:
-    """The expression's code, and how many names it has."""
-    return compile(ast.Expression(_parsed(expression)), "<formula>", "eval"), len(names_in(expression))
+def _compiled(expression: str) -> Callable[..., Any]:
+    """The expression as a function of its names."""
+    function: Callable[..., Any] = eval(f"lambda {', '.join(sorted(names_in(expression)))}: {expression}", _FUNCTIONS)
+    return function
+
+
+@cache
+def _template(expression: str) -> tuple[str, frozenset[str]]:
+    """The expression as text with each name in braces, and its names."""
+    return _printed(_parsed(expression), lambda name: f"{{{name}}}"), names_in(expression)
 
 
 @cache

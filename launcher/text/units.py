@@ -29,6 +29,10 @@ def bytes_of(text: str) -> int | None:
     return int(float(found[1]) * base ** ("KMGT".index(found[2].upper()) + 1))
 
 
+_SAME = 1
+"""Percent by which two speeds may differ and count as the same: the model is not as exact as that."""
+
+
 @lru_cache(maxsize=1024)
 def count(number: int) -> str:
     """A count as people say it: ``"6.74 B"`` for 6,738,415,616."""
@@ -56,3 +60,13 @@ def rounded(number: float, digits: int = 3) -> str:
     if abs(number) >= 10**digits:
         return f"{float(f'{number:.{digits}g}'):,.0f}"
     return f"{number:#.{digits}g}".rstrip(".") if number else "0"
+
+
+def compared(ratio: float) -> str:
+    """A speed over another in words: ``24% slower``, ``about as fast``, ``3% faster``, ``2.1 times as fast``."""
+    percent = round(100 * (ratio - 1))
+    if abs(percent) <= _SAME:
+        return "about as fast"
+    if percent >= 100:
+        return f"{ratio:.1f} times as fast"
+    return f"{abs(percent)}% {'faster' if percent > 0 else 'slower'}"

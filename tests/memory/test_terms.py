@@ -100,7 +100,7 @@ def test_a_name_too_many_or_too_few_is_our_own_mistake() -> None:
         term("temporary", ALWAYS, "x", "z * w", "here", z=1)
     with pytest.raises(TypeError):
         term("temporary", ALWAYS, "x", "z", "here", z=1, w=1)
-    with pytest.raises(NameError):
+    with pytest.raises(TypeError):
         term("temporary", ALWAYS, "x", "z", "here", w=1)
 
 

@@ -10,26 +10,7 @@ from launcher.preflight.verdict import Verdict, VerdictName
 from launcher.spec import RunSpec
 from tests.support.helpers import composed_once, make_spec
 from tests.support.rule_cases import NODE
-
-STARTS = (
-    ("parallel=ddp", "model=7b", *NODE),
-    ("parallel=ddp", "precision=fp32", "train.micro_batch_size=12", *NODE),
-    ("parallel=fsdp", "train.micro_batch_size=4", "train.global_batch_size=64", *NODE),
-    ("parallel=fsdp", "zero=2", "precision=fp32", "precision.reduce=fp32", *NODE),
-    ("parallel=hsdp", "optimizer.foreach=true", *NODE),
-    ("parallel=ddp", "backend.bucket_view=false", "optimizer.fused=false", *NODE),
-    ("parallel=zero0", "train.sequence_length=256", *NODE),
-    ("parallel=zero1", "zero=2", *NODE),
-    ("parallel=zero3", "optimizer.fused=true", *NODE),
-    ("parallel=tp", "parallel.sequence=false", "model=7b", *NODE),
-    ("parallel=pp", "model=7b", "train.micro_batch_size=2", "cluster.nodes=2", *NODE),
-    ("parallel=tp", "checkpointing=selective", "checkpointing.modules=[mlp]", "zero=0", *NODE),
-    ("parallel=fsdp", "hardware=h100_80g", "cluster.gpus_per_node=2"),
-    ("parallel=fsdp", "save.every=10", "data.workers=2"),
-    ("parallel=zero3", "model=7b", "train.sequence_length=16384", "model.max_position_embeddings=16384", *NODE),
-    ("parallel=cp", "model=7b", "train.sequence_length=16384", "model.max_position_embeddings=16384", *NODE),
-    ("parallel=3d", "model=llama3_405b", "cluster.nodes=64", *NODE),
-)
+from tests.support.starts import STARTS
 
 
 @pytest.mark.parametrize("neighbour", NEIGHBOURS, ids=lambda neighbour: neighbour.__name__)
@@ -149,7 +130,7 @@ def test_more_gpus_and_sharding_are_found_together_where_one_gpu_cannot_shard() 
 def test_a_change_counts_although_the_peak_of_another_moment_hides_its_help() -> None:
     activations = {"none": 30, "selective": 20, "full": 5}
 
-    def judge(run: RunSpec) -> Verdict:
+    def judge(run: RunSpec, *, roughly: bool = False) -> Verdict:
         backward, step = activations[run.checkpointing.mode], 10 if run.parallel.shard else 40
         used, lacking = max(backward, step), (backward - 20, step - 20)
         name: VerdictName = "does_not_fit" if used > 20 else "fits"

@@ -12,7 +12,7 @@ from launcher.preflight import assess, speed_table
 from launcher.speed.calibration import UNCALIBRATED
 from tests.support.helpers import assert_golden, composed_once
 from tests.support.rule_cases import NODE
-from tests.support.speeds import speed_of
+from tests.support.speeds import CONSTANT, speed_of
 
 SEVEN = ("model=7b", "parallel=fsdp", *NODE)
 
@@ -29,6 +29,20 @@ def test_a_prediction_that_no_measured_run_corrects_says_so() -> None:
     assert speed_table.as_text(found).endswith(
         "no measured run corrects this prediction, and its error band is not known"
     )
+
+
+@pytest.mark.parametrize(
+    ("whose", "why"),
+    [
+        ("LitGPT on h100_80g", "(it runs PyTorch FSDP, of which too few were measured)"),
+        ("all frameworks", "(of PyTorch FSDP too few were measured)"),
+    ],
+)
+def test_runs_of_another_framework_are_said_to_stand_in(whose: str, why: str) -> None:
+    speed = speed_of(constant=replace(CONSTANT, whose=whose))
+    found = replace(assess.assess(composed_once(*SEVEN), search=None), speed=speed)
+    text = " ".join(speed_table.as_text(found).split())
+    assert f"34 runs of {whose} {why}; error band 0.68 to 1.20" in text
 
 
 def test_the_table_stands_in_place_of_the_answer_and_behind_a_pile_that_is_explained(

@@ -184,6 +184,10 @@ def test_a_sweep_whose_list_of_points_is_damaged_is_said_beside_the_other_runs(f
         ('{"points": [', "it is not JSON: Expecting value: line 1 column 13 (char 12)"),
         (json.dumps({**whole, "points": [{"id": "../x"}]}), "point '../x' is not as a sweep writes it"),
         (json.dumps({**whole, "points": [{**whole["points"][0], "largest_pile": 3}]}), "point '000' is not as a sweep"),
+        (
+            json.dumps({**whole, "points": [{**whole["points"][0], "predicted_tokens_per_second_per_gpu": "many"}]}),
+            "point '000' is not as a sweep",
+        ),
     ):
         (sweep / state.SWEEP).write_text(text)
         for verb in ("status", "resume") if "points" in finding else ("status",):

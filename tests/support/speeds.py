@@ -5,7 +5,7 @@ from __future__ import annotations
 from launcher.speed.result import Constant, SpeedEstimate, StageTime
 from launcher.speed.terms import SpeedTerm, term
 
-CONSTANT = Constant(value=0.93, low=0.68, high=1.2, rows=34, whose="torchtitan on h100_80g")
+CONSTANT = Constant(value=0.93, low=0.68, high=1.2, rows=34, whose="PyTorch FSDP on h100_80g")
 
 _TABLE = "launcher/speed/gemm.json"
 
@@ -18,7 +18,7 @@ def speed_of(*, gpus: int = 8, step: float = 3.0, constant: Constant = CONSTANT)
         term("memory_bound", "norms, residuals, activations", "m * work / rate", _TABLE, m=2, work=1.0, rate=2 / 0.36),
         term("host", "the host starts kernels", "m * t_host", "launcher/speed/block.py", m=2, t_host=1e-17),
         _traffic("tensor", 0.24, 0.24, "tensor parallel"),
-        term("bubble", "filling and draining the pipeline", "t_fill", "launcher/speed/pipeline.py", t_fill=0.18),
+        term("bubble", "filling and draining", "idle * t_others / v", "arXiv:2104.04473", idle=1, t_others=0.18, v=1),
         _traffic("data", 0.3, 0.06, "data parallel"),
         term("optimizer", "memory passes of the optimizer", "n * k", "torch.optim", n=6, k=0.01),
     )

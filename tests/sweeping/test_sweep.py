@@ -129,11 +129,15 @@ def test_the_table_of_judged_points_shows_what_the_verdict_rests_on(capsys: pyte
     assert main(["check", "-m", "model=7b,70b", "parallel=fsdp,tp", "parallel.tensor=1", *node]) == 0
     printed = capsys.readouterr().out
     table = " ".join(printed.split())
-    assert printed.splitlines()[0].split() == ["point", "verdict", "needs", "largest", "pile"]
+    assert " ".join(printed.splitlines()[0].split()) == "point verdict needs tokens/s a GPU largest pile"
+    assert re.search(r"000 fits \S+ GiB [\d,]+ activations", table) is not None
+    assert re.search(r"002 does not fit \S+ GiB - activations", table) is not None
     large = re.search(r"002 does not fit (\S+ GiB) .* device needs (\S+ GiB) of 79.15 GiB", table)
     assert large is not None
     assert large[1] == large[2]
     assert "parallel.sequence=true: sequence parallelism splits over" in table
+    assert main(["check", "-m", "model=tiny", "train.seed=1,2"]) == 0
+    assert capsys.readouterr().out.split("\n")[0].split() == ["point", "verdict", "needs", "largest", "pile"]
 
 
 def test_engines_that_are_compared_at_unequal_defaults_are_said_to_be(capsys: pytest.CaptureFixture[str]) -> None:

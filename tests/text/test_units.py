@@ -30,3 +30,18 @@ def test_times_are_read_as_people_say_them(seconds: float | None, text: str) -> 
 )
 def test_a_predicted_number_has_no_more_digits_than_it_deserves(number: float, digits: int, text: str) -> None:
     assert units.rounded(number, digits) == text
+
+
+@pytest.mark.parametrize(
+    ("ratio", "words"),
+    [
+        (0.76, "24% slower"),
+        (0.991, "about as fast"),
+        (1.0, "about as fast"),
+        (1.01, "about as fast"),
+        (1.03, "3% faster"),
+        (2.14, "2.1 times as fast"),
+    ],
+)
+def test_a_speed_is_compared_in_words(ratio: float, words: str) -> None:
+    assert units.compared(ratio) == words

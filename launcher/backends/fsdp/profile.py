@@ -63,8 +63,7 @@ def changes(spec: RunSpec, kind: EngineChange) -> Iterator[Change]:
 def _sharded(spec: RunSpec) -> Iterator[Change]:
     if spec.parallel.shard:
         if spec.zero.stage < 3 and spec.backend.reshard_after_forward is None:
-            cost = "a second gather of the parameters, for backward"
-            yield set_to(spec, cost, {"zero.stage": 3}, stays=True)  # The model of speed counts two in any case.
+            yield set_to(spec, "a second gather of the parameters, for backward", {"zero.stage": 3})
         return
     settings: dict[str, object] = {"parallel.shard": True, "zero.stage": 3}
     if is_preset(spec, "ddp", shard=False, stage=0):

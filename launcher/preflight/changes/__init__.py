@@ -10,7 +10,16 @@ from __future__ import annotations
 from launcher.preflight.changes import layout, settings
 from launcher.spec.change import Change, Neighbour
 
-__all__ = ["ANOTHER_TRAINING", "GIVES_UP", "NEIGHBOURS", "ON_DISK", "Change", "Neighbour"]
+__all__ = [
+    "ANOTHER_TRAINING",
+    "ELSEWHERE",
+    "GIVES_UP",
+    "NEIGHBOURS",
+    "OF_PASSES",
+    "ON_DISK",
+    "Change",
+    "Neighbour",
+]
 
 NEIGHBOURS: tuple[Neighbour, ...] = (
     settings.fewer_checkpoints,
@@ -56,6 +65,23 @@ GIVES_UP: dict[Neighbour, int] = {
     settings.shorter_sequences: 3,
 }
 """Changes that give up more than speed and numbers, and so stand behind all others, however fast they are."""
+
+ELSEWHERE = frozenset({
+    settings.fewer_checkpoints,
+    settings.fewer_readers,
+    settings.last_checkpoint_only,
+    settings.no_checkpoint,
+})
+"""Changes of what is on a node's host and on the disk, which leave the device as it is."""
+
+OF_PASSES = ELSEWHERE | {
+    settings.chunked_loss,
+    settings.selective_checkpointing,
+    settings.smaller_micro_batch,
+    settings.full_checkpointing,
+    settings.shorter_sequences,
+}
+"""Those, and changes of what the passes of a step hold, which leave what is there between two steps."""
 
 ANOTHER_TRAINING = frozenset({settings.low_rank_adapter, settings.shorter_sequences})
 """Changes that make it another training: alone they are not answer enough where two others together suffice."""
