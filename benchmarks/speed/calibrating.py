@@ -30,7 +30,8 @@ _BAND = (0.05, 0.95)
 _WHAT = (
     "measured / predicted tokens a second: the median of the runs of a framework on a GPU (pairs), of a framework on"
     " any, and of all frameworks' constants (all); low and high: quantiles 0.05 and 0.95 of measured / corrected"
-    " prediction, of the framework's own runs with its constants, or of all runs with the constant of all"
+    " prediction, of the framework's own runs with its constants, or of all runs with the constant of all; experts: the"
+    " same of runs of models with experts"
 )
 
 
@@ -45,7 +46,7 @@ def again(family: Family) -> Family:
     """The family with the constants that the package has now."""
 
     def corrected(item: Judged) -> Judged:
-        factor = calibration.constant(item.row.framework, item.row.gpu)
+        factor = calibration.constant(item.row.framework, item.row.gpu, experts=item.row.moe)
         return replace(item, predicted=item.raw * factor.value, whose=factor.whose)
 
     return replace(family, items=tuple(map(corrected, family.items)))
@@ -65,27 +66,47 @@ def _may_serve(item: Judged) -> bool:
     return row.family not in NOT_OURS | SHARED and not row.moe and not {"unsound", "512 GPUs"} & row.flags
 
 
+def _with_experts(found: Iterable[Family]) -> list[Judged]:
+    """The pretraining runs of models with experts."""
+    rows = [item for family in found for item in family.items if item.row.moe and item.row.task == "pretrain"]
+    return [item for item in rows if not item.row.soft and item.row.family not in NOT_OURS | SHARED]
+
+
+def _framework(item: Judged) -> str:
+    return item.row.framework
+
+
 def content(found: Iterable[Family]) -> dict[str, object]:
     """The file's content from the rows that it may rest on."""
+    found = list(found)
     items = fitted(found)
-    pairs = _grouped(items, lambda item: f"{item.row.framework} on {item.row.gpu}")
-    pairs = {name: rows for name, rows in pairs.items() if len(rows) >= calibration.LEAST_ROWS}
-    frameworks = _grouped(items, lambda item: item.row.framework)
-    own = {name: _own_residuals(rows, pairs) for name, rows in frameworks.items()}
-    every = statistics.median(map(_middle, frameworks.values()))
+    every = statistics.median(map(_middle, _grouped(items, _framework).values()))
     return {
         "what": _WHAT,
         "command": "python -m benchmarks.speed --data DIR --write-calibration",
         "date": time.strftime("%Y-%m-%d"),
         "commit": versions()["git"],
+        **_tables(items),
+        "all": _constant("all frameworks", every, _residuals(items, every), len(items)),
+        "experts": _tables(_with_experts(found), of=", models with experts"),
+    }
+
+
+def _tables(items: Sequence[Judged], of: str = "") -> dict[str, object]:
+    """The constants of pairs of a framework and a GPU, and of frameworks on any."""
+    pairs = _grouped(items, lambda item: f"{item.row.framework} on {item.row.gpu}")
+    pairs = {name: rows for name, rows in pairs.items() if len(rows) >= calibration.LEAST_ROWS}
+    frameworks = _grouped(items, _framework)
+    own = {name: _own_residuals(rows, pairs) for name, rows in frameworks.items()}
+    return {
         "pairs": {
-            name: _constant(name, _middle(rows), own[rows[0].row.framework], len(rows)) for name, rows in pairs.items()
+            name: _constant(f"{name}{of}", _middle(rows), own[rows[0].row.framework], len(rows))
+            for name, rows in pairs.items()
         },
         "frameworks": {
-            name: _constant(f"{name} on any GPU", _middle(rows), _residuals(rows, _middle(rows)), len(rows))
+            name: _constant(f"{name} on any GPU{of}", _middle(rows), _residuals(rows, _middle(rows)), len(rows))
             for name, rows in frameworks.items()
         },
-        "all": _constant("all frameworks", every, _residuals(items, every), len(items)),
     }
 
 

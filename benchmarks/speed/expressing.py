@@ -16,7 +16,7 @@ from launcher import registry
 from launcher.config.catalog import Catalog
 from launcher.config.request import request
 from launcher.errors import ConfigErrors
-from launcher.rank.execution import AttentionKernel, Execution
+from launcher.rank.execution import EXPERT_OVERLAP, AttentionKernel, Dispatcher, Execution
 from launcher.spec import RunSpec
 
 type Line = dict[str, str]
@@ -24,6 +24,14 @@ type Line = dict[str, str]
 ASYNC_TP = 0.5
 """Share of tensor parallel traffic that torchtitan's asynchronous tensor parallelism hides [inferred from the gain of 9
 to 10% at 8 ranks that pytorch/torchtitan benchmarks/asyncTP_llama3_h100_2025-06_torchtitan.md prints]."""
+
+_DISPATCHERS: dict[str, Dispatcher] = {
+    "HybridEP": "hybridep",
+    "DeepEP": "deepep",
+    "dispatcher A2A": "all_to_all",
+    "alltoall fallback": "all_to_all",
+    "tokendrop": "all_to_all",
+}
 
 _PRESETS = {"fsdp": "fsdp", "deepspeed": "zero1", "megatron": "3d"}
 _KERNELS: dict[str, AttentionKernel] = {
@@ -159,6 +167,21 @@ def _execution(line: Line, framework: Framework) -> Execution:
         features = replace(features, graphs=False)
     if "AsyncTP" in line["notes"]:
         features = replace(features, tensor_overlap=ASYNC_TP)
+    return _of_experts(line["notes"], features)
+
+
+def _of_experts(notes: str, features: Execution) -> Execution:
+    """With the exchange of tokens that the notes of a row name; tokens are dropped behind an all-to-all alone.
+
+    A step that is said to be bound by launches has no graphs.
+    """
+    for words, dispatcher in _DISPATCHERS.items():
+        if words in notes:
+            features = replace(features, dispatcher=dispatcher)
+    if "launch-bound" in notes:
+        features = replace(features, graphs=False)
+    if "EP overlap on" in notes or "+1f1b overlap" in notes:
+        features = replace(features, expert_overlap=EXPERT_OVERLAP)
     return features
 
 

@@ -20,6 +20,7 @@ from launcher.spec import ModelSpec, RunSpec
 traits = FamilyTraits(
     experts=True,
     mask=windows.mask,
+    window=windows.of,
     by_model_type=True,
     not_linear="blocks of more kinds than this version cuts",
     model_types=tuple(TYPES),

@@ -48,6 +48,10 @@ def _no_mask(model: ModelSpec, engine: EngineTraits) -> int:
     return 0
 
 
+def _no_window(model: ModelSpec, layer: int) -> int | None:
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FamilyTraits:
     """Facts of all models of a family.
@@ -66,6 +70,7 @@ class FamilyTraits:
         names: The names of its tensors, where Megatron-LM's arguments describe it; None where they do not.
         model_types: The ``model_type`` of each ``config.json`` that it reads.
         mask: Bytes of the masks that blocks read, one for all sequences; 0 where attention needs none.
+        window: Tokens that a block's attention sees at most; None where it sees all before.
         by_model_type: True if ``model.model_type`` says which of them a model is, and ``model.extra`` is its class's.
     """
 
@@ -81,6 +86,7 @@ class FamilyTraits:
     names: CheckpointNames | None = None
     model_types: tuple[str, ...] = ()
     mask: Callable[[ModelSpec, EngineTraits], int] = _no_mask
+    window: Callable[[ModelSpec, int], int | None] = _no_window
     by_model_type: bool = False
 
 

@@ -13,16 +13,13 @@ from typing import NamedTuple
 from launcher.rank.counts import block_weights
 from launcher.rank.family import Family
 from launcher.spec import AdapterSpec, CheckpointingSpec, ModelSpec
-from launcher.speed import attention, collectives, gemm, grouped
+from launcher.speed import attention, collectives, experts, gemm
 from launcher.speed.passes import NOTHING, Pass
 from launcher.speed.products import Product, products
 from launcher.speed.shape import Shape
 
 MEMORY_SHARE = 0.80
 """Share of its peak that memory-bound kernels reach of a card's memory (aiconfigurator ``h100_sxm.yaml``)."""
-
-_ROUTING_PASSES = 6
-"""Reads and writes of all routed tokens, sorted to their experts and back (``permute`` and ``unpermute``)."""
 
 
 _DEQUANTISED = 2.6
@@ -62,7 +59,8 @@ def block(key: BlockKey, shape: Shape, checkpointing: CheckpointingSpec) -> Bloc
     regions = sum(1 for one in own if one.split == 1 and (not one.experts or shape.expert_tensor > 1))
     regions = min(regions, 2) if key.model.num_experts else regions
     tensor = _tensor(key.model, regions, shape)
-    expert = _expert(key.model, shape) if any(one.experts for one in own) else NOTHING
+    routed = any(one.experts for one in own)
+    expert = experts.exchange(key.model, shape).plus(experts.sorting(key.model, shape)) if routed else NOTHING
     forward = _sum(matrix, scores, rest, tensor, expert)
     # The backward pass moves each tensor and its gradient, and gathers a split sequence once more for weights.
     traffic_back = tensor.times(1.5) if shape.split_sequence else tensor
@@ -82,7 +80,7 @@ def _products(own: tuple[Product, ...], model: ModelSpec, shape: Shape) -> tuple
     forward = backward = flops = flops_back = 0.0
     for one in own:
         if one.experts:
-            ahead, behind, work = _expert_product(one, model, shape)
+            ahead, behind, work = experts.product(one, model, shape)
         else:
             ahead, behind, work = _product(one, shape)
         forward, backward = forward + ahead, backward + behind
@@ -111,17 +109,6 @@ def _product(one: Product, shape: Shape) -> tuple[float, float, float]:
     return forward, backward, 2.0 * m * n * k
 
 
-def _expert_product(one: Product, model: ModelSpec, shape: Shape) -> tuple[float, float, float]:
-    """The product of all experts of a rank, each with an even share of the tokens that the group routes."""
-    n, k = _local(one, shape.expert_tensor)
-    local = -(-one.experts // shape.expert)
-    routed = shape.tokens * model.num_experts_per_tok * shape.expert_tensor / shape.tensor
-    each = routed / local
-    forward = grouped.seconds(each, local, n, k, shape.dtype, shape.card)
-    backward = grouped.seconds(each, local, k, n, shape.dtype, shape.card)
-    return forward, backward + forward * one.trained, 2.0 * routed * n * k
-
-
 def _attention(key: BlockKey, shape: Shape) -> tuple[Pass, Pass]:
     """Attention of this rank's heads, and of its part of the queries; a ring of keys hides behind it."""
     model, execution = key.model, shape.execution
@@ -130,12 +117,13 @@ def _attention(key: BlockKey, shape: Shape) -> tuple[Pass, Pass]:
     queries = shape.queries * shape.ulysses
     query_dim, value_dim = _head_sizes(model)
     kernel = "unfused" if shape.scores and execution.attention.startswith(("flash", "sdpa")) else execution.attention
+    keys, causal = _seen(key, shape, kernel)
     arguments = (
-        shape.sequences, heads, kv_heads, queries, shape.keys, query_dim, value_dim, True, kernel,
+        shape.sequences, heads, kv_heads, queries, keys, query_dim, value_dim, causal, kernel,
         "bf16" if shape.dtype == "fp8" else shape.dtype, shape.card,
     )  # fmt: skip
     forward, backward = attention.forward_seconds(*arguments), attention.backward_seconds(*arguments)
-    flops = 1.0 * shape.sequences * heads * queries * shape.keys * (query_dim + value_dim)
+    flops = (1.0 if causal else 2.0) * shape.sequences * heads * queries * keys * (query_dim + value_dim)
     launches = {"unfused": 8.0, "fused_softmax": 5.0}.get(kernel, 2.0)
     ahead = Pass(attention=forward, attention_flops=flops, launches=launches)
     behind = Pass(attention=backward, attention_flops=2.5 * flops, launches=2 * launches)
@@ -145,6 +133,20 @@ def _attention(key: BlockKey, shape: Shape) -> tuple[Pass, Pass]:
     ahead = ahead._replace(context=ring + swap, context_bytes=ring_bytes + swap_bytes)
     behind = behind._replace(context=ring_back + swap, context_bytes=2 * ring_bytes + swap_bytes)
     return ahead, behind
+
+
+def _seen(key: BlockKey, shape: Shape, kernel: str) -> tuple[int, bool]:
+    """Keys of a sequence whose causal triangle has as many pairs as the kernel counts, or all of them and False.
+
+    A window ``w`` leaves ``s w - w^2 / 2`` pairs of ``s`` tokens. FlashAttention knows it; torch's kernels are given a
+    mask instead, and count every pair.
+    """
+    window = key.family.traits.window(key.model, key.layer)
+    if window is None or window >= shape.keys:
+        return shape.keys, True
+    if kernel.startswith("flash"):
+        return max(1, round(window * (2 - window / shape.keys))), True
+    return shape.keys, kernel != "sdpa"
 
 
 def _head_sizes(model: ModelSpec) -> tuple[int, int]:
@@ -181,9 +183,6 @@ def _memory(key: BlockKey, own: tuple[Product, ...], shape: Shape) -> Pass:
     moved = launches = 0.0
     for size, kernels in (*_residual(key, shape), *_rotary(model, shape), *_activation(own, model, shape)):
         moved, launches = moved + size, launches + kernels
-    if any(one.experts for one in own):
-        moved += _ROUTING_PASSES * shape.size * shape.tokens * model.num_experts_per_tok * model.hidden_size
-        launches += 10
     if shape.autocast:
         weights = sum(w.elements for w in block_weights(key.family, model, key.layer)) / shape.tensor
         moved, launches = moved + weights * (4 + shape.size), launches + len(own)
@@ -252,17 +251,6 @@ def _tensor(model: ModelSpec, regions: int, shape: Shape) -> Pass:
     one = sum(collectives.seconds(kind, size, group, shape.network) for kind in kinds)
     left = regions * one * (1 - shape.execution.tensor_overlap)
     return Pass(tensor=left, tensor_bytes=regions * size * len(kinds), launches=1.0 * regions * len(kinds))
-
-
-def _expert(model: ModelSpec, shape: Shape) -> Pass:
-    """Tokens to their experts and back: two all-to-alls."""
-    if shape.expert == 1:
-        return NOTHING
-    routed = shape.tokens * model.num_experts_per_tok * shape.expert_tensor / shape.tensor
-    size = routed * model.hidden_size * shape.size
-    group = shape.group(shape.expert, shape.expert_tensor)
-    one = collectives.seconds("all_to_all", size, group, shape.network)
-    return Pass(expert=2 * one, expert_bytes=2 * size, launches=8)
 
 
 def _again(forward: Pass, matrix: Pass, scores: Pass, shape: Shape, checkpointing: CheckpointingSpec) -> Pass:

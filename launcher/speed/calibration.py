@@ -22,19 +22,23 @@ UNCALIBRATED = Constant(value=1.0, low=1.0, high=1.0, rows=0, whose="no measured
 
 
 @cache
-def constant(framework: str, gpu: str, related: tuple[str, ...] = ()) -> Constant:
+def constant(framework: str, gpu: str, related: tuple[str, ...] = (), *, experts: bool = False) -> Constant:
     """The constant of a framework on a GPU; of the framework on any, where there is none; else the median of all.
+
+    A model with experts takes those of runs of such models, where there are enough of the framework's.
 
     Args:
         framework: The framework.
         gpu: The GPU, an option of the group ``hardware``.
         related: Frameworks that run the same code, whose runs on this GPU come before its own on another.
+        experts: True if the model has experts.
     """
     found = _calibration()
-    pairs = [found.get("pairs", {}).get(f"{name} on {gpu}") for name in (framework, *related)]
-    for rows in (*pairs, *(found.get("frameworks", {}).get(name) for name in (framework, *related))):
-        if rows is not None and rows["rows"] >= LEAST_ROWS:
-            return _read(rows)
+    for tables in (found.get("experts", {}), found) if experts else (found,):
+        pairs = [tables.get("pairs", {}).get(f"{name} on {gpu}") for name in (framework, *related)]
+        for rows in (*pairs, *(tables.get("frameworks", {}).get(name) for name in (framework, *related))):
+            if rows is not None and rows["rows"] >= LEAST_ROWS:
+                return _read(rows)
     return _read(found["all"]) if "all" in found else UNCALIBRATED
 
 

@@ -154,6 +154,13 @@ def _exchange(size: float, group: Group, network: Network) -> float:
     return max(found, _inside("all_to_all", size * inside / ranks, inside, _link(group, network), network.links))
 
 
+def forwarded(size: float, domains: int, usable: float, network: Network) -> float:
+    """Seconds in which a rank's bytes for other domains leave by its NIC, one message a domain (DeepEP, HybridEP)."""
+    return _exchange_latency(domains) * (network.network_latency or tuner.HOP) / tuner.HOP + size / (
+        usable * _nic(network)
+    )
+
+
 def _exchange_latency(nodes: int) -> float:
     """Linear between the source's figures; beyond the last each node adds what it added there."""
     pairs = EXCHANGE_LATENCY

@@ -15,7 +15,7 @@ from launcher.rank.formats import Dtypes
 from launcher.rank.model import RankModel, rank_model
 from launcher.rank.view import Strategy, views
 from launcher.spec import RunSpec
-from launcher.speed import attention, collectives, ends, gemm, offload, pipeline, states
+from launcher.speed import attention, collectives, ends, experts, gemm, offload, pipeline, states
 from launcher.speed.block import BlockKey, block
 from launcher.speed.calibration import UNCALIBRATED, constant
 from launcher.speed.card import Card, card_of
@@ -114,7 +114,9 @@ def estimate(
     terms = list(_terms(spec, stages, execution, card, network))
     terms.append(states.waiting(spec.gpus, sum(one.exposed_seconds for one in terms)))
     raw = sum(one.exposed_seconds for one in terms)
-    factor = constant(execution.framework, card.name, execution.related) if calibrated else UNCALIBRATED
+    factor = UNCALIBRATED
+    if calibrated:
+        factor = constant(execution.framework, card.name, execution.related, experts=spec.model.num_experts > 0)
     crowded = crowding is not None and crowding >= CROWDED
     scaled = tuple(one.times(1 / factor.value) for one in terms)
     model, hardware = _flops(spec, stages)
@@ -196,7 +198,7 @@ def _terms(
     times = [stage.time for stage in stages]
     slowest = max(stages, key=lambda stage: stage.time.forward_seconds + stage.time.backward_seconds)
     m = spec.gradient_accumulation
-    yield from _passes(slowest, m, card)
+    yield from _passes(slowest, m, card, execution)
     if len(stages) > 1:
         yield pipeline.bubble(spec, times)
         yield pipeline.messages(spec, times, overlaps=execution.pipeline_overlap)
@@ -209,11 +211,12 @@ def _terms(
     yield from offload.saved(slowest.rank, card)
 
 
-def _passes(stage: Stage, m: int, card: Card) -> Iterator[SpeedTerm]:
+def _passes(stage: Stage, m: int, card: Card, execution: Execution) -> Iterator[SpeedTerm]:
     """The micro-batches of a step on one stage, by what they go to."""
     both, again = stage.forward.plus(stage.backward), stage.again
     products, pairs, passes = gemm.source(card), attention.source(card), "launcher/speed/passes.py"
-    yield from _at_rate("matrix_products", "products of both passes", products, m, both.product_flops, both.products)
+    words = f"products of both passes{experts.words(stage.rank.spec, execution)}"
+    yield from _at_rate("matrix_products", words, products, m, both.product_flops, both.products)
     yield from _at_rate("attention", "attention of both passes", pairs, m, both.attention_flops, both.attention)
     yield from _at_rate("memory_bound", "norms, residuals, activations", passes, m, both.moved, both.memory)
     yield term("loss", "cross entropy", "m * t_loss", "launcher/speed/ends.py", m=m, t_loss=both.loss)

@@ -139,6 +139,14 @@ def test_a_constant_is_the_median_of_measured_over_predicted() -> None:
     assert (frameworks["F"]["constant"], frameworks["F"]["rows"]) == (0.95, 6)
 
 
+def test_models_with_experts_have_constants_of_their_own() -> None:
+    rows = [item(90, 100)] * 5 + [item(60, 100, moe=True, task="pretrain")] * 5
+    found = calibrating.content([family_of(rows)])
+    assert found["pairs"]["F on g"]["constant"] == 0.9  # type: ignore[index]
+    assert found["experts"]["pairs"]["F on g"]["constant"] == 0.6  # type: ignore[index]
+    assert found["experts"]["pairs"]["F on g"]["whose"] == "F on g, models with experts"  # type: ignore[index]
+
+
 def test_no_constant_rests_on_rows_whose_licence_forbids_it() -> None:
     rows = [item(50, 100, family="aleph", framework="A") for _ in range(9)] + [item(90, 100) for _ in range(9)]
     found = calibrating.content([family_of(rows)])

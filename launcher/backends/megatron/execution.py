@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from launcher.backends.megatron.implementation import fsdp, implementation
-from launcher.rank.execution import AttentionKernel, Execution
-from launcher.spec import RunSpec
+from launcher.rank.execution import EXPERT_OVERLAP, UNEVEN, AttentionKernel, Dispatcher, Execution
+from launcher.spec import BackendSpec, RunSpec
 
 
 def execution(spec: RunSpec) -> Execution:
@@ -28,4 +28,15 @@ def execution(spec: RunSpec) -> Execution:
         reduces_each=fsdp(spec),
         pipeline_overlap=spec.parallel.virtual_pipeline > 1 and not backend.argument("no-overlap-p2p-communication"),
         fused_accumulation=True,
+        dispatcher=_dispatcher(backend),
+        uneven_experts=1.0 if backend.argument("moe-router-force-load-balancing") else UNEVEN,
+        expert_overlap=EXPERT_OVERLAP if backend.argument("overlap-moe-expert-parallel-comm") else 0.0,
+        fused_permutation=bool(backend.argument("moe-permute-fusion")),
     )
+
+
+def _dispatcher(backend: BackendSpec) -> Dispatcher:
+    """The exchange of tokens: ``flex`` is DeepEP's unless it names HybridEP (``megatron/training/arguments.py``)."""
+    if backend.argument("moe-token-dispatcher-type") == "flex" or backend.argument("moe-enable-deepep"):
+        return "hybridep" if backend.argument("moe-flex-dispatcher-backend") == "hybridep" else "deepep"
+    return "all_to_all"

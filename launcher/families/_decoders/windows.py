@@ -22,6 +22,11 @@ def has(model: ModelSpec, layer: int) -> bool:
     return not repeated or repeated[layer % len(repeated)] == "w"
 
 
+def of(model: ModelSpec, layer: int) -> int | None:
+    """Tokens that a layer sees at most; None of one that sees all before."""
+    return _window(model) if has(model, layer) else None
+
+
 def is_masked(model: ModelSpec, layer: int, engine: EngineTraits) -> bool:
     """True if a layer's attention is given a mask (``launcher.worker.model.network.masks``)."""
     window = _window(model)
