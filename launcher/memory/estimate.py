@@ -151,11 +151,14 @@ def needs(spec: RunSpec, *, family: Family, strategies: Iterable[Strategy], back
 def needs_within(
     spec: RunSpec, most: int, *, family: Family, strategies: Iterable[Strategy], backend: Backend
 ) -> Needs | None:
-    """The same; None, in half of that time, where model states or saved activations alone are more than ``most``."""
+    """The same; None, in half of that time, where what a rank allocates at some moment is more than ``most``."""
     models = _fullest_models(spec, family, strategies, backend)
     if any(size > most for model in models for size in _at_least(model)):
         return None
-    return _needs(_all_terms(models, backend), family, error_band(spec, backend))
+    ranks = _all_terms(models, backend)
+    if worst_rank(ranks).peak[0] > most:
+        return None
+    return _needs(ranks, family, error_band(spec, backend))
 
 
 def _at_least(rank: RankModel) -> Iterator[int]:

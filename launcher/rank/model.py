@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import lcm
 
 from launcher.rank import adapters, selective
@@ -109,6 +109,11 @@ class RankModel:
         """Elements of the block that has most."""
         return self.counts.largest_block
 
+    @cached_property
+    def _shares_of_rows(self) -> tuple[dict[Share, int], int]:
+        view = self.view
+        return _shares(view.residual, view.tensor, view.expert_tensor, self.spec.model.num_experts_per_tok)
+
     @property
     def layers(self) -> int:
         """Number of blocks on this rank."""
@@ -128,9 +133,7 @@ class RankModel:
 
     def token_bytes(self, rows: Iterable[SavedTensor]) -> int | Fraction:
         """Bytes of saved rows for one token on this rank, exactly."""
-        view = self.view
-        choices = self.spec.model.num_experts_per_tok
-        weights, denominator = _shares(view.residual, view.tensor, view.expert_tensor, choices)
+        weights, denominator = self._shares_of_rows
         total = 0
         for row in rows:
             total += row.bytes * weights[row.share]

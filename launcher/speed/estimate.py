@@ -70,15 +70,19 @@ class Stage(NamedTuple):
 
 def unknown(spec: RunSpec, backend: Backend) -> str | None:
     """The reason why the speed of a run cannot be said; None where it can."""
-    if backend.execution(spec) is None:
+    return _unknown(spec, backend.execution(spec), card_of(spec.hardware), network_of(spec))
+
+
+def _unknown(spec: RunSpec, execution: Execution | None, card: Card | None, network: Network | None) -> str | None:
+    if execution is None:
         return f"nothing is known of how {spec.backend.name} executes a step"
     if spec.hardware.device != "cuda":
         return "the speed of a CPU is not modelled"
     if spec.judges_no_model:
         return "what the script trains is not known"
-    if card_of(spec.hardware) is None:
+    if card is None:
         return f"the figures of {spec.hardware.title} are not known (hardware.flops_fp16, memory_bandwidth, cores, ...)"
-    if network_of(spec) is None:
+    if network is None:
         return "the links between its GPUs are not known (hardware.link_bandwidth, cluster.network_bandwidth)"
     return offload.unknown(spec)
 
@@ -106,7 +110,8 @@ def estimate(
         The estimate; None where :func:`unknown` says why there is none.
     """
     card, network, execution = card_of(spec.hardware), network_of(spec), backend.execution(spec)
-    if card is None or network is None or execution is None or unknown(spec, backend) is not None:
+    unknown_ = _unknown(spec, execution, card, network)
+    if card is None or network is None or execution is None or unknown_ is not None:
         return None
     dtypes, engine = backend.dtypes(spec), backend.engine(spec)
     ranks = [rank_model(spec, view, family, dtypes, engine) for view in views(spec, strategies)]

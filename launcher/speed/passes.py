@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import add
 from typing import NamedTuple
 
 
@@ -42,11 +43,11 @@ class Pass(NamedTuple):
 
     def plus(self, other: Pass) -> Pass:
         """Both, one after the other."""
-        return Pass._make(map(float.__add__, map(float, self), map(float, other)))
+        return Pass(*map(add, self, other))
 
     def times(self, count: float) -> Pass:
         """So many of them."""
-        return Pass._make(value * count for value in self)
+        return Pass(*[value * count for value in self])
 
     @property
     def compute(self) -> float:

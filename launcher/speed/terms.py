@@ -71,7 +71,10 @@ class SpeedTerm(NamedTuple):
 
     def times(self, factor: float) -> SpeedTerm:
         """The same term, so many times as long."""
-        return self._replace(seconds=self.seconds * factor, exposed_seconds=self.exposed_seconds * factor)
+        seconds, exposed = self.seconds * factor, self.exposed_seconds * factor
+        return SpeedTerm(
+            self.part, seconds, exposed, self.what, self.expression, self.values, self.source, self.bytes, self.group
+        )
 
 
 def term(
