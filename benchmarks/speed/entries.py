@@ -12,6 +12,7 @@ from benchmarks.speed.estimating import Judged
 from benchmarks.speed.families import NANOTRON, Family, not_counted
 from benchmarks.speed.others import Other, others
 from benchmarks.speed.scoring import choices, errors, geometric_mean, mean, median, ninetieth
+from launcher.speed.calibration import constant
 
 LEAST_ROWS = 10
 """Rows from which on a family counts in ``all``."""
@@ -65,10 +66,18 @@ def entries(found: Sequence[Family]) -> Iterator[Entry]:
     yield _all(counted)
     everything = [item for family in found for item in family.items]
     yield from _nanotron(everything)
-    yield _entry("", "moe", [item for item in everything if item.row.moe and not item.row.soft])
+    experts = [item for item in everything if item.row.moe and not item.row.soft]
+    yield _entry("", "moe", experts)
+    yield _entry("", "moe, dense constants", [_as_dense(item) for item in experts])
     dense = [item for item in everything if not_counted(item.row) is None]
     yield _of_ratios("fp8 ratio", ratios.of_fp8(dense))
     yield _scaling(dense)
+
+
+def _as_dense(item: Judged) -> Judged:
+    """With the constant that a model without experts has, in place of the second set's."""
+    factor = constant(item.row.framework, item.row.gpu)
+    return replace(item, predicted=item.raw * factor.value, whose=factor.whose)
 
 
 def _apart(family: Family) -> Iterator[Entry]:

@@ -22,8 +22,9 @@ GPUs, sequence, batch and precision of which three layouts or more were measured
 layout that is predicted fastest over the best measured, its geometric mean and its worst, *Spearman* the median
 correlation of ranks. `all` is the mean over the sources with ten dense, certain pre-training runs or more whose
 layout is stated in full, its pick their geometric mean. Runs of mixtures of experts, uncertain ones and fine-tuning
-are on lines of their own. `scaling` is the speed on more GPUs relative to the fewest of a series, the mean over
-sources; `fp8 ratio` that of fp8 over bf16 with the same layout."""
+are on lines of their own; models with experts have a second set of constants, of runs of such models, and `moe, dense
+constants` is what the first set makes of the same rows. `scaling` is the speed on more GPUs relative to the fewest of
+a series, the mean over sources; `fp8 ratio` that of fp8 over bf16 with the same layout."""
 
 _OTHERS = """\
 The same rows, each predictor after one constant for a framework and GPU that is fitted on these very rows; rows are

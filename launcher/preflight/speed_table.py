@@ -158,8 +158,8 @@ def _constant(spec: RunSpec, speed: SpeedEstimate) -> str:
     runs = f"{constant.rows} runs of {constant.whose}"
     if execution is not None and execution.framework not in constant.whose:
         related = any(name in constant.whose for name in execution.related)
-        runs += f" (it runs {execution.framework}, of which" if related else f" (of {execution.framework}"
-        runs += " too few were measured)"
+        name = execution.framework
+        runs += f" (the nearest to {name} of those measured)" if related else f" (of {name} too few were measured)"
     return (
         f"constant {constant.value:.3f}, with which the seconds of all formulas are divided: the median of measured /"
         f" predicted speed in {runs}; error band {constant.low:.2f} to {constant.high:.2f} times the prediction, from"

@@ -34,7 +34,7 @@ class Execution:
 
     Attributes:
         framework: The name under which ``launcher/speed/calibration.json`` has what was measured of it.
-        related: Measured frameworks that run the same code.
+        related: The nearest of the measured frameworks, whose runs count beside its own.
         attention: The kernel of attention.
         fused_projections: True if queries, keys and values are one product, and so gate and up.
         fused_norm: True if a norm is one kernel.

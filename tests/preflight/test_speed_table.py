@@ -43,7 +43,7 @@ def test_a_card_that_is_nearly_full_is_the_reason_for_a_wide_band() -> None:
 @pytest.mark.parametrize(
     ("whose", "why"),
     [
-        ("LitGPT on h100_80g", "(it runs PyTorch FSDP, of which too few were measured)"),
+        ("LitGPT on h100_80g", "(the nearest to PyTorch FSDP of those measured)"),
         ("all frameworks", "(of PyTorch FSDP too few were measured)"),
     ],
 )
