@@ -25,3 +25,9 @@ TRAINING = "fsdp"
 def install(extra: str) -> str:
     """The command of pip for this Python, which need not be the one of the shell; the launcher that is there stays."""
     return shlex.join([sys.executable, "-m", "pip", "install", f"llm-launch[{extra}]"])
+
+
+def shipped(kind: str) -> Path:
+    """The shipped ``conf`` or ``recipes`` folder: inside the installed package, or beside it in a checkout."""
+    inside = FOLDER / "_shipped" / kind
+    return inside if inside.is_dir() else IMPORT_FOLDER / kind

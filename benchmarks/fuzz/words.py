@@ -12,8 +12,9 @@ import yaml
 
 from benchmarks.fuzz import mutation
 from benchmarks.fuzz.case import Case
-from launcher.config.catalog import Catalog, shipped
+from launcher.config.catalog import Catalog
 from launcher.config.recipes import literal
+from launcher.package import shipped
 from launcher.spec.parse import kinds
 
 _SHELL = ("cluster.setup", "cluster.modules", "script")

@@ -156,7 +156,7 @@ def table(directory: Path) -> str:
         lines.insert(0, f"{name:24} {'predicted':>12} {'measured':>12} {'error':>8}")
     if sizes:
         lines += textwrap.wrap(f"memory measured: {memory.get('method', 'nothing')}", 80)
-    return "\n".join(["", *lines, *_ending(steps), f"run directory {directory}"])
+    return "\n".join(["", *lines, *_ending(directory, steps), f"run directory {directory}"])
 
 
 def _memory(directory: Path) -> Iterator[str]:
@@ -171,7 +171,8 @@ def _memory(directory: Path) -> Iterator[str]:
 
 def _speed(directory: Path, steps: Sequence[dict[str, Any]]) -> Iterator[str]:
     """The speed of a GPU, where the plan predicts one."""
-    predicted, measured = results.predicted_speed(directory), results.speed(steps)
+    predicted = results.predicted_speed(directory)
+    measured = results.speed(steps, predicted)
     if predicted is None or not measured:
         return
     seen = measured * predicted.per_gpu / predicted.tokens_per_second
@@ -179,9 +180,9 @@ def _speed(directory: Path, steps: Sequence[dict[str, Any]]) -> Iterator[str]:
     yield f"{'tokens/s a GPU':24} {rounded(predicted.per_gpu):>12} {rounded(seen):>12} {error}"
 
 
-def _ending(steps: Sequence[dict[str, Any]]) -> Iterator[str]:
+def _ending(directory: Path, steps: Sequence[dict[str, Any]]) -> Iterator[str]:
     """The losses and the speed, as far as the metrics hold them."""
     if steps:
         yield f"loss {steps[0]['loss']:.4f} -> {steps[-1]['loss']:.4f} in {steps[-1]['step']} steps"
-    if (speed := results.speed(steps)) is not None:
+    if (speed := results.speed(steps, results.predicted_speed(directory))) is not None:
         yield f"{speed:,.0f} tokens/s (median of the second half)"

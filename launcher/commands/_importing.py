@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher import files, registry
+from launcher.config import length
 from launcher.errors import ConfigError, ConfigErrors, unreadable
 
 if TYPE_CHECKING:
@@ -132,6 +133,12 @@ class Foreign:
         from launcher.config import left_out
 
         return left_out.counted(self.imported)
+
+    def words(self, typed: Sequence[str]) -> list[str]:
+        """Its settings as overrides, less its length where the user's words type one."""
+        pairs = (text.lstrip("+").partition("=")[::2] for text in typed)
+        displaced = length.displaced((key, value) for key, value in pairs)
+        return [text for text in self.imported.overrides if not _keys([text]) & displaced]
 
     def source(self, typed: Sequence[str]) -> Source:
         """The file with its settings that act, less those that the user's words set."""

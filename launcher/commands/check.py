@@ -90,10 +90,12 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         document = _preview.as_json(found.as_dict(), samples)
         print_json(document | _in_detail(document, options, found, explanation))
-    elif explanation is not None or (options.speed and found.peak is not None):
+    elif explanation is not None or (options.speed and found.speed is not None):
         print(_told(options, found, explanation))
     else:
         print(found.as_text(width()))
+        if options.speed and found.spec is not None and found.peak is not None and found.spec.hardware.device == "cpu":
+            print(f"\n{found.speed_table(width())}")  # Of other devices the answer itself has the reason.
         _preview.show(samples)
     if found.assessment is not None:
         draw(options, found.assessment)
@@ -133,7 +135,7 @@ def checked(options: argparse.Namespace, foreign: Sequence[Foreign]) -> Check:
     if refused:
         return Check(assessment=None, errors=tuple(refused), warnings=())
     take_partial(options)
-    options.overrides = [*(text for file in foreign for text in file.imported.overrides), *options.overrides]
+    options.overrides = [*(text for file in foreign for text in file.words(typed)), *options.overrides]
     if options.trust:
         require_trust(options, sources)
     found = asked(options)

@@ -17,7 +17,7 @@ from pathlib import Path
 from launcher import cache, files
 from launcher.config import safe_yaml
 from launcher.errors import ConfigError, ConfigErrors
-from launcher.package import FOLDER, IMPORT_FOLDER, __version__
+from launcher.package import __version__, shipped
 from launcher.spec.parse import closest
 
 PRIMARY = "launch"
@@ -34,12 +34,6 @@ _DEEPEST = 3
 _TOP_LEVEL = re.compile(r"^([^\s#].*)$", re.MULTILINE)
 _KEY = re.compile(r"([\w-]+):")
 _DEFAULTS = re.compile(r"^defaults:( \[[\w, -]+\]|(\n *- \w+)+) *$", re.MULTILINE)
-
-
-def shipped(kind: str) -> Path:
-    """The shipped ``conf`` or ``recipes`` folder: inside the installed package, or beside it in a checkout."""
-    inside = FOLDER / "_shipped" / kind
-    return inside if inside.is_dir() else IMPORT_FOLDER / kind
 
 
 @dataclass(frozen=True, kw_only=True)

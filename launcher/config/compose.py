@@ -10,6 +10,7 @@ that all ways give the same.
 from __future__ import annotations
 
 import contextlib
+import re
 import shlex
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -216,6 +217,10 @@ def value_of(override: Override) -> object:
     return value if plain else OverridesParser.create().parse_override(override.hydra).value()
 
 
+_LARGE = re.compile(r"^(\d{6,})\.0$")
+"""A count as Hydra writes 1e8 again."""
+
+
 def swept(override: Override, options: Sequence[str]) -> tuple[str, ...] | Interval | None:
     """The values that an override sweeps over in Hydra's grammar; None where it names one.
 
@@ -241,7 +246,7 @@ def swept(override: Override, options: Sequence[str]) -> tuple[str, ...] | Inter
         integer = isinstance(content.start, int) and isinstance(content.end, int)
         return Interval(low=content.start, high=content.end, integer=integer, log="log" in content.tags)
     if not isinstance(content, Glob):
-        return tuple(parsed.sweep_string_iterator())
+        return tuple(_LARGE.sub(r"\1", value) for value in parsed.sweep_string_iterator())
     found = tuple(content.filter(list(options)))
     if not found:
         names = ", ".join(options)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from launcher.config import safe_yaml
-from launcher.config.catalog import shipped
 from launcher.machine import Machine, another_disk, disk_free
+from launcher.package import shipped
 from launcher.text.units import GIB
 
 CPU_RANKS = 2
@@ -22,6 +22,9 @@ SPEED = (
     *("link_bandwidth", "link_gpus", "network_bandwidth", "pcie_bandwidth"),
 )
 """Keys of ``hardware`` that no driver tells: a GPU of this machine has those of the card of its name."""
+
+THIS_MACHINE = " (this machine)"
+"""Behind the product's name in the title of a GPU that NVML named."""
 
 SLURM_GPUS = 8
 """GPUs of a Slurm node where nothing is said (docs/contract.md)."""
@@ -85,7 +88,7 @@ def _gpu(machine: Machine) -> dict[str, Any]:
         "reserved_bytes": smallest.reserved_bytes,
         "compute_capability": capability,
         "dtypes": list(dtypes(capability)),
-        "title": f"{names} (this machine)",
+        "title": f"{names}{THIS_MACHINE}",
         "source": "NVML on this machine",
         **_speed(names),
     }

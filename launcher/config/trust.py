@@ -22,9 +22,9 @@ from pathlib import Path
 from launcher import secret
 from launcher.config import acting, origins, trust_store
 from launcher.config.acting import Deed
-from launcher.config.catalog import shipped
 from launcher.config.trust_store import Known
 from launcher.errors import ConfigError, ConfigErrors
+from launcher.package import shipped
 from launcher.spec import RunSpec
 
 _OWN_FOLDERS = ("recipes", "runs", "conf")

@@ -96,7 +96,8 @@ class Seen:
         steps, wanted = self.samples / self.spec.global_batch_size, self.spec.steps
         about = "" if self.survey and not self.survey.tokens_error else "about "
         share = f"{wanted / steps:.3g} epochs" if wanted > steps else f"{100 * wanted / steps:.3g}% of that"
-        yield f"an epoch is {_number(self.samples, about)} samples = {_steps(steps)} steps; {wanted} steps are {share}"
+        run = "1 step is" if wanted == 1 else f"{wanted} steps are"
+        yield f"an epoch is {_number(self.samples, about)} samples = {_steps(steps)} steps; {run} {share}"
 
     def _shares(self) -> Iterator[str]:
         found = self.conversations

@@ -99,7 +99,7 @@ def gantt(spec: RunSpec, speed: SpeedEstimate) -> Gantt | None:
 def _stretch(spec: RunSpec, speed: SpeedEstimate) -> float:
     """What the passes take of a step over what the stages' times say, which know a micro-batch and no more.
 
-    The factor of the calibration, the waiting for slower GPUs and the sums of gradients are shared out among them.
+    The waiting for slower GPUs and the sums of gradients are shared out among them.
     """
     slowest = max(stage.forward_seconds + stage.backward_seconds for stage in speed.stages)
     inside = speed.step_seconds - sum(speed.exposed(part) for part in (*_AFTER, *_BETWEEN))

@@ -21,6 +21,7 @@ from launcher.preflight.bars import SMALLEST, bars, legend
 from launcher.preflight.fixes import Fix
 from launcher.rules.world import ranks
 from launcher.spec import RunSpec
+from launcher.text import units
 from launcher.text.terminal import visible
 from launcher.text.units import count, gib
 
@@ -177,7 +178,7 @@ def _batch(spec: RunSpec) -> str:
     noun = "sequence" if spec.global_batch_size == 1 else "sequences"
     total = f"{spec.global_batch_size} {noun} of {spec.sequence_length} tokens"
     tokens = spec.train.tokens
-    length = "" if tokens is None or spec.script is not None else f"; {spec.steps:,} steps for {tokens:,} tokens"
+    length = "" if tokens is None or spec.script is not None else f"; {units.steps(spec.steps)} for {tokens:,} tokens"
     return f"a step: {' x '.join(parts)} = {total} = {spec.tokens_per_step:,} tokens{length}"
 
 

@@ -15,6 +15,7 @@ from launcher.preflight.assess import Assessment
 from launcher.spec import RunSpec
 from launcher.speed.result import SpeedEstimate
 from launcher.speed.terms import COMMUNICATION, PARTS, StepPart
+from launcher.text import units
 from launcher.text.units import count, duration, rounded
 
 _NAMES: dict[StepPart, str] = {
@@ -88,7 +89,7 @@ def _length(spec: RunSpec, speed: SpeedEstimate) -> Iterator[str]:
     steps, price = spec.steps, price_of(spec, speed)
     paid = "" if price is None else f", cost {rounded(price)} at {spec.cluster.price_per_gpu_hour:g} a GPU-hour"
     yield (
-        f"{steps:,} steps, {count(steps * speed.tokens)} tokens: {duration(steps * speed.step_seconds)},"
+        f"{units.steps(steps)}, {count(steps * speed.tokens)} tokens: {duration(steps * speed.step_seconds)},"
         f" {rounded(hours)} GPU-hours{paid}"
     )
 

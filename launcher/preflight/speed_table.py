@@ -20,9 +20,6 @@ from launcher.speed.terms import COMMUNICATION, SpeedTerm
 from launcher.text import formula
 from launcher.text.units import gib, rounded
 
-_NOISE = 1e-9
-"""Seconds below which a term is a rounding error."""
-
 
 def as_text(assessment: Assessment, width: int = 80) -> str:
     """The table for a terminal of ``width`` columns, of a valid run."""
@@ -69,7 +66,7 @@ def legend(terms: Iterable[SpeedTerm]) -> dict[str, str]:
 
 
 def _terms(speed: SpeedEstimate) -> list[SpeedTerm]:
-    return [term for _, terms in speed.parts() for term in terms if term.seconds > _NOISE]
+    return [term for _, terms in speed.parts() for term in terms]
 
 
 def _parts(speed: SpeedEstimate) -> Iterator[str]:
@@ -80,10 +77,9 @@ def _parts(speed: SpeedEstimate) -> Iterator[str]:
     yield form.format("", "seconds", "exposed", "share")
     for part, terms in speed.parts():
         seconds = sum(term.seconds for term in terms)
-        if seconds > _NOISE:
-            exposed = speed.exposed(part)
-            share = f"{exposed / speed.step_seconds:.1%}"
-            yield form.format(speed_line.name_of(part), rounded(seconds), rounded(exposed), share)
+        exposed = speed.exposed(part)
+        share = f"{exposed / speed.step_seconds:.1%}"
+        yield form.format(speed_line.name_of(part), rounded(seconds), rounded(exposed), share)
     yield form.format("step", "", rounded(speed.step_seconds), "100.0%")
 
 

@@ -153,7 +153,7 @@ def _side(run: Path, row: RunState) -> Side:
         gpus=max(1, job.get("nodes", 1) * job.get("gpus_per_node", 1)),
         curve=tuple(sorted(curve.items())),  # A script that starts again repeats steps.
         held_out=held_out[-1] if held_out else None,
-        tokens_per_second=results.speed(rows),
+        tokens_per_second=results.speed(rows, predicted),
         predicted_speed=None if predicted is None else predicted.per_gpu,
         predicted_bytes=size if contents.is_whole(size := (plan.get("peak") or {}).get("allocated_bytes")) else None,
         peak_bytes=max(results.measured(run).values(), default=None),

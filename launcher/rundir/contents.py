@@ -17,7 +17,7 @@ from typing import Any, TypeGuard, get_args
 
 from launcher.errors import ConfigErrors, SubmitError
 from launcher.job.job import RUN
-from launcher.rundir import state
+from launcher.rundir import older, state
 from launcher.spec import RunSpec
 from launcher.spec.parse import parse
 
@@ -201,7 +201,7 @@ def spec_of(run: Path) -> RunSpec:
     if content is None:
         raise BadRecord(run / SPEC, "there is no such file")
     try:
-        return parse(content)
+        return parse(older.with_card(content))
     except ConfigErrors as error:
         first = error.errors[0]
         raise BadRecord(run / SPEC, f"{first.where}: {first.rule}") from None

@@ -22,12 +22,10 @@ from typing import Any
 
 from launcher import files, machine, secret
 from launcher.config import length, safe_yaml, trust
-from launcher.config.catalog import shipped
-from launcher.config.hardware import SPEED
 from launcher.config.overrides import Override
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.preflight.plan import Plan
-from launcher.rundir import provenance, script_copy
+from launcher.rundir import older, provenance, script_copy
 from launcher.rundir.losses import LOSSES, NAME, as_line
 from launcher.spec import DataSpec, RunSpec, secrecy
 from launcher.spec.parse import parse, to_dict
@@ -172,10 +170,6 @@ def _represent_text(dumper: Any, text: str) -> Any:
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
 
 
-_OF_CARDS = ("compute_capability", *SPEED)
-"""Keys of ``hardware`` that locks of early versions lack, and that a card has by its name."""
-
-
 def read(path: Path) -> Lock:
     """Read a lock, or that of a run directory.
 
@@ -191,7 +185,7 @@ def read(path: Path) -> Lock:
         rule = f"this version reads locks of schema {SCHEMA}"
         raise ConfigErrors([ConfigError(f"{where}: schema", content.get("schema"), rule)])
     try:
-        spec = parse(_with_card(content["spec"]))
+        spec = parse(older.with_card(content["spec"]))
     except ConfigErrors as error:
         raise ConfigErrors(
             ConfigError(f"{where}: {e.path}", e.found, e.rule, e.way_out) for e in error.errors
@@ -200,17 +194,6 @@ def read(path: Path) -> Lock:
     if not isinstance(losses, list) or not all(map(_is_row, losses)):
         raise ConfigErrors([ConfigError(f"{where}: losses", None, "must be a list of step, loss and grad_norm")])
     return Lock(path=path, spec=spec, content=content, losses=tuple(losses))
-
-
-def _with_card(spec: Any) -> Any:
-    """The specification of a lock from before some keys of ``hardware``, with those of the shipped card."""
-    hardware = spec.get("hardware") if isinstance(spec, dict) else None
-    if not isinstance(hardware, dict) or all(key in hardware for key in _OF_CARDS):
-        return spec
-    path = shipped("conf") / "hardware" / f"{hardware.get('name')}.yaml"
-    known = safe_yaml.load(path) if path.is_file() else None
-    card = {key: known.get(key) if isinstance(known, dict) else None for key in _OF_CARDS}
-    return {**spec, "hardware": {**card, **hardware}}
 
 
 def _is_row(row: object) -> bool:

@@ -13,6 +13,9 @@ from launcher.rundir import contents
 
 BETWEEN = "between steps"
 
+_ROUNDED = 0.1
+"""Tokens a second: more than what is lost where a prediction is written with one decimal."""
+
 
 def steps(run: Path) -> list[dict[str, Any]]:
     """The whole lines of ``metrics.jsonl`` that belong to a training step; none where there is no such file."""
@@ -44,12 +47,18 @@ def is_number(value: object) -> bool:
     return isinstance(value, float) or contents.is_whole(value)
 
 
-def speed(found: Sequence[dict[str, Any]]) -> float | None:
+def speed(found: Sequence[dict[str, Any]], predicted: PredictedSpeed | None = None) -> float | None:
     """Tokens a second of all ranks together, the median of the second half of the lines: it knows no warm-up.
 
     None where the lines say nothing of it.
+
+    Args:
+        found: The lines.
+        predicted: What it is compared with: of a run that went on with other settings only lines with this prediction
+            count, where there are some.
     """
-    known = [row["tokens_per_second"] for row in found if contents.is_number(row.get("tokens_per_second"))]
+    rows = [] if predicted is None else [row for row in found if _is_of(row, predicted)]
+    known = [row["tokens_per_second"] for row in rows or found if contents.is_number(row.get("tokens_per_second"))]
     return float(statistics.median(known[len(known) // 2 :])) if known else None
 
 
@@ -69,6 +78,12 @@ class PredictedSpeed(NamedTuple):
     low: float
     high: float
     step_seconds: float
+
+
+def _is_of(row: dict[str, Any], predicted: PredictedSpeed) -> bool:
+    """True if a line was written under this prediction, which its worker rounds (``launcher.worker.metrics``)."""
+    said = row.get("predicted_tokens_per_second")
+    return contents.is_number(said) and abs(float(said) - predicted.tokens_per_second) < _ROUNDED
 
 
 def predicted_speed(run: Path) -> PredictedSpeed | None:

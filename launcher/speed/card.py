@@ -42,15 +42,25 @@ class Card:
         return {"fp32": self.fp32, "fp16": self.fp16, "bf16": self.bf16}[dtype]
 
 
+_NEEDED = ("flops_fp32", "flops_fp16", "memory_bandwidth", "cores", "pcie_bandwidth")
+"""Figures without which no speed can be said, whatever the format."""
+
+
+def lacking(hardware: HardwareSpec) -> tuple[str, ...]:
+    """The keys of figures that are unknown: a format that the card has is not taken to be as fast as another one."""
+    formats = (f"flops_{name}" for name in ("bf16", "fp8") if name in hardware.dtypes)
+    return tuple(f"hardware.{key}" for key in (*_NEEDED, *formats) if getattr(hardware, key) is None)
+
+
 def card_of(hardware: HardwareSpec) -> Card | None:
     """The card's figures; None where one of them is unknown, or on the CPU."""
-    numbers = (hardware.flops_fp32, hardware.flops_fp16, hardware.memory_bandwidth, hardware.pcie_bandwidth)
-    if hardware.device != "cuda" or hardware.cores is None or any(number is None for number in numbers):
+    if hardware.device != "cuda" or lacking(hardware):
         return None
+    numbers = (hardware.flops_fp32, hardware.flops_fp16, hardware.memory_bandwidth, hardware.pcie_bandwidth)
     return _card(
         hardware.card or hardware.name,
         hardware.effective_capability,
-        hardware.cores,
+        hardware.cores or 0,
         *(float(number or 0) for number in numbers),
         hardware.flops_bf16,
         hardware.flops_fp8,

@@ -18,7 +18,7 @@ from launcher.spec import RunSpec
 from launcher.speed import attention, collectives, ends, experts, gemm, offload, pipeline, states
 from launcher.speed.block import BlockKey, block
 from launcher.speed.calibration import UNCALIBRATED, constant
-from launcher.speed.card import Card, card_of
+from launcher.speed.card import Card, card_of, lacking
 from launcher.speed.network import Network, network_of
 from launcher.speed.passes import NOTHING, Pass
 from launcher.speed.result import SpeedEstimate, StageTime
@@ -81,7 +81,7 @@ def _unknown(spec: RunSpec, execution: Execution | None, card: Card | None, netw
     if spec.judges_no_model:
         return "what the script trains is not known"
     if card is None:
-        return f"the figures of {spec.hardware.title} are not known (hardware.flops_fp16, memory_bandwidth, cores, ...)"
+        return f"figures of {spec.hardware.title} are not known: {', '.join(lacking(spec.hardware))}"
     if network is None:
         return "the links between its GPUs are not known (hardware.link_bandwidth, cluster.network_bandwidth)"
     return offload.unknown(spec)
@@ -135,7 +135,7 @@ def estimate(
         peak_flops=card.peak(dtypes.compute),
         bubble=bubble / raw,
         terms=scaled,
-        stages=tuple(stage.time for stage in stages),
+        stages=tuple(stage.time.times(1 / factor.value) for stage in stages),
         constant=replace(factor, low=min(factor.low, RETRYING)) if crowded else factor,
         crowded=crowded,
     )

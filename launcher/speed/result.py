@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from launcher.speed.terms import COMMUNICATION, PARTS, SpeedTerm, StepPart
 
+NOISE = 1e-9
+"""Seconds below which a term is a rounding error."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTime:
@@ -16,6 +19,15 @@ class StageTime:
     forward_seconds: float
     backward_seconds: float
     send_seconds: float
+
+    def times(self, factor: float) -> StageTime:
+        """All of it, so many times as long."""
+        return StageTime(
+            stage=self.stage,
+            forward_seconds=self.forward_seconds * factor,
+            backward_seconds=self.backward_seconds * factor,
+            send_seconds=self.send_seconds * factor,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +119,7 @@ class SpeedEstimate:
     def parts(self) -> Iterator[tuple[StepPart, tuple[SpeedTerm, ...]]]:
         """The parts that take any time, with their terms."""
         for part in PARTS:
-            found = tuple(term for term in self.terms if term.part == part and term.seconds > 0)
+            found = tuple(term for term in self.terms if term.part == part and term.seconds > NOISE)
             if found:
                 yield part, found
 
@@ -131,7 +143,7 @@ class SpeedEstimate:
                 "exposed_seconds": term.exposed_seconds,
             }
             for term in self.terms
-            if term.part in COMMUNICATION and term.seconds > 0
+            if term.part in COMMUNICATION and term.seconds > NOISE
         ]
         return {
             "tokens_per_second": self.tokens_per_second,

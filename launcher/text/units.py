@@ -42,10 +42,17 @@ def count(number: int) -> str:
     return str(number)
 
 
+def steps(number: int) -> str:
+    """Optimizer steps: ``1 step``, ``1,000 steps``."""
+    return f"{number:,} {'step' if number == 1 else 'steps'}"
+
+
 def duration(seconds: float | None) -> str:
-    """Seconds as people say them: ``45 s``, ``12 min``, ``3 h 05 min``, ``2 d 4 h``; ``-`` for None."""
+    """Seconds as people say them: ``0.072 s``, ``45 s``, ``12 min``, ``3 h 05 min``, ``2 d 4 h``; ``-`` for None."""
     if seconds is None:
         return "-"
+    if seconds < 1:
+        return f"{rounded(seconds, 2)} s"
     if seconds < 100:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

@@ -196,6 +196,18 @@ def test_what_matters_of_a_file_stands_beside_the_other_errors(answer: Answer) -
     assert {"f.json: corpus", "parallel.tensor"} <= {error["path"] for error in found}
 
 
+def test_typed_tokens_take_the_place_of_a_file_s_steps(answer: Answer) -> None:
+    _, out, _ = answer(f"check model=1b --deepspeed f.json --partial --json train.tokens=1e6 {ON}")
+    assert json.loads(out)["errors"] == []
+    words = ["model=1b", "train.tokens=1e6", *ON.split()]
+    found = launcher.check(words, deepspeed="f.json", partial=True)
+    assert found.spec is not None
+    assert (found.spec.train.tokens, found.spec.train.steps) == (10**6, None)
+    plain = launcher.check(words[:1] + words[2:], megatron_args="f.json", partial=True)
+    assert plain.spec is not None
+    assert plain.spec.steps == 7
+
+
 def test_a_program_imports_and_checks_by_the_same_rule(answer: Answer) -> None:
     with pytest.raises(ConfigErrors) as caught:
         launcher.import_("deepspeed", "f.json")

@@ -15,12 +15,14 @@ import pytest
 from launcher.cli import main
 from launcher.commands import _repeating
 from launcher.config.catalog import Catalog
+from launcher.config.hardware import SPEED
 from launcher.config.overrides import read
 from launcher.errors import ConfigErrors
 from launcher.job.versions import every
 from launcher.preflight import assess
 from launcher.preflight.plan import Plan, plan
-from launcher.rundir import lock, losses, provenance
+from launcher.rundir import contents, lock, losses, provenance
+from launcher.rundir.older import with_card
 from launcher.rundir.record import job_as_dict
 from launcher.spec import RunSpec
 from launcher.spec.parse import to_dict
@@ -109,6 +111,18 @@ def test_a_lock_from_before_the_compute_capability_has_that_of_the_shipped_card(
     spec = lock.read(path).spec
     assert (spec.hardware.flops_bf16, spec.hardware.cores, spec.cluster.network_bandwidth) == (2250e12, 148, None)
     assert spec.steps == 100
+
+
+def test_a_lock_of_this_machine_s_own_gpu_from_before_has_the_speed_of_its_card(tmp_path: Path) -> None:
+    title = "NVIDIA H100 80GB HBM3 (this machine)"
+    content = json.loads(json.dumps(to_dict(make_spec("hardware=h100_80g"))))
+    older = {key: value for key, value in content["hardware"].items() if key not in (*SPEED, "card")}
+    found = with_card({**content, "hardware": {**older, "name": "auto", "title": title}})["hardware"]
+    assert (found["card"], found["flops_bf16"], found["link_gpus"]) == ("h100_80g", 989.4e12, 8)
+    other = with_card({**content, "hardware": {**older, "name": "auto", "title": "an unknown GPU"}})["hardware"]
+    assert (other.get("card"), other["flops_bf16"]) == (None, None)
+    (tmp_path / "spec.json").write_text(json.dumps({**content, "hardware": {**older, "name": "auto", "title": title}}))
+    assert contents.spec_of(tmp_path).hardware.card == "h100_80g"
 
 
 def test_a_memory_that_is_set_over_a_lock_is_what_a_rank_may_use(tmp_path: Path) -> None:

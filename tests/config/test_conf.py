@@ -10,8 +10,9 @@ import pytest
 import yaml
 
 from launcher import registry
-from launcher.config.catalog import Catalog, shipped
+from launcher.config.catalog import Catalog
 from launcher.config.hardware import dtypes
+from launcher.package import shipped
 from launcher.rank.counts import parameter_counts
 from launcher.rules import precision
 from launcher.text.units import GIB

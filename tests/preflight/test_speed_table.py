@@ -87,14 +87,18 @@ def test_the_document_has_the_terms_stages_and_symbols_where_they_are_asked_for(
     ("words", "status", "said"),
     [
         (("model=tiny",), 0, "speed unknown: the speed of a CPU is not modelled"),
-        ((*SEVEN, "parallel.tensor=3"), 2, "INVALID"),
+        ((*SEVEN, "hardware.flops_bf16=null"), 0, "hardware.flops_bf16"),
+        ((*SEVEN, "parallel.tensor=3"), 2, "parallel.tensor"),
     ],
 )
-def test_where_there_is_no_speed_the_reason_or_the_errors_are_printed(
+def test_where_there_is_no_speed_the_verdict_and_the_reason_are_printed(
     words: tuple[str, ...], status: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["check", *words, "--speed"]) == status
-    assert capsys.readouterr().out.startswith(said)
+    out = capsys.readouterr().out
+    assert out.startswith("INVALID" if status else "FITS")
+    assert said in out
+    assert out.count("speed unknown") == (status == 0)
 
 
 @pytest.mark.parametrize("several", [("-m", "model=1b,7b"), ("--points", "points.jsonl")])

@@ -48,6 +48,15 @@ def test_a_speed_is_the_median_of_the_second_half_so_that_neither_warm_up_nor_a_
     assert results.speed([{"loss": 2.0, "tokens_per_second": math.nan}]) is None
 
 
+def test_a_run_that_went_on_with_other_gpus_is_compared_by_the_lines_of_its_newest_plan(tmp_path: Path) -> None:
+    now = results.predicted_speed(recorded(tmp_path / "a", speed=predicted(50.0)))
+    before = [{"loss": 2.0, "tokens_per_second": 400.0, "predicted_tokens_per_second": 390.0}] * 9
+    after = [{"loss": 2.0, "tokens_per_second": 95.0, "predicted_tokens_per_second": 100.0}] * 2
+    assert results.speed([*before, *after], now) == 95.0
+    assert results.speed(before, now) == 400.0
+    assert results.speed([*before, *after]) == 400.0
+
+
 @pytest.mark.parametrize("speed", [None, {}, {"step_seconds": 3.0}, {**predicted(50.0), "low": "x"}])
 def test_a_plan_without_a_whole_prediction_predicts_no_speed(tmp_path: Path, speed: dict[str, float] | None) -> None:
     assert results.predicted_speed(recorded(tmp_path / "a", speed=speed)) is None

@@ -136,6 +136,17 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         tracking=wandb tracking.uri=https://host:99999
         """
     ),
+    "hardware": _cases(
+        """
+        hardware=h100_80g hardware.card=banana
+        hardware=h100_80g hardware.card=h100_80gb
+        hardware=h100_80g hardware.memory_bandwidth=3352
+        hardware=h100_80g hardware.link_bandwidth=450
+        hardware=h100_80g hardware.network_bandwidth=50
+        hardware=h100_80g hardware.pcie_bandwidth=1e-9
+        cluster=slurm hardware=h100_80g cluster.network_bandwidth=12.5
+        """
+    ),
     "dependencies": _cases(
         """
         cluster.partition=gpu

@@ -55,6 +55,7 @@ def errors(*words: str) -> tuple[str, ...]:
         ("parallel=glob(fsdp*)", ("fsdp", "fsdp_cp", "fsdp_pp", "fsdp_tp")),
         ("parallel=glob(*, exclude=[zero*,*d*,t*,u*])", ("cp", "ep", "pp")),
         ("train.seed=range(1,4)", ("1", "2", "3")),
+        ("train.tokens=1e8,2e9", ("100000000", "2000000000")),
         ("train.seed=choice(3,5)", ("3", "5")),
         ("train.seed=sort(3,1)", ("1", "3")),
         ("adapter.targets=[q_proj],[k_proj,v_proj]", ("[q_proj]", "[k_proj,v_proj]")),

@@ -9,10 +9,22 @@ from launcher.text import units
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(45, "45 s"), (720, "12 min"), (11_100, "3 h 05 min"), (187_200, "2 d 4 h"), (None, "-")],
+    [
+        (0.0718, "0.072 s"),
+        (0, "0 s"),
+        (45, "45 s"),
+        (720, "12 min"),
+        (11_100, "3 h 05 min"),
+        (187_200, "2 d 4 h"),
+        (None, "-"),
+    ],
 )
 def test_times_are_read_as_people_say_them(seconds: float | None, text: str) -> None:
     assert units.duration(seconds) == text
+
+
+def test_one_step_is_no_steps() -> None:
+    assert [units.steps(number) for number in (1, 2, 1000)] == ["1 step", "2 steps", "1,000 steps"]
 
 
 @pytest.mark.parametrize(
