@@ -28,9 +28,15 @@ def main() -> int:
         "--write-calibration", action="store_true", help="fit the constants and write them into the package"
     )
     parser.add_argument("--publish", action="store_true", help="write docs/speed-scoreboard.md")
+    parser.add_argument(
+        "--no-host-constants",
+        action="store_true",
+        help="score without what was chosen on scored rows (`fitted` of frameworks.yaml): see the raw columns",
+    )
     arguments = parser.parse_args()
-    files = dict(_all(arguments.data, arguments.only))
-    found = families(files)
+    if arguments.no_host_constants and (arguments.write_calibration or arguments.publish):
+        parser.error("--no-host-constants only scores: --publish has its figures beside the others")
+    found = families(dict(_all(arguments.data, arguments.only, host_constants=not arguments.no_host_constants)))
     if arguments.write_calibration:
         calibrating.write(found)
         found = [calibrating.again(family) for family in found]
@@ -42,11 +48,18 @@ def main() -> int:
     else:
         print("\n".join(_table(answer)))
     if arguments.publish:
-        publishing.publish(answer)
+        plain = families(dict(_all(arguments.data, arguments.only, host_constants=False)))
+        publishing.publish(answer, [entry for entry in entries(_fitted(plain)) if entry.file])
     return 0 if any(entry.rows for entry in answer) else 1
 
 
-def _all(folder: Path, only: str | None) -> Iterator[tuple[str, list[Judged | Row]]]:
+def _fitted(found: Sequence[Family]) -> list[Family]:
+    """The sources some of whose rows have features that were chosen on them."""
+    backends = ((family, [item.row.backend for item in family.items]) for family in found)
+    return [family for family, each in backends if any(one is not None and one.fitted for one in each)]
+
+
+def _all(folder: Path, only: str | None, *, host_constants: bool) -> Iterator[tuple[str, list[Judged | Row]]]:
     for path in sorted(folder.iterdir()):
         if path.suffix not in (".csv", ".jsonl") or (only is not None and path.name != only):
             continue
@@ -55,7 +68,7 @@ def _all(folder: Path, only: str | None) -> Iterator[tuple[str, list[Judged | Ro
         except ModuleNotFoundError:
             print(f"{path.name}: no adapter", file=sys.stderr)
             continue
-        yield path.name, list(all_judged(adapter.rows(path)))
+        yield path.name, list(all_judged(adapter.rows(path), host_constants=host_constants))
 
 
 def _rows(found: Sequence[Family]) -> Iterator[dict[str, object]]:

@@ -71,9 +71,16 @@ def _others(row: Row) -> Iterator[tuple[str, float]]:
             yield name, answer
 
 
-def all_judged(rows: Iterable[Row]) -> Iterator[Judged | Row]:
-    """Each row with its predictions; one that is left out as a row that says why."""
+def all_judged(rows: Iterable[Row], *, host_constants: bool = True) -> Iterator[Judged | Row]:
+    """Each row with its predictions; one that is left out as a row that says why.
+
+    Args:
+        rows: The rows.
+        host_constants: False to predict without what was chosen on measured rows (``fitted`` of ``frameworks.yaml``).
+    """
     for row in rows:
+        if row.backend is not None and not host_constants:
+            row = replace(row, backend=row.backend.without_fitted())
         if row.left_out is not None:
             yield row
             continue

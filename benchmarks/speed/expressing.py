@@ -71,7 +71,8 @@ def express(line: Line, catalog: Catalog) -> Row:
         return replace(row, left_out=f"a number that cannot be read: {error}")
     except ConfigErrors as error:
         return replace(row, left_out=f"does not parse: {error.errors[0].path}")
-    backend = StandIn(base=registry.load("backends", framework.engine), executes=_execution(line, framework))
+    base = registry.load("backends", framework.engine)
+    backend = StandIn(base=base, executes=_execution(line, framework), fitted=framework.fitted)
     return replace(row, spec=_shared_out(spec), backend=backend, measured=measured)
 
 

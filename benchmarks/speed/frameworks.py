@@ -32,6 +32,7 @@ class Framework:
         blank: What its documents say of a column that a row leaves blank.
         execution: Its way to execute a step.
         sources: Where that is read, feature by feature.
+        fitted: Features whose numbers were chosen on measured rows that are scored.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Framework:
     settings: Mapping[str, object] = field(default_factory=dict)
     blank: Mapping[str, str]
     sources: Mapping[str, str]
+    fitted: tuple[str, ...] = ()
 
     def __hash__(self) -> int:
         """By its line in the table."""
@@ -72,4 +74,4 @@ def named(name: str) -> Framework:
 def _framework(entry: Mapping[str, Any]) -> Framework:
     features = Execution(framework=entry["name"], **entry["execution"])
     sources = {name: text for names, text in entry["sources"].items() for name in names.split()}
-    return Framework(**{**entry, "execution": features, "sources": sources})
+    return Framework(**{**entry, "execution": features, "sources": sources, "fitted": tuple(entry.get("fitted", ()))})

@@ -26,17 +26,29 @@ are on lines of their own; models with experts have a second set of constants, o
 constants` is what the first set makes of the same rows. `scaling` is the speed on more GPUs relative to the fewest of
 a series, the mean over sources; `fp8 ratio` that of fp8 over bf16 with the same layout."""
 
+_FITTED = """\
+Some numbers of `benchmarks/speed/frameworks.yaml` are no formulas and are read in no source: the host's time to start a
+kernel and to send a message (`launch_seconds`, `message_seconds`) of Megatron-DeepSpeed were chosen on the rows of
+vTrain, and `launch_seconds`, `staged_seconds` and `bucket_bytes` of nanotron on its own rows. `fitted` marks them. They
+act in the raw columns above, too. These are the same rows with the defaults of every framework in their place
+(`python -m benchmarks.speed --data DIR --no-host-constants`); no backend that `launch` runs has such numbers."""
+
 _OTHERS = """\
 The same rows, each predictor after one constant for a framework and GPU that is fitted on these very rows; rows are
 those that it covers."""
 
 
-def publish(entries: Sequence[Entry]) -> None:
-    """Write the document."""
-    DOCUMENT.write_text("\n".join(document(entries)) + "\n")
+def publish(entries: Sequence[Entry], plain: Sequence[Entry]) -> None:
+    """Write the document.
+
+    Args:
+        entries: The scores.
+        plain: Those of the sources whose frameworks have fitted features, without these.
+    """
+    DOCUMENT.write_text("\n".join(document(entries, plain)) + "\n")
 
 
-def document(entries: Sequence[Entry]) -> Iterator[str]:
+def document(entries: Sequence[Entry], plain: Sequence[Entry] = ()) -> Iterator[str]:
     """Its lines."""
     git = versions()["git"]
     commit = git["commit"][:12] if git else "unknown"
@@ -48,6 +60,13 @@ def document(entries: Sequence[Entry]) -> Iterator[str]:
     yield ""
     yield from _head("runs of, rows, median, 90 % within, raw median, raw 90 %, problems, pick, worst pick, Spearman")
     yield from (_line(entry) for entry in entries if entry.rows)
+    yield ""
+    yield "## Without constants of the host"
+    yield ""
+    yield _FITTED
+    yield ""
+    yield from _head("runs of, rows, raw median, raw 90 %, problems, pick, Spearman")
+    yield from (_plain_line(entry) for entry in plain if entry.rows)
     yield ""
     yield "## Other predictors"
     yield ""
@@ -75,6 +94,12 @@ def _head(names: str) -> Iterator[str]:
 def _line(entry: Entry) -> str:
     errors = (entry.median, entry.p90, entry.median_uncalibrated, entry.p90_uncalibrated)
     choices = (entry.pick, entry.pick_worst, entry.spearman)
+    cells = [entry.family, str(entry.rows), *map(percent, errors), str(entry.problems or "-"), *map(share, choices)]
+    return f"| {' | '.join(cells)} |"
+
+
+def _plain_line(entry: Entry) -> str:
+    errors, choices = (entry.median_uncalibrated, entry.p90_uncalibrated), (entry.pick, entry.spearman)
     cells = [entry.family, str(entry.rows), *map(percent, errors), str(entry.problems or "-"), *map(share, choices)]
     return f"| {' | '.join(cells)} |"
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from launcher.memory.estimate import Backend
 from launcher.memory.terms import MemoryTerm
@@ -21,10 +22,12 @@ class StandIn(Backend):
     Attributes:
         base: The backend that tells number formats, traits of the engine and buffers.
         executes: The framework's way to execute a step.
+        fitted: Features of it whose numbers were chosen on measured rows that are scored.
     """
 
     base: Backend
     executes: Execution
+    fitted: tuple[str, ...] = ()
 
     @property
     def framework(self) -> str:
@@ -42,6 +45,12 @@ class StandIn(Backend):
     def overheads(self, rank: RankModel) -> Iterable[MemoryTerm]:
         """As the base."""
         return self.base.overheads(rank)
+
+    def without_fitted(self) -> StandIn:
+        """With the defaults of every framework in the place of these numbers."""
+        default = Execution(framework=self.executes.framework)
+        plain: dict[str, Any] = {name: getattr(default, name) for name in self.fitted}
+        return replace(self, executes=replace(self.executes, **plain))
 
     def execution(self, spec: RunSpec) -> Execution:
         """The framework's own, for every run."""

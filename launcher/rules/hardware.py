@@ -31,7 +31,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     for path in _BANDWIDTHS:
         value = edit.value_at(spec, path)
         if isinstance(value, int | float) and value < _LEAST:
-            meant = value * _GIGA
+            meant = round(value * _GIGA)
             rule = "a bandwidth is in bytes a second, of one GPU and one way"
             yield ConfigError(path, value, rule, [edit.override(path, meant if meant >= _LEAST else None)])
 

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.speed import __main__ as command
 from benchmarks.speed import calibrating, publishing
 from benchmarks.speed.entries import Entry, entries
-from benchmarks.speed.estimating import Judged, judged
+from benchmarks.speed.estimating import Judged, all_judged, judged
 from benchmarks.speed.families import Family, families, not_counted
 from benchmarks.speed.ratios import of_fp8, of_scaling
 from benchmarks.speed.row import Row
@@ -198,6 +198,18 @@ def test_a_row_on_a_card_without_figures_is_left_out_with_the_reason(tmp_path: P
     found = judged(replace(row, spec=blind))
     assert isinstance(found, str)
     assert "memory_bandwidth" in found
+
+
+def test_a_row_can_be_scored_without_what_was_chosen_on_scored_rows(tmp_path: Path) -> None:
+    from benchmarks.speed.adapters import throughput
+
+    line = LINE | {"framework": "Megatron-DeepSpeed"}
+    rows = list(throughput.rows(write_lines(tmp_path / "throughput.csv", [line])))
+    with_, without = (next(iter(all_judged(rows, host_constants=asked))) for asked in (True, False))
+    assert isinstance(with_, Judged)
+    assert isinstance(without, Judged)
+    assert without.raw > with_.raw
+    assert "| mine | 1 | " in "\n".join(publishing.document([], [one_entry("mine", [without])]))
 
 
 def test_the_document_has_each_entry_with_rows_and_each_reason() -> None:

@@ -9,7 +9,9 @@ import pytest
 from benchmarks.speed import frameworks
 from benchmarks.speed.cards import network_bandwidth
 from benchmarks.speed.models import model_words
+from benchmarks.speed.stand_in import StandIn
 from benchmarks.speed.words import LeftOutError, precision, recompute, sharding
+from launcher import registry
 from launcher.rank.execution import Execution
 from tests.support.measured_speed import LINE
 
@@ -102,6 +104,24 @@ def test_a_framework_is_a_name_without_its_release() -> None:
     found = {frameworks.find(word, "any") for word in ("Megatron-Core r0.8.0", "Megatron-LM 23e00ed0")}
     assert {one.name for one in found if one is not None} == {"Megatron-Core"}
     assert frameworks.find("MindSpeed-LLM", "any") is None
+
+
+def test_features_that_were_chosen_on_scored_rows_are_marked_and_can_be_left_out() -> None:
+    default = Execution(framework="")
+    for framework in frameworks.table():
+        chosen = {name for name, source in framework.sources.items() if "chosen on" in source}
+        assert chosen == set(framework.fitted), framework.name
+        backend = StandIn(
+            base=registry.load("backends", framework.engine), executes=framework.execution, fitted=framework.fitted
+        )
+        plain = backend.without_fitted().executes
+        assert all(getattr(plain, name) == getattr(default, name) for name in framework.fitted)
+        assert plain.fused_norm == framework.execution.fused_norm
+    assert sum(bool(framework.fitted) for framework in frameworks.table()) == 3
+
+
+def test_no_source_is_provisional() -> None:
+    assert not any("provisional" in text for one in frameworks.table() for text in one.sources.values())
 
 
 def test_every_feature_and_every_meaning_of_a_blank_has_a_source() -> None:

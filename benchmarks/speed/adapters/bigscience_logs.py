@@ -47,5 +47,5 @@ def _row(line: Line, found: MemoryRow) -> Row:
         return row
     if not line["tokens_per_s_per_gpu"]:
         return replace(row, left_out="no tokens a second")
-    backend = StandIn(base=found.backend, executes=framework.execution)
+    backend = StandIn(base=found.backend, executes=framework.execution, fitted=framework.fitted)
     return replace(row, spec=found.spec, backend=backend, measured=float(line["tokens_per_s_per_gpu"]))

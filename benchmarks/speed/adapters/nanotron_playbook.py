@@ -56,7 +56,8 @@ def _row(line: Line, found: MemoryRow) -> Row:
         return row
     if not line["tokens_per_s_per_gpu"]:
         return replace(row, left_out="no tokens a second")
-    backend = StandIn(base=found.backend, executes=frameworks.named(FRAMEWORK).execution)
+    framework = frameworks.named(FRAMEWORK)
+    backend = StandIn(base=found.backend, executes=framework.execution, fitted=framework.fitted)
     spec = replace(found.spec, cluster=replace(found.spec.cluster, network_latency=NETWORK_LATENCY))
     return replace(row, spec=spec, backend=backend, measured=float(line["tokens_per_s_per_gpu"]))
 
