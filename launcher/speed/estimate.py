@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
+from launcher.rank import engine as engines
+from launcher.rank import execution as executions
 from launcher.rank.counts import kinds_of, padded
 from launcher.rank.engine import EngineTraits
 from launcher.rank.execution import Execution
@@ -110,10 +112,11 @@ def estimate(
         The estimate; None where :func:`unknown` says why there is none.
     """
     card, network, execution = card_of(spec.hardware), network_of(spec), backend.execution(spec)
-    unknown_ = _unknown(spec, execution, card, network)
-    if card is None or network is None or execution is None or unknown_ is not None:
+    reason = _unknown(spec, execution, card, network)
+    if card is None or network is None or execution is None or reason is not None:
         return None
-    dtypes, engine = backend.dtypes(spec), backend.engine(spec)
+    execution, engine = executions.kept(execution), engines.kept(backend.engine(spec))
+    dtypes = backend.dtypes(spec)
     ranks = [rank_model(spec, view, family, dtypes, engine) for view in views(spec, strategies)]
     stages = [_stage(rank, family, execution, card, network) for rank in ranks]
     terms = list(_terms(spec, stages, execution, card, network))
