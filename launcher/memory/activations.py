@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from functools import lru_cache
 
 from launcher.memory.moments import BEFORE_BLOCKS_BACKWARD, BLOCK_BACKWARD, LOSS, PASSES, Moment, Moments
 from launcher.memory.terms import MemoryTerm, term
@@ -221,8 +222,12 @@ def _there(rank: RankModel, kind: BlockKind) -> Value:
 
 def block_input(rank: RankModel) -> SavedTensor:
     """The residual stream before a block, of one token."""
-    size = rank.engine.residual_size * rank.spec.model.hidden_size
-    return SavedTensor(name="block input", bytes=size, share="residual", part="input")
+    return _residual("block input", rank.engine.residual_size * rank.spec.model.hidden_size)
+
+
+@lru_cache(maxsize=256)
+def _residual(name: str, size: int) -> SavedTensor:
+    return SavedTensor(name=name, bytes=size, share="residual", part="input")
 
 
 def forward_extra(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -237,9 +242,7 @@ def forward_extra(rank: RankModel) -> Iterator[MemoryTerm]:
     model, recomputes = rank.spec.model, rank.spec.checkpointing.mode != "none"
     # What a block saves is gone at once where it is checkpointed; a family may keep its embeddings as long as it runs.
     rows = 2 if recomputes and not rank.family.traits.keeps_embeddings else 4
-    row = SavedTensor(
-        name="residuals", bytes=rows * engine.residual_size * model.hidden_size, share="residual", part="input"
-    )
+    row = _residual("residuals", rows * engine.residual_size * model.hidden_size)
     k = rank.token_bytes([row, *(_passing(rank, kind) if recomputes else ())])
     what = "tensors inside one block"
     yield term("temporary", ("forward",), what, "k * tok", _FORWARD_TRACE, k=k, tok=rank.tokens).at("mlp")

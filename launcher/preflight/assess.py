@@ -26,11 +26,15 @@ from launcher.preflight import fixes, pricing, time_limit, verdict
 from launcher.preflight.data import Seen
 from launcher.preflight.fixes import Fix, Judge, Searching
 from launcher.preflight.verdict import Verdict
+from launcher.rules import places, secrets, variables
 from launcher.spec import RunSpec, edit
 from launcher.spec.parse import accepts, known_keys
 from launcher.speed.result import SpeedEstimate
 
 _WAYS_SHOWN = 4
+
+LEFT_OUT_OF_CHANGES = (places, secrets, variables)
+"""Rules that no neighbour of a valid run breaks, since none changes a name, a place or a variable."""
 
 type Rule = Callable[[RunSpec], Iterable[ConfigError]]
 
@@ -200,7 +204,7 @@ def _judge(start: RunSpec, formula: Needs, *, safely: bool = False) -> Judge:
     def judged(spec: RunSpec, *, roughly: bool = False) -> Verdict | None:
         if spec is start:
             return verdict.judge(spec, formula, safely=safely)
-        if next(chain(backends.of(spec).check(spec), _found(_general(), spec)), None) is not None:
+        if next(chain(backends.of(spec).check(spec), _found(_of_changes(), spec)), None) is not None:
             return None  # The engine's limits come first, since these are what neighbours break most.
         capacity = spec.rank_memory_bytes
         if not roughly or capacity is None:
@@ -225,6 +229,12 @@ def _functions(modules: tuple[ModuleType, ...], name: str) -> tuple[Rule, ...]:
 @cache
 def _general() -> tuple[ModuleType, ...]:
     return (*_all("rules"), *_all("strategies"), families)
+
+
+@cache
+def _of_changes() -> tuple[ModuleType, ...]:
+    """The general rules that a neighbour of a valid run can break."""
+    return tuple(module for module in _general() if module not in LEFT_OUT_OF_CHANGES)
 
 
 @cache

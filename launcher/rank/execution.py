@@ -8,7 +8,10 @@ the source.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
+
+from launcher.spec.values import Hashed
 
 type AttentionKernel = Literal["flash", "flash_2", "flash_1", "sdpa", "fused_softmax", "unfused"]
 """``flash`` is the best that the card has; ``flash_2`` and ``flash_1`` FlashAttention of these versions, on Hopper too;
@@ -29,7 +32,7 @@ power law with exponent 1.01 (ai-dynamo/aiconfigurator, tables of experts on H10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Execution:
+class Execution(Hashed):
     """The way in which an engine executes a step.
 
     Attributes:
@@ -63,6 +66,8 @@ class Execution:
         blockwise_experts: True if experts run in a loop, one after the other, and not in grouped products.
     """
 
+    __hash__ = Hashed.__hash__
+
     framework: str
     related: tuple[str, ...] = ()
     attention: AttentionKernel = "flash"
@@ -91,3 +96,9 @@ class Execution:
     expert_overlap: float = 0.0
     fused_permutation: bool = False
     blockwise_experts: bool = False
+
+
+@lru_cache(maxsize=256)
+def kept(execution: Execution) -> Execution:
+    """Equal ones as one object, which the caches of blocks then find without comparing every trait."""
+    return execution

@@ -166,16 +166,32 @@ class RunSpec:
 
         Its name, directory and sweep do not count, nor what its machine has left of disk and host memory just now.
         """
-        content: dict[str, Any] = {
-            name: _shallow(group) if is_dataclass(group) else group
-            for name, group in _shallow(self).items()
-            if name not in ("run", "sweep")
-        }
-        content["hardware"] |= {"disk_bytes": None, "host_memory_bytes": None}
-        return hashlib.sha256(_COMPACT.encode(content).encode()).hexdigest()[:12]
+        content = {name: group for name, group in _shallow(self).items() if name not in ("run", "sweep")}
+        texts = (f'"{name}":{_text(group)}' for name, group in sorted(content.items()))
+        return hashlib.sha256(f"{{{','.join(texts)}}}".encode()).hexdigest()[:12]
 
 
 _COMPACT = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
+_TEXTS: dict[int, tuple[object, str]] = {}
+"""Groups by their identity, each with its JSON: the points of a sweep share most of theirs. Equal groups do not, since
+1 and 1.0 are equal, and differ as text."""
+
+
+def _text(group: Any) -> str:
+    """A group as JSON, with nothing of what its machine has left just now."""
+    if not is_dataclass(group):
+        return _COMPACT.encode(group)
+    if id(group) not in _TEXTS:
+        content = _shallow(group)
+        if isinstance(group, HardwareSpec):
+            content |= {"disk_bytes": None, "host_memory_bytes": None}
+        if len(_TEXTS) >= _MOST_TEXTS:
+            _TEXTS.clear()
+        _TEXTS[id(group)] = group, _COMPACT.encode(content)
+    return _TEXTS[id(group)][1]
+
+
+_MOST_TEXTS = 1024
 
 
 def _shallow(group: Any) -> dict[str, object]:

@@ -6,8 +6,9 @@ memory moves: each kernel that an engine has not fused reads and writes its tens
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 from launcher.rank.counts import block_weights
@@ -20,7 +21,6 @@ from launcher.speed.shape import Shape
 
 MEMORY_SHARE = 0.80
 """Share of its peak that memory-bound kernels reach of a card's memory (aiconfigurator ``h100_sxm.yaml``)."""
-
 
 _DEQUANTISED = 2.6
 """Bytes of a parameter in 4 bits that each pass reads (0.5 with its constants) and writes as 16 bits (bitsandbytes)."""
@@ -65,7 +65,7 @@ def block(key: BlockKey, shape: Shape, checkpointing: CheckpointingSpec) -> Bloc
     # The backward pass moves each tensor and its gradient, and gathers a split sequence once more for weights.
     traffic_back = tensor.times(1.5) if shape.split_sequence else tensor
     backward = _sum(matrix_back, scores_back, rest.times(2.0), traffic_back, expert)
-    return BlockPasses(forward, backward, _again(forward, matrix, scores, shape, checkpointing))
+    return BlockPasses(forward, backward, _again(key, own, forward, shape, checkpointing))
 
 
 def _sum(*parts: Pass) -> Pass:
@@ -115,7 +115,7 @@ def _attention(key: BlockKey, shape: Shape) -> tuple[Pass, Pass]:
     heads = -(-model.num_attention_heads // (shape.tensor * shape.ulysses))
     kv_heads = max(1, model.key_value_heads // (shape.tensor * shape.ulysses))
     queries = shape.queries * shape.ulysses
-    query_dim, value_dim = _head_sizes(model)
+    query_dim, value_dim = head_sizes(model)
     kernel = "unfused" if shape.scores and execution.attention.startswith(("flash", "sdpa")) else execution.attention
     keys, causal = _seen(key, shape, kernel)
     arguments = (
@@ -149,7 +149,7 @@ def _seen(key: BlockKey, shape: Shape, kernel: str) -> tuple[int, bool]:
     return shape.keys, kernel != "sdpa"
 
 
-def _head_sizes(model: ModelSpec) -> tuple[int, int]:
+def head_sizes(model: ModelSpec) -> tuple[int, int]:
     """Elements of a query head and of a value head."""
     if model.kv_lora_rank:
         return model.qk_nope_head_dim + model.qk_rope_head_dim, model.v_head_dim
@@ -181,7 +181,8 @@ def _memory(key: BlockKey, own: tuple[Product, ...], shape: Shape) -> Pass:
     """Everything between the products: bytes of one forward pass, and kernels."""
     model, execution = key.model, shape.execution
     moved = launches = 0.0
-    for size, kernels in (*_residual(key, shape), *_rotary(model, shape), *_activation(own, model, shape)):
+    parts = (_norms(key, shape), _residual(model, shape), _rotary(model, shape), _activation(own, model, shape))
+    for size, kernels in chain.from_iterable(parts):
         moved, launches = moved + size, launches + kernels
     if shape.autocast:
         weights = sum(w.elements for w in block_weights(key.family, model, key.layer)) / shape.tensor
@@ -191,11 +192,19 @@ def _memory(key: BlockKey, own: tuple[Product, ...], shape: Shape) -> Pass:
         moved, launches = moved + _DEQUANTISED * quantised / shape.tensor, launches + len(own)
     if execution.compiled:
         launches /= 2
+    return _moved([(moved, launches)], shape)
+
+
+def _moved(passes: Iterable[tuple[float, float]], shape: Shape) -> Pass:
+    """Bytes and kernels as a pass."""
+    moved = launches = 0.0
+    for size, kernels in passes:
+        moved, launches = moved + size, launches + kernels
     return Pass(moved=moved, memory=moved / (MEMORY_SHARE * shape.card.memory_bandwidth), launches=launches)
 
 
-def _residual(key: BlockKey, shape: Shape) -> Iterator[tuple[float, float]]:
-    """Norms, and the residual sums with bias and dropout, over the tokens of the residual stream."""
+def _norms(key: BlockKey, shape: Shape) -> Iterator[tuple[float, float]]:
+    """Norms over the tokens of the residual stream."""
     model, execution = key.model, shape.execution
     norms = sum(
         "norm" in weight.name or ".ln_" in f".{weight.name}"
@@ -205,6 +214,12 @@ def _residual(key: BlockKey, shape: Shape) -> Iterator[tuple[float, float]]:
     elements, z = shape.residual_tokens * model.hidden_size, shape.residual_size
     one_kernel = execution.fused_norm or execution.compiled or model.normalization == "layernorm"
     yield norms * elements * (2 * z if one_kernel else 4 * z + 24), norms * (1 if one_kernel else 7)
+
+
+def _residual(model: ModelSpec, shape: Shape) -> Iterator[tuple[float, float]]:
+    """The residual sums with bias and dropout."""
+    execution = shape.execution
+    elements, z = shape.residual_tokens * model.hidden_size, shape.residual_size
     if execution.compiled:
         yield 2 * elements * 2 * z, 0
         return
@@ -253,18 +268,54 @@ def _tensor(model: ModelSpec, regions: int, shape: Shape) -> Pass:
     return Pass(tensor=left, tensor_bytes=regions * size * len(kinds), launches=1.0 * regions * len(kinds))
 
 
-def _again(forward: Pass, matrix: Pass, scores: Pass, shape: Shape, checkpointing: CheckpointingSpec) -> Pass:
-    """The forward pass that the backward pass repeats.
-
-    Full: all of it. Selective: attention where Megatron-core names no modules (arXiv:2205.05198, section 5), elsewhere
-    all but every second product (``launcher/worker/model/recompute.py``).
-    """
-    if checkpointing.mode == "none":
+def _again(key: BlockKey, own: tuple[Product, ...], forward: Pass, shape: Shape, how: CheckpointingSpec) -> Pass:
+    """The forward pass that the backward pass repeats: none of it, all, or what is selected."""
+    if how.mode == "none":
         return NOTHING
-    if checkpointing.mode == "full":
+    if how.mode == "full":
         return forward
-    if shape.megatron:
-        return scores._replace(context=0.0, context_bytes=0.0)
+    return _modules(key, own, shape, how) if shape.megatron else _operators(key, own, forward, shape)
+
+
+def _operators(key: BlockKey, own: tuple[Product, ...], forward: Pass, shape: Shape) -> Pass:
+    """All but every second product, torch's own attention and the sums over tensor parallel ranks, which are kept.
+
+    ``launcher/worker/model/recompute.py``; the grouped products of experts are not kept.
+    """
+    dense = [one for one in own if not one.experts]
+    repeated = (*dense[1::2], *(one for one in own if one.experts))
+    matrix, _ = _products(repeated, key.model, shape)
+    kept = shape.execution.attention == "sdpa" and not shape.scores
     return forward._replace(
-        products=matrix.products / 2, product_flops=matrix.product_flops / 2, tensor=0.0, tensor_bytes=0.0
+        products=matrix.products,
+        product_flops=matrix.product_flops,
+        attention=0.0 if kept else forward.attention,
+        attention_flops=0.0 if kept else forward.attention_flops,
+        tensor=0.0,
+        tensor_bytes=0.0,
+        context=0.0 if kept else forward.context,
+        context_bytes=0.0 if kept else forward.context_bytes,
     )
+
+
+def _modules(key: BlockKey, own: tuple[Product, ...], shape: Shape, how: CheckpointingSpec) -> Pass:
+    """Megatron-core's ``--recompute-modules``, by default attention alone (arXiv:2205.05198, section 5)."""
+    routed, repeated = any(one.experts for one in own), NOTHING
+    names = how.modules or ("core_attn",)
+    if "core_attn" in names:
+        scores, _ = _attention(key, shape)
+        repeated = repeated.plus(scores._replace(context=0.0, context_bytes=0.0))
+    whole = ("moe" if routed else "mlp") in names
+    if whole:
+        inside = tuple(one for one in own if one.part in ("mlp", "experts"))
+        repeated = repeated.plus(_products(inside, key.model, shape)[0])
+        if routed:
+            repeated = repeated.plus(experts.exchange(key.model, shape)).plus(experts.sorting(key.model, shape))
+    if whole or (routed and "moe_act" in names):
+        repeated = repeated.plus(_moved(_activation(own, key.model, shape), shape))
+    if "mla_up_proj" in names:
+        up = tuple(one for one in own if one.part == "up_projection")
+        repeated = repeated.plus(_products(up, key.model, shape)[0])
+    if "layernorm" in names:
+        repeated = repeated.plus(_moved(_norms(key, shape), shape))
+    return repeated

@@ -6,35 +6,44 @@ from functools import lru_cache
 
 from launcher.spec import ModelSpec
 from launcher.speed import gemm
-from launcher.speed.block import MEMORY_SHARE
-from launcher.speed.passes import Pass
+from launcher.speed.block import MEMORY_SHARE, BlockPasses
+from launcher.speed.passes import NOTHING, Pass
 from launcher.speed.shape import Shape
 
 
 @lru_cache(maxsize=4096)
-def head(model: ModelSpec, vocabulary: int, shape: Shape, *, trained: bool, whole: bool) -> tuple[Pass, Pass]:
-    """Forward and backward of the output projection and the loss.
+def head(
+    model: ModelSpec,
+    vocabulary: int,
+    shape: Shape,
+    *,
+    trained: bool,
+    split: bool,
+    parallel_loss: bool,
+    chunked: bool,
+) -> BlockPasses:
+    """The output projection and the loss: forward, backward, and what is computed again.
 
     Args:
         model: The model.
         vocabulary: Its padded vocabulary.
         shape: The rank's part of a micro-batch.
         trained: True if the projection gets a gradient.
-        whole: True if each tensor parallel rank works on all of the vocabulary.
+        split: True if tensor parallel ranks share the projection.
+        parallel_loss: True if they share the loss, too; else each has all logits.
+        chunked: True if the loss runs over pieces of the sequence, each of which backward computes again.
     """
-    ranks = 1 if whole else shape.tensor
-    n, m, k = -(-vocabulary // ranks), shape.tokens, model.hidden_size
+    n, m, k = -(-vocabulary // (shape.tensor if split else 1)), shape.tokens, model.hidden_size
     dtype = "bf16" if shape.dtype == "fp8" else shape.dtype
     card = shape.card
     forward = gemm.seconds(m, n, k, dtype, card)
     backward = gemm.seconds(m, k, n, dtype, card) + (gemm.seconds(n, k, m, dtype, card) if trained else 0.0)
     flops = 2.0 * m * n * k
-    moved = loss_bytes(shape) * m * n
+    moved = loss_bytes(shape) * m * (n if parallel_loss or not split else vocabulary)
     seconds = moved / (MEMORY_SHARE * card.memory_bandwidth)
-    return (
-        Pass(products=forward, product_flops=flops, loss=seconds / 2, launches=10),
-        Pass(products=backward, product_flops=flops * (2 if trained else 1), loss=seconds / 2, launches=14),
-    )
+    ahead = Pass(products=forward, product_flops=flops, loss=seconds / 2, launches=10)
+    behind = Pass(products=backward, product_flops=flops * (2 if trained else 1), loss=seconds / 2, launches=14)
+    return BlockPasses(ahead, behind, ahead if chunked else NOTHING)
 
 
 def loss_bytes(shape: Shape) -> float:
@@ -51,8 +60,8 @@ def loss_bytes(shape: Shape) -> float:
     return 44.0 if shape.megatron else 28.0
 
 
-def embedding(model: ModelSpec, shape: Shape) -> tuple[Pass, Pass]:
+def embedding(model: ModelSpec, shape: Shape) -> BlockPasses:
     """The token table: each token's row is read and written, and its gradient added in fp32."""
     moved = 2.0 * shape.tokens * model.hidden_size * shape.residual_size
     forward = Pass(moved=moved, memory=moved / (MEMORY_SHARE * shape.card.memory_bandwidth), launches=3)
-    return forward, forward.times(2.0)
+    return BlockPasses(forward, forward.times(2.0), NOTHING)

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
+from launcher.rank import engine as engines
+from launcher.rank import execution as executions
 from launcher.rank.counts import kinds_of, padded
 from launcher.rank.engine import EngineTraits
 from launcher.rank.execution import Execution
@@ -16,7 +18,7 @@ from launcher.rank.model import RankModel, rank_model
 from launcher.rank.view import Strategy, views
 from launcher.spec import RunSpec
 from launcher.speed import attention, collectives, ends, experts, gemm, offload, pipeline, states
-from launcher.speed.block import BlockKey, block
+from launcher.speed.block import BlockKey, BlockPasses, block
 from launcher.speed.calibration import UNCALIBRATED, constant
 from launcher.speed.card import Card, card_of, lacking
 from launcher.speed.network import Network, network_of
@@ -24,6 +26,7 @@ from launcher.speed.passes import NOTHING, Pass
 from launcher.speed.result import SpeedEstimate, StageTime
 from launcher.speed.shape import Shape, shape_of
 from launcher.speed.terms import SpeedTerm, StepPart, term
+from launcher.speed.work import model_flops
 
 _AUTOGRAD = 2
 """Kernels that autograd's engine starts in the time in which Python starts one."""
@@ -110,10 +113,11 @@ def estimate(
         The estimate; None where :func:`unknown` says why there is none.
     """
     card, network, execution = card_of(spec.hardware), network_of(spec), backend.execution(spec)
-    unknown_ = _unknown(spec, execution, card, network)
-    if card is None or network is None or execution is None or unknown_ is not None:
+    reason = _unknown(spec, execution, card, network)
+    if card is None or network is None or execution is None or reason is not None:
         return None
-    dtypes, engine = backend.dtypes(spec), backend.engine(spec)
+    execution, engine = executions.kept(execution), engines.kept(backend.engine(spec))
+    dtypes = backend.dtypes(spec)
     ranks = [rank_model(spec, view, family, dtypes, engine) for view in views(spec, strategies)]
     stages = [_stage(rank, family, execution, card, network) for rank in ranks]
     terms = list(_terms(spec, stages, execution, card, network))
@@ -124,14 +128,14 @@ def estimate(
         factor = constant(execution.framework, card.name, execution.related, experts=spec.model.num_experts > 0)
     crowded = crowding is not None and crowding >= CROWDED
     scaled = tuple(one.times(1 / factor.value) for one in terms)
-    model, hardware = _flops(spec, stages)
+    needed = spec.global_batch_size * model_flops(family, spec.model, spec.adapter, spec.sequence_length)
     bubble = sum(one.exposed_seconds for one in terms if one.part == "bubble")
     return SpeedEstimate(
         step_seconds=raw / factor.value,
         tokens=spec.global_batch_size * spec.sequence_length,
         gpus=spec.gpus,
-        model_flops=model,
-        hardware_flops=hardware,
+        model_flops=needed,
+        hardware_flops=max(needed, _computed(spec, stages)),
         peak_flops=card.peak(dtypes.compute),
         bubble=bubble / raw,
         terms=scaled,
@@ -150,8 +154,8 @@ def _stage(rank: RankModel, family: Family, execution: Execution, card: Card, ne
         ahead, behind, repeated = block(BlockKey(family, spec.model, spec.adapter, layer), shape, spec.checkpointing)
         forward, backward = forward.plus(ahead.times(count)), backward.plus(behind.times(count))
         again = again.plus(repeated.times(_recomputed(rank, count)))
-    for ahead, behind in _ends(rank, shape):
-        forward, backward = forward.plus(ahead), backward.plus(behind)
+    for ahead, behind, repeated in _ends(rank, shape):
+        forward, backward, again = forward.plus(ahead), backward.plus(behind), again.plus(repeated)
     launch = 0.0 if execution.graphs else execution.launch_seconds
     parallel = spec.parallel
     staged = (
@@ -177,14 +181,22 @@ def _recomputed(rank: RankModel, count: int) -> float:
     return count * min(1.0, checkpointing.layers / max(1, rank.layers))
 
 
-def _ends(rank: RankModel, shape: Shape) -> Iterator[tuple[Pass, Pass]]:
+def _ends(rank: RankModel, shape: Shape) -> Iterator[BlockPasses]:
     model, engine = rank.spec.model, rank.engine
     trained = rank.spec.adapter.name == "none"
     if rank.view.embedding:
         yield ends.embedding(model, shape)
     if rank.view.head:
         vocabulary = padded(model.vocab_size, engine.vocabulary_multiple)
-        yield ends.head(model, vocabulary, shape, trained=trained, whole=engine.whole_embedding)
+        yield ends.head(
+            model,
+            vocabulary,
+            shape,
+            trained=trained,
+            split=not (engine.whole_embedding and model.tie_word_embeddings),
+            parallel_loss=engine.vocabulary_parallel,
+            chunked=rank.spec.train.loss == "chunked",
+        )
 
 
 def _send(rank: RankModel, shape: Shape) -> float:
@@ -245,10 +257,10 @@ def _at_rate(part: StepPart, what: str, source: str, m: int, work: float, second
         yield term(part, what, "m * work / rate", source, m=m, work=work, rate=work / seconds)
 
 
-def _flops(spec: RunSpec, stages: list[Stage]) -> tuple[float, float]:
-    """FLOPs of a step: of the model, and with what is computed again."""
+def _computed(spec: RunSpec, stages: list[Stage]) -> float:
+    """FLOPs of a step that are computed; those of a fused kernel's own repetition left out (``0.8 x 2.5 = 2``)."""
     ranks = spec.gpus / spec.parallel.pipeline * spec.gradient_accumulation
     ahead = sum(stage.forward.product_flops + stage.forward.attention_flops for stage in stages)
     back = sum(stage.backward.product_flops + 0.8 * stage.backward.attention_flops for stage in stages)
     again = sum(stage.again.product_flops + stage.again.attention_flops for stage in stages)
-    return ranks * (ahead + back), ranks * (ahead + back + again)
+    return ranks * (ahead + back + again)

@@ -12,7 +12,7 @@ from math import comb
 
 from launcher.rank.execution import Execution
 from launcher.spec import ModelSpec, RunSpec
-from launcher.speed import collectives, grouped
+from launcher.speed import collectives, gemm, grouped
 from launcher.speed.passes import NOTHING, Pass
 from launcher.speed.products import Product
 from launcher.speed.shape import Shape
@@ -44,10 +44,16 @@ def product(one: Product, model: ModelSpec, shape: Shape) -> tuple[float, float,
     k = -(-one.inputs // shape.expert_tensor) if one.split == 1 else one.inputs
     local = -(-one.experts // shape.expert)
     copies = routed(model, shape)
-    forward = grouped.seconds(copies / local, local, n, k, shape.dtype, shape.card)
-    backward = grouped.seconds(copies / local, local, k, n, shape.dtype, shape.card)
+    forward, backward = _of_all(copies / local, local, n, k, shape), _of_all(copies / local, local, k, n, shape)
     uneven = shape.execution.uneven_experts if shape.expert > 1 else 1.0
     return uneven * forward, uneven * (backward + forward * one.trained), 2.0 * copies * n * k
+
+
+def _of_all(tokens: float, local: int, n: int, k: int, shape: Shape) -> float:
+    """Seconds of one product of each expert: together, or one after the other."""
+    if shape.execution.blockwise_experts:
+        return local * gemm.seconds(max(1, round(tokens)), n, k, shape.dtype, shape.card)
+    return grouped.seconds(tokens, local, n, k, shape.dtype, shape.card)
 
 
 def words(spec: RunSpec, execution: Execution) -> str:

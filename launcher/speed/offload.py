@@ -62,6 +62,8 @@ def offload(rank: RankModel, execution: Execution, card: Card, compute: Compute,
     if updates_on_host(rank):
         yield _gradients_out(rank, execution, rate, compute, steps)
         yield from _step(rank, execution, rate)
+    elif rank.spec.zero.offload_parameters != "none":
+        yield _weights_out(rank, rate)
 
 
 def saved(rank: RankModel, card: Card) -> Iterator[SpeedTerm]:
@@ -81,13 +83,25 @@ def saved(rank: RankModel, card: Card) -> Iterator[SpeedTerm]:
 
 
 def _weights_in(rank: RankModel, execution: Execution, rate: float, compute: Compute, steps: int) -> SpeedTerm:
-    """The rank's shard of the weights, to the device for each pass of each micro-batch, before it is gathered."""
+    """The rank's shard of the weights, to the device for each pass of each micro-batch, before it is gathered.
+
+    Nothing hides the copy of the block that comes first.
+    """
     size, shard = rank.dtypes.size("parameters"), rank.elements.parameters
     seconds = 2 * steps * size * shard / rate
     hidden = HIDDEN * steps * (compute.forward + compute.backward) if execution.parameter_overlap else 0.0
+    first = seconds / max(1, rank.layers)
     return term(
         "offload", "weights from the host, for both passes", "2 * m * z * P / rate", _SOURCE,
-        exposed=max(0.0, seconds - hidden), m=steps, z=size, P=shard, rate=rate,
+        exposed=max(first, seconds - hidden), m=steps, z=size, P=shard, rate=rate,
+    )  # fmt: skip
+
+
+def _weights_out(rank: RankModel, rate: float) -> SpeedTerm:
+    """The rank's shard of the weights, back to the host after the device has stepped it."""
+    return term(
+        "offload", "updated weights to the host", "z * P / rate", _SOURCE,
+        z=rank.dtypes.size("parameters"), P=rank.elements.optimizer, rate=rate,
     )  # fmt: skip
 
 

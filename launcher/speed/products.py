@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from launcher.rank import adapters
 from launcher.rank.counts import block_weights
 from launcher.rank.family import Family
 from launcher.rank.tensors import Weight
 from launcher.spec import AdapterSpec, ModelSpec
+
+type Part = Literal["attention", "up_projection", "mlp", "experts"]
 
 
 class Product(NamedTuple):
@@ -23,6 +25,7 @@ class Product(NamedTuple):
         experts: Routed experts of the layer that have one each; 0 for a product of all tokens.
         trained: True if its weight gets a gradient.
         activated: True if it reads the MLP's activation.
+        part: The module that it belongs to, for selective recomputation.
     """
 
     outputs: int
@@ -31,6 +34,7 @@ class Product(NamedTuple):
     experts: int
     trained: bool
     activated: bool
+    part: Part
 
 
 @lru_cache(maxsize=1024)
@@ -56,7 +60,17 @@ def _product(weight: Weight, attention_output: str) -> Product:
     split = None if weight.split == "replicated" else weight.dimension
     experts = weight.copies if weight.split == "expert" else 0
     activated = split == 1 and weight.name != attention_output
-    return Product(weight.shape[0], weight.shape[1], split, experts, not weight.frozen, activated)
+    return Product(weight.shape[0], weight.shape[1], split, experts, not weight.frozen, activated, _part(weight))
+
+
+def _part(weight: Weight) -> Part:
+    """Projections up from latent attention's ranks are its own part; what is neither an expert nor of an MLP is its."""
+    if weight.split == "expert":
+        return "experts"
+    module = adapters.module(weight)
+    if "mlp" in weight.name.split("."):
+        return "mlp"
+    return "up_projection" if module.endswith("_b_proj") else "attention"
 
 
 def _joined(own: Sequence[tuple[Product, str]]) -> Iterator[Product]:

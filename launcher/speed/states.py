@@ -7,7 +7,7 @@ parameters an all-gather for each pass (arXiv:1910.02054, section 7).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -53,62 +53,91 @@ def data_parallel(
         compute: Of one micro-batch.
         steps: Micro-batches of a step.
     """
-    spec = rank.spec
-    ranks = spec.shard_degree
-    shards = group_of(ranks, spec.parallel.tensor, network)
-    copies = group_of(spec.parallel.replicate, spec.parallel.tensor * ranks, network)
+    parts = list(_parts(rank, network))
+    times = steps if execution.reduces_each else 1
     if rank.view.states.parameters < 1:
-        yield from _gathered_each_pass(rank, execution, network, compute, steps, shards)
-        yield from _replicas(rank, network, copies, rank.elements.trained / ranks)
+        yield from _gathered_each_pass(rank, execution, network, parts, compute, steps, times)
         return
-    dense, expert = rank.elements.dense, rank.elements.expert
-    trained = rank.elements.trained / max(1, rank.elements.whole)
-    of_experts = _expert_group(rank, network)
-    for elements, group, words in ((dense, shards, "data parallel"), (expert, of_experts, "data parallel, experts")):
-        if elements and group.ranks > 1:
-            yield from _once_a_step(rank, execution, network, compute, elements * trained, group, words)
-    share = ranks if rank.view.states.optimizer < 1 else 1
-    yield from _replicas(rank, network, copies, dense * trained / share)
-
-
-def _expert_group(rank: RankModel, network: Network) -> Group:
-    """Ranks that hold the same experts."""
-    parallel = rank.spec.parallel
-    inside = parallel.expert * (parallel.expert_tensor or parallel.tensor)
-    return group_of(max(1, rank.spec.gpus // (parallel.pipeline * inside)), inside, network)
-
-
-def _once_a_step(
-    rank: RankModel,
-    execution: Execution,
-    network: Network,
-    compute: Compute,
-    elements: float,
-    group: Group,
-    words: str,
-) -> Iterator[SpeedTerm]:
-    """Gradients reduced behind the last backward pass; with sharded optimizer states, parameters gathered again."""
-    size, times = (
-        elements * rank.dtypes.size("reduce"),
-        rank.spec.gradient_accumulation if execution.reduces_each else 1,
-    )
     sharded = rank.view.states.optimizer < 1
-    kind: collectives.Kind = "reduce_scatter" if sharded else "all_reduce"
-    seconds = _in_buckets(kind, size, group, network, execution)
-    exposed = overlap.exposed(seconds, _USABLE * compute.backward)
-    yield term(
-        "data", "gradients reduced", "n * k / reached", _ZERO,
-        exposed=times * exposed if execution.gradient_overlap else None,
-        moved=times * size, group=words, n=times, k=size, reached=size / seconds,
-    )  # fmt: skip
+    reduced = [one for part in parts for one in _reductions(part, rank, execution, network, sharded=sharded)]
+    window = _USABLE * compute.backward if execution.gradient_overlap else 0.0
+    yield from _hidden("gradients reduced", reduced, times, window)
     if sharded:
-        size = elements * rank.engine.size
-        seconds = _in_buckets("all_gather", size, group, network, execution)
-        exposed = overlap.exposed(seconds, _USABLE * compute.forward)
+        gathered = [
+            _Traffic(part.words, part.group, size, _in_buckets("all_gather", size, part.group, network, execution))
+            for part in parts
+            if (size := part.trained * rank.engine.size) and part.group.ranks > 1
+        ]
+        window = _USABLE * compute.forward if execution.parameter_overlap else 0.0
+        yield from _hidden("parameters gathered", gathered, 1, window)
+
+
+class _Part(NamedTuple):
+    """Parameters of a rank that the same ranks share: those of all tokens, or the routed experts.
+
+    Attributes:
+        words: The ranks, in words.
+        elements: Before sharding.
+        trained: Those of them that get gradients.
+        group: The ranks that share their states.
+        copies: The ranks that hold the same shard (HSDP).
+    """
+
+    words: str
+    elements: float
+    trained: float
+    group: Group
+    copies: Group
+
+
+class _Traffic(NamedTuple):
+    """One collective of a step, or its buckets together: ranks in words, the group, bytes and seconds."""
+
+    words: str
+    group: Group
+    size: float
+    seconds: float
+
+
+def _parts(rank: RankModel, network: Network) -> Iterator[_Part]:
+    """The dense parameters and the routed experts, which fewer ranks have copies of."""
+    parallel, elements = rank.spec.parallel, rank.elements
+    share = elements.trained / max(1, elements.whole)
+    shards, copies = rank.spec.shard_degree, parallel.replicate
+    if elements.dense:
+        group = group_of(shards, parallel.tensor, network)
+        replicas = group_of(copies, parallel.tensor * shards, network)
+        yield _Part("data parallel", elements.dense, elements.dense * share, group, replicas)
+    if elements.expert:
+        inside = parallel.expert * (parallel.expert_tensor or parallel.tensor)
+        ranks = max(1, rank.spec.gpus // (parallel.pipeline * inside) // copies)
+        group = group_of(ranks, inside, network)
+        replicas = group_of(copies, inside * ranks, network)
+        yield _Part("data parallel, experts", elements.expert, elements.expert * share, group, replicas)
+
+
+def _reductions(
+    part: _Part, rank: RankModel, execution: Execution, network: Network, *, sharded: bool
+) -> Iterator[_Traffic]:
+    """Gradients averaged over the ranks that share a part, and what each keeps of them over the replicas."""
+    size = part.trained * rank.dtypes.size("reduce")
+    kind: collectives.Kind = "reduce_scatter" if sharded else "all_reduce"
+    if part.group.ranks > 1 and size:
+        yield _Traffic(part.words, part.group, size, _in_buckets(kind, size, part.group, network, execution))
+    if part.copies.ranks > 1 and size:
+        kept = size / part.group.ranks if sharded else size
+        seconds = _in_buckets("all_reduce", kept, part.copies, network, execution)
+        yield _Traffic(f"{part.words}, replicas", part.copies, kept, seconds)
+
+
+def _hidden(what: str, traffic: Sequence[_Traffic], times: int, window: float) -> Iterator[SpeedTerm]:
+    """Collectives, one after the other, of which the first hide behind a window of compute."""
+    total = sum(one.seconds for one in traffic)
+    share = overlap.exposed(total, window) / total if total else 0.0
+    for one in traffic:
         yield term(
-            "data", "parameters gathered", "k / reached", _ZERO,
-            exposed=exposed if execution.parameter_overlap else None,
-            moved=size, group=words, k=size, reached=size / seconds,
+            "data", what, "n * k / reached", _ZERO, exposed=times * one.seconds * share, moved=times * one.size,
+            group=one.words, n=times, k=one.size, reached=one.size / one.seconds,
         )  # fmt: skip
 
 
@@ -119,42 +148,47 @@ def _in_buckets(kind: collectives.Kind, size: float, group: Group, network: Netw
 
 
 def _gathered_each_pass(
-    rank: RankModel, execution: Execution, network: Network, compute: Compute, steps: int, group: Group
+    rank: RankModel,
+    execution: Execution,
+    network: Network,
+    parts: Sequence[_Part],
+    compute: Compute,
+    steps: int,
+    times: int,
 ) -> Iterator[SpeedTerm]:
-    """Parameters gathered for both passes of every micro-batch, gradients scattered after it."""
-    if group.ranks == 1:
-        return
+    """Parameters gathered for both passes of every micro-batch, a block at a time, gradients scattered after it.
+
+    With ZeRO++ the backward pass gathers them from a second copy of the shards within ``zero.hpz`` ranks
+    (arXiv:2306.10209). Weights in 4 bits are gathered as they are.
+    """
     layers = max(1, rank.layers)
-    block = rank.elements.whole / layers
-    parameters, gradients = block * rank.engine.size, block * rank.dtypes.size("reduce")
-    gather = collectives.seconds("all_gather", parameters, group, network)
-    scatter = collectives.seconds("reduce_scatter", gradients, group, network)
-    trained = rank.elements.trained / max(1, rank.elements.whole)
-    again, scatters = int(execution.regathers), steps if execution.reduces_each else 1
-    scatter *= trained
-    ahead, behind, last = layers * gather, layers * again * gather, layers * scatter
+    packed = float(rank.compute_parameters(rank.elements)) / max(1, rank.elements.whole)
+    near = group_of(rank.spec.zero.hpz, rank.spec.parallel.tensor, network) if rank.spec.zero.hpz > 1 else None
+    gather = again = scatter = moved = 0.0
+    for part in parts:
+        size = part.elements / layers * rank.engine.size * packed
+        gather += collectives.seconds("all_gather", size, part.group, network)
+        again += collectives.seconds("all_gather", size, near or part.group, network) * execution.regathers
+        reduced = list(
+            _reductions(part._replace(trained=part.trained / layers), rank, execution, network, sharded=True)
+        )
+        scatter += sum(one.seconds for one in reduced)
+        moved += (steps * (1 + execution.regathers) * size * (part.group.ranks > 1)) + times * sum(
+            r.size for r in reduced
+        )
+    if not gather + scatter:
+        return
+    ahead, behind, last = layers * gather, layers * again, layers * scatter
+    exposed = steps * (ahead + behind) + times * last
     if execution.parameter_overlap:
         exposed = steps * max(gather, overlap.exposed(ahead, _HIDING * compute.forward))
-        exposed += scatters * max(again * gather + scatter, overlap.exposed(behind + last, _HIDING * compute.backward))
-        exposed += (steps - scatters) * max(again * gather, overlap.exposed(behind, _HIDING * compute.backward))
-    else:
-        exposed = steps * (ahead + behind) + scatters * last
+        exposed += times * max(again + scatter, overlap.exposed(behind + last, _HIDING * compute.backward))
+        exposed += (steps - times) * max(again, overlap.exposed(behind, _HIDING * compute.backward))
     yield term(
-        "data", "parameters gathered, gradients scattered", "L * (m * g * t_gather + n * t_scatter)", _ZERO,
-        exposed=exposed, moved=layers * (steps * (1 + again) * parameters + scatters * gradients * trained),
-        group="data parallel", m=steps, L=layers, g=1 + again, n=scatters, t_gather=gather, t_scatter=scatter,
+        "data", "parameters gathered, gradients scattered", "L * (m * (t_gather + t_again) + n * t_scatter)", _ZERO,
+        exposed=exposed, moved=layers * moved, group="data parallel",
+        m=steps, L=layers, n=times, t_gather=gather, t_again=again, t_scatter=scatter,
     )  # fmt: skip
-
-
-def _replicas(rank: RankModel, network: Network, group: Group, elements: float) -> Iterator[SpeedTerm]:
-    """Gradients of each shard averaged over the replicas (HSDP)."""
-    if group.ranks > 1:
-        size = elements * rank.dtypes.size("reduce")
-        seconds = collectives.seconds("all_reduce", size, group, network)
-        yield term(
-            "data", "gradients averaged over replicas", "k / reached", _ZERO, exposed=0.5 * seconds, moved=size,
-            group="replicas", k=size, reached=size / seconds,
-        )  # fmt: skip
 
 
 def waiting(gpus: int, seconds: float) -> SpeedTerm:

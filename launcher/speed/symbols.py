@@ -15,7 +15,6 @@ SYMBOLS: dict[str, str] = {
     "p": "pipeline stages",
     "v": "model chunks of a stage, of interleaved schedules",
     "n": "how often in a step: reductions, passes over memory; of a step on the host the ranks that share it",
-    "g": "how often in a micro-batch the parameters are gathered",
     "k": "bytes: of a parameter where it stands beside parameters, else of all that is moved",
     "z": "bytes of a parameter",
     # Work and rates.
@@ -30,7 +29,7 @@ SYMBOLS: dict[str, str] = {
     "t": "seconds: of a micro-batch, or of a parameter where it stands beside parameters",
     "t_step": "seconds of the step without this wait",
     "t_loss": "seconds of the loss of a micro-batch",
-    "t_again": "seconds of what is computed again in a micro-batch",
+    "t_again": "seconds of what is computed again in a micro-batch, or of gathering one block's parameters again",
     "t_host": "seconds of a micro-batch in which the GPU waits for the host to start kernels",
     "t_others": "seconds of a micro-batch's passes on all other stages",
     "t_send": "seconds of one message to the next stage",

@@ -32,6 +32,15 @@ def test_no_neighbour_is_the_run_itself() -> None:
         assert all(change.spec != spec for change in changes)
 
 
+def test_no_neighbour_breaks_a_rule_that_the_search_leaves_out() -> None:
+    for start in STARTS:
+        spec = composed_once(*start)
+        for rules in assess.LEFT_OUT_OF_CHANGES:
+            before = list(rules.check(spec))
+            changes = [change for neighbour in NEIGHBOURS for change in neighbour(spec)]
+            assert all(list(rules.check(change.spec)) == before for change in changes), rules.__name__
+
+
 def test_a_smaller_micro_batch_keeps_the_optimizer_step() -> None:
     spec = make_spec(*NODE, "parallel=fsdp", "train.micro_batch_size=4")
     changes = [c for neighbour in NEIGHBOURS if neighbour.__name__ == "smaller_micro_batch" for c in neighbour(spec)]

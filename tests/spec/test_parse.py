@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from copy import deepcopy
+from dataclasses import asdict
+from hashlib import sha256
 from typing import Any
 
 import pytest
 
 from launcher.errors import ConfigErrors
+from launcher.spec.edit import changed
 from launcher.spec.parse import known_keys, parse, to_dict
 from tests.support.helpers import ask, make_spec
 
@@ -109,6 +113,15 @@ def test_the_hash_names_what_the_run_is_and_not_where_it_goes() -> None:
     assert one.hash != make_spec("model=tiny", "train.seed=1").hash
     fuller = ("hardware.disk_bytes=1000000", "hardware.host_memory_bytes=1000000000")
     assert one.hash == make_spec("model=tiny", *fuller).hash, "a disk fills up while nobody changes the run"
+
+
+@pytest.mark.parametrize("clip", [1.0, 1])
+def test_the_hash_is_that_of_all_groups_as_one_text_of_json(clip: float) -> None:
+    spec = changed(make_spec("model=tiny"), "optimizer.clip", clip)
+    content = {name: group for name, group in asdict(spec).items() if name not in ("run", "sweep")}
+    content["hardware"] |= {"disk_bytes": None, "host_memory_bytes": None}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    assert spec.hash == sha256(text.encode()).hexdigest()[:12]
 
 
 def test_nothing_below_an_open_node_breaks_a_line_of_the_batch_script() -> None:

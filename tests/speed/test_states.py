@@ -15,5 +15,5 @@ def test_replicas_average_the_gradients_of_their_shard_alone() -> None:
     spec = make_spec("model=llama3_8b", "hardware=h100_80g", "cluster=slurm", "cluster.nodes=2", *words)
     found = estimate(spec, **parts(spec))
     assert found is not None
-    averaged = next(term for term in found.terms if term.what == "gradients averaged over replicas")
+    averaged = next(term for term in found.terms if term.group == "data parallel, replicas")
     assert averaged.values["k"] == pytest.approx(4 * 8.03e9 / 8, rel=0.01)

@@ -87,6 +87,8 @@ _FREE = (
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
     """Keys that DeepSpeed does not know (it would ignore them), that have a setting, or that the worker ignores."""
+    if not spec.backend.extra:
+        return
     own = {path.partition(".")[0] for path in SETTINGS}
     known = sorted({*own, *_WORKER, *_FREE})
     for key, value in _plain(spec.backend.extra).items():

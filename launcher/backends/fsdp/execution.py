@@ -13,6 +13,7 @@ def execution(spec: RunSpec) -> Execution:
         framework="PyTorch FSDP",
         related=("torchtitan", "LitGPT", "llm-foundry"),
         attention={"flash": "flash_2", "sdpa": "sdpa", "eager": "unfused"}[spec.model.attention],  # type: ignore[arg-type]
+        bucket_bytes=spec.backend.bucket_cap_mb * 2**20,
         regathers=reshards(spec),
         reduces_each=spec.parallel.shard and spec.backend.micro_step_sync,
         fused_loss=spec.train.loss == "fused",
