@@ -14,7 +14,7 @@ from launcher import backends
 from launcher.preflight import speed_line
 from launcher.preflight.assess import Assessment
 from launcher.spec import RunSpec
-from launcher.speed.result import SpeedEstimate, StageTime
+from launcher.speed.result import Constant, SpeedEstimate, StageTime
 from launcher.speed.symbols import SYMBOLS
 from launcher.speed.terms import COMMUNICATION, SpeedTerm
 from launcher.text import formula
@@ -150,17 +150,25 @@ def _constant(spec: RunSpec, speed: SpeedEstimate) -> str:
     if not constant.rows:
         return "no measured run corrects this prediction, and its error band is not known"
     crowded = "; its lower end is that of runs on cards that were nearly full" if speed.crowded else ""
-    execution = backends.of(spec).execution(spec)
-    runs = f"{constant.rows} runs of {constant.whose}"
-    if execution is not None and execution.framework not in constant.whose:
-        related = any(name in constant.whose for name in execution.related)
-        name = execution.framework
-        runs += f" (the nearest to {name} of those measured)" if related else f" (of {name} too few were measured)"
+    others = constant.whose.endswith("models without experts")
+    band = "from runs of models with experts" if others else "from the same runs"
     return (
-        f"constant {constant.value:.3f}, with which the seconds of all formulas are divided: the median of measured /"
-        f" predicted speed in {runs}; error band {constant.low:.2f} to {constant.high:.2f} times the prediction, from"
-        f" the same runs (launcher/speed/calibration.json){crowded}"
+        f"constant {constant.value:.3f}, with which the seconds of all formulas are divided: the median of"
+        f" {_runs(spec, constant)}; error band {constant.low:.2f} to {constant.high:.2f} times the prediction, {band}"
+        f" (launcher/speed/calibration.json){crowded}"
     )
+
+
+def _runs(spec: RunSpec, constant: Constant) -> str:
+    """The runs, and why those where they are of other frameworks."""
+    runs = f"measured / predicted speed in {constant.rows} runs of {constant.whose}"
+    if " pairs of " in constant.whose:
+        runs = f"the constants of {constant.whose}, {constant.rows} runs, each pair with one vote"
+    execution = backends.of(spec).execution(spec)
+    if execution is None or execution.framework in constant.whose:
+        return runs
+    related, name = any(one in constant.whose for one in execution.related), execution.framework
+    return f"{runs} ({f'the nearest to {name} of those measured' if related else f'of {name} too few were measured'})"
 
 
 def _wrapped(text: str, width: int) -> list[str]:

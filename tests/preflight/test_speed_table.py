@@ -54,6 +54,15 @@ def test_runs_of_another_framework_are_said_to_stand_in(whose: str, why: str) ->
     assert f"34 runs of {whose} {why}; error band 0.68 to 1.20" in text
 
 
+def test_pairs_have_one_vote_each_and_a_model_with_experts_the_band_of_such_models() -> None:
+    whose = "3 pairs of A and PyTorch FSDP on other GPUs, models without experts"
+    speed = speed_of(constant=replace(CONSTANT, whose=whose))
+    found = replace(assess.assess(composed_once(*SEVEN), search=None), speed=speed)
+    text = " ".join(speed_table.as_text(found).split())
+    assert f"the median of the constants of {whose}, 34 runs, each pair with one vote; error band" in text
+    assert "times the prediction, from runs of models with experts" in text
+
+
 def test_the_table_stands_in_place_of_the_answer_and_behind_a_pile_that_is_explained(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

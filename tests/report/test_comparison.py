@@ -75,6 +75,15 @@ def test_the_speed_of_a_plan_that_predicts_one_stands_above_the_measured_one(tmp
     assert [run["predicted_tokens_per_second_per_gpu"] for run in runs] == [55.0, None]
 
 
+def test_a_run_that_went_on_with_other_gpus_is_measured_by_the_lines_of_its_newest_plan(tmp_path: Path) -> None:
+    before = [{**line(step, 1.0, 400.0), "predicted_tokens_per_second": 390.0} for step in range(1, 30)]
+    after = [{**line(step, 1.0, 100.0), "predicted_tokens_per_second": 110.0} for step in range(30, 34)]
+    recorded(tmp_path / "runs" / "a", *SMALL, steps=[*before, *after], now="finished", speed=predicted(55.0))
+    recorded(tmp_path / "runs" / "b", *SMALL, steps=after, now="finished")
+    runs = launch("compare", "a", "b", "--json").json["compare"]["runs"]
+    assert [run["tokens_per_second_per_gpu"] for run in runs] == [50.0, 50.0]
+
+
 def test_runs_of_any_kind_and_state_are_compared_by_what_they_have(tmp_path: Path) -> None:
     two(tmp_path)
     recorded(tmp_path / "runs" / "waits", "model=125m", *SMALL, now="failed", reason="no such node")
