@@ -26,7 +26,7 @@ NETWORK_LATENCY = 0.45e-3
 
 With 16 and 32 tensor parallel ranks, on two and four nodes, a block's ten collectives take 0.65 and 1.4 ms each beyond
 what their bytes take. The source's own table of all-gathers falls from 169 to 6.5 GB/s between 2 and 64 nodes, as 1
-over the nodes: 2.4e-12 seconds a byte more with each node, or 0.6 ms where 256 MiB were sent, which it does not state."""
+over the nodes: 2.4e-12 seconds a byte more with each node, or 0.6 ms where 256 MiB were sent, which it leaves open."""
 
 _LAYOUT = ("dp", "tp", "pp", "micro_batch", "zero_stage")
 
