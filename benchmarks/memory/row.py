@@ -46,7 +46,7 @@ class Row:
     oom: Oom = "unknown"
 
 
-def rows_of_csv(path: Path, read: Callable[[dict[str, str], Catalog], Row]) -> Iterator[Row]:
+def rows_of_csv[R](path: Path, read: Callable[[dict[str, str], Catalog], R]) -> Iterator[R]:
     """Each line of a file as ``read`` makes it a row."""
     catalog = Catalog(folder=Path.cwd())
     with path.open(newline="") as file:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
 from benchmarks.memory.row import Row as MemoryRow
 from benchmarks.speed.stand_in import StandIn
-from launcher.config.catalog import Catalog
 from launcher.spec import RunSpec
 
 type Line = Mapping[str, str]
@@ -60,14 +59,6 @@ class Row:
     precision: str = ""
     flags: frozenset[str] = frozenset()
     line: Line = field(default_factory=dict)
-
-
-def rows_of_csv(path: Path, read: Callable[[dict[str, str], Catalog], Row]) -> Iterator[Row]:
-    """Each line of a file as ``read`` makes it a row."""
-    catalog = Catalog(folder=Path.cwd())
-    with path.open(newline="") as file:
-        for line in csv.DictReader(file):
-            yield read(line, catalog)
 
 
 def paired(path: Path, adapter: ModuleType) -> Iterator[tuple[Line, MemoryRow]]:

@@ -101,7 +101,7 @@ def _stretch(spec: RunSpec, speed: SpeedEstimate) -> float:
 
     The waiting for slower GPUs and the sums of gradients are shared out among them.
     """
-    slowest = max(stage.forward_seconds + stage.backward_seconds for stage in speed.stages)
+    slowest = max(stage.seconds for stage in speed.stages)
     inside = speed.step_seconds - sum(speed.exposed(part) for part in (*_AFTER, *_BETWEEN))
     return inside / (spec.gradient_accumulation * slowest)
 
@@ -126,7 +126,7 @@ def _row(row: tuple[schedule.Timed, ...], until: float, scale: float, *, overlap
 
 def _gap(spec: RunSpec, speed: SpeedEstimate, passed: float, end: float, scale: float) -> tuple[float, float] | None:
     """What is left out between the first and the last micro-batches, where there are more than a figure can show."""
-    slowest = max(stage.forward_seconds + stage.backward_seconds for stage in speed.stages)
+    slowest = max(stage.seconds for stage in speed.stages)
     beside = (spec.parallel.pipeline + _ROUNDS) * slowest * scale
     return (beside, passed - beside) if passed > 2.5 * beside else None
 

@@ -36,11 +36,9 @@ def predicted(spec: RunSpec, parts: Parts, verdict: Verdict) -> Predicted:
         verdict: The verdict on its memory, which says how full its card is.
     """
     own = parts(spec)
-    reason = unknown(spec, own["backend"])
-    if reason is not None:
-        return Predicted(None, reason)
     full = _crowding(verdict.used_bytes, verdict.capacity_bytes) if verdict.fits else None
-    return Predicted(estimate(spec, **own, crowding=full), None)
+    found = estimate(spec, **own, crowding=full)
+    return Predicted(found, unknown(spec, own["backend"]) if found is None else None)
 
 
 def priced(search: Search, run: RunSpec, speed: SpeedEstimate | None, parts: Parts) -> Search:

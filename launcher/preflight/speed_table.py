@@ -84,7 +84,7 @@ def _parts(speed: SpeedEstimate) -> Iterator[str]:
 
 
 def _slowest(stages: Sequence[StageTime]) -> int:
-    return max(stages, key=lambda stage: stage.forward_seconds + stage.backward_seconds).stage
+    return max(stages, key=lambda stage: stage.seconds).stage
 
 
 def _traffic(speed: SpeedEstimate) -> Iterator[str]:

@@ -49,9 +49,6 @@ and write once each; unfused are scale and mask (4), softmax to fp32 (3) and its
 _BACKWARD_PASSES = {"fused_softmax": 5, "unfused": 10}
 """The same backward: dropout (2) and softmax (3); unfused are the cast (3), softmax in fp32 (5) and the scale (2)."""
 
-_MEMORY_SHARE = 0.80
-"""Of the bandwidth that such passes reach (aiconfigurator's h100_sxm.yaml)."""
-
 
 class Kernel(NamedTuple):
     """The fused kernel of one card and head size.
@@ -69,76 +66,63 @@ class Kernel(NamedTuple):
     byte: float
 
 
-@lru_cache(maxsize=16384)
-def forward_seconds(
-    batch: int,
-    heads: int,
-    kv_heads: int,
-    queries: int,
-    keys: int,
-    head_dim: int,
-    v_head_dim: int,
-    causal: bool,
-    kernel: AttentionKernel,
-    dtype: Dtype,
-    card: Card,
-) -> float:
-    """Seconds of the forward pass of attention over all heads of a rank.
+class Sizes(NamedTuple):
+    """The sizes of a rank's attention over one micro-batch.
 
-    ``keys`` are those that a query sees at most: the window's where there is one. fp8 leaves attention in bf16.
+    Attributes:
+        batch: Sequences.
+        sizes: Sizes of queries.
+        kv_sizes: Sizes of keys and values.
+        queries: Tokens of a sequence on this rank.
+        keys: Tokens that a query sees at most: the window's where there is one.
+        query_dim: Elements of a head of queries and keys.
+        value_dim: Elements of a head of values.
+        causal: True if a query sees no token behind it.
     """
-    if not (batch and heads and queries and keys):
+
+    batch: int
+    heads: int
+    kv_heads: int
+    queries: int
+    keys: int
+    query_dim: int
+    value_dim: int
+    causal: bool
+
+    @property
+    def scores(self) -> int:
+        """Pairs of a query and a key, in all heads, none masked."""
+        return self.batch * self.heads * self.queries * self.keys
+
+
+@lru_cache(maxsize=16384)
+def forward_seconds(sizes: Sizes, kernel: AttentionKernel, dtype: Dtype, card: Card) -> float:
+    """Seconds of the forward pass of attention over all heads of a rank; fp8 leaves attention in bf16."""
+    if not sizes.scores:
         return 0.0
     if kernel in _FORWARD_PASSES:
-        products = _scores(batch * heads, queries, keys, head_dim, v_head_dim, dtype, card)
-        return products + _passes(_FORWARD_PASSES[kernel], batch * heads * queries * keys, card)
-    found = kernel_of(max(head_dim, v_head_dim), kernel, dtype, card)
-    return kernel_seconds(batch, heads, kv_heads, queries, keys, head_dim, v_head_dim, causal, card.cores, found)
+        return _scores(sizes, dtype, card) + _passes(_FORWARD_PASSES[kernel], sizes.scores, card)
+    found = kernel_of(max(sizes.query_dim, sizes.value_dim), kernel, dtype, card)
+    return kernel_seconds(sizes, card.cores, found)
 
 
 @lru_cache(maxsize=16384)
-def backward_seconds(
-    batch: int,
-    heads: int,
-    kv_heads: int,
-    queries: int,
-    keys: int,
-    head_dim: int,
-    v_head_dim: int,
-    causal: bool,
-    kernel: AttentionKernel,
-    dtype: Dtype,
-    card: Card,
-) -> float:
+def backward_seconds(sizes: Sizes, kernel: AttentionKernel, dtype: Dtype, card: Card) -> float:
     """Seconds of its backward pass."""
-    if kernel in _BACKWARD_PASSES and batch and heads and queries and keys:
-        products = _scores(batch * heads, queries, keys, head_dim, v_head_dim, dtype, card)
-        return 2 * products + _passes(_BACKWARD_PASSES[kernel], batch * heads * queries * keys, card)
-    return _BACKWARD * forward_seconds(
-        batch, heads, kv_heads, queries, keys, head_dim, v_head_dim, causal, kernel, dtype, card
-    )
+    if kernel in _BACKWARD_PASSES and sizes.scores:
+        return 2 * _scores(sizes, dtype, card) + _passes(_BACKWARD_PASSES[kernel], sizes.scores, card)
+    return _BACKWARD * forward_seconds(sizes, kernel, dtype, card)
 
 
-def kernel_seconds(
-    batch: int,
-    heads: int,
-    kv_heads: int,
-    queries: int,
-    keys: int,
-    head_dim: int,
-    v_head_dim: int,
-    causal: bool,
-    cores: int,
-    kernel: Kernel,
-) -> float:
+def kernel_seconds(sizes: Sizes, cores: int, kernel: Kernel) -> float:
     """Seconds of a fused kernel: ``start + pair x (pairs / cores + tail x longest block) + bytes / bandwidth``.
 
     A causal mask leaves half of the pairs, and the longest block sees all keys.
     """
-    elements = head_dim + v_head_dim
-    pairs = batch * heads * queries * keys * (0.5 if causal else 1.0)
-    work = kernel.pair * elements * (pairs / cores + kernel.tail * min(_BLOCK, queries) * keys)
-    moved = 2 * batch * (heads * queries + kv_heads * keys) * elements
+    elements = sizes.query_dim + sizes.value_dim
+    pairs = sizes.scores * (0.5 if sizes.causal else 1.0)
+    work = kernel.pair * elements * (pairs / cores + kernel.tail * min(_BLOCK, sizes.queries) * sizes.keys)
+    moved = 2 * sizes.batch * (sizes.heads * sizes.queries + sizes.kv_heads * sizes.keys) * elements
     return kernel.start + work + kernel.byte * moved
 
 
@@ -179,15 +163,16 @@ def kernel_from(found: Mapping[str, float], peak: float, memory_bandwidth: float
     )
 
 
-def _scores(matrices: int, queries: int, keys: int, head_dim: int, v_head_dim: int, dtype: Dtype, card: Card) -> float:
+def _scores(sizes: Sizes, dtype: Dtype, card: Card) -> float:
     """Seconds of both products of every head, scores and outputs, whose small depth and width cost as any other's."""
     kind: Dtype = "bf16" if dtype == "fp8" else dtype
-    scores = gemm.seconds(matrices * queries, keys, head_dim, kind, card)
-    return scores + gemm.seconds(matrices * queries, v_head_dim, keys, kind, card)
+    rows = sizes.batch * sizes.heads * sizes.queries
+    scores = gemm.seconds(rows, sizes.keys, sizes.query_dim, kind, card)
+    return scores + gemm.seconds(rows, sizes.value_dim, sizes.keys, kind, card)
 
 
 def _passes(passes: int, elements: int, card: Card) -> float:
-    return 2.0 * passes * elements / (_MEMORY_SHARE * card.memory_bandwidth)
+    return card.memory_seconds(2.0 * passes * elements)
 
 
 def _measured(card: Card) -> str:

@@ -19,9 +19,6 @@ from launcher.speed.passes import NOTHING, Pass
 from launcher.speed.products import Product, products
 from launcher.speed.shape import Shape
 
-MEMORY_SHARE = 0.80
-"""Share of its peak that memory-bound kernels reach of a card's memory (aiconfigurator ``h100_sxm.yaml``)."""
-
 _DEQUANTISED = 2.6
 """Bytes of a parameter in 4 bits that each pass reads (0.5 with its constants) and writes as 16 bits (bitsandbytes)."""
 
@@ -112,18 +109,23 @@ def _product(one: Product, shape: Shape) -> tuple[float, float, float]:
 def _attention(key: BlockKey, shape: Shape) -> tuple[Pass, Pass]:
     """Attention of this rank's heads, and of its part of the queries; a ring of keys hides behind it."""
     model, execution = key.model, shape.execution
-    heads = -(-model.num_attention_heads // (shape.tensor * shape.ulysses))
-    kv_heads = max(1, model.key_value_heads // (shape.tensor * shape.ulysses))
-    queries = shape.queries * shape.ulysses
-    query_dim, value_dim = head_sizes(model)
+    ranks = shape.tensor * shape.ulysses
     kernel = "unfused" if shape.scores and execution.attention.startswith(("flash", "sdpa")) else execution.attention
     keys, causal = _seen(key, shape, kernel)
-    arguments = (
-        shape.sequences, heads, kv_heads, queries, keys, query_dim, value_dim, causal, kernel,
-        "bf16" if shape.dtype == "fp8" else shape.dtype, shape.card,
-    )  # fmt: skip
-    forward, backward = attention.forward_seconds(*arguments), attention.backward_seconds(*arguments)
-    flops = (1.0 if causal else 2.0) * shape.sequences * heads * queries * keys * (query_dim + value_dim)
+    query_dim, value_dim = head_sizes(model)
+    sizes = attention.Sizes(
+        batch=shape.sequences,
+        heads=-(-model.num_attention_heads // ranks),
+        kv_heads=max(1, model.key_value_heads // ranks),
+        queries=shape.queries * shape.ulysses,
+        keys=keys,
+        query_dim=query_dim,
+        value_dim=value_dim,
+        causal=causal,
+    )
+    how = (kernel, "bf16" if shape.dtype == "fp8" else shape.dtype, shape.card)
+    forward, backward = attention.forward_seconds(sizes, *how), attention.backward_seconds(sizes, *how)
+    flops = (1.0 if causal else 2.0) * sizes.scores * (query_dim + value_dim)
     launches = {"unfused": 8.0, "fused_softmax": 5.0}.get(kernel, 2.0)
     ahead = Pass(attention=forward, attention_flops=flops, launches=launches)
     behind = Pass(attention=backward, attention_flops=2.5 * flops, launches=2 * launches)
@@ -200,7 +202,7 @@ def _moved(passes: Iterable[tuple[float, float]], shape: Shape) -> Pass:
     moved = launches = 0.0
     for size, kernels in passes:
         moved, launches = moved + size, launches + kernels
-    return Pass(moved=moved, memory=moved / (MEMORY_SHARE * shape.card.memory_bandwidth), launches=launches)
+    return Pass(moved=moved, memory=shape.card.memory_seconds(moved), launches=launches)
 
 
 def _norms(key: BlockKey, shape: Shape) -> Iterator[tuple[float, float]]:
@@ -265,7 +267,7 @@ def _tensor(model: ModelSpec, regions: int, shape: Shape) -> Pass:
         kinds = ("all_reduce",)
     one = sum(collectives.seconds(kind, size, group, shape.network) for kind in kinds)
     left = regions * one * (1 - shape.execution.tensor_overlap)
-    return Pass(tensor=left, tensor_bytes=regions * size * len(kinds), launches=1.0 * regions * len(kinds))
+    return Pass(tensor=left, tensor_bytes=regions * size * len(kinds), launches=float(regions * len(kinds)))
 
 
 def _again(key: BlockKey, own: tuple[Product, ...], forward: Pass, shape: Shape, how: CheckpointingSpec) -> Pass:

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from launcher.speed.result import Constant
@@ -66,6 +65,8 @@ def _middle(pairs: Sequence[dict[str, Any]], where: str) -> Constant:
     """The median of pairs, one vote each; the band is their own, as wide again as their constants differ."""
     if len(pairs) == 1:
         return _read(pairs[0])
+    from statistics import median  # Late, because it takes a while to import.
+
     constants = [pair["constant"] for pair in pairs]
     value = median(constants)
     names = list(dict.fromkeys(pair["whose"].partition(" on ")[0] for pair in pairs))

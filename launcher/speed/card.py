@@ -8,6 +8,9 @@ from functools import lru_cache
 from launcher.spec import HardwareSpec
 from launcher.spec.values import Dtype
 
+MEMORY_SHARE = 0.80
+"""Share of its peak that memory-bound kernels reach of a card's memory (aiconfigurator ``h100_sxm.yaml``)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Card:
@@ -40,6 +43,10 @@ class Card:
         if dtype == "fp8":
             return self.fp8 or self.bf16
         return {"fp32": self.fp32, "fp16": self.fp16, "bf16": self.bf16}[dtype]
+
+    def memory_seconds(self, moved: float) -> float:
+        """Seconds of memory-bound kernels that read and write so many bytes."""
+        return moved / (MEMORY_SHARE * self.memory_bandwidth)
 
 
 _NEEDED = ("flops_fp32", "flops_fp16", "memory_bandwidth", "cores", "pcie_bandwidth")

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from launcher.spec import ModelSpec
 from launcher.speed import gemm
-from launcher.speed.block import MEMORY_SHARE, BlockPasses
+from launcher.speed.block import BlockPasses
 from launcher.speed.passes import NOTHING, Pass
 from launcher.speed.shape import Shape
 
@@ -40,7 +40,7 @@ def head(
     backward = gemm.seconds(m, k, n, dtype, card) + (gemm.seconds(n, k, m, dtype, card) if trained else 0.0)
     flops = 2.0 * m * n * k
     moved = loss_bytes(shape) * m * (n if parallel_loss or not split else vocabulary)
-    seconds = moved / (MEMORY_SHARE * card.memory_bandwidth)
+    seconds = card.memory_seconds(moved)
     ahead = Pass(products=forward, product_flops=flops, loss=seconds / 2, launches=10)
     behind = Pass(products=backward, product_flops=flops * (2 if trained else 1), loss=seconds / 2, launches=14)
     return BlockPasses(ahead, behind, ahead if chunked else NOTHING)
@@ -63,5 +63,5 @@ def loss_bytes(shape: Shape) -> float:
 def embedding(model: ModelSpec, shape: Shape) -> BlockPasses:
     """The token table: each token's row is read and written, and its gradient added in fp32."""
     moved = 2.0 * shape.tokens * model.hidden_size * shape.residual_size
-    forward = Pass(moved=moved, memory=moved / (MEMORY_SHARE * shape.card.memory_bandwidth), launches=3)
+    forward = Pass(moved=moved, memory=shape.card.memory_seconds(moved), launches=3)
     return BlockPasses(forward, forward.times(2.0), NOTHING)

@@ -213,7 +213,7 @@ def _terms(
 ) -> Iterator[SpeedTerm]:
     """The parts of a step on its slowest stage."""
     times = [stage.time for stage in stages]
-    slowest = max(stages, key=lambda stage: stage.time.forward_seconds + stage.time.backward_seconds)
+    slowest = max(stages, key=lambda stage: stage.time.seconds)
     m = spec.gradient_accumulation
     yield from _passes(slowest, m, card, execution)
     if len(stages) > 1:
@@ -247,7 +247,7 @@ def _passes(stage: Stage, m: int, card: Card, execution: Execution) -> Iterator[
                 moved=m * size, group=f"{part} parallel", m=m, t=seconds,
             )  # fmt: skip
     gpu = both.gpu + again.gpu
-    waited = max(0.0, stage.time.forward_seconds + stage.time.backward_seconds - gpu)
+    waited = max(0.0, stage.time.seconds - gpu)
     yield term("host", "the host starts kernels", "m * t_host", "launcher/speed/block.py", m=m, t_host=waited)
 
 

@@ -13,6 +13,7 @@ from math import comb
 from launcher.rank.execution import Execution
 from launcher.spec import ModelSpec, RunSpec
 from launcher.speed import collectives, gemm, grouped
+from launcher.speed.card import MEMORY_SHARE
 from launcher.speed.passes import NOTHING, Pass
 from launcher.speed.products import Product
 from launcher.speed.shape import Shape
@@ -24,10 +25,6 @@ half leaves the node, and with EP32 on four 61 GB/s of which three quarters do (
 SCATTERED = 0.19
 """Share of the memory's bandwidth that an index's gathers and scatters of tokens reach (MooreThreads/SimuMax@4dcaae51,
 ``a100_pcie.json``, permute)."""
-
-FUSED = 0.80
-"""Share of the memory's bandwidth of one kernel that sorts tokens, as of other memory-bound kernels (aiconfigurator
-``h100_sxm.yaml``)."""
 
 
 def routed(model: ModelSpec, shape: Shape) -> float:
@@ -89,7 +86,7 @@ def sorting(model: ModelSpec, shape: Shape) -> Pass:
     else:
         passes, kernels = 2.0, 2.0
     moved = passes * each
-    share = FUSED if shape.execution.fused_permutation else SCATTERED
+    share = MEMORY_SHARE if shape.execution.fused_permutation else SCATTERED
     # The router's own kernels: its softmax, the choice of the best, and the counts of each expert.
     return Pass(moved=moved, memory=moved / (share * shape.card.memory_bandwidth), launches=kernels + 6)
 

@@ -22,8 +22,9 @@ def bubble(spec: RunSpec, stages: Sequence[StageTime]) -> SpeedTerm:
     ``(p - 1) (f + b)`` for equal stages (arXiv:2104.04473, section 2.2), a ``v``-th of it with ``v`` model chunks, for
     uneven ones the sum over the other stages. DualPipe: ``(p / 2 - 1) (f + b)`` of its two stages (arXiv:2412.19437).
     """
-    slowest = max(stage.forward_seconds + stage.backward_seconds for stage in stages)
-    others = sum(stage.forward_seconds + stage.backward_seconds for stage in stages) - slowest
+    seconds = [stage.seconds for stage in stages]
+    slowest = max(seconds)
+    others = sum(seconds) - slowest
     what = f"filling and draining the pipeline ({spec.parallel.schedule})"
     if spec.parallel.schedule == "dualpipe":
         return term("bubble", what, "max(t_others - t, 0) / 2", _DUALPIPE, t_others=others, t=slowest)

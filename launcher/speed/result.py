@@ -20,6 +20,11 @@ class StageTime:
     backward_seconds: float
     send_seconds: float
 
+    @property
+    def seconds(self) -> float:
+        """Seconds of both passes."""
+        return self.forward_seconds + self.backward_seconds
+
     def times(self, factor: float) -> StageTime:
         """All of it, so many times as long."""
         return StageTime(

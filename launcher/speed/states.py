@@ -15,8 +15,7 @@ from launcher.rank.execution import Execution
 from launcher.rank.model import RankModel
 from launcher.rank.optimizer_moments import moment_bytes
 from launcher.speed import collectives, overlap
-from launcher.speed.block import MEMORY_SHARE
-from launcher.speed.card import Card
+from launcher.speed.card import MEMORY_SHARE, Card
 from launcher.speed.collectives import Group, group_of
 from launcher.speed.network import Network
 from launcher.speed.terms import SpeedTerm, term

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from launcher.rank.execution import AttentionKernel
 from launcher.speed import attention
+from launcher.speed.attention import Sizes
 from launcher.speed.card import Card
 from tests.speed.cards import A100, B200, H100, MI300X, RTX4090, V100
 
@@ -24,7 +25,7 @@ dims = st.sampled_from([32, 64, 80, 96, 128, 192, 256])
 def _forward(
     batch: int, heads: int, length: int, card: Card, kernel: AttentionKernel = "flash", size: int = 128
 ) -> float:
-    return attention.forward_seconds(batch, heads, heads, length, length, size, size, True, kernel, "bf16", card)
+    return attention.forward_seconds(Sizes(batch, heads, heads, length, length, size, size, True), kernel, "bf16", card)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +46,7 @@ def test_attention_takes_about_what_aiconfigurators_table_has(
     card: Card, batch: int, length: int, milliseconds: float
 ) -> None:
     """32 heads of size 128 with 8 of keys, as Llama 3 8B has."""
-    found = attention.forward_seconds(batch, 32, 8, length, length, 128, 128, True, "flash", "bf16", card)
+    found = attention.forward_seconds(Sizes(batch, 32, 8, length, length, 128, 128, True), "flash", "bf16", card)
     assert found == pytest.approx(milliseconds / 1e3, rel=0.16)
 
 
@@ -57,15 +58,15 @@ def test_few_heads_starve_the_card(card: Card, milliseconds: float) -> None:
 
 
 def test_grouped_keys_save_bytes_and_no_work() -> None:
-    many = attention.forward_seconds(4, 32, 32, 4096, 4096, 128, 128, True, "flash", "bf16", H100)
-    few = attention.forward_seconds(4, 32, 8, 4096, 4096, 128, 128, True, "flash", "bf16", H100)
+    many = attention.forward_seconds(Sizes(4, 32, 32, 4096, 4096, 128, 128, True), "flash", "bf16", H100)
+    few = attention.forward_seconds(Sizes(4, 32, 8, 4096, 4096, 128, 128, True), "flash", "bf16", H100)
     assert 0.85 * many < few < many
 
 
 def test_the_backward_pass_has_two_and_a_half_times_the_products_at_less_throughput() -> None:
     """SimuMax's a100_pcie.json: factors 1.13 forward and 0.98 backward."""
     forward = _forward(4, 32, 4096, H100)
-    backward = attention.backward_seconds(4, 32, 32, 4096, 4096, 128, 128, True, "flash", "bf16", H100)
+    backward = attention.backward_seconds(Sizes(4, 32, 32, 4096, 4096, 128, 128, True), "flash", "bf16", H100)
     assert backward / forward == pytest.approx(2.5 * 1.13 / 0.98)
 
 
@@ -83,7 +84,7 @@ def test_scores_in_memory_cost_more_than_any_fused_kernel() -> None:
 
 
 def test_a_window_is_priced_by_its_keys() -> None:
-    windowed = attention.forward_seconds(1, 32, 8, 32768, 4096, 128, 128, False, "flash", "bf16", H100)
+    windowed = attention.forward_seconds(Sizes(1, 32, 8, 32768, 4096, 128, 128, False), "flash", "bf16", H100)
     assert windowed < 0.3 * _forward(1, 32, 32768, H100)
 
 
@@ -108,7 +109,7 @@ def test_no_kernel_beats_the_peak_or_the_memory(
 
 def test_nothing_to_attend_takes_no_time() -> None:
     assert _forward(0, 32, 4096, H100) == 0
-    assert attention.backward_seconds(1, 32, 32, 0, 0, 128, 128, True, "unfused", "bf16", H100) == 0
+    assert attention.backward_seconds(Sizes(1, 32, 32, 0, 0, 128, 128, True), "unfused", "bf16", H100) == 0
 
 
 def test_a_card_without_a_table_says_whose_kernels_stand_in() -> None:

@@ -14,6 +14,7 @@ from launcher.rank.execution import UNEVEN, Dispatcher, Execution
 from launcher.spec import ModelSpec
 from launcher.speed import collectives, experts
 from launcher.speed.calibration import constant
+from launcher.speed.card import MEMORY_SHARE
 from launcher.speed.estimate import estimate
 from launcher.speed.network import Group, Network
 from launcher.speed.result import SpeedEstimate
@@ -106,7 +107,7 @@ def test_one_copy_for_a_rank_moves_no_more_than_one_for_an_expert(degree: int) -
 def test_fused_sorting_reads_as_many_bytes_in_less_time() -> None:
     plain, fused = (experts.sorting(MODEL, shape(fused_permutation=one)) for one in (False, True))
     assert plain.moved == fused.moved
-    assert plain.memory == pytest.approx(fused.memory * experts.FUSED / experts.SCATTERED)
+    assert plain.memory == pytest.approx(fused.memory * MEMORY_SHARE / experts.SCATTERED)
 
 
 def test_even_routing_is_faster_and_the_term_says_what_uneven_routing_costs() -> None:

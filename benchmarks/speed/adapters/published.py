@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.memory.row import rows_of_csv
 from benchmarks.speed.expressing import Line, express
-from benchmarks.speed.row import Row, rows_of_csv
+from benchmarks.speed.row import Row
 from launcher.config.catalog import Catalog
 
 _NAMES = {"n_gpus": "gpus", "model_name": "model", "seq_len": "seq", "tokens_per_s_per_gpu": "tokens_s_gpu"}

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.memory.row import rows_of_csv
 from benchmarks.speed.expressing import Line, express
-from benchmarks.speed.row import Row, rows_of_csv
+from benchmarks.speed.row import Row
 from launcher.config.catalog import Catalog
 
 VTRAIN_VOCABULARY = "51200"

@@ -124,7 +124,9 @@ def _predicted(constants: Mapping[str, float], gpu: str, size: int, rows: Rows) 
     kernel = attention.kernel_from(constants, silicon.bf16, silicon.memory_bandwidth, silicon.cores)
     found: Vector = np.array([
         attention.kernel_seconds(
-            int(batch), int(heads), int(kv_heads), int(tokens), int(tokens), size, size, True, silicon.cores, kernel
+            attention.Sizes(int(batch), int(heads), int(kv_heads), int(tokens), int(tokens), size, size, True),
+            silicon.cores,
+            kernel,
         )
         for batch, heads, kv_heads, tokens in rows[:, :4]
     ])
