@@ -165,6 +165,11 @@ def broken_rules(spec: RunSpec) -> Iterator[ConfigError]:
     yield from backends.of(spec).check(spec)
 
 
+def broken_by_change(spec: RunSpec) -> Iterator[ConfigError]:
+    """Errors of a neighbour of a valid run; the engine's limits come first, since neighbours break these most."""
+    return chain(backends.of(spec).check(spec), _found(_of_changes(), spec))
+
+
 def warnings(spec: RunSpec) -> tuple[ConfigError, ...]:
     """Pitfalls of a valid run, as far as the configuration alone shows them."""
     return _distinct((*_found(_general(), spec, "warnings"), *backends.of(spec).warnings(spec)))
@@ -204,8 +209,8 @@ def _judge(start: RunSpec, formula: Needs, *, safely: bool = False) -> Judge:
     def judged(spec: RunSpec, *, roughly: bool = False) -> Verdict | None:
         if spec is start:
             return verdict.judge(spec, formula, safely=safely)
-        if next(chain(backends.of(spec).check(spec), _found(_of_changes(), spec)), None) is not None:
-            return None  # The engine's limits come first, since these are what neighbours break most.
+        if next(broken_by_change(spec), None) is not None:
+            return None
         capacity = spec.rank_memory_bytes
         if not roughly or capacity is None:
             return verdict.judge(spec, needs(spec, **parts(spec)), safely=safely)

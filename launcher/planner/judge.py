@@ -1,0 +1,64 @@
+"""The search's questions about one run: is it valid, does it fit, how long does a step take."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import Protocol
+
+from launcher.errors import ConfigError
+from launcher.memory.estimate import needs, needs_within
+from launcher.preflight import assess, pricing, verdict
+from launcher.preflight.verdict import Verdict
+from launcher.spec import RunSpec
+from launcher.speed.estimate import estimate
+from launcher.speed.result import SpeedEstimate
+
+
+class Judge(Protocol):
+    """Rules and estimates; the benchmarks have one of their own for frameworks that are only measured."""
+
+    @abstractmethod
+    def errors(self, spec: RunSpec) -> Iterator[ConfigError]:
+        """The errors of a run."""
+        ...
+
+    @abstractmethod
+    def verdict(self, spec: RunSpec) -> Verdict:
+        """The verdict on a valid run's memory."""
+        ...
+
+    @abstractmethod
+    def seconds(self, spec: RunSpec) -> float | None:
+        """Seconds of a step of a valid run; None where that is unknown."""
+        ...
+
+    @abstractmethod
+    def speed(self, spec: RunSpec, verdict: Verdict) -> SpeedEstimate | None:
+        """The whole estimate of its speed."""
+        ...
+
+
+class Preflight(Judge):
+    """The pre-flight itself."""
+
+    def errors(self, spec: RunSpec) -> Iterator[ConfigError]:
+        """As ``check`` has them, apart from rules that no layout breaks."""
+        return assess.broken_by_change(spec)
+
+    def verdict(self, spec: RunSpec) -> Verdict:
+        """As ``check`` has it; of a run that needs far too much no more than that."""
+        capacity, parts = spec.rank_memory_bytes, assess.parts(spec)
+        if capacity is None:
+            return verdict.judge(spec, needs(spec, **parts))
+        found = needs_within(spec, capacity, **parts)
+        return verdict.beyond(capacity) if found is None else verdict.judge(spec, found)
+
+    def seconds(self, spec: RunSpec) -> float | None:
+        """As ``check`` has it."""
+        found = estimate(spec, **assess.parts(spec))
+        return None if found is None else found.step_seconds
+
+    def speed(self, spec: RunSpec, verdict: Verdict) -> SpeedEstimate | None:
+        """As ``check`` has it."""
+        return pricing.predicted(spec, assess.parts, verdict).speed

@@ -1,0 +1,69 @@
+"""The plan: a question searched, and the layouts as they are typed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+from launcher.planner.judge import Judge, Preflight
+from launcher.planner.question import Question
+from launcher.planner.result import Layout, Plan
+from launcher.planner.search import Candidate, Cores, Found, search
+from launcher.planner.space import SEARCHED, Space
+from launcher.spec.edit import override, value_at
+
+type Progress = Callable[[Found], None]
+"""Told what has been found so far, often."""
+
+
+def plan(question: Question, *, judge: Judge | None = None, progress: Progress | None = None) -> Plan:
+    """Search the layouts that a question leaves open.
+
+    Args:
+        question: The question.
+        judge: Rules and estimates; the pre-flight's where None.
+        progress: Told on the way.
+    """
+    judge, start = judge or Preflight(), time.monotonic()
+    found = Found()
+    for found in search(_cores(question, judge), judge):
+        if progress is not None:
+            progress(found)
+    layouts = tuple(_layout(question, each, judge) for each in found.shown())
+    tight = min(found.tight.values(), key=lambda each: each.rank, default=None)
+    if tight is not None and layouts and tight.seconds >= found.shown()[0].seconds:
+        tight = None
+    return Plan(
+        words=question.words,
+        assumptions=question.assumptions,
+        layouts=layouts,
+        tight=None if tight is None else _layout(question, tight, judge),
+        counts=found.counts(),
+        seconds=time.monotonic() - start,
+    )
+
+
+def _cores(question: Question, judge: Judge) -> Cores:
+    for number, opening in enumerate(question.openings):
+        space = Space(base=opening.spec, fixed=question.fixed, choices=question.choices)
+        for core in space.cores(judge.errors):
+            yield number, core, space.relief
+
+
+def _layout(question: Question, found: Candidate, judge: Judge) -> Layout:
+    return Layout(
+        overrides=(*question.assumed, *_typed(question, found)),
+        spec=found.spec,
+        speed=judge.speed(found.spec, found.verdict),
+        verdict=found.verdict,
+    )
+
+
+def _typed(question: Question, found: Candidate) -> Iterator[str]:
+    """The words that choose a layout: those of its engine, and each key that they leave at another value."""
+    opening = question.openings[found.opening]
+    yield from opening.words
+    for path in SEARCHED:
+        value = value_at(found.spec, path)
+        if value != value_at(opening.spec, path):
+            yield override(path, value)

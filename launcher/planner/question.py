@@ -1,0 +1,209 @@
+"""The question: what the words fix, what they leave open, what is assumed, and the engines that may answer.
+
+A word that sets a key fixes it; an option that is chosen fixes the keys that its file sets, so that ``parallel=fsdp``
+says FSDP and leaves its degrees open. A key of a layout may have several values (``parallel.tensor=1,2,4``): these are
+then the ones that are tried. What nobody has said and an answer needs is assumed, and told: the size of the cluster,
+and the sequences of a step.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from launcher import machine
+from launcher.config import backend_choice, recipes, said
+from launcher.config.axes import Axis, read_axes
+from launcher.config.catalog import PRESETS, Catalog
+from launcher.config.overrides import Override, read
+from launcher.config.request import Request, request
+from launcher.errors import ConfigError, ConfigErrors
+from launcher.planner.result import Assumption
+from launcher.planner.space import SEARCHED
+from launcher.spec import RunSpec
+from launcher.spec.edit import values
+
+_NODE = 8
+"""GPUs of the usual node."""
+
+ENGINES = ("parallel=ddp", "parallel=fsdp", "parallel=zero3", "backend=megatron")
+"""The words that choose each engine where nothing is said; the search goes on from there."""
+
+_SWEPT_GROUPS = (PRESETS, "backend", "zero", "precision", "checkpointing")
+"""Groups that a layout may choose an option of."""
+
+_BATCH_TOKENS = ((1.0e9, 2**19), (4.0e9, 2**20), (20.0e9, 2**21), (float("inf"), 2**22))
+"""Tokens of a step by parameters: 0.5 to 3.2 million (GPT-3, arXiv:2005.14165, table 2.1), as powers of two."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """An engine that may answer: the words that choose it, none where the question names it, and the run they give."""
+
+    words: tuple[str, ...]
+    spec: RunSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is asked.
+
+    Attributes:
+        words: As typed.
+        assumptions: Words that stand in for what nobody has said.
+        fixed: Keys that are said.
+        choices: Keys of a layout that have several values, with them.
+        openings: The engines that may answer.
+        single: The words with one value each, those of ``words`` without the ``choices``.
+        catalog: The configuration folders.
+        facts: This machine.
+    """
+
+    words: tuple[str, ...]
+    assumptions: tuple[Assumption, ...]
+    fixed: frozenset[str]
+    choices: Mapping[str, tuple[object, ...]]
+    openings: tuple[Opening, ...]
+    single: tuple[str, ...]
+    catalog: Catalog
+    facts: machine.Machine
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """The assumed words."""
+        return tuple(each.override for each in self.assumptions)
+
+    def compose(self, overrides: Sequence[str]) -> Request:
+        """The run of a layout: the words of the question, what is assumed, and the layout's own."""
+        return request((*self.single, *self.assumed, *overrides), catalog=self.catalog, facts=self.facts)
+
+
+def ask(
+    words: Sequence[str],
+    *,
+    vary: Sequence[str] = (),
+    catalog: Catalog | None = None,
+    facts: machine.Machine | None = None,
+) -> Question:
+    """Read a question.
+
+    Args:
+        words: Overrides as typed.
+        vary: Groups whose options are searched, too: ``precision``.
+        catalog: The configuration folders; those of the working folder where None.
+        facts: This machine, read now where None.
+
+    Raises:
+        ConfigErrors: A word is wrong, or something is swept that is no part of a layout.
+    """
+    catalog, facts = catalog or Catalog(folder=Path.cwd()), facts or machine.facts()
+    axes = read_axes(words, catalog)
+    groups, choices = _choices(axes.swept, catalog)
+    for group in vary:
+        groups[group] = tuple(f"{group}={option}" for option in catalog.groups[group])
+    typed = _typed(axes.fixed, catalog)
+    fixed = said.keys(typed, catalog) | frozenset(choices)
+    _require_open(vary, fixed)
+    question = Question(
+        words=tuple(words),
+        assumptions=(),
+        fixed=fixed,
+        choices=choices,
+        openings=(),
+        single=axes.fixed,
+        catalog=catalog,
+        facts=facts,
+    )
+    question = replace(question, assumptions=tuple(_size(question)))
+    engines: tuple[str, ...] = () if _names_an_engine(typed) or PRESETS in groups or "backend" in groups else ENGINES
+    run = question.compose((*engines[1:2], *(texts[0] for texts in groups.values()))).require()
+    _require_a_model(run)
+    question = replace(question, assumptions=(*question.assumptions, *_batch(question, run)))
+    return replace(question, openings=tuple(_openings(question, engines, groups)))
+
+
+def _typed(words: Sequence[str], catalog: Catalog) -> list[Override]:
+    overrides, errors = read(words, catalog)
+    if errors:
+        raise ConfigErrors(errors)
+    return recipes.expand(overrides, catalog)
+
+
+def _choices(
+    swept: Sequence[Axis], catalog: Catalog
+) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[object, ...]]]:
+    """Options of groups, as typed, and values of keys, that the words want tried."""
+    groups: dict[str, tuple[str, ...]] = {}
+    keys: dict[str, tuple[object, ...]] = {}
+    errors = []
+    for axis in swept:
+        words = [f"{axis.key}={value}" for value in axis.values] if isinstance(axis.values, tuple) else []
+        if words and axis.key in _SWEPT_GROUPS and axis.key in catalog.groups:
+            groups[axis.key] = tuple(words)
+        elif words and axis.key in SEARCHED:
+            keys[axis.key] = tuple(values(word)[axis.key] for word in words)
+        else:
+            rule = "a plan is of one training on one cluster: several values are for the keys of a layout"
+            errors.append(ConfigError(axis.key, None, rule, ["launch -m plan=best"]))
+    if errors:
+        raise ConfigErrors(errors)
+    return groups, keys
+
+
+def _require_open(vary: Sequence[str], fixed: frozenset[str]) -> None:
+    said_too = [group for group in vary if any(key == group or key.startswith(f"{group}.") for key in fixed)]
+    if said_too:
+        rule = "what is varied is left open: the words say it, too"
+        raise ConfigErrors(ConfigError(f"--vary {group}", None, rule) for group in said_too)
+
+
+def _require_a_model(run: RunSpec) -> None:
+    if run.script is not None:
+        rule = "a script lays itself out over the ranks, so nothing is left to search"
+        raise ConfigErrors([ConfigError("script", run.script, rule, [f"launch check script={run.script}"])])
+
+
+def _names_an_engine(overrides: Sequence[Override]) -> bool:
+    return backend_choice.chosen(overrides) is not None or any(
+        override.group and override.key == PRESETS for override in overrides
+    )
+
+
+def _size(question: Question) -> Iterator[Assumption]:
+    """One node of eight, of a GPU that is named and not this machine's."""
+    cluster = {"cluster.nodes": 1, "cluster.gpus_per_node": _NODE}
+    hardware = {"hardware", "hardware.name"} & question.fixed
+    if not hardware or set(cluster) & question.fixed == set(cluster):
+        return
+    run = question.compose(()).spec
+    if run is None or run.hardware.device != "cuda" or run.hardware.name == "auto":
+        return
+    for key, value in cluster.items():
+        if key not in question.fixed and "cluster" not in question.fixed:
+            yield Assumption(override=f"{key}={value}", why="the cluster's size is not said")
+
+
+def _batch(question: Question, run: RunSpec) -> Iterator[Assumption]:
+    """Sequences of a step: as many as fill the usual tokens of a model of this size, the same on every GPU."""
+    if run.train.global_batch_size is not None:
+        return
+    from launcher import families
+    from launcher.rank.counts import parameter_counts
+
+    size = parameter_counts(run, families.of(run.model))[0]
+    tokens = next(tokens for most, tokens in _BATCH_TOKENS if size <= most)
+    sequences = max(1, -(-tokens // (run.sequence_length * run.gpus))) * run.gpus
+    why = f"the batch is not said: {sequences * run.sequence_length:,} tokens a step, usual for this size"
+    yield Assumption(override=f"train.global_batch_size={sequences}", why=f"{why} (arXiv:2005.14165, table 2.1)")
+
+
+def _openings(question: Question, engines: Sequence[str], groups: Mapping[str, tuple[str, ...]]) -> Iterator[Opening]:
+    """Each engine with each of the options that are to be tried."""
+    for choice in itertools.product(*([engines] if engines else []), *groups.values()):
+        found = question.compose(choice)
+        if found.errors and len(engines) < 2:
+            raise ConfigErrors(found.errors)
+        if not found.errors and found.spec is not None:
+            yield Opening(words=choice, spec=found.spec)

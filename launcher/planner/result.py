@@ -1,0 +1,122 @@
+"""The planner's answer as frozen data: layouts, the fastest first, and what was left out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from launcher.preflight.verdict import Verdict
+from launcher.spec import RunSpec
+from launcher.speed.result import SpeedEstimate
+
+
+class Idea(NamedTuple):
+    """The part of a layout by which two of them are different ideas, and not two sizes of one."""
+
+    engine: str
+    sharding: str
+    tensor: int
+    pipeline: int
+    context: int
+    ulysses: int
+    expert: int
+    offload: str
+    precision: str
+
+    @classmethod
+    def of(cls, spec: RunSpec) -> Idea:
+        """The idea of a run."""
+        parallel, zero = spec.parallel, spec.zero
+        if spec.backend.name == "fsdp":
+            sharding = "ddp" if not parallel.shard else "hsdp" if parallel.replicate > 1 else "fsdp"
+        else:
+            sharding = f"zero{zero.stage}"
+        return cls(
+            engine=spec.backend.name,
+            sharding=sharding,
+            tensor=parallel.tensor,
+            pipeline=parallel.pipeline,
+            context=parallel.context,
+            ulysses=parallel.ulysses,
+            expert=parallel.expert,
+            offload="parameters"
+            if zero.offload_parameters != "none"
+            else "optimizer"
+            if zero.offload_optimizer != "none"
+            else "none",
+            precision=spec.precision.name,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """One layout that fits.
+
+    Attributes:
+        overrides: The planner's choices, to be typed behind the words of the question.
+        spec: The run that both give.
+        speed: Its predicted speed; None where that is unknown.
+        verdict: The verdict on its memory.
+        loses: Why it is slower than the first; empty for the first.
+    """
+
+    overrides: tuple[str, ...]
+    spec: RunSpec
+    speed: SpeedEstimate | None
+    verdict: Verdict
+    loses: str = ""
+
+    @property
+    def idea(self) -> Idea:
+        """The idea that it is a size of."""
+        return Idea.of(self.spec)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """Layouts by what became of them.
+
+    Attributes:
+        considered: All layouts of the space.
+        invalid: Those that a rule or the engine refuses.
+        unfit: Those that need more memory than there is.
+        tight: Those that fit within the estimate's error alone, so far as they were asked about.
+        slower: Those that cannot be faster than the ones shown, by a bound or by the estimate.
+    """
+
+    considered: int = 0
+    invalid: int = 0
+    unfit: int = 0
+    tight: int = 0
+    slower: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assumption:
+    """A word that nobody typed and that an answer needs."""
+
+    override: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The answer.
+
+    Attributes:
+        words: The question, as typed.
+        assumptions: Words that were taken where nothing was said.
+        layouts: One of each idea, the fastest first.
+        others: The fastest of each engine that has none among these.
+        tight: The fastest of those that fit within the estimate's error alone, where it is faster than the first.
+        counts: What became of all layouts.
+        seconds: How long the search took.
+    """
+
+    words: tuple[str, ...]
+    assumptions: tuple[Assumption, ...]
+    layouts: tuple[Layout, ...]
+    others: tuple[Layout, ...] = ()
+    tight: Layout | None = None
+    counts: Counts
+    seconds: float

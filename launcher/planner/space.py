@@ -1,0 +1,247 @@
+"""The space of layouts: every key that the search may set, and the values that it tries.
+
+A *core* is a layout without its *relief*: activation checkpointing, the loss in pieces and the allocator, which cost
+time or nothing and save memory. The space is complete in what follows; beyond it nothing is tried:
+
+- tensor ranks: divisors of the GPUs that NVLink or a node joins;
+- pipeline stages: every number that divides the rest of the world, of at most one layer each, evenly or with both ends
+  smaller; model chunks: every divisor of a stage's layers; every schedule;
+- context and Ulysses ranks: divisors of the rest that leave a rank 1,024 tokens of a sequence at least;
+- expert ranks: divisors of the experts; inside an expert as many tensor ranks as outside, or one;
+- what is sharded: DDP; FSDP with and without resharding, in replicas of whole nodes; ZeRO 0 to 3, with and without a
+  second partition inside a node; optimizer states, and parameters too, in host memory;
+- micro-batches: every divisor of a rank's part of the global batch up to 128 sequences.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from launcher.errors import ConfigError
+from launcher.spec import RunSpec, nearest
+from launcher.spec.edit import changed_at, value_at
+from launcher.speed.network import network_of
+
+SEARCHED = (
+    "parallel.tensor", "parallel.sequence", "parallel.pipeline", "parallel.virtual_pipeline",
+    "parallel.first_stage_layers", "parallel.last_stage_layers", "parallel.schedule", "parallel.context",
+    "parallel.ulysses", "parallel.expert", "parallel.expert_tensor", "parallel.replicate", "zero.stage", "zero.hpz",
+    "zero.offload_optimizer", "zero.offload_parameters", "backend.reshard_after_forward", "train.micro_batch_size",
+    "checkpointing.mode", "train.loss", "train.allocator",
+)  # fmt: skip
+"""The keys that a layout sets."""
+
+_FEWEST_TOKENS = 1024
+"""Tokens of a sequence that a rank keeps at least."""
+
+_LARGEST_MICRO_BATCH = 128
+
+_SCHEDULES = ("1f1b", "zero_bubble", "dualpipe", "gpipe")
+
+type Settings = Mapping[str, Any]
+type Step = Callable[[Settings], Iterator[dict[str, Any]]]
+type Refused = Callable[[RunSpec], Iterable[ConfigError]]
+
+_BATCH = {"train.global_batch_size", "train.gradient_accumulation"}
+"""Keys at which errors of a micro-batch are found."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Space:
+    """The layouts of one engine.
+
+    Attributes:
+        base: The run as the words give it, with this engine.
+        fixed: Keys that the words say.
+        choices: Keys with the values that the words want tried.
+    """
+
+    base: RunSpec
+    fixed: frozenset[str]
+    choices: Mapping[str, Sequence[object]]
+
+    def values(self, path: str, candidates: Sequence[Any]) -> Sequence[Any]:
+        """The values of one key that are tried."""
+        if path in self.choices:
+            return self.choices[path]
+        return (value_at(self.base, path),) if path in self.fixed else candidates
+
+    def cores(self, refused: Refused) -> Iterator[RunSpec]:
+        """Every valid layout without its relief, in an order that is always the same.
+
+        The settings are chosen in steps; where the first choices of all later steps lead to an error that no later step
+        can end, nothing else is tried behind them.
+
+        Args:
+            refused: The errors of a run.
+        """
+        steps = (self._degrees, self._experts, self._sharding, self._chunks, self._micro_batches)
+        yield from self._extended({}, steps, refused)
+
+    def _extended(self, settings: Settings, steps: Sequence[Step], refused: Refused) -> Iterator[RunSpec]:
+        step, *later = steps
+        for further in step(settings):
+            chosen = {**settings, **further}
+            if not later:
+                spec = changed_at(self.base, chosen)
+                if next(iter(refused(spec)), None) is None:
+                    yield spec
+                continue
+            first = self._completed(chosen, later)
+            if first is None:
+                continue
+            open_keys = _BATCH | (first.keys() - chosen.keys())
+            if all(error.path in open_keys for error in refused(changed_at(self.base, first))):
+                yield from self._extended(chosen, later, refused)
+
+    def _completed(self, settings: Settings, later: Sequence[Step]) -> Settings | None:
+        """The first choices of the later steps; None where one of them has none."""
+        for step in later:
+            first = next(step(settings), None)
+            if first is None:
+                return None
+            settings = {**settings, **first}
+        return settings
+
+    @cached_property
+    def relief(self) -> tuple[Settings, ...]:
+        """What saves memory at the cost of time or of nothing, the mildest first."""
+        return tuple(
+            {"checkpointing.mode": mode, "train.loss": loss, "train.allocator": allocator}
+            for mode in self.values("checkpointing.mode", ("none", "selective", "full"))
+            for loss in self.values("train.loss", ("full", "fused", "chunked"))
+            for allocator in self.values("train.allocator", self._allocators)
+        )
+
+    @property
+    def _allocators(self) -> Sequence[str]:
+        return ("default", "expandable") if self.base.hardware.device == "cuda" else ("default",)
+
+    @cached_property
+    def _span(self) -> int:
+        """GPUs that reach one another without the network."""
+        network = network_of(self.base)
+        return self.base.cluster.gpus_per_node if network is None else network.span
+
+    def _degrees(self, _: Settings) -> Iterator[dict[str, Any]]:
+        """Degrees that divide the world, and the batch; sizes of the ends of a pipeline."""
+        world = self.base.gpus
+        for tensor, pipeline in itertools.product(self._tensor_degrees, self._pipeline_degrees):
+            if world % (tensor * pipeline):
+                continue
+            for context, ulysses in self._splits(world // (tensor * pipeline)):
+                for sequence in self.values("parallel.sequence", (False, True) if tensor > 1 else (False,)):
+                    for first, last in self._ends(pipeline):
+                        yield {
+                            "parallel.tensor": tensor,
+                            "parallel.sequence": sequence,
+                            "parallel.pipeline": pipeline,
+                            "parallel.first_stage_layers": first,
+                            "parallel.last_stage_layers": last,
+                            "parallel.context": context,
+                            "parallel.ulysses": ulysses,
+                        }
+
+    @property
+    def _tensor_degrees(self) -> Sequence[int]:
+        heads = self.base.model.num_attention_heads
+        return self.values("parallel.tensor", [n for n in nearest.divisors(self._span) if heads % n == 0])
+
+    @property
+    def _pipeline_degrees(self) -> Sequence[int]:
+        return self.values("parallel.pipeline", range(1, self.base.model.num_hidden_layers + 1))
+
+    def _splits(self, ranks: int) -> Iterator[tuple[int, int]]:
+        """Context and Ulysses ranks, of so many that are not taken yet."""
+        length, batch = self.base.sequence_length, self.base.global_batch_size
+        split = [n for n in nearest.divisors(ranks) if n == 1 or length // n >= _FEWEST_TOKENS]
+        pairs = itertools.product(self.values("parallel.context", split), self.values("parallel.ulysses", split))
+        for context, ulysses in pairs:
+            both = context * ulysses
+            typed = {"parallel.context", "parallel.ulysses"} <= self.fixed
+            if ranks % both == 0 and batch % (ranks // both) == 0 and (typed or both in split):
+                yield context, ulysses
+
+    def _experts(self, settings: Settings) -> Iterator[dict[str, Any]]:
+        experts, tensor = self.base.model.num_experts, settings["parallel.tensor"]
+        degrees = nearest.divisors(experts) if experts else [1]
+        inner: Sequence[int | None] = (None, 1) if tensor > 1 and experts else (None,)
+        for expert in self.values("parallel.expert", degrees):
+            for inside in self.values("parallel.expert_tensor", inner):
+                if self.base.gpus % (expert * (inside or tensor) * settings["parallel.pipeline"]) == 0:
+                    yield {"parallel.expert": expert, "parallel.expert_tensor": inside}
+
+    def _chunks(self, settings: Settings) -> Iterator[dict[str, Any]]:
+        """Model chunks on a stage, and schedules."""
+        stages, layers = settings["parallel.pipeline"], self.base.model.num_hidden_layers
+        first, last = settings["parallel.first_stage_layers"], settings["parallel.last_stage_layers"]
+        named = [size for size in (first, last) if size is not None]
+        inner = (layers - sum(named)) // max(1, stages - len(named))
+        for chunks in self.values("parallel.virtual_pipeline", nearest.divisors(inner) if stages > 1 else [1]):
+            schedules = ("interleaved",) if chunks > 1 else _SCHEDULES if stages > 1 else ("1f1b",)
+            for schedule in self.values("parallel.schedule", schedules):
+                yield {"parallel.virtual_pipeline": chunks, "parallel.schedule": schedule}
+
+    def _ends(self, stages: int) -> Iterator[tuple[Any, Any]]:
+        """Stages of one size, and smaller ones at both ends, where the embedding and the head are."""
+        first, last = "parallel.first_stage_layers", "parallel.last_stage_layers"
+        if {first, last} & (self.fixed | set(self.choices)):
+            yield from ((a, b) for a in self.values(first, (None,)) for b in self.values(last, (None,)))
+            return
+        layers = self.base.model.num_hidden_layers
+        if layers % stages == 0:
+            yield None, None
+        for inner in {-(-layers // stages), layers // stages + 1}:
+            ends = layers - (stages - 2) * inner
+            if stages > 2 and 2 <= ends < 2 * inner:
+                yield ends // 2, ends - ends // 2
+
+    def _sharding(self, degrees: Settings) -> Iterator[dict[str, Any]]:
+        base = self.base
+        shard = base.backend.name == "fsdp" and base.parallel.shard
+        stages: Sequence[int] = (3, 2) if shard else (0,) if base.backend.name == "fsdp" else (0, 1, 2, 3)
+        for stage in self.values("zero.stage", stages):
+            open_stage = shard and "zero.stage" in self.fixed and stage == 3
+            for reshard in self.values("backend.reshard_after_forward", (None, False) if open_stage else (None,)):
+                for replicas in self.values("parallel.replicate", self._replicas(degrees) if shard else (1,)):
+                    for hpz in self.values("zero.hpz", self._second_partitions(stage)):
+                        for offload in self._offload():
+                            yield {
+                                "zero.stage": stage,
+                                "backend.reshard_after_forward": reshard,
+                                "parallel.replicate": replicas,
+                                "zero.hpz": hpz,
+                                **offload,
+                            }
+
+    def _replicas(self, degrees: Settings) -> Sequence[int]:
+        """Replicas of whole nodes: FSDP's traffic inside of each, one reduction between them."""
+        ranks = self.base.gpus // (degrees["parallel.tensor"] * degrees["parallel.pipeline"])
+        data = ranks // (degrees["parallel.context"] * degrees["parallel.ulysses"])
+        whole = self.base.cluster.nodes
+        return [n for n in nearest.divisors(data) if n == 1 or (n <= whole and whole % n == 0)]
+
+    def _second_partitions(self, stage: int) -> Sequence[int]:
+        cluster = self.base.cluster
+        return (1, cluster.gpus_per_node) if stage == 3 and cluster.nodes > 1 and self._is("deepspeed") else (1,)
+
+    def _offload(self) -> Iterator[dict[str, Any]]:
+        optimizer, parameters = "zero.offload_optimizer", "zero.offload_parameters"
+        for states in self.values(optimizer, ("none", "cpu")):
+            for weights in self.values(parameters, ("none", "cpu") if states == "cpu" else ("none",)):
+                yield {optimizer: states, parameters: weights}
+
+    def _micro_batches(self, degrees: Settings) -> Iterator[dict[str, Any]]:
+        split = degrees["parallel.tensor"] * degrees["parallel.pipeline"]
+        split *= degrees["parallel.context"] * degrees["parallel.ulysses"]
+        share = self.base.global_batch_size // max(1, self.base.gpus // split)
+        sizes = [n for n in nearest.divisors(share) if n <= _LARGEST_MICRO_BATCH]
+        for size in self.values("train.micro_batch_size", sizes):
+            yield {"train.micro_batch_size": size}
+
+    def _is(self, name: str) -> bool:
+        return self.base.backend.name == name
