@@ -1,0 +1,99 @@
+"""Sizes of a cluster, from one GPU on, and a question asked of another size.
+
+Sizes of one node are the divisors of its GPUs; beyond it come whole nodes: every number of them up to 16, then those in
+steps of at most an eighth (18, 20, ... 32, 36, ...), which are the numbers with four binary digits and zeros.
+What the words say of the size is a limit: ``cluster.gpus_per_node`` alone says what a node is, so that whole nodes are
+searched; ``cluster.nodes`` says how many there are at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from launcher.planner.question import Question
+from launcher.planner.result import Assumption
+from launcher.spec import nearest
+from launcher.spec.edit import changed_at, override
+
+NODES, GPUS = "cluster.nodes", "cluster.gpus_per_node"
+
+MOST_NODES = 2**14
+"""Nodes of the largest cluster that is looked at: of eight GPUs each, 131,072, more than any that is known of."""
+
+_STEPS = 8
+"""Sizes between a power of two and the next."""
+
+
+class Size(NamedTuple):
+    """Nodes, and GPUs of each."""
+
+    nodes: int
+    gpus_per_node: int
+
+    @property
+    def gpus(self) -> int:
+        """All of them."""
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def words(self) -> tuple[str, str]:
+        """As it is typed."""
+        return override(NODES, self.nodes), override(GPUS, self.gpus_per_node)
+
+    def __str__(self) -> str:
+        """As it is said: ``4 GPUs``, ``24 GPUs (3 nodes of 8)``."""
+        gpus = "1 GPU" if self.gpus == 1 else f"{self.gpus:,} GPUs"
+        return gpus if self.nodes == 1 else f"{gpus} ({self.nodes:,} nodes of {self.gpus_per_node})"
+
+
+def size_of(question: Question) -> Size:
+    """The size that a question has."""
+    cluster = question.openings[0].spec.cluster
+    return Size(cluster.nodes, cluster.gpus_per_node)
+
+
+def sizes(question: Question, *, beyond: bool = False) -> Iterator[Size]:
+    """The sizes that a question may be asked of, the smallest first.
+
+    Args:
+        question: The question.
+        beyond: True to look at any number of nodes, those above what the words say, too.
+    """
+    own = size_of(question)
+    most = own.nodes if NODES in question.fixed and not beyond else MOST_NODES
+    if GPUS not in question.fixed or NODES in question.fixed:
+        yield from (Size(1, gpus) for gpus in nearest.divisors(own.gpus_per_node) if gpus < own.gpus_per_node)
+    whole = {nodes for nodes in _nodes() if nodes <= most} | ({most} if most < MOST_NODES else set())
+    yield from (Size(nodes, own.gpus_per_node) for nodes in sorted(whole))
+
+
+def _nodes() -> Iterator[int]:
+    """Every number to 16, then those with four binary digits and zeros."""
+    yield from range(1, 2 * _STEPS)
+    step = 2
+    while _STEPS * step <= MOST_NODES:
+        yield from (digits * step for digits in range(_STEPS, 2 * _STEPS) if digits * step <= MOST_NODES)
+        step *= 2
+
+
+def sized(question: Question, size: Size) -> Question:
+    """The same question of another cluster: the training stays, its global batch among it.
+
+    Args:
+        question: The question.
+        size: The size.
+    """
+    settings = {NODES: size.nodes, GPUS: size.gpus_per_node}
+    kept = [each for each in question.assumptions if each.override.partition("=")[0] not in settings]
+    before = dict(zip(settings, size_of(question), strict=True))
+    words = [
+        Assumption(override=override(path, value), why="the cluster's size that is looked at")
+        for path, value in settings.items()
+        if path not in question.fixed or value != before[path]
+    ]
+    openings = tuple(
+        replace(opening, spec=changed_at(opening.spec, settings)) for opening in question.openings
+    )
+    return replace(question, assumptions=(*words, *kept), openings=openings)
