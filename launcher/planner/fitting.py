@@ -1,4 +1,4 @@
-"""The question "does anything fit", answered with as little of the space as that takes.
+"""Two questions that take a part of the space alone: does anything fit, and what is fastest.
 
 Memory grows with the micro-batch, with the chunks of a pipeline and with everything that relief leaves out. So of all
 layouts that differ in these alone the one with a micro-batch of one sequence, one chunk, 1F1B and the strongest relief
@@ -7,90 +7,118 @@ needs the least: where none of those fits, none at all does. What is typed stays
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from launcher.memory.estimate import needs
 from launcher.planner.judge import Judge
+from launcher.planner.planning import layout_of
 from launcher.planner.question import Question
-from launcher.planner.space import Settings, Space
+from launcher.planner.result import Layout
+from launcher.planner.search import Search
+from launcher.planner.space import SEARCHED, Space
+from launcher.preflight import assess, verdict
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
 from launcher.spec.edit import changed_at
+from launcher.text.units import gib
 
-_LEAST: Mapping[str, object] = {
-    "train.micro_batch_size": 1,
-    "parallel.virtual_pipeline": 1,
-    "parallel.schedule": "1f1b",
-}
-"""The values with which a layout needs the least memory."""
+_MICRO_BATCH = frozenset(("train.micro_batch_size", "train.gradient_accumulation"))
+_CHUNKS = frozenset(("parallel.virtual_pipeline", "parallel.schedule"))
+_LEAST: tuple[tuple[frozenset[str], dict[str, tuple[object, ...]]], ...] = (
+    (_MICRO_BATCH, {"train.micro_batch_size": (1,)}),
+    (_CHUNKS, {"parallel.virtual_pipeline": (1,), "parallel.schedule": ("1f1b",)}),
+)
+"""The values with which a layout needs the least memory, beside the keys none of which may be typed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
-    """A valid layout with the verdict on it; ``opening`` is the number of its engine in the question."""
-
-    spec: RunSpec
-    verdict: Verdict
-    opening: int
-
-    @property
-    def is_known(self) -> bool:
-        """True if all of its needs are known, and not only that they are far too much."""
-        return self.verdict.fits or bool(self.verdict.shortfall_by_moment)
+_PLACES = {"device": "on a GPU", "host": "in a node's host memory", "disk": "on disk"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """The answer.
+    """The answer to the first question: a layout that fits for certain, one within the estimate's error, or neither.
 
     Attributes:
-        fits: A layout that fits for certain; None where there is none.
-        tight: One that fits within the estimate's error alone; looked for only as long as none fits for certain.
-        closest: Where nothing fits, the layout that lacks least; None where no layout is valid.
+        fits: None where there is none.
+        tight: The first that was met; None where there is none, or a certain one came before it.
     """
 
-    fits: Judged | None = None
-    tight: Judged | None = None
-    closest: Judged | None = None
+    fits: RunSpec | None = None
+    tight: RunSpec | None = None
 
 
 def attempt(question: Question, judge: Judge) -> Attempt:
-    """Look for a layout that fits, and stop at the first.
+    """Look for a layout that fits for certain, and stop at the first.
 
     Args:
         question: The question.
         judge: Rules and estimates.
     """
-    tight = closest = None
-    for found in _judged(question, judge):
-        if found.verdict.name == "fits":
-            return Attempt(fits=found)
-        if found.verdict.name == "tight":
-            tight = tight or found
-        elif closest is None or _lacks(found) < _lacks(closest):
-            closest = found
-    return Attempt(tight=tight, closest=closest)
+    tight = None
+    for spec in _least(question, judge):
+        found = judge.verdict(spec).name
+        if found == "fits":
+            return Attempt(fits=spec)
+        if found == "tight":
+            tight = tight or spec
+    return Attempt(tight=tight)
 
 
-def _lacks(found: Judged) -> tuple[bool, int]:
-    """The order of those that do not fit; of one that is far too large it is not known how much it lacks."""
-    return not found.is_known, found.verdict.excess_bytes
+def closest(question: Question, judge: Judge) -> tuple[RunSpec, Verdict] | None:
+    """The layout that lacks least where nothing fits, with what it lacks; None where none is valid."""
+    best = None
+    for spec in _least(question, judge):
+        found = verdict.judge(spec, needs(spec, **assess.parts(spec)))
+        if best is None or found.excess_bytes < best[1].excess_bytes:
+            best = spec, found
+    return best
 
 
-def _judged(question: Question, judge: Judge) -> Iterator[Judged]:
-    """Every layout that needs less than all like it."""
-    for number, opening in enumerate(question.openings):
-        least = {path: (value,) for path, value in _LEAST.items() if path not in question.fixed}
-        space = Space(base=opening.spec, fixed=question.fixed, choices={**question.choices, **least})
-        for core in space.cores(judge.errors):
-            spec = _strongest(core, space.relief, judge)
-            if spec is not None:
-                yield Judged(spec=spec, verdict=judge.verdict(spec), opening=number)
+def lacks(question: Question, judge: Judge) -> str:
+    """Why nothing fits for certain; empty where something does."""
+    found = attempt(question, judge)
+    if found.fits is not None:
+        return ""
+    if found.tight is not None:
+        return "fits within the error of the estimate alone, so it may run out of memory"
+    nearest = closest(question, judge)
+    if nearest is None:
+        rule = next((error.rule for error in judge.errors(question.openings[0].spec) if error.path not in SEARCHED), "")
+        return f"no layout is valid{': ' if rule else ''}{rule}"
+    short = [f"{_PLACES[each.place]} by {gib(each.used_bytes - each.capacity_bytes)}" for each in nearest[1].shortages]
+    return f"too small {' and '.join(short)} for the layout that comes nearest"
 
 
-def _strongest(core: RunSpec, relief: tuple[Settings, ...], judge: Judge) -> RunSpec | None:
+def fastest(question: Question, judge: Judge) -> Layout | None:
+    """The fastest layout that fits for certain; the search for a plan stopped at the first.
+
+    Args:
+        question: The question.
+        judge: Rules and estimates.
+    """
+    spaces = [Space.of(opening.spec, question.fixed, question.choices, judge.errors) for opening in question.openings]
+    for found in Search(spaces, judge).run():
+        if found.best:
+            return layout_of(question, min(found.best.values()), judge)
+    return None
+
+
+def _least(question: Question, judge: Judge) -> Iterator[RunSpec]:
+    """Of every kind of layout the one that needs least."""
+    least = {path: value for keys, values in _LEAST if not keys & question.fixed for path, value in values.items()}
+    for opening in question.openings:
+        space = Space.of(opening.spec, question.fixed, {**question.choices, **least}, judge.errors)
+        for frame in space.frames(judge.errors):
+            for core in space.cores(frame, judge.errors):
+                spec = _strongest(core, space, judge)
+                if spec is not None:
+                    yield spec
+
+
+def _strongest(core: RunSpec, space: Space, judge: Judge) -> RunSpec | None:
     """The core with the strongest relief that is valid with it."""
-    for settings in reversed(relief):
+    for settings in reversed(space.relief):
         spec = changed_at(core, settings)
         if next(iter(judge.errors(spec)), None) is None:
             return spec

@@ -30,7 +30,7 @@ def plan(question: Question, *, judge: Judge | None = None, progress: Progress |
     for found in Search(spaces, judge).run():
         if progress is not None:
             progress(found)
-    layouts = tuple(_layout(question, each, judge) for each in found.shown())
+    layouts = tuple(layout_of(question, each, judge) for each in found.shown())
     tight = min(found.tight.values(), default=None)
     if tight is not None and layouts and tight.seconds >= found.shown()[0].seconds:
         tight = None
@@ -38,13 +38,14 @@ def plan(question: Question, *, judge: Judge | None = None, progress: Progress |
         words=question.words,
         assumptions=question.assumptions,
         layouts=layouts,
-        tight=None if tight is None else _layout(question, tight, judge),
+        tight=None if tight is None else layout_of(question, tight, judge),
         counts=found.counts(),
         seconds=time.monotonic() - start,
     )
 
 
-def _layout(question: Question, found: Candidate, judge: Judge) -> Layout:
+def layout_of(question: Question, found: Candidate, judge: Judge) -> Layout:
+    """A candidate as the words to type, with the whole estimate of its speed."""
     return Layout(
         overrides=(*question.assumed, *_typed(question, found)),
         spec=found.spec,
