@@ -15,10 +15,9 @@ from launcher.planner.judge import Judge
 from launcher.planner.planning import layout_of
 from launcher.planner.question import Question
 from launcher.planner.result import Layout
-from launcher.planner.search import Search
+from launcher.planner.search import Candidate, Search
 from launcher.planner.space import SEARCHED, Space
 from launcher.preflight import assess, verdict
-from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
 from launcher.spec.edit import changed_at
 from launcher.text.units import gib
@@ -56,7 +55,7 @@ def attempt(question: Question, judge: Judge) -> Attempt:
         judge: Rules and estimates.
     """
     tight = None
-    for spec in _least(question, judge):
+    for _, spec in _least(question, judge):
         found = judge.verdict(spec).name
         if found == "fits":
             return Attempt(fits=spec)
@@ -65,13 +64,13 @@ def attempt(question: Question, judge: Judge) -> Attempt:
     return Attempt(tight=tight)
 
 
-def closest(question: Question, judge: Judge) -> tuple[RunSpec, Verdict] | None:
-    """The layout that lacks least where nothing fits, with what it lacks; None where none is valid."""
-    best = None
-    for spec in _least(question, judge):
+def closest(question: Question, judge: Judge) -> Candidate | None:
+    """The layout that lacks least where nothing fits; None where none is valid."""
+    best: Candidate | None = None
+    for order, (opening, spec) in enumerate(_least(question, judge)):
         found = verdict.judge(spec, needs(spec, **assess.parts(spec)))
-        if best is None or found.excess_bytes < best[1].excess_bytes:
-            best = spec, found
+        if best is None or found.excess_bytes < best.verdict.excess_bytes:
+            best = Candidate(0.0, (), order, opening, spec, found)
     return best
 
 
@@ -86,7 +85,7 @@ def lacks(question: Question, judge: Judge) -> str:
     if nearest is None:
         rule = next((error.rule for error in judge.errors(question.openings[0].spec) if error.path not in SEARCHED), "")
         return f"no layout is valid{': ' if rule else ''}{rule}"
-    short = [f"{_PLACES[each.place]} by {gib(each.used_bytes - each.capacity_bytes)}" for each in nearest[1].shortages]
+    short = [f"{_PLACES[each.place]} by {gib(each.used_bytes - each.capacity_bytes)}" for each in nearest.verdict.shortages]
     return f"too small {' and '.join(short)} for the layout that comes nearest"
 
 
@@ -98,22 +97,23 @@ def fastest(question: Question, judge: Judge) -> Layout | None:
         judge: Rules and estimates.
     """
     spaces = [Space.of(opening.spec, question.fixed, question.choices, judge.errors) for opening in question.openings]
-    for found in Search(spaces, judge).run():
+    frames = [(number, frame) for number, space in enumerate(spaces) for frame in space.frames(judge.errors)]
+    for found in Search(spaces, judge).run(frames):
         if found.best:
             return layout_of(question, min(found.best.values()), judge)
     return None
 
 
-def _least(question: Question, judge: Judge) -> Iterator[RunSpec]:
-    """Of every kind of layout the one that needs least."""
+def _least(question: Question, judge: Judge) -> Iterator[tuple[int, RunSpec]]:
+    """Of every kind of layout the one that needs least, with the number of its engine's opening."""
     least = {path: value for keys, values in _LEAST if not keys & question.fixed for path, value in values.items()}
-    for opening in question.openings:
+    for number, opening in enumerate(question.openings):
         space = Space.of(opening.spec, question.fixed, {**question.choices, **least}, judge.errors)
         for frame in space.frames(judge.errors):
             for core in space.cores(frame, judge.errors):
                 spec = _strongest(core, space, judge)
                 if spec is not None:
-                    yield spec
+                    yield number, spec
 
 
 def _strongest(core: RunSpec, space: Space, judge: Judge) -> RunSpec | None:

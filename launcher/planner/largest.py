@@ -18,7 +18,6 @@ from launcher.errors import ConfigError, ConfigErrors
 from launcher.planner import fitting
 from launcher.planner.judge import Judge
 from launcher.planner.question import Question
-from launcher.planner.result import Layout
 from launcher.rank.counts import parameter_counts
 from launcher.spec import nearest
 from launcher.spec.edit import override
@@ -42,21 +41,12 @@ type Asking = Callable[[Sequence[str]], Question]
 """Reads the words of the question with further ones behind them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tried:
-    """A candidate: the words that choose it, with its fastest layout, or why nothing fits.
-
-    Attributes:
-        words: As they are typed.
-        value: Sequences, tokens or parameters.
-        layout: None where nothing fits.
-        lacks: Empty where something fits.
-    """
+class Tried(NamedTuple):
+    """A larger candidate: its words, its sequences, tokens or parameters, and why nothing fits with it."""
 
     words: tuple[str, ...]
     value: int
-    layout: Layout | None = None
-    lacks: str = ""
+    lacks: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,17 +55,17 @@ class Largest:
 
     Attributes:
         kind: The kind that was asked for.
-        found: The largest; None where nothing fits with any.
+        words: The words that choose the largest; empty where nothing fits with any.
+        value: Its sequences, tokens or parameters.
         question: The question with it.
-        larger: The next ones with the reason why nothing fits, in the order of size.
-        smaller: The next smaller one that was looked at.
+        larger: The next ones, in the order of size; none where nothing larger may be tried.
     """
 
     kind: str
-    found: Tried | None
-    question: Question | None
+    words: tuple[str, ...] = ()
+    value: int = 0
+    question: Question | None = None
     larger: tuple[Tried, ...] = ()
-    smaller: Tried | None = None
 
 
 class _Candidate(NamedTuple):
@@ -166,13 +156,85 @@ def _model(question: Question, judge: Judge, asking: Asking) -> Largest:
     """Presets by their parameters, the largest first, up to the first that fits."""
     presets = sorted((_preset(name, asking) for name in question.catalog.groups["model"]), key=lambda each: each.value)
     above: list[_Candidate] = []
-    while presets:
-        preset = presets.pop()
-        if fitting.attempt(preset.question, judge).fits is not None:
-            below = next((each for each in reversed(presets) if _trains(each, judge)), None)
-            return _answer("model", [*([] if below is None else [below]), preset], above[::-1], judge)
-        above.append(preset)
-    return _answer("model", [], above[::-1], judge)
+    while presets and fitting.attempt(presets[-1].question, judge).fits is None:
+        above.insert(0, presets.pop())
+    return _answer("model", presets[-1:], above, judge)
+
+
+def _preset(name: str, asking: Asking) -> _Candidate:
+    words = (override("model", name),)
+    question = asking(words)
+    spec = question.openings[0].spec
+    return _Candidate(words, parameter_counts(spec, families.of(spec.model))[0], question)
+
+
+_LOOKING[kind](question, judge, asking)
+
+
+def _micro_batch(question: Question, judge: Judge, _: Asking) -> Largest:
+    """Divisors of the global batch: one fits only where those that divide it do."""
+    candidates, unfit = [], []
+    for size in nearest.divisors(question.openings[0].spec.global_batch_size):
+        if any(size % other == 0 for other in unfit):
+            continue
+        asked = _with(question, size)
+        if fitting.attempt(asked, judge).fits is None:
+            unfit.append(size)
+        else:
+            candidates.append(_Candidate((override(MICRO_BATCH, size),), size, asked))
+    above = [_Candidate((override(MICRO_BATCH, size),), size, _with(question, size)) for size in unfit]
+    return _answer("micro_batch", candidates, above, judge)
+
+
+def _with(question: Question, size: int) -> Question:
+    return replace(question, fixed=question.fixed | {MICRO_BATCH}, choices={**question.choices, MICRO_BATCH: (size,)})
+
+
+def _sequence(question: Question, judge: Judge, asking: Asking) -> Largest:
+    """Powers of two up to the model's positions and beyond them, and the quarters behind the longest that fits."""
+    model = question.openings[0].spec.model
+    limit = model.max_position_embeddings
+
+    def candidate(size: int) -> _Candidate:
+        longer = (override(POSITIONS, size),) if size > limit else ()
+        words = (override(SEQUENCE, size), *longer)
+        return _Candidate(words, size, asking(words))
+
+    def fits(candidate: _Candidate) -> bool:
+        return fitting.attempt(candidate.question, judge).fits is not None
+
+    powers = [2**power for power in range(_SHORTEST, _LONGEST + 1)]
+    inside = [*(size for size in powers if size < limit), limit]
+    typed = any(word.startswith(f"{POSITIONS}=") for word in question.words)
+    beyond = [size for size in powers if size > limit] if model.position_embedding == "rope" and not typed else []
+    found, above = _longest([inside, beyond], candidate, fits)
+    return _answer("sequence", found, above, judge)
+
+
+def _longest(
+    parts: Sequence[Sequence[int]], candidate: Callable[[int], _Candidate], fits: Callable[[_Candidate], bool]
+) -> tuple[list[_Candidate], list[_Candidate]]:
+    """The candidates that fit, in the order of size, and the first that does not; of each part if all before it do."""
+    found: list[_Candidate] = []
+    for size in (size for part in parts for size in part):
+        asked = candidate(size)
+        if fits(asked):
+            found.append(asked)
+        elif found:
+            quarter = max(1, found[-1].value // 4)
+            between = range(found[-1].value + quarter, size, quarter)
+            last = next((each for each in map(candidate, reversed(between)) if fits(each)), None)
+            return [*found, *([] if last is None else [last])], [asked]
+    return found, [] if found else [candidate(parts[0][0])]
+
+
+def _model(question: Question, judge: Judge, asking: Asking) -> Largest:
+    """Presets by their parameters, the largest first, up to the first that fits."""
+    presets = sorted((_preset(name, asking) for name in question.catalog.groups["model"]), key=lambda each: each.value)
+    above: list[_Candidate] = []
+    while presets and fitting.attempt(presets[-1].question, judge).fits is None:
+        above.insert(0, presets.pop())
+    return _answer("model", presets[-1:], above, judge)
 
 
 def _preset(name: str, asking: Asking) -> _Candidate:
@@ -191,16 +253,8 @@ _LOOKING = {"micro_batch": _micro_batch, "sequence": _sequence, "model": _model}
 
 def _answer(kind: str, fits: Sequence[_Candidate], above: Sequence[_Candidate], judge: Judge) -> Largest:
     """The answer from what fits and what does not, each in the order of size."""
-    larger = [each for each in above if not fits or each.value >= fits[-1].value]
-    return Largest(
-        kind=kind,
-        found=_tried(fits[-1], judge) if fits else None,
-        question=fits[-1].question if fits else None,
-        larger=tuple(Tried(words=e.words, value=e.value, lacks=fitting.lacks(e.question, judge)) for e in larger[:_TOLD]),
-        smaller=_tried(fits[-2], judge) if len(fits) > 1 else None,
-    )
-
-
-def _tried(candidate: _Candidate, judge: Judge) -> Tried:
-    layout = fitting.fastest(candidate.question, judge)
-    return Tried(words=candidate.words, value=candidate.value, layout=layout)
+    larger = [each for each in above if not fits or each.value >= fits[-1].value][:_TOLD]
+    tried = tuple(Tried(each.words, each.value, fitting.lacks(each.question, judge)) for each in larger)
+    if not fits:
+        return Largest(kind=kind, larger=tried)
+    return Largest(kind=kind, words=fits[-1].words, value=fits[-1].value, question=fits[-1].question, larger=tried)

@@ -20,7 +20,7 @@ from launcher.planner.result import Layout
 from launcher.planner.sizes import Size, sized, sizes
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
-from launcher.spec.edit import changed_at, value_at
+from launcher.spec.edit import changed_at
 from launcher.speed.estimate import unknown
 from launcher.speed.terms import StepPart
 from launcher.text.units import duration
@@ -53,16 +53,17 @@ _ON_HOST = ("zero.offload_optimizer", "zero.offload_parameters")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One size: its fastest layout, or why it is not enough; both where that is its time alone."""
+    """One size: its fastest layout, or why it is not enough; both where that is its time alone.
+
+    Attributes:
+        size: The size.
+        layout: None where nothing fits.
+        lacks: Empty where it is enough.
+    """
 
     size: Size
     layout: Layout | None = None
     lacks: str = ""
-
-    @property
-    def is_enough(self) -> bool:
-        """True if it trains the model, and in time."""
-        return not self.lacks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,16 +71,17 @@ class Smallest:
     """The answer.
 
     Attributes:
-        found: The smallest size that is enough; None where none is.
+        size: The smallest size that is enough; None where none is.
         smaller: The size before it, or the last that was looked at where none is enough.
         larger: The size behind it; None where it is above what the words say.
-        on_devices: Where the found one keeps model states in host memory, the smallest that is enough without.
+        on_devices: Where it is a larger one, the smallest that is enough without model states in host memory; not
+            looked for where there is a limit on time.
     """
 
-    found: Step | None
+    size: Size | None
     smaller: Step | None
     larger: Step | None = None
-    on_devices: Step | None = None
+    on_devices: Size | None = None
 
 
 def smallest(question: Question, judge: Judge, *, days: float | None = None, beyond: bool = False) -> Smallest:
@@ -97,13 +99,12 @@ def smallest(question: Question, judge: Judge, *, days: float | None = None, bey
     ladder = tuple(sizes(question, beyond=beyond))
     place = first_enough(question, judge, ladder, days)
     if place is None:
-        return Smallest(found=None, smaller=_told(question, judge, ladder[-1], days))
-    found = Step(size=ladder[place], layout=fitting.fastest(sized(question, ladder[place]), judge))
+        return Smallest(size=None, smaller=_told(question, judge, ladder[-1], days))
     return Smallest(
-        found=found,
+        size=ladder[place],
         smaller=_told(question, judge, ladder[place - 1], days) if place else None,
         larger=_told(question, judge, ladder[place + 1], days) if place + 1 < len(ladder) else None,
-        on_devices=_on_devices(question, judge, ladder[place:], days) if _is_on_host(found) else None,
+        on_devices=_on_devices(question, judge, ladder[place:]) if days is None else None,
     )
 
 
@@ -153,25 +154,16 @@ def _told(question: Question, judge: Judge, size: Size, days: float | None) -> S
     return Step(size=size, layout=layout, lacks=lacks)
 
 
-def _on_devices(question: Question, judge: Judge, ladder: Sequence[Size], days: float | None) -> Step | None:
-    """The same with all model states on the GPUs; None where the words want them in host memory, or no size is enough.
+def _on_devices(question: Question, judge: Judge, ladder: Sequence[Size]) -> Size | None:
+    """The smallest size with all model states on the GPUs; None where that is no other, or the words say where.
 
     Args:
         question: The question.
         judge: Rules and estimates.
         ladder: Sizes from the found one on.
-        days: The limit on time.
     """
     if question.fixed & set(_ON_HOST):
         return None
     here = {path: ("none",) for path in _ON_HOST}
-    question = replace(question, choices={**question.choices, **here})
-    place = first_enough(question, judge, ladder, days)
-    if place is None:
-        return None
-    return Step(size=ladder[place], layout=fitting.fastest(sized(question, ladder[place]), judge))
-
-
-def _is_on_host(step: Step) -> bool:
-    """True if the layout keeps model states in host memory."""
-    return step.layout is not None and any(value_at(step.layout.spec, path) != "none" for path in _ON_HOST)
+    place = first_enough(replace(question, choices={**question.choices, **here}), judge, ladder, None)
+    return ladder[place] if place else None
