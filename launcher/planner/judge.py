@@ -11,7 +11,7 @@ from launcher.memory.estimate import needs, needs_within
 from launcher.preflight import assess, pricing, verdict
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
-from launcher.speed.estimate import estimate
+from launcher.speed.estimate import step_seconds
 from launcher.speed.result import SpeedEstimate
 
 
@@ -56,8 +56,7 @@ class Preflight(Judge):
 
     def seconds(self, spec: RunSpec) -> float | None:
         """As ``check`` has it."""
-        found = estimate(spec, **assess.parts(spec))
-        return None if found is None else found.step_seconds
+        return step_seconds(spec, **assess.parts(spec))
 
     def speed(self, spec: RunSpec, verdict: Verdict) -> SpeedEstimate | None:
         """As ``check`` has it."""
