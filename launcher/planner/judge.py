@@ -11,7 +11,7 @@ from launcher.memory.estimate import needs, needs_within
 from launcher.preflight import assess, pricing, verdict
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
-from launcher.speed.estimate import step_seconds
+from launcher.speed.estimate import least_seconds, step_seconds
 from launcher.speed.result import SpeedEstimate
 
 
@@ -65,8 +65,7 @@ class Preflight(Judge):
 
     def least_seconds(self, spec: RunSpec) -> float | None:
         """The passes of the slowest stage, without the schedule, the traffic of the states and the optimizer."""
-        found = estimate(spec, **assess.parts(spec))
-        return None if found is None else spec.gradient_accumulation * max(each.seconds for each in found.stages)
+        return least_seconds(spec, **assess.parts(spec))
 
     def speed(self, spec: RunSpec, verdict: Verdict) -> SpeedEstimate | None:
         """As ``check`` has it."""

@@ -56,23 +56,33 @@ class Backend(Protocol):
         return None
 
 
-class Step(NamedTuple):
-    """The parts of a step.
+class Timed(NamedTuple):
+    """A run whose stages are timed.
 
     Attributes:
-        terms: As the tables give them.
-        seconds: Their sum.
-        stages: Each stage; equal ones are one object, of the first of them.
-        card: The GPU.
+        execution: How the engine executes a step.
+        engine: The implementation that runs.
         dtypes: The number formats.
-        factor: The constant by which measured runs differ from the tables.
+        card: The GPU.
+        network: Its links.
+        stages: Each stage; equal ones are one object, of the first of them.
+        slowest: The one whose passes take longest.
     """
+
+    execution: Execution
+    engine: EngineTraits
+    dtypes: Dtypes
+    card: Card
+    network: Network
+    stages: tuple[Stage, ...]
+    slowest: Stage
+
+
+class Step(NamedTuple):
+    """The terms of a step as the tables give them, their sum, and the constant of measured runs."""
 
     terms: tuple[SpeedTerm, ...]
     seconds: float
-    stages: tuple[Stage, ...]
-    card: Card
-    dtypes: Dtypes
     factor: Constant
 
 
@@ -117,10 +127,10 @@ def estimate(
     Returns:
         The estimate; None where :func:`unknown` says why there is none.
     """
-    step = _step(spec, family, strategies, backend, calibrated=calibrated)
-    if step is None:
+    timed = _timed(spec, family, strategies, backend)
+    if timed is None:
         return None
-    terms, stages, factor, raw = step.terms, step.stages, step.factor, step.seconds
+    terms, raw, factor = _step(spec, family, timed, calibrated=calibrated)
     crowded = crowding is not None and crowding >= CROWDED
     needed = spec.global_batch_size * model_flops(family, spec.model, spec.adapter, spec.sequence_length)
     bubble = sum(one.exposed_seconds for one in terms if one.part == "bubble")
@@ -129,11 +139,13 @@ def estimate(
         tokens=spec.global_batch_size * spec.sequence_length,
         gpus=spec.gpus,
         model_flops=needed,
-        hardware_flops=max(needed, _computed(spec, stages)),
-        peak_flops=step.card.peak(step.dtypes.compute),
+        hardware_flops=max(needed, _computed(spec, timed.stages)),
+        peak_flops=timed.card.peak(timed.dtypes.compute),
         bubble=bubble / raw,
         terms=tuple(one.times(1 / factor.value) for one in terms),
-        stages=tuple(replace(one.time, stage=number).times(1 / factor.value) for number, one in enumerate(stages)),
+        stages=tuple(
+            replace(one.time, stage=number).times(1 / factor.value) for number, one in enumerate(timed.stages)
+        ),
         constant=replace(factor, low=min(factor.low, RETRYING)) if crowded else factor,
         crowded=crowded,
     )
@@ -143,47 +155,66 @@ def step_seconds(
     spec: RunSpec, *, family: Family, strategies: Iterable[Strategy], backend: Backend, calibrated: bool = True
 ) -> float | None:
     """The seconds of a step alone, as :func:`estimate` has them, in a part of its time; the arguments are the same."""
-    step = _step(spec, family, strategies, backend, calibrated=calibrated)
-    return None if step is None else step.seconds / step.factor.value
+    timed = _timed(spec, family, strategies, backend)
+    if timed is None:
+        return None
+    step = _step(spec, family, timed, calibrated=calibrated)
+    return step.seconds / step.factor.value
 
 
-def _step(
-    spec: RunSpec, family: Family, strategies: Iterable[Strategy], backend: Backend, *, calibrated: bool
-) -> Step | None:
+def least_seconds(
+    spec: RunSpec, *, family: Family, strategies: Iterable[Strategy], backend: Backend, calibrated: bool = True
+) -> float | None:
+    """The seconds of a step's passes on its slowest stage, a bound below all of them; the arguments are the same."""
+    timed = _timed(spec, family, strategies, backend)
+    if timed is None:
+        return None
+    factor = _factor(spec, timed, calibrated=calibrated)
+    return spec.gradient_accumulation * timed.slowest.time.seconds / factor.value
+
+
+def _timed(spec: RunSpec, family: Family, strategies: Iterable[Strategy], backend: Backend) -> Timed | None:
+    """The stages of a run; None where :func:`unknown` says why."""
     card, network, execution = card_of(spec.hardware), network_of(spec), backend.execution(spec)
     reason = _unknown(spec, execution, card, network)
     if card is None or network is None or execution is None or reason is not None:
         return None
     execution, engine, dtypes = executions.kept(execution), engines.kept(backend.engine(spec)), backend.dtypes(spec)
-    first_apart = spec.adapter.name != "none"
-    places = alike(family, spec.model, cut_of(spec), first_apart=first_apart)
+    places = alike(family, spec.model, cut_of(spec), first_apart=spec.adapter.name != "none")
     shares = views(spec, strategies, dict.fromkeys(places))
     shape = shape_of(spec, shares[0], dtypes, engine, execution, card, network)
     distinct = {view.stage: stage_of(spec, view, family, engine, shape) for view in shares}
     slowest = max(distinct.values(), key=lambda stage: stage.time.seconds)
-    rank = rank_model(spec, slowest.view, family, dtypes, engine)
     stages = tuple(distinct[place] for place in places)
-    terms = list(_terms(rank, slowest, stages, execution, card, network))
+    return Timed(execution, engine, dtypes, card, network, stages, slowest)
+
+
+def _step(spec: RunSpec, family: Family, timed: Timed, *, calibrated: bool) -> Step:
+    rank = rank_model(spec, timed.slowest.view, family, timed.dtypes, timed.engine)
+    terms = list(_terms(rank, timed))
     terms.append(states.waiting(spec.gpus, sum(one.exposed_seconds for one in terms)))
-    factor = UNCALIBRATED
-    if calibrated:
-        factor = constant(execution.framework, card.name, execution.related, experts=spec.model.num_experts > 0)
-    return Step(tuple(terms), sum(one.exposed_seconds for one in terms), stages, card, dtypes, factor)
+    return Step(tuple(terms), sum(one.exposed_seconds for one in terms), _factor(spec, timed, calibrated=calibrated))
 
 
-def _terms(
-    rank: RankModel, slowest: Stage, stages: Sequence[Stage], execution: Execution, card: Card, network: Network
-) -> Iterator[SpeedTerm]:
+def _factor(spec: RunSpec, timed: Timed, *, calibrated: bool) -> Constant:
+    if not calibrated:
+        return UNCALIBRATED
+    execution, experts_ = timed.execution, spec.model.num_experts > 0
+    return constant(execution.framework, timed.card.name, execution.related, experts=experts_)
+
+
+def _terms(rank: RankModel, timed: Timed) -> Iterator[SpeedTerm]:
     """The parts of a step on its slowest stage, of which ``rank`` is one."""
+    execution, card, slowest = timed.execution, timed.card, timed.slowest
     spec, m = rank.spec, rank.spec.gradient_accumulation
     yield from _passes(spec, slowest, m, card, execution)
-    if len(stages) > 1:
-        times = [stage.time for stage in stages]
+    if len(timed.stages) > 1:
+        times = [stage.time for stage in timed.stages]
         yield pipeline.bubble(spec, times)
         yield pipeline.messages(spec, times, overlaps=execution.pipeline_overlap)
     compute = states.Compute(slowest.time.forward_seconds, slowest.time.backward_seconds)
     yield from states.accumulation(rank, execution, card, m)
-    yield from states.data_parallel(rank, execution, network, compute, m)
+    yield from states.data_parallel(rank, execution, timed.network, compute, m)
     if not offload.updates_on_host(rank):
         yield from states.optimizer(rank, execution, card)
     yield from offload.offload(rank, execution, card, compute, m)
