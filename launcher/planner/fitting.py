@@ -1,14 +1,16 @@
 """Two questions that take a part of the space alone: does anything fit, and what is fastest.
 
-Memory grows with the micro-batch, with the chunks of a pipeline and with everything that relief leaves out. So of all
-layouts that differ in these alone the one with a micro-batch of one sequence, one chunk, 1F1B and the strongest relief
-needs the least: where none of those fits, none at all does. What is typed stays as it is typed.
+Memory grows with the micro-batch, with the chunks of a pipeline and with everything that relief leaves out; gradients
+of several micro-batches take more than those of one. So of all layouts that differ in these alone the one that needs
+least has one chunk, 1F1B, the strongest relief, and either one sequence or all of a rank's at once: where none of those
+fits, none at all does. What is typed stays as it is typed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from launcher.memory.estimate import needs
 from launcher.planner.judge import Judge
@@ -16,20 +18,14 @@ from launcher.planner.planning import layout_of
 from launcher.planner.question import Question
 from launcher.planner.result import Layout
 from launcher.planner.search import Candidate, Search
-from launcher.planner.space import SEARCHED, Space
+from launcher.planner.space import SEARCHED, Settings, Space
 from launcher.preflight import assess, verdict
 from launcher.spec import RunSpec
 from launcher.spec.edit import changed_at
 from launcher.text.units import gib
 
-_MICRO_BATCH = frozenset(("train.micro_batch_size", "train.gradient_accumulation"))
-_CHUNKS = frozenset(("parallel.virtual_pipeline", "parallel.schedule"))
-_LEAST: tuple[tuple[frozenset[str], dict[str, tuple[object, ...]]], ...] = (
-    (_MICRO_BATCH, {"train.micro_batch_size": (1,)}),
-    (_CHUNKS, {"parallel.virtual_pipeline": (1,), "parallel.schedule": ("1f1b",)}),
-)
-"""The values with which a layout needs the least memory, beside the keys none of which may be typed."""
-
+_CHUNKS = {"parallel.virtual_pipeline": (1,), "parallel.schedule": ("1f1b",)}
+"""The values with which a pipeline needs least, where neither is typed."""
 
 _PLACES = {"device": "on a GPU", "host": "in a node's host memory", "disk": "on disk"}
 
@@ -85,7 +81,9 @@ def lacks(question: Question, judge: Judge) -> str:
     if nearest is None:
         rule = next((error.rule for error in judge.errors(question.openings[0].spec) if error.path not in SEARCHED), "")
         return f"no layout is valid{': ' if rule else ''}{rule}"
-    short = [f"{_PLACES[each.place]} by {gib(each.used_bytes - each.capacity_bytes)}" for each in nearest.verdict.shortages]
+    short = [
+        f"{_PLACES[each.place]} by {gib(each.used_bytes - each.capacity_bytes)}" for each in nearest.verdict.shortages
+    ]
     return f"too small {' and '.join(short)} for the layout that comes nearest"
 
 
@@ -106,14 +104,23 @@ def fastest(question: Question, judge: Judge) -> Layout | None:
 
 def _least(question: Question, judge: Judge) -> Iterator[tuple[int, RunSpec]]:
     """Of every kind of layout the one that needs least, with the number of its engine's opening."""
-    least = {path: value for keys, values in _LEAST if not keys & question.fixed for path, value in values.items()}
+    chunks = {} if _CHUNKS.keys() & question.fixed else _CHUNKS
     for number, opening in enumerate(question.openings):
-        space = Space.of(opening.spec, question.fixed, {**question.choices, **least}, judge.errors)
+        space = _Small.of(opening.spec, question.fixed, {**question.choices, **chunks}, judge.errors)
         for frame in space.frames(judge.errors):
             for core in space.cores(frame, judge.errors):
                 spec = _strongest(core, space, judge)
                 if spec is not None:
                     yield number, spec
+
+
+class _Small(Space):
+    """The space with the smallest and the largest micro-batch of a rank alone."""
+
+    def _micro_batches(self, degrees: Settings) -> Iterator[dict[str, Any]]:
+        sizes = list(super()._micro_batches(degrees))
+        typed = {"train.micro_batch_size", "train.gradient_accumulation"} & self.fixed
+        yield from sizes if typed or len(sizes) < 2 else (sizes[0], sizes[-1])
 
 
 def _strongest(core: RunSpec, space: Space, judge: Judge) -> RunSpec | None:

@@ -1,10 +1,9 @@
 """The largest micro-batch, sequence or model that a cluster trains.
 
-Each candidate is a question of its own, and one that something fits is answered by its fastest layout. Micro-batches
-are the divisors of the global batch: one fits only where those that divide it do, so that the others need no look.
-Sequences are powers of two and the quarters between the longest that fits and the next. Models are the options of
-``model``, the one with the most parameters first. What is fixed stays, and what is assumed is assumed for each anew:
-a longer sequence leaves the tokens of a step as they are, where their number is not typed.
+Each candidate is a question of its own. Micro-batches are the divisors of the global batch. Sequences are powers of two
+and the quarters between the longest that fits and the next; beyond the positions that a model has they come with the
+word that gives it more. Models are the options of ``model``. What is typed stays; what is assumed is assumed for each
+candidate anew, so that a longer sequence leaves the tokens of a step as they are where nobody has said the batch.
 """
 
 from __future__ import annotations
@@ -96,18 +95,10 @@ def largest(kind: str, question: Question, judge: Judge, asking: Asking) -> Larg
 
 
 def _micro_batch(question: Question, judge: Judge, _: Asking) -> Largest:
-    """Divisors of the global batch: one fits only where those that divide it do."""
-    candidates, unfit = [], []
-    for size in nearest.divisors(question.openings[0].spec.global_batch_size):
-        if any(size % other == 0 for other in unfit):
-            continue
-        asked = _with(question, size)
-        if fitting.attempt(asked, judge).fits is None:
-            unfit.append(size)
-        else:
-            candidates.append(_Candidate((override(MICRO_BATCH, size),), size, asked))
-    above = [_Candidate((override(MICRO_BATCH, size),), size, _with(question, size)) for size in unfit]
-    return _answer("micro_batch", candidates, above, judge)
+    """Divisors of the global batch."""
+    sizes = nearest.divisors(question.openings[0].spec.global_batch_size)
+    candidates = [_Candidate((override(MICRO_BATCH, size),), size, _with(question, size)) for size in sizes]
+    return _from_above("micro_batch", candidates, judge)
 
 
 def _with(question: Question, size: int) -> Question:
@@ -131,16 +122,16 @@ def _sequence(question: Question, judge: Judge, asking: Asking) -> Largest:
     inside = [*(size for size in powers if size < limit), limit]
     typed = any(word.startswith(f"{POSITIONS}=") for word in question.words)
     beyond = [size for size in powers if size > limit] if model.position_embedding == "rope" and not typed else []
-    found, above = _longest([inside, beyond], candidate, fits)
+    found, above = _longest([*inside, *beyond], candidate, fits)
     return _answer("sequence", found, above, judge)
 
 
 def _longest(
-    parts: Sequence[Sequence[int]], candidate: Callable[[int], _Candidate], fits: Callable[[_Candidate], bool]
+    sizes: Sequence[int], candidate: Callable[[int], _Candidate], fits: Callable[[_Candidate], bool]
 ) -> tuple[list[_Candidate], list[_Candidate]]:
-    """The candidates that fit, in the order of size, and the first that does not; of each part if all before it do."""
+    """The candidates that fit, in the order of size, and the first behind them that does not."""
     found: list[_Candidate] = []
-    for size in (size for part in parts for size in part):
+    for size in sizes:
         asked = candidate(size)
         if fits(asked):
             found.append(asked)
@@ -149,16 +140,13 @@ def _longest(
             between = range(found[-1].value + quarter, size, quarter)
             last = next((each for each in map(candidate, reversed(between)) if fits(each)), None)
             return [*found, *([] if last is None else [last])], [asked]
-    return found, [] if found else [candidate(parts[0][0])]
+    return found, [] if found else [candidate(sizes[0])]
 
 
 def _model(question: Question, judge: Judge, asking: Asking) -> Largest:
-    """Presets by their parameters, the largest first, up to the first that fits."""
-    presets = sorted((_preset(name, asking) for name in question.catalog.groups["model"]), key=lambda each: each.value)
-    above: list[_Candidate] = []
-    while presets and fitting.attempt(presets[-1].question, judge).fits is None:
-        above.insert(0, presets.pop())
-    return _answer("model", presets[-1:], above, judge)
+    """Presets by their parameters."""
+    presets = (_preset(name, asking) for name in question.catalog.groups["model"])
+    return _from_above("model", sorted(presets, key=lambda each: each.value), judge)
 
 
 def _preset(name: str, asking: Asking) -> _Candidate:
@@ -168,87 +156,12 @@ def _preset(name: str, asking: Asking) -> _Candidate:
     return _Candidate(words, parameter_counts(spec, families.of(spec.model))[0], question)
 
 
-_LOOKING[kind](question, judge, asking)
-
-
-def _micro_batch(question: Question, judge: Judge, _: Asking) -> Largest:
-    """Divisors of the global batch: one fits only where those that divide it do."""
-    candidates, unfit = [], []
-    for size in nearest.divisors(question.openings[0].spec.global_batch_size):
-        if any(size % other == 0 for other in unfit):
-            continue
-        asked = _with(question, size)
-        if fitting.attempt(asked, judge).fits is None:
-            unfit.append(size)
-        else:
-            candidates.append(_Candidate((override(MICRO_BATCH, size),), size, asked))
-    above = [_Candidate((override(MICRO_BATCH, size),), size, _with(question, size)) for size in unfit]
-    return _answer("micro_batch", candidates, above, judge)
-
-
-def _with(question: Question, size: int) -> Question:
-    return replace(question, fixed=question.fixed | {MICRO_BATCH}, choices={**question.choices, MICRO_BATCH: (size,)})
-
-
-def _sequence(question: Question, judge: Judge, asking: Asking) -> Largest:
-    """Powers of two up to the model's positions and beyond them, and the quarters behind the longest that fits."""
-    model = question.openings[0].spec.model
-    limit = model.max_position_embeddings
-
-    def candidate(size: int) -> _Candidate:
-        longer = (override(POSITIONS, size),) if size > limit else ()
-        words = (override(SEQUENCE, size), *longer)
-        return _Candidate(words, size, asking(words))
-
-    def fits(candidate: _Candidate) -> bool:
-        return fitting.attempt(candidate.question, judge).fits is not None
-
-    powers = [2**power for power in range(_SHORTEST, _LONGEST + 1)]
-    inside = [*(size for size in powers if size < limit), limit]
-    typed = any(word.startswith(f"{POSITIONS}=") for word in question.words)
-    beyond = [size for size in powers if size > limit] if model.position_embedding == "rope" and not typed else []
-    found, above = _longest([inside, beyond], candidate, fits)
-    return _answer("sequence", found, above, judge)
-
-
-def _longest(
-    parts: Sequence[Sequence[int]], candidate: Callable[[int], _Candidate], fits: Callable[[_Candidate], bool]
-) -> tuple[list[_Candidate], list[_Candidate]]:
-    """The candidates that fit, in the order of size, and the first that does not; of each part if all before it do."""
-    found: list[_Candidate] = []
-    for size in (size for part in parts for size in part):
-        asked = candidate(size)
-        if fits(asked):
-            found.append(asked)
-        elif found:
-            quarter = max(1, found[-1].value // 4)
-            between = range(found[-1].value + quarter, size, quarter)
-            last = next((each for each in map(candidate, reversed(between)) if fits(each)), None)
-            return [*found, *([] if last is None else [last])], [asked]
-    return found, [] if found else [candidate(parts[0][0])]
-
-
-def _model(question: Question, judge: Judge, asking: Asking) -> Largest:
-    """Presets by their parameters, the largest first, up to the first that fits."""
-    presets = sorted((_preset(name, asking) for name in question.catalog.groups["model"]), key=lambda each: each.value)
-    above: list[_Candidate] = []
-    while presets and fitting.attempt(presets[-1].question, judge).fits is None:
-        above.insert(0, presets.pop())
-    return _answer("model", presets[-1:], above, judge)
-
-
-def _preset(name: str, asking: Asking) -> _Candidate:
-    words = (override("model", name),)
-    question = asking(words)
-    spec = question.openings[0].spec
-    return _Candidate(words, parameter_counts(spec, families.of(spec.model))[0], question)
-
-
-def _trains(candidate: _Candidate, judge: Judge) -> bool:
-    return fitting.attempt(candidate.question, judge).fits is not None
-
-
-_LOOKING = {"micro_batch": _micro_batch, "sequence": _sequence, "model": _model}
+def _from_above(kind: str, candidates: Sequence[_Candidate], judge: Judge) -> Largest:
+    """The answer from candidates in the order of size, of which the last are asked about first."""
+    for place in reversed(range(len(candidates))):
+        if fitting.attempt(candidates[place].question, judge).fits is not None:
+            return _answer(kind, candidates[place : place + 1], candidates[place + 1 :], judge)
+    return _answer(kind, [], candidates, judge)
 
 
 def _answer(kind: str, fits: Sequence[_Candidate], above: Sequence[_Candidate], judge: Judge) -> Largest:
@@ -258,3 +171,6 @@ def _answer(kind: str, fits: Sequence[_Candidate], above: Sequence[_Candidate], 
     if not fits:
         return Largest(kind=kind, larger=tried)
     return Largest(kind=kind, words=fits[-1].words, value=fits[-1].value, question=fits[-1].question, larger=tried)
+
+
+_LOOKING = {"micro_batch": _micro_batch, "sequence": _sequence, "model": _model}

@@ -6,39 +6,18 @@ already, so what they change is more than that: the optimizer's states, the prec
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from launcher.memory.estimate import needs
 from launcher.planner import fitting
 from launcher.planner.judge import Judge
 from launcher.planner.planning import layout_of
 from launcher.planner.question import Question
-from launcher.planner.result import Layout
-from launcher.planner.sizes import Size, sized, sizes
+from launcher.planner.result import Layout, Nearest
+from launcher.planner.sizes import sized, sizes
 from launcher.planner.smallest import first_enough
 from launcher.preflight import assess, fixes, pricing, verdict
 from launcher.preflight.fixes import Fix
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Nearest:
-    """The answer.
-
-    Attributes:
-        closest: The layout that lacks least; None where the words leave no layout that is valid.
-        rule: The rule that stands against them then.
-        size: The smallest cluster on which something fits; None where none is large enough.
-        layout: The fastest layout there.
-        fixes: Changes with which the closest layout fits on this cluster, the cheapest first.
-    """
-
-    closest: Layout | None
-    rule: str = ""
-    size: Size | None = None
-    layout: Layout | None = None
-    fixes: tuple[Fix, ...] = ()
 
 
 def nearest(question: Question, judge: Judge) -> Nearest:

@@ -10,42 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple
 
 from launcher.planner.question import Question
-from launcher.planner.result import Assumption
+from launcher.planner.result import GPUS, NODES, Assumption, Size
 from launcher.spec import nearest
 from launcher.spec.edit import changed_at, override
-
-NODES, GPUS = "cluster.nodes", "cluster.gpus_per_node"
 
 MOST_NODES = 2**14
 """Nodes of the largest cluster that is looked at: of eight GPUs each, 131,072, more than any that is known of."""
 
 _STEPS = 8
 """Sizes between a power of two and the next."""
-
-
-class Size(NamedTuple):
-    """Nodes, and GPUs of each."""
-
-    nodes: int
-    gpus_per_node: int
-
-    @property
-    def gpus(self) -> int:
-        """All of them."""
-        return self.nodes * self.gpus_per_node
-
-    @property
-    def words(self) -> tuple[str, str]:
-        """As it is typed."""
-        return override(NODES, self.nodes), override(GPUS, self.gpus_per_node)
-
-    def __str__(self) -> str:
-        """As it is said: ``4 GPUs``, ``24 GPUs (3 nodes of 8)``."""
-        gpus = "1 GPU" if self.gpus == 1 else f"{self.gpus:,} GPUs"
-        return gpus if self.nodes == 1 else f"{gpus} ({self.nodes:,} nodes of {self.gpus_per_node})"
 
 
 def size_of(question: Question) -> Size:
@@ -93,7 +68,5 @@ def sized(question: Question, size: Size) -> Question:
         for path, value in settings.items()
         if path not in question.fixed or value != before[path]
     ]
-    openings = tuple(
-        replace(opening, spec=changed_at(opening.spec, settings)) for opening in question.openings
-    )
+    openings = tuple(replace(opening, spec=changed_at(opening.spec, settings)) for opening in question.openings)
     return replace(question, assumptions=(*words, *kept), openings=openings)

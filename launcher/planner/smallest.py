@@ -16,8 +16,8 @@ from launcher.errors import ConfigError, ConfigErrors
 from launcher.planner import fitting, length
 from launcher.planner.judge import Judge
 from launcher.planner.question import Question
-from launcher.planner.result import Layout
-from launcher.planner.sizes import Size, sized, sizes
+from launcher.planner.result import Layout, Size
+from launcher.planner.sizes import sized, sizes
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
 from launcher.spec.edit import changed_at
@@ -164,6 +164,6 @@ def _on_devices(question: Question, judge: Judge, ladder: Sequence[Size]) -> Siz
     """
     if question.fixed & set(_ON_HOST):
         return None
-    here = {path: ("none",) for path in _ON_HOST}
+    here = dict.fromkeys(_ON_HOST, ("none",))
     place = first_enough(replace(question, choices={**question.choices, **here}), judge, ladder, None)
     return ladder[place] if place else None
