@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
+from launcher.planner import loses
 from launcher.planner.judge import Judge, Preflight
 from launcher.planner.question import Question
 from launcher.planner.result import Layout, Plan
@@ -29,7 +30,20 @@ def plan(question: Question, *, judge: Judge | None = None, progress: Progress |
     for found in search(_cores(question, judge), judge):
         if progress is not None:
             progress(found)
-    layouts = tuple(_layout(question, each, judge) for each in found.shown())
+    return answer(question, found, judge, seconds=time.monotonic() - start)
+
+
+def answer(question: Question, found: Found, judge: Judge, *, seconds: float, finished: bool = True) -> Plan:
+    """Put together what a search has found.
+
+    Args:
+        question: The question.
+        found: The best layouts.
+        judge: As the search had it.
+        seconds: How long it took.
+        finished: False if it was broken off.
+    """
+    layouts = loses.explained([_layout(question, each, judge) for each in found.shown()])
     tight = min(found.tight.values(), key=lambda each: each.rank, default=None)
     if tight is not None and layouts and tight.seconds >= found.shown()[0].seconds:
         tight = None
@@ -39,7 +53,9 @@ def plan(question: Question, *, judge: Judge | None = None, progress: Progress |
         layouts=layouts,
         tight=None if tight is None else _layout(question, tight, judge),
         counts=found.counts(),
-        seconds=time.monotonic() - start,
+        seconds=seconds,
+        single=question.single,
+        finished=finished,
     )
 
 
