@@ -17,10 +17,8 @@ from launcher.planner.search import Found
 from launcher.text import terminal
 from launcher.text.units import rounded
 
-_MOMENT_S = 0.5
-"""Seconds of a search after which something is shown."""
-
 _OFTEN_S = 0.1
+"""Seconds between two looks at what has been found."""
 
 
 def planned(question: Question, judge: Judge | None = None) -> Plan:
@@ -47,7 +45,7 @@ def planned(question: Question, judge: Judge | None = None) -> Plan:
 
 @contextlib.contextmanager
 def _shown() -> Iterator[Progress]:
-    """A function that shows the best so far, once it has taken longer than a moment; nothing where nobody looks."""
+    """A function that shows the best so far; nothing where nobody looks."""
     stream = terminal.raw(sys.stderr)
     if not stream.isatty():
         yield lambda found: None
@@ -58,21 +56,17 @@ def _shown() -> Iterator[Progress]:
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=16), TextColumn("{task.fields[best]}"))
     bar = Progress(*columns, TimeElapsedColumn(), console=Console(file=stream), transient=True)
     task = bar.add_task("looking at layouts", total=None, best="")
-    began = shown = time.monotonic()
+    shown = time.monotonic()
 
     def show(found: Found) -> None:
         nonlocal shown
         now = time.monotonic()
-        if not bar.live.is_started and now - began > _MOMENT_S:
-            bar.start()
         if now - shown > _OFTEN_S:
             shown = now
             bar.update(task, description=f"{found.considered:,} layouts", best=_best(found))
 
-    try:
+    with bar:
         yield show
-    finally:
-        bar.stop()
 
 
 def _best(found: Found) -> str:
