@@ -9,7 +9,7 @@ from launcher.planner import loses
 from launcher.planner.judge import Judge, Preflight
 from launcher.planner.question import Question
 from launcher.planner.result import Layout, Plan
-from launcher.planner.search import Candidate, Cores, Found, search
+from launcher.planner.search import Candidate, Found, Search
 from launcher.planner.space import SEARCHED, Space
 from launcher.spec.edit import override, value_at
 
@@ -26,8 +26,9 @@ def plan(question: Question, *, judge: Judge | None = None, progress: Progress |
         progress: Told on the way.
     """
     judge, start = judge or Preflight(), time.monotonic()
+    spaces = [Space.of(opening.spec, question.fixed, question.choices, judge.errors) for opening in question.openings]
     found = Found()
-    for found in search(_cores(question, judge), judge):
+    for found in Search(spaces, judge).run():
         if progress is not None:
             progress(found)
     return answer(question, found, judge, seconds=time.monotonic() - start)
@@ -44,7 +45,7 @@ def answer(question: Question, found: Found, judge: Judge, *, seconds: float, fi
         finished: False if it was broken off.
     """
     layouts = loses.explained([_layout(question, each, judge) for each in found.shown()])
-    tight = min(found.tight.values(), key=lambda each: each.rank, default=None)
+    tight = min(found.tight.values(), default=None)
     if tight is not None and layouts and tight.seconds >= found.shown()[0].seconds:
         tight = None
     return Plan(
@@ -57,13 +58,6 @@ def answer(question: Question, found: Found, judge: Judge, *, seconds: float, fi
         single=question.single,
         finished=finished,
     )
-
-
-def _cores(question: Question, judge: Judge) -> Cores:
-    for number, opening in enumerate(question.openings):
-        space = Space(base=opening.spec, fixed=question.fixed, choices=question.choices)
-        for core in space.cores(judge.errors):
-            yield number, core, space.relief
 
 
 def _layout(question: Question, found: Candidate, judge: Judge) -> Layout:
