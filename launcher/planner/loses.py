@@ -19,8 +19,8 @@ from launcher.speed.network import network_of
 from launcher.speed.result import SpeedEstimate
 from launcher.speed.terms import SpeedTerm
 
-_NAMED = 2
-"""Causes that are named; what is left is one sum."""
+_SMALL = 0.2
+"""Share of the largest cause below which another one is not named."""
 
 _OF_PASSES = (
     "matrix_products",
@@ -39,7 +39,7 @@ _ADDED_UP, _UNEVEN, _CONSTANT = "added_up", "uneven", "constant"
 """Shares beside those of the parts of a step: gradients of micro-batches, the slowest stage, what was measured."""
 
 type Shares = Mapping[str, float]
-"""Seconds of a step by part, which add up to it."""
+"""Seconds of a step, or a share of the loss, by part or cause; they add up to the whole."""
 
 
 def explained(layouts: Sequence[Layout], first: Layout | None = None) -> tuple[Layout, ...]:
@@ -63,7 +63,7 @@ def loss(layout: Layout, first: Layout) -> float | None:
 
 
 def loses(layout: Layout, first: Layout) -> str:
-    """The one or two largest causes with their percent of speed, and the rest; empty where a speed is unknown."""
+    """The largest causes with their percent of speed, and the rest; empty where a speed is unknown."""
     lost = loss(layout, first)
     if lost is None:
         return ""
@@ -71,22 +71,23 @@ def loses(layout: Layout, first: Layout) -> str:
     total = round(100 * lost, digits)
     if not total:
         return "as fast as the first"
-    found = sorted(causes(layout, first).items(), key=lambda item: -item[1])
-    named = [(cause, round(100 * share, digits)) for cause, share in found[:_NAMED]]
-    named = [
-        (cause, percent) for number, (cause, percent) in enumerate(named) if percent > 0 and _counts(number, named)
-    ]
-    rest = round(total - sum(percent for _, percent in named), digits)
-    named += [("the rest", rest)] if rest else []
-    return ", ".join(f"{cause}: {-percent:+.{digits}f}%" for cause, percent in named)
+    named = {cause: round(100 * share, digits) for cause, share in _largest(causes(layout, first), lost)}
+    rest = round(total - sum(named.values()), digits)
+    named |= {"the rest": rest} if rest else {}
+    return ", ".join(f"{cause}: {-percent:+.{digits}f}%" for cause, percent in named.items())
 
 
-def _counts(number: int, named: Sequence[tuple[str, float]]) -> bool:
-    """True if a cause is worth its name beside the first one."""
-    return number == 0 or named[number][1] >= 0.2 * named[0][1]
+def _largest(found: Shares, lost: float) -> Iterator[tuple[str, float]]:
+    """The two largest losses, the second where it is not small beside the first, and a gain that makes up for much."""
+    first, *others = sorted(found.items(), key=lambda item: -item[1])
+    yield first
+    if others and others[0][1] >= _SMALL * first[1]:
+        yield others[0]
+    if len(others) > 1 and -others[-1][1] >= max(lost / 2, _SMALL * first[1]):
+        yield others[-1]
 
 
-def causes(layout: Layout, first: Layout) -> dict[str, float]:
+def causes(layout: Layout, first: Layout) -> Shares:
     """Shares of the loss by cause; they add up to it. Negative is what the layout does faster."""
     if layout.speed is None or first.speed is None:
         raise AssertionError("causes of a loss that is not known")
@@ -134,7 +135,7 @@ def _cause(part: str, layout: Layout, first: Layout) -> str:
     parallel, m = spec.parallel, spec.gradient_accumulation
     causes = {
         _CONSTANT: f"the measured constant of {wording.engine(spec)}",
-        _UNEVEN: f"the slowest of {parallel.pipeline} uneven stages",
+        _UNEVEN: _stages(spec),
         _ADDED_UP: f"gradients added up over {m} micro-batches",
         "bubble": f"a pipeline of {parallel.pipeline} idles for {m} micro-batches",
         "pipeline": f"messages of {parallel.pipeline} stages",
@@ -142,7 +143,7 @@ def _cause(part: str, layout: Layout, first: Layout) -> str:
         "context": f"exchange of {_contexts(spec)}{_over(spec, parallel.tensor * parallel.context * parallel.ulysses)}",
         "expert": f"all-to-alls of expert {parallel.expert}{_over(spec, parallel.tensor * parallel.expert)}",
         "data": _data(spec),
-        "recompute": f"{spec.checkpointing.mode} recomputation",
+        "recompute": _recomputed(spec),
         "loss": f"the {spec.train.loss} loss",
         "host": "the host's start of kernels",
         "offload": f"{'parameters' if spec.zero.offload_parameters != 'none' else 'optimizer'} on the host",
@@ -153,8 +154,18 @@ def _cause(part: str, layout: Layout, first: Layout) -> str:
 
 
 def _compute(part: str, spec: RunSpec, best: RunSpec) -> str:
-    """The cause of longer products, attention or memory passes, the change that shortens kernels most first."""
-    return next(_slower(part, spec, best), f"{part.replace('_', ' ')} of {wording.engine(spec)}")
+    """The cause of longer products, attention or memory passes, the change that shortens kernels most first.
+
+    Without one, of a pipeline it is a stage that has more than its share of that part.
+    """
+    uneven = spec.parallel.pipeline > 1 and spec.parallel.pipeline != best.parallel.pipeline
+    otherwise = _stages(spec) if uneven else part.replace("_", " ")
+    engine = wording.engine(spec)
+    return next(_slower(part, spec, best), otherwise if engine == wording.engine(best) else f"{otherwise} of {engine}")
+
+
+def _stages(spec: RunSpec) -> str:
+    return f"the slowest of {spec.parallel.pipeline} uneven stages"
 
 
 def _slower(part: str, spec: RunSpec, best: RunSpec) -> Iterator[str]:
@@ -184,10 +195,14 @@ def _contexts(spec: RunSpec) -> str:
 
 
 def _data(spec: RunSpec) -> str:
-    over = _over(spec, spec.gpus // spec.parallel.pipeline)
     if spec.zero.stage == 3:
-        return f"all-gathers of {wording.sharding(spec)}{over}"
-    return f"reductions of {wording.sharding(spec)}{over}"
+        return f"all-gathers of {wording.sharding(spec)}{_over(spec, spec.parallel.tensor * spec.shard_degree)}"
+    return f"reductions of {wording.sharding(spec)}{_over(spec, spec.gpus // spec.parallel.pipeline)}"
+
+
+def _recomputed(spec: RunSpec) -> str:
+    mode = spec.checkpointing.mode
+    return f"the {spec.train.loss} loss computed again" if mode == "none" else f"{mode} recomputation"
 
 
 def _optimizer(spec: RunSpec) -> str:

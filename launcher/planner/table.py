@@ -18,13 +18,14 @@ from launcher.spec import RunSpec
 from launcher.speed.estimate import CROWDED, RETRYING, unknown
 from launcher.speed.result import Constant
 from launcher.speed.terms import COMMUNICATION
-from launcher.text.units import count, duration, gib, rounded
+from launcher.text.units import count, gib, rounded
 
 _FORM = "{:>2} {:>8} {:>15} {:>7} {:>6} {:>10} {:>4} {:>6} {:>8} {:>6}"
-_HEADS = ("", "tokens/s", "error band", "step", "MFU", "memory", "", "bubble", "exposed", "")
+_HEADS = ("", "tokens/s", "error band", "step", "MFU", "memory", "", "bubble", "exposed", "vs 1")
 _FORM_OF_MEMORY = "{:>2} {:>10} {:>4}"
 _INDENT = 3
 _FULL = "!"
+_HARD = "\N{NO-BREAK SPACE}"
 
 
 def text(plan: Plan, width: int = 80, *, lines: bool = False) -> str:
@@ -122,7 +123,7 @@ def _heading(first: Layout) -> list[str]:
     capacity = first.verdict.capacity_bytes
     said = [] if capacity is None else [f"memory: needed on the fullest rank, of {gib(capacity)}"]
     if first.speed is not None:
-        said = ["tokens/s: of one GPU", *said, "exposed: traffic that nothing hides", "last: tokens/s over the first's"]
+        said = ["tokens/s: of one GPU", *said, "exposed: traffic that nothing hides"]
     heads = _HEADS if first.speed is not None else ("", *_HEADS[5:7])
     return [*textwrap.wrap("; ".join(said), 80), "", _form(first).format(*heads).rstrip()]
 
@@ -144,12 +145,18 @@ def _row(plan: Plan, number: int, layout: Layout, width: int, lines: bool) -> It
     indent = " " * _INDENT
     several = len({each.spec.precision.name for each in plan.layouts}) > 1
     told = wording.layout(layout.spec) + (f" · {layout.spec.precision.name}" if several else "")
-    for line in (told, layout.loses):
-        yield from textwrap.wrap(
+    for line in (_whole(told, " · "), _whole(layout.loses, ", ")):
+        rows = textwrap.wrap(
             line, width, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False
         )
+        yield from (row.replace(_HARD, " ") for row in rows)
     if lines:
         yield from (f"{indent}{line}" for line in pasteable(plan, layout, width - _INDENT))
+
+
+def _whole(text: str, between: str) -> str:
+    """The text with spaces at which no line is broken, but for those behind its parts."""
+    return f"{between.rstrip()} ".join(part.replace(" ", _HARD) for part in text.split(between))
 
 
 def _figures(layout: Layout, first: Layout) -> Iterator[str]:
@@ -158,7 +165,7 @@ def _figures(layout: Layout, first: Layout) -> Iterator[str]:
     if best is not None:
         yield "-" if speed is None else rounded(speed.tokens_per_second_per_gpu)
         yield f"{rounded(speed.low)}-{rounded(speed.high)}" if speed is not None and speed.constant.rows else "-"
-        yield "-" if speed is None else _seconds(speed.step_seconds)
+        yield "-" if speed is None else f"{rounded(speed.step_seconds)} s"
         yield "-" if speed is None else f"{speed.mfu:.1%}"
     yield "-" if verdict.used_bytes is None else gib(verdict.used_bytes)
     yield _share(layout)
@@ -167,10 +174,6 @@ def _figures(layout: Layout, first: Layout) -> Iterator[str]:
         yield "-" if speed is None else f"{exposed(layout):.1%}"
         lost = loses.loss(layout, first)
         yield "" if lost is None or layout is first else f"{-lost:+.1%}"
-
-
-def _seconds(step: float) -> str:
-    return duration(step) if step >= 100 else f"{rounded(step)} s"
 
 
 def _share(layout: Layout) -> str:
@@ -194,16 +197,14 @@ def _remarks(plan: Plan) -> Iterator[str]:
     tight = plan.tight
     if tight is None:
         return
-    gain = loses.loss(tight, plan.layouts[0]) or 0.0
-    used, capacity = tight.verdict.used_bytes or 0, tight.verdict.capacity_bytes or 0
+    first, verdict = plan.layouts[0], tight.verdict
+    gain = loses.loss(tight, first)
+    faster = "" if gain is None else f"{-gain:+.1%} tokens/s with "
+    why = "" if gain is None else f"; what 1 loses to it: {loses.loses(first, tight)}"
     yield (
-        f"{-gain:.1%} faster, but within the error of the memory estimate, {gib(used)} of {gib(capacity)}, so that it"
-        f" may run out: {wording.layout(tight.spec)}. {_why_tight(plan, tight)}"
+        f"{faster}{wording.layout(tight.spec)}, which may run out of memory: it needs {gib(verdict.used_bytes or 0)} of"
+        f" {gib(verdict.capacity_bytes or 0)}, and fits within the error of that estimate alone{why}"
     )
-
-
-def _why_tight(plan: Plan, tight: Layout) -> str:
-    return f"What the first loses to it: {loses.loses(plan.layouts[0], tight)}"
 
 
 def _crowded(plan: Plan) -> Iterator[str]:
