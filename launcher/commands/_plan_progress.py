@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from launcher.commands._common import say
 from launcher.planner import planning, wording
+from launcher.planner.halves import Progress
 from launcher.planner.judge import Judge, Preflight
-from launcher.planner.planning import Progress
 from launcher.planner.question import Question
 from launcher.planner.result import Plan
 from launcher.planner.search import Found
@@ -54,7 +54,9 @@ def _shown() -> Iterator[Progress]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=16), TextColumn("{task.fields[best]}"))
-    bar = Progress(*columns, TimeElapsedColumn(), console=Console(file=stream), transient=True)
+    # Without a thread that draws: a process that has one is not forked, and half of the search would wait.
+    console = Console(file=stream)
+    bar = Progress(*columns, TimeElapsedColumn(), console=console, transient=True, auto_refresh=False)
     task = bar.add_task("looking at layouts", total=None, best="")
     shown = time.monotonic()
 
@@ -63,7 +65,7 @@ def _shown() -> Iterator[Progress]:
         now = time.monotonic()
         if now - shown > _OFTEN_S:
             shown = now
-            bar.update(task, description=f"{found.considered:,} layouts", best=_best(found))
+            bar.update(task, description=f"{found.considered:,} layouts", best=_best(found), refresh=True)
 
     with bar:
         yield show

@@ -159,7 +159,7 @@ def _compute(part: str, spec: RunSpec, best: RunSpec) -> str:
     Without one, of a pipeline it is a stage that has more than its share of that part.
     """
     uneven = spec.parallel.pipeline > 1 and spec.parallel.pipeline != best.parallel.pipeline
-    otherwise = _stages(spec) if uneven else part.replace("_", " ")
+    otherwise = _stages(spec) if uneven else "memory passes" if part == "memory_bound" else part.replace("_", " ")
     engine = wording.engine(spec)
     return next(_slower(part, spec, best), otherwise if engine == wording.engine(best) else f"{otherwise} of {engine}")
 

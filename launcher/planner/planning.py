@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from launcher.planner import loses
+from launcher.planner.halves import Progress, searched
 from launcher.planner.judge import Judge, Preflight
 from launcher.planner.question import Question
 from launcher.planner.result import Layout, Plan
-from launcher.planner.search import Candidate, Found, Search
+from launcher.planner.search import Candidate, Found
 from launcher.planner.space import SEARCHED, Space
 from launcher.spec.edit import override, value_at
-
-type Progress = Callable[[Found], None]
-"""Told what has been found so far, often."""
 
 
 def plan(question: Question, *, judge: Judge | None = None, progress: Progress | None = None) -> Plan:
@@ -27,10 +25,7 @@ def plan(question: Question, *, judge: Judge | None = None, progress: Progress |
     """
     judge, start = judge or Preflight(), time.monotonic()
     spaces = [Space.of(opening.spec, question.fixed, question.choices, judge.errors) for opening in question.openings]
-    found = Found()
-    for found in Search(spaces, judge).run():
-        if progress is not None:
-            progress(found)
+    found = searched(spaces, judge, progress)
     return answer(question, found, judge, seconds=time.monotonic() - start)
 
 
@@ -45,6 +40,7 @@ def answer(question: Question, found: Found, judge: Judge, *, seconds: float, fi
         finished: False if it was broken off.
     """
     layouts = loses.explained([_layout(question, each, judge) for each in found.shown()])
+    others = [_layout(question, each, judge) for each in found.others()]
     tight = min(found.tight.values(), default=None)
     if tight is not None and layouts and tight.seconds >= found.shown()[0].seconds:
         tight = None
@@ -52,6 +48,7 @@ def answer(question: Question, found: Found, judge: Judge, *, seconds: float, fi
         words=question.words,
         assumptions=question.assumptions,
         layouts=layouts,
+        others=loses.explained(others, layouts[0]) if layouts else (),
         tight=None if tight is None else _layout(question, tight, judge),
         counts=found.counts(),
         seconds=seconds,
