@@ -11,8 +11,9 @@ found so far.
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
-from launcher.commands import _plan_progress
+from launcher.commands import _plan_plot, _plan_progress
 from launcher.commands._common import add_overrides, print_json, width
 from launcher.errors import INTERRUPTED, DoesNotFit
 from launcher.planner import document, table
@@ -27,12 +28,20 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_overrides(parser)
     parser.add_argument("--vary", choices=("precision",), action="append", default=[], help="search its options, too")
     parser.add_argument("--lines", action="store_true", help="the line to paste of each layout, below it")
+    words = "draw speed against memory, by a search for each tenth of the card; FILE ends in .png, .svg or .html"
+    parser.add_argument("--plot", type=Path, metavar="FILE", help=words)
 
 
 def run(options: argparse.Namespace) -> int:
     """Answer one question."""
-    found = _plan_progress.planned(ask(options.overrides, vary=options.vary))
-    return _shown(options, found)
+    question = ask(options.overrides, vary=options.vary)
+    if options.plot is not None:
+        _plan_plot.require(options.plot, question)
+    found = _plan_progress.planned(question)
+    status = _shown(options, found)
+    if options.plot is not None and found.finished and found.layouts:
+        _plan_plot.draw(options.plot, question, found)
+    return status
 
 
 def _shown(options: argparse.Namespace, found: Plan) -> int:
