@@ -1,29 +1,62 @@
 """Search the layouts that a run's words leave open: the fastest of those that fit, with the words that choose each.
 
-What is typed is fixed, what is left open is searched. Needs no GPU, no torch, no Slurm and no network. Exit status: 0
-there are layouts that fit, 2 the configuration is wrong, 3 nothing fits.
+What is typed is fixed, what is left open is searched: the engine, the parallel degrees, what is sharded, the
+micro-batch, recomputation, offloading. A key may have several values, parallel.tensor=1,2,4, and then one of them is
+taken. Needs no GPU, no torch, no Slurm and no network.
+
+Exit status: 0 there are layouts that fit, 2 the configuration is wrong, 3 nothing fits, 130 interrupted, with the best
+found so far.
 """
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
+from textwrap import wrap
 
-from launcher.commands._common import add_overrides
-from launcher.planner.planning import plan
-from launcher.planner.question import ask
+from launcher.commands import _plan_plot, _plan_questions
+from launcher.commands._common import add_overrides, print_json, width
+from launcher.commands._plan_questions import Answer
+from launcher.errors import INTERRUPTED, DoesNotFit
+from launcher.planner import document, table
 
-_NOTHING_FITS = 3
+_WIDEST = 120
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_overrides(parser)
     parser.add_argument("--vary", choices=("precision",), action="append", default=[], help="search its options, too")
+    _plan_questions.arguments(parser)
+    parser.add_argument("--lines", action="store_true", help="the line to paste of each layout, below it")
+    words = "draw speed against memory, by a search for each tenth of the card; FILE ends in .png, .svg or .html"
+    parser.add_argument("--plot", type=Path, metavar="FILE", help=words)
 
 
 def run(options: argparse.Namespace) -> int:
     """Answer one question."""
-    found = plan(ask(options.overrides, vary=options.vary))
-    for layout in found.layouts:
-        print(" ".join(layout.overrides))
-    return 0 if found.layouts else _NOTHING_FITS
+    question = _plan_questions.read(options)
+    if options.plot is not None:
+        _plan_plot.require(options.plot, question)
+    answer = _plan_questions.answer(options, question)
+    status = _shown(options, answer)
+    if options.plot is not None and answer.plan.finished and answer.plan.layouts:
+        _plan_plot.draw(options.plot, answer.question, answer.plan)
+    return status
+
+
+def _shown(options: argparse.Namespace, answer: Answer) -> int:
+    """Print the answer; the exit status."""
+    found = answer.plan
+    if options.json:
+        whole = document.as_dict(found)
+        print_json(whole | {"plan": {**whole["plan"], **answer.keys}})
+    else:
+        columns = width(_WIDEST)
+        said = [line for sentence in answer.said for line in wrap(sentence, columns, break_on_hyphens=False)]
+        print("\n".join([*said, *([""] if said and found.layouts else [])]), end="\n" if said else "")
+        if found.layouts or not said:
+            print(table.text(found, columns, lines=options.lines))
+    if not found.finished:
+        return INTERRUPTED
+    return 0 if answer.is_enough else DoesNotFit.exit_status

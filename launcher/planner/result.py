@@ -132,14 +132,14 @@ class Size(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Length:
-    """The training is of a length that somebody has said; ``days`` is the limit on its time, None where there is none."""
+    """Somebody has said how long the training is; ``days`` is the limit on its time, None where there is none."""
 
     days: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nearest:
-    """The changes with which something would fit, where nothing does.
+    """The changes with which something would fit where nothing does.
 
     Attributes:
         closest: The layout that lacks least; None where the words leave no layout that is valid.
@@ -168,8 +168,10 @@ class Plan:
         tight: The fastest of those that fit within the estimate's error alone, where it is faster than the first.
         counts: What became of all layouts.
         seconds: How long the search took.
-        length: Of the training, where somebody has said it.
-        nearest: What would help where there is no layout.
+        single: The words with one value each: those that a layout's overrides are typed behind.
+        finished: False if the search was broken off.
+        length: The length of the training, where somebody has said it.
+        nearest: Changes with which something would fit, where there is no layout.
     """
 
     words: tuple[str, ...]
@@ -179,5 +181,7 @@ class Plan:
     tight: Layout | None = None
     counts: Counts
     seconds: float
+    single: tuple[str, ...]
+    finished: bool = True
     length: Length | None = None
     nearest: Nearest | None = None
