@@ -53,6 +53,7 @@ def largest(found: Largest) -> dict[str, Any]:
         "kind": found.kind,
         "value": found.value if found.words else None,
         "overrides": list(found.words),
+        "limit": found.limit,
         "larger": [{"overrides": list(each.words), "value": each.value, "lacks": each.lacks} for each in found.larger],
     }
 

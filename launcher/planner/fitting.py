@@ -60,6 +60,11 @@ def attempt(question: Question, judge: Judge) -> Attempt:
     return Attempt(tight=tight)
 
 
+def is_valid(question: Question, judge: Judge) -> bool:
+    """True if the words leave a layout that is valid."""
+    return next(_least(question, judge), None) is not None
+
+
 def closest(question: Question, judge: Judge) -> Candidate | None:
     """The layout that lacks least where nothing fits; None where none is valid."""
     best: Candidate | None = None

@@ -23,6 +23,13 @@ from launcher.spec.edit import override
 
 MICRO_BATCH, SEQUENCE, POSITIONS = "train.micro_batch_size", "train.sequence_length", "model.max_position_embeddings"
 
+_LIMITS = {
+    "micro_batch": "it is the whole global batch",
+    "sequence": "the model has positions for no more (model.max_position_embeddings)",
+    "model": "no preset is larger",
+}
+"""Why there is no candidate above the last one."""
+
 KEYS = {
     "micro_batch": (MICRO_BATCH, "train.gradient_accumulation"),
     "sequence": (SEQUENCE,),
@@ -57,7 +64,8 @@ class Largest:
         words: The words that choose the largest; empty where nothing fits with any.
         value: Its sequences, tokens or parameters.
         question: The question with it.
-        larger: The next ones, in the order of size; none where nothing larger may be tried.
+        larger: The next ones, in the order of size.
+        limit: Why nothing larger was looked at, where it is not that nothing fits.
     """
 
     kind: str
@@ -65,6 +73,7 @@ class Largest:
     value: int = 0
     question: Question | None = None
     larger: tuple[Tried, ...] = ()
+    limit: str = ""
 
 
 class _Candidate(NamedTuple):
@@ -170,7 +179,9 @@ def _answer(kind: str, fits: Sequence[_Candidate], above: Sequence[_Candidate], 
     tried = tuple(Tried(each.words, each.value, fitting.lacks(each.question, judge)) for each in larger)
     if not fits:
         return Largest(kind=kind, larger=tried)
-    return Largest(kind=kind, words=fits[-1].words, value=fits[-1].value, question=fits[-1].question, larger=tried)
+    _, value, asked = fits[-1]
+    limit = "" if tried else _LIMITS[kind]
+    return Largest(kind=kind, words=fits[-1].words, value=value, question=asked, larger=tried, limit=limit)
 
 
 _LOOKING = {"micro_batch": _micro_batch, "sequence": _sequence, "model": _model}

@@ -1,4 +1,4 @@
-"""The answers to the questions beside the layouts, as sentences: time and money, the smallest, the largest, the nearest."""
+"""The answers to the questions beside the layouts, as sentences: time and money, the smallest, the largest, what helps."""
 
 from __future__ import annotations
 
@@ -44,15 +44,19 @@ def late(fastest: Layout, asked: Length, found: Smallest) -> Iterator[str]:
     """
     took = length.cost_of(fastest)
     if took is not None and asked.days is not None:
-        yield f"TOO SLOW: the fastest layout takes {duration(took.days * length.DAY)}, and --days says {asked.days:g}."
+        yield f"TOO SLOW: the fastest layout takes {duration(took.days * length.DAY)}, more than {_days(asked.days)}."
         yield from smallest(found, asked)
+
+
+def _days(number: float) -> str:
+    return f"{number:g} {'day' if number == 1 else 'days'}"
 
 
 def smallest(found: Smallest, asked: Length | None) -> Iterator[str]:
     """The smallest cluster, and the sizes beside it."""
-    limit = "" if asked is None or asked.days is None else f" within {asked.days:g} days"
+    limit = "" if asked is None or asked.days is None else f" within {_days(asked.days)}"
     if found.size is None:
-        yield f"No cluster that was looked at trains it{limit}."
+        yield f"No cluster that is looked at trains it{limit}."
     else:
         yield f"The smallest cluster that trains it{limit}: {found.size}, {' '.join(found.size.words)}."
     if found.on_devices is not None:
@@ -80,7 +84,10 @@ def largest(found: Largest) -> Iterator[str]:
     """The largest, and why the next ones do not do."""
     what, unit = _KINDS[found.kind]
     size = f"{found.value:,} {unit}" if unit else f"{count(found.value)} parameters"
-    yield f"The largest {what} that fits: {size}, {' '.join(found.words)}." if found.words else f"No {what} fits."
+    limit = f"; {found.limit}" if found.limit else ""
+    yield (
+        f"The largest {what} that fits: {size}, {' '.join(found.words)}{limit}." if found.words else f"No {what} fits."
+    )
     yield from (f"{' '.join(each.words)}: {each.lacks}." for each in found.larger)
 
 

@@ -16,8 +16,9 @@ from launcher.planner.result import GPUS, NODES, Assumption, Size
 from launcher.spec import nearest
 from launcher.spec.edit import changed_at, override
 
-MOST_NODES = 2**14
-"""Nodes of the largest cluster that is looked at: of eight GPUs each, 131,072, more than any that is known of."""
+MOST_NODES, MOST_IN_TIME = 2**10, 2**14
+"""Nodes of the largest cluster that is looked at: for memory alone, where more of them no longer help, and for time,
+with 131,072 GPUs in nodes of eight more than any that is known of."""
 
 _STEPS = 8
 """Sizes between a power of two and the next."""
@@ -29,18 +30,20 @@ def size_of(question: Question) -> Size:
     return Size(cluster.nodes, cluster.gpus_per_node)
 
 
-def sizes(question: Question, *, beyond: bool = False) -> Iterator[Size]:
+def sizes(question: Question, *, most: int = MOST_NODES, beyond: bool = False) -> Iterator[Size]:
     """The sizes that a question may be asked of, the smallest first.
 
     Args:
         question: The question.
-        beyond: True to look at any number of nodes, those above what the words say, too.
+        most: Nodes of the largest.
+        beyond: True to look at more nodes than the words say, too.
     """
     own = size_of(question)
-    most = own.nodes if NODES in question.fixed and not beyond else MOST_NODES
+    typed = NODES in question.fixed and not beyond
+    most = own.nodes if typed else most
     if GPUS not in question.fixed or NODES in question.fixed:
         yield from (Size(1, gpus) for gpus in nearest.divisors(own.gpus_per_node) if gpus < own.gpus_per_node)
-    whole = {nodes for nodes in _nodes() if nodes <= most} | ({most} if most < MOST_NODES else set())
+    whole = {nodes for nodes in _nodes() if nodes <= most} | ({most} if typed else set())
     yield from (Size(nodes, own.gpus_per_node) for nodes in sorted(whole))
 
 
@@ -48,8 +51,8 @@ def _nodes() -> Iterator[int]:
     """Every number to 16, then those with four binary digits and zeros."""
     yield from range(1, 2 * _STEPS)
     step = 2
-    while _STEPS * step <= MOST_NODES:
-        yield from (digits * step for digits in range(_STEPS, 2 * _STEPS) if digits * step <= MOST_NODES)
+    while _STEPS * step <= MOST_IN_TIME:
+        yield from (digits * step for digits in range(_STEPS, 2 * _STEPS))
         step *= 2
 
 

@@ -17,7 +17,7 @@ from launcher.planner import fitting, length
 from launcher.planner.judge import Judge
 from launcher.planner.question import Question
 from launcher.planner.result import Layout, Size
-from launcher.planner.sizes import sized, sizes
+from launcher.planner.sizes import MOST_IN_TIME, MOST_NODES, sized, sizes
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
 from launcher.spec.edit import changed_at
@@ -72,7 +72,7 @@ class Smallest:
 
     Attributes:
         size: The smallest size that is enough; None where none is.
-        smaller: The size before it, or the last that was looked at where none is enough.
+        smaller: The size before it; where none is enough, the largest that has a valid layout.
         larger: The size behind it; None where it is above what the words say.
         on_devices: Where it is a larger one, the smallest that is enough without model states in host memory; not
             looked for where there is a limit on time.
@@ -96,10 +96,12 @@ def smallest(question: Question, judge: Judge, *, days: float | None = None, bey
     Raises:
         ConfigErrors: There is a limit on time and no speed is known.
     """
-    ladder = tuple(sizes(question, beyond=beyond))
+    most = MOST_NODES if days is None else MOST_IN_TIME
+    ladder = tuple(sizes(question, most=most, beyond=beyond))
     place = first_enough(question, judge, ladder, days)
     if place is None:
-        return Smallest(size=None, smaller=_told(question, judge, ladder[-1], days))
+        valid = (size for size in reversed(ladder) if fitting.is_valid(sized(question, size), judge))
+        return Smallest(size=None, smaller=_told(question, judge, next(valid, ladder[0]), days))
     return Smallest(
         size=ladder[place],
         smaller=_told(question, judge, ladder[place - 1], days) if place else None,
@@ -110,7 +112,7 @@ def smallest(question: Question, judge: Judge, *, days: float | None = None, bey
 
 def first_enough(question: Question, judge: Judge, ladder: Sequence[Size], days: float | None) -> int | None:
     """The place of the first size that is enough."""
-    least = None if days is None else _least_gpu_seconds(question, judge)
+    least = None if days is None else least_gpu_seconds(question, judge)
     for place, size in enumerate(ladder):
         if days is not None and least is not None and least / size.gpus > days * length.DAY:
             continue
@@ -127,7 +129,7 @@ def _is_enough(question: Question, judge: Judge, days: float | None) -> bool:
     return layout is not None and length.in_time(layout, days) is True
 
 
-def _least_gpu_seconds(question: Question, judge: Judge) -> float:
+def least_gpu_seconds(question: Question, judge: Judge) -> float:
     """A bound below the GPU-seconds of the training: one GPU with memory for all, that has the whole batch at once."""
     return min(_alone(opening.spec, judge) for opening in question.openings)
 
