@@ -18,14 +18,15 @@ the same time. The space is complete in what follows; beyond it nothing is tried
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from launcher.errors import ConfigError
 from launcher.spec import RunSpec, nearest
-from launcher.spec.edit import changed_at, value_at
+from launcher.spec.edit import changed_at, replaced, value_at
 from launcher.speed.network import network_of
 
 SEARCHED = (
@@ -43,6 +44,8 @@ _FEWEST_TOKENS = 1024
 _LARGEST_MICRO_BATCH = 128
 
 _SCHEDULES = ("1f1b", "interleaved", "zero_bubble", "dualpipe", "gpipe")
+
+_GROUPS = {path: path.partition(".")[0] for path in SEARCHED}
 
 _RELIEF = frozenset(("checkpointing.mode", "train.loss", "train.allocator"))
 _BATCH = frozenset(("train.global_batch_size", "train.gradient_accumulation"))
@@ -76,6 +79,7 @@ class Space:
         choices: Keys with the values that the words want tried.
         losses: The ways to compute the loss that are tried, the fastest first.
         schedules: The pipeline schedules that the engine has.
+        _sections: The groups of keys that were made so far.
     """
 
     base: RunSpec
@@ -83,6 +87,7 @@ class Space:
     choices: Mapping[str, Sequence[object]]
     losses: tuple[str, ...]
     schedules: tuple[str, ...]
+    _sections: dict[tuple[Any, ...], Any] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(
@@ -124,19 +129,12 @@ class Space:
             refused: The errors of a run.
         """
         for settings in self._extended(frame.settings, self._inner, (), refused):
-            yield changed_at(self.base, settings)
+            yield self._spec(settings)
 
-    def reliefs(self, core: RunSpec, refused: Refused) -> Iterator[RunSpec]:
-        """The valid layouts of a core, the mildest relief first.
-
-        Args:
-            core: The core.
-            refused: The errors of a run.
-        """
-        for settings in self.relief:
-            spec = changed_at(core, settings)
-            if next(iter(refused(spec)), None) is None:
-                yield spec
+    def relieved(self, core: RunSpec, relief: Settings) -> RunSpec:
+        """A core with one of :attr:`relief`, valid or not."""
+        size = "train.micro_batch_size"
+        return self._spec({size: core.train.micro_batch_size, **relief}, core)
 
     @property
     def _inner(self) -> Steps:
@@ -157,8 +155,21 @@ class Space:
                 continue
             open_keys = _RELIEF | (first.keys() - chosen.keys())
             open_keys |= _BATCH if ahead or later else set()
-            if all(error.path in open_keys for error in refused(changed_at(self.base, first))):
+            if all(error.path in open_keys for error in refused(self._spec(first))):
                 yield from self._extended(chosen, tuple(later), ahead, refused) if later else (chosen,)
+
+    def _spec(self, settings: Settings, core: RunSpec | None = None) -> RunSpec:
+        """The run with these settings; a group that was made before is taken again, since there are few of each."""
+        groups: dict[str, list[tuple[str, Any]]] = {}
+        for path, value in settings.items():
+            groups.setdefault(_GROUPS[path], []).append((path, value))
+        sections = {}
+        for group, items in groups.items():
+            key = group, *items
+            if key not in self._sections:
+                self._sections[key] = getattr(changed_at(self.base, dict(items)), group)
+            sections[group] = self._sections[key]
+        return replaced(core or self.base, sections)
 
     def _completed(self, settings: Settings, later: Steps) -> Settings | None:
         """The first choices of the later steps; None where one of them has none."""
@@ -184,10 +195,6 @@ class Space:
         """The schedules of a frame's layouts, each with its model chunks on a stage."""
         found = self._chunks(frame.settings)
         return [(each["parallel.schedule"], each["parallel.virtual_pipeline"]) for each in found]
-
-    def fastest(self, core: RunSpec) -> RunSpec:
-        """A core with the relief that costs least time, valid or not."""
-        return changed_at(core, self.relief[0])
 
     @cached_property
     def _span(self) -> int:
@@ -249,7 +256,8 @@ class Space:
         first, last = settings["parallel.first_stage_layers"], settings["parallel.last_stage_layers"]
         named = [size for size in (first, last) if size is not None]
         inner = (layers - sum(named)) // max(1, stages - len(named))
-        for chunks in self.values("parallel.virtual_pipeline", nearest.divisors(inner) if stages > 1 else [1]):
+        divisors = nearest.divisors(math.gcd(inner, *named)) if stages > 1 else [1]
+        for chunks in self.values("parallel.virtual_pipeline", divisors):
             plain = [name for name in self.schedules if name != "interleaved"] if stages > 1 else ["1f1b"]
             for schedule in self.values("parallel.schedule", plain if chunks == 1 else ["interleaved"]):
                 yield {"parallel.virtual_pipeline": chunks, "parallel.schedule": schedule}
