@@ -20,6 +20,7 @@ from launcher.planner.result import Counts, Idea
 from launcher.planner.space import Frame, Space
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
+from launcher.spec.edit import changed_at
 
 SHOWN = 10
 """Ideas that an answer has."""
@@ -184,7 +185,7 @@ class Search:
         if core is None:
             self.found.invalid += frame.size
             return
-        bound = self._judge.least_seconds(space.relieved(core, space.relief[0]), space.chunkings(frame))
+        bound = self._judge.least_seconds(changed_at(core, space.relief[0]), space.chunkings(frame))
         self._push(opening, 0, _ROUNDING * (bound or 0.0), frame)
 
     def _open_frame(self, node: _Node, frame: Frame) -> None:
@@ -192,7 +193,7 @@ class Search:
         for core in space.cores(frame, self._judge.errors):
             valid += 1
             if Idea.of(core) not in self.found.best:
-                fastest = space.relieved(core, space.relief[0])
+                fastest = changed_at(core, space.relief[0])
                 self._push(node.opening, 1, _ROUNDING * (self._judge.seconds(fastest) or 0.0), core)
         self.found.invalid += frame.size - valid * len(space.relief)
 
@@ -200,11 +201,11 @@ class Search:
         if Idea.of(core) in self.found.best:
             return
         space = self._spaces[node.opening]
-        strongest = space.relieved(core, space.relief[-1])
+        strongest = changed_at(core, space.relief[-1])
         if self._is_valid(strongest) and not self._fits(strongest):
             self.found.unfit += len(space.relief)
             return
-        layouts = [spec for relief in space.relief if self._is_valid(spec := space.relieved(core, relief))]
+        layouts = [spec for relief in space.relief if self._is_valid(spec := changed_at(core, relief))]
         self.found.invalid += len(space.relief) - len(layouts)
         for _, alike in groupby(layouts, key=lambda spec: (spec.checkpointing.mode, spec.train.loss)):
             specs = tuple(alike)

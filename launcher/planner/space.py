@@ -20,13 +20,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from launcher.errors import ConfigError
 from launcher.spec import RunSpec, nearest
-from launcher.spec.edit import changed_at, replaced, value_at
+from launcher.spec.edit import changed_at, value_at
 from launcher.speed.network import network_of
 
 SEARCHED = (
@@ -44,8 +44,6 @@ _FEWEST_TOKENS = 1024
 _LARGEST_MICRO_BATCH = 128
 
 _SCHEDULES = ("1f1b", "interleaved", "zero_bubble", "dualpipe", "gpipe")
-
-_GROUPS = {path: path.partition(".")[0] for path in SEARCHED}
 
 _RELIEF = frozenset(("checkpointing.mode", "train.loss", "train.allocator"))
 _BATCH = frozenset(("train.global_batch_size", "train.gradient_accumulation"))
@@ -79,7 +77,6 @@ class Space:
         choices: Keys with the values that the words want tried.
         losses: The ways to compute the loss that are tried, the fastest first.
         schedules: The pipeline schedules that the engine has.
-        _sections: The groups of keys that were made so far.
     """
 
     base: RunSpec
@@ -87,7 +84,6 @@ class Space:
     choices: Mapping[str, Sequence[object]]
     losses: tuple[str, ...]
     schedules: tuple[str, ...]
-    _sections: dict[tuple[Any, ...], Any] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(
@@ -129,12 +125,7 @@ class Space:
             refused: The errors of a run.
         """
         for settings in self._extended(frame.settings, self._inner, (), refused):
-            yield self._spec(settings)
-
-    def relieved(self, core: RunSpec, relief: Settings) -> RunSpec:
-        """A core with one of :attr:`relief`, valid or not."""
-        size = "train.micro_batch_size"
-        return self._spec({size: core.train.micro_batch_size, **relief}, core)
+            yield changed_at(self.base, settings)
 
     @property
     def _inner(self) -> Steps:
@@ -155,21 +146,8 @@ class Space:
                 continue
             open_keys = _RELIEF | (first.keys() - chosen.keys())
             open_keys |= _BATCH if ahead or later else set()
-            if all(error.path in open_keys for error in refused(self._spec(first))):
+            if all(error.path in open_keys for error in refused(changed_at(self.base, first))):
                 yield from self._extended(chosen, tuple(later), ahead, refused) if later else (chosen,)
-
-    def _spec(self, settings: Settings, core: RunSpec | None = None) -> RunSpec:
-        """The run with these settings; a group that was made before is taken again, since there are few of each."""
-        groups: dict[str, list[tuple[str, Any]]] = {}
-        for path, value in settings.items():
-            groups.setdefault(_GROUPS[path], []).append((path, value))
-        sections = {}
-        for group, items in groups.items():
-            key = group, *items
-            if key not in self._sections:
-                self._sections[key] = getattr(changed_at(self.base, dict(items)), group)
-            sections[group] = self._sections[key]
-        return replaced(core or self.base, sections)
 
     def _completed(self, settings: Settings, later: Steps) -> Settings | None:
         """The first choices of the later steps; None where one of them has none."""
