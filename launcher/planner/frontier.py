@@ -2,50 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from launcher.errors import ConfigError
 from launcher.planner.halves import Progress
-from launcher.planner.judge import Judge, Preflight
+from launcher.planner.judge import Preflight
 from launcher.planner.planning import plan
 from launcher.planner.question import Question
 from launcher.planner.result import Layout, Plan
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
-from launcher.speed.result import SpeedEstimate
 
 _STEPS = 10
 
 
-@dataclass(frozen=True, slots=True)
-class _Within(Judge):
-    """A judge for whom a run fits that needs no more than so many bytes."""
+class _Within(Preflight):
+    """The pre-flight on cards on which a run may need no more than so many bytes."""
 
-    judge: Judge
-    most: float
-
-    def errors(self, spec: RunSpec) -> Iterator[ConfigError]:
-        """As the other judge has them."""
-        return self.judge.errors(spec)
+    def __init__(self, most: float) -> None:
+        """Take the bytes."""
+        self._most = most
 
     def verdict(self, spec: RunSpec) -> Verdict:
-        """As the other judge has it of a run that needs no more."""
-        found = self.judge.verdict(spec)
-        fits = found.used_bytes is not None and found.used_bytes <= self.most
+        """That of the card itself for a run that needs no more."""
+        found = super().verdict(spec)
+        fits = found.used_bytes is not None and found.used_bytes <= self._most
         return found if fits else replace(found, name="does_not_fit")
-
-    def seconds(self, spec: RunSpec) -> float | None:
-        """As the other judge has it."""
-        return self.judge.seconds(spec)
-
-    def least_seconds(self, spec: RunSpec) -> float | None:
-        """As the other judge has it."""
-        return self.judge.least_seconds(spec)
-
-    def speed(self, spec: RunSpec, verdict: Verdict) -> SpeedEstimate | None:
-        """As the other judge has it."""
-        return self.judge.speed(spec, verdict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,24 +43,21 @@ class Frontier:
     others: tuple[Layout, ...]
 
 
-def frontier(
-    question: Question, found: Plan, *, judge: Judge | None = None, progress: Progress | None = None
-) -> Frontier:
+def frontier(question: Question, found: Plan, *, progress: Progress | None = None) -> Frontier:
     """The frontier of speed against memory: exact at each tenth of the card, by what was found on the way between.
 
     Args:
         question: The question.
         found: Its answer, with the speeds of layouts.
-        judge: Rules and estimates; the pre-flight's where None.
         progress: Told on the way of each search.
     """
-    judge, layouts = judge or Preflight(), [*found.layouts, *found.others]
+    layouts = [*found.layouts, *found.others]
     best = found.layouts[0]
     for tenths in range(_STEPS - 1, 0, -1):
         most = (best.verdict.capacity_bytes or 0) * tenths / _STEPS
         if _memory(best) <= most:
             continue
-        within = plan(question, judge=_Within(judge, most), progress=progress).layouts
+        within = plan(question, judge=_Within(most), progress=progress).layouts
         if not within:
             break
         best = within[0]

@@ -78,6 +78,12 @@ def test_traffic_beyond_a_node_is_said_to_go_over_the_network() -> None:
     assert any(cause == "all-gathers of HSDP" for cause in loses.causes(near, FIRST))
 
 
+def test_what_only_the_first_pays_is_a_gain_without_it() -> None:
+    found = loses.causes(PLAIN, WIDE)
+    assert found["without collectives of tensor 8"] < 0
+    assert not any("tensor 1" in cause for cause in found)
+
+
 def test_a_layout_that_is_as_fast_has_no_cause() -> None:
     again = layout("parallel=fsdp", "train.micro_batch_size=2", "train.allocator=expandable")
     assert loses.loses(again, FIRST) == "as fast as the first"
