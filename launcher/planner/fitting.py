@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from launcher.memory.estimate import needs
@@ -130,8 +131,9 @@ class _Small(Space):
 
 def _strongest(core: RunSpec, space: Space, judge: Judge) -> RunSpec | None:
     """The core with the strongest relief that is valid with it."""
-    for settings in reversed(space.relief):
-        spec = changed_at(core, settings)
-        if next(iter(judge.errors(spec)), None) is None:
-            return spec
+    for mode, loss in product(range(len(space.modes) - 1, -1, -1), range(len(space.ways) - 1, -1, -1)):
+        for settings in reversed(space.relief(mode, loss)):
+            spec = changed_at(core, settings)
+            if next(iter(judge.errors(spec)), None) is None:
+                return spec
     return None

@@ -1,4 +1,4 @@
-"""The answers to the questions beside the layouts, as sentences: time and money, the smallest, the largest, what helps."""
+"""The answers to the questions beside the layouts, as sentences: time, money, the smallest, the largest, what helps."""
 
 from __future__ import annotations
 

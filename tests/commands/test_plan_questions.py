@@ -47,11 +47,11 @@ def test_too_slow_is_status_three_and_names_the_smallest_cluster_that_is_not(
     assert main(["plan", *words]) == 3
     text = said(capsys)
     assert "TOO SLOW: the fastest layout takes" in text
-    assert "The smallest cluster that trains it within 0.5 days: 2 GPUs (2 nodes of 1)" in text
+    assert "The smallest cluster that trains it within 0.5 days: 4 GPUs (4 nodes of 1)" in text
     assert main(["plan", *words, "--json"]) == 3
     plan = json.loads(capsys.readouterr().out)["plan"]
     assert plan["layouts"][0]["in_time"] is False
-    assert plan["smallest"]["size"] == {"gpus": 2, "nodes": 2, "gpus_per_node": 1}
+    assert plan["smallest"]["size"] == {"gpus": 4, "nodes": 4, "gpus_per_node": 1}
 
 
 def test_the_smallest_cluster_is_told_with_its_layouts(capsys: pytest.CaptureFixture[str]) -> None:

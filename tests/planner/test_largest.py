@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 import pytest
 
+from launcher.config.catalog import Catalog
 from launcher.errors import ConfigErrors
 from launcher.planner import fitting
 from launcher.planner.judge import Preflight
 from launcher.planner.largest import KEYS, Largest, largest
 from launcher.planner.question import Question, ask
-from tests.support.helpers import CPU_HOST
+from tests.support.helpers import CPU_HOST, ROOT
 from tests.support.questions import WORDS, card
 
 JUDGE = Preflight()
@@ -55,7 +56,7 @@ def test_the_longest_sequence_is_that_of_the_models_positions_where_they_are_lea
 
 
 def test_beyond_the_models_positions_a_sequence_comes_with_the_word_for_more() -> None:
-    words = ("model=1b", "model.num_hidden_layers=2", card(60), "train.global_batch_size=1")
+    words = ("model=7b", "model.num_hidden_layers=1", card(60), "train.global_batch_size=1")
     answer = found("sequence", *words, without="train.sequence_length")
     assert answer.value > 4096
     assert answer.words == (f"train.sequence_length={answer.value}", f"model.max_position_embeddings={answer.value}")
@@ -66,11 +67,13 @@ def test_beyond_the_models_positions_a_sequence_comes_with_the_word_for_more() -
     assert (typed.value, typed.larger) == (4096, ())
 
 
-def test_the_largest_model_has_the_most_parameters_of_those_that_fit() -> None:
+def test_the_largest_model_has_the_most_parameters_of_those_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Catalog, "groups", {**Catalog(folder=ROOT).groups, "model": ("1b", "125m", "350m", "3b")})
     answer = found("model", card(36), "train.sequence_length=128", "parallel.tensor=1", without="model")
     assert answer.words == ("model=350m",)
     assert answer.value == pytest.approx(0.35e9, rel=0.2)
-    assert all(each.value > answer.value and each.lacks for each in answer.larger)
+    assert [each.words for each in answer.larger] == [("model=1b",), ("model=3b",)]
+    assert all(each.lacks for each in answer.larger)
 
 
 def test_nothing_is_an_answer() -> None:

@@ -64,7 +64,7 @@ def test_in_time_it_is_the_first_size_whose_fastest_layout_is() -> None:
 @pytest.mark.parametrize("engine", ["parallel=fsdp", "backend=megatron", "parallel=zero3"])
 def test_no_layout_takes_less_gpu_seconds_than_the_bound(engine: str) -> None:
     for words in ((), ("model=mixtral_8x7b", "cluster.nodes=8", "train.global_batch_size=512", "parallel.tensor=1")):
-        question = asked(engine, *words, "train.steps=1")
+        question = asked(*words, "train.steps=1", engine=engine)
         layout = fitting.fastest(question, JUDGE)
         assert layout is not None
         assert layout.speed is not None

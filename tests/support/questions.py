@@ -25,6 +25,6 @@ def card(quarters: int) -> str:
     return f"hardware.memory_bytes={quarters * QUARTER}"
 
 
-def asked(*words: str) -> Question:
-    """A question with these words behind the others."""
-    return ask((*WORDS, *words), facts=CPU_HOST)
+def asked(*words: str, engine: str = "parallel=fsdp") -> Question:
+    """A question with these words behind the others, of another engine where it is named."""
+    return ask((*(word.replace("parallel=fsdp", engine) for word in WORDS), *words), facts=CPU_HOST)
