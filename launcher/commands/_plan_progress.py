@@ -73,7 +73,7 @@ def shown() -> Iterator[Progress]:
 
 def _best(found: Found) -> str:
     """The best so far in a few words."""
-    best = next(iter(found.shown()), None)
+    best = found.first
     if best is None:
         return ""
     speed = ""

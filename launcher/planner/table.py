@@ -221,7 +221,8 @@ def _unfinished(plan: Plan) -> str:
 
 def _counted(plan: Plan) -> str:
     counts = plan.counts
-    left = [(counts.invalid, "invalid"), (counts.unfit, "do not fit"), (counts.slower, "slower by a bound or estimate")]
+    rest = "slower by a bound or estimate" if plan.finished else "not decided or slower"
+    left = [(counts.invalid, "invalid"), (counts.unfit, "do not fit"), (counts.slower, rest)]
     told = ", ".join(f"{number:,} {what}" for number, what in left if number)
     how = "looked at" if plan.finished else "interrupted after"
     return f"{how} {counts.considered:,} layouts in {rounded(plan.seconds, 2)} s" + (f": {told}" if told else "")

@@ -113,7 +113,7 @@ def test_where_nothing_fits_the_counts_say_why() -> None:
 def test_an_interrupted_search_says_that_its_answer_is_not_whole() -> None:
     said = joined(table.text(plan_of(FIRST, finished=False)))
     assert "launch the first of those found so far:" in said
-    assert "interrupted after 1,000 layouts" in said
+    assert "interrupted after 1,000 layouts in 1.2 s: 200 invalid, 100 do not fit, 700 not decided or slower" in said
     assert "interrupted before a layout was found that fits" in table.text(plan_of(finished=False))
 
 
