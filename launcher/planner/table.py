@@ -40,7 +40,7 @@ def text(plan: Plan, width: int = 80, *, lines: bool = False) -> str:
         _said(_question(plan, first), width),
         _said(_basis(plan), width),
         [
-            *_heading(first),
+            *_heading(first, width),
             *(row for number, each in _numbered(plan) for row in _row(plan, number, each, width, lines)),
         ],
         _said(_remarks(plan), width),
@@ -116,13 +116,13 @@ def _runs(constant: Constant) -> str:
     return f"{constant.rows} runs of {constant.whose} ({constant.value:.3f})"
 
 
-def _heading(first: Layout) -> list[str]:
+def _heading(first: Layout, width: int) -> list[str]:
     capacity = first.verdict.capacity_bytes
     said = [] if capacity is None else [f"memory: needed on the fullest rank, of {gib(capacity)}"]
     if first.speed is not None:
         said = ["tokens/s: of one GPU", *said, "exposed: traffic that nothing hides"]
     heads = _HEADS if first.speed is not None else ("", *_HEADS[5:7])
-    return [*textwrap.wrap("; ".join(said), 80), "", _form(first).format(*heads).rstrip()]
+    return [*textwrap.wrap("; ".join(said), width), "", _form(first).format(*heads).rstrip()]
 
 
 def _form(first: Layout) -> str:
