@@ -8,7 +8,7 @@ candidate anew, so that a longer sequence leaves the tokens of a step as they ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -145,11 +145,24 @@ def _longest(
         if fits(asked):
             found.append(asked)
         elif found:
-            quarter = max(1, found[-1].value // 4)
-            between = range(found[-1].value + quarter, size, quarter)
-            last = next((each for each in map(candidate, reversed(between)) if fits(each)), None)
-            return [*found, *([] if last is None else [last])], [asked]
+            return [*found, *_between(found[-1].value, size, candidate, fits)], [asked]
     return found, [] if found else [candidate(sizes[0])]
+
+
+def _between(
+    below: int, above: int, candidate: Callable[[int], _Candidate], fits: Callable[[_Candidate], bool]
+) -> Iterator[_Candidate]:
+    """The candidates that fit of the quarters between two sizes: the half, then the one on the side that is open."""
+    quarter = (above - below) // 4
+    if not quarter:
+        return
+    half = candidate(below + 2 * quarter)
+    is_enough = fits(half)
+    if is_enough:
+        yield half
+    further = candidate(below + (3 if is_enough else 1) * quarter)
+    if fits(further):
+        yield further
 
 
 def _model(question: Question, judge: Judge, asking: Asking) -> Largest:
