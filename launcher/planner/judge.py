@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from launcher.errors import ConfigError
@@ -34,8 +34,13 @@ class Judge(Protocol):
         ...
 
     @abstractmethod
-    def least_seconds(self, spec: RunSpec) -> float | None:
-        """A bound below the seconds of every run with this one's degrees and micro-batch; None where unknown."""
+    def least_seconds(self, spec: RunSpec, chunkings: Sequence[tuple[str, int]]) -> float | None:
+        """A bound below the seconds of every run with this one's degrees and micro-batch; None where unknown.
+
+        Args:
+            spec: The run.
+            chunkings: The schedules of those runs, each with its model chunks on a stage.
+        """
         ...
 
     @abstractmethod
@@ -63,9 +68,9 @@ class Preflight(Judge):
         """As ``check`` has it."""
         return step_seconds(spec, **assess.parts(spec))
 
-    def least_seconds(self, spec: RunSpec) -> float | None:
-        """The passes of the slowest stage, without the schedule, the traffic of the states and the optimizer."""
-        return least_seconds(spec, **assess.parts(spec))
+    def least_seconds(self, spec: RunSpec, chunkings: Sequence[tuple[str, int]]) -> float | None:
+        """The passes of the slowest stage and the least bubble, without the traffic of the states and the optimizer."""
+        return least_seconds(spec, chunkings, **assess.parts(spec))
 
     def speed(self, spec: RunSpec, verdict: Verdict) -> SpeedEstimate | None:
         """As ``check`` has it."""

@@ -162,14 +162,31 @@ def step_seconds(
 
 
 def least_seconds(
-    spec: RunSpec, *, family: Family, strategies: Iterable[Strategy], backend: Backend, calibrated: bool = True
+    spec: RunSpec,
+    chunkings: Iterable[tuple[str, int]],
+    *,
+    family: Family,
+    strategies: Iterable[Strategy],
+    backend: Backend,
+    calibrated: bool = True,
 ) -> float | None:
-    """The seconds of a step's passes on its slowest stage, a bound below all of them; the arguments are the same."""
+    """A bound below the seconds of a step: its passes on the slowest stage, and the least of some schedules' bubbles.
+
+    Args:
+        spec: The run.
+        chunkings: The schedules, each with its model chunks on a stage.
+        family: As :func:`estimate` has it.
+        strategies: As there.
+        backend: As there.
+        calibrated: As there.
+    """
     timed = _timed(spec, family, strategies, backend)
     if timed is None:
         return None
-    factor = _factor(spec, timed, calibrated=calibrated)
-    return spec.gradient_accumulation * timed.line.slowest.time.seconds / factor.value
+    factor, line = _factor(spec, timed, calibrated=calibrated), timed.line
+    times = [stage.time for stage in line.stages]
+    idle = min(pipeline.idle(times, schedule, chunks) for schedule, chunks in chunkings)
+    return (spec.gradient_accumulation * line.slowest.time.seconds + idle) / factor.value
 
 
 def _timed(spec: RunSpec, family: Family, strategies: Iterable[Strategy], backend: Backend) -> Timed | None:
