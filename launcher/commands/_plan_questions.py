@@ -83,7 +83,9 @@ def answer(options: argparse.Namespace, question: Question) -> Answer:
         return _beside(question, of_size, asked, said, keys)
     if options.largest is not None:
         most = largest.largest(options.largest, question, judge, lambda words: _further(options, question, words))
-        return _beside(question, most.question, asked, sentences.largest(most), {"largest": answers.largest(most)})
+        keys = {"largest": answers.largest(most)}
+        found = _beside(question, most.question, asked, sentences.largest(most), keys)
+        return replace(found, said=(*found.said, *sentences.on_host(found.plan)))
     plan = replace(_plan_progress.planned(question), length=asked)
     return _completed(question, plan, judge)
 

@@ -4,8 +4,8 @@ What is typed is fixed, what is left open is searched: the engine, the parallel 
 micro-batch, recomputation, offloading. A key may have several values, parallel.tensor=1,2,4, and then one of them is
 taken. Needs no GPU, no torch, no Slurm and no network.
 
-Exit status: 0 there are layouts that fit, 2 the configuration is wrong, 3 nothing fits, 130 interrupted, with the best
-found so far.
+Exit status: 0 there are layouts that fit, 2 the configuration is wrong, 3 nothing fits, or not within --days, 130
+interrupted, with the best found so far.
 """
 
 from __future__ import annotations

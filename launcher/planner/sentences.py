@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from launcher.planner import length, wording
 from launcher.planner.largest import Largest
-from launcher.planner.result import Layout, Length, Nearest
+from launcher.planner.result import Layout, Length, Nearest, Plan
 from launcher.planner.sizes import MOST_NODES
 from launcher.planner.smallest import Smallest, Step
 from launcher.text.units import count, duration, gib, rounded
@@ -89,6 +89,12 @@ def largest(found: Largest) -> Iterator[str]:
         f"The largest {what} that fits: {size}, {' '.join(found.words)}{limit}." if found.words else f"No {what} fits."
     )
     yield from (f"{' '.join(each.words)}: {each.lacks}." for each in found.larger)
+
+
+def on_host(plan: Plan) -> Iterator[str]:
+    """The word that asks for the same without host memory, where the first layout keeps model states there."""
+    if plan.layouts and plan.layouts[0].spec.zero.offload_optimizer != "none":
+        yield "Its model states lie in host memory: zero.offload_optimizer=none asks for the largest without."
 
 
 def nearest(found: Nearest) -> Iterator[str]:

@@ -89,6 +89,15 @@ def test_the_largest_micro_batch_is_told_with_its_layouts(capsys: pytest.Capture
     assert f"The largest micro-batch that fits: {plan['largest']['value']} sequences, {word}." in said(capsys)
 
 
+def test_the_largest_that_needs_host_memory_names_the_word_for_the_largest_without(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = [word for word in SMALL if not word.startswith("zero.")]
+    words += ["cluster.gpus_per_node=1", card(16), "--largest", "micro_batch"]
+    assert main(["plan", *words]) == 0
+    assert "zero.offload_optimizer=none asks for the largest without." in said(capsys)
+
+
 def test_where_nothing_fits_the_cluster_and_the_changes_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     words = (*SMALL, card(16), "cluster.nodes=1", "cluster.gpus_per_node=1")
     assert main(["plan", *words]) == 3
