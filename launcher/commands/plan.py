@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import argparse
 
-from launcher.commands._common import add_overrides
+from launcher.commands import _plan_measurements
+from launcher.commands._common import add_measured, add_overrides, measured
+from launcher.planner.judge import Preflight
 from launcher.planner.planning import plan
 from launcher.planner.question import ask
 
@@ -19,11 +21,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_overrides(parser)
     parser.add_argument("--vary", choices=("precision",), action="append", default=[], help="search its options, too")
+    add_measured(parser)
+    _plan_measurements.arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Answer one question."""
-    found = plan(ask(options.overrides, vary=options.vary))
+    if options.measurements or options.forget is not None:
+        return _plan_measurements.run(options)
+    found = plan(ask(options.overrides, vary=options.vary), judge=Preflight(measured(options)))
     for layout in found.layouts:
         print(" ".join(layout.overrides))
     return 0 if found.layouts else _NOTHING_FITS

@@ -9,6 +9,7 @@ from typing import Protocol
 from launcher.errors import ConfigError
 from launcher.memory.estimate import needs, needs_within
 from launcher.preflight import assess, pricing, verdict
+from launcher.preflight.pricing import Measured
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
 from launcher.speed.estimate import estimate
@@ -42,6 +43,10 @@ class Judge(Protocol):
 class Preflight(Judge):
     """The pre-flight itself."""
 
+    def __init__(self, measured: Measured | None = None) -> None:
+        """Take the constants of the user's own measured runs, where there are any; None takes the shipped ones."""
+        self._measured = measured
+
     def errors(self, spec: RunSpec) -> Iterator[ConfigError]:
         """As ``check`` has them, apart from rules that no layout breaks."""
         return assess.broken_by_change(spec)
@@ -56,9 +61,10 @@ class Preflight(Judge):
 
     def seconds(self, spec: RunSpec) -> float | None:
         """As ``check`` has it."""
-        found = estimate(spec, **assess.parts(spec))
+        own = None if self._measured is None else self._measured(spec)
+        found = estimate(spec, **assess.parts(spec), measured=own)
         return None if found is None else found.step_seconds
 
     def speed(self, spec: RunSpec, verdict: Verdict) -> SpeedEstimate | None:
         """As ``check`` has it."""
-        return pricing.predicted(spec, assess.parts, verdict).speed
+        return pricing.predicted(spec, assess.parts, verdict, self._measured).speed

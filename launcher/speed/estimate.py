@@ -23,7 +23,7 @@ from launcher.speed.calibration import UNCALIBRATED, constant
 from launcher.speed.card import Card, card_of, lacking
 from launcher.speed.network import Network, network_of
 from launcher.speed.passes import NOTHING, Pass
-from launcher.speed.result import SpeedEstimate, StageTime
+from launcher.speed.result import Constant, SpeedEstimate, StageTime
 from launcher.speed.shape import Shape, shape_of
 from launcher.speed.terms import SpeedTerm, StepPart, term
 from launcher.speed.work import model_flops
@@ -98,6 +98,7 @@ def estimate(
     backend: Backend,
     crowding: float | None = None,
     calibrated: bool = True,
+    measured: Constant | None = None,
 ) -> SpeedEstimate | None:
     """Predict the time of a step.
 
@@ -108,6 +109,7 @@ def estimate(
         backend: The backend of the run.
         crowding: The memory that the worst rank needs, as a share of what it has; None is unknown.
         calibrated: True to multiply with what was measured of the framework on the GPU.
+        measured: The constant of the user's own measured runs, in place of the shipped one.
 
     Returns:
         The estimate; None where :func:`unknown` says why there is none.
@@ -123,8 +125,8 @@ def estimate(
     terms = list(_terms(spec, stages, execution, card, network))
     terms.append(states.waiting(spec.gpus, sum(one.exposed_seconds for one in terms)))
     raw = sum(one.exposed_seconds for one in terms)
-    factor = UNCALIBRATED
-    if calibrated:
+    factor = measured or UNCALIBRATED
+    if calibrated and measured is None:
         factor = constant(execution.framework, card.name, execution.related, experts=spec.model.num_experts > 0)
     crowded = crowding is not None and crowding >= CROWDED
     scaled = tuple(one.times(1 / factor.value) for one in terms)
