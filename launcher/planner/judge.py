@@ -35,6 +35,11 @@ class Judge(Protocol):
         ...
 
     @abstractmethod
+    def least_seconds(self, spec: RunSpec) -> float | None:
+        """A bound below the seconds of every run with this one's degrees and micro-batch; None where unknown."""
+        ...
+
+    @abstractmethod
     def speed(self, spec: RunSpec, verdict: Verdict) -> SpeedEstimate | None:
         """The whole estimate of its speed."""
         ...
@@ -64,6 +69,11 @@ class Preflight(Judge):
         own = None if self._measured is None else self._measured(spec)
         found = estimate(spec, **assess.parts(spec), measured=own)
         return None if found is None else found.step_seconds
+
+    def least_seconds(self, spec: RunSpec) -> float | None:
+        """The passes of the slowest stage, without the schedule, the traffic of the states and the optimizer."""
+        found = estimate(spec, **assess.parts(spec))
+        return None if found is None else spec.gradient_accumulation * max(each.seconds for each in found.stages)
 
     def speed(self, spec: RunSpec, verdict: Verdict) -> SpeedEstimate | None:
         """As ``check`` has it."""

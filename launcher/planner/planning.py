@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
+from launcher.planner.halves import Progress, searched
 from launcher.planner.judge import Judge, Preflight
 from launcher.planner.question import Question
 from launcher.planner.result import Layout, Plan
-from launcher.planner.search import Candidate, Cores, Found, search
+from launcher.planner.search import Candidate
 from launcher.planner.space import SEARCHED, Space
 from launcher.spec.edit import override, value_at
-
-type Progress = Callable[[Found], None]
-"""Told what has been found so far, often."""
 
 
 def plan(question: Question, *, judge: Judge | None = None, progress: Progress | None = None) -> Plan:
@@ -25,29 +23,21 @@ def plan(question: Question, *, judge: Judge | None = None, progress: Progress |
         progress: Told on the way.
     """
     judge, start = judge or Preflight(), time.monotonic()
-    found = Found()
-    for found in search(_cores(question, judge), judge):
-        if progress is not None:
-            progress(found)
+    spaces = [Space.of(opening.spec, question.fixed, question.choices, judge.errors) for opening in question.openings]
+    found = searched(spaces, judge, progress)
     layouts = tuple(_layout(question, each, judge) for each in found.shown())
-    tight = min(found.tight.values(), key=lambda each: each.rank, default=None)
+    tight = min(found.tight.values(), default=None)
     if tight is not None and layouts and tight.seconds >= found.shown()[0].seconds:
         tight = None
     return Plan(
         words=question.words,
         assumptions=question.assumptions,
         layouts=layouts,
+        others=tuple(_layout(question, each, judge) for each in found.others()),
         tight=None if tight is None else _layout(question, tight, judge),
         counts=found.counts(),
         seconds=time.monotonic() - start,
     )
-
-
-def _cores(question: Question, judge: Judge) -> Cores:
-    for number, opening in enumerate(question.openings):
-        space = Space(base=opening.spec, fixed=question.fixed, choices=question.choices)
-        for core in space.cores(judge.errors):
-            yield number, core, space.relief
 
 
 def _layout(question: Question, found: Candidate, judge: Judge) -> Layout:

@@ -1,143 +1,230 @@
 """The search: the fastest layout of each of the best ideas, exactly, with as few estimates as that takes.
 
-Every core's time without relief is a bound below that of all of its layouts, since relief only adds time. Cores are
-taken in the order of their bounds; of each the relief is found with which it fits at the least time, the strongest
-first, since a core that does not fit with that one fits with none. The search ends where the next bound is above the
-time of the last idea that is shown: what is left cannot be faster.
+A heap holds what is not decided yet, by a bound below the time of all layouts in it: first frames, by the passes of
+their slowest stage alone; then cores, by their time without relief, which only adds time; then layouts, by their time.
+The smallest is taken and refined: a frame into its cores, a core into its layouts, unless it does not fit even with the
+strongest relief. A layout that is taken and fits is the fastest of its idea, since all that is left is slower, and its
+idea is done. The search ends with the last idea that is shown.
 """
 
 from __future__ import annotations
 
 import heapq
-import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from typing import NamedTuple
 
 from launcher.planner.judge import Judge
 from launcher.planner.result import Counts, Idea
-from launcher.planner.space import Settings
+from launcher.planner.space import Frame, Space
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
-from launcher.spec.edit import changed_at
 
 SHOWN = 10
 """Ideas that an answer has."""
 
+_ROUNDING = 1 - 1e-9
+"""A sum of floating-point numbers in another order may be larger by so little."""
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A layout that fits: its run, its seconds a step (0 where unknown), the verdict, and the opening that it is of."""
+
+class Candidate(NamedTuple):
+    """A layout that fits; the fastest sorts first, of equal ones that which does least beside training.
+
+    Attributes:
+        seconds: Seconds of a step; 0 where they are unknown.
+        effort: How much it does beside training.
+        order: Its place among all.
+        opening: The number of its engine's opening.
+        spec: The run.
+        verdict: The verdict on its memory.
+    """
 
     seconds: float
     effort: tuple[int, ...]
     order: int
+    opening: int
     spec: RunSpec
     verdict: Verdict
-    opening: int
 
     @property
-    def rank(self) -> tuple[float, tuple[int, ...], int]:
-        """The fastest first; of equal ones that which does least beside training."""
-        return self.seconds, self.effort, self.order
+    def idea(self) -> Idea:
+        """The idea that it is a size of."""
+        return Idea.of(self.spec)
 
 
 @dataclass(slots=True)
 class Found:
-    """What a search has found so far."""
+    """What a search has found so far.
+
+    Attributes:
+        best: The fastest layout of each idea that fits.
+        tight: The fastest of each that fits within the estimate's error alone.
+        counts: What became of the layouts.
+    """
 
     best: dict[Idea, Candidate] = field(default_factory=dict)
     tight: dict[Idea, Candidate] = field(default_factory=dict)
     considered: int = 0
     invalid: int = 0
     unfit: int = 0
-    asked: int = 0
-
-    def take(self, candidate: Candidate) -> None:
-        """Keep a candidate if it is the best of its idea."""
-        best = self.tight if candidate.verdict.name == "tight" else self.best
-        idea = Idea.of(candidate.spec)
-        if idea not in best or candidate.rank < best[idea].rank:
-            best[idea] = candidate
+    judged: int = 0
 
     def shown(self) -> list[Candidate]:
-        """The best of each idea, the fastest first."""
-        return sorted(self.best.values(), key=lambda each: each.rank)[:SHOWN]
+        """The best of each idea, the fastest first; tight ones only where nothing fits for certain."""
+        return sorted((self.best or self.tight).values())[:SHOWN]
 
-    def limit(self) -> float:
-        """Seconds above which nothing changes the answer any more."""
-        shown = self.shown()
-        return shown[-1].seconds if len(shown) == SHOWN else float("inf")
+    def others(self) -> list[Candidate]:
+        """The fastest of each engine that has none among the shown."""
+        fastest: dict[str, Candidate] = {}
+        for each in sorted(self.best.values()):
+            fastest.setdefault(each.spec.backend.name, each)
+        shown = {each.spec.backend.name for each in self.shown()}
+        return [each for engine, each in fastest.items() if engine not in shown]
+
+    def merge(self, other: Found) -> None:
+        """Take over what a search of other frames has found."""
+        for own, theirs in ((self.best, other.best), (self.tight, other.tight)):
+            for idea, candidate in theirs.items():
+                own[idea] = min(candidate, own.get(idea, candidate))
+        self.considered += other.considered
+        self.invalid += other.invalid
+        self.unfit += other.unfit
+        self.judged += other.judged
 
     def counts(self) -> Counts:
         """What became of all layouts."""
-        left = self.considered - self.invalid - self.unfit
-        return Counts(considered=self.considered, invalid=self.invalid, unfit=self.unfit, slower=left)
+        slower = self.considered - self.invalid - self.unfit - len(self.tight)
+        return Counts(
+            considered=self.considered,
+            invalid=self.invalid,
+            unfit=self.unfit,
+            tight=len(self.tight),
+            slower=slower,
+        )
 
 
-type Cores = Iterable[tuple[int, RunSpec, Sequence[Settings]]]
-"""Cores with the number of their opening and their relief."""
+class _Node(NamedTuple):
+    """Something undecided; of equal bounds frames come first, then cores, so that a layout that is taken is least."""
+
+    bound: float
+    kind: int
+    effort: tuple[int, ...]
+    order: int
+    opening: int
+    content: object
 
 
-def search(cores: Cores, judge: Judge) -> Iterator[Found]:
-    """Search; what has been found so far comes after each core that was looked at, and the whole answer last.
+class _Layouts(NamedTuple):
+    """Layouts that take the same time: they differ in the allocator alone."""
 
-    Args:
-        cores: The valid layouts without relief.
-        judge: Rules and estimates.
-    """
-    found, heap = Found(), []
-    for order, (opening, core, relief) in enumerate(cores):
-        found.considered += len(relief)
-        mildest = _mildest(core, relief, judge)
-        if mildest is None:
-            found.invalid += len(relief)
-            continue
-        seconds = judge.seconds(mildest) or 0.0
-        heap.append((seconds, effort(mildest), order, opening, core, relief))
-    heapq.heapify(heap)
-    while heap and heap[0][0] <= found.limit():
-        _, _, order, opening, core, relief = heapq.heappop(heap)
-        _look_at(found, core, relief, judge, order=order, opening=opening)
-        yield found
-    yield found
+    specs: tuple[RunSpec, ...]
 
 
-def _mildest(core: RunSpec, relief: Sequence[Settings], judge: Judge) -> RunSpec | None:
-    """The first valid layout of a core."""
-    for settings in relief:
-        spec = changed_at(core, settings)
-        if next(judge.errors(spec), None) is None:
-            return spec
-    return None
+type OpenedFrame = tuple[int, Frame]
+"""A frame, with the number of its opening."""
 
 
-def _look_at(
-    found: Found, core: RunSpec, relief: Sequence[Settings], judge: Judge, *, order: int, opening: int
-) -> None:
-    """Find the fastest relief of a core with which it fits."""
-    layouts = [spec for settings in relief if _is_valid(spec := changed_at(core, settings), judge)]
-    found.invalid += len(relief) - len(layouts)
-    strongest = judge.verdict(layouts[-1])
-    if not strongest.fits:
-        found.unfit += len(layouts)
-        return
-    # Layouts that differ in the allocator alone take the same time.
-    timed = itertools.groupby(layouts, key=lambda spec: (spec.checkpointing.mode, spec.train.loss))
-    groups = [tuple(group) for _, group in timed]
-    by_time = sorted((judge.seconds(group[0]) or 0.0, number) for number, group in enumerate(groups))
-    for seconds, number in by_time:
-        for spec in groups[number]:
-            verdict = strongest if spec is layouts[-1] else judge.verdict(spec)
-            if verdict.fits:
-                found.take(Candidate(seconds, effort(spec), order, spec, verdict, opening))
-            else:
-                found.unfit += 1
-            if verdict.name == "fits":
+class Search:
+    """One search over the spaces of several engines."""
+
+    def __init__(self, spaces: Sequence[Space], judge: Judge) -> None:
+        """Begin.
+
+        Args:
+            spaces: The layouts of each opening.
+            judge: Rules and estimates.
+        """
+        self.found = Found()
+        self._spaces, self._judge = spaces, judge
+        self._heap: list[_Node] = []
+        self._order = 0
+
+    def run(self, frames: Sequence[OpenedFrame]) -> Iterator[Found]:
+        """Search some frames; what has been found so far comes after each step, and the whole answer last.
+
+        Args:
+            frames: The frames, each with the number of its opening.
+        """
+        for opening, frame in frames:
+            self._add_frame(opening, frame)
+            yield self.found
+        while self._heap and len(self.found.best) < SHOWN:
+            self._take(heapq.heappop(self._heap))
+            yield self.found
+        yield from self._of_the_others()
+
+    def _of_the_others(self) -> Iterator[Found]:
+        """Go on until every engine has a layout that fits, or is known to have none."""
+        while self._heap:
+            have = {each.spec.backend.name for each in self.found.best.values()}
+            missing = [space.base.backend.name not in have for space in self._spaces]
+            self._heap = [node for node in self._heap if missing[node.opening]]
+            heapq.heapify(self._heap)
+            while self._heap and have == {each.spec.backend.name for each in self.found.best.values()}:
+                self._take(heapq.heappop(self._heap))
+                yield self.found
+
+    def _take(self, node: _Node) -> None:
+        if isinstance(node.content, Frame):
+            self._open_frame(node, node.content)
+        elif isinstance(node.content, RunSpec):
+            self._open_core(node, node.content)
+        elif isinstance(node.content, _Layouts):
+            self._judge_layouts(node, node.content)
+
+    def _push(self, opening: int, kind: int, bound: float, content: object, effort: tuple[int, ...] = ()) -> None:
+        self._order += 1
+        heapq.heappush(self._heap, _Node(bound, kind, effort, self._order, opening, content))
+
+    def _add_frame(self, opening: int, frame: Frame) -> None:
+        self.found.considered += frame.size
+        space = self._spaces[opening]
+        core = next(space.cores(frame, self._judge.errors), None)
+        if core is None:
+            self.found.invalid += frame.size
+            return
+        self._push(opening, 0, _ROUNDING * (self._judge.least_seconds(space.fastest(core)) or 0.0), frame)
+
+    def _open_frame(self, node: _Node, frame: Frame) -> None:
+        space, valid = self._spaces[node.opening], 0
+        for core in space.cores(frame, self._judge.errors):
+            valid += 1
+            if Idea.of(core) not in self.found.best:
+                self._push(node.opening, 1, _ROUNDING * (self._judge.seconds(space.fastest(core)) or 0.0), core)
+        self.found.invalid += frame.size - valid * len(space.relief)
+
+    def _open_core(self, node: _Node, core: RunSpec) -> None:
+        if Idea.of(core) in self.found.best:
+            return
+        space = self._spaces[node.opening]
+        layouts = list(space.reliefs(core, self._judge.errors))
+        self.found.invalid += len(space.relief) - len(layouts)
+        if not layouts or not self._fits(layouts[-1]):
+            self.found.unfit += len(layouts)
+            return
+        for _, alike in groupby(layouts, key=lambda spec: (spec.checkpointing.mode, spec.train.loss)):
+            specs = tuple(alike)
+            self._push(node.opening, 2, self._judge.seconds(specs[0]) or 0.0, _Layouts(specs), effort(specs[0]))
+
+    def _fits(self, spec: RunSpec) -> bool:
+        self.found.judged += 1
+        return self._judge.verdict(spec).fits
+
+    def _judge_layouts(self, node: _Node, layouts: _Layouts) -> None:
+        for spec in layouts.specs:
+            idea = Idea.of(spec)
+            if idea in self.found.best:
                 return
-
-
-def _is_valid(spec: RunSpec, judge: Judge) -> bool:
-    return next(judge.errors(spec), None) is None
+            self.found.judged += 1
+            verdict = self._judge.verdict(spec)
+            candidate = Candidate(node.bound, effort(spec), node.order, node.opening, spec, verdict)
+            if verdict.name == "fits":
+                self.found.best[idea] = candidate
+            elif verdict.fits:
+                self.found.tight.setdefault(idea, candidate)
+            else:
+                self.found.unfit += 1
 
 
 _RECOMPUTED = ("none", "selective", "full")
@@ -156,7 +243,7 @@ def effort(spec: RunSpec) -> tuple[int, ...]:
         parallel.schedule not in ("1f1b", "interleaved"),
         parallel.expert_tensor is not None,
         zero.hpz,
-        train.loss != "full",
+        train.loss == "chunked",
         train.allocator != "default",
         -spec.micro_batch_size,
     )

@@ -1,7 +1,8 @@
 """The space of layouts: every key that the search may set, and the values that it tries.
 
 A *core* is a layout without its *relief*: activation checkpointing, the loss in pieces and the allocator, which cost
-time or nothing and save memory. The space is complete in what follows; beyond it nothing is tried:
+time or nothing and save memory. Cores with the same degrees and micro-batch have one *frame*, since their stages take
+the same time. The space is complete in what follows; beyond it nothing is tried:
 
 - tensor ranks: divisors of the GPUs that NVLink or a node joins;
 - pipeline stages: every number that divides the rest of the world, of at most one layer each, evenly or with both ends
@@ -10,7 +11,8 @@ time or nothing and save memory. The space is complete in what follows; beyond i
 - expert ranks: divisors of the experts; inside an expert as many tensor ranks as outside, or one;
 - what is sharded: DDP; FSDP with and without resharding, in replicas of whole nodes; ZeRO 0 to 3, with and without a
   second partition inside a node; optimizer states, and parameters too, in host memory;
-- micro-batches: every divisor of a rank's part of the global batch up to 128 sequences.
+- micro-batches: every divisor of a rank's part of the global batch up to 128 sequences;
+- the loss: fused where the engine has that, else whole, and in pieces.
 """
 
 from __future__ import annotations
@@ -42,12 +44,28 @@ _LARGEST_MICRO_BATCH = 128
 
 _SCHEDULES = ("1f1b", "zero_bubble", "dualpipe", "gpipe")
 
+_LOSSES = ("fused", "full", "chunked")
+
+_RELIEF = frozenset(("checkpointing.mode", "train.loss", "train.allocator"))
+_BATCH = frozenset(("train.global_batch_size", "train.gradient_accumulation"))
+"""Keys at which errors of the micro-batch and of the schedule are found."""
+
 type Settings = Mapping[str, Any]
-type Step = Callable[[Settings], Iterator[dict[str, Any]]]
+type Steps = tuple[Callable[[Settings], Iterator[dict[str, Any]]], ...]
 type Refused = Callable[[RunSpec], Iterable[ConfigError]]
 
-_BATCH = {"train.global_batch_size", "train.gradient_accumulation"}
-"""Keys at which errors of a micro-batch are found."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """The part of a layout that the time of a stage's passes depends on: degrees, experts, micro-batch.
+
+    Attributes:
+        settings: Its keys.
+        size: Layouts that have it, valid ones and others.
+    """
+
+    settings: Settings
+    size: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,11 +76,22 @@ class Space:
         base: The run as the words give it, with this engine.
         fixed: Keys that the words say.
         choices: Keys with the values that the words want tried.
+        losses: The ways to compute the loss that are tried, the fastest first.
     """
 
     base: RunSpec
     fixed: frozenset[str]
     choices: Mapping[str, Sequence[object]]
+    losses: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls, base: RunSpec, fixed: frozenset[str], choices: Mapping[str, Sequence[object]], refused: Refused
+    ) -> Space:
+        """The layouts of an engine: the fused loss where it has one, else the whole one, and the one in pieces."""
+        valid = [loss for loss in _LOSSES if _is_valid_loss(base, loss, refused)]
+        losses = [loss for loss in valid if loss != "full"] if "fused" in valid else valid
+        return cls(base=base, fixed=fixed, choices=choices, losses=tuple(losses or ("full",)))
 
     def values(self, path: str, candidates: Sequence[Any]) -> Sequence[Any]:
         """The values of one key that are tried."""
@@ -70,35 +99,62 @@ class Space:
             return self.choices[path]
         return (value_at(self.base, path),) if path in self.fixed else candidates
 
-    def cores(self, refused: Refused) -> Iterator[RunSpec]:
-        """Every valid layout without its relief, in an order that is always the same.
-
-        The settings are chosen in steps; where the first choices of all later steps lead to an error that no later step
-        can end, nothing else is tried behind them.
+    def frames(self, refused: Refused) -> Iterator[Frame]:
+        """Every frame that no error stands against, in an order that is always the same.
 
         Args:
             refused: The errors of a run.
         """
-        steps = (self._degrees, self._experts, self._sharding, self._chunks, self._micro_batches)
-        yield from self._extended({}, steps, refused)
+        outer: Steps = (self._degrees, self._experts, self._micro_batches)
+        for settings in self._extended({}, outer, self._inner, refused):
+            variants = sum(1 for sharding in self._sharding(settings) for _ in self._chunks({**settings, **sharding}))
+            yield Frame(settings=settings, size=variants * len(self.relief))
 
-    def _extended(self, settings: Settings, steps: Sequence[Step], refused: Refused) -> Iterator[RunSpec]:
+    def cores(self, frame: Frame, refused: Refused) -> Iterator[RunSpec]:
+        """The layouts of a frame without relief, in an order that is always the same.
+
+        Args:
+            frame: The frame.
+            refused: The errors of a run.
+        """
+        for settings in self._extended(frame.settings, self._inner, (), refused):
+            yield changed_at(self.base, settings)
+
+    def reliefs(self, core: RunSpec, refused: Refused) -> Iterator[RunSpec]:
+        """The valid layouts of a core, the mildest relief first.
+
+        Args:
+            core: The core.
+            refused: The errors of a run.
+        """
+        for settings in self.relief:
+            spec = changed_at(core, settings)
+            if next(iter(refused(spec)), None) is None:
+                yield spec
+
+    @property
+    def _inner(self) -> Steps:
+        """The steps from a frame to a core: the time of a stage's passes does not depend on them."""
+        return self._sharding, self._chunks
+
+    def _extended(self, settings: Settings, steps: Steps, ahead: Steps, refused: Refused) -> Iterator[Settings]:
+        """The settings behind these steps, with further ones ahead.
+
+        Where the first choices of all that is ahead lead to an error that nothing ahead can end, nothing else is tried
+        there.
+        """
         step, *later = steps
         for further in step(settings):
             chosen = {**settings, **further}
-            if not later:
-                spec = changed_at(self.base, chosen)
-                if next(iter(refused(spec)), None) is None:
-                    yield spec
-                continue
-            first = self._completed(chosen, later)
+            first = self._completed(chosen, (*later, *ahead))
             if first is None:
                 continue
-            open_keys = _BATCH | (first.keys() - chosen.keys())
+            open_keys = _RELIEF | (first.keys() - chosen.keys())
+            open_keys |= _BATCH if ahead or later else set()
             if all(error.path in open_keys for error in refused(changed_at(self.base, first))):
-                yield from self._extended(chosen, later, refused)
+                yield from self._extended(chosen, tuple(later), ahead, refused) if later else (chosen,)
 
-    def _completed(self, settings: Settings, later: Sequence[Step]) -> Settings | None:
+    def _completed(self, settings: Settings, later: Steps) -> Settings | None:
         """The first choices of the later steps; None where one of them has none."""
         for step in later:
             first = next(step(settings), None)
@@ -110,16 +166,17 @@ class Space:
     @cached_property
     def relief(self) -> tuple[Settings, ...]:
         """What saves memory at the cost of time or of nothing, the mildest first."""
+        allocators = ("default", "expandable") if self.base.hardware.device == "cuda" else ("default",)
         return tuple(
             {"checkpointing.mode": mode, "train.loss": loss, "train.allocator": allocator}
             for mode in self.values("checkpointing.mode", ("none", "selective", "full"))
-            for loss in self.values("train.loss", ("full", "fused", "chunked"))
-            for allocator in self.values("train.allocator", self._allocators)
+            for loss in self.values("train.loss", self.losses)
+            for allocator in self.values("train.allocator", allocators)
         )
 
-    @property
-    def _allocators(self) -> Sequence[str]:
-        return ("default", "expandable") if self.base.hardware.device == "cuda" else ("default",)
+    def fastest(self, core: RunSpec) -> RunSpec:
+        """A core with the relief that costs least time, valid or not."""
+        return changed_at(core, self.relief[0])
 
     @cached_property
     def _span(self) -> int:
@@ -245,3 +302,7 @@ class Space:
 
     def _is(self, name: str) -> bool:
         return self.base.backend.name == name
+
+
+def _is_valid_loss(base: RunSpec, loss: str, refused: Refused) -> bool:
+    return all(error.path != "train.loss" for error in refused(changed_at(base, {"train.loss": loss})))
