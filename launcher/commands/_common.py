@@ -33,7 +33,7 @@ from launcher.preflight import assess, fixes, job_python, looked
 from launcher.preflight.assess import Assessment, Refinement
 from launcher.preflight.data import Looking
 from launcher.preflight.fixes import Searching
-from launcher.spec import RunSpec
+from launcher.spec import ClusterSpec, RunSpec
 from launcher.text import terminal
 
 _OF_ONE_RUN = {
@@ -201,9 +201,13 @@ def add_measured(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-measurements", dest="measured", action="store_false", help=words)
 
 
-def measured(options: argparse.Namespace) -> Measured | None:
-    """The measured runs of a command; None where they are switched off."""
-    return Measured() if options.measured else None
+def measured(options: argparse.Namespace, cluster: ClusterSpec | None = None) -> Measured | None:
+    """The measured runs of a command, those of a cluster read at once; None where they are switched off."""
+    own = Measured() if options.measured else None
+    if own is not None and cluster is not None:
+        own.read(cluster)
+        own.tell(say)
+    return own
 
 
 def assessed(

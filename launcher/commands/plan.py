@@ -29,7 +29,9 @@ def run(options: argparse.Namespace) -> int:
     """Answer one question."""
     if options.measurements or options.forget is not None:
         return _plan_measurements.run(options)
-    found = plan(ask(options.overrides, vary=options.vary), judge=Preflight(measured(options)))
+    question = ask(options.overrides, vary=options.vary)
+    own = measured(options, question.openings[0].spec.cluster) if question.openings else None
+    found = plan(question, judge=Preflight(own))
     for layout in found.layouts:
         print(" ".join(layout.overrides))
     return 0 if found.layouts else _NOTHING_FITS

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from launcher import backends
 from launcher.measurements import file
 from launcher.measurements.row import Row
-from launcher.spec import RunSpec
+from launcher.spec import ClusterSpec, RunSpec
 from launcher.speed import calibration
 from launcher.speed.card import card_of
 from launcher.speed.result import Constant
@@ -77,11 +77,15 @@ class Measured:
         """The constant of a run; None where too little was measured, and the shipped one is taken."""
         if spec.hardware.device != "cuda":
             return None
-        named = spec.cluster.measurements
+        table = self.read(spec.cluster)
+        return _constant(spec, table) if table else None
+
+    def read(self, cluster: ClusterSpec) -> Mapping[Key, Own]:
+        """What was measured of a cluster, by the file that it names; read the first time that it is asked for."""
+        named = cluster.measurements
         if named not in self._tables:
             self._tables[named] = self._read(file.place(named))
-        table = self._tables[named]
-        return _constant(spec, table) if table else None
+        return self._tables[named]
 
     def tell(self, say: Callable[[str], None]) -> None:
         """Say once what was found wrong with the files."""
@@ -95,8 +99,9 @@ class Measured:
             self._told.append(f"the measured runs of {path} cannot be read: {error.strerror or error}")
             return {}
         if found.unreadable:
-            lines = f"{len(found.unreadable)} {'line' if len(found.unreadable) == 1 else 'lines'}"
-            self._told.append(f"{path}: {lines} left out that are no measured run: {found.unreadable[0]}")
+            count = len(found.unreadable)
+            lines = "1 line is no measured run" if count == 1 else f"{count} lines are no measured runs"
+            self._told.append(f"{path}: {lines} and left out: {found.unreadable[0]}")
         return of_rows(found.rows)
 
 

@@ -93,7 +93,6 @@ def add(path: Path, row: Row) -> None:
     """
     added = row.as_line()
     rows.read(added)
-    path.parent.mkdir(parents=True, exist_ok=True)
     with _locked(path, os.O_RDWR | os.O_APPEND | os.O_CREAT) as descriptor:
         size = os.fstat(descriptor).st_size
         whole = size == 0 or os.pread(descriptor, 1, size - 1) == b"\n"

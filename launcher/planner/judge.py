@@ -66,15 +66,18 @@ class Preflight(Judge):
 
     def seconds(self, spec: RunSpec) -> float | None:
         """As ``check`` has it."""
-        own = None if self._measured is None else self._measured(spec)
-        found = estimate(spec, **assess.parts(spec), measured=own)
+        found = self._estimate(spec)
         return None if found is None else found.step_seconds
 
     def least_seconds(self, spec: RunSpec) -> float | None:
         """The passes of the slowest stage, without the schedule, the traffic of the states and the optimizer."""
-        found = estimate(spec, **assess.parts(spec))
+        found = self._estimate(spec)
         return None if found is None else spec.gradient_accumulation * max(each.seconds for each in found.stages)
 
     def speed(self, spec: RunSpec, verdict: Verdict) -> SpeedEstimate | None:
         """As ``check`` has it."""
         return pricing.predicted(spec, assess.parts, verdict, self._measured).speed
+
+    def _estimate(self, spec: RunSpec) -> SpeedEstimate | None:
+        own = None if self._measured is None else self._measured(spec)
+        return estimate(spec, **assess.parts(spec), measured=own)

@@ -27,12 +27,15 @@ _PACKAGES = ("llm-launch", "torch", "deepspeed", "megatron-core", "transformers"
 
 
 def enter(run: Path) -> None:
-    """Add a finished run to the file of measured runs; one that trained no model of ours is none."""
+    """Add a finished run to the file of measured runs; a script of the user's own, which trains as it likes, is none.
+
+    Whatever goes wrong, a fault of ours included, is said on stderr: the run has finished.
+    """
     try:
         spec = contents.spec_of(run)
-        if not spec.judges_no_model:
+        if spec.script is None:
             file.add(file.place(spec.cluster.measurements), row_of(run, spec))
-    except (OSError, ValueError, contents.BadRecord) as error:
+    except Exception as error:
         sys.stderr.write(f"launch: this run is not among the measured ones: {error}\n")
 
 
