@@ -22,7 +22,7 @@ from launcher.config.catalog import Catalog
 from launcher.config.overrides import Override, read
 from launcher.config.request import Request, request
 from launcher.errors import ConfigError, ConfigErrors, DoesNotFit, SubmitError
-from launcher.measurements.constants import Measured
+from launcher.measurements.known import Measured
 from launcher.preflight.assess import Assessment
 from launcher.preflight.plan import Plan, plan
 from launcher.preflight.report import as_text

@@ -28,7 +28,7 @@ from launcher.config.recipes import Recipe
 from launcher.config.request import Request, request
 from launcher.data import look
 from launcher.errors import ConfigError, ConfigErrors, SubmitError, unreadable
-from launcher.measurements.constants import Measured
+from launcher.measurements.known import Measured
 from launcher.preflight import assess, fixes, job_python, looked
 from launcher.preflight.assess import Assessment, Refinement
 from launcher.preflight.data import Looking

@@ -14,6 +14,7 @@ from launcher.errors import ConfigError, ConfigErrors, unreadable
 from launcher.measurements import constants, file
 from launcher.measurements.constants import Key
 from launcher.measurements.file import Content
+from launcher.measurements.known import place
 from launcher.measurements.row import Row
 from launcher.text.units import gib, rounded
 
@@ -33,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
         SubmitError: The file cannot be written.
     """
     spec = request(options.overrides).require()
-    content = _read(file.place(spec.cluster.measurements))
+    content = _read(place(spec.cluster))
     if options.forget is None:
         if options.json:
             print_json({"schema": 1, "measurements": _as_dict(content)})

@@ -22,7 +22,7 @@ from launcher.config.request import request
 from launcher.data import look
 from launcher.data.unusable import as_errors
 from launcher.errors import ConfigError, ConfigErrors, DataError, unreadable
-from launcher.measurements.constants import Measured
+from launcher.measurements.known import Measured
 from launcher.preflight.assess import Assessment
 from launcher.preflight.fixes import search_singles
 from launcher.preflight.report import as_json, invalid_as_json

@@ -34,7 +34,7 @@ from launcher.commands._common import (
 from launcher.commands._importing import Foreign, add_partial, add_set, read, take_partial, variables_of
 from launcher.commands._trusting import judge, may_preview, python_of, require_for_trace, require_trust
 from launcher.errors import ConfigError, ConfigErrors
-from launcher.measurements.constants import Measured
+from launcher.measurements.known import Measured
 from launcher.memory.terms import PILES
 from launcher.preflight import explain
 from launcher.preflight.check import Check

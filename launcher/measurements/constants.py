@@ -9,15 +9,13 @@ the place of what was measured before.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
 from launcher import backends
-from launcher.measurements import file
 from launcher.measurements.row import Row
-from launcher.spec import ClusterSpec, RunSpec
+from launcher.spec import RunSpec
 from launcher.speed import calibration
 from launcher.speed.card import card_of
 from launcher.speed.result import Constant
@@ -65,46 +63,6 @@ class Own(NamedTuple):
     nodes: int
 
 
-class Measured:
-    """The measured runs that the estimates of one command rest on; each file is read once."""
-
-    def __init__(self) -> None:
-        """Begin with no file read."""
-        self._tables: dict[str | None, Mapping[Key, Own]] = {}
-        self._told: list[str] = []
-
-    def __call__(self, spec: RunSpec) -> Constant | None:
-        """The constant of a run; None where too little was measured, and the shipped one is taken."""
-        if spec.hardware.device != "cuda":
-            return None
-        table = self.read(spec.cluster)
-        return _constant(spec, table) if table else None
-
-    def read(self, cluster: ClusterSpec) -> Mapping[Key, Own]:
-        """What was measured of a cluster, by the file that it names; read the first time that it is asked for."""
-        named = cluster.measurements
-        if named not in self._tables:
-            self._tables[named] = self._read(file.place(named))
-        return self._tables[named]
-
-    def tell(self, say: Callable[[str], None]) -> None:
-        """Say once what was found wrong with the files."""
-        while self._told:
-            say(f"launch: {self._told.pop(0)}")
-
-    def _read(self, path: Path) -> Mapping[Key, Own]:
-        try:
-            found = file.load(path)
-        except OSError as error:
-            self._told.append(f"the measured runs of {path} cannot be read: {error.strerror or error}")
-            return {}
-        if found.unreadable:
-            count = len(found.unreadable)
-            lines = "1 line is no measured run" if count == 1 else f"{count} lines are no measured runs"
-            self._told.append(f"{path}: {lines} and left out: {found.unreadable[0]}")
-        return of_rows(found.rows)
-
-
 def of_rows(rows: Iterable[Row]) -> dict[Key, Own]:
     """The keys of which enough was measured."""
     layouts: dict[Key, dict[str, Row]] = {}
@@ -139,7 +97,8 @@ def _own(rows: Sequence[Row]) -> Own:
     return Own(value=value, deviation=deviation, runs=len(rows), nodes=max(row.nodes for row in rows))
 
 
-def _constant(spec: RunSpec, table: Mapping[Key, Own]) -> Constant | None:
+def constant_of(spec: RunSpec, table: Mapping[Key, Own]) -> Constant | None:
+    """The constant of a run; None where too little was measured of its key."""
     card, execution = card_of(spec.hardware), backends.of(spec).execution(spec)
     if card is None or execution is None:
         return None

@@ -21,8 +21,6 @@ from launcher.errors import SubmitError, unreadable
 from launcher.measurements import row as rows
 from launcher.measurements.row import Row
 
-NAME = "measurements.jsonl"
-
 MOST_ROWS = 2000
 """Rows that are read, the newest: some hundred milliseconds at most."""
 
@@ -46,15 +44,6 @@ class Content:
     path: Path
     rows: tuple[Row, ...] = ()
     unreadable: tuple[str, ...] = ()
-
-
-def place(named: str | None) -> Path:
-    """The file that ``cluster.measurements`` names, ``~`` being the user's home; the user's own where it is null."""
-    if named is not None:
-        return Path(named).expanduser()
-    from platformdirs import user_state_path  # Late, because a planning import stays under 0.1 s.
-
-    return user_state_path("launch") / NAME
 
 
 def load(path: Path) -> Content:

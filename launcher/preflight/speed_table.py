@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from launcher import backends
-from launcher.measurements import file
+from launcher.measurements.known import place
 from launcher.preflight import speed_line
 from launcher.preflight.assess import Assessment
 from launcher.spec import RunSpec
@@ -169,7 +169,7 @@ def _own(spec: RunSpec, constant: Constant) -> str:
         f"constant {constant.value:.3f}, with which the seconds of all formulas are divided: the median of measured /"
         f" predicted speed in {constant.rows} runs of {constant.whose}, one of each layout; error band"
         f" {constant.low:.2f} to {constant.high:.2f} times the prediction, from the same runs and, as {LEAST_ROWS} of"
-        f" them, those that are shipped ({file.place(spec.cluster.measurements)}; --no-measurements leaves them out)"
+        f" them, those that are shipped ({place(spec.cluster)}; --no-measurements leaves them out)"
     )
 
 

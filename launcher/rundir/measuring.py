@@ -16,6 +16,7 @@ from launcher import backends, machine
 from launcher.config.hardware import option_of
 from launcher.job.versions import every
 from launcher.measurements import constants, file
+from launcher.measurements.known import place
 from launcher.measurements.row import Found, Predicted, Row
 from launcher.rundir import contents, names, results
 from launcher.spec import RunSpec
@@ -34,7 +35,7 @@ def enter(run: Path) -> None:
     try:
         spec = contents.spec_of(run)
         if spec.script is None:
-            file.add(file.place(spec.cluster.measurements), row_of(run, spec))
+            file.add(place(spec.cluster), row_of(run, spec))
     except Exception as error:
         sys.stderr.write(f"launch: this run is not among the measured ones: {error}\n")
 

@@ -22,7 +22,7 @@ from launcher.config.request import request
 from launcher.data import look
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.machine import Machine
-from launcher.measurements.constants import Measured
+from launcher.measurements.known import Measured
 from launcher.preflight import looked
 from launcher.preflight.assess import Assessment
 from launcher.preflight.data import Looking

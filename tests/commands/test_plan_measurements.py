@@ -1,7 +1,7 @@
 """Measured runs as their user meets them: listed, taken out, in the speed that is predicted, and switched off.
 
 The rows are made up: no GPU has run for them. That real runs land is seen where real runs are
-(``tests/commands/test_resume.py``).
+(``tests/commands/test_recipe_lock.py``).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import pytest
 
 from launcher import machine
 from launcher.measurements import file
-from launcher.measurements.constants import Measured
+from launcher.measurements.known import Measured
 from launcher.planner.judge import Preflight
 from launcher.planner.planning import plan
 from launcher.planner.question import ask
 from launcher.rundir import lock
 from tests.support.helpers import CPU_HOST, make_spec
-from tests.support.measured_rows import RUN, row, written
+from tests.support.measured_rows import RUN, row, users_own, written
 from tests.support.slurm_runs import launch
 
 ROWS = (row(0, 0.4), row(1, 0.5), row(2, 0.51))
@@ -31,7 +31,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(machine, "facts", lambda: CPU_HOST)
-    return written(file.place(None), *ROWS)
+    return written(users_own(), *ROWS)
 
 
 def test_check_says_that_a_speed_is_from_made_up_runs_on_this_cluster_until_they_are_switched_off() -> None:

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.measurements.constants import Measured, Own, banded, of_rows, why_not
+from launcher.measurements.constants import Own, banded, of_rows, why_not
+from launcher.measurements.known import Measured
 from launcher.measurements.row import Found, Predicted, Row
 from launcher.preflight import assess
 from launcher.spec import edit

@@ -14,6 +14,7 @@ from launcher.measurements import file
 from launcher.rundir import contents, measuring, status
 from launcher.speed import calibration
 from tests.support.helpers import make_spec
+from tests.support.measured_rows import users_own
 from tests.support.recorded_runs import line, recorded
 
 H100 = ("hardware=h100_80g", "parallel=fsdp")
@@ -53,14 +54,14 @@ def left_out(run: Path) -> str | None:
 
 def test_a_finished_run_lands_with_its_prediction_and_what_was_measured(tmp_path: Path) -> None:
     measuring.enter(run(tmp_path / "a"))
-    [row] = file.load(file.place(None)).rows
+    [row] = file.load(users_own()).rows
     assert (row.id, row.hardware, row.gpus, row.framework) == ("a", "h100_80g", 2, "PyTorch FSDP")
     assert row.spec_hash == make_spec("model=tiny", "cluster.gpus_per_node=2", *H100).hash
     assert (row.predicted.uncorrected, row.measured.tokens_per_second_per_gpu) == (125.0, 90.0)
     assert (row.measured.steps, row.left_out, row.ratio) == (12, None, 90 / 125)
     assert (row.measured.allocated_bytes, row.peak_ratio) == (4 * 2**20, 4 / 3)
     measuring.enter(tmp_path / "a")
-    assert len(file.load(file.place(None)).rows) == 1
+    assert len(file.load(users_own()).rows) == 1
 
 
 def test_a_run_of_few_steps_on_a_full_or_another_card_is_there_and_in_no_constant(
@@ -100,9 +101,9 @@ def test_a_run_that_cannot_be_entered_has_ended_well_all_the_same(
     measuring.enter(shared)
     assert "spec.json" in capsys.readouterr().err
     assert status.read(shared).state == "finished"
-    assert not file.load(file.place(None)).rows
+    assert not file.load(users_own()).rows
 
 
 def test_a_script_of_the_user_s_own_is_no_measured_run(tmp_path: Path) -> None:
     measuring.enter(run(tmp_path / "a", words=(*H100, "script=train.py")))
-    assert not file.load(file.place(None)).rows
+    assert not file.load(users_own()).rows

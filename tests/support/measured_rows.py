@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.measurements import file
+from launcher.measurements.known import place
 from launcher.measurements.row import Found, Predicted, Row
 from launcher.speed import calibration
 from tests.support.helpers import composed_once
@@ -43,6 +44,11 @@ def row(number: int = 0, ratio: float = 0.9, **changed: Any) -> Row:
         measured=Found(tokens_per_second_per_gpu=10000.0 * ratio, steps=50, allocated_bytes=49 * 2**30),
     )
     return replace(found, **changed)
+
+
+def users_own() -> Path:
+    """The user's own file."""
+    return place(composed_once(*RUN).cluster)
 
 
 def written(path: Path, *rows: Row) -> Path:
