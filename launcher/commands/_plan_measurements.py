@@ -19,13 +19,6 @@ from launcher.measurements.row import Row
 from launcher.text.units import gib, rounded
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
-    parser.add_argument("--measurements", action="store_true", help="show the measured runs, and the constants of them")
-    words = "take a run out of the measured ones, by its name or directory"
-    parser.add_argument("--forget", metavar="RUN", help=words)
-
-
 def run(options: argparse.Namespace) -> int:
     """Show the measured runs of the user, or of the cluster that the words name, or take one out.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from launcher.errors import ConfigError
@@ -12,8 +12,8 @@ from launcher.preflight import assess, pricing, verdict
 from launcher.preflight.pricing import Measured
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
-from launcher.speed.estimate import estimate
-from launcher.speed.result import SpeedEstimate
+from launcher.speed.estimate import least_seconds, step_seconds
+from launcher.speed.result import Constant, SpeedEstimate
 
 
 class Judge(Protocol):
@@ -35,8 +35,13 @@ class Judge(Protocol):
         ...
 
     @abstractmethod
-    def least_seconds(self, spec: RunSpec) -> float | None:
-        """A bound below the seconds of every run with this one's degrees and micro-batch; None where unknown."""
+    def least_seconds(self, spec: RunSpec, chunkings: Sequence[tuple[str, int]]) -> float | None:
+        """A bound below the seconds of every run with this one's degrees and micro-batch; None where unknown.
+
+        Args:
+            spec: The run.
+            chunkings: The schedules of those runs, each with its model chunks on a stage.
+        """
         ...
 
     @abstractmethod
@@ -66,18 +71,15 @@ class Preflight(Judge):
 
     def seconds(self, spec: RunSpec) -> float | None:
         """As ``check`` has it."""
-        found = self._estimate(spec)
-        return None if found is None else found.step_seconds
+        return step_seconds(spec, **assess.parts(spec), measured=self._own(spec))
 
-    def least_seconds(self, spec: RunSpec) -> float | None:
-        """The passes of the slowest stage, without the schedule, the traffic of the states and the optimizer."""
-        found = self._estimate(spec)
-        return None if found is None else spec.gradient_accumulation * max(each.seconds for each in found.stages)
+    def least_seconds(self, spec: RunSpec, chunkings: Sequence[tuple[str, int]]) -> float | None:
+        """The passes of the slowest stage and the least bubble, without the traffic of the states and the optimizer."""
+        return least_seconds(spec, chunkings, **assess.parts(spec), measured=self._own(spec))
 
     def speed(self, spec: RunSpec, verdict: Verdict) -> SpeedEstimate | None:
         """As ``check`` has it."""
         return pricing.predicted(spec, assess.parts, verdict, self._measured).speed
 
-    def _estimate(self, spec: RunSpec) -> SpeedEstimate | None:
-        own = None if self._measured is None else self._measured(spec)
-        return estimate(spec, **assess.parts(spec), measured=own)
+    def _own(self, spec: RunSpec) -> Constant | None:
+        return None if self._measured is None else self._measured(spec)

@@ -18,6 +18,7 @@ the same time. The space is complete in what follows; beyond it nothing is tried
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -42,9 +43,12 @@ _FEWEST_TOKENS = 1024
 
 _LARGEST_MICRO_BATCH = 128
 
-_SCHEDULES = ("1f1b", "zero_bubble", "dualpipe", "gpipe")
+_SCHEDULES = ("1f1b", "interleaved", "zero_bubble", "dualpipe", "gpipe")
 
+MODES = ("none", "selective", "full")
 _LOSSES = ("fused", "full", "chunked")
+_ALLOCATORS = ("default", "expandable")
+"""Relief, what takes least time and saves least first."""
 
 _RELIEF = frozenset(("checkpointing.mode", "train.loss", "train.allocator"))
 _BATCH = frozenset(("train.global_batch_size", "train.gradient_accumulation"))
@@ -77,21 +81,29 @@ class Space:
         fixed: Keys that the words say.
         choices: Keys with the values that the words want tried.
         losses: The ways to compute the loss that are tried, the fastest first.
+        schedules: The pipeline schedules that the engine has.
     """
 
     base: RunSpec
     fixed: frozenset[str]
     choices: Mapping[str, Sequence[object]]
     losses: tuple[str, ...]
+    schedules: tuple[str, ...]
 
     @classmethod
     def of(
         cls, base: RunSpec, fixed: frozenset[str], choices: Mapping[str, Sequence[object]], refused: Refused
     ) -> Space:
         """The layouts of an engine: the fused loss where it has one, else the whole one, and the one in pieces."""
-        valid = [loss for loss in _LOSSES if _is_valid_loss(base, loss, refused)]
-        losses = [loss for loss in valid if loss != "full"] if "fused" in valid else valid
-        return cls(base=base, fixed=fixed, choices=choices, losses=tuple(losses or ("full",)))
+        losses = _valid(base, "train.loss", _LOSSES, refused)
+        staged = changed_at(base, {"parallel.pipeline": 2})
+        return cls(
+            base=base,
+            fixed=fixed,
+            choices=choices,
+            losses=tuple(loss for loss in losses if loss != "full" or "fused" not in losses) or ("full",),
+            schedules=_valid(staged, "parallel.schedule", _SCHEDULES, refused),
+        )
 
     def values(self, path: str, candidates: Sequence[Any]) -> Sequence[Any]:
         """The values of one key that are tried."""
@@ -108,7 +120,7 @@ class Space:
         outer: Steps = (self._degrees, self._experts, self._micro_batches)
         for settings in self._extended({}, outer, self._inner, refused):
             variants = sum(1 for sharding in self._sharding(settings) for _ in self._chunks({**settings, **sharding}))
-            yield Frame(settings=settings, size=variants * len(self.relief))
+            yield Frame(settings=settings, size=variants * self.reliefs)
 
     def cores(self, frame: Frame, refused: Refused) -> Iterator[RunSpec]:
         """The layouts of a frame without relief, in an order that is always the same.
@@ -119,18 +131,6 @@ class Space:
         """
         for settings in self._extended(frame.settings, self._inner, (), refused):
             yield changed_at(self.base, settings)
-
-    def reliefs(self, core: RunSpec, refused: Refused) -> Iterator[RunSpec]:
-        """The valid layouts of a core, the mildest relief first.
-
-        Args:
-            core: The core.
-            refused: The errors of a run.
-        """
-        for settings in self.relief:
-            spec = changed_at(core, settings)
-            if next(iter(refused(spec)), None) is None:
-                yield spec
 
     @property
     def _inner(self) -> Steps:
@@ -164,19 +164,40 @@ class Space:
         return settings
 
     @cached_property
-    def relief(self) -> tuple[Settings, ...]:
-        """What saves memory at the cost of time or of nothing, the mildest first."""
-        allocators = ("default", "expandable") if self.base.hardware.device == "cuda" else ("default",)
-        return tuple(
-            {"checkpointing.mode": mode, "train.loss": loss, "train.allocator": allocator}
-            for mode in self.values("checkpointing.mode", ("none", "selective", "full"))
-            for loss in self.values("train.loss", self.losses)
-            for allocator in self.values("train.allocator", allocators)
-        )
+    def modes(self) -> Sequence[str]:
+        """Activation checkpointing, what takes least time first."""
+        return _sorted(self.values("checkpointing.mode", MODES), MODES)
 
-    def fastest(self, core: RunSpec) -> RunSpec:
-        """A core with the relief that costs least time, valid or not."""
-        return changed_at(core, self.relief[0])
+    @cached_property
+    def ways(self) -> Sequence[str]:
+        """Ways to compute the loss, what takes least time first."""
+        return _sorted(self.values("train.loss", self.losses), _LOSSES)
+
+    @cached_property
+    def allocators(self) -> Sequence[str]:
+        """Allocators, that which loses most memory first."""
+        both = _ALLOCATORS if self.base.hardware.device == "cuda" else _ALLOCATORS[:1]
+        return _sorted(self.values("train.allocator", both), _ALLOCATORS)
+
+    @property
+    def reliefs(self) -> int:
+        """Layouts of a core."""
+        return len(self.modes) * len(self.ways) * len(self.allocators)
+
+    @cached_property
+    def mildest(self) -> Settings:
+        """The relief that takes least time and saves least."""
+        return self.relief(0, 0)[0]
+
+    def relief(self, mode: int, way: int) -> tuple[Settings, ...]:
+        """What saves memory at the cost of time or of nothing, for each allocator."""
+        chosen = {"checkpointing.mode": self.modes[mode], "train.loss": self.ways[way]}
+        return tuple({**chosen, "train.allocator": allocator} for allocator in self.allocators)
+
+    def chunkings(self, frame: Frame) -> list[tuple[str, int]]:
+        """The schedules of a frame's layouts, each with its model chunks on a stage."""
+        found = self._chunks(frame.settings)
+        return [(each["parallel.schedule"], each["parallel.virtual_pipeline"]) for each in found]
 
     @cached_property
     def _span(self) -> int:
@@ -238,9 +259,10 @@ class Space:
         first, last = settings["parallel.first_stage_layers"], settings["parallel.last_stage_layers"]
         named = [size for size in (first, last) if size is not None]
         inner = (layers - sum(named)) // max(1, stages - len(named))
-        for chunks in self.values("parallel.virtual_pipeline", nearest.divisors(inner) if stages > 1 else [1]):
-            schedules = ("interleaved",) if chunks > 1 else _SCHEDULES if stages > 1 else ("1f1b",)
-            for schedule in self.values("parallel.schedule", schedules):
+        divisors = nearest.divisors(math.gcd(inner, *named)) if stages > 1 else [1]
+        for chunks in self.values("parallel.virtual_pipeline", divisors):
+            plain = [name for name in self.schedules if name != "interleaved"] if stages > 1 else ["1f1b"]
+            for schedule in self.values("parallel.schedule", plain if chunks == 1 else ["interleaved"]):
                 yield {"parallel.virtual_pipeline": chunks, "parallel.schedule": schedule}
 
     def _ends(self, stages: int) -> Iterator[tuple[Any, Any]]:
@@ -304,5 +326,12 @@ class Space:
         return self.base.backend.name == name
 
 
-def _is_valid_loss(base: RunSpec, loss: str, refused: Refused) -> bool:
-    return all(error.path != "train.loss" for error in refused(changed_at(base, {"train.loss": loss})))
+def _valid(base: RunSpec, path: str, values: Iterable[str], refused: Refused) -> tuple[str, ...]:
+    """The values of a key at which no error is found."""
+    return tuple(
+        value for value in values if all(error.path != path for error in refused(changed_at(base, {path: value})))
+    )
+
+
+def _sorted(values: Sequence[str], order: Sequence[str]) -> Sequence[str]:
+    return sorted(values, key=order.index)
