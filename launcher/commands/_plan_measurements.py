@@ -18,6 +18,9 @@ from launcher.measurements.known import place
 from launcher.measurements.row import Row
 from launcher.text.units import gib, rounded
 
+_OF_A_SEARCH = {"vary": "--vary", "plot": "--plot", "lines": "--lines", "measurements": "--measurements"}
+"""Options that a listing would drop."""
+
 
 def run(options: argparse.Namespace) -> int:
     """Show the measured runs of the user, or of the cluster that the words name, or take one out.
@@ -26,6 +29,7 @@ def run(options: argparse.Namespace) -> int:
         ConfigErrors: A word is wrong, the file cannot be read, or no such run is in it.
         SubmitError: The file cannot be written.
     """
+    _require_nothing_else(options)
     spec = request(options.overrides).require()
     content = _read(place(spec.cluster))
     if options.forget is None:
@@ -41,6 +45,22 @@ def run(options: argparse.Namespace) -> int:
     else:
         print(f"{lost.id} is taken out of {content.path}")
     return 0
+
+
+def _require_nothing_else(options: argparse.Namespace) -> None:
+    """Refuse the options of a search, since nothing is searched.
+
+    Raises:
+        ConfigErrors: There is one.
+    """
+    flag = "--measurements" if options.forget is None else "--forget"
+    alone = {"overrides", "json", "measurements" if options.forget is None else "forget"}
+    others = {name: value for name, value in vars(options).items() if name in _OF_A_SEARCH and name not in alone}
+    given = [_OF_A_SEARCH[name] for name, value in others.items() if value not in (None, False, [])]
+    given += [] if options.measured else ["--no-measurements"]
+    if given:
+        rule = f"{flag} searches nothing, and does not read it"
+        raise ConfigErrors(ConfigError(each, None, rule) for each in given)
 
 
 def _read(path: Path) -> Content:

@@ -126,6 +126,14 @@ def test_a_run_is_taken_out_by_its_name_or_directory_and_a_wrong_one_names_what_
     assert [each.directory for each in file.load(own).rows] == ["/home/me/runs/run-0", "/home/me/runs/run-2"]
 
 
+@pytest.mark.parametrize("words", [("--forget", "run-1", "--measurements"), ("--measurements", "--vary", "precision")])
+def test_what_a_search_alone_reads_is_refused(words: tuple[str, ...], own: Path) -> None:
+    answer = launch("plan", *words)
+    assert answer.status == 2
+    assert f"{words[0]} searches nothing, and does not read it" in " ".join(answer.err.split())
+    assert len(file.load(own).rows) == 3
+
+
 def test_a_cluster_s_profile_names_a_file_that_its_users_share(tmp_path: Path, own: Path) -> None:
     (tmp_path / "conf" / "cluster").mkdir(parents=True)
     (tmp_path / "conf" / "cluster" / "site.yaml").write_text("defaults: [local, _self_]\nmeasurements: shared.jsonl\n")
