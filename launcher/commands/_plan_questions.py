@@ -11,7 +11,7 @@ from typing import Any
 from launcher.commands import _plan_progress
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.planner import answers, largest, length, sentences
-from launcher.planner.judge import Judge, Preflight
+from launcher.planner.judge import Judge
 from launcher.planner.nearest import nearest
 from launcher.planner.question import Question, ask
 from launcher.planner.result import Counts, Length, Plan
@@ -73,20 +73,26 @@ def _words(options: argparse.Namespace) -> tuple[str, ...]:
     return (*typed, *length.words(typed, tokens=options.tokens, price=options.price))
 
 
-def answer(options: argparse.Namespace, question: Question) -> Answer:
-    """Search, and answer what was asked beside the layouts."""
-    judge, asked = Preflight(), Length(days=options.days) if length.is_said(question) else None
+def answer(options: argparse.Namespace, question: Question, judge: Judge) -> Answer:
+    """Search, and answer what was asked beside the layouts.
+
+    Args:
+        options: Those of the verb.
+        question: The question.
+        judge: Rules and estimates.
+    """
+    asked = Length(days=options.days) if length.is_said(question) else None
     if options.smallest:
         least = smallest(question, judge, days=options.days)
         of_size = None if least.size is None else sized(question, least.size)
         said, keys = sentences.smallest(least, asked), {"smallest": answers.smallest(least)}
-        return _beside(question, of_size, asked, said, keys)
+        return _beside(question, of_size, asked, judge, said, keys)
     if options.largest is not None:
         most = largest.largest(options.largest, question, judge, lambda words: _further(options, question, words))
         keys = {"largest": answers.largest(most)}
-        found = _beside(question, most.question, asked, sentences.largest(most), keys)
+        found = _beside(question, most.question, asked, judge, sentences.largest(most), keys)
         return replace(found, said=(*found.said, *sentences.on_host(found.plan)))
-    plan = replace(_plan_progress.planned(question), length=asked)
+    plan = replace(_plan_progress.planned(question, judge), length=asked)
     return _completed(question, plan, judge)
 
 
@@ -95,12 +101,17 @@ def _further(options: argparse.Namespace, question: Question, words: Iterable[st
 
 
 def _beside(
-    question: Question, found: Question | None, asked: Length | None, said: Iterable[str], keys: Mapping[str, Any]
+    question: Question,
+    found: Question | None,
+    asked: Length | None,
+    judge: Judge,
+    said: Iterable[str],
+    keys: Mapping[str, Any],
 ) -> Answer:
     """The answer with the layouts of the question that was found; without any where there is none."""
     began = time.monotonic()
     if found is not None:
-        plan = replace(_plan_progress.planned(found), words=question.words, length=asked)
+        plan = replace(_plan_progress.planned(found, judge), words=question.words, length=asked)
         return Answer(question=found, plan=plan, said=tuple(said), keys=keys)
     none = Plan(
         words=question.words,

@@ -15,10 +15,11 @@ from pathlib import Path
 from textwrap import wrap
 
 from launcher.commands import _plan_plot, _plan_questions
-from launcher.commands._common import add_overrides, print_json, width
+from launcher.commands._common import add_measured, add_overrides, measured, print_json, width
 from launcher.commands._plan_questions import Answer
 from launcher.errors import INTERRUPTED, DoesNotFit
 from launcher.planner import document, table
+from launcher.planner.judge import Preflight
 
 _WIDEST = 120
 
@@ -31,17 +32,26 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lines", action="store_true", help="the line to paste of each layout, below it")
     words = "draw speed against memory, by a search for each tenth of the card; FILE ends in .png, .svg or .html"
     parser.add_argument("--plot", type=Path, metavar="FILE", help=words)
+    add_measured(parser)
+    parser.add_argument("--measurements", action="store_true", help="show the measured runs, and the constants of them")
+    words = "take a run out of the measured ones, by its name or directory"
+    parser.add_argument("--forget", metavar="RUN", help=words)
 
 
 def run(options: argparse.Namespace) -> int:
     """Answer one question."""
+    if options.measurements or options.forget is not None:
+        from launcher.commands import _plan_measurements
+
+        return _plan_measurements.run(options)
     question = _plan_questions.read(options)
     if options.plot is not None:
         _plan_plot.require(options.plot, question)
-    answer = _plan_questions.answer(options, question)
+    own = measured(options, question.openings[0].spec.cluster) if question.openings else None
+    answer = _plan_questions.answer(options, question, Preflight(own))
     status = _shown(options, answer)
     if options.plot is not None and answer.plan.finished and answer.plan.layouts:
-        _plan_plot.draw(options.plot, answer.question, answer.plan)
+        _plan_plot.draw(options.plot, answer.question, answer.plan, own)
     return status
 
 

@@ -112,6 +112,7 @@ def estimate(
     backend: Backend,
     crowding: float | None = None,
     calibrated: bool = True,
+    measured: Constant | None = None,
 ) -> SpeedEstimate | None:
     """Predict the time of a step.
 
@@ -122,6 +123,7 @@ def estimate(
         backend: The backend of the run.
         crowding: The memory that the worst rank needs, as a share of what it has; None is unknown.
         calibrated: True to multiply with what was measured of the framework on the GPU.
+        measured: The constant of the user's own measured runs, in place of the shipped one.
 
     Returns:
         The estimate; None where :func:`unknown` says why there is none.
@@ -129,7 +131,7 @@ def estimate(
     timed = _timed(spec, family, strategies, backend)
     if timed is None:
         return None
-    terms, raw, factor = _step(spec, family, strategies, timed, calibrated=calibrated)
+    terms, raw, factor = _step(spec, family, strategies, timed, _factor(spec, timed, measured, calibrated=calibrated))
     crowded = crowding is not None and crowding >= CROWDED
     needed = spec.global_batch_size * model_flops(family, spec.model, spec.adapter, spec.sequence_length)
     bubble = sum(one.exposed_seconds for one in terms if one.part == "bubble")
@@ -151,13 +153,19 @@ def estimate(
 
 
 def step_seconds(
-    spec: RunSpec, *, family: Family, strategies: Iterable[Strategy], backend: Backend, calibrated: bool = True
+    spec: RunSpec,
+    *,
+    family: Family,
+    strategies: Iterable[Strategy],
+    backend: Backend,
+    calibrated: bool = True,
+    measured: Constant | None = None,
 ) -> float | None:
     """The seconds of a step alone, as :func:`estimate` has them, in a part of its time; the arguments are the same."""
     timed = _timed(spec, family, strategies, backend)
     if timed is None:
         return None
-    step = _step(spec, family, strategies, timed, calibrated=calibrated)
+    step = _step(spec, family, strategies, timed, _factor(spec, timed, measured, calibrated=calibrated))
     return step.seconds / step.factor.value
 
 
@@ -169,6 +177,7 @@ def least_seconds(
     strategies: Iterable[Strategy],
     backend: Backend,
     calibrated: bool = True,
+    measured: Constant | None = None,
 ) -> float | None:
     """A bound below the seconds of a step: its passes on the slowest stage, and the least of some schedules' bubbles.
 
@@ -179,11 +188,12 @@ def least_seconds(
         strategies: As there.
         backend: As there.
         calibrated: As there.
+        measured: As there.
     """
     timed = _timed(spec, family, strategies, backend)
     if timed is None:
         return None
-    factor, line = _factor(spec, timed, calibrated=calibrated), timed.line
+    factor, line = _factor(spec, timed, measured, calibrated=calibrated), timed.line
     times = [stage.time for stage in line.stages]
     idle = min(pipeline.idle(times, schedule, chunks) for schedule, chunks in chunkings)
     return (spec.gradient_accumulation * line.slowest.time.seconds + idle) / factor.value
@@ -201,16 +211,18 @@ def _timed(spec: RunSpec, family: Family, strategies: Iterable[Strategy], backen
     return Timed(execution, engine, dtypes, card, network, view, line_of(spec, family, engine, shape))
 
 
-def _step(spec: RunSpec, family: Family, strategies: Iterable[Strategy], timed: Timed, *, calibrated: bool) -> Step:
+def _step(spec: RunSpec, family: Family, strategies: Iterable[Strategy], timed: Timed, factor: Constant) -> Step:
     stage = timed.line.slowest.time.stage
     view = view_of(spec, strategies, stage) if stage else timed.view
     rank = rank_model(spec, view, family, timed.dtypes, timed.engine)
     terms = list(_terms(rank, timed))
     terms.append(states.waiting(spec.gpus, sum(one.exposed_seconds for one in terms)))
-    return Step(tuple(terms), sum(one.exposed_seconds for one in terms), _factor(spec, timed, calibrated=calibrated))
+    return Step(tuple(terms), sum(one.exposed_seconds for one in terms), factor)
 
 
-def _factor(spec: RunSpec, timed: Timed, *, calibrated: bool) -> Constant:
+def _factor(spec: RunSpec, timed: Timed, measured: Constant | None, *, calibrated: bool) -> Constant:
+    if measured is not None:
+        return measured
     if not calibrated:
         return UNCALIBRATED
     execution, experts_ = timed.execution, spec.model.num_experts > 0
