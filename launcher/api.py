@@ -31,7 +31,7 @@ from launcher.data.unusable import as_errors
 from launcher.errors import INTERRUPTED, ConfigError, ConfigErrors, DataError, DoesNotFit
 from launcher.preflight.check import Check
 from launcher.submission.submit import submit as _start
-from launcher.sweeping.sweep import Point
+from launcher.sweeping.point import Point
 
 __all__ = ["Check", "Imported", "Run", "Shown", "Sweep", "check", "import_", "run", "show", "submit", "sweep"]
 

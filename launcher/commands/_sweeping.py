@@ -33,8 +33,9 @@ from launcher.spec import RunSpec
 from launcher.submission import interrupts, moving
 from launcher.submission.submit import NoJob, one_at_a_time, submit, submit_all
 from launcher.sweeping import comparison, samplers, sweep, table
+from launcher.sweeping.point import Point
 from launcher.sweeping.samplers import Tried
-from launcher.sweeping.sweep import Point, Sweep
+from launcher.sweeping.sweep import Sweep
 
 _TO_START = ("prepared", "failed", "cancelled", "lost", "not_visible")
 _UNLUCKY = 200
@@ -188,7 +189,7 @@ def _recorded(
     point, assessment = asked.point(number, overrides, directory)
     if point.kept and assessment is not None:
         planned = plan(assessment, python=sys.executable)
-        words = (*asked.axes.fixed, *overrides)
+        words = (*asked.axes.fixed, *point.overrides)
         made_of = here(planned.spec.data, with_diff=planned.spec.run.record_diff)
         record(planned, directory / point.id, overrides=words, forced=asked.force, made_of=made_of)
     return point
@@ -199,7 +200,7 @@ def _proposed(asked: Sweep, directory: Path, points: list[Point], limit: int | N
     settings, batch = asked.settings, list[Point]()
     room = (settings.sweep.budget or 0) - sum(point.kept for point in points)
     tried = [_tried(directory, point) for point in points]
-    by_overrides = {point.overrides: known for point, known in zip(points, tried, strict=True)}
+    by_overrides = {point.proposed: known for point, known in zip(points, tried, strict=True)}
     unlucky = 0
     while len(batch) < min(room, limit or room) and unlucky < _UNLUCKY:
         overrides = samplers.propose(asked.axes, settings.sweep.sampler, settings.train.seed, tried)
@@ -224,11 +225,11 @@ def _proposed(asked: Sweep, directory: Path, points: list[Point], limit: int | N
 def _tried(directory: Path, point: Point) -> Tried:
     """The result of a point, for the sampler."""
     if not point.kept:
-        return Tried(overrides=point.overrides, loss=None)
+        return Tried(overrides=point.proposed, loss=None)
     run = directory / point.id
     now, steps = status.read(run).state, results.steps(run)
     loss = results.loss(steps) if now == "finished" and steps else None
-    return Tried(overrides=point.overrides, loss=loss, pending=now not in state.ENDED)
+    return Tried(overrides=point.proposed, loss=loss, pending=now not in state.ENDED)
 
 
 def _started(asked: Sweep, directory: Path, points: Sequence[Point], *, quiet: bool) -> int:
