@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import argparse
 
+from launcher.commands import _plan_save
 from launcher.commands._common import add_overrides
 from launcher.planner.planning import plan
 from launcher.planner.question import ask
+from launcher.planner.validity import require_valid
 
 _NOTHING_FITS = 3
 
@@ -19,11 +21,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_overrides(parser)
     parser.add_argument("--vary", choices=("precision",), action="append", default=[], help="search its options, too")
+    _plan_save.add_save(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Answer one question."""
-    found = plan(ask(options.overrides, vary=options.vary))
+    _plan_save.require_free(options)
+    question = ask(options.overrides, vary=options.vary)
+    found = plan(question)
+    require_valid(question, found)
     for layout in found.layouts:
         print(" ".join(layout.overrides))
+    _plan_save.save(options, question, found)
     return 0 if found.layouts else _NOTHING_FITS

@@ -11,6 +11,7 @@ from launcher.machine import Machine
 from launcher.planner.planning import plan
 from launcher.planner.question import ask
 from launcher.planner.result import Plan
+from launcher.planner.validity import require_valid
 
 _BESIDE = re.compile(r"(optimizer\.(lr|min_lr|weight_decay)=|train\.seed=[1-9][0-9]{,8}\Z)")
 """Words that no estimate reads and no engine refuses for a layout: points that differ in them alone share a search.
@@ -34,11 +35,14 @@ class Searches:
             words: The words without ``plan=best``.
 
         Raises:
-            ConfigErrors: They are no question.
+            ConfigErrors: They are no question, or wrong with every layout.
         """
         question = tuple(word for word in words if not _BESIDE.match(word))
         if question not in self._known:
-            self._known[question] = plan(ask(question, catalog=self._catalog, facts=self._facts))
+            asked = ask(question, catalog=self._catalog, facts=self._facts)
+            found = plan(asked)
+            require_valid(asked, found)
+            self._known[question] = found
         return self._known[question]
 
 
@@ -57,6 +61,4 @@ def remarks(found: Plan) -> Iterator[str]:
 def none_fits(found: Plan) -> str:
     """The reason why a plan has no layout."""
     counts = found.counts
-    if counts.considered == counts.invalid:
-        return f"none of {counts.considered:,} layouts is valid"
     return f"none of {counts.considered:,} layouts fits ({counts.unfit:,} need more memory, {counts.invalid:,} invalid)"
