@@ -249,7 +249,7 @@ class Space:
         first, last = settings["parallel.first_stage_layers"], settings["parallel.last_stage_layers"]
         named = [size for size in (first, last) if size is not None]
         inner = (layers - sum(named)) // max(1, stages - len(named))
-        for chunks in self.values("parallel.virtual_pipeline", nearest.divisors(inner) if stages > 1 else [1]):
+        for chunks in self.values("parallel.virtual_pipeline", nearest.divisors(max(0, inner)) if stages > 1 else [1]):
             plain = [name for name in self.schedules if name != "interleaved"] if stages > 1 else ["1f1b"]
             for schedule in self.values("parallel.schedule", plain if chunks == 1 else ["interleaved"]):
                 yield {"parallel.virtual_pipeline": chunks, "parallel.schedule": schedule}

@@ -29,6 +29,23 @@ def test_what_is_wrong_with_every_layout_is_said_once(engine: tuple[str, ...], w
     assert errors(*FIXED, *engine, word)[key] == int(value)
 
 
+def test_values_that_a_key_does_not_take_are_errors_of_the_question() -> None:
+    with pytest.raises(ConfigErrors) as refused:
+        ask(
+            [*FIXED, "parallel.tensor=1,x", "parallel.context=1,2.0", "train.allocator=1,expandable"],
+            facts=CPU_HOST,
+        )
+    assert [(error.path, error.found) for error in refused.value.errors] == [
+        ("parallel.tensor", "x"),
+        ("train.allocator", 1),
+    ]
+    assert ask([*FIXED, "parallel.context=1,2,2"], facts=CPU_HOST).choices == {"parallel.context": (1, 2)}
+
+
+def test_ends_of_a_pipeline_that_take_more_layers_than_there_are_leave_no_layout() -> None:
+    assert errors(*FIXED, "parallel=fsdp", "parallel.pipeline=1,2", "parallel.last_stage_layers=99")
+
+
 def test_what_no_layout_is_asked_about_is_found_in_the_first() -> None:
     secret = "hf_" + "a" * 34
     assert list(errors(*FIXED, "parallel=fsdp", f"data.path={secret}", "data=text")) == ["data.path"]
