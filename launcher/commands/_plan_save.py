@@ -50,8 +50,9 @@ def save(options: argparse.Namespace, question: Question, found: Plan) -> dict[s
     """
     if options.save is None:
         return None
-    if not found.layouts:
-        say("launch: no recipe is written, as no layout fits")
+    if not (found.layouts and found.finished):
+        why = "no layout fits" if found.finished else "the search was interrupted"
+        say(f"launch: no recipe is written, as {why}")
         return None
     path = keep(options.save, question, found.layouts[0])
     use = f"launch recipe={options.save}"

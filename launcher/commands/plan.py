@@ -1,26 +1,33 @@
 """Search the layouts that a run's words leave open: the fastest of those that fit, with the words that choose each.
 
-What is typed is fixed, what is left open is searched. Needs no GPU, no torch, no Slurm and no network. Exit status: 0
-there are layouts that fit, 2 the configuration is wrong, 3 nothing fits.
+What is typed is fixed, what is left open is searched: the engine, the parallel degrees, what is sharded, the
+micro-batch, recomputation, offloading. A key may have several values, parallel.tensor=1,2,4, and then one of them is
+taken. Needs no GPU, no torch, no Slurm and no network.
+
+Exit status: 0 there are layouts that fit, 2 the configuration is wrong, 3 nothing fits, 130 interrupted, with the best
+found so far.
 """
 
 from __future__ import annotations
 
 import argparse
 
-from launcher.commands import _plan_save
-from launcher.commands._common import add_overrides
-from launcher.planner.planning import plan
-from launcher.planner.question import ask
+from launcher.commands import _plan_progress, _plan_save
+from launcher.commands._common import add_overrides, print_json, width
+from launcher.errors import INTERRUPTED, DoesNotFit
+from launcher.planner import document, table
+from launcher.planner.question import Question, ask
+from launcher.planner.result import Plan
 from launcher.planner.validity import require_valid
 
-_NOTHING_FITS = 3
+_WIDEST = 120
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_overrides(parser)
     parser.add_argument("--vary", choices=("precision",), action="append", default=[], help="search its options, too")
+    parser.add_argument("--lines", action="store_true", help="the line to paste of each layout, below it")
     _plan_save.add_save(parser)
 
 
@@ -28,9 +35,19 @@ def run(options: argparse.Namespace) -> int:
     """Answer one question."""
     _plan_save.require_free(options)
     question = ask(options.overrides, vary=options.vary)
-    found = plan(question)
+    found = _plan_progress.planned(question)
     require_valid(question, found)
-    for layout in found.layouts:
-        print(" ".join(layout.overrides))
-    _plan_save.save(options, question, found)
-    return 0 if found.layouts else _NOTHING_FITS
+    return _shown(options, question, found)
+
+
+def _shown(options: argparse.Namespace, question: Question, found: Plan) -> int:
+    """Print the answer, and save what is to be saved; the exit status."""
+    if options.json:
+        saved = _plan_save.save(options, question, found)
+        print_json(document.as_dict(found) | ({} if saved is None else {"recipe": saved}))
+    else:
+        print(table.text(found, width(_WIDEST), lines=options.lines))
+        _plan_save.save(options, question, found)
+    if not found.finished:
+        return INTERRUPTED
+    return 0 if found.layouts else DoesNotFit.exit_status

@@ -16,7 +16,7 @@ def require_valid(question: Question, found: Plan) -> None:
 
     Args:
         question: The question.
-        found: Its whole answer.
+        found: Its answer.
 
     Raises:
         ConfigErrors: They are wrong.
@@ -24,7 +24,7 @@ def require_valid(question: Question, found: Plan) -> None:
     errors: tuple[ConfigError, ...] = ()
     if found.layouts:
         errors = assess.errors(found.layouts[0].spec)  # Of names, places and secrets no layout is asked.
-    elif found.counts.considered == found.counts.invalid:
+    elif found.finished and found.counts.considered == found.counts.invalid:
         errors = _as_typed(question)
     if errors:
         raise ConfigErrors(errors)
