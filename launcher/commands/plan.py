@@ -15,7 +15,7 @@ import argparse
 from launcher.commands import _plan_progress, _plan_save
 from launcher.commands._common import add_overrides, print_json, width
 from launcher.errors import INTERRUPTED, DoesNotFit
-from launcher.planner import document, table
+from launcher.planner import document, planning, table
 from launcher.planner.question import Question, ask
 from launcher.planner.result import Plan
 from launcher.planner.validity import require_valid
@@ -33,11 +33,26 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Answer one question."""
+    question, found = answered(options)
+    return _shown(options, question, found)
+
+
+def answered(options: argparse.Namespace, *, quiet: bool = False) -> tuple[Question, Plan]:
+    """The question of a command line, and its answer.
+
+    Args:
+        options: Those of the verb.
+        quiet: True shows no progress, and leaves Ctrl-C to the caller.
+
+    Raises:
+        ConfigErrors: The words are wrong.
+        SubmitError: The name of ``--save`` is taken.
+    """
     _plan_save.require_free(options)
     question = ask(options.overrides, vary=options.vary)
-    found = _plan_progress.planned(question)
+    found = planning.plan(question) if quiet else _plan_progress.planned(question)
     require_valid(question, found)
-    return _shown(options, question, found)
+    return question, found
 
 
 def _shown(options: argparse.Namespace, question: Question, found: Plan) -> int:
