@@ -254,7 +254,7 @@ def sweep(
     options = _options("run", overrides, force=force, trust=trust, multirun=True)
     with _heard(quiet=quiet):
         if not start:
-            return Sweep(None, _sweeping.judged(options))
+            return Sweep(None, _sweeping.judged(options, quiet=quiet))
         require_trust(options)
         _, directory, points, exit_status = _sweeping.started(options, quiet=quiet)
     if not any(point.kept for point in points):

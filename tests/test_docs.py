@@ -102,6 +102,21 @@ def test_the_contract_names_the_keys_of_a_shown_job_and_the_states_of_a_run(
     assert all(f"`{state}`" in states for state in get_args(State.__value__))
 
 
+def test_the_contract_names_the_keys_of_a_plan(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ("model=tiny", "hardware=h100_80g", "cluster.gpus_per_node=2", "parallel=fsdp", "train.loss=full")
+    assert main(["plan", *words, "train.global_batch_size=2", "--save", "mine", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    said = section("`launch run --json`, `launch status --json` and the other verbs")
+    shown = said[said.index("    plan:") : said.index("    run -m:")]
+    plan = document["plan"]
+    keys = [*document, *plan, *plan["layouts"][0], *plan["assumptions"][0], *document["recipe"]]
+    assert len(keys) > 20
+    assert [key for key in keys if f'"{key}"' not in shown] == []
+
+
 def test_every_file_that_the_documents_name_exists() -> None:
     documents = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
     named = [(document, path) for document in documents for path in _paths(document.read_text())]

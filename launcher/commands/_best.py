@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from launcher import machine
-from launcher.commands import _common
+from launcher.commands import _common, _plan_progress
 from launcher.config import best
 from launcher.config.catalog import Catalog
 from launcher.planner.best import Searches, chosen, none_fits, remarks
@@ -21,7 +21,7 @@ def laid_out(words: Sequence[str], catalog: Catalog) -> tuple[str, ...]:
     Raises:
         ConfigErrors: They are no question.
     """
-    plan = Searches(catalog, machine.facts()).plan(words)
+    plan = Searches(catalog, machine.facts(), _plan_progress.watched).plan(words)
     for line in remarks(plan):
         _common.say(f"launch: {line}")
     if plan.layouts:

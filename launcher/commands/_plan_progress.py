@@ -30,7 +30,7 @@ def planned(question: Question, judge: Judge | None = None) -> Plan:
     """
     judge, began, last = judge or Preflight(), time.monotonic(), Found()
     try:
-        with _shown() as show:
+        with shown() as show:
 
             def tell(found: Found) -> None:
                 nonlocal last
@@ -44,7 +44,7 @@ def planned(question: Question, judge: Judge | None = None) -> Plan:
 
 
 @contextlib.contextmanager
-def _shown() -> Iterator[Progress]:
+def shown() -> Iterator[Progress]:
     """A function that shows the best so far; nothing where nobody looks."""
     stream = terminal.raw(sys.stderr)
     if not stream.isatty():

@@ -20,12 +20,16 @@ from pathlib import Path
 from typing import Any
 
 from launcher import machine
+from launcher.commands import _plan_progress
 from launcher.commands._common import folder, print_json, say, width
 from launcher.commands._following import follow
 from launcher.commands._trusting import require_trust
 from launcher.config.catalog import Catalog
 from launcher.config.compose import Interval
 from launcher.errors import INTERRUPTED, ConfigError, ConfigErrors, DoesNotFit, Refused
+from launcher.planner import planning
+from launcher.planner.question import Question
+from launcher.planner.result import Plan
 from launcher.preflight.plan import plan
 from launcher.rundir import contents, lock, results, state, status
 from launcher.rundir.record import record
@@ -52,13 +56,18 @@ def check(options: argparse.Namespace) -> int:
     return _status(points)
 
 
-def judged(options: argparse.Namespace) -> list[Point]:
+def judged(options: argparse.Namespace, *, quiet: bool = False) -> list[Point]:
     """Every point of a grid with its verdict; nothing is started.
+
+    Args:
+        options: Those of the verb.
+        quiet: True to show no progress.
 
     Raises:
         ConfigErrors: A word is wrong, or there is no grid, because a sampler is to draw from an interval.
     """
-    asked = sweep.read(options.overrides, catalog=Catalog(folder=folder()), facts=machine.facts(), force=False)
+    catalog, search = Catalog(folder=folder()), _search(quiet=quiet)
+    asked = sweep.read(options.overrides, catalog=catalog, facts=machine.facts(), force=False, search=search)
     sampler = asked.settings.sweep.sampler
     drawn = [(axis.key, axis.values) for axis in asked.axes.swept if isinstance(axis.values, Interval)]
     if sampler != "grid" and drawn:
@@ -72,6 +81,11 @@ def judged(options: argparse.Namespace) -> list[Point]:
     _say_remarks(asked)
     _say_what_differs(asked, valid)
     return points
+
+
+def _search(*, quiet: bool) -> Callable[[Question], Plan]:
+    """The search for ``plan=best``, with its progress unless that is to be quiet."""
+    return planning.plan if quiet else _plan_progress.watched
 
 
 def _say_what_differs(asked: Sweep, points: Sequence[tuple[str, RunSpec]]) -> None:
@@ -109,7 +123,7 @@ def started(options: argparse.Namespace, *, quiet: bool) -> tuple[Sweep, Path, l
         The sweep; its folder, which is not written where no point is kept; its points; and its runs' worst exit status.
     """
     catalog, how = Catalog(folder=folder()), {"force": options.force, "trusted": options.trust}
-    asked = sweep.read(options.overrides, catalog=catalog, facts=machine.facts(), **how)
+    asked = sweep.read(options.overrides, catalog=catalog, facts=machine.facts(), search=_search(quiet=quiet), **how)
     if asked.settings.sweep.sampler != "grid":
         samplers.require()
     elif not asked.axes.swept:

@@ -11,8 +11,9 @@ found so far.
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
-from launcher.commands import _plan_progress, _plan_save
+from launcher.commands import _plan_plot, _plan_progress, _plan_save
 from launcher.commands._common import add_overrides, print_json, width
 from launcher.errors import INTERRUPTED, DoesNotFit
 from launcher.planner import document, planning, table
@@ -28,13 +29,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_overrides(parser)
     parser.add_argument("--vary", choices=("precision",), action="append", default=[], help="search its options, too")
     parser.add_argument("--lines", action="store_true", help="the line to paste of each layout, below it")
+    words = "draw speed against memory, by a search for each tenth of the card; FILE ends in .png, .svg or .html"
+    parser.add_argument("--plot", type=Path, metavar="FILE", help=words)
     _plan_save.add_save(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Answer one question."""
     question, found = answered(options)
-    return _shown(options, question, found)
+    status = _shown(options, question, found)
+    if options.plot is not None and found.finished and found.layouts:
+        _plan_plot.draw(options.plot, question, found)
+    return status
 
 
 def answered(options: argparse.Namespace, *, quiet: bool = False) -> tuple[Question, Plan]:
@@ -45,11 +51,13 @@ def answered(options: argparse.Namespace, *, quiet: bool = False) -> tuple[Quest
         quiet: True shows no progress, and leaves Ctrl-C to the caller.
 
     Raises:
-        ConfigErrors: The words are wrong.
+        ConfigErrors: The words are wrong, or the figure of ``--plot`` cannot be made.
         SubmitError: The name of ``--save`` is taken.
     """
     _plan_save.require_free(options)
     question = ask(options.overrides, vary=options.vary)
+    if options.plot is not None:
+        _plan_plot.require(options.plot, question)
     found = planning.plan(question) if quiet else _plan_progress.planned(question)
     require_valid(question, found)
     return question, found

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from launcher.config import best
 from launcher.config.catalog import Catalog
 from launcher.machine import Machine
 from launcher.planner.planning import plan
-from launcher.planner.question import ask
+from launcher.planner.question import Question, ask
 from launcher.planner.result import Plan
 from launcher.planner.validity import require_valid
 
@@ -23,9 +23,9 @@ Of the seeds those are left aside that every engine takes: Megatron-LM takes nei
 class Searches:
     """The plans of a command line's points, kept by the words of their questions."""
 
-    def __init__(self, catalog: Catalog, facts: Machine) -> None:
-        """Take what every question is read against."""
-        self._catalog, self._facts = catalog, facts
+    def __init__(self, catalog: Catalog, facts: Machine, search: Callable[[Question], Plan] = plan) -> None:
+        """Take what every question is read against, and how it is searched."""
+        self._catalog, self._facts, self._search = catalog, facts, search
         self._known: dict[tuple[str, ...], Plan] = {}
 
     def plan(self, words: Sequence[str]) -> Plan:
@@ -40,7 +40,7 @@ class Searches:
         question = tuple(word for word in words if not _BESIDE.match(word))
         if question not in self._known:
             asked = ask(question, catalog=self._catalog, facts=self._facts)
-            found = plan(asked)
+            found = self._search(asked)
             require_valid(asked, found)
             self._known[question] = found
         return self._known[question]

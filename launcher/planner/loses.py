@@ -16,7 +16,7 @@ from launcher.planner import wording
 from launcher.planner.result import Layout
 from launcher.spec import RunSpec
 from launcher.speed.network import network_of
-from launcher.speed.result import SpeedEstimate
+from launcher.speed.result import NOISE, SpeedEstimate
 from launcher.speed.terms import SpeedTerm
 
 _SMALL = 0.2
@@ -95,14 +95,14 @@ def causes(layout: Layout, first: Layout) -> Shares:
     ratio = layout.speed.constant.value / first.speed.constant.value
     scale = first.speed.tokens / layout.speed.tokens * layout.speed.gpus / first.speed.gpus
     step = layout.speed.step_seconds
-    found = {_CONSTANT: 1 - ratio}
+    found = {_cause(_CONSTANT, layout.spec, first.spec): 1 - ratio}
     for part in {**own, **best}:
-        found[part] = (own.get(part, 0.0) * ratio - best.get(part, 0.0) / scale) / step
-    told: dict[str, float] = {}
-    for part, share in found.items():
-        cause = _cause(part, layout, first)
-        told[cause] = told.get(cause, 0.0) + share
-    return told
+        takes, took = own.get(part, 0.0), best.get(part, 0.0)
+        cause = _cause(part, layout.spec, first.spec)
+        if took > NOISE >= takes:
+            cause = f"without {_cause(part, first.spec, layout.spec)}"
+        found[cause] = found.get(cause, 0.0) + (takes * ratio - took / scale) / step
+    return found
 
 
 def _shares(spec: RunSpec, speed: SpeedEstimate) -> Shares:
@@ -129,15 +129,14 @@ def _part(term: SpeedTerm) -> str:
     return _ADDED_UP if term.part == "memory_bound" and term.what.startswith("gradients") else term.part
 
 
-def _cause(part: str, layout: Layout, first: Layout) -> str:
-    """The cause in the layout of what a part takes longer."""
-    spec, best = layout.spec, first.spec
+def _cause(part: str, spec: RunSpec, best: RunSpec) -> str:
+    """The cause in a layout of what a part takes longer than in the best one."""
     parallel, m = spec.parallel, spec.gradient_accumulation
     causes = {
         _CONSTANT: f"the measured constant of {wording.engine(spec)}",
         _UNEVEN: _stages(spec),
-        _ADDED_UP: f"gradients added up over {m} micro-batches",
-        "bubble": f"a pipeline of {parallel.pipeline} idles for {m} micro-batches",
+        _ADDED_UP: f"gradients added up over {m:,} micro-batches",
+        "bubble": f"a pipeline of {parallel.pipeline} idles for {m:,} micro-batches",
         "pipeline": f"messages of {parallel.pipeline} stages",
         "tensor": f"collectives of tensor {parallel.tensor}{_over(spec, parallel.tensor)}",
         "context": f"exchange of {_contexts(spec)}{_over(spec, parallel.tensor * parallel.context * parallel.ulysses)}",

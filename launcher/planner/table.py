@@ -20,12 +20,11 @@ from launcher.speed.result import Constant
 from launcher.speed.terms import COMMUNICATION
 from launcher.text.units import count, gib, rounded
 
-_FORM = "{:>2} {:>8} {:>15} {:>7} {:>6} {:>10} {:>4} {:>6} {:>8} {:>6}"
+_FORM = "{:>2} {:>8} {:>15} {:>7} {:>5} {:>10} {:>5} {:>6} {:>7} {:>6}"
 _HEADS = ("", "tokens/s", "error band", "step", "MFU", "memory", "", "bubble", "exposed", "vs 1")
-_FORM_OF_MEMORY = "{:>2} {:>10} {:>4}"
+_FORM_OF_MEMORY = "{:>2} {:>10} {:>5}"
 _INDENT = 3
 _FULL = "!"
-_HARD = "\N{NO-BREAK SPACE}"
 
 
 def text(plan: Plan, width: int = 80, *, lines: bool = False) -> str:
@@ -144,19 +143,11 @@ def _row(plan: Plan, number: int, layout: Layout, width: int, lines: bool) -> It
     yield _form(first).format(number, *_figures(layout, first)).rstrip()
     indent = " " * _INDENT
     several = len({each.spec.precision.name for each in plan.layouts}) > 1
-    told = wording.layout(layout.spec) + (f" · {layout.spec.precision.name}" if several else "")
-    for line in (_whole(told, " · "), _whole(layout.loses, ", ")):
-        rows = textwrap.wrap(
-            line, width, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False
-        )
-        yield from (row.replace(_HARD, " ") for row in rows)
+    told = wording.layout(layout.spec) + (f"{wording.BETWEEN}{layout.spec.precision.name}" if several else "")
+    yield from wording.filled(told, width, indent)
+    yield from wording.filled(layout.loses, width, indent, between=", ")
     if lines:
         yield from (f"{indent}{line}" for line in pasteable(plan, layout, width - _INDENT))
-
-
-def _whole(text: str, between: str) -> str:
-    """The text with spaces at which no line is broken, but for those behind its parts."""
-    return f"{between.rstrip()} ".join(part.replace(" ", _HARD) for part in text.split(between))
 
 
 def _figures(layout: Layout, first: Layout) -> Iterator[str]:

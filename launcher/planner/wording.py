@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 
 from launcher.spec import RunSpec
+
+BETWEEN = " · "
+"""Stands between two parts of a layout."""
+
+_HARD = "\N{NO-BREAK SPACE}"
 
 _MEGATRON_FSDP = 2
 """The ``zero.stage`` from which on Megatron-LM shards by Megatron-FSDP."""
@@ -22,7 +28,21 @@ def engine(spec: RunSpec) -> str:
 
 def layout(spec: RunSpec) -> str:
     """The whole layout in one line; what is one or none is left out, but for the micro-batch."""
-    return " · ".join((engine(spec), *_sharding(spec), *_degrees(spec), *_passes(spec)))
+    return BETWEEN.join((engine(spec), *_sharding(spec), *_degrees(spec), *_passes(spec)))
+
+
+def filled(text: str, width: int, indent: str, *, between: str = BETWEEN) -> list[str]:
+    """Lines of a text that is broken behind its parts alone, further ones indented by two more.
+
+    Args:
+        text: The text.
+        width: Columns.
+        indent: Before each line.
+        between: Stands between two parts.
+    """
+    whole = f"{between.rstrip()} ".join(part.replace(" ", _HARD) for part in text.split(between))
+    lines = textwrap.wrap(whole, width, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False)
+    return [line.replace(_HARD, " ") for line in lines]
 
 
 def sharding(spec: RunSpec) -> str:

@@ -9,7 +9,7 @@ its number; what came of it is read from there.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -23,6 +23,9 @@ from launcher.data import look
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.machine import Machine
 from launcher.planner.best import Searches, chosen, none_fits, remarks
+from launcher.planner.planning import plan
+from launcher.planner.question import Question
+from launcher.planner.result import Plan
 from launcher.preflight import looked
 from launcher.preflight.assess import Assessment
 from launcher.preflight.data import Looking
@@ -77,15 +80,15 @@ class Sweep:
         if self.searches is None:
             return self._judged(name, overrides, directory)
         try:
-            plan = self.searches.plan([*self.axes.fixed, *overrides])
+            found = self.searches.plan([*self.axes.fixed, *overrides])
         except ConfigErrors as error:
             return invalid(name, overrides, error.errors), None
-        layout = chosen(plan)
+        layout = chosen(found)
         point, assessment = self._judged(name, (*overrides, *layout), directory)
         if assessment is not None:
-            self._note(name, (f"launch: {line}" for line in remarks(plan)))
-        if not plan.layouts and not point.kept:
-            point = replace(point, reason=f"{none_fits(plan)}; as it is typed: {point.reason}")
+            self._note(name, (f"launch: {line}" for line in remarks(found)))
+        if not found.layouts and not point.kept:
+            point = replace(point, reason=f"{none_fits(found)}; as it is typed: {point.reason}")
         return replace(point, layout=layout), assessment
 
     def _judged(self, name: str, overrides: Sequence[str], directory: Path | None) -> tuple[Point, Assessment | None]:
@@ -141,8 +144,24 @@ def _why_not(assessment: Assessment) -> str:
     return ", ".join(parts)
 
 
-def read(words: Sequence[str], *, catalog: Catalog, facts: Machine, force: bool, trusted: bool = False) -> Sweep:
+def read(
+    words: Sequence[str],
+    *,
+    catalog: Catalog,
+    facts: Machine,
+    force: bool,
+    trusted: bool = False,
+    search: Callable[[Question], Plan] = plan,
+) -> Sweep:
     """Take a command line apart.
+
+    Args:
+        words: As typed.
+        catalog: The configuration folders.
+        facts: This machine.
+        force: True to run points that do not fit, too.
+        trusted: True if points may start from checkpoints from elsewhere that run code as they are read.
+        search: Searches the layouts of ``plan=best``.
 
     Raises:
         ConfigErrors: A word cannot be read, or the settings of the sweep itself are wrong.
@@ -168,7 +187,7 @@ def read(words: Sequence[str], *, catalog: Catalog, facts: Machine, force: bool,
         facts=facts,
         force=force,
         trusted=trusted,
-        searches=Searches(catalog, facts) if has_best else None,
+        searches=Searches(catalog, facts, search) if has_best else None,
     )
 
 
