@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from launcher.config.catalog import Catalog
-from launcher.planner import best
 from launcher.planner.best import Searches, chosen, none_fits, remarks
 from launcher.planner.planning import plan
 from launcher.planner.question import Question
@@ -18,21 +15,14 @@ SMALL = ("model=tiny", "hardware=h100_80g", "cluster.nodes=1", "cluster.gpus_per
 FIXED = (*SMALL, "train.global_batch_size=4", "train.micro_batch_size=1", "checkpointing=none", "train.loss=full")
 
 
-@pytest.fixture
-def searched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
-    """The questions that are searched."""
-    asked: list[tuple[str, ...]] = []
+def test_points_that_differ_in_what_no_layout_depends_on_share_a_search() -> None:
+    searched: list[tuple[str, ...]] = []
 
     def noted(question: Question) -> Plan:
-        asked.append(question.words)
+        searched.append(question.words)
         return plan(question)
 
-    monkeypatch.setattr(best, "plan", noted)
-    return asked
-
-
-def test_points_that_differ_in_what_no_layout_depends_on_share_a_search(searched: list[tuple[str, ...]]) -> None:
-    searches = Searches(Catalog(folder=Path.cwd()), CPU_HOST)
+    searches = Searches(Catalog(folder=Path.cwd()), CPU_HOST, noted)
     plans = [
         searches.plan([*FIXED, f"optimizer.lr={rate}", f"train.seed={seed}"]) for rate in (1, 2) for seed in (3, 4)
     ]

@@ -34,13 +34,13 @@ def asked(*words: str, folder: Path) -> Sweep:
 
 
 def test_each_point_has_its_own_layout_and_its_words_compose_to_it(capsys: pytest.CaptureFixture[str]) -> None:
-    status, points = checked(capsys, *FIXED, "plan=best", "model=350m,7b")
+    status, points = checked(capsys, *FIXED, "train.loss=full", "plan=best", "model=350m,3b")
     assert status == 0
     small, large = points
     assert small["layout"] != large["layout"]
     for point in points:
         assert point["overrides"][1:] == point["layout"] != []
-        words = [*FIXED, *point["overrides"]]
+        words = [*FIXED, "train.loss=full", *point["overrides"]]
         assert main(["check", *words, "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["peak"]["allocated_bytes"] == point["predicted_bytes"]
         assert main(["check", "-m", *FIXED, point["overrides"][0], "--json"]) in (0, 3)
@@ -96,7 +96,7 @@ def test_the_record_holds_the_layout_so_that_going_on_searches_nothing(
     points = _sweeping._judged(swept, tmp_path / "s", swept.axes.grid())
     assert all(point.kept and point.layout for point in points)
     assert points[0].overrides == ("train.seed=1", *points[0].layout)
-    monkeypatch.setattr(best, "plan", None)
+    monkeypatch.setattr(best, "ask", None)
     again, recorded = sweep.load(tmp_path / "s", catalog=Catalog(folder=tmp_path), facts=CPU_HOST)
     assert [(point.overrides, point.layout) for point in recorded] == [
         (point.overrides, point.layout) for point in points
