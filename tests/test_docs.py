@@ -17,10 +17,12 @@ from launcher.commands import recipe
 from launcher.config.catalog import Catalog
 from launcher.memory.moments import PHASES
 from launcher.memory.terms import PILES
+from launcher.planner import document
 from launcher.preflight.verdict import VerdictName
 from launcher.rundir.state import State
 from launcher.speed.terms import PARTS
 from tests.support.helpers import CPU_HOST, ROOT
+from tests.support.layouts import layout, plan_of
 
 CONTRACT = (ROOT / "docs" / "contract.md").read_text()
 
@@ -92,6 +94,14 @@ def test_the_contract_names_the_keys_of_a_check_its_verdicts_piles_and_phases(
     assert all(f'"{phase}"' in shown for phase in PHASES)
 
 
+def test_the_contract_names_the_keys_of_a_plan() -> None:
+    said = section("`launch plan --json`")
+    found = document.as_dict(plan_of(layout("parallel=fsdp")))["plan"]
+    keys = [*found, *found["layouts"][0], *found["assumptions"][0]]
+    assert len(keys) > 20
+    assert [key for key in keys if f'"{key}"' not in said] == []
+
+
 def test_the_contract_names_the_keys_of_a_shown_job_and_the_states_of_a_run(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -100,21 +110,6 @@ def test_the_contract_names_the_keys_of_a_shown_job_and_the_states_of_a_run(
     assert all(f'"{key}"' in shown for key in json.loads(capsys.readouterr().out))
     states = section("`launch run --json`, `launch status --json` and the other verbs")
     assert all(f"`{state}`" in states for state in get_args(State.__value__))
-
-
-def test_the_contract_names_the_keys_of_a_plan(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    words = ("model=tiny", "hardware=h100_80g", "cluster.gpus_per_node=2", "parallel=fsdp", "train.loss=full")
-    assert main(["plan", *words, "train.global_batch_size=2", "--save", "mine", "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
-    said = section("`launch run --json`, `launch status --json` and the other verbs")
-    shown = said[said.index("    plan:") : said.index("    run -m:")]
-    plan = document["plan"]
-    keys = [*document, *plan, *plan["layouts"][0], *plan["assumptions"][0], *document["recipe"]]
-    assert len(keys) > 20
-    assert [key for key in keys if f'"{key}"' not in shown] == []
 
 
 def test_every_file_that_the_documents_name_exists() -> None:

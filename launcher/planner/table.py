@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from launcher import backends
 from launcher.planner import loses, wording
 from launcher.planner.result import Layout, Plan
-from launcher.preflight import speed_table
-from launcher.spec import RunSpec
 from launcher.speed.estimate import CROWDED, RETRYING, unknown
 from launcher.speed.result import Constant
 from launcher.speed.terms import COMMUNICATION
@@ -103,19 +101,19 @@ def _basis(plan: Plan) -> Iterator[str]:
         why = unknown(first.spec, backends.of(first.spec)) or "not predicted"
         yield f"speed unknown: {why}; the layouts that do least beside training come first"
         return
-    engines: dict[str, dict[str, None]] = {}
+    engines: dict[str, list[str]] = {}
     for each in (*plan.layouts, *plan.others):
-        if each.speed is not None:
-            engines.setdefault(_constant(each.spec, each.speed.constant), {})[wording.engine(each.spec)] = None
-    for told, names in engines.items():
-        whose = f" of {', '.join(names)}" if len(engines) > 1 else ""
-        yield f"predicted speed{whose}: {told}"
+        names = engines.setdefault("unknown" if each.speed is None else _runs(each.speed.constant), [])
+        if (name := wording.engine(each.spec)) not in names:
+            names.append(name)
+    told = "; ".join(f"{', '.join(names)} {runs}" for runs, names in engines.items())
+    yield f"speeds are formulas times the median of measured / predicted in: {told}"
 
 
-def _constant(spec: RunSpec, constant: Constant) -> str:
+def _runs(constant: Constant) -> str:
     if not constant.rows:
-        return "no measured run corrects it, and its error band is not known"
-    return f"formulas times {constant.value:.3f}, the median of {speed_table.runs_of(spec, constant)}"
+        return "none (1, and no error band)"
+    return f"{constant.rows} runs of {constant.whose} ({constant.value:.3f})"
 
 
 def _heading(first: Layout) -> list[str]:
