@@ -34,7 +34,7 @@ def asked(*words: str, folder: Path) -> Sweep:
 
 
 def test_each_point_has_its_own_layout_and_its_words_compose_to_it(capsys: pytest.CaptureFixture[str]) -> None:
-    status, points = checked(capsys, *FIXED, "train.loss=full", "plan=best", "model=350m,3b")
+    status, points = checked(capsys, *FIXED, "train.loss=full", "plan=best", "model=350m,7b")
     assert status == 0
     small, large = points
     assert small["layout"] != large["layout"]
