@@ -21,7 +21,7 @@ from typing import Any
 
 from launcher import files
 from launcher.backends import Judgement
-from launcher.config import backend_choice, recipes
+from launcher.config import backend_choice, best, recipes
 from launcher.config.catalog import Catalog
 from launcher.config.overrides import is_own_model, read
 from launcher.config.recipes import Recipe
@@ -111,8 +111,16 @@ def recipe_of(options: argparse.Namespace) -> tuple[Path, Recipe] | None:
 
 
 def asked(options: argparse.Namespace) -> Request:
-    """The request of a command line for one run; the axes of its recipe are left aside, which is said."""
-    found = request(options.overrides, script_args=options.script_args)
+    """The request of a command line for one run, with the best layout in place of ``plan=best``, which is said.
+
+    The axes of its recipe are left aside, which is said, too.
+    """
+    words, has_best = best.taken_out(options.overrides)
+    if has_best:
+        from launcher.commands._best import laid_out  # Late, because few command lines ask for a layout.
+
+        words = laid_out(words, Catalog(folder=folder()), measured(options))
+    found = request(words, script_args=options.script_args)
     named = None if found.errors else recipe_of(options)
     if named is not None and named[1].sweep:
         say(f"launch: this is one run, without the recipe's sweep of {', '.join(named[1].sweep)}: -m runs that")
@@ -203,7 +211,7 @@ def add_measured(parser: argparse.ArgumentParser) -> None:
 
 def measured(options: argparse.Namespace, cluster: ClusterSpec | None = None) -> Measured | None:
     """The measured runs of a command, those of a cluster read at once; None where they are switched off."""
-    own = Measured() if options.measured else None
+    own = Measured() if getattr(options, "measured", True) else None  # Not every verb has the option.
     if own is not None and cluster is not None:
         own.read(cluster)
         own.tell(say)

@@ -43,6 +43,12 @@ def planned(question: Question, judge: Judge | None = None) -> Plan:
         return planning.answer(question, last, judge, seconds=time.monotonic() - began, finished=False)
 
 
+def watched(question: Question, judge: Judge) -> Plan:
+    """Search with the progress shown; Ctrl-C ends the command, as a part of an answer is no layout to go on with."""
+    with shown() as show:
+        return planning.plan(question, judge=judge, progress=show)
+
+
 @contextlib.contextmanager
 def shown() -> Iterator[Progress]:
     """A function that shows the best so far; nothing where nobody looks."""

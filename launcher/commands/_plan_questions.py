@@ -10,13 +10,14 @@ from typing import Any
 
 from launcher.commands import _plan_progress
 from launcher.errors import ConfigError, ConfigErrors
-from launcher.planner import answers, largest, length, sentences
+from launcher.planner import answers, largest, length, planning, sentences
 from launcher.planner.judge import Judge
 from launcher.planner.nearest import nearest
 from launcher.planner.question import Question, ask
 from launcher.planner.result import Counts, Length, Plan
 from launcher.planner.sizes import sized
 from launcher.planner.smallest import smallest
+from launcher.planner.validity import require_valid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,13 +74,14 @@ def _words(options: argparse.Namespace) -> tuple[str, ...]:
     return (*typed, *length.words(typed, tokens=options.tokens, price=options.price))
 
 
-def answer(options: argparse.Namespace, question: Question, judge: Judge) -> Answer:
+def answer(options: argparse.Namespace, question: Question, judge: Judge, *, quiet: bool = False) -> Answer:
     """Search, and answer what was asked beside the layouts.
 
     Args:
         options: Those of the verb.
         question: The question.
         judge: Rules and estimates.
+        quiet: True shows no progress, and leaves Ctrl-C to the caller.
     """
     asked = Length(days=options.days) if length.is_said(question) else None
     if options.smallest:
@@ -92,7 +94,9 @@ def answer(options: argparse.Namespace, question: Question, judge: Judge) -> Ans
         keys = {"largest": answers.largest(most)}
         found = _beside(question, most.question, asked, judge, sentences.largest(most), keys)
         return replace(found, said=(*found.said, *sentences.on_host(found.plan)))
-    plan = replace(_plan_progress.planned(question, judge), length=asked)
+    plan = planning.plan(question, judge=judge) if quiet else _plan_progress.planned(question, judge)
+    require_valid(question, plan)
+    plan = replace(plan, length=asked)
     return _completed(question, plan, judge)
 
 

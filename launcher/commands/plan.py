@@ -14,12 +14,15 @@ import argparse
 from pathlib import Path
 from textwrap import wrap
 
-from launcher.commands import _plan_plot, _plan_questions
+from launcher.commands import _plan_plot, _plan_questions, _plan_save
 from launcher.commands._common import add_measured, add_overrides, measured, print_json, width
 from launcher.commands._plan_questions import Answer
 from launcher.errors import INTERRUPTED, DoesNotFit
+from launcher.measurements.known import Measured
 from launcher.planner import document, table
 from launcher.planner.judge import Preflight
+from launcher.planner.question import Question
+from launcher.planner.result import Plan
 
 _WIDEST = 120
 
@@ -30,12 +33,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--vary", choices=("precision",), action="append", default=[], help="search its options, too")
     _plan_questions.arguments(parser)
     parser.add_argument("--lines", action="store_true", help="the line to paste of each layout, below it")
-    words = "draw speed against memory, by a search for each tenth of the card; FILE ends in .png, .svg or .html"
+    words = "draw speed against memory, by a search for each fifth of the card; FILE ends in .png, .svg or .html"
     parser.add_argument("--plot", type=Path, metavar="FILE", help=words)
     add_measured(parser)
     parser.add_argument("--measurements", action="store_true", help="show the measured runs, and the constants of them")
     words = "take a run out of the measured ones, by its name or directory"
     parser.add_argument("--forget", metavar="RUN", help=words)
+    _plan_save.add_save(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -44,22 +48,48 @@ def run(options: argparse.Namespace) -> int:
         from launcher.commands import _plan_measurements
 
         return _plan_measurements.run(options)
-    question = _plan_questions.read(options)
-    if options.plot is not None:
-        _plan_plot.require(options.plot, question)
-    own = measured(options, question.openings[0].spec.cluster) if question.openings else None
-    answer = _plan_questions.answer(options, question, Preflight(own))
+    answer = _answered(options)
     status = _shown(options, answer)
     if options.plot is not None and answer.plan.finished and answer.plan.layouts:
-        _plan_plot.draw(options.plot, answer.question, answer.plan, own)
+        _plan_plot.draw(options.plot, answer.question, answer.plan, _own(options, answer.question))
     return status
 
 
+def answered(options: argparse.Namespace, *, quiet: bool = False) -> tuple[Question, Plan]:
+    """The question of a command line, and its answer.
+
+    Args:
+        options: Those of the verb.
+        quiet: True shows no progress, and leaves Ctrl-C to the caller.
+
+    Raises:
+        ConfigErrors: The words are wrong, or the figure of ``--plot`` cannot be made.
+        SubmitError: The name of ``--save`` is taken.
+    """
+    answer = _answered(options, quiet=quiet)
+    return answer.question, answer.plan
+
+
+def _answered(options: argparse.Namespace, *, quiet: bool = False) -> Answer:
+    """The same with what was asked beside the layouts."""
+    _plan_save.require_free(options)
+    question = _plan_questions.read(options)
+    if options.plot is not None:
+        _plan_plot.require(options.plot, question)
+    return _plan_questions.answer(options, question, Preflight(_own(options, question)), quiet=quiet)
+
+
+def _own(options: argparse.Namespace, question: Question) -> Measured | None:
+    """The measured runs of the user or of the cluster; None where the shipped constants are wanted."""
+    return measured(options, question.openings[0].spec.cluster) if question.openings else None
+
+
 def _shown(options: argparse.Namespace, answer: Answer) -> int:
-    """Print the answer; the exit status."""
+    """Print the answer, and save what is to be saved; the exit status."""
     found = answer.plan
     if options.json:
-        whole = document.as_dict(found)
+        saved = _plan_save.save(options, answer.question, found)
+        whole = document.as_dict(found) | ({} if saved is None else {"recipe": saved})
         print_json(whole | {"plan": {**whole["plan"], **answer.keys}})
     else:
         columns = width(_WIDEST)
@@ -67,6 +97,7 @@ def _shown(options: argparse.Namespace, answer: Answer) -> int:
         print("\n".join([*said, *([""] if said and found.layouts else [])]), end="\n" if said else "")
         if found.layouts or not said:
             print(table.text(found, columns, lines=options.lines))
+        _plan_save.save(options, answer.question, found)
     if not found.finished:
         return INTERRUPTED
     return 0 if answer.is_enough else DoesNotFit.exit_status

@@ -1,4 +1,4 @@
-"""The fastest layouts for less memory than there is: a search for each tenth of the card."""
+"""The fastest layouts for less memory than there is: a search for each fifth of the card."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from launcher.preflight.pricing import Measured
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
 
-_STEPS = 10
+_STEPS = 5
 
 
 class _Within(Preflight):
@@ -48,7 +48,7 @@ class Frontier:
 def frontier(
     question: Question, found: Plan, *, measured: Measured | None = None, progress: Progress | None = None
 ) -> Frontier:
-    """The frontier of speed against memory: exact at each tenth of the card, by what was found on the way between.
+    """The frontier of speed against memory: exact at each fifth of the card, by what was found on the way between.
 
     Args:
         question: The question.
@@ -58,8 +58,8 @@ def frontier(
     """
     layouts = [*found.layouts, *found.others]
     best = found.layouts[0]
-    for tenths in range(_STEPS - 1, 0, -1):
-        most = (best.verdict.capacity_bytes or 0) * tenths / _STEPS
+    for fifths in range(_STEPS - 1, 0, -1):
+        most = (best.verdict.capacity_bytes or 0) * fifths / _STEPS
         if _memory(best) <= most:
             continue
         within = plan(question, judge=_Within(most, measured), progress=progress).layouts
