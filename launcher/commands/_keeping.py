@@ -31,8 +31,7 @@ def save(words: Sequence[str], options: argparse.Namespace) -> int:
         rule = "a recipe is made of overrides, or of the command line of a run"
         ways = [f"launch recipe save {name} model=tiny", f"launch recipe save {name} --run RUN"]
         raise ConfigErrors([ConfigError("OVERRIDES", None, rule, ways)])
-    if not _NAME.match(name):
-        raise ConfigErrors([ConfigError("NAME", name, "a recipe's name is letters, digits and _ . -", ["my_recipe"])])
+    require_name("NAME", name)
     catalog, run = Catalog(folder=folder()), None
     if options.run is not None:
         from launcher.commands._finding import find
@@ -40,15 +39,56 @@ def save(words: Sequence[str], options: argparse.Namespace) -> int:
         [run, *_] = find([options.run])
         catalog = Catalog(folder=_typed_in(run))
         texts = [*_words_of(run, catalog), *texts]
-    origin = _origin(run, texts, catalog, trusted=options.trust)
-    content = recipe_file.content_of(texts, catalog, summary=options.summary or f"saved from: launch {' '.join(texts)}")
+    summary = options.summary or f"saved from: launch {' '.join(texts)}"
+    path = keep(name, texts, catalog, summary=summary, run=run, trusted=options.trust)
+    return _said(path, f"launch recipe={name}", options)
+
+
+def require_name(flag: str, name: str) -> None:
+    """Refuse what is no name of a recipe.
+
+    Raises:
+        ConfigErrors: It is none.
+    """
+    if not _NAME.match(name):
+        way = "my_recipe" if flag == "NAME" else f"{flag} mine"
+        raise ConfigErrors([ConfigError(flag, name, "a recipe's name is letters, digits and _ . -", [way])])
+
+
+def keep(
+    name: str,
+    texts: Sequence[str],
+    catalog: Catalog,
+    *,
+    summary: str,
+    source: str = "",
+    run: Path | None = None,
+    trusted: bool = False,
+) -> Path:
+    """Write a command line as a new recipe of the working folder; its file.
+
+    Args:
+        name: The recipe's name.
+        texts: The command line.
+        catalog: The folders in which it was typed.
+        summary: What the recipe is for, in one line.
+        source: Where its settings come from.
+        run: The run whose command line it is.
+        trusted: True to trust the recipe or run from elsewhere that it is made of.
+
+    Raises:
+        SubmitError: There is such a file, or it cannot be written.
+        ConfigErrors: A word cannot be read, or the recipe would hold a secret.
+    """
+    origin = _origin(run, texts, catalog, trusted=trusted)
+    content = recipe_file.content_of(texts, catalog, summary=summary, source=source)
     path = folder() / "recipes" / f"{name}.yaml"
     deeds = acting.of_recipe(recipes.check(content, str(path)))
     note = partial(trust.note_own, path) if origin is None else partial(_note_foreign, path, origin, deeds)
     write_new(path, recipe_file.as_text(name, content), otherwise=": choose another name", before=note)
     if origin is not None:
         say(f"launch: it is from {origin}, which is not trusted, and so is as foreign: launch recipe trust {name}")
-    return _said(path, f"launch recipe={name}", options)
+    return path
 
 
 def _note_foreign(path: Path, origin: str, deeds: Sequence[Deed], content: bytes) -> None:
@@ -92,10 +132,7 @@ def fetch(words: Sequence[str], options: argparse.Namespace) -> int:
 
     source = words[0]
     name = options.name or Path(source.partition("#sha256=")[0].rpartition("#")[2]).stem
-    if not _NAME.match(name):
-        raise ConfigErrors([
-            ConfigError("--name", name, "a recipe's name is letters, digits and _ . -", ["--name mine"])
-        ])
+    require_name("--name", name)
     content = fetch.fetch(source)
     data = safe_yaml.loads(content.decode(errors="replace"), source)
     path, use = folder() / "recipes" / f"{name}.yaml", f"launch recipe={name}"

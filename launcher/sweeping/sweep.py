@@ -9,8 +9,8 @@ its number; what came of it is read from there.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path, PurePath
 from typing import Any, get_args
 
@@ -31,6 +31,9 @@ from launcher.rundir import acting, contents, loading, state, status
 from launcher.rundir.record import directory_for, taken
 from launcher.spec import RunSpec, secrecy
 from launcher.text.units import gib
+
+MEASUREMENT = "measurement"
+"""The key of ``sweep.json`` that says of a sweep that it measures layouts, and which question they answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +86,8 @@ class Sweep:
         looking: How to look at data; points that share theirs look once.
         remarks: What is to be said of valid points' words, data and files, each with the points that it is of; filled
             as points are judged.
+        meant: Keys whose warnings are not said, since the points are meant to be so.
+        measures: Of points that measure layouts, what they answer (``launcher.sweeping.measurement``).
     """
 
     words: tuple[str, ...]
@@ -94,6 +99,8 @@ class Sweep:
     trusted: bool = False
     looking: Looking = field(default_factory=look.Remembered, compare=False)
     remarks: dict[str, list[str]] = field(default_factory=dict, compare=False)
+    meant: frozenset[str] = frozenset()
+    measures: Mapping[str, Any] | None = None
 
     def point(
         self, number: int, overrides: Sequence[str], directory: Path | None = None
@@ -120,7 +127,8 @@ class Sweep:
             errors = (*obstacles(loaded.spec, self.facts), *untrusted)
         if errors or assessment.estimate is None:
             return _invalid(name, overrides, errors), None
-        self._note(name, (*(f"launch: {line}" for line in loaded.said), *map(_warned, (*found.warnings, *judged.here))))
+        warnings = (each for each in (*found.warnings, *judged.here) if each.path not in self.meant)
+        self._note(name, (*(f"launch: {line}" for line in loaded.said), *map(_warned, warnings)))
         left_out = not assessment.verdict.fits and not self.force
         estimate = None if found.spec.judges_no_model else assessment.estimate
         point = Point(
@@ -187,15 +195,15 @@ def read(words: Sequence[str], *, catalog: Catalog, facts: Machine, force: bool,
     )
 
 
-def directory_of(settings: RunSpec, *, folder: Path) -> Path:
-    """The folder of a sweep: ``run.directory``, ``runs/<run.name>``, or a name made of the time and ``sweep``.
+def directory_of(settings: RunSpec, *, folder: Path, kind: str = "sweep") -> Path:
+    """The folder of a sweep: ``run.directory``, ``runs/<run.name>``, or a name made of the time and ``kind``.
 
     A folder of the last kind is made, so that of two sweeps that begin in the same second each has its own.
 
     Raises:
         SubmitError: It holds something already, or cannot be made.
     """
-    directory = directory_for(settings, "sweep", folder=folder)
+    directory = directory_for(settings, kind, folder=folder)
     if settings.run.name is None and settings.run.directory is None:
         return _made(directory)
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
@@ -229,6 +237,7 @@ def write(directory: Path, sweep: Sweep, points: Sequence[Point]) -> None:
         "overrides": list(sweep.words),
         "forced": sweep.force,
         "points": [point.as_dict() for point in points],
+        **({} if sweep.measures is None else {MEASUREMENT: dict(sweep.measures)}),
     }
     secrecy.require_none(content, state.SWEEP)
     try:
@@ -254,7 +263,7 @@ def load(directory: Path, *, catalog: Catalog, facts: Machine) -> tuple[Sweep, l
     force = content.get("forced", False)
     # Whoever goes on with a sweep has recorded it, or has trusted it with its words.
     sweep = read(content["overrides"], catalog=catalog, facts=facts, force=force, trusted=True)
-    return sweep, points(directory)
+    return replace(sweep, measures=content.get(MEASUREMENT)), points(directory)
 
 
 def points(directory: Path) -> list[Point]:
