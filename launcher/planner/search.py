@@ -184,7 +184,8 @@ class Search:
         if core is None:
             self.found.invalid += frame.size
             return
-        self._push(opening, 0, _ROUNDING * (self._judge.least_seconds(space.fastest(core)) or 0.0), frame)
+        bound = self._judge.least_seconds(space.fastest(core), space.chunkings(frame))
+        self._push(opening, 0, _ROUNDING * (bound or 0.0), frame)
 
     def _open_frame(self, node: _Node, frame: Frame) -> None:
         space, valid = self._spaces[node.opening], 0
