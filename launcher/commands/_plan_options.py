@@ -25,13 +25,26 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def require_whole(options: argparse.Namespace) -> None:
-    """Refuse options that only a measurement reads.
+    """Refuse options that nothing would read beside the others.
 
     Raises:
-        ConfigErrors: They stand alone.
+        ConfigErrors: There are some.
     """
-    alone = {"--steps": options.steps is not None, "--yes": options.yes, "--dry-run": options.dry_run}
-    rule = "it belongs to --measure, which starts runs"
-    errors = [ConfigError(name, None, rule, [f"--measure 3 {name}"]) for name, given in alone.items() if given]
-    if errors and options.measure is None:
+    of_measure = {"--steps": options.steps is not None, "--yes": options.yes, "--dry-run": options.dry_run}
+    errors = [
+        ConfigError(name, None, "it belongs to --measure, which starts runs", [f"--measure 3 {name}"])
+        for name, given in of_measure.items()
+        if given and options.measure is None
+    ]
+    if options.save is not None and options.results is None:
+        rule = "the fastest layout is known when its runs have ended: --results writes its recipe"
+        errors.append(ConfigError("--save", options.save, rule, [f"--results ID --save {options.save}"]))
+    of_search = {"OVERRIDES": options.overrides, "--measure": options.measure, "--vary": options.vary}
+    rule = "--results reads a measurement, which remembers its question"
+    errors += [
+        ConfigError(name, None, rule, ["launch plan --results ID"])
+        for name, given in of_search.items()
+        if given and options.results is not None
+    ]
+    if errors:
         raise ConfigErrors(errors)

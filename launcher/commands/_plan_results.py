@@ -25,9 +25,6 @@ _FORM = "{:>2}  {:6}  {:9}  {:>14}  {:>9}  {:>10}  {:>10}"
 
 def show(options: argparse.Namespace) -> int:
     """Print what came of a measurement so far; once all its runs have ended, write the winner as a recipe."""
-    if options.overrides:
-        rule = "a measurement remembers its question, and --results reads no words"
-        raise ConfigErrors([ConfigError("OVERRIDES", " ".join(options.overrides), rule, ["launch plan --results ID"])])
     found = measurement.read(_directory(options))
     if options.save is not None:
         _keeping.require_name("--save", options.save)

@@ -95,7 +95,7 @@ def machine(run: RunSpec) -> str:
     """Where the runs are: ``2 nodes of 8 H100``, ``2 CPU ranks``."""
     cluster, card = run.cluster, run.hardware.name
     if run.hardware.device == "cpu":
-        card = "CPU ranks"
+        card = "CPU rank" if run.gpus == 1 else "CPU ranks"
     nodes = f"{cluster.nodes} nodes of " if cluster.nodes > 1 else ""
     return f"{nodes}{cluster.gpus_per_node} {card}"
 
