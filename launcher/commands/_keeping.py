@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from launcher.commands._common import folder, print_json, say, write_new
 from launcher.config import acting, recipe_file, recipes, trust
@@ -31,28 +32,17 @@ def save(words: Sequence[str], options: argparse.Namespace) -> int:
         rule = "a recipe is made of overrides, or of the command line of a run"
         ways = [f"launch recipe save {name} model=tiny", f"launch recipe save {name} --run RUN"]
         raise ConfigErrors([ConfigError("OVERRIDES", None, rule, ways)])
-    require_name("NAME", name)
+    require_name("NAME", name, "my_recipe")
     catalog, run = Catalog(folder=folder()), None
     if options.run is not None:
         from launcher.commands._finding import find
 
         [run, *_] = find([options.run])
-        catalog = Catalog(folder=_typed_in(run))
+        catalog = Catalog(folder=typed_in(run))
         texts = [*_words_of(run, catalog), *texts]
-    summary = options.summary or f"saved from: launch {' '.join(texts)}"
-    path = keep(name, texts, catalog, summary=summary, run=run, trusted=options.trust)
-    return _said(path, f"launch recipe={name}", options)
-
-
-def require_name(flag: str, name: str) -> None:
-    """Refuse what is no name of a recipe.
-
-    Raises:
-        ConfigErrors: It is none.
-    """
-    if not _NAME.match(name):
-        way = "my_recipe" if flag == "NAME" else f"{flag} mine"
-        raise ConfigErrors([ConfigError(flag, name, "a recipe's name is letters, digits and _ . -", [way])])
+    origin = _origin(run, texts, catalog, trusted=options.trust)
+    content = recipe_file.content_of(texts, catalog, summary=options.summary or f"saved from: launch {' '.join(texts)}")
+    return _said(_written(name, content, origin), f"launch recipe={name}", options)
 
 
 def keep(
@@ -61,28 +51,46 @@ def keep(
     catalog: Catalog,
     *,
     summary: str,
-    source: str = "",
+    source: str,
     run: Path | None = None,
     trusted: bool = False,
 ) -> Path:
-    """Write a command line as a new recipe of the working folder; its file.
+    """Write overrides as a recipe of the working folder; its path.
 
     Args:
-        name: The recipe's name.
-        texts: The command line.
-        catalog: The folders in which it was typed.
+        name: Its name.
+        texts: The overrides.
+        catalog: The configuration folders.
         summary: What the recipe is for, in one line.
-        source: Where its settings come from.
-        run: The run whose command line it is.
-        trusted: True to trust the recipe or run from elsewhere that it is made of.
+        source: Where its numbers are from, in one line.
+        run: The run that the words are of, which may be from elsewhere.
+        trusted: True to trust what is from elsewhere.
 
     Raises:
-        SubmitError: There is such a file, or it cannot be written.
-        ConfigErrors: A word cannot be read, or the recipe would hold a secret.
+        ConfigErrors: A word cannot be read, or holds a secret.
+        SubmitError: There is a recipe of this name, or it cannot be written.
     """
-    origin = _origin(run, texts, catalog, trusted=trusted)
-    content = recipe_file.content_of(texts, catalog, summary=summary, source=source)
-    path = folder() / "recipes" / f"{name}.yaml"
+    content = {**recipe_file.content_of(texts, catalog, summary=summary), "source": source}
+    return _written(name, content, _origin(run, texts, catalog, trusted=trusted))
+
+
+def place(name: str) -> Path:
+    """The file of a recipe of the working folder."""
+    return folder() / "recipes" / f"{name}.yaml"
+
+
+def require_name(where: str, name: str, way_out: str) -> None:
+    """Refuse a name that is none.
+
+    Raises:
+        ConfigErrors: It is not.
+    """
+    if not _NAME.match(name):
+        raise ConfigErrors([ConfigError(where, name, "a recipe's name is letters, digits and _ . -", [way_out])])
+
+
+def _written(name: str, content: Mapping[str, Any], origin: str | None) -> Path:
+    path = place(name)
     deeds = acting.of_recipe(recipes.check(content, str(path)))
     note = partial(trust.note_own, path) if origin is None else partial(_note_foreign, path, origin, deeds)
     write_new(path, recipe_file.as_text(name, content), otherwise=": choose another name", before=note)
@@ -120,7 +128,7 @@ def _words_of(run: Path, catalog: Catalog) -> list[str]:
     return recipe_file.words_for(contents.spec_of(run), catalog)
 
 
-def _typed_in(run: Path) -> Path:
+def typed_in(run: Path) -> Path:
     """The folder in which a run's command line was typed, whose recipes it may name; this one where that is gone."""
     there = Path(contents.known(run, contents.JOB).get("working_directory", ""))
     return there if there.is_absolute() and there.is_dir() else folder()
@@ -132,7 +140,7 @@ def fetch(words: Sequence[str], options: argparse.Namespace) -> int:
 
     source = words[0]
     name = options.name or Path(source.partition("#sha256=")[0].rpartition("#")[2]).stem
-    require_name("--name", name)
+    require_name("--name", name, "--name mine")
     content = fetch.fetch(source)
     data = safe_yaml.loads(content.decode(errors="replace"), source)
     path, use = folder() / "recipes" / f"{name}.yaml", f"launch recipe={name}"

@@ -27,7 +27,7 @@ def show(options: argparse.Namespace) -> int:
     """Print what came of a measurement so far; once all its runs have ended, write the winner as a recipe."""
     found = measurement.read(_directory(options))
     if options.save is not None:
-        _keeping.require_name("--save", options.save)
+        _keeping.require_name("--save", options.save, "--save mine")
         if not found.measured:
             rule = "no run has finished, so there is no fastest layout yet"
             raise ConfigErrors([
@@ -137,20 +137,17 @@ def _written(options: argparse.Namespace, found: Results) -> Path | None:
     if not found.measured or (options.save is None and found.waits):
         return None
     best = found.measured[0]
-    name = options.save or found.directory.name
-    path = folder() / "recipes" / f"{name}.yaml"
-    source = evidence.source(found, best)
+    name, source = options.save or found.directory.name, evidence.source(found, best)
+    _keeping.require_name("--save", name, "--save mine")
+    path = _keeping.place(name)
     if path.is_file() and _source_of(path) == source:
         return path
-    catalog = Catalog(folder=folder())
+    run = best.directory or found.directory
+    catalog = Catalog(folder=_keeping.typed_in(run))
+    summary = evidence.summary(found, best)
     try:
         return _keeping.keep(
-            name,
-            found.words(best),
-            catalog,
-            summary=evidence.summary(found, best),
-            source=source,
-            trusted=options.trust,
+            name, found.words(best), catalog, summary=summary, source=source, run=run, trusted=options.trust
         )
     except SubmitError as error:
         raise SubmitError(f"{error}, as --save NAME") from None

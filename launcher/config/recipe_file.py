@@ -28,14 +28,8 @@ _NAMED_BY = {
 _NOT_REPEATED = ("run", "sweep", "hardware")
 
 
-def content_of(texts: Sequence[str], catalog: Catalog, *, summary: str, source: str = "") -> dict[str, Any]:
+def content_of(texts: Sequence[str], catalog: Catalog, *, summary: str) -> dict[str, Any]:
     """A command line as a recipe: its choices, settings and axes; a recipe that it names is taken in.
-
-    Args:
-        texts: The command line.
-        catalog: The folders in which it was typed.
-        summary: What the recipe is for, in one line.
-        source: Where its settings come from, in one line.
 
     Raises:
         ConfigErrors: A word cannot be read.
@@ -44,8 +38,7 @@ def content_of(texts: Sequence[str], catalog: Catalog, *, summary: str, source: 
     words, _ = read(axes.fixed, catalog)
     overrides = expand(words, catalog)
     own = own_models.chosen(overrides, catalog, fetching=own_models.may_fetch(words, catalog))
-    head = {"schema": SCHEMA, "summary": summary, "source": source}
-    content: dict[str, Any] = {**head, "choose": {}, "set": {}, "sweep": {}}
+    content: dict[str, Any] = {"schema": SCHEMA, "summary": summary, "source": "", "choose": {}, "set": {}, "sweep": {}}
     for override in overrides if own is None else own.expand(overrides):
         if override.key in ("run.name", "run.directory") or override.value == own_models.BASE:
             continue  # The name of one run is not part of what others repeat, and sizes say all of a model.

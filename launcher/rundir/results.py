@@ -57,12 +57,12 @@ def speed(found: Sequence[dict[str, Any]], predicted: PredictedSpeed | None = No
         predicted: What it is compared with: of a run that went on with other settings only lines with this prediction
             count, where there are some.
     """
-    known = [row["tokens_per_second"] for row in steady(found, predicted)]
-    return float(statistics.median(known)) if known else None
+    known = second_half(found, predicted)
+    return float(statistics.median(row["tokens_per_second"] for row in known)) if known else None
 
 
-def steady(found: Sequence[dict[str, Any]], predicted: PredictedSpeed | None = None) -> list[dict[str, Any]]:
-    """The lines that :func:`speed` takes: the second half of those that have a speed."""
+def second_half(found: Sequence[dict[str, Any]], predicted: PredictedSpeed | None = None) -> list[dict[str, Any]]:
+    """The lines that a run's speed is of; the arguments are those of :func:`speed`."""
     rows = [] if predicted is None else [row for row in found if _is_of(row, predicted)]
     known = [row for row in rows or found if contents.is_number(row.get("tokens_per_second"))]
     return known[len(known) // 2 :]

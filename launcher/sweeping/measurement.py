@@ -243,7 +243,7 @@ def _measured(directory: Path, row: table.Row, layout: Mapping[str, Any], gpus: 
     speed = results.speed(lines)
     if speed is None:
         return Measured(row=row, directory=run, layout=layout)
-    counted = results.steady(lines)
+    counted = results.second_half(lines)
     seconds = [found for line in counted if (found := progress.number(line, "step_seconds")) is not None]
     return Measured(
         row=row,

@@ -32,5 +32,5 @@ def test_the_best_layouts_are_one_array_of_short_runs_and_are_ranked_as_they_end
         succeeds(run, 300)
     ranked = launch("plan", "--results", "m", "--json").json["measurement"]
     assert [row["rank"] for row in ranked["points"]] == [1, 2]
-    assert ranked["recipe"] == str(Path.cwd() / "recipes" / "m.yaml")
+    assert ranked["recipe"] == {"path": str(Path.cwd() / "recipes" / "m.yaml"), "use": "launch recipe=m"}
     assert not list((Path.cwd() / "runs" / "m").glob("*/checkpoints/step-*"))

@@ -134,3 +134,15 @@ def test_status_shows_a_measurement_as_a_sweep_and_says_what_ranks_it() -> None:
     assert "000   finished  fits" in answer.out
     assert answer.out.endswith("\nranked by speed: launch plan --results m\n")
     assert measurement.read(folder).measured[0].counted == 10
+
+
+def test_a_measurement_of_somebody_else_makes_a_recipe_that_is_as_foreign(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("cluster.setup=[echo]",)
+    folder = measured(tmp_path / "theirs", [("finished", 2000.0)], words=words)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "mine"))
+    answer = launch("plan", "--results", str(folder))
+    assert answer.status == 0, answer.err
+    assert f"it is from {folder}/000, which is not trusted" in " ".join(answer.err.split())
+    assert launch("recipe=theirs", "--json").status == 2
