@@ -23,7 +23,7 @@ from launcher.rundir.record import directory_for
 from launcher.submission.submit import array_text
 from launcher.sweeping import measurement
 from launcher.sweeping.sweep import Point, Sweep
-from launcher.text.units import duration, gib, rounded
+from launcher.text.units import rounded
 
 
 def require(options: argparse.Namespace, question: Question) -> None:
@@ -99,22 +99,15 @@ def _text(chosen: Shortlist) -> str:
     count, kind = len(chosen.runs), "a Slurm array" if run.cluster.kind == "slurm" else "one after the other, here"
     runs = "1 short run" if count == 1 else f"{count} short runs"
     head = f"{runs} of {chosen.steps} steps on {measurement.machine(run)}, {kind}:"
-    lines = [head, _FORM.format("layout", "tokens/s a GPU", "step", "needs").rstrip()]
-    for number, (layout, words) in enumerate(zip(chosen.layouts, chosen.overrides, strict=True)):
-        speed, used = layout.speed, layout.verdict.used_bytes
-        figures = (
-            ("-", "-") if speed is None else (rounded(speed.tokens_per_second_per_gpu), duration(speed.step_seconds))
-        )
-        lines.append(_FORM.format(f"{number:03d}", *figures, "-" if used is None else gib(used)).rstrip())
-        lines += textwrap.wrap(" ".join(words), width(), initial_indent="  ", subsequent_indent="  ")
+    lines = ["", head]
+    for number, words in enumerate(chosen.overrides):
+        text = " ".join(words) or "as the words say"
+        lines += textwrap.wrap(text, width(), initial_indent=f"  {number:03d}  ", subsequent_indent=" " * 7)
     if chosen.left_out:
         text = f"left out of these runs, and back in the winner's recipe: {' '.join(chosen.left_out)}"
         lines.append(_wrapped(text))
     lines.append(_wrapped("random tokens, no checkpoint, no evaluation, no tracker"))
     return "\n".join((*lines, _wrapped(cost(chosen))))
-
-
-_FORM = "{:8} {:>14}  {:>9}  {:>11}"
 
 
 def cost(chosen: Shortlist) -> str:

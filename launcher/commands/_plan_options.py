@@ -39,7 +39,8 @@ def require_whole(options: argparse.Namespace) -> None:
     if options.save is not None and options.results is None:
         rule = "the fastest layout is known when its runs have ended: --results writes its recipe"
         errors.append(ConfigError("--save", options.save, rule, [f"--results ID --save {options.save}"]))
-    of_search = {"OVERRIDES": options.overrides, "--measure": options.measure, "--vary": options.vary}
+    names = ("overrides", "measure", "vary", "lines", "plot")
+    of_search = {"OVERRIDES" if name == "overrides" else f"--{name}": getattr(options, name) for name in names}
     rule = "--results reads a measurement, which remembers its question"
     errors += [
         ConfigError(name, None, rule, ["launch plan --results ID"])
