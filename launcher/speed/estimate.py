@@ -230,10 +230,12 @@ def _terms(rank: RankModel, timed: Timed) -> Iterator[SpeedTerm]:
         yield pipeline.messages(spec, times, overlaps=execution.pipeline_overlap)
     compute = states.Compute(slowest.time.forward_seconds, slowest.time.backward_seconds)
     yield from states.accumulation(rank, execution, card, m)
-    yield from states.data_parallel(rank, execution, timed.network, compute, m)
+    traffic = list(states.data_parallel(rank, execution, timed.network, compute, m))
+    yield from traffic
     if not offload.updates_on_host(rank):
         yield from states.optimizer(rank, execution, card)
-    yield from offload.offload(rank, execution, card, compute, m)
+    waited = sum(one.exposed_seconds for one in traffic)
+    yield from offload.offload(rank, execution, card, compute, m, waited)
     yield from offload.saved(rank, card)
 
 
