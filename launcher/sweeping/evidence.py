@@ -13,9 +13,9 @@ from launcher.text.units import gib, rounded
 def summary(found: Results, best: Measured) -> str:
     """What the recipe is for: how its layout was chosen."""
     count = len(found.measured)
-    chosen = f"the fastest of {count} measured layouts" if count > 1 else "the one layout that was measured"
-    so_far = f" so far, with {found.waits} runs to come" if found.waits else ""
-    return f"{chosen}{so_far}: {' '.join(best.row.point.overrides) or 'as the words say'}"
+    chosen = f"The fastest of {count} measured layouts" if count > 1 else "The one layout that was measured"
+    so_far = f", with {found.waits} to come" if found.waits else ""
+    return f"{chosen}{so_far}, of {found.content['model']} on {found.content['machine']}"
 
 
 def source(found: Results, best: Measured) -> str:

@@ -65,6 +65,7 @@ def _record(chosen: Shortlist, question: Sequence[str]) -> dict[str, Any]:
         "left_out": list(chosen.left_out),
         "steps": chosen.steps,
         "time_limit_min": chosen.time_limit_min,
+        "model": run.model.name,
         "gpus": run.gpus,
         "gpu_hours": chosen.gpu_hours,
         "most_gpu_hours": chosen.most_gpu_hours,
@@ -92,8 +93,8 @@ def _layout(layout: Layout, words: Sequence[str]) -> dict[str, Any]:
 
 
 def machine(run: RunSpec) -> str:
-    """Where the runs are: ``2 nodes of 8 H100``, ``2 CPU ranks``."""
-    cluster, card = run.cluster, run.hardware.name
+    """Where the runs are: ``2 nodes of 8 x NVIDIA H100 80GB HBM3``, ``2 CPU ranks``."""
+    cluster, card = run.cluster, f"x {run.hardware.title or run.hardware.name}"
     if run.hardware.device == "cpu":
         card = "CPU rank" if run.gpus == 1 else "CPU ranks"
     nodes = f"{cluster.nodes} nodes of " if cluster.nodes > 1 else ""
@@ -228,7 +229,8 @@ def _checked(directory: Path, content: Mapping[str, Any]) -> Mapping[str, Any]:
         contents.is_whole(content.get("gpus")) and content["gpus"] > 0,
         isinstance(layouts, list) and all(isinstance(each, dict) for each in layouts),
         isinstance(layouts, list) and len(layouts) == len(sweep.points(directory)),
-        isinstance(content.get("versions"), dict) and isinstance(content.get("machine"), str),
+        isinstance(content.get("versions"), dict)
+        and all(isinstance(content.get(key), str) for key in ("machine", "model")),
     )
     if not all(right):
         raise contents.BadRecord(directory / state.SWEEP, "its measurement is not as `launch plan --measure` writes it")

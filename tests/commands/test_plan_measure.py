@@ -61,7 +61,7 @@ def test_at_a_terminal_the_gpu_hours_are_said_and_asked_about(
     monkeypatch.setattr("launcher.commands._plan_measure._can_ask", lambda options: True)
     answer = launch(*MEASURE, "2")
     said = " ".join(answer.out.split())
-    assert "2 short runs of 20 steps on 2 h100_80g, a Slurm array:" in said
+    assert "2 short runs of 20 steps on 2 x NVIDIA H100 80GB HBM3, a Slurm array:" in said
     assert "GPU-hours (cost " in said
     assert "at most 0.867 (cost 2.17) by the time limit of 13 min for each run, at 2.5 a GPU-hour" in said
     assert "start them? [y/N]" in answer.err
@@ -120,7 +120,7 @@ def test_layouts_are_measured_here_one_after_the_other_and_ranked() -> None:
     assert all(row["measured"]["allocated_bytes"] > 0 for row in found["points"])
     assert not list(Path("runs", "m").glob("*/checkpoints/step-*"))
     assert (Path("recipes", "m.yaml").read_text()).startswith(
-        "# launch recipe=m\nschema: 1\nsummary: 'the fastest of 2 "
+        "# launch recipe=m\nschema: 1\nsummary: The fastest of 2 "
     )
     content = json.loads(Path("runs", "m", "sweep.json").read_text())["measurement"]
     assert content["question"] == [word for word in HERE if word != "plan"] + ["run.name=m"]

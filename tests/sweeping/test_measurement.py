@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from launcher.commands import _sweeping
 from launcher.config import recipes
 from launcher.rundir import state
 from launcher.sweeping import measurement
@@ -46,7 +47,7 @@ def test_layouts_are_ranked_by_what_was_measured_beside_what_was_predicted() -> 
     }
     assert second["predicted"]["tokens_per_second_per_gpu"] > first["predicted"]["tokens_per_second_per_gpu"] > 1500
     assert first["predicted"]["allocated_bytes"] > 0
-    assert (found["question"][0], found["machine"], found["steps"]) == ("model=tiny", "2 h100_80g", 20)
+    assert (found["question"][0], found["machine"], found["steps"]) == ("model=tiny", "2 x NVIDIA H100 80GB HBM3", 20)
     assert {"launcher", "python", "packages"} == set(found["versions"])
 
 
@@ -59,12 +60,12 @@ def test_the_winner_is_a_recipe_of_the_training_with_its_evidence() -> None:
     recipe = recipes.load(Path("recipes", "m.yaml"))
     assert recipe.choose["parallel"] == "ddp"
     assert (recipe.set["train.steps"], recipe.set["save.every"], "save.last" in recipe.set) == (1000, 100, False)
-    assert recipe.summary == "the fastest of 2 measured layouts: parallel=ddp"
+    assert recipe.summary == "The fastest of 2 measured layouts, of tiny on 2 x NVIDIA H100 80GB HBM3"
     evidence = recipe.source.split("; ")
     assert evidence[0].startswith("measured 1,500 tokens/s a GPU (predicted ")
     assert evidence[0].endswith("), median of the last 10 of 20 steps on random tokens")
     assert evidence[1].startswith("95.4 MiB allocated on the fullest rank (predicted ")
-    assert evidence[2] == "on 2 h100_80g"
+    assert evidence[2] == "on 2 x NVIDIA H100 80GB HBM3"
     assert evidence[3].startswith("launch ")
     assert evidence[4:] == ["2001-09-09", "run m/001", "others: m/000 1,000 tokens/s a GPU"]
 
@@ -107,7 +108,7 @@ def test_the_best_so_far_is_written_by_name_alone_and_says_that_others_are_to_co
     assert not Path("recipes").exists()
     assert launch("plan", "--results", "m", "--save", "early").status == 0
     recipe = recipes.load(Path("recipes", "early.yaml"))
-    assert recipe.summary.startswith("the one layout that was measured so far, with 1 runs to come: ")
+    assert recipe.summary.startswith("The one layout that was measured, with 1 to come, of tiny on ")
     assert recipe.source.endswith("others: m/001 running")
 
 
@@ -146,3 +147,19 @@ def test_a_measurement_of_somebody_else_makes_a_recipe_that_is_as_foreign(
     assert answer.status == 0, answer.err
     assert f"it is from {folder}/000, which is not trusted" in " ".join(answer.err.split())
     assert launch("recipe=theirs", "--json").status == 2
+
+
+def test_resume_starts_the_runs_of_a_measurement_that_have_not_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = measured(Path.cwd() / "runs" / "m", [("finished", 2000.0), ("failed", "no")])
+    before = json.loads((folder / state.SWEEP).read_text())
+    started: list[Path] = []
+
+    def submit_all(recorded: list[tuple[Path, object]], *limits: object) -> list[str]:
+        started.extend(run for run, _ in recorded)
+        return ["1"]
+
+    monkeypatch.setattr(_sweeping, "submit_all", submit_all)
+    answer = launch("resume", "m")
+    assert answer.status == 0, answer.err
+    assert started == [folder / "001"]
+    assert json.loads((folder / state.SWEEP).read_text()) == before
