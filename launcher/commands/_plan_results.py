@@ -121,7 +121,7 @@ def _document(found: Results, recipe: Path | None) -> dict[str, Any]:
         **{key: found.content.get(key) for key in ("question", "training", "steps", "machine", "versions")},
         "open": found.waits,
         "points": [row.as_dict(place) for place, row in places(found)],
-        "recipe": None if recipe is None else str(recipe),
+        "recipe": None if recipe is None else {"path": str(recipe), "use": f"launch recipe={recipe.stem}"},
     }
     return {"schema": 1, "measurement": content}
 

@@ -49,6 +49,7 @@ def test_layouts_are_ranked_by_what_was_measured_beside_what_was_predicted() -> 
     assert first["predicted"]["allocated_bytes"] > 0
     assert (found["question"][0], found["machine"], found["steps"]) == ("model=tiny", "2 x NVIDIA H100 80GB HBM3", 20)
     assert {"launcher", "python", "packages"} == set(found["versions"])
+    assert found["recipe"] == {"path": str(Path.cwd() / "recipes" / "m.yaml"), "use": "launch recipe=m"}
 
 
 def test_the_winner_is_a_recipe_of_the_training_with_its_evidence() -> None:
