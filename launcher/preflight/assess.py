@@ -9,7 +9,7 @@ the backend's place. The search for ways out judges neighbours by the same rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain
@@ -278,3 +278,16 @@ def _is_sound(way: str, error: ConfigError, spec: RunSpec, known: set[str]) -> b
 def judge(spec: RunSpec) -> Judgement:
     """The judgement of the run's own engine."""
     return backends.of(spec).native(spec)
+
+
+def judge_all(specs: Sequence[RunSpec]) -> tuple[Judgement, ...]:
+    """The judgements of :func:`judge` on several runs; a backend that has ``natives`` is asked for its own at once."""
+    found: dict[str, list[RunSpec]] = {}
+    for spec in specs:
+        found.setdefault(spec.backend.name, []).append(spec)
+    judged: dict[str, Iterator[Judgement]] = {}
+    for name, own in found.items():
+        backend = backends.of(own[0])
+        together = getattr(backend, "natives", None)
+        judged[name] = iter(map(backend.native, own) if together is None else together(own))
+    return tuple(next(judged[spec.backend.name]) for spec in specs)
