@@ -29,7 +29,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--vary", choices=("precision",), action="append", default=[], help="search its options, too")
     _plan_options.arguments(parser)
     parser.add_argument("--lines", action="store_true", help="the line to paste of each layout, below it")
-    words = "draw speed against memory, by a search for each tenth of the card; FILE ends in .png, .svg or .html"
+    words = "draw speed against memory, by a search for each fifth of the card; FILE ends in .png, .svg or .html"
     parser.add_argument("--plot", type=Path, metavar="FILE", help=words)
 
 

@@ -1,4 +1,4 @@
-"""The fastest layouts for less memory than there is: a search for each tenth of the card."""
+"""The fastest layouts for less memory than there is: a search for each fifth of the card."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from launcher.planner.result import Layout, Plan
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
 
-_STEPS = 10
+_STEPS = 5
 
 
 class _Within(Preflight):
@@ -44,7 +44,7 @@ class Frontier:
 
 
 def frontier(question: Question, found: Plan, *, progress: Progress | None = None) -> Frontier:
-    """The frontier of speed against memory: exact at each tenth of the card, by what was found on the way between.
+    """The frontier of speed against memory: exact at each fifth of the card, by what was found on the way between.
 
     Args:
         question: The question.
@@ -53,8 +53,8 @@ def frontier(question: Question, found: Plan, *, progress: Progress | None = Non
     """
     layouts = [*found.layouts, *found.others]
     best = found.layouts[0]
-    for tenths in range(_STEPS - 1, 0, -1):
-        most = (best.verdict.capacity_bytes or 0) * tenths / _STEPS
+    for fifths in range(_STEPS - 1, 0, -1):
+        most = (best.verdict.capacity_bytes or 0) * fifths / _STEPS
         if _memory(best) <= most:
             continue
         within = plan(question, judge=_Within(most), progress=progress).layouts
