@@ -18,7 +18,10 @@ from launcher.measurements.known import place
 from launcher.measurements.row import Row
 from launcher.text.units import gib, rounded
 
-_OF_A_SEARCH = {"vary": "--vary", "plot": "--plot", "lines": "--lines", "measurements": "--measurements"}
+_OF_A_SEARCH = {
+    name: f"--{name.replace('_', '-')}"
+    for name in ("vary", "plot", "lines", "save", "measure", "steps", "yes", "dry_run", "results", "measurements")
+}
 """Options that a listing would drop."""
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from launcher.commands import _plan_plot, _plan_progress, _plan_save
+from launcher.commands import _plan_options, _plan_plot, _plan_progress, _plan_save
 from launcher.commands._common import add_measured, add_overrides, measured, print_json, width
 from launcher.errors import INTERRUPTED, DoesNotFit
 from launcher.measurements.known import Measured
@@ -30,6 +30,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_overrides(parser)
     parser.add_argument("--vary", choices=("precision",), action="append", default=[], help="search its options, too")
+    _plan_options.arguments(parser)
     parser.add_argument("--lines", action="store_true", help="the line to paste of each layout, below it")
     words = "draw speed against memory, by a search for each fifth of the card; FILE ends in .png, .svg or .html"
     parser.add_argument("--plot", type=Path, metavar="FILE", help=words)
@@ -46,11 +47,21 @@ def run(options: argparse.Namespace) -> int:
         from launcher.commands import _plan_measurements
 
         return _plan_measurements.run(options)
+    _plan_options.require_whole(options)
+    if options.results is not None:
+        from launcher.commands import _plan_results  # Late, as all that starts runs or reads them.
+
+        return _plan_results.show(options)
     question, found = answered(options)
-    status = _shown(options, question, found)
+    measures = options.measure is not None and found.finished and bool(found.layouts)
+    status = 0 if measures and options.json else _shown(options, question, found)
     if options.plot is not None and found.finished and found.layouts:
         _plan_plot.draw(options.plot, question, found, _own(options, question))
-    return status
+    if not measures:
+        return status
+    from launcher.commands import _plan_measure
+
+    return _plan_measure.measure(options, question, found)
 
 
 def answered(options: argparse.Namespace, *, quiet: bool = False) -> tuple[Question, Plan]:
@@ -68,6 +79,10 @@ def answered(options: argparse.Namespace, *, quiet: bool = False) -> tuple[Quest
     question = ask(options.overrides, vary=options.vary)
     if options.plot is not None:
         _plan_plot.require(options.plot, question)
+    if options.measure is not None:
+        from launcher.commands import _plan_measure
+
+        _plan_measure.require(options, question)
     judge = Preflight(_own(options, question))
     found = planning.plan(question, judge=judge) if quiet else _plan_progress.planned(question, judge)
     require_valid(question, found)
