@@ -20,7 +20,10 @@ from launcher.text.units import gib, rounded
 
 _OF_A_SEARCH = {
     name: f"--{name.replace('_', '-')}"
-    for name in ("vary", "plot", "lines", "save", "measure", "steps", "yes", "dry_run", "results", "measurements")
+    for name in (
+        *("vary", "plot", "lines", "save", "measure", "steps", "yes", "dry_run", "results", "measurements"),
+        *("smallest", "largest", "tokens", "days", "price"),
+    )
 }
 """Options that a listing would drop."""
 

@@ -4,22 +4,24 @@ What is typed is fixed, what is left open is searched: the engine, the parallel 
 micro-batch, recomputation, offloading. A key may have several values, parallel.tensor=1,2,4, and then one of them is
 taken. Needs no GPU, no torch, no Slurm and no network.
 
-Exit status: 0 there are layouts that fit, 2 the configuration is wrong, 3 nothing fits, 130 interrupted, with the best
-found so far.
+Exit status: 0 there are layouts that fit, 2 the configuration is wrong, 3 nothing fits, or not within --days, 130
+interrupted, with the best found so far.
 """
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from textwrap import wrap
 
-from launcher.commands import _plan_options, _plan_plot, _plan_progress, _plan_save
+from launcher.commands import _plan_options, _plan_plot, _plan_progress, _plan_questions, _plan_save
 from launcher.commands._common import add_measured, add_overrides, measured, print_json, width
+from launcher.commands._plan_questions import Answer
 from launcher.errors import INTERRUPTED, DoesNotFit
 from launcher.measurements.known import Measured
 from launcher.planner import document, planning, table
-from launcher.planner.judge import Preflight
-from launcher.planner.question import Question, ask
+from launcher.planner.judge import Judge, Preflight
+from launcher.planner.question import Question
 from launcher.planner.result import Plan
 from launcher.planner.validity import require_valid
 
@@ -31,6 +33,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_overrides(parser)
     parser.add_argument("--vary", choices=("precision",), action="append", default=[], help="search its options, too")
     _plan_options.arguments(parser)
+    _plan_questions.arguments(parser)
     parser.add_argument("--lines", action="store_true", help="the line to paste of each layout, below it")
     words = "draw speed against memory, by a search for each fifth of the card; FILE ends in .png, .svg or .html"
     parser.add_argument("--plot", type=Path, metavar="FILE", help=words)
@@ -52,9 +55,10 @@ def run(options: argparse.Namespace) -> int:
         from launcher.commands import _plan_results  # Late, as all that starts runs or reads them.
 
         return _plan_results.show(options)
-    question, found = answered(options)
+    answer = answered(options)
+    question, found = answer.question, answer.plan
     measures = options.measure is not None and found.finished and bool(found.layouts)
-    status = 0 if measures and options.json else _shown(options, question, found)
+    status = 0 if measures and options.json else _shown(options, answer)
     if options.plot is not None and found.finished and found.layouts:
         _plan_plot.draw(options.plot, question, found, _own(options, question))
     if not measures:
@@ -64,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
     return _plan_measure.measure(options, question, found)
 
 
-def answered(options: argparse.Namespace, *, quiet: bool = False) -> tuple[Question, Plan]:
+def answered(options: argparse.Namespace, *, quiet: bool = False) -> Answer:
     """The question of a command line, and its answer.
 
     Args:
@@ -76,17 +80,21 @@ def answered(options: argparse.Namespace, *, quiet: bool = False) -> tuple[Quest
         SubmitError: The name of ``--save`` is taken.
     """
     _plan_save.require_free(options)
-    question = ask(options.overrides, vary=options.vary)
+    question = _plan_questions.read(options)
     if options.plot is not None:
         _plan_plot.require(options.plot, question)
     if options.measure is not None:
         from launcher.commands import _plan_measure
 
         _plan_measure.require(options, question)
-    judge = Preflight(_own(options, question))
-    found = planning.plan(question, judge=judge) if quiet else _plan_progress.planned(question, judge)
-    require_valid(question, found)
-    return question, found
+    search = _quietly if quiet else _plan_progress.planned
+    answer = _plan_questions.answer(options, question, Preflight(_own(options, question)), search)
+    require_valid(question, answer.plan)
+    return answer
+
+
+def _quietly(question: Question, judge: Judge) -> Plan:
+    return planning.plan(question, judge=judge)
 
 
 def _own(options: argparse.Namespace, question: Question) -> Measured | None:
@@ -94,14 +102,24 @@ def _own(options: argparse.Namespace, question: Question) -> Measured | None:
     return measured(options, question.openings[0].spec.cluster) if question.openings else None
 
 
-def _shown(options: argparse.Namespace, question: Question, found: Plan) -> int:
+def _shown(options: argparse.Namespace, answer: Answer) -> int:
     """Print the answer, and save what is to be saved; the exit status."""
+    found = answer.plan
     if options.json:
-        saved = _plan_save.save(options, question, found)
-        print_json(document.as_dict(found) | ({} if saved is None else {"recipe": saved}))
+        saved = _plan_save.save(options, answer.question, found)
+        whole = document.as_dict(found)
+        print_json({
+            **whole,
+            "plan": {**whole["plan"], **answer.keys},
+            **({} if saved is None else {"recipe": saved}),
+        })
     else:
-        print(table.text(found, width(_WIDEST), lines=options.lines))
-        _plan_save.save(options, question, found)
+        columns = width(_WIDEST)
+        said = [line for sentence in answer.said for line in wrap(sentence, columns, break_on_hyphens=False)]
+        print("\n".join([*said, *([""] if said and found.layouts else [])]), end="\n" if said else "")
+        if found.layouts or not said:
+            print(table.text(found, columns, lines=options.lines))
+        _plan_save.save(options, answer.question, found)
     if not found.finished:
         return INTERRUPTED
-    return 0 if found.layouts else DoesNotFit.exit_status
+    return 0 if answer.is_enough else DoesNotFit.exit_status

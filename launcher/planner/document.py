@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from launcher.planner import wording
+from launcher.planner import answers, wording
 from launcher.planner.result import Layout, Plan
 from launcher.preflight import speed_line
 
@@ -27,7 +27,8 @@ def as_dict(plan: Plan) -> dict[str, Any]:
             "layouts": [layout_as_dict(plan, each) for each in plan.layouts],
             "others": [layout_as_dict(plan, each) for each in plan.others],
             "tight": None if plan.tight is None else layout_as_dict(plan, plan.tight),
-            "nearest": None,
+            "days": None if plan.length is None else plan.length.days,
+            "nearest": None if plan.nearest is None else answers.nearest(plan.nearest),
         },
     }
 
@@ -43,6 +44,7 @@ def layout_as_dict(plan: Plan, layout: Layout) -> dict[str, Any]:
         "used_bytes": layout.verdict.used_bytes,
         "capacity_bytes": layout.verdict.capacity_bytes,
         "loses": layout.loses,
+        **answers.costs(layout, plan.length),
     }
 
 

@@ -40,8 +40,8 @@ def answer(question: Question, found: Found, judge: Judge, *, seconds: float, fi
         finished: False if it was broken off.
     """
     early = [] if finished or found.best or found.first is None else [found.first]
-    layouts = loses.explained([_layout(question, each, judge) for each in early or found.shown()])
-    others = [_layout(question, each, judge) for each in found.others()]
+    layouts = loses.explained([layout_of(question, each, judge) for each in early or found.shown()])
+    others = [layout_of(question, each, judge) for each in found.others()]
     tight = min(found.tight.values(), default=None)
     if tight is not None and layouts and tight.seconds >= found.shown()[0].seconds:
         tight = None
@@ -50,7 +50,7 @@ def answer(question: Question, found: Found, judge: Judge, *, seconds: float, fi
         assumptions=question.assumptions,
         layouts=layouts,
         others=loses.explained(others, layouts[0]) if layouts else (),
-        tight=None if tight is None else _layout(question, tight, judge),
+        tight=None if tight is None else layout_of(question, tight, judge),
         counts=found.counts(),
         seconds=seconds,
         single=question.single,
@@ -58,7 +58,8 @@ def answer(question: Question, found: Found, judge: Judge, *, seconds: float, fi
     )
 
 
-def _layout(question: Question, found: Candidate, judge: Judge) -> Layout:
+def layout_of(question: Question, found: Candidate, judge: Judge) -> Layout:
+    """A candidate as the words to type, with the whole estimate of its speed."""
     return Layout(
         overrides=(*question.assumed, *_typed(question, found)),
         spec=found.spec,

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from launcher.preflight.fixes import Fix
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
+from launcher.spec.edit import override
 from launcher.speed.result import SpeedEstimate
 
 
@@ -99,6 +101,61 @@ class Assumption:
     why: str
 
 
+NODES, GPUS = "cluster.nodes", "cluster.gpus_per_node"
+
+
+class Size(NamedTuple):
+    """Nodes, and GPUs of each."""
+
+    nodes: int
+    gpus_per_node: int
+
+    @property
+    def gpus(self) -> int:
+        """All of them."""
+        return self.nodes * self.gpus_per_node
+
+    def as_dict(self) -> dict[str, int]:
+        """As the document has it."""
+        return {"gpus": self.gpus, "nodes": self.nodes, "gpus_per_node": self.gpus_per_node}
+
+    @property
+    def words(self) -> tuple[str, str]:
+        """As it is typed."""
+        return override(NODES, self.nodes), override(GPUS, self.gpus_per_node)
+
+    def __str__(self) -> str:
+        """As it is said: ``4 GPUs``, ``24 GPUs (3 nodes of 8)``."""
+        gpus = "1 GPU" if self.gpus == 1 else f"{self.gpus:,} GPUs"
+        return gpus if self.nodes == 1 else f"{gpus} ({self.nodes:,} nodes of {self.gpus_per_node})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Length:
+    """Somebody has said how long the training is; ``days`` is the limit on its time, None where there is none."""
+
+    days: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nearest:
+    """The changes with which something would fit where nothing does.
+
+    Attributes:
+        closest: The layout that lacks least; None where the words leave no layout that is valid.
+        rule: Why there is none then.
+        size: The smallest cluster on which something fits; None where none is large enough.
+        layout: The fastest layout there.
+        fixes: Changes with which the closest layout fits on this cluster, the cheapest first.
+    """
+
+    closest: Layout | None
+    rule: str = ""
+    size: Size | None = None
+    layout: Layout | None = None
+    fixes: tuple[Fix, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """The answer.
@@ -113,6 +170,8 @@ class Plan:
         seconds: How long the search took.
         single: The words with one value each: those that a layout's overrides are typed behind.
         finished: False if the search was broken off.
+        length: The length of the training, where somebody has said it.
+        nearest: Changes with which something would fit, where there is no layout.
     """
 
     words: tuple[str, ...]
@@ -124,6 +183,8 @@ class Plan:
     seconds: float
     single: tuple[str, ...]
     finished: bool = True
+    length: Length | None = None
+    nearest: Nearest | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The document of ``launch plan --json`` (docs/contract.md)."""

@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Iterator
 
 from launcher import backends
-from launcher.planner import loses, wording
+from launcher.planner import loses, sentences, wording
 from launcher.planner.result import Layout, Plan
 from launcher.speed.estimate import CROWDED, RETRYING, unknown
 from launcher.speed.result import Constant
@@ -143,6 +143,7 @@ def _row(plan: Plan, number: int, layout: Layout, width: int, lines: bool) -> It
     several = len({each.spec.precision.name for each in plan.layouts}) > 1
     told = wording.layout(layout.spec) + (f"{wording.BETWEEN}{layout.spec.precision.name}" if several else "")
     yield from wording.filled(told, width, indent)
+    yield from wording.filled(sentences.cost(layout, plan.length), width, indent, between=", ")
     yield from wording.filled(layout.loses, width, indent, between=", ")
     if lines:
         yield from (f"{indent}{line}" for line in pasteable(plan, layout, width - _INDENT))
@@ -239,3 +240,5 @@ def _nothing(plan: Plan) -> Iterator[str]:
         if valid
         else f"no layout is valid; {_counted(plan)}"
     )
+    if plan.nearest is not None:
+        yield from sentences.nearest(plan.nearest)

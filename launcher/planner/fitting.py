@@ -1,0 +1,139 @@
+"""Two questions that take a part of the space alone: does anything fit, and what is fastest.
+
+Memory grows with the micro-batch, with the chunks of a pipeline and with everything that relief leaves out; gradients
+of several micro-batches take more than those of one. So of all layouts that differ in these alone the one that needs
+least has one chunk, 1F1B, the strongest relief, and either one sequence or all of a rank's at once: where none of those
+fits, none at all does. What is typed stays as it is typed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from launcher.memory.estimate import needs
+from launcher.planner.judge import Judge
+from launcher.planner.planning import layout_of
+from launcher.planner.question import Question
+from launcher.planner.result import Layout
+from launcher.planner.search import Candidate, Search
+from launcher.planner.space import SEARCHED, Settings, Space
+from launcher.preflight import assess, verdict
+from launcher.spec import RunSpec
+from launcher.spec.edit import changed_at
+from launcher.text.units import gib
+
+_CHUNKS = {"parallel.virtual_pipeline": (1,), "parallel.schedule": ("1f1b",)}
+"""The values with which a pipeline needs least, where neither is typed."""
+
+_PLACES = {"device": "on a GPU", "host": "in a node's host memory", "disk": "on disk"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """The answer to the first question: a layout that fits for certain, one within the estimate's error, or neither.
+
+    Attributes:
+        fits: None where there is none.
+        tight: The first that was met; None where there is none, or a certain one came before it.
+    """
+
+    fits: RunSpec | None = None
+    tight: RunSpec | None = None
+
+
+def attempt(question: Question, judge: Judge) -> Attempt:
+    """Look for a layout that fits for certain, and stop at the first.
+
+    Args:
+        question: The question.
+        judge: Rules and estimates.
+    """
+    tight = None
+    for _, spec in _least(question, judge):
+        found = judge.verdict(spec).name
+        if found == "fits":
+            return Attempt(fits=spec)
+        if found == "tight":
+            tight = tight or spec
+    return Attempt(tight=tight)
+
+
+def is_valid(question: Question, judge: Judge) -> bool:
+    """True if the words leave a layout that is valid."""
+    return next(_least(question, judge), None) is not None
+
+
+def closest(question: Question, judge: Judge) -> Candidate | None:
+    """The layout that lacks least where nothing fits; None where none is valid."""
+    best: Candidate | None = None
+    for order, (opening, spec) in enumerate(_least(question, judge)):
+        found = verdict.judge(spec, needs(spec, **assess.parts(spec)))
+        if best is None or found.excess_bytes < best.verdict.excess_bytes:
+            best = Candidate(0.0, (), order, opening, spec, found)
+    return best
+
+
+def lacks(question: Question, judge: Judge) -> str:
+    """Why nothing fits for certain; empty where something does."""
+    found = attempt(question, judge)
+    if found.fits is not None:
+        return ""
+    if found.tight is not None:
+        return "fits within the error of the estimate alone, so it may run out of memory"
+    nearest = closest(question, judge)
+    if nearest is None:
+        rule = next((error.rule for error in judge.errors(question.openings[0].spec) if error.path not in SEARCHED), "")
+        return f"no layout is valid{': ' if rule else ''}{rule}"
+    short = [
+        f"{_PLACES[each.place]} by {gib(each.used_bytes - each.capacity_bytes)}" for each in nearest.verdict.shortages
+    ]
+    return f"too small {' and '.join(short)} for the layout that comes nearest"
+
+
+def fastest(question: Question, judge: Judge) -> Layout | None:
+    """The fastest layout that fits for certain; the search for a plan stopped at the first.
+
+    Args:
+        question: The question.
+        judge: Rules and estimates.
+    """
+    spaces = [Space.of(opening.spec, question.fixed, question.choices, judge.errors) for opening in question.openings]
+    frames = [(number, frame) for number, space in enumerate(spaces) for frame in space.frames(judge.errors)]
+    for found in Search(spaces, judge).run(frames):
+        if found.best:
+            return layout_of(question, min(found.best.values()), judge)
+    return None
+
+
+def _least(question: Question, judge: Judge) -> Iterator[tuple[int, RunSpec]]:
+    """Of every kind of layout the one that needs least, with the number of its engine's opening."""
+    chunks = {} if _CHUNKS.keys() & question.fixed else _CHUNKS
+    for number, opening in enumerate(question.openings):
+        space = _Small.of(opening.spec, question.fixed, {**question.choices, **chunks}, judge.errors)
+        for frame in space.frames(judge.errors):
+            for core in space.cores(frame, judge.errors):
+                spec = _strongest(core, space, judge)
+                if spec is not None:
+                    yield number, spec
+
+
+class _Small(Space):
+    """The space with the smallest and the largest micro-batch of a rank alone."""
+
+    def _micro_batches(self, degrees: Settings) -> Iterator[dict[str, Any]]:
+        sizes = list(super()._micro_batches(degrees))
+        typed = {"train.micro_batch_size", "train.gradient_accumulation"} & self.fixed
+        yield from sizes if typed or len(sizes) < 2 else (sizes[0], sizes[-1])
+
+
+def _strongest(core: RunSpec, space: Space, judge: Judge) -> RunSpec | None:
+    """The core with the strongest relief that is valid with it."""
+    for mode, loss in product(range(len(space.modes) - 1, -1, -1), range(len(space.ways) - 1, -1, -1)):
+        for settings in reversed(space.relief(mode, loss)):
+            spec = changed_at(core, settings)
+            if next(iter(judge.errors(spec)), None) is None:
+                return spec
+    return None

@@ -1,0 +1,200 @@
+"""The largest micro-batch, sequence or model that a cluster trains.
+
+Each candidate is a question of its own. Micro-batches are the divisors of the global batch. Sequences are powers of two
+and the quarters between the longest that fits and the next; beyond the positions that a model has they come with the
+word that gives it more. Models are the options of ``model``. What is typed stays; what is assumed is assumed for each
+candidate anew, so that a longer sequence leaves the tokens of a step as they are where nobody has said the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from launcher import families
+from launcher.errors import ConfigError, ConfigErrors
+from launcher.planner import fitting
+from launcher.planner.judge import Judge
+from launcher.planner.question import Question
+from launcher.rank.counts import parameter_counts
+from launcher.spec import nearest
+from launcher.spec.edit import override
+
+MICRO_BATCH, SEQUENCE, POSITIONS = "train.micro_batch_size", "train.sequence_length", "model.max_position_embeddings"
+
+_LIMITS = {
+    "micro_batch": "it is the whole global batch",
+    "sequence": "the model has positions for no more (model.max_position_embeddings)",
+    "model": "no preset is larger",
+}
+"""Why there is no candidate above the last one."""
+
+KEYS = {
+    "micro_batch": (MICRO_BATCH, "train.gradient_accumulation"),
+    "sequence": (SEQUENCE,),
+    "model": ("model",),
+}
+"""The keys of each kind, which the words must leave open."""
+
+_SHORTEST, _LONGEST = 8, 22
+"""Tokens of the sequences that are tried, as powers of two; no model is known of that takes more than the last."""
+
+_TOLD = 2
+"""Larger candidates that are told with the reason why nothing fits."""
+
+type Asking = Callable[[Sequence[str]], Question]
+"""Reads the words of the question with further ones behind them."""
+
+
+class Tried(NamedTuple):
+    """A larger candidate: its words, its sequences, tokens or parameters, and why nothing fits with it."""
+
+    words: tuple[str, ...]
+    value: int
+    lacks: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Largest:
+    """The answer.
+
+    Attributes:
+        kind: The kind that was asked for.
+        words: The words that choose the largest; empty where nothing fits with any.
+        value: Its sequences, tokens or parameters.
+        question: The question with it.
+        larger: The next ones, in the order of size.
+        limit: Why nothing larger was looked at, where it is not that nothing fits.
+    """
+
+    kind: str
+    words: tuple[str, ...] = ()
+    value: int = 0
+    question: Question | None = None
+    larger: tuple[Tried, ...] = ()
+    limit: str = ""
+
+
+class _Candidate(NamedTuple):
+    """One that is asked about."""
+
+    words: tuple[str, ...]
+    value: int
+    question: Question
+
+
+def largest(kind: str, question: Question, judge: Judge, asking: Asking) -> Largest:
+    """Look for the largest.
+
+    Args:
+        kind: ``micro_batch``, ``sequence`` or ``model``.
+        question: The question, which leaves that open.
+        judge: Rules and estimates.
+        asking: Reads the question's words with further ones.
+
+    Raises:
+        ConfigErrors: The words say what is looked for.
+    """
+    taken = [key for key in KEYS[kind] if key in question.fixed]
+    if taken:
+        rule = f"it looks for the largest that fits, and the words say {taken[0]}: leave one of them out"
+        raise ConfigErrors([ConfigError("--largest", kind, rule)])
+    return _LOOKING[kind](question, judge, asking)
+
+
+def _micro_batch(question: Question, judge: Judge, _: Asking) -> Largest:
+    """Divisors of the global batch."""
+    sizes = nearest.divisors(question.openings[0].spec.global_batch_size)
+    candidates = [_Candidate((override(MICRO_BATCH, size),), size, _with(question, size)) for size in sizes]
+    return _from_above("micro_batch", candidates, judge)
+
+
+def _with(question: Question, size: int) -> Question:
+    return replace(question, fixed=question.fixed | {MICRO_BATCH}, choices={**question.choices, MICRO_BATCH: (size,)})
+
+
+def _sequence(question: Question, judge: Judge, asking: Asking) -> Largest:
+    """Powers of two up to the model's positions and beyond them, and the quarters behind the longest that fits."""
+    model = question.openings[0].spec.model
+    limit = model.max_position_embeddings
+
+    def candidate(size: int) -> _Candidate:
+        longer = (override(POSITIONS, size),) if size > limit else ()
+        words = (override(SEQUENCE, size), *longer)
+        return _Candidate(words, size, asking(words))
+
+    def fits(candidate: _Candidate) -> bool:
+        return fitting.attempt(candidate.question, judge).fits is not None
+
+    powers = [2**power for power in range(_SHORTEST, _LONGEST + 1)]
+    inside = [*(size for size in powers if size < limit), limit]
+    typed = any(word.startswith(f"{POSITIONS}=") for word in question.words)
+    beyond = [size for size in powers if size > limit] if model.position_embedding == "rope" and not typed else []
+    found, above = _longest([*inside, *beyond], candidate, fits)
+    return _answer("sequence", found, above, judge)
+
+
+def _longest(
+    sizes: Sequence[int], candidate: Callable[[int], _Candidate], fits: Callable[[_Candidate], bool]
+) -> tuple[list[_Candidate], list[_Candidate]]:
+    """The candidates that fit, in the order of size, and the first behind them that does not."""
+    found: list[_Candidate] = []
+    for size in sizes:
+        asked = candidate(size)
+        if fits(asked):
+            found.append(asked)
+        elif found:
+            return [*found, *_between(found[-1].value, size, candidate, fits)], [asked]
+    return found, [] if found else [candidate(sizes[0])]
+
+
+def _between(
+    below: int, above: int, candidate: Callable[[int], _Candidate], fits: Callable[[_Candidate], bool]
+) -> Iterator[_Candidate]:
+    """The candidates that fit of the quarters between two sizes: the half, then the one on the side that is open."""
+    quarter = (above - below) // 4
+    if not quarter:
+        return
+    half = candidate(below + 2 * quarter)
+    is_enough = fits(half)
+    if is_enough:
+        yield half
+    further = candidate(below + (3 if is_enough else 1) * quarter)
+    if fits(further):
+        yield further
+
+
+def _model(question: Question, judge: Judge, asking: Asking) -> Largest:
+    """Presets by their parameters."""
+    presets = (_preset(name, asking) for name in question.catalog.groups["model"])
+    return _from_above("model", sorted(presets, key=lambda each: each.value), judge)
+
+
+def _preset(name: str, asking: Asking) -> _Candidate:
+    words = (override("model", name),)
+    question = asking(words)
+    spec = question.openings[0].spec
+    return _Candidate(words, parameter_counts(spec, families.of(spec.model))[0], question)
+
+
+def _from_above(kind: str, candidates: Sequence[_Candidate], judge: Judge) -> Largest:
+    """The answer from candidates in the order of size, of which the last are asked about first."""
+    for place in reversed(range(len(candidates))):
+        if fitting.attempt(candidates[place].question, judge).fits is not None:
+            return _answer(kind, candidates[place : place + 1], candidates[place + 1 :], judge)
+    return _answer(kind, [], candidates, judge)
+
+
+def _answer(kind: str, fits: Sequence[_Candidate], above: Sequence[_Candidate], judge: Judge) -> Largest:
+    """The answer from what fits and what does not, each in the order of size."""
+    larger = [each for each in above if not fits or each.value >= fits[-1].value][:_TOLD]
+    tried = tuple(Tried(each.words, each.value, fitting.lacks(each.question, judge)) for each in larger)
+    if not fits:
+        return Largest(kind=kind, larger=tried)
+    _, value, asked = fits[-1]
+    limit = "" if tried else _LIMITS[kind]
+    return Largest(kind=kind, words=fits[-1].words, value=value, question=asked, larger=tried, limit=limit)
+
+
+_LOOKING = {"micro_batch": _micro_batch, "sequence": _sequence, "model": _model}

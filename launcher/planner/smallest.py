@@ -1,0 +1,171 @@
+"""The smallest cluster: the fewest GPUs that train a model, or that train it in time.
+
+Every size is looked at, the smallest first, so that the answer is exact among the sizes of ``launcher.planner.sizes``.
+A size whose layouts all need too much is told in a fraction of a search. Where there is a limit on time, a size is left
+out without one if not even its products, attention and memory-bound kernels end in time, spread over all GPUs with
+nothing between them; else the fastest layout of it decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from launcher import backends
+from launcher.errors import ConfigError, ConfigErrors
+from launcher.planner import fitting, length
+from launcher.planner.judge import Judge
+from launcher.planner.question import Question
+from launcher.planner.result import Layout, Size
+from launcher.planner.sizes import MOST_IN_TIME, MOST_NODES, sized, sizes
+from launcher.preflight.verdict import Verdict
+from launcher.spec import RunSpec
+from launcher.spec.edit import changed_at
+from launcher.speed.estimate import unknown
+from launcher.speed.terms import StepPart
+from launcher.text.units import duration
+
+_PASSES: tuple[StepPart, ...] = ("matrix_products", "attention", "memory_bound")
+"""Parts of a step that no layout takes less GPU-seconds for than one GPU with all of the batch at once."""
+
+_ALONE: dict[str, object] = {
+    "cluster.nodes": 1,
+    "cluster.gpus_per_node": 1,
+    "parallel.tensor": 1,
+    "parallel.sequence": False,
+    "parallel.pipeline": 1,
+    "parallel.virtual_pipeline": 1,
+    "parallel.first_stage_layers": None,
+    "parallel.last_stage_layers": None,
+    "parallel.schedule": "1f1b",
+    "parallel.context": 1,
+    "parallel.ulysses": 1,
+    "parallel.expert": 1,
+    "parallel.expert_tensor": None,
+    "parallel.replicate": 1,
+    "zero.hpz": 1,
+    "train.gradient_accumulation": None,
+}
+"""A run of one GPU."""
+
+_ON_HOST = ("zero.offload_optimizer", "zero.offload_parameters")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One size: its fastest layout, or why it is not enough; both where that is its time alone.
+
+    Attributes:
+        size: The size.
+        layout: None where nothing fits.
+        lacks: Empty where it is enough.
+    """
+
+    size: Size
+    layout: Layout | None = None
+    lacks: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Smallest:
+    """The answer.
+
+    Attributes:
+        size: The smallest size that is enough; None where none is.
+        smaller: The size before it; where none is enough, the largest that has a valid layout.
+        larger: The size behind it; None where it is above what the words say.
+        on_devices: Where it is a larger one, the smallest that is enough without model states in host memory; not
+            looked for where there is a limit on time.
+    """
+
+    size: Size | None
+    smaller: Step | None
+    larger: Step | None = None
+    on_devices: Size | None = None
+
+
+def smallest(question: Question, judge: Judge, *, days: float | None = None, beyond: bool = False) -> Smallest:
+    """Look for the fewest GPUs.
+
+    Args:
+        question: The question.
+        judge: Rules and estimates.
+        days: The limit on the time of the whole training; None where there is none.
+        beyond: True to look at more nodes than the words say, too.
+
+    Raises:
+        ConfigErrors: There is a limit on time and no speed is known.
+    """
+    most = MOST_NODES if days is None else MOST_IN_TIME
+    ladder = tuple(sizes(question, most=most, beyond=beyond))
+    place = first_enough(question, judge, ladder, days)
+    if place is None:
+        valid = (size for size in reversed(ladder) if fitting.is_valid(sized(question, size), judge))
+        return Smallest(size=None, smaller=_told(question, judge, next(valid, ladder[0]), days))
+    return Smallest(
+        size=ladder[place],
+        smaller=_told(question, judge, ladder[place - 1], days) if place else None,
+        larger=_told(question, judge, ladder[place + 1], days) if place + 1 < len(ladder) else None,
+        on_devices=_on_devices(question, judge, ladder[place:]) if days is None else None,
+    )
+
+
+def first_enough(question: Question, judge: Judge, ladder: Sequence[Size], days: float | None) -> int | None:
+    """The place of the first size that is enough."""
+    least = None if days is None else least_gpu_seconds(question, judge)
+    for place, size in enumerate(ladder):
+        if days is not None and least is not None and least / size.gpus > days * length.DAY:
+            continue
+        if _is_enough(sized(question, size), judge, days):
+            return place
+    return None
+
+
+def _is_enough(question: Question, judge: Judge, days: float | None) -> bool:
+    fits = fitting.attempt(question, judge).fits is not None
+    if not fits or days is None:
+        return fits
+    layout = fitting.fastest(question, judge)
+    return layout is not None and length.in_time(layout, days) is True
+
+
+def least_gpu_seconds(question: Question, judge: Judge) -> float:
+    """A bound below the GPU-seconds of the training: one GPU with memory for all, that has the whole batch at once."""
+    return min(_alone(opening.spec, judge) for opening in question.openings)
+
+
+def _alone(spec: RunSpec, judge: Judge) -> float:
+    alone = changed_at(spec, {**_ALONE, "train.micro_batch_size": spec.global_batch_size})
+    speed = judge.speed(alone, Verdict(name="fits"))
+    if speed is None:
+        why = unknown(alone, backends.of(alone)) or "no speed is predicted"
+        rule = f"a limit on time needs a predicted speed, and there is none: {why}"
+        raise ConfigErrors([ConfigError("--days", None, rule)])
+    return spec.steps * sum(term.seconds for term in speed.terms if term.part in _PASSES)
+
+
+def _told(question: Question, judge: Judge, size: Size, days: float | None) -> Step:
+    """A size with its fastest layout, or the reason why there is none that is enough."""
+    question = sized(question, size)
+    if lacks := fitting.lacks(question, judge):
+        return Step(size=size, lacks=lacks)
+    layout = fitting.fastest(question, judge)
+    cost = None if layout is None else length.cost_of(layout)
+    slow = days is not None and cost is not None and cost.days > days
+    lacks = f"takes {duration(cost.days * length.DAY)}" if slow and cost is not None else ""
+    return Step(size=size, layout=layout, lacks=lacks)
+
+
+def _on_devices(question: Question, judge: Judge, ladder: Sequence[Size]) -> Size | None:
+    """The smallest size with all model states on the GPUs; None where that is no other, or the words say where.
+
+    Args:
+        question: The question.
+        judge: Rules and estimates.
+        ladder: Sizes from the found one on.
+    """
+    if question.fixed & set(_ON_HOST):
+        return None
+    here = dict.fromkeys(_ON_HOST, ("none",))
+    place = first_enough(replace(question, choices={**question.choices, **here}), judge, ladder, None)
+    return ladder[place] if place else None
