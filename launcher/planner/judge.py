@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from launcher.errors import ConfigError
@@ -11,6 +11,7 @@ from launcher.memory.estimate import needs, needs_within
 from launcher.preflight import assess, pricing, verdict
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
+from launcher.speed import pipeline
 from launcher.speed.estimate import estimate
 from launcher.speed.result import SpeedEstimate
 
@@ -34,8 +35,13 @@ class Judge(Protocol):
         ...
 
     @abstractmethod
-    def least_seconds(self, spec: RunSpec) -> float | None:
-        """A bound below the seconds of every run with this one's degrees and micro-batch; None where unknown."""
+    def least_seconds(self, spec: RunSpec, chunkings: Sequence[tuple[str, int]]) -> float | None:
+        """A bound below the seconds of every run with this one's degrees and micro-batch; None where unknown.
+
+        Args:
+            spec: The run.
+            chunkings: The schedules of those runs, each with its model chunks on a stage.
+        """
         ...
 
     @abstractmethod
@@ -64,10 +70,13 @@ class Preflight(Judge):
         found = estimate(spec, **assess.parts(spec))
         return None if found is None else found.step_seconds
 
-    def least_seconds(self, spec: RunSpec) -> float | None:
-        """The passes of the slowest stage, without the schedule, the traffic of the states and the optimizer."""
+    def least_seconds(self, spec: RunSpec, chunkings: Sequence[tuple[str, int]]) -> float | None:
+        """The passes of the slowest stage and the least bubble, without the traffic of the states and the optimizer."""
         found = estimate(spec, **assess.parts(spec))
-        return None if found is None else spec.gradient_accumulation * max(each.seconds for each in found.stages)
+        if found is None:
+            return None
+        passes = spec.gradient_accumulation * max(each.seconds for each in found.stages)
+        return passes + min(pipeline.idle(found.stages, schedule, chunks) for schedule, chunks in chunkings)
 
     def speed(self, spec: RunSpec, verdict: Verdict) -> SpeedEstimate | None:
         """As ``check`` has it."""

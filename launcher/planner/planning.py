@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
+from launcher.planner.halves import Progress, searched
 from launcher.planner.judge import Judge, Preflight
 from launcher.planner.question import Question
 from launcher.planner.result import Layout, Plan
-from launcher.planner.search import Candidate, Found, Search
+from launcher.planner.search import Candidate
 from launcher.planner.space import SEARCHED, Space
 from launcher.spec.edit import override, value_at
-
-type Progress = Callable[[Found], None]
-"""Told what has been found so far, often."""
 
 
 def plan(question: Question, *, judge: Judge | None = None, progress: Progress | None = None) -> Plan:
@@ -26,10 +24,7 @@ def plan(question: Question, *, judge: Judge | None = None, progress: Progress |
     """
     judge, start = judge or Preflight(), time.monotonic()
     spaces = [Space.of(opening.spec, question.fixed, question.choices, judge.errors) for opening in question.openings]
-    found = Found()
-    for found in Search(spaces, judge).run():
-        if progress is not None:
-            progress(found)
+    found = searched(spaces, judge, progress)
     layouts = tuple(_layout(question, each, judge) for each in found.shown())
     tight = min(found.tight.values(), default=None)
     if tight is not None and layouts and tight.seconds >= found.shown()[0].seconds:
@@ -38,6 +33,7 @@ def plan(question: Question, *, judge: Judge | None = None, progress: Progress |
         words=question.words,
         assumptions=question.assumptions,
         layouts=layouts,
+        others=tuple(_layout(question, each, judge) for each in found.others()),
         tight=None if tight is None else _layout(question, tight, judge),
         counts=found.counts(),
         seconds=time.monotonic() - start,

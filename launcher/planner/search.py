@@ -74,6 +74,24 @@ class Found:
         """The best of each idea, the fastest first; tight ones only where nothing fits for certain."""
         return sorted((self.best or self.tight).values())[:SHOWN]
 
+    def others(self) -> list[Candidate]:
+        """The fastest of each engine that has none among the shown."""
+        fastest: dict[str, Candidate] = {}
+        for each in sorted(self.best.values()):
+            fastest.setdefault(each.spec.backend.name, each)
+        shown = {each.spec.backend.name for each in self.shown()}
+        return [each for engine, each in fastest.items() if engine not in shown]
+
+    def merge(self, other: Found) -> None:
+        """Take over what a search of other frames has found."""
+        for own, theirs in ((self.best, other.best), (self.tight, other.tight)):
+            for idea, candidate in theirs.items():
+                own[idea] = min(candidate, own.get(idea, candidate))
+        self.considered += other.considered
+        self.invalid += other.invalid
+        self.unfit += other.unfit
+        self.judged += other.judged
+
     def counts(self) -> Counts:
         """What became of all layouts."""
         slower = self.considered - self.invalid - self.unfit - len(self.tight)
@@ -103,42 +121,49 @@ class _Layouts(NamedTuple):
     specs: tuple[RunSpec, ...]
 
 
+type OpenedFrame = tuple[int, Frame]
+"""A frame, with the number of its opening."""
+
+
 class Search:
     """One search over the spaces of several engines."""
 
-    def __init__(self, spaces: Sequence[Space], judge: Judge, *, part: int = 0, parts: int = 1) -> None:
+    def __init__(self, spaces: Sequence[Space], judge: Judge) -> None:
         """Begin.
 
         Args:
             spaces: The layouts of each opening.
             judge: Rules and estimates.
-            part: Which of the parts of the frames this search looks at, from 0.
-            parts: How many there are; the answers of all parts together are the answer.
         """
         self.found = Found()
         self._spaces, self._judge = spaces, judge
         self._heap: list[_Node] = []
         self._order = 0
-        number = 0
-        for opening, space in enumerate(spaces):
-            for frame in space.frames(judge.errors):
-                if number % parts == part:
-                    self._add_frame(opening, frame)
-                number += 1
 
-    def run(self) -> Iterator[Found]:
-        """Search; what has been found so far comes now and then, and the whole answer last."""
+    def run(self, frames: Sequence[OpenedFrame]) -> Iterator[Found]:
+        """Search some frames; what has been found so far comes after each step, and the whole answer last.
+
+        Args:
+            frames: The frames, each with the number of its opening.
+        """
+        for opening, frame in frames:
+            self._add_frame(opening, frame)
+            yield self.found
         while self._heap and len(self.found.best) < SHOWN:
             self._take(heapq.heappop(self._heap))
             yield self.found
-        missing = set(range(len(self._spaces))) - {each.opening for each in self.found.best.values()}
-        while self._heap and missing:
-            node = heapq.heappop(self._heap)
-            if node.opening in missing:
-                self._take(node)
-                missing -= {each.opening for each in self.found.best.values()}
+        yield from self._of_the_others()
+
+    def _of_the_others(self) -> Iterator[Found]:
+        """Go on until every engine has a layout that fits, or is known to have none."""
+        while self._heap:
+            have = {each.spec.backend.name for each in self.found.best.values()}
+            missing = [space.base.backend.name not in have for space in self._spaces]
+            self._heap = [node for node in self._heap if missing[node.opening]]
+            heapq.heapify(self._heap)
+            while self._heap and have == {each.spec.backend.name for each in self.found.best.values()}:
+                self._take(heapq.heappop(self._heap))
                 yield self.found
-        yield self.found
 
     def _take(self, node: _Node) -> None:
         if isinstance(node.content, Frame):
@@ -159,7 +184,8 @@ class Search:
         if core is None:
             self.found.invalid += frame.size
             return
-        self._push(opening, 0, _ROUNDING * (self._judge.least_seconds(space.fastest(core)) or 0.0), frame)
+        bound = self._judge.least_seconds(space.fastest(core), space.chunkings(frame))
+        self._push(opening, 0, _ROUNDING * (bound or 0.0), frame)
 
     def _open_frame(self, node: _Node, frame: Frame) -> None:
         space, valid = self._spaces[node.opening], 0

@@ -42,9 +42,7 @@ _FEWEST_TOKENS = 1024
 
 _LARGEST_MICRO_BATCH = 128
 
-_SCHEDULES = ("1f1b", "zero_bubble", "dualpipe", "gpipe")
-
-_LOSSES = ("fused", "full", "chunked")
+_SCHEDULES = ("1f1b", "interleaved", "zero_bubble", "dualpipe", "gpipe")
 
 _RELIEF = frozenset(("checkpointing.mode", "train.loss", "train.allocator"))
 _BATCH = frozenset(("train.global_batch_size", "train.gradient_accumulation"))
@@ -77,21 +75,29 @@ class Space:
         fixed: Keys that the words say.
         choices: Keys with the values that the words want tried.
         losses: The ways to compute the loss that are tried, the fastest first.
+        schedules: The pipeline schedules that the engine has.
     """
 
     base: RunSpec
     fixed: frozenset[str]
     choices: Mapping[str, Sequence[object]]
     losses: tuple[str, ...]
+    schedules: tuple[str, ...]
 
     @classmethod
     def of(
         cls, base: RunSpec, fixed: frozenset[str], choices: Mapping[str, Sequence[object]], refused: Refused
     ) -> Space:
         """The layouts of an engine: the fused loss where it has one, else the whole one, and the one in pieces."""
-        valid = [loss for loss in _LOSSES if _is_valid_loss(base, loss, refused)]
-        losses = [loss for loss in valid if loss != "full"] if "fused" in valid else valid
-        return cls(base=base, fixed=fixed, choices=choices, losses=tuple(losses or ("full",)))
+        losses = _valid(base, "train.loss", ("fused", "full", "chunked"), refused)
+        staged = changed_at(base, {"parallel.pipeline": 2})
+        return cls(
+            base=base,
+            fixed=fixed,
+            choices=choices,
+            losses=tuple(loss for loss in losses if loss != "full" or "fused" not in losses) or ("full",),
+            schedules=_valid(staged, "parallel.schedule", _SCHEDULES, refused),
+        )
 
     def values(self, path: str, candidates: Sequence[Any]) -> Sequence[Any]:
         """The values of one key that are tried."""
@@ -174,6 +180,11 @@ class Space:
             for allocator in self.values("train.allocator", allocators)
         )
 
+    def chunkings(self, frame: Frame) -> list[tuple[str, int]]:
+        """The schedules of a frame's layouts, each with its model chunks on a stage."""
+        found = self._chunks(frame.settings)
+        return [(each["parallel.schedule"], each["parallel.virtual_pipeline"]) for each in found]
+
     def fastest(self, core: RunSpec) -> RunSpec:
         """A core with the relief that costs least time, valid or not."""
         return changed_at(core, self.relief[0])
@@ -239,8 +250,8 @@ class Space:
         named = [size for size in (first, last) if size is not None]
         inner = (layers - sum(named)) // max(1, stages - len(named))
         for chunks in self.values("parallel.virtual_pipeline", nearest.divisors(inner) if stages > 1 else [1]):
-            schedules = ("interleaved",) if chunks > 1 else _SCHEDULES if stages > 1 else ("1f1b",)
-            for schedule in self.values("parallel.schedule", schedules):
+            plain = [name for name in self.schedules if name != "interleaved"] if stages > 1 else ["1f1b"]
+            for schedule in self.values("parallel.schedule", plain if chunks == 1 else ["interleaved"]):
                 yield {"parallel.virtual_pipeline": chunks, "parallel.schedule": schedule}
 
     def _ends(self, stages: int) -> Iterator[tuple[Any, Any]]:
@@ -304,5 +315,8 @@ class Space:
         return self.base.backend.name == name
 
 
-def _is_valid_loss(base: RunSpec, loss: str, refused: Refused) -> bool:
-    return all(error.path != "train.loss" for error in refused(changed_at(base, {"train.loss": loss})))
+def _valid(base: RunSpec, path: str, values: Iterable[str], refused: Refused) -> tuple[str, ...]:
+    """The values of a key at which no error is found."""
+    return tuple(
+        value for value in values if all(error.path != path for error in refused(changed_at(base, {path: value})))
+    )

@@ -32,6 +32,15 @@ def bubble(spec: RunSpec, stages: Sequence[StageTime]) -> SpeedTerm:
     return term("bubble", what, "idle * t_others / v", _BUBBLE, idle=idle, t_others=others, v=chunks)
 
 
+def idle(stages: Sequence[StageTime], schedule: str, chunks: int) -> float:
+    """Seconds of :func:`bubble` at least, of stages with these passes under a schedule with so many model chunks.
+
+    DualPipe's stages are pairs of them, so that nothing is counted for it.
+    """
+    seconds = [stage.seconds for stage in stages]
+    return float(_IDLE.get(schedule, Fraction(0))) * (sum(seconds) - max(seconds)) / chunks
+
+
 def messages(spec: RunSpec, stages: Sequence[StageTime], *, overlaps: bool) -> SpeedTerm:
     """Messages that the slowest stage waits for.
 
