@@ -1,57 +1,35 @@
-"""The planner's questions answered for a framework that is only measured: by what stands in for it."""
+"""The planner's questions answered for a framework that is only measured: the pre-flight with what stands in for it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from benchmarks.speed.row import Row
-from launcher import families, registry
 from launcher.errors import ConfigError
 from launcher.memory.estimate import needs
-from launcher.planner.judge import Judge
+from launcher.planner.judge import Preflight
+from launcher.planner.space import SEARCHED
 from launcher.preflight import assess, verdict
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
-from launcher.speed.estimate import estimate
-from launcher.speed.result import SpeedEstimate
 
 
-class StandInJudge(Judge):
+class StandInJudge(Preflight):
     """The models of memory and speed with a measured framework in the place of the backend."""
 
     def row(self, spec: RunSpec) -> Row:
         """The measured run whose framework runs this one."""
         raise NotImplementedError
 
-    def errors(self, spec: RunSpec) -> Iterator[ConfigError]:
-        """Those of the engine that the stand-in is based on."""
-        return assess.broken_by_change(spec)
+    def parts(self, spec: RunSpec) -> dict[str, Any]:
+        """With the framework's way to execute a step."""
+        return {**assess.parts(spec), "backend": self.row(spec).backend}
 
     def verdict(self, spec: RunSpec) -> Verdict:
-        """By the memory of the framework."""
-        row = self.row(spec)
-        return verdict.judge(spec, needs(spec, backend=row.memory or row.backend, **_parts(spec)))
-
-    def seconds(self, spec: RunSpec) -> float | None:
-        """By its execution."""
-        found = self._estimate(spec)
-        return None if found is None else found.step_seconds
-
-    def least_seconds(self, spec: RunSpec) -> float | None:
-        """As the pre-flight has it: the passes of the slowest stage."""
-        found = self._estimate(spec)
-        return None if found is None else spec.gradient_accumulation * max(each.seconds for each in found.stages)
-
-    def speed(self, spec: RunSpec, verdict: Verdict) -> SpeedEstimate | None:
-        """The whole estimate."""
-        return self._estimate(spec)
-
-    def _estimate(self, spec: RunSpec) -> SpeedEstimate | None:
-        row = self.row(spec)
-        if row.backend is None:
-            raise AssertionError("a row without a stand-in has no specification")
-        return estimate(spec, backend=row.backend, **_parts(spec))
+        """By the memory of the framework, of a run that does not fit with all that it lacks."""
+        memory, parts = self.row(spec).memory, self.parts(spec)
+        return verdict.judge(spec, needs(spec, **(parts if memory is None else {**parts, "backend": memory})))
 
 
 class OfRows(StandInJudge):
@@ -75,24 +53,22 @@ class OfRows(StandInJudge):
 
 
 class OfFramework(StandInJudge):
-    """Of any layout, all by the framework and the kernels of one row."""
+    """Of any layout of the engine, all by the framework and the kernels of one row."""
 
-    def __init__(self, row: Row) -> None:
+    def __init__(self, row: Row, spec: RunSpec) -> None:
         """Begin.
 
         Args:
             row: The row.
+            spec: Its run.
         """
         self._row = row
+        self._others = {error.path for error in assess.broken_by_change(spec)} - set(SEARCHED)
 
     def row(self, spec: RunSpec) -> Row:
         """Always the same."""
         return self._row
 
-
-def _parts(spec: RunSpec) -> dict[str, Any]:
-    return {"family": families.of(spec.model), "strategies": _strategies()}
-
-
-def _strategies() -> Iterable[Any]:
-    return [registry.load("strategies", name) for name in registry.names("strategies")]
+    def errors(self, spec: RunSpec) -> Iterator[ConfigError]:
+        """Those of the engine, but for keys of no layout at which the measured run breaks its rules, and did run."""
+        return (error for error in assess.broken_by_change(spec) if error.path not in self._others)

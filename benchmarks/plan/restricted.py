@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from benchmarks.plan.judges import OfRows
 from benchmarks.plan.problems import Problem
 from benchmarks.speed.row import Row
-from launcher.planner.search import Found, Search
+from launcher.planner.halves import searched
 from launcher.planner.space import Frame, Refused, Settings, Space
 from launcher.spec import RunSpec
 
@@ -22,13 +22,18 @@ class Measured(Space):
     runs: Mapping[str, RunSpec]
 
     @property
-    def relief(self) -> tuple[Settings, ...]:  # type: ignore[override]
+    def relief(self) -> tuple[Settings, ...]:
         """Nothing that could be changed."""
         return ({},)
 
     def frames(self, refused: Refused) -> Iterator[Frame]:
         """One a run."""
         return (Frame(settings={_NAME: name}, size=1) for name in self.runs)
+
+    def chunkings(self, frame: Frame) -> list[tuple[str, int]]:
+        """The run's own schedule and model chunks."""
+        parallel = self.runs[frame.settings[_NAME]].parallel
+        return [(parallel.schedule, parallel.virtual_pipeline)]
 
     def cores(self, frame: Frame, refused: Refused) -> Iterator[RunSpec]:
         """The run."""
@@ -55,11 +60,8 @@ def pick(problem: Problem) -> Pick:
     rows = {row.name: row for row in problem.rows}
     runs = {name: _named(row) for name, row in rows.items()}
     judge = OfRows(rows)
-    space = Measured(base=next(iter(runs.values())), fixed=frozenset(), choices={}, losses=("full",), runs=runs)
-    found = Found()
-    for found in Search([space], judge).run():
-        pass
-    if shown := found.shown():
+    space = Measured(base=next(iter(runs.values())), fixed=frozenset(), choices={}, losses=(), schedules=(), runs=runs)
+    if shown := searched([space], judge).shown():
         name, verdict = shown[0].spec.run.name, shown[0].verdict.name
     else:
         lacks = {name: judge.verdict(spec) for name, spec in runs.items()}

@@ -13,10 +13,10 @@ from typing import Literal
 
 from benchmarks.plan.judges import OfFramework
 from benchmarks.plan.problems import Problem
+from launcher.planner.halves import searched
 from launcher.planner.judge import Judge
 from launcher.planner.result import Idea
-from launcher.planner.search import Found, Search
-from launcher.planner.space import Space
+from launcher.planner.space import SEARCHED, Space
 from launcher.spec import RunSpec
 from launcher.spec.edit import value_at
 
@@ -29,8 +29,8 @@ _SHARDED = ("zero.stage", "parallel.replicate", "zero.offload_optimizer", "zero.
 
 type Standing = Literal["shown", "idea", "slower", "unfit", "outside"]
 """``shown``: the very layout is one of the ten; ``idea``: its idea is, with another micro-batch, recomputation or
-schedule; ``slower``: ten other ideas stand before it; ``unfit``: it does not fit by our estimate; ``outside``: the
-space does not have it."""
+schedule; ``slower``: ten other ideas stand before it; ``unfit``: it does not fit for certain by our estimate;
+``outside``: the space does not have it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,22 +48,34 @@ class Winner:
     considered: int
 
 
-def search(problem: Problem) -> Winner:
-    """Search the whole space of a problem."""
+def search(problem: Problem, *, as_run: bool = False) -> Winner:
+    """Search the space of a problem.
+
+    Args:
+        problem: The problem.
+        as_run: True to hold what all of its runs have in common, degrees and micro-batch apart.
+    """
     row = problem.winner
     if row.spec is None:
         raise AssertionError("a row of a problem has a specification")
-    judge = OfFramework(row)
-    space = Space.of(row.spec, frozenset(), {}, judge.errors)
-    found = Found()
-    for found in Search([space], judge).run():
-        pass
-    shown, seconds = [each.spec for each in found.shown()], judge.seconds(row.spec)
-    best = found.shown()[0].seconds if shown else None
+    judge = OfFramework(row, row.spec)
+    space = Space.of(row.spec, _in_common(problem) if as_run else frozenset(), {}, judge.errors)
+    found = searched([space], judge)
+    shown, seconds = found.shown(), judge.seconds(row.spec)
+    best = shown[0].seconds if shown else None
     return Winner(
-        standing=_standing(row.spec, shown, space, judge),
+        standing=_standing(row.spec, [each.spec for each in shown], space, judge),
         distance=seconds / best if seconds and best else None,
         considered=found.considered,
+    )
+
+
+def _in_common(problem: Problem) -> frozenset[str]:
+    """Keys of a layout that have one value in all runs: what a source did not vary it has not called slower."""
+    runs = [row.spec for row in problem.rows if row.spec is not None]
+    open_keys = {*_DEGREES, "parallel.first_stage_layers", "parallel.last_stage_layers"}
+    return frozenset(
+        path for path in SEARCHED if path not in open_keys and len({value_at(run, path) for run in runs}) == 1
     )
 
 
@@ -74,7 +86,7 @@ def _standing(winner: RunSpec, shown: list[RunSpec], space: Space, judge: Judge)
         return "idea"
     if not any(_same(winner, spec) for spec in _layouts(winner, space, judge)):
         return "outside"
-    return "slower" if judge.verdict(winner).fits else "unfit"
+    return "slower" if judge.verdict(winner).name == "fits" else "unfit"
 
 
 def _layouts(winner: RunSpec, space: Space, judge: Judge) -> Iterator[RunSpec]:

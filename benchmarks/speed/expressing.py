@@ -87,9 +87,7 @@ def _ran_out_of_memory(line: Line) -> bool:
 def _memory(framework: Framework, backend: StandIn) -> Backend | None:
     if not framework.plain_modules:
         return None
-    return PlainTorch(
-        framework=framework.name, fused_norm=backend.executes.fused_norm, scores=backend.stores_scores
-    )
+    return PlainTorch(framework=framework.name, fused_norm=backend.executes.fused_norm, scores=backend.stores_scores)
 
 
 def _measured(line: Line) -> float:

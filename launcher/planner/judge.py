@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from launcher.errors import ConfigError
 from launcher.memory.estimate import needs, needs_within
@@ -53,13 +53,17 @@ class Judge(Protocol):
 class Preflight(Judge):
     """The pre-flight itself."""
 
+    def parts(self, spec: RunSpec) -> dict[str, Any]:
+        """Family, strategies and backend of a run."""
+        return assess.parts(spec)
+
     def errors(self, spec: RunSpec) -> Iterator[ConfigError]:
         """As ``check`` has them, apart from rules that no layout breaks."""
         return assess.broken_by_change(spec)
 
     def verdict(self, spec: RunSpec) -> Verdict:
         """As ``check`` has it; of a run that needs far too much no more than that."""
-        capacity, parts = spec.rank_memory_bytes, assess.parts(spec)
+        capacity, parts = spec.rank_memory_bytes, self.parts(spec)
         if capacity is None:
             return verdict.judge(spec, needs(spec, **parts))
         found = needs_within(spec, capacity, **parts)
@@ -67,12 +71,12 @@ class Preflight(Judge):
 
     def seconds(self, spec: RunSpec) -> float | None:
         """As ``check`` has it."""
-        found = estimate(spec, **assess.parts(spec))
+        found = estimate(spec, **self.parts(spec))
         return None if found is None else found.step_seconds
 
     def least_seconds(self, spec: RunSpec, chunkings: Sequence[tuple[str, int]]) -> float | None:
         """The passes of the slowest stage and the least bubble, without the traffic of the states and the optimizer."""
-        found = estimate(spec, **assess.parts(spec))
+        found = estimate(spec, **self.parts(spec))
         if found is None:
             return None
         passes = spec.gradient_accumulation * max(each.seconds for each in found.stages)
@@ -80,4 +84,4 @@ class Preflight(Judge):
 
     def speed(self, spec: RunSpec, verdict: Verdict) -> SpeedEstimate | None:
         """As ``check`` has it."""
-        return pricing.predicted(spec, assess.parts, verdict).speed
+        return pricing.predicted(spec, self.parts, verdict).speed
