@@ -11,8 +11,7 @@ from launcher.memory.estimate import needs, needs_within
 from launcher.preflight import assess, pricing, verdict
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
-from launcher.speed import pipeline
-from launcher.speed.estimate import estimate
+from launcher.speed.estimate import least_seconds, step_seconds
 from launcher.speed.result import SpeedEstimate
 
 
@@ -71,16 +70,11 @@ class Preflight(Judge):
 
     def seconds(self, spec: RunSpec) -> float | None:
         """As ``check`` has it."""
-        found = estimate(spec, **self.parts(spec))
-        return None if found is None else found.step_seconds
+        return step_seconds(spec, **self.parts(spec))
 
     def least_seconds(self, spec: RunSpec, chunkings: Sequence[tuple[str, int]]) -> float | None:
         """The passes of the slowest stage and the least bubble, without the traffic of the states and the optimizer."""
-        found = estimate(spec, **self.parts(spec))
-        if found is None:
-            return None
-        passes = spec.gradient_accumulation * max(each.seconds for each in found.stages)
-        return passes + min(pipeline.idle(found.stages, schedule, chunks) for schedule, chunks in chunkings)
+        return least_seconds(spec, chunkings, **self.parts(spec))
 
     def speed(self, spec: RunSpec, verdict: Verdict) -> SpeedEstimate | None:
         """As ``check`` has it."""

@@ -18,6 +18,7 @@ the same time. The space is complete in what follows; beyond it nothing is tried
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -126,18 +127,6 @@ class Space:
         for settings in self._extended(frame.settings, self._inner, (), refused):
             yield changed_at(self.base, settings)
 
-    def reliefs(self, core: RunSpec, refused: Refused) -> Iterator[RunSpec]:
-        """The valid layouts of a core, the mildest relief first.
-
-        Args:
-            core: The core.
-            refused: The errors of a run.
-        """
-        for settings in self.relief:
-            spec = changed_at(core, settings)
-            if next(iter(refused(spec)), None) is None:
-                yield spec
-
     @property
     def _inner(self) -> Steps:
         """The steps from a frame to a core: the time of a stage's passes does not depend on them."""
@@ -184,10 +173,6 @@ class Space:
         """The schedules of a frame's layouts, each with its model chunks on a stage."""
         found = self._chunks(frame.settings)
         return [(each["parallel.schedule"], each["parallel.virtual_pipeline"]) for each in found]
-
-    def fastest(self, core: RunSpec) -> RunSpec:
-        """A core with the relief that costs least time, valid or not."""
-        return changed_at(core, self.relief[0])
 
     @cached_property
     def _span(self) -> int:
@@ -249,7 +234,8 @@ class Space:
         first, last = settings["parallel.first_stage_layers"], settings["parallel.last_stage_layers"]
         named = [size for size in (first, last) if size is not None]
         inner = (layers - sum(named)) // max(1, stages - len(named))
-        for chunks in self.values("parallel.virtual_pipeline", nearest.divisors(inner) if stages > 1 else [1]):
+        divisors = nearest.divisors(math.gcd(inner, *named)) if stages > 1 else [1]
+        for chunks in self.values("parallel.virtual_pipeline", divisors):
             plain = [name for name in self.schedules if name != "interleaved"] if stages > 1 else ["1f1b"]
             for schedule in self.values("parallel.schedule", plain if chunks == 1 else ["interleaved"]):
                 yield {"parallel.virtual_pipeline": chunks, "parallel.schedule": schedule}
