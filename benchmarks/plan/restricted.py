@@ -1,43 +1,17 @@
-"""The planner among the layouts that were measured: it searches these as it searches any space, and takes one."""
+"""The planner among the layouts that were measured: each is a space of one layout, and the search takes the best."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from benchmarks.plan.judges import OfRows
 from benchmarks.plan.problems import Problem
 from benchmarks.speed.row import Row
 from launcher.planner.halves import searched
-from launcher.planner.space import Frame, Refused, Settings, Space
+from launcher.planner.judge import Judge
+from launcher.planner.space import SEARCHED, Space
 from launcher.spec import RunSpec
-
-_NAME = "run.name"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Measured(Space):
-    """The runs of a problem as a space: each is a frame and a core of its own, and there is no relief."""
-
-    runs: Mapping[str, RunSpec]
-
-    @property
-    def relief(self) -> tuple[Settings, ...]:
-        """Nothing that could be changed."""
-        return ({},)
-
-    def frames(self, refused: Refused) -> Iterator[Frame]:
-        """One a run."""
-        return (Frame(settings={_NAME: name}, size=1) for name in self.runs)
-
-    def chunkings(self, frame: Frame) -> list[tuple[str, int]]:
-        """The run's own schedule and model chunks."""
-        parallel = self.runs[frame.settings[_NAME]].parallel
-        return [(parallel.schedule, parallel.virtual_pipeline)]
-
-    def cores(self, frame: Frame, refused: Refused) -> Iterator[RunSpec]:
-        """The run."""
-        yield self.runs[frame.settings[_NAME]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,15 +34,22 @@ def pick(problem: Problem) -> Pick:
     rows = {row.name: row for row in problem.rows}
     runs = {name: _named(row) for name, row in rows.items()}
     judge = OfRows(rows)
-    space = Measured(base=next(iter(runs.values())), fixed=frozenset(), choices={}, losses=(), schedules=(), runs=runs)
-    if shown := searched([space], judge).shown():
-        name, verdict = shown[0].spec.run.name, shown[0].verdict.name
-    else:
-        lacks = {name: judge.verdict(spec) for name, spec in runs.items()}
-        name = min(lacks, key=lambda each: lacks[each].excess_bytes)
-        verdict = "does_not_fit"
+    shown = searched([_only(run, judge) for run in runs.values()], judge).shown()
+    name, verdict = (
+        (shown[0].spec.run.name, shown[0].verdict.name) if shown else (_nearest(runs, judge), "does_not_fit")
+    )
     row = rows[name or ""]
     return Pick(row=row, verdict=verdict, share=row.measured / problem.winner.measured)
+
+
+def _only(run: RunSpec, judge: Judge) -> Space:
+    """The space of one layout: every key of it is fixed."""
+    return Space.of(run, frozenset(SEARCHED), {}, judge.errors)
+
+
+def _nearest(runs: Mapping[str, RunSpec], judge: Judge) -> str:
+    """The run that lacks least memory."""
+    return min(runs, key=lambda name: judge.verdict(runs[name]).excess_bytes)
 
 
 def _named(row: Row) -> RunSpec:

@@ -18,7 +18,7 @@ from launcher.planner.judge import Judge
 from launcher.planner.result import Idea
 from launcher.planner.space import SEARCHED, Space
 from launcher.spec import RunSpec
-from launcher.spec.edit import value_at
+from launcher.spec.edit import changed, value_at
 
 _DEGREES = (
     "parallel.tensor", "parallel.pipeline", "parallel.context", "parallel.expert", "train.micro_batch_size",
@@ -84,17 +84,19 @@ def _standing(winner: RunSpec, shown: list[RunSpec], space: Space, judge: Judge)
         return "shown"
     if Idea.of(winner) in map(Idea.of, shown):
         return "idea"
-    if not any(_same(winner, spec) for spec in _layouts(winner, space, judge)):
+    if not any(_same(winner, core) for core in _cores(winner, space, judge)):
         return "outside"
     return "slower" if judge.verdict(winner).name == "fits" else "unfit"
 
 
-def _layouts(winner: RunSpec, space: Space, judge: Judge) -> Iterator[RunSpec]:
-    """The valid layouts of the space with the winner's degrees."""
+def _cores(winner: RunSpec, space: Space, judge: Judge) -> Iterator[RunSpec]:
+    """The layouts of the space with the winner's degrees, with its recomputation where that is allowed."""
+    if winner.checkpointing.mode not in space.modes:
+        return
     for frame in space.frames(judge.errors):
         if all(frame.settings[path] == value_at(winner, path) for path in _DEGREES):
             for core in space.cores(frame, judge.errors):
-                yield from space.reliefs(core, judge.errors)
+                yield changed(core, "checkpointing.mode", winner.checkpointing.mode)
 
 
 def _same(one: RunSpec, other: RunSpec) -> bool:
