@@ -41,6 +41,7 @@ class OfRows(StandInJudge):
         Args:
             rows: The rows by their names, which are the names of their runs.
         """
+        super().__init__()
         self._rows = rows
 
     def row(self, spec: RunSpec) -> Row:
@@ -62,6 +63,7 @@ class OfFramework(StandInJudge):
             row: The row.
             spec: Its run.
         """
+        super().__init__()
         self._row = row
         self._others = {error.path for error in assess.broken_by_change(spec)} - set(SEARCHED)
 

@@ -28,11 +28,12 @@ from launcher.config.recipes import Recipe
 from launcher.config.request import Request, request
 from launcher.data import look
 from launcher.errors import ConfigError, ConfigErrors, SubmitError, unreadable
+from launcher.measurements.known import Measured
 from launcher.preflight import assess, fixes, job_python, looked
 from launcher.preflight.assess import Assessment, Refinement
 from launcher.preflight.data import Looking
 from launcher.preflight.fixes import Searching
-from launcher.spec import RunSpec
+from launcher.spec import ClusterSpec, RunSpec
 from launcher.text import terminal
 
 _OF_ONE_RUN = {
@@ -194,6 +195,21 @@ def add_native(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_measured(parser: argparse.ArgumentParser) -> None:
+    """``--no-measurements``: predict with the shipped constants alone."""
+    words = "predict speed as shipped, without what was measured of this cluster"
+    parser.add_argument("--no-measurements", dest="measured", action="store_false", help=words)
+
+
+def measured(options: argparse.Namespace, cluster: ClusterSpec | None = None) -> Measured | None:
+    """The measured runs of a command, those of a cluster read at once; None where they are switched off."""
+    own = Measured() if options.measured else None
+    if own is not None and cluster is not None:
+        own.read(cluster)
+        own.tell(say)
+    return own
+
+
 def assessed(
     found: Request,
     refined: Refinement | None = None,
@@ -203,6 +219,7 @@ def assessed(
     looking: Looking = look.look,
     resumed: bool = False,
     python: job_python.Asking = job_python.kept,
+    measured: Measured | None = None,
 ) -> Assessment:
     """Judge a request and look at its data; what reading it found stands first, and what this machine lacks last.
 
@@ -214,6 +231,7 @@ def assessed(
         looking: How to look at data.
         resumed: True if the run goes on from a checkpoint of its own, and ``save.load`` is not looked at.
         python: How the packages of the job's Python are found out; as it is, nothing is started for it.
+        measured: The user's own measured runs; None takes the shipped constants.
 
     Raises:
         ConfigErrors: Nothing could be read that could be judged.
@@ -222,9 +240,10 @@ def assessed(
         raise ConfigErrors(found.errors)
     spec, missing = (found.spec, ()) if resumed else _loaded(found.spec)
     earlier = (*found.errors, *missing)
-    judged = looked.assessed(
-        spec, looking=looking, earlier=earlier, refined=refined, native=native, search=search, python=python
-    ).assessment
+    how: dict[str, Any] = {"refined": refined, "native": native, "search": search, "python": python}
+    judged = looked.assessed(spec, looking=looking, earlier=earlier, measured=measured, **how).assessment
+    if measured is not None:
+        measured.tell(say)
     catalog = Catalog(folder=folder())
     warnings = (*found.warnings, *judged.warnings)
     return replace(

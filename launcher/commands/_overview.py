@@ -17,6 +17,7 @@ def text(verbs: Mapping[str, str]) -> str:
         "",
         "  launch model=tiny parallel=fsdp precision=bf16",
         "  launch check model=7b parallel=fsdp hardware=h100_80g cluster.gpus_per_node=8",
+        "  launch plan model=7b hardware=h100_80g         the fastest layouts that fit",
         "  launch check model=./folder   a Hugging Face folder; model=org/name: the Hub's",
         "  launch recipe=NAME train.micro_batch_size=2",
         "  launch -m model=tiny optimizer.lr=1e-4,3e-4   a sweep",

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher import machine
-from launcher.commands._common import folder, print_json, say, width
+from launcher.commands._common import folder, measured, print_json, say, width
 from launcher.commands._following import follow
 from launcher.commands._trusting import require_trust
 from launcher.config.catalog import Catalog
@@ -57,7 +57,8 @@ def judged(options: argparse.Namespace) -> list[Point]:
     Raises:
         ConfigErrors: A word is wrong, or there is no grid, because a sampler is to draw from an interval.
     """
-    asked = sweep.read(options.overrides, catalog=Catalog(folder=folder()), facts=machine.facts(), force=False)
+    how: dict[str, Any] = {"force": False, "measured": measured(options)}
+    asked = sweep.read(options.overrides, catalog=Catalog(folder=folder()), facts=machine.facts(), **how)
     sampler = asked.settings.sweep.sampler
     drawn = [(axis.key, axis.values) for axis in asked.axes.swept if isinstance(axis.values, Interval)]
     if sampler != "grid" and drawn:
@@ -81,6 +82,8 @@ def _say_what_differs(asked: Sweep, points: Sequence[tuple[str, RunSpec]]) -> No
 
 def _say_remarks(asked: Sweep, said: Collection[str] = ()) -> None:
     """Say what was found of the points' data and files, once for all points, but for what is in ``said`` already."""
+    if asked.measured is not None:
+        asked.measured.tell(say)
     for remark in [remark for remark in asked.remarks if remark not in said]:
         names = asked.remarks[remark]
         of = f" (points {comparison.names(names)})" if len(names) > 1 else f" (point {names[0]})"
@@ -108,6 +111,7 @@ def started(options: argparse.Namespace, *, quiet: bool) -> tuple[Sweep, Path, l
         The sweep; its folder, which is not written where no point is kept; its points; and its runs' worst exit status.
     """
     catalog, how = Catalog(folder=folder()), {"force": options.force, "trusted": options.trust}
+    how["measured"] = measured(options)
     asked = sweep.read(options.overrides, catalog=catalog, facts=machine.facts(), **how)
     if asked.settings.sweep.sampler != "grid":
         samplers.require()

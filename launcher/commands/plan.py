@@ -14,9 +14,10 @@ import argparse
 from pathlib import Path
 
 from launcher.commands import _plan_plot, _plan_progress
-from launcher.commands._common import add_overrides, print_json, width
+from launcher.commands._common import add_measured, add_overrides, measured, print_json, width
 from launcher.errors import INTERRUPTED, DoesNotFit
 from launcher.planner import document, table
+from launcher.planner.judge import Preflight
 from launcher.planner.question import ask
 from launcher.planner.result import Plan
 
@@ -28,19 +29,28 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_overrides(parser)
     parser.add_argument("--vary", choices=("precision",), action="append", default=[], help="search its options, too")
     parser.add_argument("--lines", action="store_true", help="the line to paste of each layout, below it")
-    words = "draw speed against memory, by a search for each tenth of the card; FILE ends in .png, .svg or .html"
+    words = "draw speed against memory, by a search for each fifth of the card; FILE ends in .png, .svg or .html"
     parser.add_argument("--plot", type=Path, metavar="FILE", help=words)
+    add_measured(parser)
+    parser.add_argument("--measurements", action="store_true", help="show the measured runs, and the constants of them")
+    words = "take a run out of the measured ones, by its name or directory"
+    parser.add_argument("--forget", metavar="RUN", help=words)
 
 
 def run(options: argparse.Namespace) -> int:
     """Answer one question."""
+    if options.measurements or options.forget is not None:
+        from launcher.commands import _plan_measurements
+
+        return _plan_measurements.run(options)
     question = ask(options.overrides, vary=options.vary)
     if options.plot is not None:
         _plan_plot.require(options.plot, question)
-    found = _plan_progress.planned(question)
+    own = measured(options, question.openings[0].spec.cluster) if question.openings else None
+    found = _plan_progress.planned(question, Preflight(own))
     status = _shown(options, found)
     if options.plot is not None and found.finished and found.layouts:
-        _plan_plot.draw(options.plot, question, found)
+        _plan_plot.draw(options.plot, question, found, own)
     return status
 
 

@@ -22,6 +22,7 @@ from launcher.config.request import request
 from launcher.data import look
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.machine import Machine
+from launcher.measurements.known import Measured
 from launcher.preflight import looked
 from launcher.preflight.assess import Assessment
 from launcher.preflight.data import Looking
@@ -80,6 +81,7 @@ class Sweep:
         facts: This machine.
         force: True to run points that do not fit, too.
         trusted: True if points may start from checkpoints from elsewhere that run code as they are read.
+        measured: The user's own measured runs; None takes the shipped constants.
         looking: How to look at data; points that share theirs look once.
         remarks: What is to be said of valid points' words, data and files, each with the points that it is of; filled
             as points are judged.
@@ -92,6 +94,7 @@ class Sweep:
     facts: Machine
     force: bool
     trusted: bool = False
+    measured: Measured | None = field(default=None, compare=False)
     looking: Looking = field(default_factory=look.Remembered, compare=False)
     remarks: dict[str, list[str]] = field(default_factory=dict, compare=False)
 
@@ -113,7 +116,8 @@ class Sweep:
         # Ways out are searched for one run at a time: for a thousand points they would take most of the time.
         loaded = loading.resolved(found.spec, self.catalog.folder)
         earlier = (*found.errors, *loaded.errors)
-        judged = looked.assessed(loaded.spec, looking=self.looking, earlier=earlier, search=None)
+        how: dict[str, Any] = {"looking": self.looking, "measured": self.measured}
+        judged = looked.assessed(loaded.spec, earlier=earlier, search=None, **how)
         assessment, errors = judged.assessment, judged.assessment.errors
         if not errors and directory is not None:
             untrusted = () if self.trusted else loading.foreign_pickles(loaded.spec)
@@ -164,7 +168,15 @@ def _why_not(assessment: Assessment) -> str:
     return ", ".join(parts)
 
 
-def read(words: Sequence[str], *, catalog: Catalog, facts: Machine, force: bool, trusted: bool = False) -> Sweep:
+def read(
+    words: Sequence[str],
+    *,
+    catalog: Catalog,
+    facts: Machine,
+    force: bool,
+    trusted: bool = False,
+    measured: Measured | None = None,
+) -> Sweep:
     """Take a command line apart.
 
     Raises:
@@ -183,7 +195,14 @@ def read(words: Sequence[str], *, catalog: Catalog, facts: Machine, force: bool,
         rule = f"{sampler} draws points without end: say how many runs to try"
         raise ConfigErrors([ConfigError("sweep.budget", None, rule, ["sweep.budget=20"])])
     return Sweep(
-        words=tuple(words), axes=axes, settings=settings, catalog=catalog, facts=facts, force=force, trusted=trusted
+        words=tuple(words),
+        axes=axes,
+        settings=settings,
+        catalog=catalog,
+        facts=facts,
+        force=force,
+        trusted=trusted,
+        measured=measured,
     )
 
 
@@ -253,7 +272,7 @@ def load(directory: Path, *, catalog: Catalog, facts: Machine) -> tuple[Sweep, l
         raise contents.BadRecord(directory / state.SWEEP, "it does not say the command line of the sweep")
     force = content.get("forced", False)
     # Whoever goes on with a sweep has recorded it, or has trusted it with its words.
-    sweep = read(content["overrides"], catalog=catalog, facts=facts, force=force, trusted=True)
+    sweep = read(content["overrides"], catalog=catalog, facts=facts, force=force, trusted=True, measured=Measured())
     return sweep, points(directory)
 
 
