@@ -22,7 +22,10 @@ _COMMAND = "python -m benchmarks.plan --data DIR --publish"
 _WORDS = """\
 A problem is everything that a user fixes: a model, GPUs, sequence, batch and precision, of which three layouts or more
 were measured. The planner's own search, with its own order, is asked about each; in the place of the engine stands
-what is known of the measured framework (`benchmarks/speed/frameworks.yaml`, `benchmarks/memory/frameworks`).
+what is known of the measured framework (`benchmarks/speed/frameworks.yaml`, `benchmarks/memory/frameworks`). The
+memory of Aleph Alpha's is that of torch's own modules with the kernels that its rows name. That was chosen after a look
+at its runs out of memory: with Megatron-Core's modules in its place all four picks had been such runs. No number in it
+is fitted.
 
 *pick*: restricted to the layouts that were run, those that are stated to have run out of memory among them, the
 measured speed of the planner's choice over the best measured, its geometric mean and its worst. *OOM picked*: choices
