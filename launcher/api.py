@@ -127,9 +127,9 @@ def plan(overrides: Words = (), *, vary: Sequence[Vary] = (), save: str | None =
         )
     options = _options("plan", overrides, vary=list(vary), save=save)
     with _heard(quiet=quiet):
-        question, found = _plan.answered(options, quiet=quiet)
-        _plan_save.save(options, question, found)
-    return found
+        answer = _plan.answered(options, quiet=quiet)
+        _plan_save.save(options, answer.question, answer.plan)
+    return answer.plan
 
 
 def import_(

@@ -5,17 +5,19 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from benchmarks.memory.frameworks.plain_torch import PlainTorch
 from benchmarks.speed import frameworks
 from benchmarks.speed.cards import CARDS, network_bandwidth
 from benchmarks.speed.frameworks import Framework
 from benchmarks.speed.models import model_words
-from benchmarks.speed.row import LAYOUT, Row
+from benchmarks.speed.row import LAYOUT, OUT_OF_MEMORY, Row
 from benchmarks.speed.stand_in import StandIn
 from benchmarks.speed.words import LeftOutError, Settings, precision, recompute, sharding
 from launcher import registry
 from launcher.config.catalog import Catalog
 from launcher.config.request import request
 from launcher.errors import ConfigErrors
+from launcher.memory.estimate import Backend
 from launcher.rank.execution import EXPERT_OVERLAP, AttentionKernel, Dispatcher, Execution
 from launcher.spec import RunSpec
 
@@ -58,27 +60,39 @@ def express(line: Line, catalog: Catalog) -> Row:
         task=line["task"],
         precision=line["precision"],
         line=line,
+        oom=_ran_out_of_memory(line),
     )
     try:
         if framework is None:
             raise LeftOutError("a framework of whose steps nothing is known")
-        measured = _measured(line)
+        measured = 0.0 if row.oom else _measured(line)
         said = _said(line, framework)
         spec = request(_overrides(said, framework, catalog), catalog=catalog).require()
     except LeftOutError as reason:
-        return replace(row, left_out=str(reason))
+        return replace(row, left_out=OUT_OF_MEMORY if row.oom else str(reason))
     except (ArithmeticError, ValueError) as error:
         return replace(row, left_out=f"a number that cannot be read: {error}")
     except ConfigErrors as error:
         return replace(row, left_out=f"does not parse: {error.errors[0].path}")
     base = registry.load("backends", framework.engine)
     backend = StandIn(base=base, executes=_execution(line, framework), fitted=framework.fitted)
-    return replace(row, spec=_shared_out(spec), backend=backend, measured=measured)
+    row = replace(row, spec=_shared_out(spec), backend=backend, memory=_memory(framework, backend), measured=measured)
+    return replace(row, left_out=OUT_OF_MEMORY) if row.oom else row
+
+
+def _ran_out_of_memory(line: Line) -> bool:
+    return not line["tokens_s_gpu"] and (line["measured"] == "OOM" or "OOM" in line["notes"])
+
+
+def _memory(framework: Framework, backend: StandIn) -> Backend | None:
+    if not framework.plain_modules:
+        return None
+    return PlainTorch(framework=framework.name, fused_norm=backend.executes.fused_norm, scores=backend.stores_scores)
 
 
 def _measured(line: Line) -> float:
     if not line["tokens_s_gpu"]:
-        raise LeftOutError("it ran out of memory" if line["measured"] == "OOM" else "no tokens a second")
+        raise LeftOutError("no tokens a second")
     speed = float(line["tokens_s_gpu"])
     if speed <= 0:
         raise LeftOutError("no tokens a second")

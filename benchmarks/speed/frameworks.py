@@ -32,6 +32,8 @@ class Framework:
         blank: What its documents say of a column that a row leaves blank.
         execution: Its way to execute a step.
         sources: Where that is read, feature by feature.
+        plain_modules: True if its model is torch's own modules, which save what no kernel of the row fuses, and its
+            loss is torch's on whole logits: its memory is not that of the engine's modules.
         fitted: Features whose numbers were chosen on measured rows that are scored.
     """
 
@@ -44,6 +46,7 @@ class Framework:
     settings: Mapping[str, object] = field(default_factory=dict)
     blank: Mapping[str, str]
     sources: Mapping[str, str]
+    plain_modules: bool = False
     fitted: tuple[str, ...] = ()
 
     def __hash__(self) -> int:

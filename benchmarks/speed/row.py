@@ -10,6 +10,7 @@ from types import ModuleType
 
 from benchmarks.memory.row import Row as MemoryRow
 from benchmarks.speed.stand_in import StandIn
+from launcher.memory.estimate import Backend
 from launcher.spec import RunSpec
 
 type Line = Mapping[str, str]
@@ -18,6 +19,9 @@ type Layout = tuple[str, ...]
 
 LAYOUT = ("dp", "tp", "pp", "vpp", "cp", "ep", "micro_batch", "zero", "act_ckpt")
 """The columns in which the rows of one problem differ."""
+
+OUT_OF_MEMORY = "it ran out of memory"
+"""Why a run is left out of the scores of speed that is stated to have done so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,13 +37,15 @@ class Row:
         gpu: The card's name in ``conf/hardware``; empty where there is none.
         spec: The run; None where it cannot be expressed.
         backend: What stands in for the backend that ``spec`` names, with the framework's ``Execution``.
+        memory: What stands in for it in the model of memory, where that is another.
         measured: Tokens a second and GPU.
+        oom: True if it is stated to have run out of memory: a run that is left out, and still has its specification.
         left_out: Why it is not scored.
         soft: True if a field of the row is uncertain, or an OOM only inferred.
         moe: True if the model has experts.
         task: ``pretrain``, ``sft`` or ``lora``.
         precision: The row's own word.
-        flags: Words by which an entry of the answer chooses rows: ``unsound``, ``512 gpus``.
+        flags: Words by which an entry of the answer chooses rows: ``unsound``, ``broken pipeline``, ``512 GPUs``.
         line: The columns as they are.
     """
 
@@ -51,7 +57,9 @@ class Row:
     gpu: str = ""
     spec: RunSpec | None = None
     backend: StandIn | None = None
+    memory: Backend | None = None
     measured: float = 0.0
+    oom: bool = False
     left_out: str | None = None
     soft: bool = False
     moe: bool = False

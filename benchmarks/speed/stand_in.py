@@ -34,13 +34,19 @@ class StandIn(Backend):
         """Of the error band of memory."""
         return self.base.framework
 
+    @property
+    def stores_scores(self) -> bool:
+        """True if its kernel of attention has the scores in memory."""
+        return self.executes.attention in ("unfused", "fused_softmax")
+
     def dtypes(self, spec: RunSpec) -> Dtypes:
         """As the base."""
         return self.base.dtypes(spec)
 
     def engine(self, spec: RunSpec) -> EngineTraits:
-        """As the base."""
-        return self.base.engine(spec)
+        """As the base, and attention's scores in memory where the kernel stores them."""
+        found = self.base.engine(spec)
+        return replace(found, scores=True) if self.stores_scores else found
 
     def overheads(self, rank: RankModel) -> Iterable[MemoryTerm]:
         """As the base."""

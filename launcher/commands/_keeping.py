@@ -38,14 +38,23 @@ def save(words: Sequence[str], options: argparse.Namespace) -> int:
         from launcher.commands._finding import find
 
         [run, *_] = find([options.run])
-        catalog = Catalog(folder=_typed_in(run))
+        catalog = Catalog(folder=typed_in(run))
         texts = [*_words_of(run, catalog), *texts]
     origin = _origin(run, texts, catalog, trusted=options.trust)
     content = recipe_file.content_of(texts, catalog, summary=options.summary or f"saved from: launch {' '.join(texts)}")
     return _said(_written(name, content, origin), f"launch recipe={name}", options)
 
 
-def keep(name: str, texts: Sequence[str], catalog: Catalog, *, summary: str, source: str) -> Path:
+def keep(
+    name: str,
+    texts: Sequence[str],
+    catalog: Catalog,
+    *,
+    summary: str,
+    source: str,
+    run: Path | None = None,
+    trusted: bool = False,
+) -> Path:
     """Write overrides as a recipe of the working folder; its path.
 
     Args:
@@ -54,13 +63,15 @@ def keep(name: str, texts: Sequence[str], catalog: Catalog, *, summary: str, sou
         catalog: The configuration folders.
         summary: What the recipe is for, in one line.
         source: Where its numbers are from, in one line.
+        run: The run that the words are of, which may be from elsewhere.
+        trusted: True to trust what is from elsewhere.
 
     Raises:
         ConfigErrors: A word cannot be read, or holds a secret.
         SubmitError: There is a recipe of this name, or it cannot be written.
     """
     content = {**recipe_file.content_of(texts, catalog, summary=summary), "source": source}
-    return _written(name, content, _origin(None, texts, catalog, trusted=False))
+    return _written(name, content, _origin(run, texts, catalog, trusted=trusted))
 
 
 def place(name: str) -> Path:
@@ -117,7 +128,7 @@ def _words_of(run: Path, catalog: Catalog) -> list[str]:
     return recipe_file.words_for(contents.spec_of(run), catalog)
 
 
-def _typed_in(run: Path) -> Path:
+def typed_in(run: Path) -> Path:
     """The folder in which a run's command line was typed, whose recipes it may name; this one where that is gone."""
     there = Path(contents.known(run, contents.JOB).get("working_directory", ""))
     return there if there.is_absolute() and there.is_dir() else folder()

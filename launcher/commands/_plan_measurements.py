@@ -19,15 +19,11 @@ from launcher.measurements.row import Row
 from launcher.text.units import gib, rounded
 
 _OF_A_SEARCH = {
-    "vary": "--vary",
-    "plot": "--plot",
-    "lines": "--lines",
-    "measurements": "--measurements",
-    "smallest": "--smallest",
-    "largest": "--largest",
-    "tokens": "--tokens",
-    "days": "--days",
-    "price": "--price",
+    name: f"--{name.replace('_', '-')}"
+    for name in (
+        *("vary", "plot", "lines", "save", "measure", "steps", "yes", "dry_run", "results", "measurements"),
+        *("smallest", "largest", "tokens", "days", "price"),
+    )
 }
 """Options that a listing would drop."""
 

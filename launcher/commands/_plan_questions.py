@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from launcher.commands import _plan_progress
 from launcher.errors import ConfigError, ConfigErrors
-from launcher.planner import answers, largest, length, planning, sentences
+from launcher.planner import answers, largest, length, sentences
 from launcher.planner.judge import Judge
 from launcher.planner.nearest import nearest
 from launcher.planner.question import Question, ask
@@ -74,29 +73,34 @@ def _words(options: argparse.Namespace) -> tuple[str, ...]:
     return (*typed, *length.words(typed, tokens=options.tokens, price=options.price))
 
 
-def answer(options: argparse.Namespace, question: Question, judge: Judge, *, quiet: bool = False) -> Answer:
+type Search = Callable[[Question, Judge], Plan]
+"""The search for the layouts of a question."""
+
+
+def answer(options: argparse.Namespace, question: Question, judge: Judge, search: Search) -> Answer:
     """Search, and answer what was asked beside the layouts.
 
     Args:
         options: Those of the verb.
         question: The question.
         judge: Rules and estimates.
-        quiet: True shows no progress, and leaves Ctrl-C to the caller.
+        search: Searches the layouts.
     """
     asked = Length(days=options.days) if length.is_said(question) else None
     if options.smallest:
         least = smallest(question, judge, days=options.days)
         of_size = None if least.size is None else sized(question, least.size)
         said, keys = sentences.smallest(least, asked), {"smallest": answers.smallest(least)}
-        return _beside(question, of_size, asked, judge, said, keys)
+        return _beside(question, of_size, asked, lambda found: search(found, judge), said, keys)
     if options.largest is not None:
         most = largest.largest(options.largest, question, judge, lambda words: _further(options, question, words))
         keys = {"largest": answers.largest(most)}
-        found = _beside(question, most.question, asked, judge, sentences.largest(most), keys)
+        found = _beside(
+            question, most.question, asked, lambda found: search(found, judge), sentences.largest(most), keys
+        )
         return replace(found, said=(*found.said, *sentences.on_host(found.plan)))
-    plan = planning.plan(question, judge=judge) if quiet else _plan_progress.planned(question, judge)
+    plan = replace(search(question, judge), length=asked)
     require_valid(question, plan)
-    plan = replace(plan, length=asked)
     return _completed(question, plan, judge)
 
 
@@ -108,14 +112,14 @@ def _beside(
     question: Question,
     found: Question | None,
     asked: Length | None,
-    judge: Judge,
+    search: Callable[[Question], Plan],
     said: Iterable[str],
     keys: Mapping[str, Any],
 ) -> Answer:
     """The answer with the layouts of the question that was found; without any where there is none."""
     began = time.monotonic()
     if found is not None:
-        plan = replace(_plan_progress.planned(found, judge), words=question.words, length=asked)
+        plan = replace(search(found), words=question.words, length=asked)
         return Answer(question=found, plan=plan, said=tuple(said), keys=keys)
     none = Plan(
         words=question.words,

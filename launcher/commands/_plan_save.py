@@ -19,7 +19,9 @@ from launcher.text.units import gib, rounded
 
 def add_save(parser: argparse.ArgumentParser) -> None:
     """``--save``."""
-    parser.add_argument("--save", metavar="NAME", help="write the first layout as the recipe NAME")
+    parser.add_argument(
+        "--save", metavar="NAME", help="write the first layout as the recipe NAME; --results: the fastest"
+    )
 
 
 def require_free(options: argparse.Namespace) -> None:

@@ -55,7 +55,7 @@ def check(options: argparse.Namespace) -> int:
         print_json({"schema": 1, "points": [point.as_dict() for point in points]})
     else:
         print(table.judged(points, width()))
-    return _status(points)
+    return status_of(points)
 
 
 def judged(options: argparse.Namespace, *, quiet: bool = False) -> list[Point]:
@@ -81,7 +81,7 @@ def judged(options: argparse.Namespace, *, quiet: bool = False) -> list[Point]:
         point, assessment = asked.point(number, overrides)
         points.append(point)
         valid += [(point.id, assessment.spec)] if assessment is not None else []
-    _say_remarks(asked)
+    say_remarks(asked)
     _say_what_differs(asked, valid)
     return points
 
@@ -98,7 +98,7 @@ def _say_what_differs(asked: Sweep, points: Sequence[tuple[str, RunSpec]]) -> No
         say(textwrap.fill(f"launch: {sentence}", width(), subsequent_indent="  ", break_on_hyphens=False))
 
 
-def _say_remarks(asked: Sweep, said: Collection[str] = ()) -> None:
+def say_remarks(asked: Sweep, said: Collection[str] = ()) -> None:
     """Say what was found of the points' data and files, once for all points, but for what is in ``said`` already."""
     if asked.measured is not None:
         asked.measured.tell(say)
@@ -112,14 +112,20 @@ def start(options: argparse.Namespace) -> int:
     """``launch -m``: start a sweep and print what was left out."""
     asked, directory, points, exit_status = started(options, quiet=options.json)
     if options.json:
-        print_json(_document(directory, points))
-    elif any(not point.kept for point in points):
-        left_out = [point for point in points if not point.kept]
+        place = {"id": directory.name, "directory": str(directory)}
+        print_json({"schema": 1, "sweep": place, "points": point_rows(directory, points)})
+    else:
+        print_left_out(points)
+        _print_best(asked, directory)
+    return exit_status or status_of(points)
+
+
+def print_left_out(points: Sequence[Point]) -> None:
+    """The points that are not run, with the reason of each."""
+    left_out = [point for point in points if not point.kept]
+    if left_out:
         print(f"{len(left_out)} of {len(points)} points left out:")
         print(table.judged(left_out, width()))
-    if not options.json:
-        _print_best(asked, directory)
-    return exit_status or _status(points)
 
 
 def started(options: argparse.Namespace, *, quiet: bool) -> tuple[Sweep, Path, list[Point], int]:
@@ -137,11 +143,28 @@ def started(options: argparse.Namespace, *, quiet: bool) -> tuple[Sweep, Path, l
         samplers.require()
     elif not asked.axes.swept:
         say("launch: nothing is swept, so this is a sweep of one point: name several values, as in train.seed=1,2")
-    directory = sweep.directory_of(asked.settings, folder=folder())
+    proposals = asked.axes.grid() if asked.settings.sweep.sampler == "grid" else ()
+    return asked, *begun(asked, proposals, quiet=quiet)
+
+
+def begun(
+    asked: Sweep, proposals: Iterable[tuple[str, ...]], *, quiet: bool, kind: str = "sweep"
+) -> tuple[Path, list[Point], int]:
+    """Start a sweep whose first points are these.
+
+    Args:
+        asked: The sweep.
+        proposals: The points' own overrides; a sampler draws further ones.
+        quiet: True to print nothing.
+        kind: The folder's name behind the time, where the words name none.
+
+    Returns:
+        As :func:`started`, without the sweep.
+    """
+    directory = sweep.directory_of(asked.settings, folder=folder(), kind=kind)
     points, is_new = list[Point](), not directory.exists()
     try:
-        if asked.settings.sweep.sampler == "grid":
-            points += _judged(asked, directory, asked.axes.grid())
+        points += _judged(asked, directory, proposals)
         exit_status = _go(asked, directory, points, quiet=quiet)
     except (ConfigErrors, NoJob, Refused, KeyboardInterrupt):
         if is_new and not any(
@@ -153,7 +176,7 @@ def started(options: argparse.Namespace, *, quiet: bool) -> tuple[Sweep, Path, l
         with contextlib.suppress(OSError):
             directory.rmdir()  # Where no point is kept, nothing is written, and no folder was needed.
             directory.parent.rmdir()
-    return asked, directory, points, exit_status
+    return directory, points, exit_status
 
 
 def _print_best(asked: Sweep, directory: Path) -> None:
@@ -195,7 +218,7 @@ def _judged(asked: Sweep, directory: Path, proposals: Iterable[tuple[str, ...]])
     """Judge points, record those that are kept, and then the sweep; nothing is written where none is."""
     here = cache(lock.here)  # A grid is judged in one go: what its runs are made of is looked at once.
     points = [_recorded(asked, directory, number, overrides, here) for number, overrides in enumerate(proposals)]
-    _say_remarks(asked)
+    say_remarks(asked)
     if any(point.kept for point in points):
         sweep.write(directory, asked, points)
     return points
@@ -231,7 +254,7 @@ def _proposed(asked: Sweep, directory: Path, points: list[Point], limit: int | N
         if overrides not in by_overrides:
             said = {*asked.remarks}
             point = _recorded(asked, directory, len(points), overrides)
-            _say_remarks(asked, said)
+            say_remarks(asked, said)
             points.append(point)
             by_overrides[overrides] = Tried(overrides=overrides, loss=None, pending=point.kept)
             if point.kept:
@@ -317,17 +340,18 @@ def _say_that_they_wait(directory: Path, points: Sequence[Point]) -> None:
         say(f"launch: {len(waiting)} of the sweep's runs are not started: `launch resume {name}` starts them")
 
 
-def _document(directory: Path, points: Sequence[Point]) -> dict[str, Any]:
+def point_rows(directory: Path, points: Sequence[Point]) -> list[dict[str, Any]]:
+    """The points of a sweep that was started, for ``--json``: each with its run, or why it is left out."""
     kept = [directory / point.id for point in points if point.kept]
     now = iter(status.read_all(kept))
-    rows = []
+    found = []
     for point in points:
         row = {"id": point.id, "overrides": list(point.overrides), "verdict": point.verdict}
-        rows.append({**row, "run": next(now).as_dict()} if point.kept else {**row, "reason": point.reason})
-    return {"schema": 1, "sweep": {"id": directory.name, "directory": str(directory)}, "points": rows}
+        found.append({**row, "run": next(now).as_dict()} if point.kept else {**row, "reason": point.reason})
+    return found
 
 
-def _status(points: Sequence[Point]) -> int:
+def status_of(points: Sequence[Point]) -> int:
     """0 when at least one point may run, else 3 where one is valid but does not fit, else 2."""
     if any(point.kept for point in points):
         return 0

@@ -14,13 +14,13 @@ import argparse
 from pathlib import Path
 from textwrap import wrap
 
-from launcher.commands import _plan_plot, _plan_questions, _plan_save
+from launcher.commands import _plan_options, _plan_plot, _plan_progress, _plan_questions, _plan_save
 from launcher.commands._common import add_measured, add_overrides, measured, print_json, width
 from launcher.commands._plan_questions import Answer
 from launcher.errors import INTERRUPTED, DoesNotFit
 from launcher.measurements.known import Measured
-from launcher.planner import document, table
-from launcher.planner.judge import Preflight
+from launcher.planner import document, planning, table
+from launcher.planner.judge import Judge, Preflight
 from launcher.planner.question import Question
 from launcher.planner.result import Plan
 
@@ -31,6 +31,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_overrides(parser)
     parser.add_argument("--vary", choices=("precision",), action="append", default=[], help="search its options, too")
+    _plan_options.arguments(parser)
     _plan_questions.arguments(parser)
     parser.add_argument("--lines", action="store_true", help="the line to paste of each layout, below it")
     words = "draw speed against memory, by a search for each fifth of the card; FILE ends in .png, .svg or .html"
@@ -48,14 +49,25 @@ def run(options: argparse.Namespace) -> int:
         from launcher.commands import _plan_measurements
 
         return _plan_measurements.run(options)
-    answer = _answered(options)
-    status = _shown(options, answer)
-    if options.plot is not None and answer.plan.finished and answer.plan.layouts:
-        _plan_plot.draw(options.plot, answer.question, answer.plan, _own(options, answer.question))
-    return status
+    _plan_options.require_whole(options)
+    if options.results is not None:
+        from launcher.commands import _plan_results  # Late, as all that starts runs or reads them.
+
+        return _plan_results.show(options)
+    answer = answered(options)
+    question, found = answer.question, answer.plan
+    measures = options.measure is not None and found.finished and bool(found.layouts)
+    status = 0 if measures and options.json else _shown(options, answer)
+    if options.plot is not None and found.finished and found.layouts:
+        _plan_plot.draw(options.plot, question, found, _own(options, question))
+    if not measures:
+        return status
+    from launcher.commands import _plan_measure
+
+    return _plan_measure.measure(options, question, found)
 
 
-def answered(options: argparse.Namespace, *, quiet: bool = False) -> tuple[Question, Plan]:
+def answered(options: argparse.Namespace, *, quiet: bool = False) -> Answer:
     """The question of a command line, and its answer.
 
     Args:
@@ -66,17 +78,20 @@ def answered(options: argparse.Namespace, *, quiet: bool = False) -> tuple[Quest
         ConfigErrors: The words are wrong, or the figure of ``--plot`` cannot be made.
         SubmitError: The name of ``--save`` is taken.
     """
-    answer = _answered(options, quiet=quiet)
-    return answer.question, answer.plan
-
-
-def _answered(options: argparse.Namespace, *, quiet: bool = False) -> Answer:
-    """The same with what was asked beside the layouts."""
     _plan_save.require_free(options)
     question = _plan_questions.read(options)
     if options.plot is not None:
         _plan_plot.require(options.plot, question)
-    return _plan_questions.answer(options, question, Preflight(_own(options, question)), quiet=quiet)
+    if options.measure is not None:
+        from launcher.commands import _plan_measure
+
+        _plan_measure.require(options, question)
+    search = _quietly if quiet else _plan_progress.planned
+    return _plan_questions.answer(options, question, Preflight(_own(options, question)), search)
+
+
+def _quietly(question: Question, judge: Judge) -> Plan:
+    return planning.plan(question, judge=judge)
 
 
 def _own(options: argparse.Namespace, question: Question) -> Measured | None:
@@ -89,8 +104,12 @@ def _shown(options: argparse.Namespace, answer: Answer) -> int:
     found = answer.plan
     if options.json:
         saved = _plan_save.save(options, answer.question, found)
-        whole = document.as_dict(found) | ({} if saved is None else {"recipe": saved})
-        print_json(whole | {"plan": {**whole["plan"], **answer.keys}})
+        whole = document.as_dict(found)
+        print_json({
+            **whole,
+            "plan": {**whole["plan"], **answer.keys},
+            **({} if saved is None else {"recipe": saved}),
+        })
     else:
         columns = width(_WIDEST)
         said = [line for sentence in answer.said for line in wrap(sentence, columns, break_on_hyphens=False)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from launcher.errors import ConfigError
 from launcher.memory.estimate import needs, needs_within
@@ -57,13 +57,17 @@ class Preflight(Judge):
         """Take the constants of the user's own measured runs, where there are any; None takes the shipped ones."""
         self._measured = measured
 
+    def parts(self, spec: RunSpec) -> dict[str, Any]:
+        """Family, strategies and backend of a run."""
+        return assess.parts(spec)
+
     def errors(self, spec: RunSpec) -> Iterator[ConfigError]:
         """As ``check`` has them, apart from rules that no layout breaks."""
         return assess.broken_by_change(spec)
 
     def verdict(self, spec: RunSpec) -> Verdict:
         """As ``check`` has it; of a run that needs far too much no more than that."""
-        capacity, parts = spec.rank_memory_bytes, assess.parts(spec)
+        capacity, parts = spec.rank_memory_bytes, self.parts(spec)
         if capacity is None:
             return verdict.judge(spec, needs(spec, **parts))
         found = needs_within(spec, capacity, **parts)
@@ -71,15 +75,15 @@ class Preflight(Judge):
 
     def seconds(self, spec: RunSpec) -> float | None:
         """As ``check`` has it."""
-        return step_seconds(spec, **assess.parts(spec), measured=self._own(spec))
+        return step_seconds(spec, **self.parts(spec), measured=self._own(spec))
 
     def least_seconds(self, spec: RunSpec, chunkings: Sequence[tuple[str, int]]) -> float | None:
         """The passes of the slowest stage and the least bubble, without the traffic of the states and the optimizer."""
-        return least_seconds(spec, chunkings, **assess.parts(spec), measured=self._own(spec))
+        return least_seconds(spec, chunkings, **self.parts(spec), measured=self._own(spec))
 
     def speed(self, spec: RunSpec, verdict: Verdict) -> SpeedEstimate | None:
         """As ``check`` has it."""
-        return pricing.predicted(spec, assess.parts, verdict, self._measured).speed
+        return pricing.predicted(spec, self.parts, verdict, self._measured).speed
 
     def _own(self, spec: RunSpec) -> Constant | None:
         return None if self._measured is None else self._measured(spec)

@@ -106,7 +106,7 @@ _FIELDS: Mapping[str, Mapping[str, _Kind]] = {
         "process": _PROCESS,
     },
     state.NOT_SUBMITTED: {"reason": _TEXT},
-    state.SWEEP: {"overrides": _TEXTS, "forced": _FLAG, "points": _MAPPINGS},
+    state.SWEEP: {"overrides": _TEXTS, "forced": _FLAG, "points": _MAPPINGS, "measurement": _optional(_MAPPING)},
     "changes.json": {"changes": _MAPPINGS},
     "attempts.json": {
         "count": _WHOLE,

@@ -265,6 +265,22 @@ def sbatch_text(name: str, directory: str, cluster: ClusterSpec) -> str | None:
     return _script(script.parameters(name, folder, directory, cluster), cluster, folder, directory)
 
 
+def array_text(directory: Path, cluster: ClusterSpec, count: int) -> str | None:
+    """The script that Slurm gets for the runs of a new sweep with equal resources; None for local runs.
+
+    Args:
+        directory: The sweep's folder.
+        cluster: The profile of its runs.
+        count: How many they are.
+    """
+    if cluster.kind != "slurm":
+        return None
+    folder = directory / "submitit" / "0"
+    parameters = script.parameters(directory.name, str(folder), str(directory), cluster)
+    many = {"map_count": count, "array_parallelism": count} if count > 1 else {}
+    return _script({**parameters, **many}, cluster, folder, directory)
+
+
 def _script(parameters: dict[str, Any], cluster: ClusterSpec, folder: Path | str, seen: Path | str) -> str:
     """The sbatch text by submitit's own function, so that the text that is shown is the one that is submitted."""
     from submitit.slurm.slurm import _make_sbatch_string

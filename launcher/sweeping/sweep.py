@@ -9,7 +9,7 @@ its number; what came of it is read from there.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,9 @@ from launcher.spec import RunSpec, secrecy
 from launcher.sweeping.point import Point, invalid, of_record
 from launcher.text.units import gib
 
+MEASUREMENT = "measurement"
+"""The key of ``sweep.json`` that says of a sweep that it measures layouts, and which question they answer."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
@@ -56,6 +59,8 @@ class Sweep:
         looking: How to look at data; points that share theirs look once.
         remarks: What is to be said of valid points' words, data and files, each with the points that it is of; filled
             as points are judged.
+        meant: Keys whose warnings are not said, since the points are meant to be so.
+        measures: Of points that measure layouts, what they answer (``launcher.sweeping.measurement``).
     """
 
     words: tuple[str, ...]
@@ -69,6 +74,8 @@ class Sweep:
     searches: Searches | None = field(default=None, compare=False)
     looking: Looking = field(default_factory=look.Remembered, compare=False)
     remarks: dict[str, list[str]] = field(default_factory=dict, compare=False)
+    meant: frozenset[str] = frozenset()
+    measures: Mapping[str, Any] | None = None
 
     def point(
         self, number: int, overrides: Sequence[str], directory: Path | None = None
@@ -111,7 +118,8 @@ class Sweep:
             errors = (*obstacles(loaded.spec, self.facts), *untrusted)
         if errors or assessment.estimate is None:
             return invalid(name, overrides, errors), None
-        self._note(name, (*(f"launch: {line}" for line in loaded.said), *map(_warned, (*found.warnings, *judged.here))))
+        warnings = (each for each in (*found.warnings, *judged.here) if each.path not in self.meant)
+        self._note(name, (*(f"launch: {line}" for line in loaded.said), *map(_warned, warnings)))
         left_out = not assessment.verdict.fits and not self.force
         estimate = None if found.spec.judges_no_model else assessment.estimate
         point = Point(
@@ -199,15 +207,15 @@ def read(
     )
 
 
-def directory_of(settings: RunSpec, *, folder: Path) -> Path:
-    """The folder of a sweep: ``run.directory``, ``runs/<run.name>``, or a name made of the time and ``sweep``.
+def directory_of(settings: RunSpec, *, folder: Path, kind: str = "sweep") -> Path:
+    """The folder of a sweep: ``run.directory``, ``runs/<run.name>``, or a name made of the time and ``kind``.
 
     A folder of the last kind is made, so that of two sweeps that begin in the same second each has its own.
 
     Raises:
         SubmitError: It holds something already, or cannot be made.
     """
-    directory = directory_for(settings, "sweep", folder=folder)
+    directory = directory_for(settings, kind, folder=folder)
     if settings.run.name is None and settings.run.directory is None:
         return _made(directory)
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
@@ -241,6 +249,7 @@ def write(directory: Path, sweep: Sweep, points: Sequence[Point]) -> None:
         "overrides": list(sweep.words),
         "forced": sweep.force,
         "points": [point.as_dict() for point in points],
+        **({} if sweep.measures is None else {MEASUREMENT: dict(sweep.measures)}),
     }
     secrecy.require_none(content, state.SWEEP)
     try:
@@ -266,7 +275,7 @@ def load(directory: Path, *, catalog: Catalog, facts: Machine) -> tuple[Sweep, l
     force = content.get("forced", False)
     # Whoever goes on with a sweep has recorded it, or has trusted it with its words.
     sweep = read(content["overrides"], catalog=catalog, facts=facts, force=force, trusted=True, measured=Measured())
-    return sweep, points(directory)
+    return replace(sweep, measures=content.get(MEASUREMENT)), points(directory)
 
 
 def points(directory: Path) -> list[Point]:

@@ -92,7 +92,9 @@ def words(directory: Path, row: Row) -> list[str]:
 
 
 def best_line(directory: Path, row: Row, found: Iterable[Row]) -> str:
-    """The best point in words, with the line that repeats it."""
+    """The best point in words, with the line that repeats it; of a measurement, the line that ranks its layouts."""
+    if contents.known(directory, state.SWEEP).get(sweep.MEASUREMENT) is not None:
+        return f"\nranked by speed: launch plan --results {shlex.quote(status.name_of(directory, Path.cwd()))}"
     rest = sum(one.run is not None and one.run.state != "finished" for one in found)
     so_far = f" so far ({rest} not finished)" if rest else ""
     loss = f"{row.loss:.4f}" if row.loss is not None else "-"

@@ -49,7 +49,7 @@ def test_a_blank_is_what_the_framework_says_or_leaves_the_row_out(tmp_path: Path
         ({"framework": "MindSpeed-LLM"}, "a framework of whose steps nothing is known"),
         ({"gpu": "TPU v5p"}, "no such GPU in conf/hardware"),
         ({"tokens_s_gpu": ""}, "no tokens a second"),
-        ({"tokens_s_gpu": "", "measured": "OOM"}, "it ran out of memory"),
+        ({"tokens_s_gpu": "", "measured": "OOM", "micro_batch": ""}, "it ran out of memory"),
         ({"micro_batch": ""}, "the layout is not stated in full"),
         ({"dp": "2"}, "the degrees do not multiply to the GPUs"),
         ({"gpus": "12", "dp": "3"}, "a node is not full"),
@@ -65,6 +65,13 @@ def test_a_row_that_cannot_be_said_is_left_out_with_its_reason(
     assert row.spec is None
     assert row.left_out is not None
     assert row.left_out.startswith(reason)
+
+
+@pytest.mark.parametrize("change", [{"measured": "OOM"}, {"notes": "kernel: torch; OOM"}])
+def test_a_run_that_ran_out_of_memory_has_no_speed_and_still_is_a_run(tmp_path: Path, change: dict[str, str]) -> None:
+    row = the_row(tmp_path, tokens_s_gpu="", **change)
+    assert (row.oom, row.left_out, row.measured) == (True, "it ran out of memory", 0.0)
+    assert row.spec is not None
 
 
 def test_notes_name_kernels_and_sequence_parallelism(tmp_path: Path) -> None:
@@ -152,7 +159,7 @@ NANOTRON = NANOTRON_RUN | {
     ("change", "flags"),
     [
         ({}, set()),
-        ({"pp": "2", "dp": "8"}, {"unsound"}),
+        ({"pp": "2", "dp": "8"}, {"unsound", "broken pipeline"}),
         ({"pp": "2", "dp": "8", "framework_version": "after_pp_fix=True"}, set()),
         ({"peak_mem_gib": "68.5"}, {"unsound"}),
         ({"n_gpus": "512", "dp": "512", "global_batch": "1024"}, {"512 GPUs"}),

@@ -15,7 +15,7 @@ from benchmarks.memory.adapters import nanotron_playbook
 from benchmarks.memory.row import Row as MemoryRow
 from benchmarks.speed import frameworks
 from benchmarks.speed.cards import CARDS
-from benchmarks.speed.row import Line, Row, paired
+from benchmarks.speed.row import OUT_OF_MEMORY, Line, Row, paired
 from benchmarks.speed.stand_in import StandIn
 
 FRAMEWORK = "nanotron"
@@ -51,22 +51,25 @@ def _row(line: Line, found: MemoryRow) -> Row:
         left_out=found.left_out,
         line=line,
     )
-    if line["oom"] != "false":
-        return replace(row, left_out="it ran out of memory")
+    oom = line["oom"] != "false"
+    if oom:
+        row = replace(row, oom=True, left_out=OUT_OF_MEMORY)
     if found.spec is None or found.backend is None:
         return row
-    if not line["tokens_per_s_per_gpu"]:
+    if not oom and not line["tokens_per_s_per_gpu"]:
         return replace(row, left_out="no tokens a second")
     framework = frameworks.named(FRAMEWORK)
     backend = StandIn(base=found.backend, executes=framework.execution, fitted=framework.fitted)
     spec = replace(found.spec, cluster=replace(found.spec.cluster, network_latency=NETWORK_LATENCY))
-    return replace(row, spec=spec, backend=backend, measured=float(line["tokens_per_s_per_gpu"]))
+    return replace(row, spec=spec, backend=backend, measured=0.0 if oom else float(line["tokens_per_s_per_gpu"]))
 
 
 def flags(line: Line) -> frozenset[str]:
     """What the file's notes say of a run."""
     found = {"512 GPUs"} if line["n_gpus"] == "512" else set[str]()
     broken = int(line["pp"]) > 1 and "after_pp_fix=False" in line["framework_version"]
+    if broken:
+        found.add("broken pipeline")
     if broken or float(line["peak_mem_gib"] or 0) > CROWDED_GIB:
         found.add("unsound")
     return frozenset(found)

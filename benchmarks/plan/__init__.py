@@ -1,0 +1,1 @@
+"""The planner against measured runs: ``python -m benchmarks.plan --data DIR [--json]``."""

@@ -1,0 +1,76 @@
+"""The planner's questions answered for a framework that is only measured: the pre-flight with what stands in for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from benchmarks.speed.row import Row
+from launcher.errors import ConfigError
+from launcher.memory.estimate import needs
+from launcher.planner.judge import Preflight
+from launcher.planner.space import SEARCHED
+from launcher.preflight import assess, verdict
+from launcher.preflight.verdict import Verdict
+from launcher.spec import RunSpec
+
+
+class StandInJudge(Preflight):
+    """The models of memory and speed with a measured framework in the place of the backend."""
+
+    def row(self, spec: RunSpec) -> Row:
+        """The measured run whose framework runs this one."""
+        raise NotImplementedError
+
+    def parts(self, spec: RunSpec) -> dict[str, Any]:
+        """With the framework's way to execute a step."""
+        return {**assess.parts(spec), "backend": self.row(spec).backend}
+
+    def verdict(self, spec: RunSpec) -> Verdict:
+        """By the memory of the framework, of a run that does not fit with all that it lacks."""
+        memory, parts = self.row(spec).memory, self.parts(spec)
+        return verdict.judge(spec, needs(spec, **(parts if memory is None else {**parts, "backend": memory})))
+
+
+class OfRows(StandInJudge):
+    """Of measured runs alone, each by its own row: their kernels may differ."""
+
+    def __init__(self, rows: Mapping[str, Row]) -> None:
+        """Begin.
+
+        Args:
+            rows: The rows by their names, which are the names of their runs.
+        """
+        super().__init__()
+        self._rows = rows
+
+    def row(self, spec: RunSpec) -> Row:
+        """The row of this name."""
+        return self._rows[spec.run.name or ""]
+
+    def errors(self, spec: RunSpec) -> Iterator[ConfigError]:
+        """None: all of them were started."""
+        yield from ()
+
+
+class OfFramework(StandInJudge):
+    """Of any layout of the engine, all by the framework and the kernels of one row."""
+
+    def __init__(self, row: Row, spec: RunSpec) -> None:
+        """Begin.
+
+        Args:
+            row: The row.
+            spec: Its run.
+        """
+        super().__init__()
+        self._row = row
+        self._others = {error.path for error in assess.broken_by_change(spec)} - set(SEARCHED)
+
+    def row(self, spec: RunSpec) -> Row:
+        """Always the same."""
+        return self._row
+
+    def errors(self, spec: RunSpec) -> Iterator[ConfigError]:
+        """Those of the engine, but for keys of no layout at which the measured run breaks its rules, and did run."""
+        return (error for error in assess.broken_by_change(spec) if error.path not in self._others)

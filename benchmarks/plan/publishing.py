@@ -1,0 +1,101 @@
+"""The planner's scoreboard as documents: ``docs/planner-scoreboard.md`` and ``benchmarks/results/plan.json``."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import get_args
+
+from benchmarks.plan.entries import Entry
+from benchmarks.plan.unrestricted import Standing
+from benchmarks.reporting import RESULTS, machine
+from benchmarks.speed.publishing import share
+from launcher.rundir.provenance import versions
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "planner-scoreboard.md"
+FIGURES = RESULTS / "plan.json"
+
+_COMMAND = "python -m benchmarks.plan --data DIR --publish"
+
+_WORDS = """\
+A problem is everything that a user fixes: a model, GPUs, sequence, batch and precision, of which three layouts or more
+were measured. The planner's own search, with its own order, is asked about each; in the place of the engine stands
+what is known of the measured framework (`benchmarks/speed/frameworks.yaml`, `benchmarks/memory/frameworks`). The
+memory of Aleph Alpha's is that of torch's own modules with the kernels that its rows name. That was chosen after a look
+at its runs out of memory: with Megatron-Core's modules in its place all four picks had been such runs. No number in it
+is fitted.
+
+*pick*: restricted to the layouts that were run, those that are stated to have run out of memory among them, the
+measured speed of the planner's choice over the best measured, its geometric mean and its worst. *OOM picked*: choices
+that are stated to have run out of memory; they count as 0 in the worst and not in the mean. *no fit*: problems where by
+the estimate no layout that was run fits for certain; the planner then takes a tight one, and where there is none this
+score takes the one that lacks least.
+
+*winner in ten*: in the whole space of the engine, the share of problems whose fastest measured layout is one of the
+best ten ideas, and *distance*, the median of its predicted time over that of the planner's best layout. An idea is what
+is sharded, the degrees of tensor, pipeline, context, Ulysses and expert parallelism, what is offloaded, and the
+precision (`launcher/planner/result.py`); micro-batch, recomputation, schedule and model chunks are sizes of one. What
+a source never tried may well be faster than its fastest run. *as run* therefore holds what all runs of a problem have
+in common, such as recomputation or the ZeRO stage.
+
+`all` has the sources of dense pre-training runs that are certain, and nanotron's: the geometric mean of their picks,
+the worst problem, and means of their shares. Uncertain runs, models with experts and nanotron's runs on 512 GPUs, of
+which it says itself that they are unexplained, are on lines of their own."""
+
+_PLACES = """\
+*shown*: the very layout, with its micro-batch and recomputation; *idea*: another size of it; *slower*: ten other ideas
+stand before it; *unfit*: it does not fit for certain by the estimate; *outside*: the space does not have it, such as
+tensor parallelism across nodes, or stages of sizes that the engine refuses."""
+
+
+def publish(answer: Sequence[Entry]) -> None:
+    """Write both."""
+    DOCUMENT.write_text("\n".join(document(answer)) + "\n")
+    git = versions()["git"]
+    content = {
+        "command": _COMMAND,
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": machine(),
+        "versions": {**versions(), "git": git and {key: git[key] for key in ("commit", "dirty")}},
+        "figures": {"entries": [entry.as_dict() for entry in answer]},
+    }
+    FIGURES.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def document(answer: Sequence[Entry]) -> Iterator[str]:
+    """Lines of the first."""
+    git = versions()["git"]
+    yield "# Scoreboard: the planner's choice against measured runs"
+    yield ""
+    commit = git["commit"][:12] if git else "unknown"
+    yield f"Written by `{_COMMAND}` on {time.strftime('%Y-%m-%d')} at commit {commit}."
+    yield ""
+    yield _WORDS
+    yield ""
+    heads = "pick, worst pick, OOM picked, no fit, winner in ten, distance, as run in ten, as run distance"
+    yield f"| runs of | problems | {heads.replace(', ', ' | ')} |"
+    yield f"|{'---|' * 10}"
+    yield from (f"| {entry.family} | {' | '.join(cells(entry))} |" for entry in answer)
+    yield ""
+    yield "## The places of the winners"
+    yield ""
+    yield _PLACES
+    yield ""
+    places = get_args(Standing.__value__)
+    yield f"| runs of | {' | '.join(places)} |"
+    yield f"|{'---|' * (len(places) + 1)}"
+    for entry in answer:
+        yield f"| {entry.family} | {' | '.join(str(entry.standings.get(place, 0)) for place in places)} |"
+
+
+def cells(entry: Entry) -> list[str]:
+    """The figures of an entry as people read them."""
+    picks = [share(entry.pick), share(entry.pick_worst), str(entry.oom_picked), str(entry.nothing_fits)]
+    places = [(entry.winner_in_ten, entry.distance), (entry.winner_as_run, entry.distance_as_run)]
+    return [str(entry.problems), *picks, *(text for each in places for text in (_percent(each[0]), share(each[1])))]
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}"

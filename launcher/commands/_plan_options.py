@@ -1,0 +1,50 @@
+"""The options of a measurement, declared and checked without the rooms that start runs, which few plans need."""
+
+from __future__ import annotations
+
+import argparse
+
+from launcher.commands._common import add_trust
+from launcher.errors import ConfigError, ConfigErrors
+from launcher.planner import shortlist
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("--measure", type=int, metavar="N", help="start the N best layouts as short runs")
+    words = f"--measure: steps of each run ({shortlist.STEPS})"
+    parser.add_argument("--steps", type=int, metavar="N", help=words)
+    parser.add_argument("--yes", action="store_true", help="--measure: do not ask about the GPU-hours")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="--measure: show what would be started, and start nothing"
+    )
+    words = "rank the layouts that --measure has started, and write the fastest as a recipe"
+    parser.add_argument("--results", metavar="ID", help=words)
+    add_trust(parser)
+
+
+def require_whole(options: argparse.Namespace) -> None:
+    """Refuse options that nothing would read beside the others.
+
+    Raises:
+        ConfigErrors: There are some.
+    """
+    of_measure = {"--steps": options.steps is not None, "--yes": options.yes, "--dry-run": options.dry_run}
+    errors = [
+        ConfigError(name, None, "it belongs to --measure, which starts runs", [f"--measure 3 {name}"])
+        for name, given in of_measure.items()
+        if given and options.measure is None
+    ]
+    if options.save is not None and options.measure is not None:
+        rule = "the fastest layout is known when its runs have ended: --results writes its recipe"
+        errors.append(ConfigError("--save", options.save, rule, [f"--results ID --save {options.save}"]))
+    names = ("overrides", "measure", "vary", "lines", "plot")
+    of_search = {"OVERRIDES" if name == "overrides" else f"--{name}": getattr(options, name) for name in names}
+    rule = "--results reads a measurement, which remembers its question"
+    errors += [
+        ConfigError(name, None, rule, ["launch plan --results ID"])
+        for name, given in of_search.items()
+        if given and options.results is not None
+    ]
+    if errors:
+        raise ConfigErrors(errors)

@@ -1,0 +1,175 @@
+"""The shortlist: the best layouts of a plan as short runs, which are measured.
+
+A short run is the training itself, cut to a few steps: random tokens in place of the data, so that nothing is fetched
+and no rank waits for a disk; no checkpoint, no evaluation, no tracker. What the words say of these is left out, and
+told; the recipe of the winner has it again. Runs have one time limit, so that they are one array.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from launcher.config import recipes
+from launcher.config.overrides import Override, read
+from launcher.errors import ConfigError, ConfigErrors
+from launcher.planner.question import Question
+from launcher.planner.result import Layout
+from launcher.preflight import speed_line
+from launcher.spec import RunSpec
+from launcher.spec.edit import changed, override, value_at
+
+STEPS = 20
+"""Steps of a measurement; the first half of them is warm-up (``launcher.rundir.results.speed``)."""
+
+FEWEST_STEPS = 2
+"""With one there is none behind the warm-up."""
+
+SAFETY = 3
+"""Times its predicted time that a step may take before the time limit ends its run."""
+
+START_S = 600
+"""Seconds allowed for everything before the first step: an allowance, since nothing predicts it."""
+
+UNKNOWN_S = 1800
+"""Seconds allowed for a run whose speed is not predicted, as on a CPU."""
+
+_GROUPS = ("data", "save", "tracking")
+"""Groups of which a short run takes nothing that is said."""
+
+_SETTINGS: tuple[tuple[str, object], ...] = (
+    ("train.eval_every", None),
+    ("train.log_every", 1),  # A line of metrics for each step, of which the median is taken.
+    ("train.on_spike", "report"),  # A rollback needs checkpoints.
+)
+_LENGTHS = ("train.steps", "train.tokens")
+_LIMIT = "cluster.time_limit_min"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortlist:
+    """The runs of a measurement.
+
+    Attributes:
+        layouts: The layouts, the best first.
+        training: The words of the training itself: those of the question, and what it assumes.
+        words: The words that all short runs share.
+        overrides: Of each layout, the words that choose it.
+        left_out: Words of the training that short runs do without.
+        steps: Steps of each run.
+        time_limit_min: Minutes that each may take.
+        runs: The specifications of the runs.
+    """
+
+    layouts: tuple[Layout, ...]
+    training: tuple[str, ...]
+    words: tuple[str, ...]
+    overrides: tuple[tuple[str, ...], ...]
+    left_out: tuple[str, ...]
+    steps: int
+    time_limit_min: int
+    runs: tuple[RunSpec, ...]
+
+    @property
+    def gpu_hours(self) -> float | None:
+        """Hours of all GPUs for the steps, as predicted, without start-up; None where a speed is unknown."""
+        pairs = zip(self.runs, self.layouts, strict=True)
+        hours = [None if layout.speed is None else speed_line.gpu_hours(run, layout.speed) for run, layout in pairs]
+        known = [each for each in hours if each is not None]
+        return sum(known) if len(known) == len(hours) else None
+
+    @property
+    def most_gpu_hours(self) -> float:
+        """Hours of all GPUs if each run takes all of its time limit."""
+        return sum(run.gpus for run in self.runs) * self.time_limit_min / 60
+
+    @property
+    def price_per_gpu_hour(self) -> float | None:
+        """The price, where one is set."""
+        return self.runs[0].cluster.price_per_gpu_hour
+
+
+def shortlist(question: Question, layouts: Sequence[Layout], *, steps: int = STEPS) -> Shortlist:
+    """The short runs of some layouts.
+
+    Args:
+        question: The question that they answer.
+        layouts: At least one, the best first.
+        steps: Steps of each run.
+
+    Raises:
+        ConfigErrors: A word is wrong, or the steps are too few to measure anything.
+    """
+    require_steps(steps)
+    typed, _ = read(question.single, question.catalog)
+    said = recipes.expand(typed, question.catalog)
+    run, limit = layouts[0].spec, _limit(typed, layouts, steps)
+    kept = tuple(each.text for each in typed if not _is_of_training(each))
+    words = (*kept, *question.assumed, *_short(run, steps), *_bounded(typed, run, limit))
+    overrides = tuple(tuple(_chosen(question, layout)) for layout in layouts)
+    return Shortlist(
+        layouts=tuple(layouts),
+        training=(*question.single, *question.assumed),
+        words=words,
+        overrides=overrides,
+        left_out=tuple(each.text for each in said if _is_of_training(each) and each.text not in words),
+        steps=steps,
+        time_limit_min=limit,
+        runs=tuple(changed(layout.spec, "train.steps", steps) for layout in layouts),
+    )
+
+
+def _chosen(question: Question, layout: Layout) -> Iterator[str]:
+    """The words of a layout, with each key of which the question names several values."""
+    words = layout.overrides[len(question.assumed) :]
+    yield from words
+    said = {word.partition("=")[0] for word in words}
+    yield from (override(key, value_at(layout.spec, key)) for key in question.choices if key not in said)
+
+
+def require_steps(steps: int) -> None:
+    """Refuse a measurement that is too short.
+
+    Raises:
+        ConfigErrors: It is.
+    """
+    if steps < FEWEST_STEPS:
+        rule = f"the first half of the steps is warm-up: at least {FEWEST_STEPS}"
+        raise ConfigErrors([ConfigError("--steps", steps, rule, [f"--steps {STEPS}"])])
+
+
+def _is_of_training(word: Override) -> bool:
+    """True for a word about the length of the training, its data, or what it leaves."""
+    keys = (*_LENGTHS, _LIMIT, *(key for key, _ in _SETTINGS))
+    return word.key.partition(".")[0] in _GROUPS or word.key in keys
+
+
+def _short(run: RunSpec, steps: int) -> Iterator[str]:
+    """The words that make a short run of a training."""
+    yield f"train.steps={steps}"
+    yield from ("data=synthetic", "save=default", "save.last=false", "tracking=none")
+    yield from (override(key, value) for key, value in _SETTINGS if value_at(run, key) != value)
+    if run.optimizer.warmup_steps and run.optimizer.decay_steps is None:
+        # The learning rates are those of the training's first steps, whose schedule ends where the training does.
+        yield f"optimizer.decay_steps={run.steps}"
+
+
+def _bounded(typed: Sequence[Override], run: RunSpec, limit: int) -> Iterator[str]:
+    """What keeps a run from taking more than its time; it goes back into the queue only where the user has said so."""
+    yield f"{_LIMIT}={limit}"
+    if run.cluster.kind == "slurm" and all(each.key != "cluster.requeues" for each in typed):
+        yield "cluster.requeues=0"
+
+
+def _limit(typed: Sequence[Override], layouts: Sequence[Layout], steps: int) -> int:
+    """Minutes of the slowest run: its steps, the start, and the margin before a limit; never more than are typed."""
+    cluster = layouts[0].spec.cluster
+    margin = cluster.save_margin_s if cluster.kind == "slurm" else 0
+    seconds = [layout.speed.step_seconds for layout in layouts if layout.speed is not None]
+    needed = START_S + SAFETY * steps * max(seconds, default=0.0)
+    if len(seconds) < len(layouts):
+        needed = max(needed, UNKNOWN_S)
+    minutes = math.ceil((needed + margin) / 60)
+    own = cluster.time_limit_min if any(each.key == _LIMIT for each in typed) else None
+    return minutes if own is None else min(minutes, own)
