@@ -48,8 +48,7 @@ def chunk_sizes(spec: RunSpec) -> tuple[int, ...]:
     """
     parallel = spec.parallel
     count, stages = parallel.pipeline * parallel.virtual_pipeline, parallel.pipeline
-    embedding = 1 if spec.backend.argument("account-for-embedding-in-pipeline-split") else 0
-    loss = 1 if spec.backend.argument("account-for-loss-in-pipeline-split") else 0
+    embedding, loss = _counted_as_layers(spec)
     sizes: list[int | None] = [None] * count
     for stage, size in ((0, parallel.first_stage_layers), (stages - 1, parallel.last_stage_layers)):
         if size is not None:
@@ -61,6 +60,13 @@ def chunk_sizes(spec: RunSpec) -> tuple[int, ...]:
     result[0] -= embedding
     result[-1] -= loss
     return tuple(result)
+
+
+def _counted_as_layers(spec: RunSpec) -> tuple[int, int]:
+    """1 for the embedding and for the loss, where each counts for a layer when they are shared out; else 0."""
+    words = ("account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split")
+    embedding, loss = (1 if spec.backend.argument(word) else 0 for word in words)
+    return embedding, loss
 
 
 def _shared_out(layers: int, places: int) -> list[int]:
@@ -134,14 +140,19 @@ def _without_stages(spec: RunSpec) -> Iterator[ConfigError]:
 def _shares_out(spec: RunSpec) -> bool:
     """True if the stages without a size of their own get equal numbers of layers, at least one each."""
     named = [size for size in (spec.parallel.first_stage_layers, spec.parallel.last_stage_layers) if size is not None]
-    left, stages = spec.model.num_hidden_layers - sum(named), spec.parallel.pipeline - len(named)
+    left, stages = _layers_counted(spec) - sum(named), spec.parallel.pipeline - len(named)
     if stages == 0:
         return left == 0
     return left >= stages and left % stages == 0
 
 
+def _layers_counted(spec: RunSpec) -> int:
+    """Layers that stages share, with the embedding and the loss where they count for one."""
+    return spec.model.num_hidden_layers + sum(_counted_as_layers(spec))
+
+
 def _whole_chunks(spec: RunSpec) -> bool:
-    parallel, layers = spec.parallel, spec.model.num_hidden_layers
+    parallel, layers = spec.parallel, _layers_counted(spec)
     named = [size for size in (parallel.first_stage_layers, parallel.last_stage_layers) if size is not None]
     stages = parallel.pipeline - len(named)
     sizes = [*named, (layers - sum(named)) // stages] if stages else named
