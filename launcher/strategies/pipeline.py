@@ -140,19 +140,19 @@ def _without_stages(spec: RunSpec) -> Iterator[ConfigError]:
 def _shares_out(spec: RunSpec) -> bool:
     """True if the stages without a size of their own get equal numbers of layers, at least one each."""
     named = [size for size in (spec.parallel.first_stage_layers, spec.parallel.last_stage_layers) if size is not None]
-    left, stages = _layers_counted(spec) - sum(named), spec.parallel.pipeline - len(named)
+    left, stages = layers_counted(spec) - sum(named), spec.parallel.pipeline - len(named)
     if stages == 0:
         return left == 0
     return left >= stages and left % stages == 0
 
 
-def _layers_counted(spec: RunSpec) -> int:
+def layers_counted(spec: RunSpec) -> int:
     """Layers that stages share, with the embedding and the loss where they count for one."""
     return spec.model.num_hidden_layers + sum(_counted_as_layers(spec))
 
 
 def _whole_chunks(spec: RunSpec) -> bool:
-    parallel, layers = spec.parallel, _layers_counted(spec)
+    parallel, layers = spec.parallel, layers_counted(spec)
     named = [size for size in (parallel.first_stage_layers, parallel.last_stage_layers) if size is not None]
     stages = parallel.pipeline - len(named)
     sizes = [*named, (layers - sum(named)) // stages] if stages else named
