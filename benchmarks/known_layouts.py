@@ -45,7 +45,8 @@ class Published:
         question: What was trained on what.
         engine: The words for the engine that is nearest to theirs.
         layout: What the source states of the layout.
-        measured: What it prints of the speed: ``step_seconds`` or ``mfu``; empty where it prints none.
+        measured: What it prints of the speed: ``step_seconds``, ``mfu`` or
+            ``tokens_per_second_per_gpu``; empty where it prints none.
         row: The id of the run in ``throughput.csv``; empty where that has none.
         because: Why the planner's best is faster by more than 8%; empty where it is not.
     """
@@ -163,7 +164,7 @@ def _measured(published: Published, speed: SpeedEstimate, rows: Mapping[str, flo
         return speed.tokens / published.measured["step_seconds"] / speed.gpus
     if "mfu" in published.measured:
         return speed.tokens_per_second_per_gpu * published.measured["mfu"] / speed.mfu
-    return rows.get(published.row)
+    return published.measured.get("tokens_per_second_per_gpu", rows.get(published.row))
 
 
 def _rows(folder: Path | None) -> dict[str, float]:
