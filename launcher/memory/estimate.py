@@ -10,7 +10,7 @@ error band are added to that one.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
@@ -21,13 +21,14 @@ from launcher.memory.band import Band, band
 from launcher.memory.moments import MOMENTS, PHASES, Moment, Moments, Phase
 from launcher.memory.result import MemoryEstimate, Needs, ParameterCount, Peak, PileBytes, RankPeak
 from launcher.memory.terms import OUTSIDE_PILES, PILES, HostPile, MemoryTerm, Pile, fullest
-from launcher.rank.counts import kinds_of, outside_blocks, parameter_counts
+from launcher.rank.counts import outside_blocks, parameter_counts
 from launcher.rank.engine import EngineTraits, kept
 from launcher.rank.family import Family
 from launcher.rank.formats import Dtypes
 from launcher.rank.model import RankModel, rank_model
+from launcher.rank.stages import flow_of, fullest_stages
 from launcher.rank.view import RankView, Strategy, views
-from launcher.spec import ModelSpec, RunSpec
+from launcher.spec import RunSpec
 
 
 class Backend(Protocol):
@@ -173,22 +174,8 @@ def _at_least(rank: RankModel) -> Iterator[int]:
 def _fullest_models(
     spec: RunSpec, family: Family, strategies: Iterable[Strategy], backend: Backend
 ) -> tuple[RankModel, ...]:
-    return _models(_fullest(views(spec, strategies), family, spec.model), spec, family, backend)
-
-
-def _fullest(stages: Sequence[RankView], family: Family, model: ModelSpec) -> tuple[RankView, ...]:
-    """Of the inner stages with the same kinds of layers, that with the most micro-batches in flight, the first of such.
-
-    An inner stage's place counts for nothing else: no term looks at more of it than whether it is the first.
-    """
-    found: dict[Hashable, RankView] = {}
-    for view in stages:
-        outer = view.stage == 0 or view.embedding or view.head
-        kinds = kinds_of(family, model, view.layers, first_apart=True)
-        key = view.stage if outer else frozenset((name, count) for name, _, count in kinds)
-        if key not in found or found[key].in_flight < view.in_flight:
-            found[key] = view
-    return tuple(found.values())
+    stages = fullest_stages(family, spec.model, flow_of(spec))
+    return _models(views(spec, strategies, stages), spec, family, backend)
 
 
 def _needs(ranks: Sequence[RankTerms], family: Family, error: Band) -> Needs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from launcher.errors import ConfigError
@@ -11,7 +11,7 @@ from launcher.memory.estimate import needs, needs_within
 from launcher.preflight import assess, pricing, verdict
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
-from launcher.speed.estimate import estimate
+from launcher.speed.estimate import least_seconds, step_seconds
 from launcher.speed.result import SpeedEstimate
 
 
@@ -34,8 +34,13 @@ class Judge(Protocol):
         ...
 
     @abstractmethod
-    def least_seconds(self, spec: RunSpec) -> float | None:
-        """A bound below the seconds of every run with this one's degrees and micro-batch; None where unknown."""
+    def least_seconds(self, spec: RunSpec, chunkings: Sequence[tuple[str, int]]) -> float | None:
+        """A bound below the seconds of every run with this one's degrees and micro-batch; None where unknown.
+
+        Args:
+            spec: The run.
+            chunkings: The schedules of those runs, each with its model chunks on a stage.
+        """
         ...
 
     @abstractmethod
@@ -61,13 +66,11 @@ class Preflight(Judge):
 
     def seconds(self, spec: RunSpec) -> float | None:
         """As ``check`` has it."""
-        found = estimate(spec, **assess.parts(spec))
-        return None if found is None else found.step_seconds
+        return step_seconds(spec, **assess.parts(spec))
 
-    def least_seconds(self, spec: RunSpec) -> float | None:
-        """The passes of the slowest stage, without the schedule, the traffic of the states and the optimizer."""
-        found = estimate(spec, **assess.parts(spec))
-        return None if found is None else spec.gradient_accumulation * max(each.seconds for each in found.stages)
+    def least_seconds(self, spec: RunSpec, chunkings: Sequence[tuple[str, int]]) -> float | None:
+        """The passes of the slowest stage and the least bubble, without the traffic of the states and the optimizer."""
+        return least_seconds(spec, chunkings, **assess.parts(spec))
 
     def speed(self, spec: RunSpec, verdict: Verdict) -> SpeedEstimate | None:
         """As ``check`` has it."""

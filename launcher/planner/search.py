@@ -20,6 +20,7 @@ from launcher.planner.result import Counts, Idea
 from launcher.planner.space import Frame, Space
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
+from launcher.spec.edit import changed_at
 
 SHOWN = 10
 """Ideas that an answer has."""
@@ -184,28 +185,34 @@ class Search:
         if core is None:
             self.found.invalid += frame.size
             return
-        self._push(opening, 0, _ROUNDING * (self._judge.least_seconds(space.fastest(core)) or 0.0), frame)
+        bound = self._judge.least_seconds(changed_at(core, space.relief[0]), space.chunkings(frame))
+        self._push(opening, 0, _ROUNDING * (bound or 0.0), frame)
 
     def _open_frame(self, node: _Node, frame: Frame) -> None:
         space, valid = self._spaces[node.opening], 0
         for core in space.cores(frame, self._judge.errors):
             valid += 1
             if Idea.of(core) not in self.found.best:
-                self._push(node.opening, 1, _ROUNDING * (self._judge.seconds(space.fastest(core)) or 0.0), core)
+                fastest = changed_at(core, space.relief[0])
+                self._push(node.opening, 1, _ROUNDING * (self._judge.seconds(fastest) or 0.0), core)
         self.found.invalid += frame.size - valid * len(space.relief)
 
     def _open_core(self, node: _Node, core: RunSpec) -> None:
         if Idea.of(core) in self.found.best:
             return
         space = self._spaces[node.opening]
-        layouts = list(space.reliefs(core, self._judge.errors))
-        self.found.invalid += len(space.relief) - len(layouts)
-        if not layouts or not self._fits(layouts[-1]):
-            self.found.unfit += len(layouts)
+        strongest = changed_at(core, space.relief[-1])
+        if self._is_valid(strongest) and not self._fits(strongest):
+            self.found.unfit += len(space.relief)
             return
+        layouts = [spec for relief in space.relief if self._is_valid(spec := changed_at(core, relief))]
+        self.found.invalid += len(space.relief) - len(layouts)
         for _, alike in groupby(layouts, key=lambda spec: (spec.checkpointing.mode, spec.train.loss)):
             specs = tuple(alike)
             self._push(node.opening, 2, self._judge.seconds(specs[0]) or 0.0, _Layouts(specs), effort(specs[0]))
+
+    def _is_valid(self, spec: RunSpec) -> bool:
+        return next(self._judge.errors(spec), None) is None
 
     def _fits(self, spec: RunSpec) -> bool:
         self.found.judged += 1

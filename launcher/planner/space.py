@@ -18,16 +18,17 @@ the same time. The space is complete in what follows; beyond it nothing is tried
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from launcher.errors import ConfigError
+from launcher.rank.stages import cut_of
 from launcher.spec import RunSpec, nearest
 from launcher.spec.edit import changed_at, value_at
 from launcher.speed.network import network_of
-from launcher.strategies.pipeline import layers_counted
 
 SEARCHED = (
     "parallel.tensor", "parallel.sequence", "parallel.pipeline", "parallel.virtual_pipeline",
@@ -43,12 +44,10 @@ _FEWEST_TOKENS = 1024
 
 _LARGEST_MICRO_BATCH = 128
 
-_SCHEDULES = ("1f1b", "zero_bubble", "dualpipe", "gpipe")
+_SCHEDULES = ("1f1b", "interleaved", "zero_bubble", "dualpipe", "gpipe")
 
 _COUNTED = {"account-for-embedding-in-pipeline-split": True, "account-for-loss-in-pipeline-split": True}
 """Megatron's words for ends that have a layer less, which interleaved stages of one size allow."""
-
-_LOSSES = ("fused", "full", "chunked")
 
 _RELIEF = frozenset(("checkpointing.mode", "train.loss", "train.allocator"))
 _BATCH = frozenset(("train.global_batch_size", "train.gradient_accumulation"))
@@ -81,21 +80,29 @@ class Space:
         fixed: Keys that the words say.
         choices: Keys with the values that the words want tried.
         losses: The ways to compute the loss that are tried, the fastest first.
+        schedules: The pipeline schedules that the engine has.
     """
 
     base: RunSpec
     fixed: frozenset[str]
     choices: Mapping[str, Sequence[object]]
     losses: tuple[str, ...]
+    schedules: tuple[str, ...]
 
     @classmethod
     def of(
         cls, base: RunSpec, fixed: frozenset[str], choices: Mapping[str, Sequence[object]], refused: Refused
     ) -> Space:
         """The layouts of an engine: the fused loss where it has one, else the whole one, and the one in pieces."""
-        valid = [loss for loss in _LOSSES if _is_valid_loss(base, loss, refused)]
-        losses = [loss for loss in valid if loss != "full"] if "fused" in valid else valid
-        return cls(base=base, fixed=fixed, choices=choices, losses=tuple(losses or ("full",)))
+        losses = _valid(base, "train.loss", ("fused", "full", "chunked"), refused)
+        staged = changed_at(base, {"parallel.pipeline": 2})
+        return cls(
+            base=base,
+            fixed=fixed,
+            choices=choices,
+            losses=tuple(loss for loss in losses if loss != "full" or "fused" not in losses) or ("full",),
+            schedules=_valid(staged, "parallel.schedule", _SCHEDULES, refused),
+        )
 
     def values(self, path: str, candidates: Sequence[Any]) -> Sequence[Any]:
         """The values of one key that are tried."""
@@ -123,18 +130,6 @@ class Space:
         """
         for settings in self._extended(frame.settings, self._inner, (), refused):
             yield changed_at(self.base, settings)
-
-    def reliefs(self, core: RunSpec, refused: Refused) -> Iterator[RunSpec]:
-        """The valid layouts of a core, the mildest relief first.
-
-        Args:
-            core: The core.
-            refused: The errors of a run.
-        """
-        for settings in self.relief:
-            spec = changed_at(core, settings)
-            if next(iter(refused(spec)), None) is None:
-                yield spec
 
     @property
     def _inner(self) -> Steps:
@@ -178,9 +173,10 @@ class Space:
             for allocator in self.values("train.allocator", allocators)
         )
 
-    def fastest(self, core: RunSpec) -> RunSpec:
-        """A core with the relief that costs least time, valid or not."""
-        return changed_at(core, self.relief[0])
+    def chunkings(self, frame: Frame) -> list[tuple[str, int]]:
+        """The schedules of a frame's layouts, each with its model chunks on a stage."""
+        found = self._chunks(frame.settings)
+        return [(each["parallel.schedule"], each["parallel.virtual_pipeline"]) for each in found]
 
     @cached_property
     def _span(self) -> int:
@@ -238,14 +234,16 @@ class Space:
     def _chunks(self, settings: Settings) -> Iterator[dict[str, Any]]:
         """Model chunks on a stage, and schedules."""
         stages, extra = settings["parallel.pipeline"], settings["backend.extra"]
-        layers = layers_counted(changed_at(self.base, {"backend.extra": extra}))
+        layers = cut_of(changed_at(self.base, {"backend.extra": extra})).counted
         first, last = settings["parallel.first_stage_layers"], settings["parallel.last_stage_layers"]
         named = [size for size in (first, last) if size is not None]
         inner = (layers - sum(named)) // max(1, stages - len(named))
-        counts = [n for n in nearest.divisors(inner) if n > 1 or extra == self.base.backend.extra]
-        for chunks in self.values("parallel.virtual_pipeline", counts if stages > 1 else [1]):
-            schedules = ("interleaved",) if chunks > 1 else _SCHEDULES if stages > 1 else ("1f1b",)
-            for schedule in self.values("parallel.schedule", schedules):
+        divisors = nearest.divisors(math.gcd(inner, *named)) if stages > 1 else [1]
+        if extra != self.base.backend.extra:
+            divisors = divisors[1:]  # In one chunk each these stages are those with smaller ends.
+        for chunks in self.values("parallel.virtual_pipeline", divisors):
+            plain = [name for name in self.schedules if name != "interleaved"] if stages > 1 else ["1f1b"]
+            for schedule in self.values("parallel.schedule", plain if chunks == 1 else ["interleaved"]):
                 yield {"parallel.virtual_pipeline": chunks, "parallel.schedule": schedule}
 
     def _ends(self, stages: int) -> Iterator[dict[str, Any]]:
@@ -260,7 +258,7 @@ class Space:
             for a, b in itertools.product(self.values(first, (None,)), self.values(last, (None,))):
                 yield {**even, first: a, last: b}
             return
-        layers = layers_counted(self.base)
+        layers = cut_of(self.base).counted
         if layers % stages == 0:
             yield even
         if layers != self.base.model.num_hidden_layers:
@@ -319,5 +317,8 @@ class Space:
         return self.base.backend.name == name
 
 
-def _is_valid_loss(base: RunSpec, loss: str, refused: Refused) -> bool:
-    return all(error.path != "train.loss" for error in refused(changed_at(base, {"train.loss": loss})))
+def _valid(base: RunSpec, path: str, values: Iterable[str], refused: Refused) -> tuple[str, ...]:
+    """The values of a key at which no error is found."""
+    return tuple(
+        value for value in values if all(error.path != path for error in refused(changed_at(base, {path: value})))
+    )

@@ -81,7 +81,10 @@ def rounded_up(size: int, share: Fraction) -> int:
 
 
 class Strategy(Protocol):
-    """A module of ``launcher.strategies`` as the memory model sees it."""
+    """A module of ``launcher.strategies`` as the memory model sees it.
+
+    One whose share differs from stage to stage of a pipeline says ``BY_STAGE = True``.
+    """
 
     @property
     def apply(self) -> Apply:
@@ -124,13 +127,26 @@ def _all_layers(count: int) -> tuple[int, ...]:
 
 def view_of(spec: RunSpec, strategies: Iterable[Strategy], stage: int) -> RankView:
     """The fold of all strategies over the whole model, for a rank of one pipeline stage."""
-    view = whole(spec, stage)
-    for strategy in strategies:
-        view = strategy.apply(view, spec)
+    (view,) = views(spec, strategies, (stage,))
     return view
 
 
-def views(spec: RunSpec, strategies: Iterable[Strategy]) -> tuple[RankView, ...]:
-    """One rank of each pipeline stage, the first stage first."""
+def views(spec: RunSpec, strategies: Iterable[Strategy], stages: Iterable[int] | None = None) -> tuple[RankView, ...]:
+    """One rank of each of these pipeline stages, by default of all; shares that are equal on all are folded once.
+
+    Args:
+        spec: The run.
+        strategies: The strategies, in any order.
+        stages: The stages, in the order of the result.
+    """
     chosen = tuple(strategies)
-    return tuple(view_of(spec, chosen, stage) for stage in range(spec.parallel.pipeline))
+    common = _folded(whole(spec), spec, [one for one in chosen if not getattr(one, "BY_STAGE", False)])
+    by_stage = [one for one in chosen if getattr(one, "BY_STAGE", False)]
+    numbers = range(spec.parallel.pipeline) if stages is None else stages
+    return tuple(_folded(common._replace(stage=stage) if stage else common, spec, by_stage) for stage in numbers)
+
+
+def _folded(view: RankView, spec: RunSpec, strategies: Iterable[Strategy]) -> RankView:
+    for strategy in strategies:
+        view = strategy.apply(view, spec)
+    return view

@@ -3,34 +3,29 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from launcher.rank import engine as engines
 from launcher.rank import execution as executions
-from launcher.rank.counts import kinds_of, padded
 from launcher.rank.engine import EngineTraits
 from launcher.rank.execution import Execution
 from launcher.rank.family import Family
 from launcher.rank.formats import Dtypes
 from launcher.rank.model import RankModel, rank_model
+from launcher.rank.stages import alike, cut_of
 from launcher.rank.view import Strategy, views
 from launcher.spec import RunSpec
-from launcher.speed import attention, collectives, ends, experts, gemm, offload, pipeline, states
-from launcher.speed.block import BlockKey, BlockPasses, block
+from launcher.speed import attention, experts, gemm, offload, pipeline, states
 from launcher.speed.calibration import UNCALIBRATED, constant
 from launcher.speed.card import Card, card_of, lacking
 from launcher.speed.network import Network, network_of
-from launcher.speed.passes import NOTHING, Pass
-from launcher.speed.result import SpeedEstimate, StageTime
-from launcher.speed.shape import Shape, shape_of
+from launcher.speed.result import Constant, SpeedEstimate
+from launcher.speed.shape import shape_of
+from launcher.speed.stage import Stage, stage_of
 from launcher.speed.terms import SpeedTerm, StepPart, term
 from launcher.speed.work import model_flops
-
-_AUTOGRAD = 2
-"""Kernels that autograd's engine starts in the time in which Python starts one."""
-
 
 CROWDED = 0.88
 """Share of a card's memory from which on the allocator may have to free what it keeps and ask again.
@@ -61,14 +56,34 @@ class Backend(Protocol):
         return None
 
 
-class Stage(NamedTuple):
-    """One rank of a pipeline stage, and one micro-batch's passes on it."""
+class Timed(NamedTuple):
+    """A run whose stages are timed.
 
-    rank: RankModel
-    forward: Pass
-    backward: Pass
-    again: Pass
-    time: StageTime
+    Attributes:
+        execution: How the engine executes a step.
+        engine: The implementation that runs.
+        dtypes: The number formats.
+        card: The GPU.
+        network: Its links.
+        stages: Each stage; equal ones are one object, of the first of them.
+        slowest: The one whose passes take longest.
+    """
+
+    execution: Execution
+    engine: EngineTraits
+    dtypes: Dtypes
+    card: Card
+    network: Network
+    stages: tuple[Stage, ...]
+    slowest: Stage
+
+
+class Step(NamedTuple):
+    """The terms of a step as the tables give them, their sum, and the constant of measured runs."""
+
+    terms: tuple[SpeedTerm, ...]
+    seconds: float
+    factor: Constant
 
 
 def unknown(spec: RunSpec, backend: Backend) -> str | None:
@@ -112,22 +127,11 @@ def estimate(
     Returns:
         The estimate; None where :func:`unknown` says why there is none.
     """
-    card, network, execution = card_of(spec.hardware), network_of(spec), backend.execution(spec)
-    reason = _unknown(spec, execution, card, network)
-    if card is None or network is None or execution is None or reason is not None:
+    timed = _timed(spec, family, strategies, backend)
+    if timed is None:
         return None
-    execution, engine = executions.kept(execution), engines.kept(backend.engine(spec))
-    dtypes = backend.dtypes(spec)
-    ranks = [rank_model(spec, view, family, dtypes, engine) for view in views(spec, strategies)]
-    stages = [_stage(rank, family, execution, card, network) for rank in ranks]
-    terms = list(_terms(spec, stages, execution, card, network))
-    terms.append(states.waiting(spec.gpus, sum(one.exposed_seconds for one in terms)))
-    raw = sum(one.exposed_seconds for one in terms)
-    factor = UNCALIBRATED
-    if calibrated:
-        factor = constant(execution.framework, card.name, execution.related, experts=spec.model.num_experts > 0)
+    terms, raw, factor = _step(spec, family, timed, calibrated=calibrated)
     crowded = crowding is not None and crowding >= CROWDED
-    scaled = tuple(one.times(1 / factor.value) for one in terms)
     needed = spec.global_batch_size * model_flops(family, spec.model, spec.adapter, spec.sequence_length)
     bubble = sum(one.exposed_seconds for one in terms if one.part == "bubble")
     return SpeedEstimate(
@@ -135,104 +139,109 @@ def estimate(
         tokens=spec.global_batch_size * spec.sequence_length,
         gpus=spec.gpus,
         model_flops=needed,
-        hardware_flops=max(needed, _computed(spec, stages)),
-        peak_flops=card.peak(dtypes.compute),
+        hardware_flops=max(needed, _computed(spec, timed.stages)),
+        peak_flops=timed.card.peak(timed.dtypes.compute),
         bubble=bubble / raw,
-        terms=scaled,
-        stages=tuple(stage.time.times(1 / factor.value) for stage in stages),
+        terms=tuple(one.times(1 / factor.value) for one in terms),
+        stages=tuple(
+            replace(one.time, stage=number).times(1 / factor.value) for number, one in enumerate(timed.stages)
+        ),
         constant=replace(factor, low=min(factor.low, RETRYING)) if crowded else factor,
         crowded=crowded,
     )
 
 
-def _stage(rank: RankModel, family: Family, execution: Execution, card: Card, network: Network) -> Stage:
-    """Sum the blocks and ends of one stage."""
-    spec = rank.spec
-    shape = shape_of(rank, execution, card, network)
-    forward = backward = again = NOTHING
-    for _, layer, count in kinds_of(family, spec.model, rank.view.layers, first_apart=spec.adapter.name != "none"):
-        ahead, behind, repeated = block(BlockKey(family, spec.model, spec.adapter, layer), shape, spec.checkpointing)
-        forward, backward = forward.plus(ahead.times(count)), backward.plus(behind.times(count))
-        again = again.plus(repeated.times(_recomputed(rank, count)))
-    for ahead, behind, repeated in _ends(rank, shape):
-        forward, backward, again = forward.plus(ahead), backward.plus(behind), again.plus(repeated)
-    launch = 0.0 if execution.graphs else execution.launch_seconds
-    parallel = spec.parallel
-    staged = (
-        execution.staged_seconds * parallel.tensor * rank.layers if parallel.pipeline > 1 < parallel.tensor else 0.0
-    )
-    # Three passes, or two without recomputation, share what the host does beside them.
-    share = staged / (3 if again.launches else 2)
-    time = StageTime(
-        stage=rank.view.stage,
-        forward_seconds=forward.seconds(launch, share),
-        backward_seconds=backward.seconds(launch / _AUTOGRAD, share)
-        + again.seconds(launch, share if again.launches else 0),
-        send_seconds=_send(rank, shape) if parallel.pipeline > 1 else 0.0,
-    )
-    return Stage(rank, forward, backward, again, time)
+def step_seconds(
+    spec: RunSpec, *, family: Family, strategies: Iterable[Strategy], backend: Backend, calibrated: bool = True
+) -> float | None:
+    """The seconds of a step alone, as :func:`estimate` has them, in a part of its time; the arguments are the same."""
+    timed = _timed(spec, family, strategies, backend)
+    if timed is None:
+        return None
+    step = _step(spec, family, timed, calibrated=calibrated)
+    return step.seconds / step.factor.value
 
 
-def _recomputed(rank: RankModel, count: int) -> float:
-    """Blocks of a kind that are checkpointed: all, or as many of a stage as ``checkpointing.layers`` says."""
-    checkpointing = rank.spec.checkpointing
-    if checkpointing.method != "block" or checkpointing.layers is None:
-        return count
-    return count * min(1.0, checkpointing.layers / max(1, rank.layers))
+def least_seconds(
+    spec: RunSpec,
+    chunkings: Iterable[tuple[str, int]],
+    *,
+    family: Family,
+    strategies: Iterable[Strategy],
+    backend: Backend,
+    calibrated: bool = True,
+) -> float | None:
+    """A bound below the seconds of a step: its passes on the slowest stage, and the least of some schedules' bubbles.
+
+    Args:
+        spec: The run.
+        chunkings: The schedules, each with its model chunks on a stage.
+        family: As :func:`estimate` has it.
+        strategies: As there.
+        backend: As there.
+        calibrated: As there.
+    """
+    timed = _timed(spec, family, strategies, backend)
+    if timed is None:
+        return None
+    factor, times = _factor(spec, timed, calibrated=calibrated), [stage.time for stage in timed.stages]
+    idle = min(pipeline.idle(times, schedule, chunks) for schedule, chunks in chunkings)
+    return (spec.gradient_accumulation * timed.slowest.time.seconds + idle) / factor.value
 
 
-def _ends(rank: RankModel, shape: Shape) -> Iterator[BlockPasses]:
-    model, engine = rank.spec.model, rank.engine
-    trained = rank.spec.adapter.name == "none"
-    if rank.view.embedding:
-        yield ends.embedding(model, shape)
-    if rank.view.head:
-        vocabulary = padded(model.vocab_size, engine.vocabulary_multiple)
-        yield ends.head(
-            model,
-            vocabulary,
-            shape,
-            trained=trained,
-            split=not (engine.whole_embedding and model.tie_word_embeddings),
-            parallel_loss=engine.vocabulary_parallel,
-            chunked=rank.spec.train.loss == "chunked",
-        )
+def _timed(spec: RunSpec, family: Family, strategies: Iterable[Strategy], backend: Backend) -> Timed | None:
+    """The stages of a run; None where :func:`unknown` says why."""
+    card, network, execution = card_of(spec.hardware), network_of(spec), backend.execution(spec)
+    reason = _unknown(spec, execution, card, network)
+    if card is None or network is None or execution is None or reason is not None:
+        return None
+    execution, engine, dtypes = executions.kept(execution), engines.kept(backend.engine(spec)), backend.dtypes(spec)
+    places = alike(family, spec.model, cut_of(spec), first_apart=spec.adapter.name != "none")
+    shares = views(spec, strategies, dict.fromkeys(places))
+    shape = shape_of(spec, shares[0], dtypes, engine, execution, card, network)
+    distinct = {view.stage: stage_of(spec, view, family, engine, shape) for view in shares}
+    slowest = max(distinct.values(), key=lambda stage: stage.time.seconds)
+    stages = tuple(distinct[place] for place in places)
+    return Timed(execution, engine, dtypes, card, network, stages, slowest)
 
 
-def _send(rank: RankModel, shape: Shape) -> float:
-    """One micro-batch's hidden states to the next stage, and the host's time for the message."""
-    spec = rank.spec
-    size = shape.residual_tokens * spec.model.hidden_size * shape.residual_size
-    stride = spec.gpus // spec.parallel.pipeline
-    sent = collectives.seconds("send", size, shape.group(2, stride), shape.network)
-    return sent + shape.execution.message_seconds
+def _step(spec: RunSpec, family: Family, timed: Timed, *, calibrated: bool) -> Step:
+    rank = rank_model(spec, timed.slowest.view, family, timed.dtypes, timed.engine)
+    terms = list(_terms(rank, timed))
+    terms.append(states.waiting(spec.gpus, sum(one.exposed_seconds for one in terms)))
+    return Step(tuple(terms), sum(one.exposed_seconds for one in terms), _factor(spec, timed, calibrated=calibrated))
 
 
-def _terms(
-    spec: RunSpec, stages: list[Stage], execution: Execution, card: Card, network: Network
-) -> Iterator[SpeedTerm]:
-    """The parts of a step on its slowest stage."""
-    times = [stage.time for stage in stages]
-    slowest = max(stages, key=lambda stage: stage.time.seconds)
-    m = spec.gradient_accumulation
-    yield from _passes(slowest, m, card, execution)
-    if len(stages) > 1:
+def _factor(spec: RunSpec, timed: Timed, *, calibrated: bool) -> Constant:
+    if not calibrated:
+        return UNCALIBRATED
+    execution, experts_ = timed.execution, spec.model.num_experts > 0
+    return constant(execution.framework, timed.card.name, execution.related, experts=experts_)
+
+
+def _terms(rank: RankModel, timed: Timed) -> Iterator[SpeedTerm]:
+    """The parts of a step on its slowest stage, of which ``rank`` is one."""
+    execution, card, slowest = timed.execution, timed.card, timed.slowest
+    spec, m = rank.spec, rank.spec.gradient_accumulation
+    yield from _passes(spec, slowest, m, card, execution)
+    if len(timed.stages) > 1:
+        times = [stage.time for stage in timed.stages]
         yield pipeline.bubble(spec, times)
         yield pipeline.messages(spec, times, overlaps=execution.pipeline_overlap)
     compute = states.Compute(slowest.time.forward_seconds, slowest.time.backward_seconds)
-    yield from states.accumulation(slowest.rank, execution, card, m)
-    yield from states.data_parallel(slowest.rank, execution, network, compute, m)
-    if not offload.updates_on_host(slowest.rank):
-        yield from states.optimizer(slowest.rank, execution, card)
-    yield from offload.offload(slowest.rank, execution, card, compute, m)
-    yield from offload.saved(slowest.rank, card)
+    yield from states.accumulation(rank, execution, card, m)
+    yield from states.data_parallel(rank, execution, timed.network, compute, m)
+    if not offload.updates_on_host(rank):
+        yield from states.optimizer(rank, execution, card)
+    yield from offload.offload(rank, execution, card, compute, m)
+    yield from offload.saved(rank, card)
 
 
-def _passes(stage: Stage, m: int, card: Card, execution: Execution) -> Iterator[SpeedTerm]:
+def _passes(spec: RunSpec, stage: Stage, m: int, card: Card, execution: Execution) -> Iterator[SpeedTerm]:
     """The micro-batches of a step on one stage, by what they go to."""
-    both, again = stage.forward.plus(stage.backward), stage.again
+    both, again = stage.passes.forward.plus(stage.passes.backward), stage.passes.again
     products, pairs, passes = gemm.source(card), attention.source(card), "launcher/speed/passes.py"
-    words = f"products of both passes{experts.words(stage.rank.spec, execution)}"
+    words = f"products of both passes{experts.words(spec, execution)}"
     yield from _at_rate("matrix_products", words, products, m, both.product_flops, both.products)
     yield from _at_rate("attention", "attention of both passes", pairs, m, both.attention_flops, both.attention)
     yield from _at_rate("memory_bound", "norms, residuals, activations", passes, m, both.moved, both.memory)
@@ -257,10 +266,10 @@ def _at_rate(part: StepPart, what: str, source: str, m: int, work: float, second
         yield term(part, what, "m * work / rate", source, m=m, work=work, rate=work / seconds)
 
 
-def _computed(spec: RunSpec, stages: list[Stage]) -> float:
+def _computed(spec: RunSpec, stages: Sequence[Stage]) -> float:
     """FLOPs of a step that are computed; those of a fused kernel's own repetition left out (``0.8 x 2.5 = 2``)."""
     ranks = spec.gpus / spec.parallel.pipeline * spec.gradient_accumulation
-    ahead = sum(stage.forward.product_flops + stage.forward.attention_flops for stage in stages)
-    back = sum(stage.backward.product_flops + 0.8 * stage.backward.attention_flops for stage in stages)
-    again = sum(stage.again.product_flops + stage.again.attention_flops for stage in stages)
+    ahead = sum(one.passes.forward.product_flops + one.passes.forward.attention_flops for one in stages)
+    back = sum(one.passes.backward.product_flops + 0.8 * one.passes.backward.attention_flops for one in stages)
+    again = sum(one.passes.again.product_flops + one.passes.again.attention_flops for one in stages)
     return ranks * (ahead + back + again)

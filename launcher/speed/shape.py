@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from launcher.rank.engine import EngineTraits
 from launcher.rank.execution import Execution
-from launcher.rank.model import RankModel
+from launcher.rank.formats import Dtypes
+from launcher.rank.view import RankView, rounded_up
+from launcher.spec import RunSpec
 from launcher.spec.values import Dtype
 from launcher.speed.card import Card
 from launcher.speed.collectives import Group, group_of
@@ -70,13 +73,20 @@ class Shape(NamedTuple):
         return group_of(ranks, stride, self.network)
 
 
-def shape_of(rank: RankModel, execution: Execution, card: Card, network: Network) -> Shape:
+def shape_of(
+    spec: RunSpec,
+    view: RankView,
+    dtypes: Dtypes,
+    engine: EngineTraits,
+    execution: Execution,
+    card: Card,
+    network: Network,
+) -> Shape:
     """The shape of a rank's micro-batch."""
-    spec, engine = rank.spec, rank.engine
     parallel = spec.parallel
     return Shape(
         sequences=spec.micro_batch_size,
-        queries=rank.tokens // spec.micro_batch_size,
+        queries=rounded_up(spec.sequence_length, view.tokens),
         keys=spec.sequence_length,
         tensor=parallel.tensor,
         split_sequence=parallel.sequence,
@@ -84,7 +94,7 @@ def shape_of(rank: RankModel, execution: Execution, card: Card, network: Network
         ulysses=parallel.ulysses,
         expert=parallel.expert,
         expert_tensor=parallel.expert_tensor or parallel.tensor,
-        dtype=rank.dtypes.compute,
+        dtype=dtypes.compute,
         size=engine.size,
         residual_size=engine.residual_size,
         megatron=engine.library == "megatron",

@@ -1,118 +1,37 @@
 """Pipeline parallelism: consecutive layers on consecutive stages, several micro-batches in flight.
 
-The layers are cut into ``pipeline x virtual_pipeline`` chunks (:func:`chunk_sizes`), and stage ``r`` has every
-``pipeline``-th of them from the ``r``-th on. The schedule decides how many micro-batches' activations a stage holds at
-once (:func:`in_flight`), in units of all its layers, so that interleaving, in which a micro-batch is held in some
-chunks and not in others, gives a fraction. The rules demand that layers divide as the schedule needs; the worker and
-the translation read the same sizes from here.
+Which layers a stage has and how many micro-batches it holds at once is told by ``launcher.rank.stages``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from fractions import Fraction
 from itertools import chain, islice
 
 from launcher.errors import ConfigError
-from launcher.rank.view import RankView
+from launcher.rank.stages import cut_of, flow_of, in_flight, rank_layers, stage_layers
+from launcher.rank.view import ONE, RankView
 from launcher.spec import RunSpec, edit, nearest
 from launcher.spec.change import batches_typed
 from launcher.spec.run import ROUND
 
+BY_STAGE = True
+"""What a rank has depends on its stage."""
+
 
 def apply(view: RankView, spec: RunSpec) -> RankView:
     """The rank's layers, whether it is the first or the last stage, and the micro-batches that it holds at once."""
-    stages, last = spec.parallel.pipeline, spec.parallel.pipeline - 1
-    if stages == 1:
+    if spec.parallel.pipeline == 1:
         return view
-    mirrored = spec.parallel.schedule == "dualpipe"
-    layers = stage_layers(spec, view.stage)
-    if mirrored:
-        # DualPipe keeps two copies of the model: each rank runs a stage and the mirrored one (arXiv:2412.19437).
-        layers += stage_layers(spec, last - view.stage)
+    flow = flow_of(spec)
+    embedding, head = flow.cut.ends(view.stage)
+    held = in_flight(flow, view.stage)
     return view._replace(
-        layers=layers,
-        embedding=view.stage == 0 or (mirrored and view.stage == last),
-        head=view.stage == last or (mirrored and view.stage == 0),
-        in_flight=view.in_flight * in_flight(spec, view.stage),
+        layers=rank_layers(flow.cut, view.stage),
+        embedding=embedding,
+        head=head,
+        in_flight=held if view.in_flight is ONE else view.in_flight * held,
     )
-
-
-def chunk_sizes(spec: RunSpec) -> tuple[int, ...]:
-    """Layers of each of the ``pipeline x virtual_pipeline`` model chunks in the order of the model.
-
-    Layers that do not divide go to the earliest chunks. Sizes that the first and the last stage have by name are shared
-    out among their chunks; with ``--account-for-embedding-in-pipeline-split`` and with
-    ``--account-for-loss-in-pipeline-split`` the embedding and the loss count for a layer each (Megatron-core
-    ``transformer_block.py``, ``get_num_layers_to_build``).
-    """
-    parallel = spec.parallel
-    count, stages = parallel.pipeline * parallel.virtual_pipeline, parallel.pipeline
-    embedding, loss = _counted_as_layers(spec)
-    sizes: list[int | None] = [None] * count
-    for stage, size in ((0, parallel.first_stage_layers), (stages - 1, parallel.last_stage_layers)):
-        if size is not None:
-            sizes[stage::stages] = _shared_out(size, parallel.virtual_pipeline)
-    layers = spec.model.num_hidden_layers + embedding + loss
-    left = max(0, layers - sum(size for size in sizes if size is not None))
-    shares = iter(_shared_out(left, max(1, sizes.count(None))))
-    result = [next(shares) if size is None else size for size in sizes]
-    result[0] -= embedding
-    result[-1] -= loss
-    return tuple(result)
-
-
-def _counted_as_layers(spec: RunSpec) -> tuple[int, int]:
-    """1 for the embedding and for the loss, where each counts for a layer when they are shared out; else 0."""
-    words = ("account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split")
-    embedding, loss = (1 if spec.backend.argument(word) else 0 for word in words)
-    return embedding, loss
-
-
-def _shared_out(layers: int, places: int) -> list[int]:
-    """As evenly as they go, the earliest places first."""
-    share, extra = divmod(layers, places)
-    return [share + 1] * extra + [share] * (places - extra)
-
-
-def stage_layers(spec: RunSpec, stage: int) -> tuple[int, ...]:
-    """Indices of the layers of one stage; with interleaving every ``pipeline``-th chunk."""
-    sizes = chunk_sizes(spec)
-    starts = [sum(sizes[:chunk]) for chunk in range(len(sizes))]
-    own = range(stage, len(sizes), spec.parallel.pipeline)
-    return tuple(layer for chunk in own for layer in range(starts[chunk], starts[chunk] + sizes[chunk]))
-
-
-def in_flight(spec: RunSpec, stage: int) -> Fraction:
-    """Micro-batches whose activations a stage holds at once, in units of all its layers.
-
-    1F1B: ``min(m, p - r)``. GPipe: all. Interleaved: the warm-up of Megatron-core ``get_pp_rank_microbatches``,
-    ``2 (p - r - 1) + (v - 1) g`` chunks, and the one that follows; a round ``g`` has ``p`` micro-batches unless
-    ``--microbatch-group-size-per-virtual-pipeline-stage`` says otherwise, and with
-    ``--overlap-moe-expert-parallel-comm`` one more chunk is run ahead. Zero bubble: ZB-H1, the memory of 1F1B's first
-    stage on every stage (arXiv:2401.10241, table 2). DualPipe: ``p + 1`` stages' worth, of the two that a rank runs.
-    """
-    parallel, micro_batches = spec.parallel, spec.gradient_accumulation
-    stages, chunks = parallel.pipeline, parallel.virtual_pipeline
-    if parallel.schedule == "gpipe":
-        return Fraction(micro_batches)
-    if parallel.schedule == "zero_bubble":
-        return Fraction(min(micro_batches, stages))
-    if parallel.schedule == "dualpipe":
-        return min(Fraction(micro_batches), Fraction(stages + 1, 2))
-    if chunks > 1:
-        group = spec.pipeline_round
-        ahead = 1 if spec.backend.argument("overlap-moe-expert-parallel-comm") else 0
-        warm_up = 2 * (stages - stage - 1) + (chunks - 1) * group + ahead
-        return _chunks_in_flight(spec, stage, min(warm_up + 1, micro_batches * chunks), group)
-    return Fraction(min(micro_batches, stages - stage))
-
-
-def _chunks_in_flight(spec: RunSpec, stage: int, forwards: int, group: int) -> Fraction:
-    """The layers of the first so many forward passes, which take the chunks in turn, a round of micro-batches each."""
-    own = chunk_sizes(spec)[stage :: spec.parallel.pipeline]
-    run = [own[number // group % len(own)] for number in range(forwards)]
-    return Fraction(sum(run), sum(own)) if sum(own) else Fraction(forwards, len(own))
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
@@ -140,19 +59,14 @@ def _without_stages(spec: RunSpec) -> Iterator[ConfigError]:
 def _shares_out(spec: RunSpec) -> bool:
     """True if the stages without a size of their own get equal numbers of layers, at least one each."""
     named = [size for size in (spec.parallel.first_stage_layers, spec.parallel.last_stage_layers) if size is not None]
-    left, stages = layers_counted(spec) - sum(named), spec.parallel.pipeline - len(named)
+    left, stages = cut_of(spec).counted - sum(named), spec.parallel.pipeline - len(named)
     if stages == 0:
         return left == 0
     return left >= stages and left % stages == 0
 
 
-def layers_counted(spec: RunSpec) -> int:
-    """Layers that stages share, with the embedding and the loss where they count for one."""
-    return spec.model.num_hidden_layers + sum(_counted_as_layers(spec))
-
-
 def _whole_chunks(spec: RunSpec) -> bool:
-    parallel, layers = spec.parallel, layers_counted(spec)
+    parallel, layers = spec.parallel, cut_of(spec).counted
     named = [size for size in (parallel.first_stage_layers, parallel.last_stage_layers) if size is not None]
     stages = parallel.pipeline - len(named)
     sizes = [*named, (layers - sum(named)) // stages] if stages else named

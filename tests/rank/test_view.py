@@ -13,7 +13,6 @@ from hypothesis import strategies as draw
 from launcher import registry
 from launcher.rank.view import ONE, RankView, StateShares, view_of, views, whole
 from launcher.spec import RunSpec
-from launcher.strategies import pipeline
 from tests.support.helpers import make_spec
 
 NAMES = registry.names("strategies")
@@ -135,24 +134,6 @@ def test_dualpipe_runs_two_stages_on_a_rank() -> None:
     assert view.layers == (*range(8), *range(24, 32))
     assert view.embedding
     assert view.head
-
-
-def test_named_sizes_of_the_outer_stages_leave_the_rest_to_the_others() -> None:
-    spec = laid_out({"pipeline": 4, "first_stage_layers": 6, "last_stage_layers": 4})
-    assert pipeline.chunk_sizes(spec) == (6, 11, 11, 4)
-
-
-def test_layers_that_do_not_divide_go_to_the_earliest_stages() -> None:
-    spec = laid_out({"pipeline": 4})
-    spec = replace(spec, model=replace(spec.model, num_hidden_layers=30))
-    assert pipeline.chunk_sizes(spec) == (8, 8, 7, 7)
-
-
-def test_a_first_stage_of_its_own_size_shares_it_among_its_chunks() -> None:
-    changes = ("model.num_hidden_layers=12", "parallel.virtual_pipeline=2", "parallel.first_stage_layers=4")
-    spec = make_spec("parallel=pp", *changes)
-    assert pipeline.chunk_sizes(spec) == (2, 4, 2, 4)
-    assert [len(pipeline.stage_layers(spec, stage)) for stage in (0, 1)] == [4, 8]
 
 
 def test_a_view_starts_as_the_whole_model() -> None:

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from launcher.rank.stages import flow_of, in_flight
 from launcher.spec import RunSpec
 from launcher.speed import pipeline, schedule
 from launcher.speed.result import StageTime
-from launcher.strategies.pipeline import in_flight
 from tests.support.helpers import make_spec
 
 FORWARD, BACKWARD = 1.0, 2.0
@@ -118,7 +118,7 @@ def test_a_stage_holds_as_many_micro_batches_as_the_memory_model_says(spec: RunS
         for one in order:
             held += (one.kind == "forward") - (one.kind == freed_by)
             most = max(most, held)
-        assert Fraction(most, spec.parallel.virtual_pipeline) == in_flight(spec, stage)
+        assert Fraction(most, spec.parallel.virtual_pipeline) == in_flight(flow_of(spec), stage)
 
 
 @given(pipelines(), st.booleans(), st.floats(0, 1), st.integers(0, 4))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from launcher.backends.megatron.dtypes import dtypes
 from launcher.backends.megatron.implementation import fsdp, precision_aware
 from launcher.backends.megatron.network import Arguments
+from launcher.rank.stages import chunk_sizes
 from launcher.spec import RunSpec
-from launcher.strategies.pipeline import chunk_sizes
 
 _STRATEGIES = {2: "optim_grads", 3: "optim_grads_params"}
 _FP8_FORMATS = {"delayed": "hybrid", "tensorwise": "hybrid", "blockwise": "e4m3", "mxfp8": "e4m3"}

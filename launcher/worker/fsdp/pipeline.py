@@ -24,8 +24,8 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from torch.distributed.tensor import DTensor
 
 from launcher.backends.fsdp.dtypes import dtypes
+from launcher.rank.stages import chunk_sizes
 from launcher.spec import RunSpec
-from launcher.strategies.pipeline import chunk_sizes
 from launcher.worker.engine import Context
 from launcher.worker.fsdp import sharding
 from launcher.worker.model import network

@@ -9,6 +9,7 @@ from launcher.memory import activations
 from launcher.memory.moments import Moment
 from launcher.memory.terms import MemoryTerm
 from launcher.preflight import assess
+from launcher.rank.stages import chunk_sizes, flow_of, in_flight
 from launcher.strategies import pipeline
 from tests.support.estimates import ranks_of
 from tests.support.helpers import make_spec
@@ -212,9 +213,9 @@ COUNTED = (
 
 def test_a_split_that_counts_embedding_and_loss_leaves_their_chunks_a_layer_less() -> None:
     spec = make_spec(*MODEL, *COUNTED)
-    assert pipeline.chunk_sizes(spec) == (0, 1, 1, 1, 1, 1, 1, 0)
+    assert chunk_sizes(spec) == (0, 1, 1, 1, 1, 1, 1, 0)
     # The last stage runs its first chunk four times before its second, which has no layer.
-    assert pipeline.in_flight(spec, 3) == 4
+    assert in_flight(flow_of(spec), 3) == 4
 
 
 def test_layers_that_divide_with_the_embedding_and_the_loss_are_as_megatron_takes_them() -> None:
@@ -230,7 +231,7 @@ def test_layers_that_divide_with_the_embedding_and_the_loss_are_as_megatron_take
 def test_the_named_size_of_a_stage_is_shared_out_among_its_chunks() -> None:
     sizes = ("parallel.first_stage_layers=2", "parallel.last_stage_layers=2")
     spec = make_spec(*MODEL, "parallel.pipeline=4", "parallel.virtual_pipeline=2", *sizes)
-    assert pipeline.chunk_sizes(spec) == (1, 2, 2, 1, 1, 2, 2, 1)
+    assert chunk_sizes(spec) == (1, 2, 2, 1, 1, 2, 2, 1)
 
 
 INTERLEAVED = ("parallel.pipeline=4", "parallel.virtual_pipeline=3", "train.global_batch_size=64")
