@@ -14,7 +14,7 @@ from typing import NamedTuple
 from launcher.rank.counts import block_weights
 from launcher.rank.family import Family
 from launcher.spec import AdapterSpec, CheckpointingSpec, ModelSpec
-from launcher.speed import attention, collectives, experts, gemm, overlap
+from launcher.speed import attention, collectives, experts, gemm
 from launcher.speed.passes import NOTHING, Pass
 from launcher.speed.products import Product, products
 from launcher.speed.shape import Shape
@@ -159,13 +159,13 @@ def head_sizes(model: ModelSpec) -> tuple[int, int]:
 
 
 def _ring(model: ModelSpec, shape: Shape, compute: float, tensors: int = 1) -> tuple[float, float]:
-    """Keys and values sent round the context ranks, ``c - 1`` times, each message beside a chunk's attention."""
+    """Keys and values sent round the context ranks, ``c - 1`` times; each message hides behind a chunk's attention."""
     if shape.context == 1:
         return 0.0, 0.0
     size = tensors * 2.0 * shape.tokens * model.key_value_size * shape.size / shape.tensor
     group = shape.group(shape.context, shape.tensor)
     one = collectives.seconds("send", size, group, shape.network)
-    return (shape.context - 1) * overlap.exposed(one, compute / shape.context), (shape.context - 1) * size
+    return (shape.context - 1) * max(0.0, one - compute / shape.context), (shape.context - 1) * size
 
 
 def _ulysses(model: ModelSpec, shape: Shape) -> tuple[float, float]:

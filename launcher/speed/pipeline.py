@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from launcher.spec import RunSpec
-from launcher.speed import overlap
 from launcher.speed.result import StageTime
 from launcher.speed.terms import SpeedTerm, term
 
@@ -45,15 +44,11 @@ def idle(stages: Sequence[StageTime], schedule: str, chunks: int) -> float:
 def messages(spec: RunSpec, stages: Sequence[StageTime], *, overlaps: bool) -> SpeedTerm:
     """Messages that the slowest stage waits for.
 
-    Plain schedules send and receive on the critical path, twice a micro-batch; interleaved ones have ``v`` times as
-    many, and where the engine overlaps each hides behind the pass of a chunk, which it slows down. Filling and draining
-    wait for every boundary in any case.
+    Plain schedules send and receive on the critical path, twice a micro-batch; interleaved ones hide them where the
+    engine overlaps, and have ``v`` times as many. Filling and draining wait for every boundary in any case.
     """
     one = max((stage.send_seconds for stage in stages), default=0.0)
     m, v, p = spec.gradient_accumulation, spec.parallel.virtual_pipeline, len(stages)
-    slowest = max(stages, key=lambda stage: stage.seconds)
-    both = (slowest.forward_seconds, slowest.backward_seconds)
-    beside = m * v * sum(overlap.exposed(one, seconds / v) for seconds in both)
-    exposed = 2 * one * (p - 1) + beside if overlaps else None
+    exposed = 2 * one * (p - 1) if overlaps else None
     what, source = "messages between stages, there and back", "launcher/speed/collectives.json"
     return term("pipeline", what, "2 * t_send * (p - 1 + m * v)", source, exposed=exposed, t_send=one, p=p, m=m, v=v)

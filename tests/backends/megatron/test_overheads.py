@@ -223,7 +223,7 @@ def test_layers_that_divide_with_the_embedding_and_the_loss_are_as_megatron_take
     sizes = ("model.num_hidden_layers=126", "parallel.pipeline=16", "parallel.virtual_pipeline=8")
     words = (*MODEL, *COUNTED, *sizes, "parallel.schedule=interleaved", "train.global_batch_size=64")
     assert not list(pipeline.check(make_spec(*words)))
-    assert pipeline.chunk_sizes(make_spec(*words)) == (0, *[1] * 126, 0)
+    assert chunk_sizes(make_spec(*words)) == (0, *[1] * 126, 0)
     refused = [error.path for error in pipeline.check(make_spec(*words, "model.num_hidden_layers=128"))]
     assert refused == ["parallel.pipeline"]
 
