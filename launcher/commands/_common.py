@@ -310,10 +310,10 @@ def pasteable(words: Iterable[str]) -> str:
     return " \\\n  ".join(quoted)
 
 
-def width() -> int:
-    """Columns of the terminal; 80 where there is none."""
+def width(widest: int = 100) -> int:
+    """Columns of the terminal, at most so many; 80 where there is none, or it does not know."""
     try:
-        return min(100, os.get_terminal_size(sys.stdout.fileno()).columns)
+        return min(widest, os.get_terminal_size(sys.stdout.fileno()).columns or 80)
     except OSError:
         return 80
 

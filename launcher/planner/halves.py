@@ -75,4 +75,5 @@ def _send(pipe: Connection, spaces: Sequence[Space], judge: Judge, frames: Seque
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent is interrupted, too, and ends this process.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # As which it does so: the command's own handler would say more.
     pipe.send(_half(spaces, judge, frames))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
+from launcher.planner import loses
 from launcher.planner.halves import Progress, searched
 from launcher.planner.judge import Judge, Preflight
 from launcher.planner.question import Question
 from launcher.planner.result import Layout, Plan
-from launcher.planner.search import Candidate
+from launcher.planner.search import Candidate, Found
 from launcher.planner.space import SEARCHED, Space
 from launcher.spec.edit import override, value_at
 
@@ -25,7 +26,21 @@ def plan(question: Question, *, judge: Judge | None = None, progress: Progress |
     judge, start = judge or Preflight(), time.monotonic()
     spaces = [Space.of(opening.spec, question.fixed, question.choices, judge.errors) for opening in question.openings]
     found = searched(spaces, judge, progress)
-    layouts = tuple(_layout(question, each, judge) for each in found.shown())
+    return answer(question, found, judge, seconds=time.monotonic() - start)
+
+
+def answer(question: Question, found: Found, judge: Judge, *, seconds: float, finished: bool = True) -> Plan:
+    """Put together what a search has found.
+
+    Args:
+        question: The question.
+        found: The best layouts.
+        judge: As the search had it.
+        seconds: How long it took.
+        finished: False if it was broken off.
+    """
+    layouts = loses.explained([_layout(question, each, judge) for each in found.shown()])
+    others = [_layout(question, each, judge) for each in found.others()]
     tight = min(found.tight.values(), default=None)
     if tight is not None and layouts and tight.seconds >= found.shown()[0].seconds:
         tight = None
@@ -33,10 +48,12 @@ def plan(question: Question, *, judge: Judge | None = None, progress: Progress |
         words=question.words,
         assumptions=question.assumptions,
         layouts=layouts,
-        others=tuple(_layout(question, each, judge) for each in found.others()),
+        others=loses.explained(others, layouts[0]) if layouts else (),
         tight=None if tight is None else _layout(question, tight, judge),
         counts=found.counts(),
-        seconds=time.monotonic() - start,
+        seconds=seconds,
+        single=question.single,
+        finished=finished,
     )
 
 

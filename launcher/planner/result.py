@@ -111,6 +111,8 @@ class Plan:
         tight: The fastest of those that fit within the estimate's error alone, where it is faster than the first.
         counts: What became of all layouts.
         seconds: How long the search took.
+        single: The words with one value each: those that a layout's overrides are typed behind.
+        finished: False if the search was broken off.
     """
 
     words: tuple[str, ...]
@@ -120,3 +122,5 @@ class Plan:
     tight: Layout | None = None
     counts: Counts
     seconds: float
+    single: tuple[str, ...]
+    finished: bool = True

@@ -12,18 +12,21 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import islice
 from typing import NamedTuple
 
 from launcher.planner.judge import Judge
 from launcher.planner.result import Counts, Idea
-from launcher.planner.space import Frame, Space
+from launcher.planner.space import MODES, Frame, Space
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
 from launcher.spec.edit import changed_at
 
 SHOWN = 10
 """Ideas that an answer has."""
+
+_TRIED = 500
+"""Cores that are looked at for a first result."""
 
 _ROUNDING = 1 - 1e-9
 """A sum of floating-point numbers in another order may be larger by so little."""
@@ -61,15 +64,25 @@ class Found:
     Attributes:
         best: The fastest layout of each idea that fits.
         tight: The fastest of each that fits within the estimate's error alone.
-        counts: What became of the layouts.
+        early: A layout that fits, found at once; there may be faster ones.
+        considered: Layouts.
+        invalid: Those of them that are refused.
+        unfit: Those that do not fit.
+        judged: Estimates of memory that were made.
     """
 
     best: dict[Idea, Candidate] = field(default_factory=dict)
     tight: dict[Idea, Candidate] = field(default_factory=dict)
+    early: Candidate | None = None
     considered: int = 0
     invalid: int = 0
     unfit: int = 0
     judged: int = 0
+
+    @property
+    def first(self) -> Candidate | None:
+        """The fastest so far."""
+        return min([*self.best.values(), *([self.early] if self.early else [])], default=None)
 
     def shown(self) -> list[Candidate]:
         """The best of each idea, the fastest first; tight ones only where nothing fits for certain."""
@@ -116,10 +129,18 @@ class _Node(NamedTuple):
     content: object
 
 
-class _Layouts(NamedTuple):
-    """Layouts that take the same time: they differ in the allocator alone."""
+class _Relief(NamedTuple):
+    """Layouts of a core that take the same time, since they differ in the allocator alone.
 
-    specs: tuple[RunSpec, ...]
+    Attributes:
+        core: The core.
+        mode: The place of its activation checkpointing among the space's.
+        loss: The place of its loss.
+    """
+
+    core: RunSpec
+    mode: int
+    loss: int
 
 
 type OpenedFrame = tuple[int, Frame]
@@ -150,10 +171,32 @@ class Search:
         for opening, frame in frames:
             self._add_frame(opening, frame)
             yield self.found
+        self._look_for_one()
+        yield self.found
         while self._heap and len(self.found.best) < SHOWN:
             self._take(heapq.heappop(self._heap))
             yield self.found
         yield from self._of_the_others()
+
+    def _look_for_one(self) -> None:
+        """Look for any layout that fits, among the fastest frames with micro-batches of one sequence."""
+        for opening, core in islice(self._small_cores(), _TRIED):
+            spec = changed_at(core, self._spaces[opening].relief(-1, -1)[-1])
+            if not self._is_valid(spec):
+                continue
+            verdict = self._judge.verdict(spec)
+            if verdict.name == "fits":
+                seconds = self._judge.seconds(spec) or 0.0
+                self.found.early = Candidate(seconds, effort(spec), 0, opening, spec, verdict)
+                return
+
+    def _small_cores(self) -> Iterator[tuple[int, RunSpec]]:
+        for node in sorted(self._heap):
+            frame = node.content
+            if isinstance(frame, Frame) and frame.settings["train.micro_batch_size"] == 1:
+                yield from (
+                    (node.opening, core) for core in self._spaces[node.opening].cores(frame, self._judge.errors)
+                )
 
     def _of_the_others(self) -> Iterator[Found]:
         """Go on until every engine has a layout that fits, or is known to have none."""
@@ -171,8 +214,8 @@ class Search:
             self._open_frame(node, node.content)
         elif isinstance(node.content, RunSpec):
             self._open_core(node, node.content)
-        elif isinstance(node.content, _Layouts):
-            self._judge_layouts(node, node.content)
+        elif isinstance(node.content, _Relief):
+            self._judge_relief(node, node.content)
 
     def _push(self, opening: int, kind: int, bound: float, content: object, effort: tuple[int, ...] = ()) -> None:
         self._order += 1
@@ -185,7 +228,7 @@ class Search:
         if core is None:
             self.found.invalid += frame.size
             return
-        bound = self._judge.least_seconds(changed_at(core, space.relief[0]), space.chunkings(frame))
+        bound = self._judge.least_seconds(changed_at(core, space.mildest), space.chunkings(frame))
         self._push(opening, 0, _ROUNDING * (bound or 0.0), frame)
 
     def _open_frame(self, node: _Node, frame: Frame) -> None:
@@ -193,23 +236,19 @@ class Search:
         for core in space.cores(frame, self._judge.errors):
             valid += 1
             if Idea.of(core) not in self.found.best:
-                fastest = changed_at(core, space.relief[0])
+                fastest = changed_at(core, space.mildest)
                 self._push(node.opening, 1, _ROUNDING * (self._judge.seconds(fastest) or 0.0), core)
-        self.found.invalid += frame.size - valid * len(space.relief)
+        self.found.invalid += frame.size - valid * space.reliefs
 
     def _open_core(self, node: _Node, core: RunSpec) -> None:
         if Idea.of(core) in self.found.best:
             return
         space = self._spaces[node.opening]
-        strongest = changed_at(core, space.relief[-1])
+        strongest = changed_at(core, space.relief(-1, -1)[-1])
         if self._is_valid(strongest) and not self._fits(strongest):
-            self.found.unfit += len(space.relief)
+            self.found.unfit += space.reliefs
             return
-        layouts = [spec for relief in space.relief if self._is_valid(spec := changed_at(core, relief))]
-        self.found.invalid += len(space.relief) - len(layouts)
-        for _, alike in groupby(layouts, key=lambda spec: (spec.checkpointing.mode, spec.train.loss)):
-            specs = tuple(alike)
-            self._push(node.opening, 2, self._judge.seconds(specs[0]) or 0.0, _Layouts(specs), effort(specs[0]))
+        self._push(node.opening, 2, node.bound, _Relief(core, 0, 0), effort(core))
 
     def _is_valid(self, spec: RunSpec) -> bool:
         return next(self._judge.errors(spec), None) is None
@@ -218,23 +257,39 @@ class Search:
         self.found.judged += 1
         return self._judge.verdict(spec).fits
 
-    def _judge_layouts(self, node: _Node, layouts: _Layouts) -> None:
-        for spec in layouts.specs:
-            idea = Idea.of(spec)
-            if idea in self.found.best:
-                return
+    def _judge_relief(self, node: _Node, relief: _Relief) -> None:
+        """Judge the layouts of a relief; where none fits, go on with those that save more and take longer."""
+        idea = Idea.of(relief.core)
+        if idea in self.found.best or self._take_fitting(node, relief, idea):
+            return
+        space, (core, mode, loss) = self._spaces[node.opening], relief
+        further = [_Relief(core, mode, loss + 1), *([_Relief(core, mode + 1, 0)] if loss == 0 else [])]
+        for each in further:
+            if each.mode < len(space.modes) and each.loss < len(space.ways):
+                spec = changed_at(core, space.relief(each.mode, each.loss)[0])
+                self._push(node.opening, 2, self._judge.seconds(spec) or 0.0, each, effort(spec))
+
+    def _take_fitting(self, node: _Node, relief: _Relief, idea: Idea) -> bool:
+        """Take the layout of a relief that fits and does least; False where none fits for certain."""
+        fitting: Candidate | None = None
+        for settings in reversed(self._spaces[node.opening].relief(relief.mode, relief.loss)):
+            spec = changed_at(relief.core, settings)
+            if not self._is_valid(spec):
+                self.found.invalid += 1
+                continue
             self.found.judged += 1
             verdict = self._judge.verdict(spec)
             candidate = Candidate(node.bound, effort(spec), node.order, node.opening, spec, verdict)
-            if verdict.name == "fits":
-                self.found.best[idea] = candidate
-            elif verdict.fits:
-                self.found.tight.setdefault(idea, candidate)
-            else:
+            if not verdict.fits:
                 self.found.unfit += 1
-
-
-_RECOMPUTED = ("none", "selective", "full")
+                break  # Those that save less fit no better.
+            if verdict.name == "fits":
+                fitting = candidate
+            elif fitting is None:
+                self.found.tight.setdefault(idea, candidate)
+        if fitting is not None:
+            self.found.best[idea] = fitting
+        return fitting is not None
 
 
 def effort(spec: RunSpec) -> tuple[int, ...]:
@@ -242,7 +297,7 @@ def effort(spec: RunSpec) -> tuple[int, ...]:
     parallel, zero, train = spec.parallel, spec.zero, spec.train
     return (
         (zero.offload_optimizer != "none") + (zero.offload_parameters != "none"),
-        _RECOMPUTED.index(spec.checkpointing.mode),
+        MODES.index(spec.checkpointing.mode),
         spec.model_parallel * parallel.expert,
         zero.stage,
         parallel.virtual_pipeline,

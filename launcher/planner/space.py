@@ -49,6 +49,11 @@ _SCHEDULES = ("1f1b", "interleaved", "zero_bubble", "dualpipe", "gpipe")
 _COUNTED = {"account-for-embedding-in-pipeline-split": True, "account-for-loss-in-pipeline-split": True}
 """Megatron's words for ends that have a layer less, which interleaved stages of one size allow."""
 
+MODES = ("none", "selective", "full")
+_LOSSES = ("fused", "full", "chunked")
+_ALLOCATORS = ("default", "expandable")
+"""Relief, what takes least time and saves least first."""
+
 _RELIEF = frozenset(("checkpointing.mode", "train.loss", "train.allocator"))
 _BATCH = frozenset(("train.global_batch_size", "train.gradient_accumulation"))
 """Keys at which errors of the micro-batch and of the schedule are found."""
@@ -94,7 +99,7 @@ class Space:
         cls, base: RunSpec, fixed: frozenset[str], choices: Mapping[str, Sequence[object]], refused: Refused
     ) -> Space:
         """The layouts of an engine: the fused loss where it has one, else the whole one, and the one in pieces."""
-        losses = _valid(base, "train.loss", ("fused", "full", "chunked"), refused)
+        losses = _valid(base, "train.loss", _LOSSES, refused)
         staged = changed_at(base, {"parallel.pipeline": 2})
         return cls(
             base=base,
@@ -119,7 +124,7 @@ class Space:
         outer: Steps = (self._degrees, self._experts, self._micro_batches)
         for settings in self._extended({}, outer, self._inner, refused):
             variants = sum(1 for sharding in self._sharding(settings) for _ in self._chunks({**settings, **sharding}))
-            yield Frame(settings=settings, size=variants * len(self.relief))
+            yield Frame(settings=settings, size=variants * self.reliefs)
 
     def cores(self, frame: Frame, refused: Refused) -> Iterator[RunSpec]:
         """The layouts of a frame without relief, in an order that is always the same.
@@ -163,15 +168,35 @@ class Space:
         return settings
 
     @cached_property
-    def relief(self) -> tuple[Settings, ...]:
-        """What saves memory at the cost of time or of nothing, the mildest first."""
-        allocators = ("default", "expandable") if self.base.hardware.device == "cuda" else ("default",)
-        return tuple(
-            {"checkpointing.mode": mode, "train.loss": loss, "train.allocator": allocator}
-            for mode in self.values("checkpointing.mode", ("none", "selective", "full"))
-            for loss in self.values("train.loss", self.losses)
-            for allocator in self.values("train.allocator", allocators)
-        )
+    def modes(self) -> Sequence[str]:
+        """Activation checkpointing, what takes least time first."""
+        return _sorted(self.values("checkpointing.mode", MODES), MODES)
+
+    @cached_property
+    def ways(self) -> Sequence[str]:
+        """Ways to compute the loss, what takes least time first."""
+        return _sorted(self.values("train.loss", self.losses), _LOSSES)
+
+    @cached_property
+    def allocators(self) -> Sequence[str]:
+        """Allocators, that which loses most memory first."""
+        both = _ALLOCATORS if self.base.hardware.device == "cuda" else _ALLOCATORS[:1]
+        return _sorted(self.values("train.allocator", both), _ALLOCATORS)
+
+    @property
+    def reliefs(self) -> int:
+        """Layouts of a core."""
+        return len(self.modes) * len(self.ways) * len(self.allocators)
+
+    @cached_property
+    def mildest(self) -> Settings:
+        """The relief that takes least time and saves least."""
+        return self.relief(0, 0)[0]
+
+    def relief(self, mode: int, way: int) -> tuple[Settings, ...]:
+        """What saves memory at the cost of time or of nothing, for each allocator."""
+        chosen = {"checkpointing.mode": self.modes[mode], "train.loss": self.ways[way]}
+        return tuple({**chosen, "train.allocator": allocator} for allocator in self.allocators)
 
     def chunkings(self, frame: Frame) -> list[tuple[str, int]]:
         """The schedules of a frame's layouts, each with its model chunks on a stage."""
@@ -322,3 +347,7 @@ def _valid(base: RunSpec, path: str, values: Iterable[str], refused: Refused) ->
     return tuple(
         value for value in values if all(error.path != path for error in refused(changed_at(base, {path: value})))
     )
+
+
+def _sorted(values: Sequence[str], order: Sequence[str]) -> Sequence[str]:
+    return sorted(values, key=order.index)

@@ -154,13 +154,13 @@ def _constant(spec: RunSpec, speed: SpeedEstimate) -> str:
     band = "from runs of models with experts" if others else "from the same runs"
     return (
         f"constant {constant.value:.3f}, with which the seconds of all formulas are divided: the median of"
-        f" {_runs(spec, constant)}; error band {constant.low:.2f} to {constant.high:.2f} times the prediction, {band}"
+        f" {runs_of(spec, constant)}; error band {constant.low:.2f} to {constant.high:.2f} times the prediction, {band}"
         f" (launcher/speed/calibration.json){crowded}"
     )
 
 
-def _runs(spec: RunSpec, constant: Constant) -> str:
-    """The runs, and why those where they are of other frameworks."""
+def runs_of(spec: RunSpec, constant: Constant) -> str:
+    """The measured runs of a constant, and why those where they are of other frameworks."""
     runs = f"measured / predicted speed in {constant.rows} runs of {constant.whose}"
     if " pairs of " in constant.whose:
         runs = f"the constants of {constant.whose}, {constant.rows} runs, each pair with one vote"

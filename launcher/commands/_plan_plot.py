@@ -1,0 +1,40 @@
+"""``launch plan --plot FILE``: the searches for less memory, and their figure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from launcher import backends
+from launcher.commands import _plan_progress
+from launcher.commands._common import say
+from launcher.errors import ConfigError, ConfigErrors
+from launcher.planner.question import Question
+from launcher.planner.result import Plan
+from launcher.speed.estimate import unknown
+
+
+def require(path: Path, question: Question) -> None:
+    """Refuse a figure that cannot be made, before anything is searched.
+
+    Raises:
+        ConfigErrors: Its name, a library that lacks, or speeds that are not known.
+    """
+    from launcher.preflight import plot
+
+    plot.check_path(path)
+    spec = question.openings[0].spec
+    why = unknown(spec, backends.of(spec))
+    if why is not None:
+        rule = f"it draws speed against memory, and no speed is known here: {why}"
+        raise ConfigErrors([ConfigError("--plot", str(path), rule, ["hardware=h100_80g"])])
+
+
+def draw(path: Path, question: Question, found: Plan) -> None:
+    """Search for less memory, and draw."""
+    from launcher.planner import plot
+    from launcher.planner.frontier import frontier
+
+    with _plan_progress.shown() as show:
+        layouts = frontier(question, found, progress=show)
+    plot.write(path, layouts)
+    say(f"launch: the figure is in {path}")

@@ -1,0 +1,81 @@
+"""The fastest layouts for less memory than there is: a search for each tenth of the card."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from launcher.planner.halves import Progress
+from launcher.planner.judge import Preflight
+from launcher.planner.planning import plan
+from launcher.planner.question import Question
+from launcher.planner.result import Layout, Plan
+from launcher.preflight.verdict import Verdict
+from launcher.spec import RunSpec
+
+_STEPS = 10
+
+
+class _Within(Preflight):
+    """The pre-flight on cards on which a run may need no more than so many bytes."""
+
+    def __init__(self, most: float) -> None:
+        """Take the bytes."""
+        self._most = most
+
+    def verdict(self, spec: RunSpec) -> Verdict:
+        """That of the card itself for a run that needs no more."""
+        found = super().verdict(spec)
+        fits = found.used_bytes is not None and found.used_bytes <= self._most
+        return found if fits else replace(found, name="does_not_fit")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frontier:
+    """Layouts by memory.
+
+    Attributes:
+        fastest: The fastest layout, then each that is the fastest of those that need no more memory than it.
+        others: All other layouts that the searches gave.
+    """
+
+    fastest: tuple[Layout, ...]
+    others: tuple[Layout, ...]
+
+
+def frontier(question: Question, found: Plan, *, progress: Progress | None = None) -> Frontier:
+    """The frontier of speed against memory: exact at each tenth of the card, by what was found on the way between.
+
+    Args:
+        question: The question.
+        found: Its answer, with the speeds of layouts.
+        progress: Told on the way of each search.
+    """
+    layouts = [*found.layouts, *found.others]
+    best = found.layouts[0]
+    for tenths in range(_STEPS - 1, 0, -1):
+        most = (best.verdict.capacity_bytes or 0) * tenths / _STEPS
+        if _memory(best) <= most:
+            continue
+        within = plan(question, judge=_Within(most), progress=progress).layouts
+        if not within:
+            break
+        best = within[0]
+        layouts += within
+    return _sorted({each.overrides: each for each in layouts}.values())
+
+
+def _sorted(layouts: Iterable[Layout]) -> Frontier:
+    fastest: list[Layout] = []
+    others: list[Layout] = []
+    for each in sorted(layouts, key=lambda each: (_memory(each), -_speed(each))):
+        (fastest if not fastest or _speed(each) > _speed(fastest[-1]) else others).append(each)
+    return Frontier(fastest=tuple(reversed(fastest)), others=tuple(others))
+
+
+def _memory(layout: Layout) -> int:
+    return layout.verdict.used_bytes or 0
+
+
+def _speed(layout: Layout) -> float:
+    return 0.0 if layout.speed is None else layout.speed.tokens_per_second_per_gpu

@@ -1,0 +1,214 @@
+"""Why a layout is slower than the first: the difference of the two estimates, part by part.
+
+The loss is that in tokens/s, ``1 - t_first / t`` of two steps of the same tokens, and each part has its share of it:
+what it takes longer than in the first, over the layout's own step. So the shares add up to the loss. Of a pipeline the
+parts are those of a stage of mean length, and what the slowest takes longer stands by itself; where engines differ, so
+does what is known of them by measurement: the parts are compared with the first's constant, and what the layout's own
+changes stands by itself. Waiting for stragglers is in proportion to all the rest, and shared out over it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from launcher.planner import wording
+from launcher.planner.result import Layout
+from launcher.spec import RunSpec
+from launcher.speed.network import network_of
+from launcher.speed.result import NOISE, SpeedEstimate
+from launcher.speed.terms import SpeedTerm
+
+_SMALL = 0.2
+"""Share of the largest cause below which another one is not named."""
+
+_OF_PASSES = (
+    "matrix_products",
+    "attention",
+    "memory_bound",
+    "loss",
+    "recompute",
+    "host",
+    "tensor",
+    "context",
+    "expert",
+)
+"""Parts of the passes of a stage, which an uneven pipeline stretches."""
+
+_ADDED_UP, _UNEVEN, _CONSTANT = "added_up", "uneven", "constant"
+"""Shares beside those of the parts of a step: gradients of micro-batches, the slowest stage, what was measured."""
+
+type Shares = Mapping[str, float]
+"""Seconds of a step, or a share of the loss, by part or cause; they add up to the whole."""
+
+
+def explained(layouts: Sequence[Layout], first: Layout | None = None) -> tuple[Layout, ...]:
+    """Layouts with why each loses to the first.
+
+    Args:
+        layouts: The layouts.
+        first: The layout that they are compared with; the first of them where None.
+    """
+    if not layouts:
+        return ()
+    best = first or layouts[0]
+    return tuple(each if each is best else replace(each, loses=loses(each, best)) for each in layouts)
+
+
+def loss(layout: Layout, first: Layout) -> float | None:
+    """The share of the first's tokens/s of a GPU that a layout lacks, negative where it is faster; None is unknown."""
+    if layout.speed is None or first.speed is None:
+        return None
+    return 1 - layout.speed.tokens_per_second_per_gpu / first.speed.tokens_per_second_per_gpu
+
+
+def loses(layout: Layout, first: Layout) -> str:
+    """The largest causes with their percent of speed, and the rest; empty where a speed is unknown."""
+    lost = loss(layout, first)
+    if lost is None:
+        return ""
+    digits = 0 if abs(lost) >= 0.1 else 1
+    total = round(100 * lost, digits)
+    if not total:
+        return "as fast as the first"
+    named = {cause: round(100 * share, digits) for cause, share in _largest(causes(layout, first), lost)}
+    rest = round(total - sum(named.values()), digits)
+    named |= {"the rest": rest} if rest else {}
+    return ", ".join(f"{cause}: {-percent:+.{digits}f}%" for cause, percent in named.items())
+
+
+def _largest(found: Shares, lost: float) -> Iterator[tuple[str, float]]:
+    """The two largest losses, the second where it is not small beside the first, and a gain that makes up for much."""
+    first, *others = sorted(found.items(), key=lambda item: -item[1])
+    yield first
+    if others and others[0][1] >= _SMALL * first[1]:
+        yield others[0]
+    if len(others) > 1 and -others[-1][1] >= max(lost / 2, _SMALL * first[1]):
+        yield others[-1]
+
+
+def causes(layout: Layout, first: Layout) -> Shares:
+    """Shares of the loss by cause; they add up to it. Negative is what the layout does faster."""
+    if layout.speed is None or first.speed is None:
+        raise AssertionError("causes of a loss that is not known")
+    own, best = _shares(layout.spec, layout.speed), _shares(first.spec, first.speed)
+    ratio = layout.speed.constant.value / first.speed.constant.value
+    scale = first.speed.tokens / layout.speed.tokens * layout.speed.gpus / first.speed.gpus
+    step = layout.speed.step_seconds
+    found = {_cause(_CONSTANT, layout.spec, first.spec): 1 - ratio}
+    for part in {**own, **best}:
+        takes, took = own.get(part, 0.0), best.get(part, 0.0)
+        cause = _cause(part, layout.spec, first.spec)
+        if took > NOISE >= takes:
+            cause = f"without {_cause(part, first.spec, layout.spec)}"
+        found[cause] = found.get(cause, 0.0) + (takes * ratio - took / scale) / step
+    return found
+
+
+def _shares(spec: RunSpec, speed: SpeedEstimate) -> Shares:
+    """Seconds by part, those of stragglers shared out, those of the slowest stage apart."""
+    waiting = speed.exposed("waiting")
+    factor = speed.step_seconds / (speed.step_seconds - waiting)
+    times = [stage.seconds for stage in speed.stages]
+    slowest = max(times)
+    even = sum(times) / len(times) / slowest
+    found: dict[str, float] = {}
+    for term in speed.terms:
+        if term.part == "waiting":
+            continue
+        part, seconds = _part(term), term.exposed_seconds * factor
+        if part in _OF_PASSES:
+            found[_UNEVEN] = found.get(_UNEVEN, 0.0) + seconds * (1 - even)
+            seconds *= even
+        found[part] = found.get(part, 0.0) + seconds
+    return found
+
+
+def _part(term: SpeedTerm) -> str:
+    """The part of a term; gradients that are added up are no part of the passes."""
+    return _ADDED_UP if term.part == "memory_bound" and term.what.startswith("gradients") else term.part
+
+
+def _cause(part: str, spec: RunSpec, best: RunSpec) -> str:
+    """The cause in a layout of what a part takes longer than in the best one."""
+    parallel, m = spec.parallel, spec.gradient_accumulation
+    causes = {
+        _CONSTANT: f"the measured constant of {wording.engine(spec)}",
+        _UNEVEN: _stages(spec),
+        _ADDED_UP: f"gradients added up over {m:,} micro-batches",
+        "bubble": f"a pipeline of {parallel.pipeline} idles for {m:,} micro-batches",
+        "pipeline": f"messages of {parallel.pipeline} stages",
+        "tensor": f"collectives of tensor {parallel.tensor}{_over(spec, parallel.tensor)}",
+        "context": f"exchange of {_contexts(spec)}{_over(spec, parallel.tensor * parallel.context * parallel.ulysses)}",
+        "expert": f"all-to-alls of expert {parallel.expert}{_over(spec, parallel.tensor * parallel.expert)}",
+        "data": _data(spec),
+        "recompute": _recomputed(spec),
+        "loss": f"the {spec.train.loss} loss",
+        "host": "the host's start of kernels",
+        "offload": f"{'parameters' if spec.zero.offload_parameters != 'none' else 'optimizer'} on the host",
+        "optimizer": f"the optimizer's step of {_optimizer(spec)}",
+        "checkpoint": "copies for checkpoints",
+    }
+    return causes[part] if part in causes else _compute(part, spec, best)
+
+
+def _compute(part: str, spec: RunSpec, best: RunSpec) -> str:
+    """The cause of longer products, attention or memory passes, the change that shortens kernels most first.
+
+    Without one, of a pipeline it is a stage that has more than its share of that part.
+    """
+    uneven = spec.parallel.pipeline > 1 and spec.parallel.pipeline != best.parallel.pipeline
+    otherwise = _stages(spec) if uneven else "memory passes" if part == "memory_bound" else part.replace("_", " ")
+    engine = wording.engine(spec)
+    return next(_slower(part, spec, best), otherwise if engine == wording.engine(best) else f"{otherwise} of {engine}")
+
+
+def _stages(spec: RunSpec) -> str:
+    return f"the slowest of {spec.parallel.pipeline} uneven stages"
+
+
+def _slower(part: str, spec: RunSpec, best: RunSpec) -> Iterator[str]:
+    parallel, other, model = spec.parallel, best.parallel, spec.model
+    wide = model.num_attention_heads * (model.v_head_dim or model.head_size) // parallel.tensor
+    if parallel.tensor > other.tensor:
+        if part == "matrix_products":
+            yield f"tensor {parallel.tensor} leaves {wide:,}-wide products"
+        yield f"tensor {parallel.tensor} leaves small kernels"
+    if parallel.tensor > 1 and other.sequence and not parallel.sequence and part == "memory_bound":
+        yield f"norms repeated on {parallel.tensor} tensor ranks"
+    if part == "attention" and parallel.context * parallel.ulysses > other.context * other.ulysses:
+        yield f"attention in pieces for {_contexts(spec)}"
+    if (rows := _rows(spec)) < _rows(best):
+        yield f"products of {rows:,} tokens"
+    if parallel.expert != other.expert or parallel.expert_tensor != other.expert_tensor:
+        yield f"experts on {parallel.expert} ranks"
+
+
+def _rows(spec: RunSpec) -> int:
+    return spec.micro_batch_size * spec.sequence_length // (spec.parallel.context * spec.parallel.ulysses)
+
+
+def _contexts(spec: RunSpec) -> str:
+    named = (("context", spec.parallel.context), ("Ulysses", spec.parallel.ulysses))
+    return " and ".join(f"{name} {degree}" for name, degree in named if degree > 1) or "the sequence"
+
+
+def _data(spec: RunSpec) -> str:
+    if spec.zero.stage == 3:
+        return f"all-gathers of {wording.sharding(spec)}{_over(spec, spec.parallel.tensor * spec.shard_degree)}"
+    return f"reductions of {wording.sharding(spec)}{_over(spec, spec.gpus // spec.parallel.pipeline)}"
+
+
+def _recomputed(spec: RunSpec) -> str:
+    mode = spec.checkpointing.mode
+    return f"the {spec.train.loss} loss computed again" if mode == "none" else f"{mode} recomputation"
+
+
+def _optimizer(spec: RunSpec) -> str:
+    return f"{wording.sharding(spec)} on {spec.data_degree} ranks" if spec.data_degree > 1 else wording.engine(spec)
+
+
+def _over(spec: RunSpec, ranks: int) -> str:
+    """Of a group of so many neighbours: whether it reaches beyond what NVLink or a node joins."""
+    network = network_of(spec)
+    return " over the network" if network is not None and ranks > network.span else ""

@@ -1,0 +1,106 @@
+"""A layout in the field's words: ``Megatron · ZeRO-1 · tp 4 · pp 4 x 20 chunks · dp 4 · micro-batch 1``."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+
+from launcher.spec import RunSpec
+
+BETWEEN = " · "
+"""Stands between two parts of a layout."""
+
+_HARD = "\N{NO-BREAK SPACE}"
+
+_MEGATRON_FSDP = 2
+"""The ``zero.stage`` from which on Megatron-LM shards by Megatron-FSDP."""
+
+
+def engine(spec: RunSpec) -> str:
+    """The engine as its users call it: ``DDP``, ``FSDP``, ``HSDP``, ``DeepSpeed``, ``Megatron``, ``Megatron-FSDP``."""
+    name = spec.backend.name
+    if name == "fsdp":
+        return "DDP" if not spec.parallel.shard else "HSDP" if spec.parallel.replicate > 1 else "FSDP"
+    if name == "megatron":
+        return "Megatron-FSDP" if spec.zero.stage >= _MEGATRON_FSDP else "Megatron"
+    return "DeepSpeed" if name == "deepspeed" else name
+
+
+def layout(spec: RunSpec) -> str:
+    """The whole layout in one line; what is one or none is left out, but for the micro-batch."""
+    return BETWEEN.join((engine(spec), *_sharding(spec), *_degrees(spec), *_passes(spec)))
+
+
+def filled(text: str, width: int, indent: str, *, between: str = BETWEEN) -> list[str]:
+    """Lines of a text that is broken behind its parts alone, further ones indented by two more.
+
+    Args:
+        text: The text.
+        width: Columns.
+        indent: Before each line.
+        between: Stands between two parts.
+    """
+    whole = f"{between.rstrip()} ".join(part.replace(" ", _HARD) for part in text.split(between))
+    lines = textwrap.wrap(whole, width, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False)
+    return [line.replace(_HARD, " ") for line in lines]
+
+
+def sharding(spec: RunSpec) -> str:
+    """The sharding of the model states by name: ``ZeRO-3``, ``FSDP``."""
+    return engine(spec) if spec.backend.name == "fsdp" else f"ZeRO-{spec.zero.stage}"
+
+
+def _sharding(spec: RunSpec) -> Iterator[str]:
+    parallel, zero, fsdp = spec.parallel, spec.zero, spec.backend.name == "fsdp"
+    if not fsdp:
+        yield sharding(spec)
+    elif parallel.shard and (zero.stage == 2 or spec.backend.reshard_after_forward is False):
+        yield "no resharding"
+    if parallel.replicate > 1:
+        yield f"{parallel.replicate} replicas"
+    if zero.hpz > 1:
+        yield f"hpz {zero.hpz}"
+    if zero.offload_parameters != "none":
+        yield f"parameters on the host{_nvme(zero.offload_parameters)}"
+    if zero.offload_optimizer != "none":
+        yield f"optimizer on the host{_nvme(zero.offload_optimizer)}"
+
+
+def _nvme(place: str) -> str:
+    return "'s NVMe" if place == "nvme" else ""
+
+
+def _degrees(spec: RunSpec) -> Iterator[str]:
+    parallel = spec.parallel
+    if parallel.tensor > 1:
+        yield f"tp {parallel.tensor}{' with sp' if parallel.sequence else ''}"
+    if parallel.pipeline > 1:
+        yield f"pp {parallel.pipeline}{_chunks(spec)}"
+    ends = [size for size in (parallel.first_stage_layers, parallel.last_stage_layers) if size is not None]
+    if ends:
+        yield f"ends of {' and '.join(map(str, ends))} layers"
+    for name, degree in (("cp", parallel.context), ("ulysses", parallel.ulysses), ("ep", parallel.expert)):
+        if degree > 1:
+            yield f"{name} {degree}"
+    if parallel.expert_tensor not in (None, parallel.tensor):
+        yield f"etp {parallel.expert_tensor}"
+    if spec.data_degree > 1:
+        yield f"dp {spec.data_degree}"
+
+
+def _chunks(spec: RunSpec) -> str:
+    parallel = spec.parallel
+    if parallel.virtual_pipeline > 1:
+        return f" x {parallel.virtual_pipeline} chunks"
+    return "" if parallel.schedule == "1f1b" else f" ({parallel.schedule.replace('_', ' ')})"
+
+
+def _passes(spec: RunSpec) -> Iterator[str]:
+    """The micro-batch, and what saves memory in its passes."""
+    yield f"micro-batch {spec.micro_batch_size}"
+    if spec.checkpointing.mode != "none":
+        yield f"{spec.checkpointing.mode} recompute"
+    if spec.train.loss != "full":
+        yield f"{spec.train.loss} loss"
+    if spec.train.allocator != "default":
+        yield f"{spec.train.allocator} allocator"
