@@ -4,12 +4,14 @@ Each training of ``published_layouts.yaml`` is asked thrice: with all that its s
 engine alone, and with nothing but what was trained on what. The first over the second, both by the planner's own
 estimate, says how far the planner would go from what people chose who had the cluster: 0.92 or more is near, and what
 lies below has its reason in ``docs/planner.md``. With measured files (``--data``) a layout whose row they hold is
-compared with that, too; the row itself is not kept. NAME: those alone whose name has the word, and nothing is kept.
+compared with that, too; the row itself is not kept. NAME: those alone whose name has the word; of the others the kept
+figures stay.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from csv import DictReader
 from dataclasses import dataclass
@@ -18,7 +20,7 @@ from typing import Any
 
 import yaml
 
-from benchmarks.reporting import keep
+from benchmarks.reporting import RESULTS, keep
 from launcher import machine
 from launcher.config.catalog import Catalog
 from launcher.errors import ConfigErrors
@@ -183,7 +185,6 @@ def figures(found: Compared) -> dict[str, Any]:
         "share_of_best": round(found.share, 3),
         "share_of_best_of_any_engine": round(own.speed.tokens_per_second / anyone.speed.tokens_per_second, 3),
         "measured_over_predicted": found.measured and round(found.measured / own.speed.tokens_per_second_per_gpu, 3),
-        "because": found.published.because or None,
         "published": _figures(own, found.published.layout),
         "best": _figures(best, ()),
         "best_of_any_engine": _figures(anyone, ()),
@@ -223,15 +224,22 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help="only those whose name has the word")
     parser.add_argument("--data", type=Path, help="a folder with throughput.csv")
     options = parser.parse_args()
-    rows, kept = _rows(options.data), []
+    rows = _rows(options.data)
     for published in table():
         if options.names and not any(name in published.name for name in options.names):
             continue
         found = compared(published, rows)
         print("\n".join(lines(found)), flush=True)
-        kept.append(figures(found))
-    if not options.names:
-        keep("known_layouts", "python -m benchmarks.known_layouts --data DIR", {"layouts": kept})
+        _keep(figures(found))
+
+
+def _keep(found: Mapping[str, Any]) -> None:
+    """Put the figures of one training in the place of those that are kept of it."""
+    path = RESULTS / "known_layouts.json"
+    old = json.loads(path.read_text())["figures"]["layouts"] if path.exists() else []
+    by_name = {row["name"]: row for row in (*old, found)}
+    layouts = [by_name[published.name] for published in table() if published.name in by_name]
+    keep("known_layouts", "python -m benchmarks.known_layouts --data DIR", {"layouts": layouts}, printed=False)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ the same time. The space is complete in what follows; beyond it nothing is tried
 
 - tensor ranks: divisors of the GPUs that NVLink or a node joins;
 - pipeline stages: every number that divides the rest of the world, of at most one layer each, evenly or with both ends
-  smaller, those of Megatron's interleaved stages by a layer each; model chunks: every divisor of a stage's layers; every schedule;
+  smaller, those of Megatron's interleaved stages by a layer each; model chunks: every divisor of a stage's layers;
+  every schedule;
 - context and Ulysses ranks: divisors of the rest that leave a rank 1,024 tokens of a sequence at least;
 - expert ranks: divisors of the experts; inside an expert as many tensor ranks as outside, or one;
 - what is sharded: DDP; FSDP with and without resharding, in replicas of whole nodes; ZeRO 0 to 3, with and without a
