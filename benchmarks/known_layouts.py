@@ -146,7 +146,7 @@ def answer(words: Sequence[str]) -> Answer:
     verdict = judge.verdict(spec)
     speed = judge.speed(spec, verdict)
     assert speed is not None, "the speed of every GPU and engine of the table is known"
-    used = verdict.used_bytes / GIB
+    used = (verdict.used_bytes or 0) / GIB
     return Answer(words=chosen, fits=fits, used_gib=used, speed=speed, seconds=found.seconds)
 
 
