@@ -8,10 +8,12 @@ if TYPE_CHECKING:
     from launcher import errors as errors
     from launcher.api import Check as Check
     from launcher.api import Imported as Imported
+    from launcher.api import Plan as Plan
     from launcher.api import Run as Run
     from launcher.api import Sweep as Sweep
     from launcher.api import check as check
     from launcher.api import import_ as import_
+    from launcher.api import plan as plan
     from launcher.api import run as run
     from launcher.api import show as show
     from launcher.api import submit as submit
@@ -21,12 +23,14 @@ if TYPE_CHECKING:
 __all__ = [
     "Check",
     "Imported",
+    "Plan",
     "Run",
     "Sweep",
     "__version__",
     "check",
     "errors",
     "import_",
+    "plan",
     "run",
     "show",
     "submit",

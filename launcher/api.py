@@ -14,12 +14,13 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from launcher import registry
-from launcher.commands import _sweeping
+from launcher.commands import _plan_save, _sweeping
 from launcher.commands import check as _check
 from launcher.commands import import_ as _import
+from launcher.commands import plan as _plan
 from launcher.commands import run as _run
 from launcher.commands import show as _show
 from launcher.commands._common import heard_by
@@ -29,16 +30,33 @@ from launcher.commands.show import Shown
 from launcher.config.ledger import Imported
 from launcher.data.unusable import as_errors
 from launcher.errors import INTERRUPTED, ConfigError, ConfigErrors, DataError, DoesNotFit
+from launcher.planner.result import Plan
 from launcher.preflight.check import Check
 from launcher.submission.submit import submit as _start
-from launcher.sweeping.sweep import Point
+from launcher.sweeping.point import Point
 
-__all__ = ["Check", "Imported", "Run", "Shown", "Sweep", "check", "import_", "run", "show", "submit", "sweep"]
+__all__ = [
+    "Check",
+    "Imported",
+    "Plan",
+    "Run",
+    "Shown",
+    "Sweep",
+    "check",
+    "import_",
+    "plan",
+    "run",
+    "show",
+    "submit",
+    "sweep",
+]
 
 type Words = Sequence[str]
 """Overrides as they are typed: ``["model=llama3_8b", "train.steps=200"]``."""
 
 type Engine = Literal["formula", "trace"]
+
+type Vary = Literal["precision"]
 
 _log = logging.getLogger("launcher")
 
@@ -83,6 +101,35 @@ def check(
             return _check.checked(options, _check.files_of(options))
     except ConfigErrors as error:
         return Check(assessment=None, errors=error.errors, warnings=())
+
+
+def plan(overrides: Words = (), *, vary: Sequence[Vary] = (), save: str | None = None, quiet: bool = True) -> Plan:
+    """Search the layouts that the words leave open, as ``launch plan`` does.
+
+    Args:
+        overrides: The words of the run without a layout, several values of a layout's key in the grammar of Hydra.
+        vary: Groups whose options are searched, too.
+        save: Write the first layout as the recipe of this name.
+        quiet: False shows messages and progress.
+
+    Returns:
+        The answer: ``layouts``, the fastest first, each with the ``overrides`` to append, ``speed``, ``verdict`` and
+        ``spec``; none where nothing fits.
+
+    Raises:
+        ConfigErrors: The configuration is wrong.
+        SubmitError: There is a recipe of this name, or it cannot be written.
+    """
+    unknown = [group for group in vary if group not in get_args(Vary.__value__)]
+    if unknown:
+        raise ConfigErrors(
+            ConfigError("vary", group, "it is no group that is varied", ["precision"]) for group in unknown
+        )
+    options = _options("plan", overrides, vary=list(vary), save=save)
+    with _heard(quiet=quiet):
+        question, found = _plan.answered(options, quiet=quiet)
+        _plan_save.save(options, question, found)
+    return found
 
 
 def import_(
@@ -207,7 +254,7 @@ def sweep(
     options = _options("run", overrides, force=force, trust=trust, multirun=True)
     with _heard(quiet=quiet):
         if not start:
-            return Sweep(None, _sweeping.judged(options))
+            return Sweep(None, _sweeping.judged(options, quiet=quiet))
         require_trust(options)
         _, directory, points, exit_status = _sweeping.started(options, quiet=quiet)
     if not any(point.kept for point in points):

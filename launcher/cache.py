@@ -34,6 +34,11 @@ def answer(kind: str, question: object, find: Callable[[], Any]) -> Any:
     return found
 
 
+def is_kept(kind: str, question: object) -> bool:
+    """True if there is a file of an answer; whether it is whole shows when it is read."""
+    return _place(kind, question).is_file()
+
+
 def keep(kind: str, question: object, found: Any) -> None:
     """Keep an answer, in place of an older one to the same question; the arguments are those of :func:`answer`."""
     with contextlib.suppress(OSError):

@@ -271,11 +271,11 @@ def test_submit_is_the_function_also_once_an_old_job_has_looked_for_its_task() -
 def test_the_contract_names_every_function_keyword_and_member() -> None:
     contract = (ROOT / "docs" / "contract.md").read_text()
     said = contract[contract.index("## Python") : contract.index("## The run directory")]
-    for name in ("check", "show", "run", "submit", "sweep"):
+    for name in ("check", "plan", "show", "run", "submit", "sweep"):
         keywords = list(inspect.signature(getattr(launcher, name)).parameters)[1:]
         assert keywords
         assert all(re.search(rf"`{name}.*?\b{keyword}\b", said, re.DOTALL) for keyword in keywords), name
-    for kind in (launcher.Check, launcher.Run, launcher.Sweep, Shown):
+    for kind in (launcher.Check, launcher.Plan, launcher.Run, launcher.Sweep, Shown):
         members = {member for member in (*vars(kind), *kind.__annotations__) if not member.startswith("_")}
         assert len(members) > 4
         unnamed = {member for member in members if not re.search(rf"`{member}[`(]", said)}

@@ -17,10 +17,12 @@ from launcher.commands import recipe
 from launcher.config.catalog import Catalog
 from launcher.memory.moments import PHASES
 from launcher.memory.terms import PILES
+from launcher.planner import document
 from launcher.preflight.verdict import VerdictName
 from launcher.rundir.state import State
 from launcher.speed.terms import PARTS
 from tests.support.helpers import CPU_HOST, ROOT
+from tests.support.layouts import layout, plan_of
 
 CONTRACT = (ROOT / "docs" / "contract.md").read_text()
 
@@ -90,6 +92,14 @@ def test_the_contract_names_the_keys_of_a_check_its_verdicts_piles_and_phases(
     assert all(f"`{pile}`" in said for pile in PILES)
     assert all(f"`{part}`" in said for part in PARTS)
     assert all(f'"{phase}"' in shown for phase in PHASES)
+
+
+def test_the_contract_names_the_keys_of_a_plan() -> None:
+    said = section("`launch plan --json`")
+    found = document.as_dict(plan_of(layout("parallel=fsdp")))["plan"]
+    keys = [*found, *found["layouts"][0], *found["assumptions"][0]]
+    assert len(keys) > 20
+    assert [key for key in keys if f'"{key}"' not in said] == []
 
 
 def test_the_contract_names_the_keys_of_a_shown_job_and_the_states_of_a_run(

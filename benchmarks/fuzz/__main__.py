@@ -2,10 +2,10 @@
 
     python -m benchmarks.fuzz [--cases 20000] [--first N] [--seed N] [--processes N] [--minutes M] [--keep]
 
-Sources: command lines, recipes, files for the importers, points, run directories, locks. Every answer must be an exit
-status of docs/contract.md within 2 s, with no traceback, no file written, no character that acts on a terminal, an
-answer for each point, each key of an imported file in one of the four lists, and no value of the input in generated
-shell text unless it is quoted.
+Sources: command lines, questions of ``plan``, recipes, files for the importers, points, run directories, locks. Every
+answer must be an exit status of docs/contract.md within 2 s, with no traceback, no file written, no character that acts
+on a terminal, an answer for each point, each key of an imported file in one of the four lists, and no value of the
+input in generated shell text unless it is quoted.
 ``tests/benchmarks/test_fuzz.py`` runs the first hundred.
 """
 
@@ -30,7 +30,8 @@ from benchmarks.fuzz.judge import Fault, fault
 from benchmarks.reporting import keep
 
 SOURCES: dict[Draw, int] = {
-    words.draw: 25,
+    words.draw: 20,
+    words.draw_plan: 5,
     words.draw_recipe: 20,
     foreign.draw: 20,
     foreign.draw_points: 10,

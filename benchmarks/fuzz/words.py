@@ -15,6 +15,7 @@ from benchmarks.fuzz.case import Case
 from launcher.config.catalog import Catalog
 from launcher.config.recipes import literal
 from launcher.package import shipped
+from launcher.planner.space import SEARCHED
 from launcher.spec.parse import kinds
 
 _SHELL = ("cluster.setup", "cluster.modules", "script")
@@ -36,6 +37,27 @@ def draw_recipe(chance: random.Random) -> Case:
         return Case(source="recipes", words=("recipe", *verb, *_json(chance)), files=files)
     words = [*(_word(chance) for _ in range(chance.randint(0, 3))), "recipe=fuzzed"]
     return Case(source="recipes", words=_command(chance, words), files=files)
+
+
+_WORLD = ("model=tiny", "cluster.nodes=1", "cluster.gpus_per_node=2")
+"""Two GPUs, on which a search is done at once whatever else is said."""
+
+_ENGINES = ("parallel=fsdp", "parallel=ddp", "parallel=zero1", "parallel=zero3", "backend=megatron")
+_SMALL = ("0", "1", "2", "3", "4", "8", "1,2", "2,3,x", "null", "true", "none", "full", "cpu", "1" * 40)
+_SEVERAL = ("parallel.tensor=1,2", "parallel.pipeline=range(1,3)", "zero.stage=2,3", "parallel=fsdp,ddp", "model=1b,7b")
+
+
+def draw_plan(chance: random.Random) -> Case:
+    """A question of ``plan`` about two GPUs, or ``plan=best`` in a command line of ``check``."""
+    words = [_word(chance) for _ in range(chance.choice((0, 0, 1, 2, 4)))]
+    words += [f"{chance.choice(SEARCHED)}={chance.choice(_SMALL)}" for _ in range(chance.choice((0, 1, 1, 2)))]
+    words += chance.sample(_SEVERAL, chance.choice((0, 0, 0, 1, 2)))
+    batch = (f"train.global_batch_size={chance.choice((2, 4, 7))}", "train.micro_batch_size=1")
+    words += ["hardware=h100_80g", chance.choice(_ENGINES), *batch, *_WORLD]
+    if chance.random() < 0.2:
+        words = [*words, chance.choice(("plan=best", "plan=best", f"plan={mutation.value(chance)}"))]
+        return Case(source="plan", words=("check", *words, *_json(chance), "--no-native"))
+    return Case(source="plan", words=("plan", *words, *_json(chance)))
 
 
 def _command(chance: random.Random, words: Sequence[str]) -> tuple[str, ...]:

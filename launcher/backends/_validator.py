@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from launcher import cache
@@ -30,6 +31,23 @@ def asked(module: str, question: dict[str, Any], version: str) -> dict[str, Any]
         "native", [module, version, question], lambda: answers(module, [question])[0]
     )
     return found
+
+
+def asked_together(module: str, questions: Sequence[dict[str, Any]], version: str) -> None:
+    """Have the answers of :func:`asked` to several questions kept, those to new ones from one process.
+
+    Args:
+        module: As there.
+        questions: The questions.
+        version: As there.
+
+    Raises:
+        RuntimeError: There is no answer, with the last line that the program said.
+    """
+    new = [each for each in questions if not cache.is_kept("native", [module, version, each])]
+    if new:
+        for each, answer in zip(new, answers(module, new), strict=True):
+            cache.keep("native", [module, version, each], answer)
 
 
 def answers(module: str, questions: list[dict[str, Any]], timeout_s: int = TIMEOUT_S) -> list[dict[str, Any] | None]:

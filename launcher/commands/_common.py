@@ -21,18 +21,19 @@ from typing import Any
 
 from launcher import files
 from launcher.backends import Judgement
-from launcher.config import backend_choice, recipes
+from launcher.config import backend_choice, best, recipes
 from launcher.config.catalog import Catalog
 from launcher.config.overrides import is_own_model, read
 from launcher.config.recipes import Recipe
 from launcher.config.request import Request, request
 from launcher.data import look
 from launcher.errors import ConfigError, ConfigErrors, SubmitError, unreadable
+from launcher.measurements.known import Measured
 from launcher.preflight import assess, fixes, job_python, looked
 from launcher.preflight.assess import Assessment, Refinement
 from launcher.preflight.data import Looking
 from launcher.preflight.fixes import Searching
-from launcher.spec import RunSpec
+from launcher.spec import ClusterSpec, RunSpec
 from launcher.text import terminal
 
 _OF_ONE_RUN = {
@@ -110,8 +111,16 @@ def recipe_of(options: argparse.Namespace) -> tuple[Path, Recipe] | None:
 
 
 def asked(options: argparse.Namespace) -> Request:
-    """The request of a command line for one run; the axes of its recipe are left aside, which is said."""
-    found = request(options.overrides, script_args=options.script_args)
+    """The request of a command line for one run, with the best layout in place of ``plan=best``, which is said.
+
+    The axes of its recipe are left aside, which is said, too.
+    """
+    words, has_best = best.taken_out(options.overrides)
+    if has_best:
+        from launcher.commands._best import laid_out  # Late, because few command lines ask for a layout.
+
+        words = laid_out(words, Catalog(folder=folder()), measured(options))
+    found = request(words, script_args=options.script_args)
     named = None if found.errors else recipe_of(options)
     if named is not None and named[1].sweep:
         say(f"launch: this is one run, without the recipe's sweep of {', '.join(named[1].sweep)}: -m runs that")
@@ -194,6 +203,21 @@ def add_native(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_measured(parser: argparse.ArgumentParser) -> None:
+    """``--no-measurements``: predict with the shipped constants alone."""
+    words = "predict speed as shipped, without what was measured of this cluster"
+    parser.add_argument("--no-measurements", dest="measured", action="store_false", help=words)
+
+
+def measured(options: argparse.Namespace, cluster: ClusterSpec | None = None) -> Measured | None:
+    """The measured runs of a command, those of a cluster read at once; None where they are switched off."""
+    own = Measured() if getattr(options, "measured", True) else None  # Not every verb has the option.
+    if own is not None and cluster is not None:
+        own.read(cluster)
+        own.tell(say)
+    return own
+
+
 def assessed(
     found: Request,
     refined: Refinement | None = None,
@@ -203,6 +227,7 @@ def assessed(
     looking: Looking = look.look,
     resumed: bool = False,
     python: job_python.Asking = job_python.kept,
+    measured: Measured | None = None,
 ) -> Assessment:
     """Judge a request and look at its data; what reading it found stands first, and what this machine lacks last.
 
@@ -214,6 +239,7 @@ def assessed(
         looking: How to look at data.
         resumed: True if the run goes on from a checkpoint of its own, and ``save.load`` is not looked at.
         python: How the packages of the job's Python are found out; as it is, nothing is started for it.
+        measured: The user's own measured runs; None takes the shipped constants.
 
     Raises:
         ConfigErrors: Nothing could be read that could be judged.
@@ -222,9 +248,10 @@ def assessed(
         raise ConfigErrors(found.errors)
     spec, missing = (found.spec, ()) if resumed else _loaded(found.spec)
     earlier = (*found.errors, *missing)
-    judged = looked.assessed(
-        spec, looking=looking, earlier=earlier, refined=refined, native=native, search=search, python=python
-    ).assessment
+    how: dict[str, Any] = {"refined": refined, "native": native, "search": search, "python": python}
+    judged = looked.assessed(spec, looking=looking, earlier=earlier, measured=measured, **how).assessment
+    if measured is not None:
+        measured.tell(say)
     catalog = Catalog(folder=folder())
     warnings = (*found.warnings, *judged.warnings)
     return replace(

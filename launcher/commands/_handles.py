@@ -18,7 +18,7 @@ from launcher.rundir import contents, results, state, status
 from launcher.rundir.state import RunState
 from launcher.spec import RunSpec
 from launcher.sweeping import sweep, table
-from launcher.sweeping.sweep import Point
+from launcher.sweeping.point import Point
 
 if TYPE_CHECKING:
     import pandas

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from launcher.commands._common import folder, print_json, say, write_new
 from launcher.config import acting, recipe_file, recipes, trust
@@ -31,8 +32,7 @@ def save(words: Sequence[str], options: argparse.Namespace) -> int:
         rule = "a recipe is made of overrides, or of the command line of a run"
         ways = [f"launch recipe save {name} model=tiny", f"launch recipe save {name} --run RUN"]
         raise ConfigErrors([ConfigError("OVERRIDES", None, rule, ways)])
-    if not _NAME.match(name):
-        raise ConfigErrors([ConfigError("NAME", name, "a recipe's name is letters, digits and _ . -", ["my_recipe"])])
+    require_name("NAME", name, "my_recipe")
     catalog, run = Catalog(folder=folder()), None
     if options.run is not None:
         from launcher.commands._finding import find
@@ -42,13 +42,50 @@ def save(words: Sequence[str], options: argparse.Namespace) -> int:
         texts = [*_words_of(run, catalog), *texts]
     origin = _origin(run, texts, catalog, trusted=options.trust)
     content = recipe_file.content_of(texts, catalog, summary=options.summary or f"saved from: launch {' '.join(texts)}")
-    path = folder() / "recipes" / f"{name}.yaml"
+    return _said(_written(name, content, origin), f"launch recipe={name}", options)
+
+
+def keep(name: str, texts: Sequence[str], catalog: Catalog, *, summary: str, source: str) -> Path:
+    """Write overrides as a recipe of the working folder; its path.
+
+    Args:
+        name: Its name.
+        texts: The overrides.
+        catalog: The configuration folders.
+        summary: What the recipe is for, in one line.
+        source: Where its numbers are from, in one line.
+
+    Raises:
+        ConfigErrors: A word cannot be read, or holds a secret.
+        SubmitError: There is a recipe of this name, or it cannot be written.
+    """
+    content = {**recipe_file.content_of(texts, catalog, summary=summary), "source": source}
+    return _written(name, content, _origin(None, texts, catalog, trusted=False))
+
+
+def place(name: str) -> Path:
+    """The file of a recipe of the working folder."""
+    return folder() / "recipes" / f"{name}.yaml"
+
+
+def require_name(where: str, name: str, way_out: str) -> None:
+    """Refuse a name that is none.
+
+    Raises:
+        ConfigErrors: It is not.
+    """
+    if not _NAME.match(name):
+        raise ConfigErrors([ConfigError(where, name, "a recipe's name is letters, digits and _ . -", [way_out])])
+
+
+def _written(name: str, content: Mapping[str, Any], origin: str | None) -> Path:
+    path = place(name)
     deeds = acting.of_recipe(recipes.check(content, str(path)))
     note = partial(trust.note_own, path) if origin is None else partial(_note_foreign, path, origin, deeds)
     write_new(path, recipe_file.as_text(name, content), otherwise=": choose another name", before=note)
     if origin is not None:
         say(f"launch: it is from {origin}, which is not trusted, and so is as foreign: launch recipe trust {name}")
-    return _said(path, f"launch recipe={name}", options)
+    return path
 
 
 def _note_foreign(path: Path, origin: str, deeds: Sequence[Deed], content: bytes) -> None:
@@ -92,10 +129,7 @@ def fetch(words: Sequence[str], options: argparse.Namespace) -> int:
 
     source = words[0]
     name = options.name or Path(source.partition("#sha256=")[0].rpartition("#")[2]).stem
-    if not _NAME.match(name):
-        raise ConfigErrors([
-            ConfigError("--name", name, "a recipe's name is letters, digits and _ . -", ["--name mine"])
-        ])
+    require_name("--name", name, "--name mine")
     content = fetch.fetch(source)
     data = safe_yaml.loads(content.decode(errors="replace"), source)
     path, use = folder() / "recipes" / f"{name}.yaml", f"launch recipe={name}"

@@ -8,6 +8,7 @@ from launcher import backends
 from launcher.commands import _plan_progress
 from launcher.commands._common import say
 from launcher.errors import ConfigError, ConfigErrors
+from launcher.measurements.known import Measured
 from launcher.planner.question import Question
 from launcher.planner.result import Plan
 from launcher.speed.estimate import unknown
@@ -29,12 +30,12 @@ def require(path: Path, question: Question) -> None:
         raise ConfigErrors([ConfigError("--plot", str(path), rule, ["hardware=h100_80g"])])
 
 
-def draw(path: Path, question: Question, found: Plan) -> None:
+def draw(path: Path, question: Question, found: Plan, measured: Measured | None) -> None:
     """Search for less memory, and draw."""
     from launcher.planner import plot
     from launcher.planner.frontier import frontier
 
     with _plan_progress.shown() as show:
-        layouts = frontier(question, found, progress=show)
+        layouts = frontier(question, found, measured=measured, progress=show)
     plot.write(path, layouts)
     say(f"launch: the figure is in {path}")

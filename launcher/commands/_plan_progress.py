@@ -43,6 +43,12 @@ def planned(question: Question, judge: Judge | None = None) -> Plan:
         return planning.answer(question, last, judge, seconds=time.monotonic() - began, finished=False)
 
 
+def watched(question: Question, judge: Judge) -> Plan:
+    """Search with the progress shown; Ctrl-C ends the command, as a part of an answer is no layout to go on with."""
+    with shown() as show:
+        return planning.plan(question, judge=judge, progress=show)
+
+
 @contextlib.contextmanager
 def shown() -> Iterator[Progress]:
     """A function that shows the best so far; nothing where nobody looks."""
@@ -52,11 +58,14 @@ def shown() -> Iterator[Progress]:
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.table import Column
 
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=16), TextColumn("{task.fields[best]}"))
+    best = TextColumn("{task.fields[best]}", markup=False, table_column=Column(no_wrap=True, ratio=1))
+    count = TextColumn("{task.description}", table_column=Column(no_wrap=True))
+    columns = (count, BarColumn(bar_width=10), TimeElapsedColumn(), best)
     # Without a thread that draws: a process that has one is not forked, and half of the search would wait.
     console = Console(file=stream)
-    bar = Progress(*columns, TimeElapsedColumn(), console=console, transient=True, auto_refresh=False)
+    bar = Progress(*columns, console=console, transient=True, auto_refresh=False, expand=True)
     task = bar.add_task("looking at layouts", total=None, best="")
     shown = time.monotonic()
 
@@ -73,7 +82,7 @@ def shown() -> Iterator[Progress]:
 
 def _best(found: Found) -> str:
     """The best so far in a few words."""
-    best = next(iter(found.shown()), None)
+    best = found.first
     if best is None:
         return ""
     speed = ""

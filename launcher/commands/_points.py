@@ -22,6 +22,7 @@ from launcher.config.request import request
 from launcher.data import look
 from launcher.data.unusable import as_errors
 from launcher.errors import ConfigError, ConfigErrors, DataError, unreadable
+from launcher.measurements.known import Measured
 from launcher.preflight.assess import Assessment
 from launcher.preflight.fixes import search_singles
 from launcher.preflight.report import as_json, invalid_as_json
@@ -54,7 +55,7 @@ type _Line = tuple[int, bytes | None]
 type _Batch = list[_Line]
 
 
-def answers(path: Path) -> Iterator[Answer]:
+def answers(path: Path, own: Measured | None = None) -> Iterator[Answer]:
     """Answer every line in order; a bad point is an answer, not a crash.
 
     The first points are answered here, so that few of them need no other process; so are those that come one by one,
@@ -62,6 +63,7 @@ def answers(path: Path) -> Iterator[Answer]:
 
     Args:
         path: The file, or a pipe; ``-`` is stdin.
+        own: The user's own measured runs; None takes the shipped constants.
 
     Raises:
         ConfigErrors: The file cannot be read.
@@ -71,13 +73,13 @@ def answers(path: Path) -> Iterator[Answer]:
     try:
         with Path("/dev/stdin" if str(path) == "-" else path).open("rb", buffering=0) as file, ExitStack() as stack:
             lines, pool = _Lines(file), None
-            yield from _answered(lines.take(_TOGETHER), facts, catalog)
+            yield from _answered(lines.take(_TOGETHER), facts, catalog, own)
             while batch := lines.take(_TOGETHER):
                 if facts.cpus == 1 or len(batch) < _TOGETHER:
-                    yield from _answered(batch, facts, catalog)
+                    yield from _answered(batch, facts, catalog, own)
                 else:
                     pool = pool or stack.enter_context(_processes(facts.cpus))
-                    submit = partial(_submit, pool, facts=facts, catalog=catalog)
+                    submit = partial(_submit, pool, facts=facts, catalog=catalog, own=own)
                     yield from _shared_out(batch, lines, submit)
     except OSError as error:
         rule = f"the file cannot be read: {unreadable(error)}"
@@ -128,9 +130,9 @@ def _processes(cpus: int) -> ProcessPoolExecutor:
 
 
 def _submit(
-    pool: ProcessPoolExecutor, batch: _Batch, *, facts: machine.Machine, catalog: Catalog
+    pool: ProcessPoolExecutor, batch: _Batch, *, facts: machine.Machine, catalog: Catalog, own: Measured | None
 ) -> Future[list[Answer]]:
-    return pool.submit(_answered, batch, facts, catalog)
+    return pool.submit(_answered, batch, facts, catalog, own)
 
 
 def _shared_out(batch: _Batch, lines: _Lines, submit: Callable[[_Batch], Future[list[Answer]]]) -> Iterator[Answer]:
@@ -148,15 +150,15 @@ def _leave_interrupts_to_the_first() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _answered(batch: _Batch, facts: machine.Machine, catalog: Catalog) -> list[Answer]:
-    return [_answer(line, number, facts, catalog) for number, line in batch]
+def _answered(batch: _Batch, facts: machine.Machine, catalog: Catalog, own: Measured | None = None) -> list[Answer]:
+    return [_answer(line, number, facts, catalog, own) for number, line in batch]
 
 
-def _answer(line: bytes | None, number: int, facts: machine.Machine, catalog: Catalog) -> Answer:
+def _answer(line: bytes | None, number: int, facts: machine.Machine, catalog: Catalog, own: Measured | None) -> Answer:
     """The answer to one line; whatever is wrong with it is said in it, and no other line's answer depends on it."""
     identity, words = _point(line, number)
     try:
-        document = as_json(_judged(words, facts, catalog)) if isinstance(words, list) else invalid_as_json([words])
+        document = as_json(_judged(words, facts, catalog, own)) if isinstance(words, list) else invalid_as_json([words])
     except ConfigErrors as error:
         document = invalid_as_json(error.errors)
     except DataError as error:
@@ -170,8 +172,9 @@ def _answer(line: bytes | None, number: int, facts: machine.Machine, catalog: Ca
     return document["verdict"], terminal.as_json({"id": identity, **document})
 
 
-def _judged(words: list[str], facts: machine.Machine, catalog: Catalog) -> Assessment:
-    return assessed(request(words, facts=facts, catalog=catalog), search=search_singles, looking=_look)
+def _judged(words: list[str], facts: machine.Machine, catalog: Catalog, own: Measured | None) -> Assessment:
+    found = request(words, facts=facts, catalog=catalog)
+    return assessed(found, search=search_singles, looking=_look, measured=own)
 
 
 def _point(line: bytes | None, number: int) -> tuple[object, list[str] | ConfigError]:

@@ -15,17 +15,23 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from launcher import machine
-from launcher.commands._common import folder, print_json, say, width
+from launcher.commands import _plan_progress
+from launcher.commands._common import folder, measured, print_json, say, width
 from launcher.commands._following import follow
 from launcher.commands._trusting import require_trust
 from launcher.config.catalog import Catalog
 from launcher.config.compose import Interval
 from launcher.errors import INTERRUPTED, ConfigError, ConfigErrors, DoesNotFit, Refused
+from launcher.measurements.known import Measured
+from launcher.planner import planning
+from launcher.planner.judge import Preflight
+from launcher.planner.question import Question
+from launcher.planner.result import Plan
 from launcher.preflight.plan import plan
 from launcher.rundir import contents, lock, results, state, status
 from launcher.rundir.record import record
@@ -33,8 +39,9 @@ from launcher.spec import RunSpec
 from launcher.submission import interrupts, moving
 from launcher.submission.submit import NoJob, one_at_a_time, submit, submit_all
 from launcher.sweeping import comparison, samplers, sweep, table
+from launcher.sweeping.point import Point
 from launcher.sweeping.samplers import Tried
-from launcher.sweeping.sweep import Point, Sweep
+from launcher.sweeping.sweep import Sweep
 
 _TO_START = ("prepared", "failed", "cancelled", "lost", "not_visible")
 _UNLUCKY = 200
@@ -51,13 +58,19 @@ def check(options: argparse.Namespace) -> int:
     return _status(points)
 
 
-def judged(options: argparse.Namespace) -> list[Point]:
+def judged(options: argparse.Namespace, *, quiet: bool = False) -> list[Point]:
     """Every point of a grid with its verdict; nothing is started.
+
+    Args:
+        options: Those of the verb.
+        quiet: True to show no progress.
 
     Raises:
         ConfigErrors: A word is wrong, or there is no grid, because a sampler is to draw from an interval.
     """
-    asked = sweep.read(options.overrides, catalog=Catalog(folder=folder()), facts=machine.facts(), force=False)
+    catalog, own = Catalog(folder=folder()), measured(options)
+    how: dict[str, Any] = {"force": False, "measured": own, "search": _search(own, quiet=quiet)}
+    asked = sweep.read(options.overrides, catalog=catalog, facts=machine.facts(), **how)
     sampler = asked.settings.sweep.sampler
     drawn = [(axis.key, axis.values) for axis in asked.axes.swept if isinstance(axis.values, Interval)]
     if sampler != "grid" and drawn:
@@ -73,6 +86,12 @@ def judged(options: argparse.Namespace) -> list[Point]:
     return points
 
 
+def _search(own: Measured | None, *, quiet: bool) -> Callable[[Question], Plan]:
+    """The search for ``plan=best`` by the user's own measured runs, with its progress unless that is to be quiet."""
+    judge = Preflight(own)
+    return partial(planning.plan, judge=judge) if quiet else partial(_plan_progress.watched, judge=judge)
+
+
 def _say_what_differs(asked: Sweep, points: Sequence[tuple[str, RunSpec]]) -> None:
     """Name what is not alike between points that are compared, and that nobody swept."""
     for sentence in comparison.unequal(points, [axis.key for axis in asked.axes.swept]):
@@ -81,6 +100,8 @@ def _say_what_differs(asked: Sweep, points: Sequence[tuple[str, RunSpec]]) -> No
 
 def _say_remarks(asked: Sweep, said: Collection[str] = ()) -> None:
     """Say what was found of the points' data and files, once for all points, but for what is in ``said`` already."""
+    if asked.measured is not None:
+        asked.measured.tell(say)
     for remark in [remark for remark in asked.remarks if remark not in said]:
         names = asked.remarks[remark]
         of = f" (points {comparison.names(names)})" if len(names) > 1 else f" (point {names[0]})"
@@ -107,7 +128,10 @@ def started(options: argparse.Namespace, *, quiet: bool) -> tuple[Sweep, Path, l
     Returns:
         The sweep; its folder, which is not written where no point is kept; its points; and its runs' worst exit status.
     """
-    catalog, how = Catalog(folder=folder()), {"force": options.force, "trusted": options.trust}
+    catalog = Catalog(folder=folder())
+    how: dict[str, Any] = {"force": options.force, "trusted": options.trust}
+    own = measured(options)
+    how |= {"measured": own, "search": _search(own, quiet=quiet)}
     asked = sweep.read(options.overrides, catalog=catalog, facts=machine.facts(), **how)
     if asked.settings.sweep.sampler != "grid":
         samplers.require()
@@ -188,7 +212,7 @@ def _recorded(
     point, assessment = asked.point(number, overrides, directory)
     if point.kept and assessment is not None:
         planned = plan(assessment, python=sys.executable)
-        words = (*asked.axes.fixed, *overrides)
+        words = (*asked.axes.fixed, *point.overrides)
         made_of = here(planned.spec.data, with_diff=planned.spec.run.record_diff)
         record(planned, directory / point.id, overrides=words, forced=asked.force, made_of=made_of)
     return point
@@ -199,7 +223,7 @@ def _proposed(asked: Sweep, directory: Path, points: list[Point], limit: int | N
     settings, batch = asked.settings, list[Point]()
     room = (settings.sweep.budget or 0) - sum(point.kept for point in points)
     tried = [_tried(directory, point) for point in points]
-    by_overrides = {point.overrides: known for point, known in zip(points, tried, strict=True)}
+    by_overrides = {point.proposed: known for point, known in zip(points, tried, strict=True)}
     unlucky = 0
     while len(batch) < min(room, limit or room) and unlucky < _UNLUCKY:
         overrides = samplers.propose(asked.axes, settings.sweep.sampler, settings.train.seed, tried)
@@ -224,11 +248,11 @@ def _proposed(asked: Sweep, directory: Path, points: list[Point], limit: int | N
 def _tried(directory: Path, point: Point) -> Tried:
     """The result of a point, for the sampler."""
     if not point.kept:
-        return Tried(overrides=point.overrides, loss=None)
+        return Tried(overrides=point.proposed, loss=None)
     run = directory / point.id
     now, steps = status.read(run).state, results.steps(run)
     loss = results.loss(steps) if now == "finished" and steps else None
-    return Tried(overrides=point.overrides, loss=loss, pending=now not in state.ENDED)
+    return Tried(overrides=point.proposed, loss=loss, pending=now not in state.ENDED)
 
 
 def _started(asked: Sweep, directory: Path, points: Sequence[Point], *, quiet: bool) -> int:

@@ -16,12 +16,14 @@ from launcher.commands import _points, _preview
 from launcher.commands._common import (
     add_engine,
     add_hf,
+    add_measured,
     add_native,
     add_overrides,
     add_trust,
     asked,
     assessed,
     draw,
+    measured,
     memory_engine,
     print_json,
     require_one_run,
@@ -32,6 +34,7 @@ from launcher.commands._common import (
 from launcher.commands._importing import Foreign, add_partial, add_set, read, take_partial, variables_of
 from launcher.commands._trusting import judge, may_preview, python_of, require_for_trace, require_trust
 from launcher.errors import ConfigError, ConfigErrors
+from launcher.measurements.known import Measured
 from launcher.memory.terms import PILES
 from launcher.preflight import explain
 from launcher.preflight.check import Check
@@ -63,6 +66,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--explain", choices=PILES, metavar="PILE", help=f"{words} ({', '.join(PILES)})")
     parser.add_argument("--speed", action="store_true", help="the parts of a step, with formulas, numbers and sources")
     add_engine(parser)
+    add_measured(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -71,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
     require_one_run(options, several)
     if options.points is not None:
         _require_nothing_beside_points(options)
-        return _check_points(options.points)
+        return _check_points(options.points, measured(options))
     if options.multirun:
         take_partial(options)
         if options.trust:
@@ -148,7 +152,8 @@ def checked(options: argparse.Namespace, foreign: Sequence[Foreign]) -> Check:
     require_for_trace(options, sources, found.spec)
     native = judge(options, sources, typed) if options.native else None
     python = python_of(options, sources, typed)
-    return Check.of(assessed(found, memory_engine(options), native=native, python=python), warnings=remarks)
+    how: dict[str, Any] = {"native": native, "python": python, "measured": measured(options)}
+    return Check.of(assessed(found, memory_engine(options), **how), warnings=remarks)
 
 
 def _explanation(options: argparse.Namespace, found: Check) -> Explanation | None:
@@ -188,9 +193,9 @@ def _require_nothing_beside_points(options: argparse.Namespace) -> None:
         raise ConfigErrors([ConfigError("OVERRIDE", found, rule)])
 
 
-def _check_points(path: Path) -> int:
+def _check_points(path: Path, own: Measured | None) -> int:
     statuses = set()
-    for verdict, answer in _points.answers(path):
+    for verdict, answer in _points.answers(path, own):
         statuses.add(_STATUS[verdict])
         print(answer, flush=True)
     if not statuses:

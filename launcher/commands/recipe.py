@@ -119,8 +119,9 @@ def _lock(words: Sequence[str], options: argparse.Namespace) -> int:
         content = lock.read(directory).content
     else:
         options.overrides = list(words)
-        planned = plan(assessed(asked(options)), python=sys.executable)
-        content = lock.build(planned, job_as_dict(planned.job), words)
+        found = asked(options)
+        planned = plan(assessed(found), python=sys.executable)
+        content = lock.build(planned, job_as_dict(planned.job), found.overrides)
     if options.json:
         print_json({"schema": 1, "recipe": dict(content)})
     else:

@@ -23,6 +23,7 @@ from launcher.commands import _preview
 from launcher.commands._common import (
     add_engine,
     add_hf,
+    add_measured,
     add_native,
     add_overrides,
     add_trust,
@@ -30,6 +31,7 @@ from launcher.commands._common import (
     assessed,
     draw,
     folder,
+    measured,
     memory_engine,
     print_json,
     require_one_run,
@@ -67,6 +69,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_overrides(parser)
     add_native(parser)
     add_engine(parser)
+    add_measured(parser)
     add_hf(parser)
     add_partial(parser)
     parser.add_argument("--force", action="store_true", help="start what does not fit; the record says so")
@@ -170,7 +173,8 @@ def ready(options: argparse.Namespace, *, quiet: bool) -> Ready:
 
         found = from_lock(options.lock, options.overrides, trusted=options.trust)
     native = assess.judge if options.native else None
-    assessment = assessed(found, memory_engine(options), native=native, python=job_python.asked)
+    how: dict[str, Any] = {"native": native, "python": job_python.asked, "measured": measured(options)}
+    assessment = assessed(found, memory_engine(options), **how)
     draw(options, assessment)
     _refuse(assessment, options)
     planned = plan(assessment, python=sys.executable)

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 type Candidate = tuple[str, str]
 
 _TOP = {"--help": "verbs, groups and their options", "--version": "the version"}
+_WITH_A_LAYOUT = ("run", "check", "show", "prepare")
+"""Verbs that take ``plan=best``."""
+
 _NEWEST = 200
 """Runs that are offered, the newest first."""
 
@@ -46,7 +49,8 @@ class Completer:
             behind.remove(verb)
             found = list(self._of_verb(verb, behind, last))
         takes_keys = any(kind["what"] == "OVERRIDE" for kind in self.vocabulary["verbs"][verb]["words"])
-        return found or (list(self._bare_keys(last)) if takes_keys else [])
+        found = found or (list(self._bare_keys(last)) if takes_keys else [])
+        return [each for each in found if verb in _WITH_A_LAYOUT or not each[0].startswith("plan=")]
 
     def _of_run(self, words: "Sequence[str]", last: str, *, first: bool) -> "Iterator[Candidate]":
         """Words of ``run``, the verb that need not be typed; as the ``first`` word also a verb."""

@@ -43,7 +43,7 @@ def read(verbs: "Mapping[str, str]") -> "dict[str, Any]":
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111
     # Each installation has its own, so that a person who goes from one to another waits for neither.
     path = f"{base}/launch/completion/{zlib.crc32(f'{PACKAGE} {sys.prefix}'.encode()):08x}.json"
-    stamp = [1, *_stamp()]
+    stamp = [2, *_stamp()]
     try:
         with open(path, encoding="utf-8") as file:  # noqa: PTH123
             seal, _, text = file.read().partition("\n")
@@ -114,6 +114,7 @@ def _seal(text: str) -> str:
 def _gathered(verbs: "Mapping[str, str]") -> "dict[str, Any]":
     from pathlib import Path
 
+    from launcher.config import best
     from launcher.rundir.status import list_of_runs
     from launcher.spec.parse import kinds
 
@@ -123,6 +124,7 @@ def _gathered(verbs: "Mapping[str, str]") -> "dict[str, Any]":
         key: {"help": meanings.get(key, ""), "values": _values(kind), "path": key in PATHS}
         for key, kind in sorted(kinds().items())
     }
+    keys[best.KEY] = {"help": "best: the layout that launch plan puts first", "values": ["best"], "path": False}
     groups = {group: _first_comment(content) for group, content in base.items()}
     described = {verb: {"help": text, **_described(verb)} for verb, text in verbs.items()}
     return {"verbs": described, "groups": groups, "keys": keys, "runs": str(list_of_runs())}

@@ -59,6 +59,7 @@ ACTS: Mapping[str, tuple[str, _Test]] = {
     "cluster.environment": ("sets variables, which can make a program load code", _always),
     "cluster.container_image": ("runs inside this image", _always),
     "cluster.container_mounts": ("shows these folders to the container", _always),
+    "cluster.measurements": ("adds a line about each run to this file", _always),
     "cluster.python": ("runs this program in place of Python", _always),
     "cluster.modules": ("loads these modules", _always),
     "cluster.pass_environment": ("hands these variables of your shell to the job", _always),

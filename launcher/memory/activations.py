@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from functools import lru_cache
+from typing import NamedTuple
 
 from launcher.memory.moments import BEFORE_BLOCKS_BACKWARD, BLOCK_BACKWARD, LOSS, PASSES, Moment, Moments
 from launcher.memory.terms import MemoryTerm, term
 from launcher.rank.model import BlockKind, RankModel
 from launcher.rank.tensors import SavedTensor
-from launcher.rank.view import ONE
 from launcher.text.formula import Value
 
 SOURCE = "arXiv:2205.05198, section 4, with the tensors that the modules save (launcher/families)"
@@ -43,42 +43,61 @@ def saved(rank: RankModel) -> Iterator[MemoryTerm]:
     two; beside the second one the first is left, beside the first one none. Of the other micro-batches in flight all
     stay.
     """
-    if not rank.blocks:
-        return
-    last, before = _block_at(rank, -1), _block_at(rank, -2)
+    if rank.blocks:
+        counts = tuple(kind.count for kind in rank.blocks)
+        kept = tuple(kept_per_token(rank, kind) for kind in rank.blocks)
+        yield from _all_saved(_Held(rank.view.in_flight, rank.tokens, counts, kept))
+
+
+class _Held(NamedTuple):
+    """Micro-batches in flight, tokens of one, blocks of each kind, and bytes of a token that one of each keeps."""
+
+    f: Fraction
+    tok: int
+    counts: tuple[int, ...]
+    kept: tuple[Value, ...]
+
+
+@lru_cache(maxsize=4096)
+def _all_saved(held: _Held) -> tuple[MemoryTerm, ...]:
+    """The terms of :func:`saved`: a quarter of an estimate, and equal where layouts differ in what is sharded alone."""
+    counts, layers = held.counts, sum(held.counts)
+    last, before = _kind_at(counts, -1), _kind_at(counts, -2)
     left: dict[Moments, tuple[str, list[int]]] = {
         BEFORE_BLOCKS_BACKWARD: ("saved by all blocks", []),
         frozenset(("block_backward",)): ("saved by all blocks but the last", [last]),
     }
-    if rank.layers > 1:
+    if layers > 1:
         left[frozenset(("next_block_backward",))] = ("saved by all blocks but two", [last, before])
-    counts, kept = [kind.count for kind in rank.blocks], [kept_per_token(rank, kind) for kind in rank.blocks]
-    for moments, (what, gone) in left.items():
-        yield _saved(rank, kept, moments, what, [count - gone.count(kind) for kind, count in enumerate(counts)])
-    if rank.layers > 1:
+    terms = [
+        _saved(held, moments, what, [count - gone.count(kind) for kind, count in enumerate(counts)])
+        for moments, (what, gone) in left.items()
+    ]
+    if layers > 1:
         first = [1 if kind == 0 else 0 for kind in range(len(counts))]
-        yield _saved(rank, kept, frozenset(("second_layer_backward",)), "saved by the first block", first)
-    if rank.view.in_flight is not ONE and rank.view.in_flight > 1:
+        terms.append(_saved(held, frozenset(("second_layer_backward",)), "saved by the first block", first))
+    if held.f > 1:
         late: Moments = frozenset(("first_layer_backward", "root_backward"))
-        moments = late if rank.layers > 1 else PASSES - BEFORE_BLOCKS_BACKWARD - {"block_backward"}
-        yield _saved(rank, kept, moments, "saved by micro-batches in flight", [0 for _ in counts])
+        moments = late if layers > 1 else PASSES - BEFORE_BLOCKS_BACKWARD - {"block_backward"}
+        terms.append(_saved(held, moments, "saved by micro-batches in flight", [0 for _ in counts]))
+    return tuple(terms)
 
 
-def _saved(rank: RankModel, kept: list[Value], moments: Moments, what: str, counts: list[int]) -> MemoryTerm:
+def _saved(held: _Held, moments: Moments, what: str, counts: list[int]) -> MemoryTerm:
     """Tensors saved by so many blocks of each kind, and all blocks of the other micro-batches in flight."""
-    f, tok = rank.view.in_flight, rank.tokens
+    f, tok, every_count, kept = held
     values: dict[str, Value] = {"k": kept[0], "n": counts[0]}
     one, every = "n * k", "L * k"
     if len(kept) > 1:
         values = {"k_sum": sum(count * k for count, k in zip(counts, kept, strict=True))}
         one, every = "k_sum", "k_all"
-    if f is ONE or f <= 1:  # The first is most runs', and quicker.
+    if f <= 1:
         return term("activations", moments, what, f"{one} * tok", SOURCE, tok=tok, **values)
     values["f"] = int(f) if f.denominator == 1 else f
     if len(kept) > 1:
-        values["k_all"] = sum(kind.count * k for kind, k in zip(rank.blocks, kept, strict=True))
+        values["k_all"] = sum(count * k for count, k in zip(every_count, kept, strict=True))
     else:
-        values["L"] = rank.layers
+        values["L"] = every_count[0]
     return term("activations", moments, what, f"{one} * tok + (f - 1) * {every} * tok", SOURCE, tok=tok, **values)
 
 
@@ -115,20 +134,21 @@ def running_blocks(rank: RankModel) -> Iterator[tuple[Moments, BlockKind]]:
     if len(rank.blocks) < 2:
         return ((BLOCK_BACKWARD, kind) for kind in rank.blocks)
     found: dict[int, list[Moment]] = {}
+    counts = [kind.count for kind in rank.blocks]
     for moment, place in places.items():
-        found.setdefault(_block_at(rank, place), []).append(moment)
+        found.setdefault(_kind_at(counts, place), []).append(moment)
     return ((frozenset(moments), rank.blocks[kind]) for kind, moments in found.items())
 
 
-def _block_at(rank: RankModel, place: int) -> int:
-    """The kind of a block; counted from the first one or, below zero, from the last."""
-    last = len(rank.blocks) - 1
+def _kind_at(counts: Sequence[int], place: int) -> int:
+    """The kind of a block, of so many of each kind; counted from the first block or, below zero, from the last."""
+    last = len(counts) - 1
     kinds = range(last + 1) if place >= 0 else range(last, -1, -1)
     left = place if place >= 0 else -place - 1
     for kind in kinds:
-        if left < rank.blocks[kind].count:
+        if left < counts[kind]:
             return kind
-        left -= rank.blocks[kind].count
+        left -= counts[kind]
     return kinds[-1]
 
 

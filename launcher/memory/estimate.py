@@ -153,9 +153,11 @@ def needs_within(
     spec: RunSpec, most: int, *, family: Family, strategies: Iterable[Strategy], backend: Backend
 ) -> Needs | None:
     """The same; None, in half of that time, where what a rank allocates at some moment is more than ``most``."""
-    models = _fullest_models(spec, family, strategies, backend)
-    if any(size > most for model in models for size in _at_least(model)):
-        return None
+    models = []
+    for model in _fullest_models(spec, family, strategies, backend):
+        if any(size > most for size in _at_least(model)):
+            return None
+        models.append(model)
     ranks = _all_terms(models, backend)
     if worst_rank(ranks).peak[0] > most:
         return None
@@ -173,7 +175,7 @@ def _at_least(rank: RankModel) -> Iterator[int]:
 
 def _fullest_models(
     spec: RunSpec, family: Family, strategies: Iterable[Strategy], backend: Backend
-) -> tuple[RankModel, ...]:
+) -> Iterator[RankModel]:
     stages = fullest_stages(family, spec.model, flow_of(spec))
     return _models(views(spec, strategies, stages), spec, family, backend)
 
@@ -220,9 +222,10 @@ def rank_terms(
     return tuple(RankTerms(model=one, terms=tuple(fullest(_terms(one, backend)))) for one in models)
 
 
-def _models(stages: Iterable[RankView], spec: RunSpec, family: Family, backend: Backend) -> tuple[RankModel, ...]:
+def _models(stages: Iterable[RankView], spec: RunSpec, family: Family, backend: Backend) -> Iterator[RankModel]:
+    """The ranks of some stages, each counted when it is asked for."""
     dtypes, engine = backend.dtypes(spec), kept(backend.engine(spec))
-    return tuple(rank_model(spec, view, family, dtypes, engine) for view in stages)
+    return (rank_model(spec, view, family, dtypes, engine) for view in stages)
 
 
 def _all_terms(models: Iterable[RankModel], backend: Backend) -> tuple[RankTerms, ...]:

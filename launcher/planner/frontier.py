@@ -1,4 +1,4 @@
-"""The fastest layouts for less memory than there is: a search for each tenth of the card."""
+"""The fastest layouts for less memory than there is: a search for each fifth of the card."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from launcher.planner.judge import Preflight
 from launcher.planner.planning import plan
 from launcher.planner.question import Question
 from launcher.planner.result import Layout, Plan
+from launcher.preflight.pricing import Measured
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
 
-_STEPS = 10
+_STEPS = 5
 
 
 class _Within(Preflight):
     """The pre-flight on cards on which a run may need no more than so many bytes."""
 
-    def __init__(self, most: float) -> None:
-        """Take the bytes."""
+    def __init__(self, most: float, measured: Measured | None) -> None:
+        """Take the bytes, and the constants of measured runs."""
+        super().__init__(measured)
         self._most = most
 
     def verdict(self, spec: RunSpec) -> Verdict:
@@ -43,21 +45,24 @@ class Frontier:
     others: tuple[Layout, ...]
 
 
-def frontier(question: Question, found: Plan, *, progress: Progress | None = None) -> Frontier:
-    """The frontier of speed against memory: exact at each tenth of the card, by what was found on the way between.
+def frontier(
+    question: Question, found: Plan, *, measured: Measured | None = None, progress: Progress | None = None
+) -> Frontier:
+    """The frontier of speed against memory: exact at each fifth of the card, by what was found on the way between.
 
     Args:
         question: The question.
         found: Its answer, with the speeds of layouts.
+        measured: The constants of measured runs that it rests on.
         progress: Told on the way of each search.
     """
     layouts = [*found.layouts, *found.others]
     best = found.layouts[0]
-    for tenths in range(_STEPS - 1, 0, -1):
-        most = (best.verdict.capacity_bytes or 0) * tenths / _STEPS
+    for fifths in range(_STEPS - 1, 0, -1):
+        most = (best.verdict.capacity_bytes or 0) * fifths / _STEPS
         if _memory(best) <= most:
             continue
-        within = plan(question, judge=_Within(most), progress=progress).layouts
+        within = plan(question, judge=_Within(most, measured), progress=progress).layouts
         if not within:
             break
         best = within[0]

@@ -9,10 +9,11 @@ from typing import Protocol
 from launcher.errors import ConfigError
 from launcher.memory.estimate import needs, needs_within
 from launcher.preflight import assess, pricing, verdict
+from launcher.preflight.pricing import Measured
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
 from launcher.speed.estimate import least_seconds, step_seconds
-from launcher.speed.result import SpeedEstimate
+from launcher.speed.result import Constant, SpeedEstimate
 
 
 class Judge(Protocol):
@@ -52,6 +53,10 @@ class Judge(Protocol):
 class Preflight(Judge):
     """The pre-flight itself."""
 
+    def __init__(self, measured: Measured | None = None) -> None:
+        """Take the constants of the user's own measured runs, where there are any; None takes the shipped ones."""
+        self._measured = measured
+
     def errors(self, spec: RunSpec) -> Iterator[ConfigError]:
         """As ``check`` has them, apart from rules that no layout breaks."""
         return assess.broken_by_change(spec)
@@ -66,12 +71,15 @@ class Preflight(Judge):
 
     def seconds(self, spec: RunSpec) -> float | None:
         """As ``check`` has it."""
-        return step_seconds(spec, **assess.parts(spec))
+        return step_seconds(spec, **assess.parts(spec), measured=self._own(spec))
 
     def least_seconds(self, spec: RunSpec, chunkings: Sequence[tuple[str, int]]) -> float | None:
         """The passes of the slowest stage and the least bubble, without the traffic of the states and the optimizer."""
-        return least_seconds(spec, chunkings, **assess.parts(spec))
+        return least_seconds(spec, chunkings, **assess.parts(spec), measured=self._own(spec))
 
     def speed(self, spec: RunSpec, verdict: Verdict) -> SpeedEstimate | None:
         """As ``check`` has it."""
-        return pricing.predicted(spec, assess.parts, verdict).speed
+        return pricing.predicted(spec, assess.parts, verdict, self._measured).speed
+
+    def _own(self, spec: RunSpec) -> Constant | None:
+        return None if self._measured is None else self._measured(spec)

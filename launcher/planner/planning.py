@@ -39,7 +39,8 @@ def answer(question: Question, found: Found, judge: Judge, *, seconds: float, fi
         seconds: How long it took.
         finished: False if it was broken off.
     """
-    layouts = loses.explained([_layout(question, each, judge) for each in found.shown()])
+    early = [] if finished or found.best or found.first is None else [found.first]
+    layouts = loses.explained([_layout(question, each, judge) for each in early or found.shown()])
     others = [_layout(question, each, judge) for each in found.others()]
     tight = min(found.tight.values(), default=None)
     if tight is not None and layouts and tight.seconds >= found.shown()[0].seconds:

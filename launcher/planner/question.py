@@ -23,7 +23,7 @@ from launcher.errors import ConfigError, ConfigErrors
 from launcher.planner.result import Assumption
 from launcher.planner.space import SEARCHED
 from launcher.spec import RunSpec
-from launcher.spec.edit import values
+from launcher.spec.edit import value_at
 
 _NODE = 8
 """GPUs of the usual node."""
@@ -100,7 +100,7 @@ def ask(
     """
     catalog, facts = catalog or Catalog(folder=Path.cwd()), facts or machine.facts()
     axes = read_axes(words, catalog)
-    groups, choices = _choices(axes.swept, catalog)
+    groups, choices = _choices(axes.swept, catalog, facts)
     for group in vary:
         groups[group] = tuple(f"{group}={option}" for option in catalog.groups[group])
     typed = _typed(axes.fixed, catalog)
@@ -132,24 +132,33 @@ def _typed(words: Sequence[str], catalog: Catalog) -> list[Override]:
 
 
 def _choices(
-    swept: Sequence[Axis], catalog: Catalog
+    swept: Sequence[Axis], catalog: Catalog, facts: machine.Machine
 ) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[object, ...]]]:
     """Options of groups, as typed, and values of keys, that the words want tried."""
     groups: dict[str, tuple[str, ...]] = {}
     keys: dict[str, tuple[object, ...]] = {}
-    errors = []
+    errors: list[ConfigError] = []
     for axis in swept:
         words = [f"{axis.key}={value}" for value in axis.values] if isinstance(axis.values, tuple) else []
         if words and axis.key in _SWEPT_GROUPS and axis.key in catalog.groups:
             groups[axis.key] = tuple(words)
         elif words and axis.key in SEARCHED:
-            keys[axis.key] = tuple(values(word)[axis.key] for word in words)
+            values = [_value(word, axis.key, catalog, facts) for word in words]
+            keys[axis.key] = tuple(dict.fromkeys(value for value in values if not isinstance(value, ConfigError)))
+            errors += [value for value in values if isinstance(value, ConfigError)]
         else:
             rule = "a plan is of one training on one cluster: several values are for the keys of a layout"
             errors.append(ConfigError(axis.key, None, rule, ["launch -m plan=best"]))
     if errors:
         raise ConfigErrors(errors)
     return groups, keys
+
+
+def _value(word: str, key: str, catalog: Catalog, facts: machine.Machine) -> object | ConfigError:
+    """The value that a word gives its key, or the reason why the key does not take it."""
+    found = request((word,), catalog=catalog, facts=facts)
+    refused = next((error for error in found.errors if error.path == key), None)
+    return refused or value_at(found.require(), key)
 
 
 def _require_open(vary: Sequence[str], fixed: frozenset[str]) -> None:

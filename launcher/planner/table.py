@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from launcher import backends
 from launcher.planner import loses, wording
 from launcher.planner.result import Layout, Plan
-from launcher.preflight import speed_table
-from launcher.spec import RunSpec
 from launcher.speed.estimate import CROWDED, RETRYING, unknown
 from launcher.speed.result import Constant
 from launcher.speed.terms import COMMUNICATION
@@ -42,7 +40,7 @@ def text(plan: Plan, width: int = 80, *, lines: bool = False) -> str:
         _said(_question(plan, first), width),
         _said(_basis(plan), width),
         [
-            *_heading(first),
+            *_heading(first, width),
             *(row for number, each in _numbered(plan) for row in _row(plan, number, each, width, lines)),
         ],
         _said(_remarks(plan), width),
@@ -103,28 +101,28 @@ def _basis(plan: Plan) -> Iterator[str]:
         why = unknown(first.spec, backends.of(first.spec)) or "not predicted"
         yield f"speed unknown: {why}; the layouts that do least beside training come first"
         return
-    engines: dict[str, dict[str, None]] = {}
+    engines: dict[str, list[str]] = {}
     for each in (*plan.layouts, *plan.others):
-        if each.speed is not None:
-            engines.setdefault(_constant(each.spec, each.speed.constant), {})[wording.engine(each.spec)] = None
-    for told, names in engines.items():
-        whose = f" of {', '.join(names)}" if len(engines) > 1 else ""
-        yield f"predicted speed{whose}: {told}"
+        names = engines.setdefault("unknown" if each.speed is None else _runs(each.speed.constant), [])
+        if (name := wording.engine(each.spec)) not in names:
+            names.append(name)
+    told = "; ".join(f"{', '.join(names)} {runs}" for runs, names in engines.items())
+    yield f"speeds are formulas times the median of measured / predicted in: {told}"
 
 
-def _constant(spec: RunSpec, constant: Constant) -> str:
+def _runs(constant: Constant) -> str:
     if not constant.rows:
-        return "no measured run corrects it, and its error band is not known"
-    return f"formulas times {constant.value:.3f}, the median of {speed_table.runs_of(spec, constant)}"
+        return "none (1, and no error band)"
+    return f"{constant.rows} runs of {constant.whose} ({constant.value:.3f})"
 
 
-def _heading(first: Layout) -> list[str]:
+def _heading(first: Layout, width: int) -> list[str]:
     capacity = first.verdict.capacity_bytes
     said = [] if capacity is None else [f"memory: needed on the fullest rank, of {gib(capacity)}"]
     if first.speed is not None:
         said = ["tokens/s: of one GPU", *said, "exposed: traffic that nothing hides"]
     heads = _HEADS if first.speed is not None else ("", *_HEADS[5:7])
-    return [*textwrap.wrap("; ".join(said), 80), "", _form(first).format(*heads).rstrip()]
+    return [*textwrap.wrap("; ".join(said), width), "", _form(first).format(*heads).rstrip()]
 
 
 def _form(first: Layout) -> str:
@@ -223,7 +221,8 @@ def _unfinished(plan: Plan) -> str:
 
 def _counted(plan: Plan) -> str:
     counts = plan.counts
-    left = [(counts.invalid, "invalid"), (counts.unfit, "do not fit"), (counts.slower, "slower by a bound or estimate")]
+    rest = "slower by a bound or estimate" if plan.finished else "not decided or slower"
+    left = [(counts.invalid, "invalid"), (counts.unfit, "do not fit"), (counts.slower, rest)]
     told = ", ".join(f"{number:,} {what}" for number, what in left if number)
     how = "looked at" if plan.finished else "interrupted after"
     return f"{how} {counts.considered:,} layouts in {rounded(plan.seconds, 2)} s" + (f": {told}" if told else "")

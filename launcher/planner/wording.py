@@ -40,7 +40,7 @@ def filled(text: str, width: int, indent: str, *, between: str = BETWEEN) -> lis
         indent: Before each line.
         between: Stands between two parts.
     """
-    whole = f"{between.rstrip()} ".join(part.replace(" ", _HARD) for part in text.split(between))
+    whole = f"{between.rstrip().replace(' ', _HARD)} ".join(part.replace(" ", _HARD) for part in text.split(between))
     lines = textwrap.wrap(whole, width, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False)
     return [line.replace(_HARD, " ") for line in lines]
 
@@ -60,14 +60,10 @@ def _sharding(spec: RunSpec) -> Iterator[str]:
         yield f"{parallel.replicate} replicas"
     if zero.hpz > 1:
         yield f"hpz {zero.hpz}"
-    if zero.offload_parameters != "none":
-        yield f"parameters on the host{_nvme(zero.offload_parameters)}"
-    if zero.offload_optimizer != "none":
-        yield f"optimizer on the host{_nvme(zero.offload_optimizer)}"
-
-
-def _nvme(place: str) -> str:
-    return "'s NVMe" if place == "nvme" else ""
+    for place, where in (("cpu", "the host"), ("nvme", "the host's NVMe")):
+        kept = [("parameters", zero.offload_parameters), ("optimizer", zero.offload_optimizer)]
+        if there := [name for name, kind in kept if kind == place]:
+            yield f"{' and '.join(there)} on {where}"
 
 
 def _degrees(spec: RunSpec) -> Iterator[str]:

@@ -9,7 +9,7 @@ the backend's place. The search for ways out judges neighbours by the same rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain
@@ -25,6 +25,7 @@ from launcher.memory.result import MemoryEstimate, Needs
 from launcher.preflight import fixes, pricing, time_limit, verdict
 from launcher.preflight.data import Seen
 from launcher.preflight.fixes import Fix, Judge, Searching
+from launcher.preflight.pricing import Measured
 from launcher.preflight.verdict import Verdict
 from launcher.rules import places, secrets, variables
 from launcher.spec import RunSpec, edit
@@ -94,6 +95,7 @@ def assess(
     refined: Refinement | None = None,
     native: Callable[[RunSpec], Judgement] | None = None,
     search: Searching | None = fixes.search,
+    measured: Measured | None = None,
 ) -> Assessment:
     """Judge a run.
 
@@ -104,6 +106,7 @@ def assess(
         refined: Another engine's estimate of the run, from the formula's; the ways out are searched by formula.
         native: Asks the validator of the run's own engine, where no rule of ours has found an error.
         search: How to look for ways out where the run needs more than there is; None is not at all.
+        measured: Gives the constant of the user's own measured runs; None takes the shipped one.
     """
     unread = tuple(earlier)
     stands_in = any(hasattr(spec, error.path) for error in unread)
@@ -115,9 +118,9 @@ def assess(
     formula = estimated(spec)
     estimate = formula if refined is None else refined(spec, formula)
     judged = verdict.judge(spec, estimate)
-    speed = pricing.predicted(spec, parts, judged)
+    speed = pricing.predicted(spec, parts, judged, measured)
     ways_out = fixes.Search() if search is None else _ways_out(spec, judged, formula, search)
-    ways_out = pricing.priced(ways_out, spec, speed.speed, parts)
+    ways_out = pricing.priced(ways_out, spec, speed.speed, parts, measured)
     remarks = (*verdict.remarks(spec, estimate), *time_limit.remarks(spec, speed.speed))
     return Assessment(
         spec=spec,
@@ -278,3 +281,16 @@ def _is_sound(way: str, error: ConfigError, spec: RunSpec, known: set[str]) -> b
 def judge(spec: RunSpec) -> Judgement:
     """The judgement of the run's own engine."""
     return backends.of(spec).native(spec)
+
+
+def judge_all(specs: Sequence[RunSpec]) -> tuple[Judgement, ...]:
+    """The judgements of :func:`judge` on several runs; a backend that has ``natives`` is asked for its own at once."""
+    found: dict[str, list[RunSpec]] = {}
+    for spec in specs:
+        found.setdefault(spec.backend.name, []).append(spec)
+    judged: dict[str, Iterator[Judgement]] = {}
+    for name, own in found.items():
+        backend = backends.of(own[0])
+        together = getattr(backend, "natives", None)
+        judged[name] = iter(map(backend.native, own) if together is None else together(own))
+    return tuple(next(judged[spec.backend.name]) for spec in specs)

@@ -14,6 +14,7 @@ from launcher.preflight import assess, data, fixes, job_python
 from launcher.preflight.assess import Assessment, Refinement
 from launcher.preflight.data import Looking
 from launcher.preflight.fixes import Searching
+from launcher.preflight.pricing import Measured
 from launcher.preflight.this_machine import not_seen_here, without_template
 from launcher.spec import RunSpec
 
@@ -35,6 +36,7 @@ def assessed(
     native: Callable[[RunSpec], Judgement] | None = None,
     search: Searching | None = fixes.search,
     python: job_python.Asking = job_python.kept,
+    measured: Measured | None = None,
 ) -> Looked:
     """Judge a run and look at its data; what this machine lacks stands last among the warnings.
 
@@ -46,8 +48,9 @@ def assessed(
         native: Asks the engine's own validator.
         search: How to look for ways out; None is not at all.
         python: How the packages of the job's Python are found out; as it is, nothing is started for it.
+        measured: Gives the constant of the user's own measured runs; None takes the shipped one.
     """
-    judged = assess.assess(spec, earlier=earlier, refined=refined, native=native, search=search)
+    judged = assess.assess(spec, earlier=earlier, refined=refined, native=native, search=search, measured=measured)
     found = data.seen(spec, looking)
     if found.errors:
         judged = judged.refused(found.errors)

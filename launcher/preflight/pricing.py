@@ -14,10 +14,14 @@ from launcher.preflight.fixes import Fix, Search
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
 from launcher.speed.estimate import estimate, unknown
-from launcher.speed.result import SpeedEstimate
+from launcher.speed.result import Constant, SpeedEstimate
 
 type Parts = Callable[[RunSpec], Mapping[str, Any]]
 """Family, strategies and backend of a run, as the models of memory and speed take them."""
+
+
+type Measured = Callable[[RunSpec], Constant | None]
+"""The constant of the user's own measured runs for a run; None where the shipped one is taken."""
 
 
 class Predicted(NamedTuple):
@@ -27,21 +31,24 @@ class Predicted(NamedTuple):
     unknown: str | None
 
 
-def predicted(spec: RunSpec, parts: Parts, verdict: Verdict) -> Predicted:
+def predicted(spec: RunSpec, parts: Parts, verdict: Verdict, measured: Measured | None = None) -> Predicted:
     """The speed of a valid run.
 
     Args:
         spec: The run.
         parts: Gives its parts.
         verdict: The verdict on its memory, which says how full its card is.
+        measured: Gives the constant of measured runs; None takes the shipped one.
     """
     own = parts(spec)
     full = _crowding(verdict.used_bytes, verdict.capacity_bytes) if verdict.fits else None
-    found = estimate(spec, **own, crowding=full)
+    found = estimate(spec, **own, crowding=full, measured=None if measured is None else measured(spec))
     return Predicted(found, unknown(spec, own["backend"]) if found is None else None)
 
 
-def priced(search: Search, run: RunSpec, speed: SpeedEstimate | None, parts: Parts) -> Search:
+def priced(
+    search: Search, run: RunSpec, speed: SpeedEstimate | None, parts: Parts, measured: Measured | None = None
+) -> Search:
     """Ways out with their speed, the fastest first among those that give up the same and take as many GPUs.
 
     Speeds that are told in the same words leave the order as it was, and one that is unknown stands behind.
@@ -51,18 +58,20 @@ def priced(search: Search, run: RunSpec, speed: SpeedEstimate | None, parts: Par
         run: The run as it was asked for.
         speed: Its speed; None leaves all as it is.
         parts: Gives the parts of a run.
+        measured: As :func:`predicted` takes it.
     """
     if speed is None:
         return search
-    found = [_with_speed(fix, speed, parts) for fix in search.found]
+    found = [_with_speed(fix, speed, parts, measured) for fix in search.found]
     found.sort(key=lambda fix: (fix.spec.gpus if fix.spec.gpus > run.gpus else 0, fix.group, _slowness(fix)))
-    nearest = None if search.nearest is None else _with_speed(search.nearest, speed, parts)
+    nearest = None if search.nearest is None else _with_speed(search.nearest, speed, parts, measured)
     return Search(found=tuple(found), nearest=nearest)
 
 
-def _with_speed(fix: Fix, before: SpeedEstimate, parts: Parts) -> Fix:
+def _with_speed(fix: Fix, before: SpeedEstimate, parts: Parts, measured: Measured | None) -> Fix:
     full = None if fix.excess_bytes else _crowding(fix.peak_bytes, fix.spec.rank_memory_bytes)
-    after = estimate(fix.spec, **parts(fix.spec), crowding=full)
+    own = None if measured is None else measured(fix.spec)
+    after = estimate(fix.spec, **parts(fix.spec), crowding=full, measured=own)
     return fix if after is None else replace(fix, speed=after.tokens_per_second / before.tokens_per_second)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from launcher import backends
 from launcher.preflight.assess import Assessment
 from launcher.spec import RunSpec
+from launcher.speed import calibration
 from launcher.speed.result import SpeedEstimate
 from launcher.speed.terms import COMMUNICATION, PARTS, StepPart
 from launcher.text import units
@@ -41,6 +42,8 @@ _CROWDED = (
 
 _HOUR = 3600
 
+_OF_A_CONSTANT = ("value", "low", "high", "rows", "whose", "here")
+
 
 def name_of(part: StepPart) -> str:
     """A part of a step as people say it."""
@@ -59,8 +62,10 @@ def said(assessment: Assessment) -> list[str]:
 
 
 def speed_of(spec: RunSpec, speed: SpeedEstimate) -> str:
-    """Tokens a second with the band, the share of the peak, and seconds of a step."""
-    band = f" ({rounded(speed.low)} to {rounded(speed.high)})" if speed.constant.rows else ""
+    """Tokens a second with the band and whose runs it is from, the share of the peak, and seconds of a step."""
+    constant = speed.constant
+    here = f", from {constant.rows} runs on this cluster" if constant.here else ""
+    band = f" ({rounded(speed.low)} to {rounded(speed.high)}{here})" if constant.rows else ""
     peak = f"{speed.mfu:.0%} of the card's {backends.of(spec).dtypes(spec).compute} peak"
     return (
         f"about {rounded(speed.tokens_per_second_per_gpu)} tokens/s a GPU{band}, {peak};"
@@ -114,7 +119,8 @@ def as_dict(spec: RunSpec, speed: SpeedEstimate) -> dict[str, Any]:
         "hfu": speed.hfu,
         "gpu_hours": gpu_hours(spec, speed),
         "price": price_of(spec, speed),
-        "constant": {name: getattr(constant, name) for name in ("value", "low", "high", "rows", "whose")},
+        "constant": {name: getattr(constant, name) for name in _OF_A_CONSTANT} | {"calibration": calibration.version()},
+        "crowded": speed.crowded,
         "parts": parts,
         "communication": communication,
     }

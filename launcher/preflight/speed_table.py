@@ -11,9 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from launcher import backends
+from launcher.measurements.known import place
 from launcher.preflight import speed_line
 from launcher.preflight.assess import Assessment
 from launcher.spec import RunSpec
+from launcher.speed.calibration import LEAST_ROWS
 from launcher.speed.result import Constant, SpeedEstimate, StageTime
 from launcher.speed.symbols import SYMBOLS
 from launcher.speed.terms import COMMUNICATION, SpeedTerm
@@ -150,12 +152,24 @@ def _constant(spec: RunSpec, speed: SpeedEstimate) -> str:
     if not constant.rows:
         return "no measured run corrects this prediction, and its error band is not known"
     crowded = "; its lower end is that of runs on cards that were nearly full" if speed.crowded else ""
+    if constant.here:
+        return _own(spec, constant) + crowded
     others = constant.whose.endswith("models without experts")
     band = "from runs of models with experts" if others else "from the same runs"
     return (
         f"constant {constant.value:.3f}, with which the seconds of all formulas are divided: the median of"
         f" {runs_of(spec, constant)}; error band {constant.low:.2f} to {constant.high:.2f} times the prediction, {band}"
         f" (launcher/speed/calibration.json){crowded}"
+    )
+
+
+def _own(spec: RunSpec, constant: Constant) -> str:
+    """The same of a constant of the user's own runs."""
+    return (
+        f"constant {constant.value:.3f}, with which the seconds of all formulas are divided: the median of measured /"
+        f" predicted speed in {constant.rows} runs of {constant.whose}, one of each layout; error band"
+        f" {constant.low:.2f} to {constant.high:.2f} times the prediction, from the same runs and, as {LEAST_ROWS} of"
+        f" them, those that are shipped ({place(spec.cluster)}; --no-measurements leaves them out)"
     )
 
 

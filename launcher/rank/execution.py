@@ -7,7 +7,7 @@ the source.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -102,3 +102,33 @@ class Execution(Hashed):
 def kept(execution: Execution) -> Execution:
     """Equal ones as one object, which the caches of blocks then find without comparing every trait."""
     return execution
+
+
+@lru_cache(maxsize=256)
+def of_passes(execution: Execution) -> Execution:
+    """As far as the passes of a micro-batch depend on it: without what is of the states' traffic and the optimizer.
+
+    Layouts that differ in that alone then find each other's blocks in the caches.
+    """
+    neutral = Execution(framework="")
+    return kept(
+        replace(
+            execution,
+            framework=neutral.framework,
+            related=neutral.related,
+            gradient_overlap=neutral.gradient_overlap,
+            parameter_overlap=neutral.parameter_overlap,
+            regathers=neutral.regathers,
+            reduces_each=neutral.reduces_each,
+            pipeline_overlap=neutral.pipeline_overlap,
+            fused_accumulation=neutral.fused_accumulation,
+            fused_optimizer=neutral.fused_optimizer,
+            bucket_bytes=neutral.bucket_bytes,
+        )
+    )
+
+
+@lru_cache(maxsize=256)
+def of_blocks(execution: Execution) -> Execution:
+    """As far as blocks depend on it: without the loss, too."""
+    return kept(replace(of_passes(execution), fused_loss=False))

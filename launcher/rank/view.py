@@ -139,11 +139,17 @@ def views(spec: RunSpec, strategies: Iterable[Strategy], stages: Iterable[int] |
         strategies: The strategies, in any order.
         stages: The stages, in the order of the result.
     """
-    chosen = tuple(strategies)
-    common = _folded(whole(spec), spec, [one for one in chosen if not getattr(one, "BY_STAGE", False)])
-    by_stage = [one for one in chosen if getattr(one, "BY_STAGE", False)]
+    shared, by_stage = _parted(tuple(strategies))
+    common = _folded(whole(spec), spec, shared)
     numbers = range(spec.parallel.pipeline) if stages is None else stages
     return tuple(_folded(common._replace(stage=stage) if stage else common, spec, by_stage) for stage in numbers)
+
+
+@lru_cache(maxsize=64)
+def _parted(strategies: tuple[Strategy, ...]) -> tuple[tuple[Strategy, ...], tuple[Strategy, ...]]:
+    """The strategies that give the same shares on every stage, and the others."""
+    by_stage = tuple(one for one in strategies if getattr(one, "BY_STAGE", False))
+    return tuple(one for one in strategies if one not in by_stage), by_stage
 
 
 def _folded(view: RankView, spec: RunSpec, strategies: Iterable[Strategy]) -> RankView:

@@ -57,9 +57,15 @@ def speed(found: Sequence[dict[str, Any]], predicted: PredictedSpeed | None = No
         predicted: What it is compared with: of a run that went on with other settings only lines with this prediction
             count, where there are some.
     """
+    known = second_half(found, predicted)
+    return float(statistics.median(row["tokens_per_second"] for row in known)) if known else None
+
+
+def second_half(found: Sequence[dict[str, Any]], predicted: PredictedSpeed | None = None) -> list[dict[str, Any]]:
+    """The lines that a run's speed is of; the arguments are those of :func:`speed`."""
     rows = [] if predicted is None else [row for row in found if _is_of(row, predicted)]
-    known = [row["tokens_per_second"] for row in rows or found if contents.is_number(row.get("tokens_per_second"))]
-    return float(statistics.median(known[len(known) // 2 :])) if known else None
+    known = [row for row in rows or found if contents.is_number(row.get("tokens_per_second"))]
+    return known[len(known) // 2 :]
 
 
 class PredictedSpeed(NamedTuple):

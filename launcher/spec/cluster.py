@@ -43,5 +43,6 @@ class ClusterSpec:
     network_bandwidth: Positive | None = None
     network_latency: Positive | None = None
     price_per_gpu_hour: NonNegative | None = None
+    measurements: str | None = None
     shared_folder: str | None
     extra: Mapping[str, Any]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from launcher.spec.values import Count, Device, Natural, Positive
+from launcher.spec.values import Count, Device, Hashed, Natural, Positive
 
 HOPPER, BLACKWELL = 9.0, 10.0
 """Compute capabilities from which on engines take other kernels, workspaces and arguments."""
@@ -14,13 +14,15 @@ _KEPT, _OF = 1103, 97871
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HardwareSpec:
+class HardwareSpec(Hashed):
     """One device and its node. Sizes are bytes, bandwidths bytes per second and one way, ``flops_*`` dense FLOP/s.
 
     ``None`` is unknown, and unknown refuses nothing. ``link_bandwidth`` is of one GPU to the others of its NVLink or
     xGMI domain of ``link_gpus``; ``network_bandwidth`` its share of the node's network in the machine that the card
     usually comes in.
     """
+
+    __hash__ = Hashed.__hash__
 
     name: str
     title: str

@@ -164,7 +164,8 @@ class RunSpec:
     def hash(self) -> str:
         """Twelve hexadecimal digits that identify the run.
 
-        Its name, directory and sweep do not count, nor what its machine has left of disk and host memory just now.
+        Its name, directory and sweep do not count, nor what its machine has left of disk and host memory just now, nor
+        the file of measured runs.
         """
         content = {name: group for name, group in _shallow(self).items() if name not in ("run", "sweep")}
         texts = (f'"{name}":{_text(group)}' for name, group in sorted(content.items()))
@@ -178,13 +179,15 @@ _TEXTS: dict[int, tuple[object, str]] = {}
 
 
 def _text(group: Any) -> str:
-    """A group as JSON, with nothing of what its machine has left just now."""
+    """A group as JSON, with nothing of what its machine has left just now, and of what only planning reads from it."""
     if not is_dataclass(group):
         return _COMPACT.encode(group)
     if id(group) not in _TEXTS:
         content = _shallow(group)
         if isinstance(group, HardwareSpec):
             content |= {"disk_bytes": None, "host_memory_bytes": None}
+        if isinstance(group, ClusterSpec):
+            del content["measurements"]
         if len(_TEXTS) >= _MOST_TEXTS:
             _TEXTS.clear()
         _TEXTS[id(group)] = group, _COMPACT.encode(content)

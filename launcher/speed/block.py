@@ -49,6 +49,13 @@ def block(key: BlockKey, shape: Shape, checkpointing: CheckpointingSpec) -> Bloc
         shape: The rank's part of a micro-batch.
         checkpointing: Of the activations.
     """
+    own, forward, backward = _both(key, shape)
+    return BlockPasses(forward, backward, _again(key, own, forward, shape, checkpointing))
+
+
+@lru_cache(maxsize=8192)
+def _both(key: BlockKey, shape: Shape) -> tuple[tuple[Product, ...], Pass, Pass]:
+    """The products of one block, and its forward and backward pass, which are the same with any checkpointing."""
     own = products(*key, joined=shape.execution.fused_projections)
     matrix, matrix_back = _products(own, key.model, shape)
     scores, scores_back = _attention(key, shape)
@@ -62,7 +69,7 @@ def block(key: BlockKey, shape: Shape, checkpointing: CheckpointingSpec) -> Bloc
     # The backward pass moves each tensor and its gradient, and gathers a split sequence once more for weights.
     traffic_back = tensor.times(1.5) if shape.split_sequence else tensor
     backward = _sum(matrix_back, scores_back, rest.times(2.0), traffic_back, expert)
-    return BlockPasses(forward, backward, _again(key, own, forward, shape, checkpointing))
+    return own, forward, backward
 
 
 def _sum(*parts: Pass) -> Pass:

@@ -93,6 +93,14 @@ def _without_experts(found: Constant, experts: Mapping[str, Any]) -> Constant:
 
 
 @cache
+def version() -> str | None:
+    """The day and commit of the figures: a ratio of measured and predicted speed holds beside them as long as they."""
+    content = _calibration()
+    commit = (content.get("commit") or {}).get("commit")
+    return f"{content['date']} {commit[:7]}" if commit and "date" in content else None
+
+
+@cache
 def _calibration() -> dict[str, Any]:
     content: dict[str, Any] = json.loads(CALIBRATION.read_text()) if CALIBRATION.exists() else {}
     return content

@@ -59,6 +59,7 @@ def lacking(hardware: HardwareSpec) -> tuple[str, ...]:
     return tuple(f"hardware.{key}" for key in (*_NEEDED, *formats) if getattr(hardware, key) is None)
 
 
+@lru_cache(maxsize=64)
 def card_of(hardware: HardwareSpec) -> Card | None:
     """The card's figures; None where one of them is unknown, or on the CPU."""
     if hardware.device != "cuda" or lacking(hardware):

@@ -14,8 +14,7 @@ from launcher.rank.execution import Execution
 from launcher.rank.family import Family
 from launcher.rank.formats import Dtypes
 from launcher.rank.model import RankModel, rank_model
-from launcher.rank.stages import alike, cut_of
-from launcher.rank.view import Strategy, views
+from launcher.rank.view import RankView, Strategy, view_of
 from launcher.spec import RunSpec
 from launcher.speed import attention, experts, gemm, offload, pipeline, states
 from launcher.speed.calibration import UNCALIBRATED, constant
@@ -23,7 +22,7 @@ from launcher.speed.card import Card, card_of, lacking
 from launcher.speed.network import Network, network_of
 from launcher.speed.result import Constant, SpeedEstimate
 from launcher.speed.shape import shape_of
-from launcher.speed.stage import Stage, stage_of
+from launcher.speed.stage import Line, Stage, line_of
 from launcher.speed.terms import SpeedTerm, StepPart, term
 from launcher.speed.work import model_flops
 
@@ -65,8 +64,8 @@ class Timed(NamedTuple):
         dtypes: The number formats.
         card: The GPU.
         network: Its links.
-        stages: Each stage; equal ones are one object, of the first of them.
-        slowest: The one whose passes take longest.
+        view: One rank of the first stage.
+        line: The stages of the pipeline.
     """
 
     execution: Execution
@@ -74,8 +73,8 @@ class Timed(NamedTuple):
     dtypes: Dtypes
     card: Card
     network: Network
-    stages: tuple[Stage, ...]
-    slowest: Stage
+    view: RankView
+    line: Line
 
 
 class Step(NamedTuple):
@@ -113,6 +112,7 @@ def estimate(
     backend: Backend,
     crowding: float | None = None,
     calibrated: bool = True,
+    measured: Constant | None = None,
 ) -> SpeedEstimate | None:
     """Predict the time of a step.
 
@@ -123,6 +123,7 @@ def estimate(
         backend: The backend of the run.
         crowding: The memory that the worst rank needs, as a share of what it has; None is unknown.
         calibrated: True to multiply with what was measured of the framework on the GPU.
+        measured: The constant of the user's own measured runs, in place of the shipped one.
 
     Returns:
         The estimate; None where :func:`unknown` says why there is none.
@@ -130,7 +131,7 @@ def estimate(
     timed = _timed(spec, family, strategies, backend)
     if timed is None:
         return None
-    terms, raw, factor = _step(spec, family, timed, calibrated=calibrated)
+    terms, raw, factor = _step(spec, family, strategies, timed, _factor(spec, timed, measured, calibrated=calibrated))
     crowded = crowding is not None and crowding >= CROWDED
     needed = spec.global_batch_size * model_flops(family, spec.model, spec.adapter, spec.sequence_length)
     bubble = sum(one.exposed_seconds for one in terms if one.part == "bubble")
@@ -139,12 +140,12 @@ def estimate(
         tokens=spec.global_batch_size * spec.sequence_length,
         gpus=spec.gpus,
         model_flops=needed,
-        hardware_flops=max(needed, _computed(spec, timed.stages)),
+        hardware_flops=max(needed, _computed(spec, timed.line.stages)),
         peak_flops=timed.card.peak(timed.dtypes.compute),
         bubble=bubble / raw,
         terms=tuple(one.times(1 / factor.value) for one in terms),
         stages=tuple(
-            replace(one.time, stage=number).times(1 / factor.value) for number, one in enumerate(timed.stages)
+            replace(one.time, stage=number).times(1 / factor.value) for number, one in enumerate(timed.line.stages)
         ),
         constant=replace(factor, low=min(factor.low, RETRYING)) if crowded else factor,
         crowded=crowded,
@@ -152,13 +153,19 @@ def estimate(
 
 
 def step_seconds(
-    spec: RunSpec, *, family: Family, strategies: Iterable[Strategy], backend: Backend, calibrated: bool = True
+    spec: RunSpec,
+    *,
+    family: Family,
+    strategies: Iterable[Strategy],
+    backend: Backend,
+    calibrated: bool = True,
+    measured: Constant | None = None,
 ) -> float | None:
     """The seconds of a step alone, as :func:`estimate` has them, in a part of its time; the arguments are the same."""
     timed = _timed(spec, family, strategies, backend)
     if timed is None:
         return None
-    step = _step(spec, family, timed, calibrated=calibrated)
+    step = _step(spec, family, strategies, timed, _factor(spec, timed, measured, calibrated=calibrated))
     return step.seconds / step.factor.value
 
 
@@ -170,6 +177,7 @@ def least_seconds(
     strategies: Iterable[Strategy],
     backend: Backend,
     calibrated: bool = True,
+    measured: Constant | None = None,
 ) -> float | None:
     """A bound below the seconds of a step: its passes on the slowest stage, and the least of some schedules' bubbles.
 
@@ -180,13 +188,15 @@ def least_seconds(
         strategies: As there.
         backend: As there.
         calibrated: As there.
+        measured: As there.
     """
     timed = _timed(spec, family, strategies, backend)
     if timed is None:
         return None
-    factor, times = _factor(spec, timed, calibrated=calibrated), [stage.time for stage in timed.stages]
+    factor, line = _factor(spec, timed, measured, calibrated=calibrated), timed.line
+    times = [stage.time for stage in line.stages]
     idle = min(pipeline.idle(times, schedule, chunks) for schedule, chunks in chunkings)
-    return (spec.gradient_accumulation * timed.slowest.time.seconds + idle) / factor.value
+    return (spec.gradient_accumulation * line.slowest.time.seconds + idle) / factor.value
 
 
 def _timed(spec: RunSpec, family: Family, strategies: Iterable[Strategy], backend: Backend) -> Timed | None:
@@ -196,23 +206,23 @@ def _timed(spec: RunSpec, family: Family, strategies: Iterable[Strategy], backen
     if card is None or network is None or execution is None or reason is not None:
         return None
     execution, engine, dtypes = executions.kept(execution), engines.kept(backend.engine(spec)), backend.dtypes(spec)
-    places = alike(family, spec.model, cut_of(spec), first_apart=spec.adapter.name != "none")
-    shares = views(spec, strategies, dict.fromkeys(places))
-    shape = shape_of(spec, shares[0], dtypes, engine, execution, card, network)
-    distinct = {view.stage: stage_of(spec, view, family, engine, shape) for view in shares}
-    slowest = max(distinct.values(), key=lambda stage: stage.time.seconds)
-    stages = tuple(distinct[place] for place in places)
-    return Timed(execution, engine, dtypes, card, network, stages, slowest)
+    view = view_of(spec, strategies, 0)
+    shape = shape_of(spec, view, dtypes, engine, executions.of_passes(execution), card, network)
+    return Timed(execution, engine, dtypes, card, network, view, line_of(spec, family, engine, shape))
 
 
-def _step(spec: RunSpec, family: Family, timed: Timed, *, calibrated: bool) -> Step:
-    rank = rank_model(spec, timed.slowest.view, family, timed.dtypes, timed.engine)
+def _step(spec: RunSpec, family: Family, strategies: Iterable[Strategy], timed: Timed, factor: Constant) -> Step:
+    stage = timed.line.slowest.time.stage
+    view = view_of(spec, strategies, stage) if stage else timed.view
+    rank = rank_model(spec, view, family, timed.dtypes, timed.engine)
     terms = list(_terms(rank, timed))
     terms.append(states.waiting(spec.gpus, sum(one.exposed_seconds for one in terms)))
-    return Step(tuple(terms), sum(one.exposed_seconds for one in terms), _factor(spec, timed, calibrated=calibrated))
+    return Step(tuple(terms), sum(one.exposed_seconds for one in terms), factor)
 
 
-def _factor(spec: RunSpec, timed: Timed, *, calibrated: bool) -> Constant:
+def _factor(spec: RunSpec, timed: Timed, measured: Constant | None, *, calibrated: bool) -> Constant:
+    if measured is not None:
+        return measured
     if not calibrated:
         return UNCALIBRATED
     execution, experts_ = timed.execution, spec.model.num_experts > 0
@@ -221,25 +231,27 @@ def _factor(spec: RunSpec, timed: Timed, *, calibrated: bool) -> Constant:
 
 def _terms(rank: RankModel, timed: Timed) -> Iterator[SpeedTerm]:
     """The parts of a step on its slowest stage, of which ``rank`` is one."""
-    execution, card, slowest = timed.execution, timed.card, timed.slowest
+    execution, card, slowest = timed.execution, timed.card, timed.line.slowest
     spec, m = rank.spec, rank.spec.gradient_accumulation
     yield from _passes(spec, slowest, m, card, execution)
-    if len(timed.stages) > 1:
-        times = [stage.time for stage in timed.stages]
+    if len(timed.line.stages) > 1:
+        times = [stage.time for stage in timed.line.stages]
         yield pipeline.bubble(spec, times)
         yield pipeline.messages(spec, times, overlaps=execution.pipeline_overlap)
     compute = states.Compute(slowest.time.forward_seconds, slowest.time.backward_seconds)
     yield from states.accumulation(rank, execution, card, m)
-    yield from states.data_parallel(rank, execution, timed.network, compute, m)
+    traffic = list(states.data_parallel(rank, execution, timed.network, compute, m))
+    yield from traffic
     if not offload.updates_on_host(rank):
         yield from states.optimizer(rank, execution, card)
-    yield from offload.offload(rank, execution, card, compute, m)
+    waited = sum(one.exposed_seconds for one in traffic)
+    yield from offload.offload(rank, execution, card, compute, m, waited)
     yield from offload.saved(rank, card)
 
 
 def _passes(spec: RunSpec, stage: Stage, m: int, card: Card, execution: Execution) -> Iterator[SpeedTerm]:
     """The micro-batches of a step on one stage, by what they go to."""
-    both, again = stage.passes.forward.plus(stage.passes.backward), stage.passes.again
+    both, again = stage.both, stage.again
     products, pairs, passes = gemm.source(card), attention.source(card), "launcher/speed/passes.py"
     words = f"products of both passes{experts.words(spec, execution)}"
     yield from _at_rate("matrix_products", words, products, m, both.product_flops, both.products)
@@ -269,7 +281,7 @@ def _at_rate(part: StepPart, what: str, source: str, m: int, work: float, second
 def _computed(spec: RunSpec, stages: Sequence[Stage]) -> float:
     """FLOPs of a step that are computed; those of a fused kernel's own repetition left out (``0.8 x 2.5 = 2``)."""
     ranks = spec.gpus / spec.parallel.pipeline * spec.gradient_accumulation
-    ahead = sum(one.passes.forward.product_flops + one.passes.forward.attention_flops for one in stages)
-    back = sum(one.passes.backward.product_flops + 0.8 * one.passes.backward.attention_flops for one in stages)
-    again = sum(one.passes.again.product_flops + one.passes.again.attention_flops for one in stages)
+    ahead = sum(one.forward.product_flops + one.forward.attention_flops for one in stages)
+    back = sum(one.backward.product_flops + 0.8 * one.backward.attention_flops for one in stages)
+    again = sum(one.again.product_flops + one.again.attention_flops for one in stages)
     return ranks * (ahead + back + again)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from launcher.spec import ClusterSpec, HardwareSpec, RunSpec
+from launcher.spec import HardwareSpec, RunSpec
 
 _PCIE = 100e9
 """Bytes/s one way below which a link is PCIe or a bridge of two cards: PCIe 5.0 x16 has 64e9, NVLink 2 150e9."""
@@ -65,25 +65,28 @@ class Network(NamedTuple):
 
 def network_of(spec: RunSpec) -> Network | None:
     """The links of a run; None where its card's are unknown, or the network of a run on several nodes."""
-    return _network(spec.hardware, spec.cluster)
+    cluster = spec.cluster
+    own, latency = cluster.network_bandwidth, cluster.network_latency
+    return _network(spec.hardware, cluster.nodes, cluster.gpus_per_node, own, latency)
 
 
-def _network(hardware: HardwareSpec, cluster: ClusterSpec) -> Network | None:
-    link, own = hardware.link_bandwidth, cluster.network_bandwidth
-    network = hardware.network_bandwidth if own is None else own
+@lru_cache(maxsize=256)
+def _network(
+    hardware: HardwareSpec, nodes: int, gpus_per_node: int, own: float | None, latency: float | None
+) -> Network | None:
+    link, network = hardware.link_bandwidth, hardware.network_bandwidth if own is None else own
     if link is None:
         return None
     found = Network(
         links=_links(hardware.title, link, hardware.compute_capability),
         link_bandwidth=float(link),
-        link_gpus=hardware.link_gpus or cluster.gpus_per_node,
-        gpus_per_node=cluster.gpus_per_node,
+        link_gpus=hardware.link_gpus or gpus_per_node,
+        gpus_per_node=gpus_per_node,
         network_bandwidth=None if network is None else float(network),
         pcie_bandwidth=None if hardware.pcie_bandwidth is None else float(hardware.pcie_bandwidth),
-        network_latency=cluster.network_latency,
+        network_latency=latency,
     )
-    leaves = cluster.nodes * cluster.gpus_per_node > found.span
-    return None if leaves and network is None else found
+    return None if nodes * gpus_per_node > found.span and network is None else found
 
 
 def _links(title: str, link_bandwidth: float, capability: float | None) -> str:

@@ -46,8 +46,13 @@ def updates_on_host(rank: RankModel) -> bool:
     return zero.offload_optimizer != "none" or (zero.offload_parameters != "none" and rank.dtypes.master is None)
 
 
-def offload(rank: RankModel, execution: Execution, card: Card, compute: Compute, steps: int) -> Iterator[SpeedTerm]:
+def offload(
+    rank: RankModel, execution: Execution, card: Card, compute: Compute, steps: int, waited: float
+) -> Iterator[SpeedTerm]:
     """Copies between host and device, and the step on the host, over one step.
+
+    The network and PCIe in both directions work at once, so that of what each takes longer than the passes only the
+    longest is waited for.
 
     Args:
         rank: The rank.
@@ -55,12 +60,15 @@ def offload(rank: RankModel, execution: Execution, card: Card, compute: Compute,
         card: Its GPU.
         compute: Of one micro-batch.
         steps: Micro-batches of a step.
+        waited: Seconds that the step waits for the traffic of data parallelism.
     """
     rate = PCIE_SHARE * card.pcie_bandwidth
     if rank.spec.zero.offload_parameters != "none":
-        yield _weights_in(rank, execution, rate, compute, steps)
+        weights = _weights_in(rank, execution, rate, compute, steps, waited)
+        waited += weights.exposed_seconds
+        yield weights
     if updates_on_host(rank):
-        yield _gradients_out(rank, execution, rate, compute, steps)
+        yield _gradients_out(rank, execution, rate, compute, steps, waited)
         yield from _step(rank, execution, rate)
     elif rank.spec.zero.offload_parameters != "none":
         yield _weights_out(rank, rate)
@@ -82,14 +90,16 @@ def saved(rank: RankModel, card: Card) -> Iterator[SpeedTerm]:
     )  # fmt: skip
 
 
-def _weights_in(rank: RankModel, execution: Execution, rate: float, compute: Compute, steps: int) -> SpeedTerm:
+def _weights_in(
+    rank: RankModel, execution: Execution, rate: float, compute: Compute, steps: int, waited: float
+) -> SpeedTerm:
     """The rank's shard of the weights, to the device for each pass of each micro-batch, before it is gathered.
 
     Nothing hides the copy of the block that comes first.
     """
     size, shard = rank.dtypes.size("parameters"), rank.elements.parameters
     seconds = 2 * steps * size * shard / rate
-    hidden = HIDDEN * steps * (compute.forward + compute.backward) if execution.parameter_overlap else 0.0
+    hidden = HIDDEN * steps * (compute.forward + compute.backward) + waited if execution.parameter_overlap else 0.0
     first = seconds / max(1, rank.layers)
     return term(
         "offload", "weights from the host, for both passes", "2 * m * z * P / rate", _SOURCE,
@@ -105,7 +115,9 @@ def _weights_out(rank: RankModel, rate: float) -> SpeedTerm:
     )  # fmt: skip
 
 
-def _gradients_out(rank: RankModel, execution: Execution, rate: float, compute: Compute, steps: int) -> SpeedTerm:
+def _gradients_out(
+    rank: RankModel, execution: Execution, rate: float, compute: Compute, steps: int, waited: float
+) -> SpeedTerm:
     """Gradients of the rank's shard, to the host after each micro-batch.
 
     With a master copy (DeepSpeed) the sum so far comes back to be added to, ``2 m - 1`` copies in the gradients' own
@@ -117,7 +129,7 @@ def _gradients_out(rank: RankModel, execution: Execution, rate: float, compute: 
     else:
         each = rank.dtypes.size("gradients") * (2 * steps - 1 if steps > 1 else 0) + 4
     seconds = each * shard / rate
-    hidden = HIDDEN * steps * compute.backward if execution.gradient_overlap else 0.0
+    hidden = HIDDEN * steps * compute.backward + waited if execution.gradient_overlap else 0.0
     return term(
         "offload", "gradients to the host", "k * P / rate", _SOURCE,
         exposed=max(0.0, seconds - hidden), k=each, P=shard, rate=rate,

@@ -45,6 +45,7 @@ class Constant:
         high: The upper end.
         rows: The measured runs that it is of; 0 where none was used.
         whose: The framework and GPU, or the wider group, whose runs they are.
+        here: True if they are the user's own runs on this cluster, and not those of the shipped calibration.
     """
 
     value: float
@@ -52,6 +53,7 @@ class Constant:
     high: float
     rows: int
     whose: str
+    here: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""One pipeline stage over one micro-batch: its blocks and the ends of the model, and the message to the next stage."""
+"""The stages of a pipeline over one micro-batch: blocks, the ends of the model, and the message to the next stage."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 from launcher.rank.counts import kinds_of, padded
 from launcher.rank.engine import EngineTraits
+from launcher.rank.execution import of_blocks
 from launcher.rank.family import Family
-from launcher.rank.view import RankView
+from launcher.rank.stages import Cut, alike, cut_of, rank_layers
 from launcher.spec import AdapterSpec, CheckpointingSpec, ModelSpec, RunSpec
 from launcher.speed import collectives, ends
 from launcher.speed.block import BlockKey, BlockPasses, block
@@ -21,123 +22,114 @@ _AUTOGRAD = 2
 """Kernels that autograd's engine starts in the time in which Python starts one."""
 
 
-class StagePasses(NamedTuple):
-    """One micro-batch's passes on a stage, and their seconds with what the host takes."""
-
-    forward: Pass
-    backward: Pass
-    again: Pass
-    forward_seconds: float
-    backward_seconds: float
-
-
-class StageKey(NamedTuple):
-    """What a stage's passes depend on beside the shape of a rank's micro-batch.
+class LineKey(NamedTuple):
+    """What the passes of all stages depend on beside the shape of a rank's micro-batch.
 
     Attributes:
         family: The family of the model.
         model: The model.
         adapter: The adapter.
-        kinds: The kinds of its blocks, of ``kinds_of``.
-        ends: True if it has the embedding, and True if it has the head.
+        cut: The layers of each stage.
         engine: The implementation that runs.
         checkpointing: Of the activations.
         chunked: True if the loss runs over pieces of the sequence.
-        messages: True if there are other stages.
+        stride: GPUs from a rank to the same one of the next stage.
     """
 
     family: Family
     model: ModelSpec
     adapter: AdapterSpec
-    kinds: tuple[tuple[str, int, int], ...]
-    ends: tuple[bool, bool]
+    cut: Cut
     engine: EngineTraits
     checkpointing: CheckpointingSpec
     chunked: bool
-    messages: bool
-
-    @property
-    def layers(self) -> int:
-        """Its blocks."""
-        return sum(count for _, _, count in self.kinds)
+    stride: int
 
 
 class Stage(NamedTuple):
-    """One rank of a pipeline stage, and one micro-batch's passes on it."""
+    """One micro-batch's passes on a stage, forward and backward also together, and their time with the host's."""
 
-    view: RankView
-    passes: StagePasses
+    forward: Pass
+    backward: Pass
+    both: Pass
+    again: Pass
     time: StageTime
 
 
-def stage_of(spec: RunSpec, view: RankView, family: Family, engine: EngineTraits, shape: Shape) -> Stage:
-    """One stage, timed.
+class Line(NamedTuple):
+    """The stages of a pipeline; equal ones are one object, of the first of them, and ``slowest`` is one of them."""
+
+    stages: tuple[Stage, ...]
+    slowest: Stage
+
+
+def line_of(spec: RunSpec, family: Family, engine: EngineTraits, shape: Shape) -> Line:
+    """The stages of a run, timed.
 
     Args:
         spec: The run.
-        view: One rank of the stage.
         family: The family of the model.
         engine: The implementation that runs.
         shape: A rank's part of a micro-batch.
     """
-    model, adapter, staged = spec.model, spec.adapter, spec.parallel.pipeline > 1
-    key = StageKey(
+    key = LineKey(
         family,
-        model,
-        adapter,
-        kinds_of(family, model, view.layers, first_apart=adapter.name != "none"),
-        (view.embedding, view.head),
+        spec.model,
+        spec.adapter,
+        cut_of(spec),
         engine,
         spec.checkpointing,
         spec.train.loss == "chunked",
-        staged,
+        spec.gpus // spec.parallel.pipeline,
     )
-    passes = _passes_of(key, shape)
-    time = StageTime(
-        stage=view.stage,
-        forward_seconds=passes.forward_seconds,
-        backward_seconds=passes.backward_seconds,
-        send_seconds=_send(spec, shape) if staged else 0.0,
-    )
-    return Stage(view, passes, time)
+    return _line(key, shape)
 
 
-@lru_cache(maxsize=8192)
-def _passes_of(key: StageKey, shape: Shape) -> StagePasses:
-    """Sum the blocks and ends of one stage; layouts that differ in schedule or sharding alone share it."""
-    execution = shape.execution
+@lru_cache(maxsize=4096)
+def _line(key: LineKey, shape: Shape) -> Line:
+    """Layouts that differ in their schedule or in what is sharded alone share it."""
+    places = alike(key.family, key.model, key.cut, first_apart=key.adapter.name != "none")
+    distinct = {stage: _stage(key, shape, stage) for stage in dict.fromkeys(places)}
+    slowest = max(distinct.values(), key=lambda stage: stage.time.seconds)
+    return Line(tuple(distinct[place] for place in places), slowest)
+
+
+def _stage(key: LineKey, shape: Shape, stage: int) -> Stage:
+    """Sum the blocks and ends of one stage."""
+    execution, blocks = shape.execution, shape._replace(execution=of_blocks(shape.execution))
+    layers, trained = rank_layers(key.cut, stage), key.adapter.name == "none"
     forward = backward = again = NOTHING
-    for _, layer, count in key.kinds:
+    for _, layer, count in kinds_of(key.family, key.model, layers, first_apart=not trained):
         own = BlockKey(key.family, key.model, key.adapter, layer)
-        ahead, behind, repeated = block(own, shape, key.checkpointing)
+        ahead, behind, repeated = block(own, blocks, key.checkpointing)
         forward, backward = forward.plus(ahead.times(count)), backward.plus(behind.times(count))
-        again = again.plus(repeated.times(_recomputed(key, count)))
-    for ahead, behind, repeated in _ends(key, shape):
+        again = again.plus(repeated.times(_recomputed(key.checkpointing, len(layers), count)))
+    for ahead, behind, repeated in _ends(key, shape, stage):
         forward, backward, again = forward.plus(ahead), backward.plus(behind), again.plus(repeated)
     launch = 0.0 if execution.graphs else execution.launch_seconds
-    staged = execution.staged_seconds * shape.tensor * key.layers if key.messages and shape.tensor > 1 else 0.0
+    staged = execution.staged_seconds * shape.tensor * len(layers) if key.cut.stages > 1 < shape.tensor else 0.0
     # Three passes, or two without recomputation, share what the host does beside them.
     share = staged / (3 if again.launches else 2)
-    return StagePasses(
-        forward,
-        backward,
-        again,
-        forward.seconds(launch, share),
-        backward.seconds(launch / _AUTOGRAD, share) + again.seconds(launch, share if again.launches else 0),
+    time = StageTime(
+        stage=stage,
+        forward_seconds=forward.seconds(launch, share),
+        backward_seconds=backward.seconds(launch / _AUTOGRAD, share)
+        + again.seconds(launch, share if again.launches else 0),
+        send_seconds=_send(key, shape) if key.cut.stages > 1 else 0.0,
     )
+    return Stage(forward, backward, forward.plus(backward), again, time)
 
 
-def _recomputed(key: StageKey, count: int) -> float:
+def _recomputed(how: CheckpointingSpec, layers: int, count: int) -> float:
     """Blocks of a kind that are checkpointed: all, or as many of a stage as ``checkpointing.layers`` says."""
-    how = key.checkpointing
     if how.method != "block" or how.layers is None:
         return count
-    return count * min(1.0, how.layers / max(1, key.layers))
+    return count * min(1.0, how.layers / max(1, layers))
 
 
-def _ends(key: StageKey, shape: Shape) -> Iterator[BlockPasses]:
+def _ends(key: LineKey, shape: Shape, stage: int) -> Iterator[BlockPasses]:
     model, engine = key.model, key.engine
-    embedding, head = key.ends
+    embedding, head = key.cut.ends(stage)
     if embedding:
         yield ends.embedding(model, shape)
     if head:
@@ -152,9 +144,8 @@ def _ends(key: StageKey, shape: Shape) -> Iterator[BlockPasses]:
         )
 
 
-def _send(spec: RunSpec, shape: Shape) -> float:
+def _send(key: LineKey, shape: Shape) -> float:
     """One micro-batch's hidden states to the next stage, and the host's time for the message."""
-    size = shape.residual_tokens * spec.model.hidden_size * shape.residual_size
-    stride = spec.gpus // spec.parallel.pipeline
-    sent = collectives.seconds("send", size, shape.group(2, stride), shape.network)
+    size = shape.residual_tokens * key.model.hidden_size * shape.residual_size
+    sent = collectives.seconds("send", size, shape.group(2, key.stride), shape.network)
     return sent + shape.execution.message_seconds

@@ -103,4 +103,8 @@ def term(
     """
     seconds = float(formula.evaluated(expression, values))
     shown = seconds if exposed is None else min(exposed, seconds)
-    return SpeedTerm(part, seconds, shown, what, expression, values, source, moved, group)
+    return _MADE(SpeedTerm, (part, seconds, shown, what, expression, values, source, moved, group))
+
+
+_MADE = tuple.__new__
+"""Makes a :class:`SpeedTerm` in a third of the time of its own call; an estimate makes a dozen."""

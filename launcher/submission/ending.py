@@ -12,7 +12,7 @@ from typing import Any
 
 from launcher import files
 from launcher.errors import SubmitError
-from launcher.rundir import attempts, failure, losses, names, state
+from launcher.rundir import attempts, failure, losses, measuring, names, state
 from launcher.slurm.client import SlurmRefused
 from launcher.submission.place import SlurmPlace
 
@@ -41,6 +41,7 @@ def conclude(directory: Path, returncode: int, place: SlurmPlace | None) -> str 
         return None
     if returncode == 0 and not stopped:
         state.put(directory, "finished", **facts)
+        measuring.enter(directory)
         return None
     if place is not None and (stopped or place.told_to_save.is_set() or place.told_to_end.is_set()):
         return _told(directory, outcome, place)

@@ -9,12 +9,13 @@ its number; what came of it is read from there.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields
-from pathlib import Path, PurePath
-from typing import Any, get_args
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 from launcher import files
+from launcher.config import best
 from launcher.config.axes import Axes, read_axes
 from launcher.config.catalog import Catalog
 from launcher.config.recipes import literal
@@ -22,50 +23,20 @@ from launcher.config.request import request
 from launcher.data import look
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.machine import Machine
+from launcher.measurements.known import Measured
+from launcher.planner.best import Searches, chosen, none_fits, remarks
+from launcher.planner.planning import plan
+from launcher.planner.question import Question
+from launcher.planner.result import Plan
 from launcher.preflight import looked
 from launcher.preflight.assess import Assessment
 from launcher.preflight.data import Looking
 from launcher.preflight.this_machine import obstacles
-from launcher.preflight.verdict import VerdictName
 from launcher.rundir import acting, contents, loading, state, status
 from launcher.rundir.record import directory_for, taken
 from launcher.spec import RunSpec, secrecy
+from launcher.sweeping.point import Point, invalid, of_record
 from launcher.text.units import gib
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
-    """One point of a sweep.
-
-    Attributes:
-        id: Its number in the sweep, and the name of its run's folder.
-        overrides: Its own settings, beside the words that all points share.
-        verdict: The pre-flight's answer.
-        reason: Why it is left out; None where it is run.
-        predicted_bytes: The allocated peak of the worst rank; None for an invalid point.
-        needed_bytes: Bytes that its device must have, the figure of the verdict; None for an invalid point.
-        largest_pile: The pile with most of that rank's memory, with its bytes; None for an invalid point.
-        predicted_tokens_per_second_per_gpu: None where it is unknown, and of a point that does not fit.
-    """
-
-    id: str
-    overrides: tuple[str, ...]
-    verdict: VerdictName
-    reason: str | None
-    predicted_bytes: int | None
-    needed_bytes: int | None = None  # Sweeps that were recorded without it are read, too.
-    largest_pile: tuple[str, int] | None
-    predicted_tokens_per_second_per_gpu: float | None = None
-
-    @property
-    def kept(self) -> bool:
-        """True if it is run."""
-        return self.reason is None
-
-    def as_dict(self) -> dict[str, Any]:
-        """A point of ``sweep.json``; :func:`load` reads it."""
-        names = [each.name for each in fields(self) if each.name != "overrides"]
-        return {**{name: getattr(self, name) for name in names}, "overrides": list(self.overrides)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +51,8 @@ class Sweep:
         facts: This machine.
         force: True to run points that do not fit, too.
         trusted: True if points may start from checkpoints from elsewhere that run code as they are read.
+        measured: The user's own measured runs; None takes the shipped constants.
+        searches: Finds the layout of each point where the words say ``plan=best``, else None.
         looking: How to look at data; points that share theirs look once.
         remarks: What is to be said of valid points' words, data and files, each with the points that it is of; filled
             as points are judged.
@@ -92,13 +65,15 @@ class Sweep:
     facts: Machine
     force: bool
     trusted: bool = False
+    measured: Measured | None = field(default=None, compare=False)
+    searches: Searches | None = field(default=None, compare=False)
     looking: Looking = field(default_factory=look.Remembered, compare=False)
     remarks: dict[str, list[str]] = field(default_factory=dict, compare=False)
 
     def point(
         self, number: int, overrides: Sequence[str], directory: Path | None = None
     ) -> tuple[Point, Assessment | None]:
-        """Compose and judge one point.
+        """Compose and judge one point, with its own best layout where the words say ``plan=best``.
 
         Args:
             number: Its number in the sweep.
@@ -106,20 +81,36 @@ class Sweep:
             directory: The sweep's folder, in which its run gets a folder of its own; None where none will be started.
         """
         name = f"{number:03d}"
+        if self.searches is None:
+            return self._judged(name, overrides, directory)
+        try:
+            found = self.searches.plan([*self.axes.fixed, *overrides])
+        except ConfigErrors as error:
+            return invalid(name, overrides, error.errors), None
+        layout = chosen(found)
+        point, assessment = self._judged(name, (*overrides, *layout), directory)
+        if assessment is not None:
+            self._note(name, (f"launch: {line}" for line in remarks(found)))
+        if not found.layouts and not point.kept:
+            point = replace(point, reason=f"{none_fits(found)}; as it is typed: {point.reason}")
+        return replace(point, layout=layout), assessment
+
+    def _judged(self, name: str, overrides: Sequence[str], directory: Path | None) -> tuple[Point, Assessment | None]:
         placed = () if directory is None else (f"run.directory={literal(str(directory / name))}",)
         found = request([*self.axes.fixed, *overrides, *placed], facts=self.facts, catalog=self.catalog)
         if found.spec is None:
-            return _invalid(name, overrides, found.errors), None
+            return invalid(name, overrides, found.errors), None
         # Ways out are searched for one run at a time: for a thousand points they would take most of the time.
         loaded = loading.resolved(found.spec, self.catalog.folder)
         earlier = (*found.errors, *loaded.errors)
-        judged = looked.assessed(loaded.spec, looking=self.looking, earlier=earlier, search=None)
+        how: dict[str, Any] = {"looking": self.looking, "measured": self.measured}
+        judged = looked.assessed(loaded.spec, earlier=earlier, search=None, **how)
         assessment, errors = judged.assessment, judged.assessment.errors
         if not errors and directory is not None:
             untrusted = () if self.trusted else loading.foreign_pickles(loaded.spec)
             errors = (*obstacles(loaded.spec, self.facts), *untrusted)
         if errors or assessment.estimate is None:
-            return _invalid(name, overrides, errors), None
+            return invalid(name, overrides, errors), None
         self._note(name, (*(f"launch: {line}" for line in loaded.said), *map(_warned, (*found.warnings, *judged.here))))
         left_out = not assessment.verdict.fits and not self.force
         estimate = None if found.spec.judges_no_model else assessment.estimate
@@ -146,12 +137,6 @@ def _warned(finding: ConfigError) -> str:
     return f"warning: {finding.where}: {finding.rule}{ways}"
 
 
-def _invalid(name: str, overrides: Sequence[str], errors: Iterable[ConfigError]) -> Point:
-    reason = "; ".join(f"{error.where}: {error.rule}" for error in errors)
-    nothing = {"predicted_bytes": None, "needed_bytes": None, "largest_pile": None}
-    return Point(id=name, overrides=tuple(overrides), verdict="invalid", reason=reason, **nothing)
-
-
 def _speed(assessment: Assessment) -> float | None:
     speed = assessment.speed
     return None if speed is None or not assessment.verdict.fits else speed.tokens_per_second_per_gpu
@@ -164,13 +149,32 @@ def _why_not(assessment: Assessment) -> str:
     return ", ".join(parts)
 
 
-def read(words: Sequence[str], *, catalog: Catalog, facts: Machine, force: bool, trusted: bool = False) -> Sweep:
+def read(
+    words: Sequence[str],
+    *,
+    catalog: Catalog,
+    facts: Machine,
+    force: bool,
+    trusted: bool = False,
+    measured: Measured | None = None,
+    search: Callable[[Question], Plan] = plan,
+) -> Sweep:
     """Take a command line apart.
+
+    Args:
+        words: As typed.
+        catalog: The configuration folders.
+        facts: This machine.
+        force: True to run points that do not fit, too.
+        trusted: True if points may start from checkpoints from elsewhere that run code as they are read.
+        measured: The user's own measured runs; None takes the shipped constants.
+        search: Searches the layouts of ``plan=best``.
 
     Raises:
         ConfigErrors: A word cannot be read, or the settings of the sweep itself are wrong.
     """
-    axes = read_axes(words, catalog)
+    composed, has_best = best.taken_out(words)
+    axes = read_axes(composed, catalog)
     found = request([*axes.fixed, *axes.first()], facts=facts, catalog=catalog)
     if found.spec is None:  # The first point may be an invalid one; the sweep's own settings must hold without it.
         own = [word for word in axes.fixed if word.startswith(("sweep", "run.", "cluster"))]
@@ -183,7 +187,15 @@ def read(words: Sequence[str], *, catalog: Catalog, facts: Machine, force: bool,
         rule = f"{sampler} draws points without end: say how many runs to try"
         raise ConfigErrors([ConfigError("sweep.budget", None, rule, ["sweep.budget=20"])])
     return Sweep(
-        words=tuple(words), axes=axes, settings=settings, catalog=catalog, facts=facts, force=force, trusted=trusted
+        words=tuple(words),
+        axes=axes,
+        settings=settings,
+        catalog=catalog,
+        facts=facts,
+        force=force,
+        trusted=trusted,
+        measured=measured,
+        searches=Searches(catalog, facts, search) if has_best else None,
     )
 
 
@@ -253,7 +265,7 @@ def load(directory: Path, *, catalog: Catalog, facts: Machine) -> tuple[Sweep, l
         raise contents.BadRecord(directory / state.SWEEP, "it does not say the command line of the sweep")
     force = content.get("forced", False)
     # Whoever goes on with a sweep has recorded it, or has trusted it with its words.
-    sweep = read(content["overrides"], catalog=catalog, facts=facts, force=force, trusted=True)
+    sweep = read(content["overrides"], catalog=catalog, facts=facts, force=force, trusted=True, measured=Measured())
     return sweep, points(directory)
 
 
@@ -264,28 +276,4 @@ def points(directory: Path) -> list[Point]:
         BadRecord: ``sweep.json`` does not hold what it should.
     """
     rows = (contents.read(directory, state.SWEEP) or {}).get("points", ())
-    return [_point(directory, row) for row in rows]
-
-
-def _point(directory: Path, row: dict[str, Any]) -> Point:
-    name, pile, words = row.get("id"), row.get("largest_pile"), row.get("overrides")
-    speed = row.get("predicted_tokens_per_second_per_gpu")
-    fits = (
-        isinstance(name, str) and PurePath(name).name == name,
-        isinstance(words, list) and all(isinstance(word, str) for word in words),
-        isinstance(row.get("reason"), str | None),
-        row.get("verdict") in get_args(VerdictName.__value__),
-        all(row.get(key) is None or contents.is_whole(row[key]) for key in ("predicted_bytes", "needed_bytes")),
-        pile is None or (isinstance(pile, list) and len(pile) == 2 and contents.is_whole(pile[1])),
-        speed is None or contents.is_number(speed),
-    )
-    if not all(fits):
-        raise contents.BadRecord(directory / state.SWEEP, f"point {name!r} is not as a sweep writes it")
-    known = {each.name for each in fields(Point)}
-    return Point(**{
-        "reason": None,
-        "predicted_bytes": None,
-        "largest_pile": None,
-        **{key: value for key, value in row.items() if key in known},
-        "overrides": tuple(row["overrides"]),
-    })
+    return [of_record(directory, row) for row in rows]

@@ -11,7 +11,7 @@ from typing import Any
 
 from launcher.rundir import contents, results, state, status
 from launcher.sweeping import sweep
-from launcher.sweeping.sweep import Point
+from launcher.sweeping.point import Point
 from launcher.text.units import gib, rounded
 
 _HEADINGS = ("point", "state", "verdict", "loss", "tokens/s", "predicted", "measured")
@@ -76,7 +76,7 @@ def text(found: Iterable[Row], width: int = 80, *, heading: bool = True) -> str:
         sizes = ("-" if size is None else gib(size) for size in (one.point.predicted_bytes, one.measured_bytes))
         lines.append(_FORM.format(one.point.id, now, one.point.verdict.replace("_", " "), *figures, *sizes))
         reason = one.point.reason or (None if one.run is None else one.run.reason)
-        lines += _below(" ".join(one.point.overrides), width) + _below(reason or "", width)
+        lines += _words(one.point, width) + _below(reason or "", width)
     return "\n".join(lines)
 
 
@@ -113,7 +113,7 @@ def judged(points: Iterable[Point], width: int = 80) -> str:
         pile = "-" if point.largest_pile is None else f"{point.largest_pile[0]} {gib(point.largest_pile[1])}"
         fast = "-" if speed is None else rounded(speed)
         lines.append(form.format(point.id, point.verdict.replace("_", " "), needs, fast, pile.replace("_", " ")))
-        lines += _below(" ".join(point.overrides), width) + _below(point.reason or "", width)
+        lines += _words(point, width) + _below(point.reason or "", width)
     return "\n".join(lines)
 
 
@@ -121,5 +121,11 @@ def _number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
-def _below(words: str, width: int) -> list[str]:
-    return textwrap.wrap(words, width, initial_indent=_INDENT, subsequent_indent=_INDENT, break_long_words=False)
+def _words(point: Point, width: int) -> list[str]:
+    """The overrides of a point, and on lines of their own those that are its layout."""
+    return _below(" ".join(point.proposed), width) + _below(" ".join(point.layout), width, first="layout: ")
+
+
+def _below(words: str, width: int, *, first: str = "") -> list[str]:
+    text = f"{first}{words}" if words else ""
+    return textwrap.wrap(text, width, initial_indent=_INDENT, subsequent_indent=_INDENT, break_long_words=False)

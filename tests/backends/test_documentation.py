@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import re
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks.memory import scoreboard
 from launcher.backends._precision_table import precision_table
+from launcher.config.catalog import Catalog
+from launcher.planner import planning, question, table
 from launcher.preflight import assess, speed_table
 from launcher.preflight.report import as_text
-from tests.support.helpers import ACCEPT, ROOT, ask, assert_golden, make_spec
+from tests.support.helpers import ACCEPT, CPU_HOST, ROOT, ask, assert_golden, make_spec
 
 README = ROOT / "README.md"
 
@@ -22,9 +25,16 @@ def test_the_precision_table_is_what_the_backends_say() -> None:
     assert_golden("../../docs/precision.md", precision_table(make_spec("model=tiny")))
 
 
-def printed(words: str) -> str:
-    """What ``launch check`` prints on 80 columns."""
+def printed(verb: str, words: str) -> str:
+    """What ``launch check`` or ``launch plan`` prints on 80 columns."""
     typed = words.split()
+    if verb == "plan":
+        found = planning.plan(question.ask(typed, facts=CPU_HOST, catalog=Catalog(folder=ROOT)))
+        return table.text(replace(found, seconds=1.0), width=80)
+    return checked(typed)
+
+
+def checked(typed: list[str]) -> str:
     found = ask(*(word for word in typed if word != "--speed"))
     assert found.spec is not None
     judged = assess.assess(found.spec, earlier=found.errors)
@@ -44,21 +54,23 @@ def excerpt(text: str, shown: str) -> str:
     return begin + dots + "\n\n".join(paragraphs[-tail.count("\n\n") - 1 :]) if dots else begin
 
 
-@pytest.mark.parametrize(("document", "count"), [(README, 2), (ROOT / "docs" / "speed.md", 3)], ids=["readme", "speed"])
+@pytest.mark.parametrize(("document", "count"), [(README, 3), (ROOT / "docs" / "speed.md", 3)], ids=["readme", "speed"])
 def test_a_document_shows_what_its_commands_print(document: Path, count: int) -> None:
     """Predictions change as the model does: ``LAUNCH_ACCEPT_GOLDEN=1`` writes the new ones."""
     blocks = re.findall(
-        r"^    \$ launch check (?P<words>.+)\n\n(?P<said>(?:(?:    .*)?\n)+)", document.read_text(), re.MULTILINE
+        r"^    \$ launch (?P<verb>check|plan) (?P<words>.+)\n\n(?P<said>(?:(?:    .*)?\n)+)",
+        document.read_text(),
+        re.MULTILINE,
     )
     assert len(blocks) == count
-    for words, said in blocks:
+    for verb, words, said in blocks:
         shown = textwrap.dedent(said).strip("\n")
-        now = excerpt(printed(words), shown)
+        now = excerpt(printed(verb, words), shown)
         if os.environ.get(ACCEPT):
             written = document.read_text().replace(textwrap.indent(shown, "    "), textwrap.indent(now, "    "))
             document.write_text(written)
         elif now != shown:
-            pytest.fail(f"$ launch check {words}\n--- {document.name} says\n{shown}\n--- now\n{now}", pytrace=False)
+            pytest.fail(f"$ launch {verb} {words}\n--- {document.name} says\n{shown}\n--- now\n{now}", pytrace=False)
 
 
 def test_the_readme_shows_the_scoreboard_of_the_docs() -> None:

@@ -22,6 +22,7 @@ from tests.support.helpers import composed_once
 from tests.support.settings_read import keys_read_by
 
 PLANNING_ONLY = frozenset({
+    "cluster.measurements",
     "cluster.network_bandwidth",
     "cluster.network_latency",
     "cluster.price_per_gpu_hour",

@@ -28,7 +28,7 @@ def test_generated_input_of_every_source_is_answered_and_does_no_harm() -> None:
 def test_the_same_seed_gives_the_same_cases_and_every_source_is_drawn() -> None:
     assert list(islice(fuzz.cases(1), 20)) == list(islice(fuzz.cases(1), 20))
     sources = {case.source for case in islice(fuzz.cases(1), 100)}
-    assert sources == {"words", "recipes", "importers", "points", "records", "locks"}
+    assert sources == {"words", "plan", "recipes", "importers", "points", "records", "locks"}
 
 
 @pytest.mark.parametrize("value", HOSTILE)

@@ -75,6 +75,15 @@ def test_an_interrupted_search_shows_the_best_so_far(
     assert json.loads(capsys.readouterr().out)["plan"]["finished"] is False
 
 
+def test_a_search_that_is_interrupted_at_once_shows_the_layout_that_was_found_first() -> None:
+    question, found = ask(FEW), Found()
+    planning.plan(question, progress=lambda so_far: setattr(found, "early", so_far.early))
+    assert found.early is not None
+    told = planning.answer(question, found, Preflight(), seconds=1.0, finished=False)
+    assert [each.spec for each in told.layouts] == [found.early.spec]
+    assert planning.answer(question, found, Preflight(), seconds=1.0).layouts == ()
+
+
 def test_a_terminal_is_shown_the_best_so_far(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,6 +19,7 @@ from launcher.config.hardware import SPEED
 from launcher.config.overrides import read
 from launcher.errors import ConfigErrors
 from launcher.job.versions import every
+from launcher.measurements import file
 from launcher.preflight import assess
 from launcher.preflight.plan import Plan, plan
 from launcher.rundir import contents, lock, losses, provenance
@@ -27,6 +28,7 @@ from launcher.rundir.record import job_as_dict
 from launcher.spec import RunSpec
 from launcher.spec.parse import to_dict
 from tests.support.helpers import make_spec
+from tests.support.measured_rows import users_own
 
 
 @pytest.fixture(autouse=True)
@@ -312,6 +314,9 @@ def test_a_run_repeats_to_the_last_bit_and_verify_says_what_differs(
     assert same.returncode == 0, same.stderr
     assert json.loads(same.stdout)["recipe"]["identical"] is True
     assert [entry.name for entry in (tmp_path / "runs").iterdir()] == ["a"]
+    [row] = [row for row in file.load(users_own()).rows if row.directory.startswith(str(tmp_path))]
+    assert (row.id, row.device, row.measured.steps) == ("a", "cpu", 2), "a finished run is a measured one"
+    assert row.peak_ratio == pytest.approx(1, rel=0.2)
 
     def off_by_a_bit(spec: RunSpec, directory: Path, last: int) -> tuple[Path, list[dict[str, object]]]:
         assert (spec.train.seed, last) == (7, 2)

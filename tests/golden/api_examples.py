@@ -39,6 +39,13 @@ for model in ("llama3_8b", "llama3_70b"):
             fitting[model, strategy] = found.peak.needed_bytes
 assert ("llama3_8b", "zero3") in fitting and ("llama3_70b", "fsdp") not in fitting
 
+plan = launcher.plan(["model=1b", "hardware=h100_80g", "cluster.nodes=1", "cluster.gpus_per_node=2", "parallel=fsdp"])
+print(plan)  # what `launch plan` prints; in a notebook `plan` alone draws it as a table
+best = plan.layouts[0]  # none where nothing fits
+print(best.overrides, best.speed and best.speed.tokens_per_second_per_gpu, best.verdict.used_bytes)
+same = launcher.check([*plan.single, *best.overrides])  # or the words of the question with "plan=best"
+assert same.spec and same.spec.hash == best.spec.hash
+
 small = ["model=tiny", "data=synthetic", "cluster.gpus_per_node=1", "train.steps=3", "train.sequence_length=64"]
 print(launcher.show(small).argv)  # also .environment, .files, .sbatch: what run starts
 run = launcher.run([*small, "run.name=first"])  # checks, records, starts, and waits for the end

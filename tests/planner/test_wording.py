@@ -21,8 +21,12 @@ from tests.support.layouts import MEGATRON, WORDS
             "DeepSpeed · ZeRO-3 · hpz 8 · ulysses 2 · dp 8 · micro-batch 1",
         ),
         (
+            ("parallel=zero3", "zero.offload_optimizer=cpu", "zero.offload_parameters=cpu"),
+            "DeepSpeed · ZeRO-3 · parameters and optimizer on the host · dp 16 · micro-batch 1",
+        ),
+        (
             ("parallel=zero3", "zero.offload_optimizer=cpu", "zero.offload_parameters=nvme"),
-            "DeepSpeed · ZeRO-3 · parameters on the host's NVMe · optimizer on the host · dp 16 · micro-batch 1",
+            "DeepSpeed · ZeRO-3 · optimizer on the host · parameters on the host's NVMe · dp 16 · micro-batch 1",
         ),
         (
             (*MEGATRON, "parallel.tensor=2", "parallel.sequence=true", "parallel.pipeline=4",
@@ -48,3 +52,9 @@ from tests.support.layouts import MEGATRON, WORDS
 )  # fmt: skip
 def test_a_layout_is_told_as_its_engines_users_call_it(overrides: tuple[str, ...], said: str) -> None:
     assert wording.layout(make_spec(*WORDS, *overrides)) == said
+
+
+def test_a_line_is_broken_behind_the_parts_of_a_layout_alone() -> None:
+    lines = wording.filled("DeepSpeed · ZeRO-3 · parameters and optimizer on the host · dp 16", 44, " ")
+    assert lines == [" DeepSpeed · ZeRO-3 ·", "   parameters and optimizer on the host ·", "   dp 16"]
+    assert wording.filled("", 40, " ") == []

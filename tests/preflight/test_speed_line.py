@@ -19,7 +19,7 @@ from tests.support.speeds import speed_of
 SEVEN = ("model=7b", "parallel=fsdp", *NODE)
 KEYS = (
     "tokens_per_second tokens_per_second_per_gpu low high step_seconds mfu model_flops bubble hfu gpu_hours price"
-    " constant parts communication"
+    " constant crowded parts communication"
 )
 
 

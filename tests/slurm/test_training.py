@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from launcher.job.job import RUN
+from launcher.measurements import file
 from slurm.dev_cluster import Cluster
-from tests.support.slurm_runs import lines, losses, submit, succeeds
+from tests.support.measured_rows import users_own
+from tests.support.slurm_runs import lines, losses, submit, succeeds, wait
 from tests.support.training import SMALL
 
 
@@ -21,6 +23,7 @@ def test_two_jobs_on_one_node_do_not_meet(cluster: Cluster) -> None:
         succeeds(run, 300)
     assert losses(both[0]) == losses(both[1])
     assert len(losses(both[0])) == 5
+    wait("measured runs", lambda: {str(run) for run in both} <= {row.directory for row in file.load(users_own()).rows})
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from launcher.backends.megatron.checkpoints import unreadable
 from launcher.backends.megatron.dtypes import dtypes
 from launcher.backends.megatron.execution import execution
 from launcher.backends.megatron.installed import obstacles
-from launcher.backends.megatron.native import native
+from launcher.backends.megatron.native import native, natives
 from launcher.backends.megatron.overheads import overheads
 from launcher.backends.megatron.profile import changes, framework, fullest_rank, profile, runs_on
 from launcher.backends.megatron.traits import engine
@@ -22,6 +22,7 @@ __all__ = [
     "framework",
     "fullest_rank",
     "native",
+    "natives",
     "obstacles",
     "overheads",
     "profile",

@@ -6,7 +6,9 @@ Asked where a supported megatron-core is installed, for the GPU of the run and n
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from launcher.backends import Judgement
@@ -51,6 +53,16 @@ def native(spec: RunSpec) -> Judgement:
     except RuntimeError as error:
         return _unasked(spec, f"megatron-core's own validator did not answer: {error}", "--no-native")
     return Judgement() if answer is None else Judgement(errors=(explained(spec, answer, found),))
+
+
+def natives(specs: Sequence[RunSpec]) -> tuple[Judgement, ...]:
+    """The judgements of :func:`native` on several runs: what is not known of them yet is asked in one process."""
+    found = installed.found_version()
+    if found is not None and installed.is_supported(found):
+        # Where nothing is answered, each is asked again by itself, and says why.
+        with contextlib.suppress(RuntimeError):
+            engines.asked_together(VALIDATOR, [question(spec) for spec in specs if spec.script is None], found)
+    return tuple(native(spec) for spec in specs)
 
 
 def question(spec: RunSpec) -> dict[str, Any]:

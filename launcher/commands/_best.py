@@ -1,0 +1,35 @@
+"""``plan=best`` of one run: the best layout in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from launcher import machine
+from launcher.commands import _common, _plan_progress
+from launcher.config import best
+from launcher.config.catalog import Catalog
+from launcher.measurements.known import Measured
+from launcher.planner.best import Searches, chosen, none_fits, remarks
+from launcher.planner.judge import Preflight
+
+
+def laid_out(words: Sequence[str], catalog: Catalog, own: Measured | None) -> tuple[str, ...]:
+    """Words with those of the best layout behind them, which are said; where nothing fits, as they are typed.
+
+    Args:
+        words: The words without ``plan=best``.
+        catalog: The configuration folders.
+        own: The measured runs of the user; None takes the shipped constants.
+
+    Raises:
+        ConfigErrors: They are no question.
+    """
+    plan = Searches(catalog, machine.facts(), partial(_plan_progress.watched, judge=Preflight(own))).plan(words)
+    for line in remarks(plan):
+        _common.say(f"launch: {line}")
+    if plan.layouts:
+        _common.say(f"launch: {best.WORD} is {' '.join(chosen(plan)) or 'these words alone'}")
+    else:
+        _common.say(f"launch: {best.WORD}: {none_fits(plan)}; the run is judged as it is typed")
+    return (*words, *chosen(plan))

@@ -1,0 +1,103 @@
+"""``launch plan --save NAME``: the first layout as a recipe that says what was asked and predicted."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+from datetime import UTC, datetime
+from pathlib import Path
+
+from launcher.commands import _keeping
+from launcher.commands._common import say
+from launcher.errors import SubmitError
+from launcher.package import __version__
+from launcher.planner.question import Question
+from launcher.planner.result import Layout, Plan
+from launcher.text.units import gib, rounded
+
+
+def add_save(parser: argparse.ArgumentParser) -> None:
+    """``--save``."""
+    parser.add_argument("--save", metavar="NAME", help="write the first layout as the recipe NAME")
+
+
+def require_free(options: argparse.Namespace) -> None:
+    """Refuse a name that no recipe can get, before anything is searched.
+
+    Raises:
+        ConfigErrors: It is no name.
+        SubmitError: There is a recipe of this name.
+    """
+    if options.save is None:
+        return
+    options.save = options.save.removesuffix(".yaml")
+    _keeping.require_name("--save", options.save, "--save my_recipe")
+    path = _keeping.place(options.save)
+    if os.path.lexists(path):
+        raise SubmitError(f"{path} exists and is not overwritten: choose another name")
+
+
+def save(options: argparse.Namespace, question: Question, found: Plan) -> dict[str, str] | None:
+    """Write the first layout, and say where; of an answer without one nothing is written.
+
+    Returns:
+        The recipe's path and its use, as ``recipe save --json`` has them; None where nothing was to be written.
+
+    Raises:
+        ConfigErrors: The words hold a secret.
+        SubmitError: It cannot be written.
+    """
+    if options.save is None:
+        return None
+    if not (found.layouts and found.finished):
+        why = "no layout fits" if found.finished else "the search was interrupted"
+        say(f"launch: no recipe is written, as {why}")
+        return None
+    path = keep(options.save, question, found.layouts[0])
+    use = f"launch recipe={options.save}"
+    say(f"launch: the first layout is in {path}: `{use}` starts it")
+    return {"path": str(path), "use": use}
+
+
+def keep(name: str, question: Question, layout: Layout, *, evidence: str = "") -> Path:
+    """Write one layout as a recipe of the working folder; its path.
+
+    Args:
+        name: The recipe's name.
+        question: What was asked.
+        layout: The layout.
+        evidence: Stands behind what was planned, as where the layout was measured.
+
+    Raises:
+        ConfigErrors: The words hold a secret.
+        SubmitError: There is a recipe of this name, or it cannot be written.
+    """
+    texts = (*question.single, *layout.overrides)
+    asked = f"launch plan {shlex.join(question.words)}"
+    source = f"planned on {datetime.now(UTC).date()} by launch {__version__}: {asked}"
+    return _keeping.keep(
+        name,
+        texts,
+        question.catalog,
+        summary=f"{_run(layout)}; {predicted(layout)}",
+        source="; ".join(filter(None, (source, evidence))),
+    )
+
+
+def _run(layout: Layout) -> str:
+    spec = layout.spec
+    return f"The best layout of {spec.model.name} on {spec.gpus} x {spec.hardware.title or spec.hardware.name}"
+
+
+def predicted(layout: Layout) -> str:
+    """The predicted speed with its band, and the memory, in a line."""
+    speed, verdict = layout.speed, layout.verdict
+    parts = ["speed not predicted"]
+    if speed is not None:
+        band = f" ({rounded(speed.low)} to {rounded(speed.high)})" if speed.constant.rows else ""
+        parts = [f"predicted {rounded(speed.tokens_per_second_per_gpu)} tokens/s a GPU{band}"]
+    if verdict.used_bytes is not None:
+        of = "" if verdict.capacity_bytes is None else f" of {gib(verdict.capacity_bytes)}"
+        parts.append(f"{gib(verdict.used_bytes)}{of} on the fullest rank")
+    return ", ".join(parts)

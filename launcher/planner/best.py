@@ -1,0 +1,64 @@
+"""The layout in place of the word ``plan=best``: each question is searched once, however many points ask it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+from launcher.config import best
+from launcher.config.catalog import Catalog
+from launcher.machine import Machine
+from launcher.planner.planning import plan
+from launcher.planner.question import Question, ask
+from launcher.planner.result import Plan
+from launcher.planner.validity import require_valid
+
+_BESIDE = re.compile(r"(optimizer\.(lr|min_lr|weight_decay)=|train\.seed=[1-9][0-9]{,8}\Z)")
+"""Words that no estimate reads and no engine refuses for a layout: points that differ in them alone share a search.
+
+Of the seeds those are left aside that every engine takes: Megatron-LM takes neither 0 nor more than 31 bits.
+"""
+
+
+class Searches:
+    """The plans of a command line's points, kept by the words of their questions."""
+
+    def __init__(self, catalog: Catalog, facts: Machine, search: Callable[[Question], Plan] = plan) -> None:
+        """Take what every question is read against, and how it is searched."""
+        self._catalog, self._facts, self._search = catalog, facts, search
+        self._known: dict[tuple[str, ...], Plan] = {}
+
+    def plan(self, words: Sequence[str]) -> Plan:
+        """The plan for some words.
+
+        Args:
+            words: The words without ``plan=best``.
+
+        Raises:
+            ConfigErrors: They are no question, or wrong with every layout.
+        """
+        question = tuple(word for word in words if not _BESIDE.match(word))
+        if question not in self._known:
+            asked = ask(question, catalog=self._catalog, facts=self._facts)
+            found = self._search(asked)
+            require_valid(asked, found)
+            self._known[question] = found
+        return self._known[question]
+
+
+def chosen(found: Plan) -> tuple[str, ...]:
+    """The words that take the place of ``plan=best``: where nothing fits those alone that are assumed."""
+    assumed = tuple(each.override for each in found.assumptions)
+    return found.layouts[0].overrides if found.layouts else assumed
+
+
+def remarks(found: Plan) -> Iterator[str]:
+    """Sentences about the words that nobody typed."""
+    for each in found.assumptions:
+        yield f"{best.WORD} assumes {each.override}: {each.why}"
+
+
+def none_fits(found: Plan) -> str:
+    """The reason why a plan has no layout."""
+    counts = found.counts
+    return f"none of {counts.considered:,} layouts fits ({counts.unfit:,} need more memory, {counts.invalid:,} invalid)"

@@ -1,0 +1,147 @@
+"""A run that has finished, entered into the file of measured runs: on its first node, beside its end.
+
+What was predicted is what its plan says, and what was measured are the lines of metrics under that plan and the peaks
+of ``memory.json``. A run of which nothing was predicted (on a CPU no speed is) lands with what is known of it. Nothing
+that goes wrong here is the run's fault: it is said on stderr, and the run has ended well.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from launcher import backends, machine
+from launcher.config.hardware import option_of
+from launcher.job.versions import every
+from launcher.measurements import constants, file
+from launcher.measurements.known import place
+from launcher.measurements.row import Found, Predicted, Row
+from launcher.rundir import contents, names, results
+from launcher.spec import RunSpec
+
+_FEWEST_STEPS = 10
+"""Steps of a measured speed at least: the first ones of a run are slower, and single ones wait for something."""
+
+_PACKAGES = ("llm-launch", "torch", "deepspeed", "megatron-core", "transformers")
+
+
+def enter(run: Path) -> None:
+    """Add a finished run to the file of measured runs; a script of the user's own, which trains as it likes, is none.
+
+    Whatever goes wrong, a fault of ours included, is said on stderr: the run has finished.
+    """
+    try:
+        spec = contents.spec_of(run)
+        if spec.script is None:
+            file.add(place(spec.cluster), row_of(run, spec))
+    except Exception as error:
+        sys.stderr.write(f"launch: this run is not among the measured ones: {error}\n")
+
+
+def row_of(run: Path, spec: RunSpec) -> Row:
+    """A finished run as a row.
+
+    Args:
+        run: Its directory.
+        spec: Its specification.
+    """
+    execution = backends.of(spec).execution(spec)
+    card = spec.hardware.card or spec.hardware.name
+    framework = spec.backend.name if execution is None else execution.framework
+    seen = sorted({gpu.name for gpu in machine.facts().gpus}) if spec.hardware.device == "cuda" else []
+    predicted, measured = _predicted(run), _measured(run, spec)
+    calibrated = _constant(run).get("calibration")
+    return Row(
+        id=names.id_of(run),
+        directory=str(run.absolute()),
+        date=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        **constants.key_of(spec, card, framework)._asdict(),
+        title=" and ".join(seen) or spec.hardware.title,
+        device=spec.hardware.device,
+        nodes=spec.cluster.nodes,
+        gpus=spec.gpus,
+        versions={name: version for name, version in every().items() if name in _PACKAGES},
+        calibration=calibrated if isinstance(calibrated, str) else None,
+        spec_hash=spec.hash,
+        model=spec.model.name,
+        layout=layout_of(spec),
+        predicted=predicted,
+        measured=measured,
+        left_out=_left_out(run, card, seen, measured),
+    )
+
+
+def layout_of(spec: RunSpec) -> str:
+    """The layout of a run in words, with all that its speed depends on."""
+    parallel, zero, train = spec.parallel, spec.zero, spec.train
+    degrees = [("data", spec.data_degree)]
+    degrees += [(name, getattr(parallel, name)) for name in ("tensor", "pipeline", "context", "ulysses", "expert")]
+    chosen = {
+        "sharded": parallel.shard and spec.backend.name == "fsdp",
+        f"{parallel.replicate} replicas": parallel.replicate > 1,
+        f"zero {zero.stage}": zero.stage > 0,
+        "sequence parallel": parallel.sequence,
+        f"{parallel.virtual_pipeline} chunks": parallel.virtual_pipeline > 1,
+        parallel.schedule: parallel.pipeline > 1,
+        f"optimizer on {zero.offload_optimizer}": zero.offload_optimizer != "none",
+        f"parameters on {zero.offload_parameters}": zero.offload_parameters != "none",
+        f"checkpointing {spec.checkpointing.mode}": spec.checkpointing.mode != "none",
+        f"loss {train.loss}": train.loss != "full",
+        "compiled": train.compile,
+        f"adapter {spec.adapter.name}": spec.adapter.name != "none",
+    }
+    words = [
+        f"{spec.model.name} {spec.backend.name} {spec.precision.name}",
+        *(f"{name} {degree}" for name, degree in degrees if degree > 1),
+        *(word for word, said in chosen.items() if said),
+        f"micro-batch {spec.micro_batch_size} x {spec.gradient_accumulation} of {spec.sequence_length}",
+    ]
+    return ", ".join(words)
+
+
+def _constant(run: Path) -> dict[str, Any]:
+    """The constant that the recorded prediction was made with."""
+    found = (contents.known(run, contents.PLAN).get("speed") or {}).get("constant")
+    return found if isinstance(found, dict) else {}
+
+
+def _predicted(run: Path) -> Predicted:
+    peak = contents.known(run, contents.PLAN).get("peak") or {}
+    sizes = {
+        name: size
+        for name in ("allocated_bytes", "needed_bytes", "reserved_bytes")
+        if contents.is_whole(size := peak.get(name)) and size > 0
+    }
+    speed, constant = results.predicted_speed(run), _constant(run).get("value")
+    if speed is None:
+        return Predicted(**sizes)
+    raw = speed.per_gpu / constant if contents.is_number(constant) and constant > 0 else None
+    return Predicted(tokens_per_second_per_gpu=speed.per_gpu, uncorrected=raw, **sizes)
+
+
+def _measured(run: Path, spec: RunSpec) -> Found:
+    lines, predicted = results.steps(run), results.predicted_speed(run)
+    speed = results.speed(lines, predicted)
+    ranks = contents.known(run, contents.MEMORY).get("ranks", ())
+    sizes: dict[str, Any] = {}
+    for name in ("allocated_bytes", "reserved_bytes"):
+        peaks = [size for rank in ranks if contents.is_whole(size := rank.get(f"peak_{name}")) and size > 0]
+        sizes[name] = max(peaks, default=None)
+    if speed is None or speed <= 0:
+        return Found(**sizes)
+    steps = len(results.second_half(lines, predicted)) * spec.train.log_every
+    return Found(tokens_per_second_per_gpu=speed / spec.gpus, steps=steps, **sizes)
+
+
+def _left_out(run: Path, card: str, seen: list[str], measured: Found) -> str | None:
+    """The reason why the speed of a run says nothing of others."""
+    if measured.steps < _FEWEST_STEPS:
+        return f"{measured.steps} steps were measured, and {_FEWEST_STEPS} are the fewest"
+    others = [name for name in seen if option_of(name) not in (None, card)]
+    if others:
+        return f"it was predicted for {card} and ran on {others[0]}"
+    if (contents.known(run, contents.PLAN).get("speed") or {}).get("crowded"):
+        return "its card was nearly full, where the allocator may slow a run"
+    return None

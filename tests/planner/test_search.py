@@ -1,0 +1,123 @@
+"""The search against brute force: it is complete in its space, and its bounds are bounds."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from launcher.memory.estimate import needs
+from launcher.planner import halves
+from launcher.planner.halves import searched
+from launcher.planner.judge import Preflight
+from launcher.planner.question import Question, ask
+from launcher.planner.result import Idea
+from launcher.planner.search import SHOWN, Candidate, Found, Search, effort
+from launcher.planner.space import Space
+from launcher.preflight import assess, verdict
+from launcher.preflight.verdict import Verdict
+from launcher.spec import RunSpec
+from launcher.spec.edit import changed_at
+from launcher.speed.estimate import estimate
+
+QUESTIONS = {
+    "dense, short of memory": (
+        "model=1b hardware=h100_80g hardware.memory_bytes=12000000000 cluster.nodes=2 cluster.gpus_per_node=2"
+        " train.global_batch_size=4 train.micro_batch_size=1 train.sequence_length=2048 parallel.context=1"
+        " parallel.tensor=1,2 parallel.pipeline=1,2 parallel.ulysses=1"
+    ),
+    "pipelines of uneven stages": (
+        "model=125m model.num_hidden_layers=7 hardware=h100_80g cluster.nodes=1 cluster.gpus_per_node=4"
+        " train.global_batch_size=16 train.sequence_length=1024 backend=megatron parallel.tensor=1,2"
+        " train.micro_batch_size=1,4 hardware.memory_bytes=3000000000"
+    ),
+    "experts": (
+        "model=qwen3_30b_a3b model.num_hidden_layers=4 hardware=h100_80g cluster.nodes=1 cluster.gpus_per_node=4"
+        " train.global_batch_size=8 train.micro_batch_size=1,2 train.sequence_length=2048"
+        " hardware.memory_bytes=24000000000 backend=megatron zero.stage=1,2"
+    ),
+    "long sequences": (
+        "model=llama3_1b model.num_hidden_layers=4 hardware=h100_80g cluster.nodes=1 cluster.gpus_per_node=4"
+        " train.global_batch_size=4 train.micro_batch_size=1 train.sequence_length=16384"
+        " hardware.memory_bytes=9000000000 parallel.pipeline=1"
+    ),
+}
+
+
+def spaces(question: Question) -> list[Space]:
+    errors = Preflight().errors
+    return [Space.of(each.spec, question.fixed, question.choices, errors) for each in question.openings]
+
+
+def every_layout(space: Space) -> Iterator[RunSpec]:
+    """All combinations of all steps and reliefs, valid or not, with nothing pruned."""
+    for degrees in space._degrees({}):
+        for experts in space._experts(degrees):
+            for size in space._micro_batches({**degrees, **experts}):
+                settings = {**degrees, **experts, **size}
+                for sharding, chunks in itertools.product(space._sharding(settings), space._chunks(settings)):
+                    core = changed_at(space.base, {**settings, **sharding, **chunks})
+                    for mode, way in itertools.product(range(len(space.modes)), range(len(space.ways))):
+                        yield from (changed_at(core, relief) for relief in space.relief(mode, way))
+
+
+def wholly_judged(spec: RunSpec) -> tuple[Verdict, float] | None:
+    """The verdict and the seconds by the whole estimates; None of an invalid run."""
+    if next(assess.broken_rules(spec), None) is not None:
+        return None
+    parts = assess.parts(spec)
+    speed = estimate(spec, **parts)
+    assert speed is not None
+    return verdict.judge(spec, needs(spec, **parts)), speed.step_seconds
+
+
+def by_brute_force(question: Question) -> Found:
+    found = Found()
+    for number, space in enumerate(spaces(question)):
+        for order, spec in enumerate(every_layout(space)):
+            found.considered += 1
+            answer = wholly_judged(spec)
+            if answer is not None and answer[0].name == "fits":
+                candidate = Candidate(answer[1], effort(spec), order, number, spec, answer[0])
+                known = found.best.get(Idea.of(spec))
+                found.best[Idea.of(spec)] = min(candidate, known) if known else candidate
+    return found
+
+
+def fastest(found: Found) -> list[tuple[float, Idea]]:
+    return [(each.seconds, each.idea) for each in found.shown()]
+
+
+@pytest.mark.parametrize("words", QUESTIONS.values(), ids=QUESTIONS)
+def test_the_search_finds_what_brute_force_finds(words: str) -> None:
+    question = ask(words.split())
+    found, best = searched(spaces(question), Preflight()), by_brute_force(question)
+    assert best.considered > 400
+    assert len(best.best) >= SHOWN / 2
+    assert [idea for _, idea in fastest(found)] == [idea for _, idea in fastest(best)]
+    assert [seconds for seconds, _ in fastest(found)] == pytest.approx([seconds for seconds, _ in fastest(best)])
+    engines = {idea.engine for idea in best.best}
+    assert {each.spec.backend.name for each in (*found.shown(), *found.others())} == engines
+    for each in found.others():
+        own = min(other for other in best.best.values() if other.spec.backend.name == each.spec.backend.name)
+        assert each.seconds == pytest.approx(own.seconds)
+
+
+def test_a_search_in_two_halves_is_the_same_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    question = ask(QUESTIONS["long sequences"].split())
+    whole = searched(spaces(question), Preflight())
+    monkeypatch.setattr(halves, "_FEW", 0)
+    parts = searched(spaces(question), Preflight())
+    assert fastest(parts) == fastest(whole)
+    assert [each.spec for each in parts.shown()] == [each.spec for each in whole.shown()]
+
+
+def test_a_first_layout_is_found_before_all_are_bounded() -> None:
+    question = ask(QUESTIONS["long sequences"].split())
+    listed = spaces(question)
+    search = Search(listed, Preflight())
+    frames = [(number, frame) for number, space in enumerate(listed) for frame in space.frames(Preflight().errors)]
+    early = next(found.first for found in search.run(frames) if found.first is not None)
+    assert early.verdict.name == "fits"
+    assert early.seconds >= searched(listed, Preflight()).shown()[0].seconds

@@ -1,0 +1,109 @@
+"""A finished run as a row: predicted by its plan, measured by its lines; nothing here is the run's fault."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher import machine
+from launcher.machine import Gpu, Machine
+from launcher.measurements import file
+from launcher.rundir import contents, measuring, status
+from launcher.speed import calibration
+from tests.support.helpers import make_spec
+from tests.support.measured_rows import users_own
+from tests.support.recorded_runs import line, recorded
+
+H100 = ("hardware=h100_80g", "parallel=fsdp")
+SPEED: dict[str, Any] = {
+    "tokens_per_second": 200.0,
+    "tokens_per_second_per_gpu": 100.0,
+    "low": 90.0,
+    "high": 110.0,
+    "step_seconds": 2.0,
+    "constant": {"value": 0.8, "low": 0.9, "high": 1.1, "calibration": calibration.version()},
+    "crowded": False,
+}
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    on(monkeypatch, "NVIDIA H100 80GB HBM3")
+
+
+def on(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    gpus = tuple(Gpu(name=name, memory_bytes=1, reserved_bytes=None, compute_capability=9.0) for name in names)
+    monkeypatch.setattr(machine, "facts", lambda: Machine(gpus=gpus, host_memory_bytes=1, disk_free_bytes=None, cpus=1))
+
+
+def run(folder: Path, steps: int = 24, *, speed: Any = None, words: tuple[str, ...] = H100) -> Path:
+    lines = [line(step, 3.0, 10.0 if step < 5 else 180.0) for step in range(1, steps + 1)]
+    found = recorded(folder, *words, steps=lines, now="finished", speed=SPEED if speed is None else speed)
+    ranks = [{"peak_allocated_bytes": size * 2**20, "peak_reserved_bytes": None} for size in (3, 4)]
+    (found / contents.MEMORY).write_text(json.dumps({"ranks": ranks, "method": ""}))
+    return found
+
+
+def left_out(run: Path) -> str | None:
+    return measuring.row_of(run, contents.spec_of(run)).left_out
+
+
+def test_a_finished_run_lands_with_its_prediction_and_what_was_measured(tmp_path: Path) -> None:
+    measuring.enter(run(tmp_path / "a"))
+    [row] = file.load(users_own()).rows
+    assert (row.id, row.hardware, row.gpus, row.framework) == ("a", "h100_80g", 2, "PyTorch FSDP")
+    assert row.spec_hash == make_spec("model=tiny", "cluster.gpus_per_node=2", *H100).hash
+    assert (row.predicted.uncorrected, row.measured.tokens_per_second_per_gpu) == (125.0, 90.0)
+    assert (row.measured.steps, row.left_out, row.ratio) == (12, None, 90 / 125)
+    assert (row.measured.allocated_bytes, row.peak_ratio) == (4 * 2**20, 4 / 3)
+    measuring.enter(tmp_path / "a")
+    assert len(file.load(users_own()).rows) == 1
+
+
+def test_a_run_of_few_steps_on_a_full_or_another_card_is_there_and_in_no_constant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert left_out(run(tmp_path / "a", 18)) == "9 steps were measured, and 10 are the fewest"
+    crowded = {**SPEED, "crowded": True}
+    assert "nearly full" in str(left_out(run(tmp_path / "b", speed=crowded)))
+    on(monkeypatch, "NVIDIA A100-SXM4-80GB")
+    assert left_out(run(tmp_path / "c")) == "it was predicted for h100_80g and ran on NVIDIA A100-SXM4-80GB"
+
+
+def test_a_run_of_which_nothing_was_predicted_lands_with_what_is_known(tmp_path: Path) -> None:
+    cpu = run(tmp_path / "a", words=("hardware=cpu",), speed={})
+    row = measuring.row_of(cpu, contents.spec_of(cpu))
+    assert (row.predicted.tokens_per_second_per_gpu, row.measured.tokens_per_second_per_gpu) == (None, 90.0)
+    older = run(tmp_path / "b", speed={key: value for key, value in SPEED.items() if key != "constant"})
+    row = measuring.row_of(older, contents.spec_of(older))
+    assert (row.predicted.tokens_per_second_per_gpu, row.ratio, row.calibration) == (100.0, None, None)
+
+
+def test_layouts_differ_in_words_where_runs_differ_in_speed() -> None:
+    words = [(), ("train.micro_batch_size=2",), ("parallel=ddp",), ("checkpointing=full",), ("train.compile=true",)]
+    words += [("zero=2",), ("precision=fp32",), ("train.loss=chunked",), ("parallel=tp", "parallel.tensor=2")]
+    layouts = [measuring.layout_of(make_spec("model=tiny", *H100, "cluster.gpus_per_node=2", *each)) for each in words]
+    assert len(set(layouts)) == len(words)
+    assert layouts[0] == "tiny fsdp bf16, data 2, sharded, zero 3, micro-batch 1 x 1 of 256"
+
+
+def test_a_run_that_cannot_be_entered_has_ended_well_all_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shared = run(tmp_path / "a", words=(*H100, f"cluster.measurements={tmp_path}/none/m.jsonl"))
+    measuring.enter(shared)
+    assert "launch: this run is not among the measured ones: " in capsys.readouterr().err
+    (shared / contents.SPEC).write_text("{")
+    measuring.enter(shared)
+    assert "spec.json" in capsys.readouterr().err
+    assert status.read(shared).state == "finished"
+    assert not file.load(users_own()).rows
+
+
+def test_a_script_of_the_user_s_own_is_no_measured_run(tmp_path: Path) -> None:
+    measuring.enter(run(tmp_path / "a", words=(*H100, "script=train.py")))
+    assert not file.load(users_own()).rows
