@@ -28,8 +28,8 @@ def machine() -> dict[str, Any]:
     return {"cpu": model, "cores": os.cpu_count(), "memory_bytes": pages, "system": platform.platform()}
 
 
-def keep(name: str, command: str, figures: dict[str, Any]) -> None:
-    """Write ``benchmarks/results/<name>.json`` and print the figures."""
+def keep(name: str, command: str, figures: dict[str, Any], *, printed: bool = True) -> None:
+    """Write ``benchmarks/results/<name>.json`` and print the figures, unless the caller has printed them."""
     RESULTS.mkdir(exist_ok=True)
     software = versions()
     if software["git"]:
@@ -42,7 +42,8 @@ def keep(name: str, command: str, figures: dict[str, Any]) -> None:
         "figures": figures,
     }
     (RESULTS / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
-    print(json.dumps(figures, indent=1))
+    if printed:
+        print(json.dumps(figures, indent=1))
 
 
 def takes_no_option(doc: str | None) -> None:

@@ -6,7 +6,8 @@ the same time. The space is complete in what follows; beyond it nothing is tried
 
 - tensor ranks: divisors of the GPUs that NVLink or a node joins;
 - pipeline stages: every number that divides the rest of the world, of at most one layer each, evenly or with both ends
-  smaller; model chunks: every divisor of a stage's layers; every schedule;
+  smaller, those of Megatron's interleaved stages by a layer each; model chunks: every divisor of a stage's layers;
+  every schedule;
 - context and Ulysses ranks: divisors of the rest that leave a rank 1,024 tokens of a sequence at least;
 - expert ranks: divisors of the experts; inside an expert as many tensor ranks as outside, or one;
 - what is sharded: DDP; FSDP with and without resharding, in replicas of whole nodes; ZeRO 0 to 3, with and without a
@@ -25,6 +26,7 @@ from functools import cached_property
 from typing import Any
 
 from launcher.errors import ConfigError
+from launcher.rank.stages import cut_of
 from launcher.spec import RunSpec, nearest
 from launcher.spec.edit import changed_at, value_at
 from launcher.speed.network import network_of
@@ -34,7 +36,7 @@ SEARCHED = (
     "parallel.first_stage_layers", "parallel.last_stage_layers", "parallel.schedule", "parallel.context",
     "parallel.ulysses", "parallel.expert", "parallel.expert_tensor", "parallel.replicate", "zero.stage", "zero.hpz",
     "zero.offload_optimizer", "zero.offload_parameters", "backend.reshard_after_forward", "train.micro_batch_size",
-    "checkpointing.mode", "train.loss", "train.allocator",
+    "checkpointing.mode", "train.loss", "train.allocator", "backend.extra",
 )  # fmt: skip
 """The keys that a layout sets."""
 
@@ -44,6 +46,9 @@ _FEWEST_TOKENS = 1024
 _LARGEST_MICRO_BATCH = 128
 
 _SCHEDULES = ("1f1b", "interleaved", "zero_bubble", "dualpipe", "gpipe")
+
+_COUNTED = {"account-for-embedding-in-pipeline-split": True, "account-for-loss-in-pipeline-split": True}
+"""Megatron's words for ends that have a layer less, which interleaved stages of one size allow."""
 
 MODES = ("none", "selective", "full")
 _LOSSES = ("fused", "full", "chunked")
@@ -213,15 +218,14 @@ class Space:
                 continue
             for context, ulysses in self._splits(world // (tensor * pipeline)):
                 for sequence in self.values("parallel.sequence", (False, True) if tensor > 1 else (False,)):
-                    for first, last in self._ends(pipeline):
+                    for ends in self._ends(pipeline):
                         yield {
                             "parallel.tensor": tensor,
                             "parallel.sequence": sequence,
                             "parallel.pipeline": pipeline,
-                            "parallel.first_stage_layers": first,
-                            "parallel.last_stage_layers": last,
                             "parallel.context": context,
                             "parallel.ulysses": ulysses,
+                            **ends,
                         }
 
     @property
@@ -255,29 +259,42 @@ class Space:
 
     def _chunks(self, settings: Settings) -> Iterator[dict[str, Any]]:
         """Model chunks on a stage, and schedules."""
-        stages, layers = settings["parallel.pipeline"], self.base.model.num_hidden_layers
+        stages, extra = settings["parallel.pipeline"], settings["backend.extra"]
+        layers = cut_of(changed_at(self.base, {"backend.extra": extra})).counted
         first, last = settings["parallel.first_stage_layers"], settings["parallel.last_stage_layers"]
         named = [size for size in (first, last) if size is not None]
         inner = (layers - sum(named)) // max(1, stages - len(named))
         divisors = nearest.divisors(math.gcd(inner, *named)) if stages > 1 else [1]
+        if extra != self.base.backend.extra:
+            divisors = divisors[1:]  # In one chunk each these stages are those with smaller ends.
         for chunks in self.values("parallel.virtual_pipeline", divisors):
             plain = [name for name in self.schedules if name != "interleaved"] if stages > 1 else ["1f1b"]
             for schedule in self.values("parallel.schedule", plain if chunks == 1 else ["interleaved"]):
                 yield {"parallel.virtual_pipeline": chunks, "parallel.schedule": schedule}
 
-    def _ends(self, stages: int) -> Iterator[tuple[Any, Any]]:
-        """Stages of one size, and smaller ones at both ends, where the embedding and the head are."""
+    def _ends(self, stages: int) -> Iterator[dict[str, Any]]:
+        """Stages of one size, and smaller ones at both ends, where the embedding and the head are.
+
+        Interleaved stages have whole chunks, so that their ends are smaller by a layer each alone (Megatron).
+        """
         first, last = "parallel.first_stage_layers", "parallel.last_stage_layers"
+        extra = self.base.backend.extra
+        even: dict[str, Any] = {first: None, last: None, "backend.extra": extra}
         if {first, last} & (self.fixed | set(self.choices)):
-            yield from ((a, b) for a in self.values(first, (None,)) for b in self.values(last, (None,)))
+            for a, b in itertools.product(self.values(first, (None,)), self.values(last, (None,))):
+                yield {**even, first: a, last: b}
             return
-        layers = self.base.model.num_hidden_layers
+        layers = cut_of(self.base).counted
         if layers % stages == 0:
-            yield None, None
+            yield even
+        if layers != self.base.model.num_hidden_layers:
+            return
         for inner in {-(-layers // stages), layers // stages + 1}:
             ends = layers - (stages - 2) * inner
             if stages > 2 and 2 <= ends < 2 * inner:
-                yield ends // 2, ends - ends // 2
+                yield {**even, first: ends // 2, last: ends - ends // 2}
+        if stages > 1 and self._is("megatron") and (layers + len(_COUNTED)) % stages == 0:
+            yield {**even, "backend.extra": {**extra, **_COUNTED}}
 
     def _sharding(self, degrees: Settings) -> Iterator[dict[str, Any]]:
         base = self.base

@@ -44,6 +44,11 @@ class Cut(NamedTuple):
     loss: int
     mirrored: bool
 
+    @property
+    def counted(self) -> int:
+        """Layers that the stages share, with the embedding and the loss where they count for one."""
+        return self.layers + self.embedding + self.loss
+
     def ends(self, stage: int) -> tuple[bool, bool]:
         """True if a stage has the embedding, and True if it has the head."""
         first, last = stage == 0, stage == self.stages - 1
@@ -108,8 +113,7 @@ def _chunk_sizes(cut: Cut) -> tuple[int, ...]:
     for stage, size in ((0, cut.first), (cut.stages - 1, cut.last)):
         if size is not None:
             sizes[stage :: cut.stages] = _shared_out(size, cut.chunks)
-    layers = cut.layers + cut.embedding + cut.loss
-    left = max(0, layers - sum(size for size in sizes if size is not None))
+    left = max(0, cut.counted - sum(size for size in sizes if size is not None))
     shares = iter(_shared_out(left, max(1, sizes.count(None))))
     result = [next(shares) if size is None else size for size in sizes]
     result[0] -= cut.embedding

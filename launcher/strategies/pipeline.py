@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import chain, islice
 
 from launcher.errors import ConfigError
-from launcher.rank.stages import flow_of, in_flight, rank_layers, stage_layers
+from launcher.rank.stages import cut_of, flow_of, in_flight, rank_layers, stage_layers
 from launcher.rank.view import ONE, RankView
 from launcher.spec import RunSpec, edit, nearest
 from launcher.spec.change import batches_typed
@@ -59,14 +59,14 @@ def _without_stages(spec: RunSpec) -> Iterator[ConfigError]:
 def _shares_out(spec: RunSpec) -> bool:
     """True if the stages without a size of their own get equal numbers of layers, at least one each."""
     named = [size for size in (spec.parallel.first_stage_layers, spec.parallel.last_stage_layers) if size is not None]
-    left, stages = spec.model.num_hidden_layers - sum(named), spec.parallel.pipeline - len(named)
+    left, stages = cut_of(spec).counted - sum(named), spec.parallel.pipeline - len(named)
     if stages == 0:
         return left == 0
     return left >= stages and left % stages == 0
 
 
 def _whole_chunks(spec: RunSpec) -> bool:
-    parallel, layers = spec.parallel, spec.model.num_hidden_layers
+    parallel, layers = spec.parallel, cut_of(spec).counted
     named = [size for size in (parallel.first_stage_layers, parallel.last_stage_layers) if size is not None]
     stages = parallel.pipeline - len(named)
     sizes = [*named, (layers - sum(named)) // stages] if stages else named

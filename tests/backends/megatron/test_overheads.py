@@ -218,6 +218,16 @@ def test_a_split_that_counts_embedding_and_loss_leaves_their_chunks_a_layer_less
     assert in_flight(flow_of(spec), 3) == 4
 
 
+def test_layers_that_divide_with_the_embedding_and_the_loss_are_as_megatron_takes_them() -> None:
+    """Llama 3 405B: 126 layers on 16 stages of eight chunks, the first one with the embedding alone."""
+    sizes = ("model.num_hidden_layers=126", "parallel.pipeline=16", "parallel.virtual_pipeline=8")
+    words = (*MODEL, *COUNTED, *sizes, "parallel.schedule=interleaved", "train.global_batch_size=64")
+    assert not list(pipeline.check(make_spec(*words)))
+    assert chunk_sizes(make_spec(*words)) == (0, *[1] * 126, 0)
+    refused = [error.path for error in pipeline.check(make_spec(*words, "model.num_hidden_layers=128"))]
+    assert refused == ["parallel.pipeline"]
+
+
 def test_the_named_size_of_a_stage_is_shared_out_among_its_chunks() -> None:
     sizes = ("parallel.first_stage_layers=2", "parallel.last_stage_layers=2")
     spec = make_spec(*MODEL, "parallel.pipeline=4", "parallel.virtual_pipeline=2", *sizes)

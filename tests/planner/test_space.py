@@ -1,0 +1,26 @@
+"""The space: what is tried that no single key says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from launcher import machine
+from launcher.config.catalog import Catalog
+from launcher.planner.planning import plan
+from launcher.planner.question import ask
+
+WORDS = (
+    *("model=llama3_1b", "model.num_hidden_layers=14", "backend=megatron", "hardware=h100_80g", "cluster.nodes=1"),
+    *("cluster.gpus_per_node=4", "train.global_batch_size=8", "train.sequence_length=1024", "parallel.tensor=1"),
+    *("parallel.pipeline=4", "parallel.context=1", "parallel.ulysses=1", "parallel.schedule=interleaved"),
+)
+
+
+def test_interleaved_stages_whose_ends_have_a_layer_less_are_tried_and_compose() -> None:
+    """14 layers on 4 stages: 16 with the embedding and the loss, in chunks of one or two."""
+    question = ask(WORDS, catalog=Catalog(folder=Path.cwd()), facts=machine.facts())
+    first = plan(question).layouts[0]
+    counted = [word for word in first.overrides if word.startswith("backend.extra=")]
+    assert len(counted) == 1
+    assert "account-for-embedding-in-pipeline-split:true" in counted[0]
+    assert question.compose(first.overrides).require() == first.spec
