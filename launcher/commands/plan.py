@@ -11,11 +11,12 @@ interrupted, with the best found so far.
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from textwrap import wrap
 
-from launcher.commands import _plan_options, _plan_plot, _plan_progress, _plan_questions, _plan_save
-from launcher.commands._common import add_measured, add_overrides, measured, print_json, width
+from launcher.commands import _plan_native, _plan_options, _plan_plot, _plan_progress, _plan_questions, _plan_save
+from launcher.commands._common import add_measured, add_native, add_overrides, measured, print_json, say, width
 from launcher.commands._plan_questions import Answer
 from launcher.errors import INTERRUPTED, DoesNotFit
 from launcher.measurements.known import Measured
@@ -41,6 +42,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     words = "take a run out of the measured ones, by its name or directory"
     parser.add_argument("--forget", metavar="RUN", help=words)
     _plan_save.add_save(parser)
+    add_native(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -55,9 +57,12 @@ def run(options: argparse.Namespace) -> int:
 
         return _plan_results.show(options)
     answer = answered(options)
+    if not options.json:
+        _print(options, answer)
+    answer = _taken(options, answer)
     question, found = answer.question, answer.plan
     measures = options.measure is not None and found.finished and bool(found.layouts)
-    status = 0 if measures and options.json else _shown(options, answer)
+    status = 0 if measures and options.json else _ended(options, answer)
     if options.plot is not None and found.finished and found.layouts:
         _plan_plot.draw(options.plot, question, found, _own(options, question))
     if not measures:
@@ -99,24 +104,36 @@ def _own(options: argparse.Namespace, question: Question) -> Measured | None:
     return measured(options, question.openings[0].spec.cluster) if question.openings else None
 
 
-def _shown(options: argparse.Namespace, answer: Answer) -> int:
-    """Print the answer, and save what is to be saved; the exit status."""
+def _print(options: argparse.Namespace, answer: Answer) -> None:
+    columns, found = width(_WIDEST), answer.plan
+    said = [line for sentence in answer.said for line in wrap(sentence, columns, break_on_hyphens=False)]
+    print("\n".join([*said, *([""] if said and found.layouts else [])]), end="\n" if said else "")
+    if found.layouts or not said:
+        print(table.text(found, columns, lines=options.lines), flush=True)
+
+
+def _taken(options: argparse.Namespace, answer: Answer) -> Answer:
+    """The answer with the layouts that the engines' own validators take, and what these refuse said.
+
+    Raises:
+        ConfigErrors: They refuse all of them.
+    """
+    if not options.native or not answer.plan.finished or not answer.plan.layouts:
+        return answer
+    plan, said = _plan_native.asked(answer.plan)
+    for sentence in said:
+        say("\n".join(wrap(f"launch: {sentence}", width(), subsequent_indent="  ", break_on_hyphens=False)))
+    return replace(answer, plan=plan, is_enough=answer.is_enough and bool(plan.layouts))
+
+
+def _ended(options: argparse.Namespace, answer: Answer) -> int:
+    """Save what is to be saved, and print the document; the exit status."""
     found = answer.plan
+    saved = _plan_save.save(options, answer.question, found)
     if options.json:
-        saved = _plan_save.save(options, answer.question, found)
         whole = document.as_dict(found)
-        print_json({
-            **whole,
-            "plan": {**whole["plan"], **answer.keys},
-            **({} if saved is None else {"recipe": saved}),
-        })
-    else:
-        columns = width(_WIDEST)
-        said = [line for sentence in answer.said for line in wrap(sentence, columns, break_on_hyphens=False)]
-        print("\n".join([*said, *([""] if said and found.layouts else [])]), end="\n" if said else "")
-        if found.layouts or not said:
-            print(table.text(found, columns, lines=options.lines))
-        _plan_save.save(options, answer.question, found)
+        recipe = {} if saved is None else {"recipe": saved}
+        print_json({**whole, "plan": {**whole["plan"], **answer.keys}, **recipe})
     if not found.finished:
         return INTERRUPTED
     return 0 if answer.is_enough else DoesNotFit.exit_status

@@ -69,10 +69,10 @@ def layout_of(question: Question, found: Candidate, judge: Judge) -> Layout:
 
 
 def _typed(question: Question, found: Candidate) -> Iterator[str]:
-    """The words that choose a layout: those of its engine, and each key that they leave at another value."""
+    """The words that choose a layout: those of its engine, and each key that they leave at another value or open."""
     opening = question.openings[found.opening]
     yield from opening.words
     for path in SEARCHED:
         value = value_at(found.spec, path)
-        if value != value_at(opening.spec, path):
+        if path in question.choices or value != value_at(opening.spec, path):
             yield override(path, value)

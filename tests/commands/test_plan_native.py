@@ -1,0 +1,56 @@
+"""``launch plan`` and the validators of the engines, asked in earnest about the layouts that are shown."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from launcher import machine
+from launcher.backends.megatron import installed
+from launcher.cli import main
+from launcher.commands import _plan_native
+from launcher.planner.planning import plan
+from launcher.planner.question import ask
+from launcher.preflight.assess import judge_all
+from tests.support.helpers import CPU_HOST
+
+WORDS = (
+    *("model=1b", "backend=megatron", "hardware=h100_80g", "cluster.gpus_per_node=2", "train.global_batch_size=4"),
+    *("train.sequence_length=2048", "zero.stage=1", "parallel.context=1", "train.micro_batch_size=1"),
+)
+
+
+pytestmark = pytest.mark.skipif(installed.found_version() is None, reason="the validator is of the extra 'megatron'")
+
+
+@pytest.fixture(autouse=True)
+def _here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "facts", lambda: CPU_HOST)
+
+
+def test_megatron_takes_what_the_planner_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *WORDS, "--json"]) == 0
+    said = capsys.readouterr()
+    assert len(json.loads(said.out)["plan"]["layouts"]) > 1
+    assert said.err == ""
+
+
+def test_an_argument_that_megatron_does_not_have_is_an_error_of_the_words(capsys: pytest.CaptureFixture[str]) -> None:
+    words = (*WORDS, "parallel.tensor=1", "parallel.pipeline=1", "+backend.extra.no-such-argument=true")
+    assert main(["plan", *words]) == 2
+    assert "has no argument --no-such-argument" in " ".join(capsys.readouterr().err.split())
+    assert main(["plan", *words, "--no-native"]) == 0
+
+
+def test_one_refused_layout_is_left_out_and_said() -> None:
+    found = plan(ask((*WORDS, "parallel.pipeline=1")))
+    first, second, *_ = found.layouts
+    wrong = replace(first.spec, backend=replace(first.spec.backend, extra={"no-such-argument": True}))
+    assert [bool(each.errors) for each in judge_all([wrong, second.spec])] == [True, False]
+    left, said = _plan_native.asked(replace(found, layouts=(replace(first, spec=wrong), *found.layouts[1:])))
+    assert left.layouts[0].spec == second.spec
+    assert left.layouts[0].loses == ""
+    assert len(left.layouts) == len(found.layouts) - 1
+    assert said[0].startswith("layout 1 is left out: backend.extra.no-such-argument")
