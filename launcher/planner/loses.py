@@ -17,22 +17,12 @@ from launcher.planner.result import Layout
 from launcher.spec import RunSpec
 from launcher.speed.network import network_of
 from launcher.speed.result import NOISE, SpeedEstimate
-from launcher.speed.terms import SpeedTerm
+from launcher.speed.terms import PARTS, SpeedTerm
 
 _SMALL = 0.2
 """Share of the largest cause below which another one is not named."""
 
-_OF_PASSES = (
-    "matrix_products",
-    "attention",
-    "memory_bound",
-    "loss",
-    "recompute",
-    "host",
-    "tensor",
-    "context",
-    "expert",
-)
+_OF_PASSES = PARTS[: PARTS.index("pipeline")]
 """Parts of the passes of a stage, which an uneven pipeline stretches."""
 
 _ADDED_UP, _UNEVEN, _CONSTANT = "added_up", "uneven", "constant"
