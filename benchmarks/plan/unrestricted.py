@@ -91,7 +91,7 @@ def _standing(winner: RunSpec, shown: list[RunSpec], space: Space, judge: Judge)
 
 def _cores(winner: RunSpec, space: Space, judge: Judge) -> Iterator[RunSpec]:
     """The layouts of the space with the winner's degrees, with its recomputation where that is allowed."""
-    if winner.checkpointing.mode not in space.modes:
+    if winner.checkpointing.mode not in space.relief.modes:
         return
     for frame in space.frames(judge.errors):
         if all(frame.settings[path] == value_at(winner, path) for path in _DEGREES):

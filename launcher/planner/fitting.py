@@ -17,9 +17,10 @@ from launcher.memory.estimate import needs
 from launcher.planner.judge import Judge
 from launcher.planner.planning import layout_of
 from launcher.planner.question import Question
+from launcher.planner.relief import Settings
 from launcher.planner.result import Layout
 from launcher.planner.search import Candidate, Search
-from launcher.planner.space import SEARCHED, Settings, Space
+from launcher.planner.space import SEARCHED, Space
 from launcher.preflight import assess, verdict
 from launcher.spec import RunSpec
 from launcher.spec.edit import changed_at
@@ -131,8 +132,8 @@ class _Small(Space):
 
 def _strongest(core: RunSpec, space: Space, judge: Judge) -> RunSpec | None:
     """The core with the strongest relief that is valid with it."""
-    for mode, loss in product(range(len(space.modes) - 1, -1, -1), range(len(space.ways) - 1, -1, -1)):
-        for settings in reversed(space.relief(mode, loss)):
+    for mode, loss in product(range(len(space.relief.modes) - 1, -1, -1), range(len(space.relief.losses) - 1, -1, -1)):
+        for settings in reversed(space.relief.at(mode, loss)):
             spec = changed_at(core, settings)
             if next(iter(judge.errors(spec)), None) is None:
                 return spec

@@ -16,8 +16,9 @@ from itertools import islice
 from typing import NamedTuple
 
 from launcher.planner.judge import Judge
+from launcher.planner.relief import MODES
 from launcher.planner.result import Counts, Idea
-from launcher.planner.space import MODES, Frame, Space
+from launcher.planner.space import Frame, Space
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
 from launcher.spec.edit import changed_at
@@ -181,7 +182,7 @@ class Search:
     def _look_for_one(self) -> None:
         """Look for any layout that fits, among the fastest frames with micro-batches of one sequence."""
         for opening, core in islice(self._small_cores(), _TRIED):
-            spec = changed_at(core, self._spaces[opening].relief(-1, -1)[-1])
+            spec = changed_at(core, self._spaces[opening].relief.strongest)
             if not self._is_valid(spec):
                 continue
             verdict = self._judge.verdict(spec)
@@ -228,7 +229,7 @@ class Search:
         if core is None:
             self.found.invalid += frame.size
             return
-        bound = self._judge.least_seconds(changed_at(core, space.mildest), space.chunkings(frame))
+        bound = self._judge.least_seconds(changed_at(core, space.relief.mildest), space.chunkings(frame))
         self._push(opening, 0, _ROUNDING * (bound or 0.0), frame)
 
     def _open_frame(self, node: _Node, frame: Frame) -> None:
@@ -236,17 +237,17 @@ class Search:
         for core in space.cores(frame, self._judge.errors):
             valid += 1
             if Idea.of(core) not in self.found.best:
-                fastest = changed_at(core, space.mildest)
+                fastest = changed_at(core, space.relief.mildest)
                 self._push(node.opening, 1, _ROUNDING * (self._judge.seconds(fastest) or 0.0), core)
-        self.found.invalid += frame.size - valid * space.reliefs
+        self.found.invalid += frame.size - valid * space.relief.size
 
     def _open_core(self, node: _Node, core: RunSpec) -> None:
         if Idea.of(core) in self.found.best:
             return
         space = self._spaces[node.opening]
-        strongest = changed_at(core, space.relief(-1, -1)[-1])
+        strongest = changed_at(core, space.relief.strongest)
         if self._is_valid(strongest) and not self._fits(strongest):
-            self.found.unfit += space.reliefs
+            self.found.unfit += space.relief.size
             return
         self._push(node.opening, 2, node.bound, _Relief(core, 0, 0), effort(core))
 
@@ -265,14 +266,14 @@ class Search:
         space, (core, mode, loss) = self._spaces[node.opening], relief
         further = [_Relief(core, mode, loss + 1), *([_Relief(core, mode + 1, 0)] if loss == 0 else [])]
         for each in further:
-            if each.mode < len(space.modes) and each.loss < len(space.ways):
-                spec = changed_at(core, space.relief(each.mode, each.loss)[0])
+            if each.mode < len(space.relief.modes) and each.loss < len(space.relief.losses):
+                spec = changed_at(core, space.relief.at(each.mode, each.loss)[0])
                 self._push(node.opening, 2, self._judge.seconds(spec) or 0.0, each, effort(spec))
 
     def _take_fitting(self, node: _Node, relief: _Relief, idea: Idea) -> bool:
         """Take the layout of a relief that fits and does least; False where none fits for certain."""
         fitting: Candidate | None = None
-        for settings in reversed(self._spaces[node.opening].relief(relief.mode, relief.loss)):
+        for settings in reversed(self._spaces[node.opening].relief.at(relief.mode, relief.loss)):
             spec = changed_at(relief.core, settings)
             if not self._is_valid(spec):
                 self.found.invalid += 1

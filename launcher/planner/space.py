@@ -26,6 +26,8 @@ from functools import cached_property
 from typing import Any
 
 from launcher.errors import ConfigError
+from launcher.planner import relief
+from launcher.planner.relief import ALLOCATORS, LOSSES, MODES, Relief, Settings
 from launcher.rank.stages import cut_of
 from launcher.spec import RunSpec, nearest
 from launcher.spec.edit import changed_at, value_at
@@ -50,16 +52,9 @@ _SCHEDULES = ("1f1b", "interleaved", "zero_bubble", "dualpipe", "gpipe")
 _COUNTED = {"account-for-embedding-in-pipeline-split": True, "account-for-loss-in-pipeline-split": True}
 """Megatron's words for ends that have a layer less, which interleaved stages of one size allow."""
 
-MODES = ("none", "selective", "full")
-_LOSSES = ("fused", "full", "chunked")
-_ALLOCATORS = ("default", "expandable")
-"""Relief, what takes least time and saves least first."""
-
-_RELIEF = frozenset(("checkpointing.mode", "train.loss", "train.allocator"))
 _BATCH = frozenset(("train.global_batch_size", "train.gradient_accumulation"))
 """Keys at which errors of the micro-batch and of the schedule are found."""
 
-type Settings = Mapping[str, Any]
 type Steps = tuple[Callable[[Settings], Iterator[dict[str, Any]]], ...]
 type Refused = Callable[[RunSpec], Iterable[ConfigError]]
 
@@ -100,7 +95,7 @@ class Space:
         cls, base: RunSpec, fixed: frozenset[str], choices: Mapping[str, Sequence[object]], refused: Refused
     ) -> Space:
         """The layouts of an engine: the fused loss where it has one, else the whole one, and the one in pieces."""
-        losses = _valid(base, "train.loss", _LOSSES, refused)
+        losses = _valid(base, "train.loss", LOSSES, refused)
         staged = changed_at(base, {"parallel.pipeline": 2})
         return cls(
             base=base,
@@ -125,7 +120,7 @@ class Space:
         outer: Steps = (self._degrees, self._experts, self._micro_batches)
         for settings in self._extended({}, outer, self._inner, refused):
             variants = sum(1 for sharding in self._sharding(settings) for _ in self._chunks({**settings, **sharding}))
-            yield Frame(settings=settings, size=variants * self.reliefs)
+            yield Frame(settings=settings, size=variants * self.relief.size)
 
     def cores(self, frame: Frame, refused: Refused) -> Iterator[RunSpec]:
         """The layouts of a frame without relief, in an order that is always the same.
@@ -154,7 +149,7 @@ class Space:
             first = self._completed(chosen, (*later, *ahead))
             if first is None:
                 continue
-            open_keys = _RELIEF | (first.keys() - chosen.keys())
+            open_keys = relief.KEYS | (first.keys() - chosen.keys())
             open_keys |= _BATCH if ahead or later else set()
             if all(error.path in open_keys for error in refused(changed_at(self.base, first))):
                 yield from self._extended(chosen, tuple(later), ahead, refused) if later else (chosen,)
@@ -169,35 +164,14 @@ class Space:
         return settings
 
     @cached_property
-    def modes(self) -> Sequence[str]:
-        """Activation checkpointing, what takes least time first."""
-        return _sorted(self.values("checkpointing.mode", MODES), MODES)
-
-    @cached_property
-    def ways(self) -> Sequence[str]:
-        """Ways to compute the loss, what takes least time first."""
-        return _sorted(self.values("train.loss", self.losses), _LOSSES)
-
-    @cached_property
-    def allocators(self) -> Sequence[str]:
-        """Allocators, that which loses most memory first."""
-        both = _ALLOCATORS if self.base.hardware.device == "cuda" else _ALLOCATORS[:1]
-        return _sorted(self.values("train.allocator", both), _ALLOCATORS)
-
-    @property
-    def reliefs(self) -> int:
-        """Layouts of a core."""
-        return len(self.modes) * len(self.ways) * len(self.allocators)
-
-    @cached_property
-    def mildest(self) -> Settings:
-        """The relief that takes least time and saves least."""
-        return self.relief(0, 0)[0]
-
-    def relief(self, mode: int, way: int) -> tuple[Settings, ...]:
-        """What saves memory at the cost of time or of nothing, for each allocator."""
-        chosen = {"checkpointing.mode": self.modes[mode], "train.loss": self.ways[way]}
-        return tuple({**chosen, "train.allocator": allocator} for allocator in self.allocators)
+    def relief(self) -> Relief:
+        """What saves memory at the cost of time or of nothing."""
+        allocators = ALLOCATORS if self.base.hardware.device == "cuda" else ALLOCATORS[:1]
+        return Relief.of(
+            self.values("checkpointing.mode", MODES),
+            self.values("train.loss", self.losses),
+            self.values("train.allocator", allocators),
+        )
 
     def chunkings(self, frame: Frame) -> list[tuple[str, int]]:
         """The schedules of a frame's layouts, each with its model chunks on a stage."""
@@ -241,11 +215,12 @@ class Space:
         """Context and Ulysses ranks, of so many that are not taken yet."""
         length, batch = self.base.sequence_length, self.base.global_batch_size
         split = [n for n in nearest.divisors(ranks) if n == 1 or length // n >= _FEWEST_TOKENS]
-        pairs = itertools.product(self.values("parallel.context", split), self.values("parallel.ulysses", split))
-        for context, ulysses in pairs:
+        said = self.fixed | self.choices.keys()
+        contexts, others = self.values("parallel.context", split), self.values("parallel.ulysses", split)
+        for context, ulysses in itertools.product(contexts, others):
             both = context * ulysses
-            typed = {"parallel.context", "parallel.ulysses"} <= self.fixed
-            if ranks % both == 0 and batch % (ranks // both) == 0 and (typed or both in split):
+            ours = (1 if "parallel.context" in said else context) * (1 if "parallel.ulysses" in said else ulysses)
+            if ranks % both == 0 and batch % (ranks // both) == 0 and (ours == 1 or both in split):
                 yield context, ulysses
 
     def _experts(self, settings: Settings) -> Iterator[dict[str, Any]]:
@@ -289,7 +264,7 @@ class Space:
             yield even
         if layers != self.base.model.num_hidden_layers:
             return
-        for inner in {-(-layers // stages), layers // stages + 1}:
+        for inner in dict.fromkeys((-(-layers // stages), layers // stages + 1)):
             ends = layers - (stages - 2) * inner
             if stages > 2 and 2 <= ends < 2 * inner:
                 yield {**even, first: ends // 2, last: ends - ends // 2}
@@ -348,7 +323,3 @@ def _valid(base: RunSpec, path: str, values: Iterable[str], refused: Refused) ->
     return tuple(
         value for value in values if all(error.path != path for error in refused(changed_at(base, {path: value})))
     )
-
-
-def _sorted(values: Sequence[str], order: Sequence[str]) -> Sequence[str]:
-    return sorted(values, key=order.index)

@@ -10,7 +10,8 @@ import pytest
 from launcher.planner import fitting, planning
 from launcher.planner.judge import Preflight
 from launcher.planner.question import Question
-from launcher.planner.space import Settings, Space
+from launcher.planner.relief import Settings
+from launcher.planner.space import Space
 from launcher.spec import RunSpec
 from launcher.spec.edit import changed_at
 from tests.support.questions import asked, card
@@ -31,8 +32,8 @@ def fits_at_all(question: Question) -> bool:
 
 def reliefs(space: Space) -> Iterator[Settings]:
     """All of what saves memory, in every combination."""
-    for mode, loss in product(range(len(space.modes)), range(len(space.ways))):
-        yield from space.relief(mode, loss)
+    for mode, loss in product(range(len(space.relief.modes)), range(len(space.relief.losses))):
+        yield from space.relief.at(mode, loss)
 
 
 def is_certain(spec: RunSpec) -> bool:

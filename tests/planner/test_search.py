@@ -58,8 +58,8 @@ def every_layout(space: Space) -> Iterator[RunSpec]:
                 settings = {**degrees, **experts, **size}
                 for sharding, chunks in itertools.product(space._sharding(settings), space._chunks(settings)):
                     core = changed_at(space.base, {**settings, **sharding, **chunks})
-                    for mode, way in itertools.product(range(len(space.modes)), range(len(space.ways))):
-                        yield from (changed_at(core, relief) for relief in space.relief(mode, way))
+                    for mode, way in itertools.product(range(len(space.relief.modes)), range(len(space.relief.losses))):
+                        yield from (changed_at(core, relief) for relief in space.relief.at(mode, way))
 
 
 def wholly_judged(spec: RunSpec) -> tuple[Verdict, float] | None:
