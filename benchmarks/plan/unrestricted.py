@@ -75,7 +75,9 @@ def _in_common(problem: Problem) -> frozenset[str]:
     runs = [row.spec for row in problem.rows if row.spec is not None]
     open_keys = {*_DEGREES, "parallel.first_stage_layers", "parallel.last_stage_layers"}
     return frozenset(
-        path for path in SEARCHED if path not in open_keys and len({value_at(run, path) for run in runs}) == 1
+        path
+        for path in SEARCHED
+        if path not in open_keys and all(value_at(run, path) == value_at(runs[0], path) for run in runs)
     )
 
 

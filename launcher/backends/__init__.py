@@ -9,7 +9,7 @@ engine of which there is nothing to say.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -47,6 +47,10 @@ class Profile:
         shards_instead: Overrides that shard the model states, where every rank holds whole ones.
         told_by_preset: True if the preset of ``parallel=`` names its way to run better than its own name does.
         unpickles: True if its own code reads checkpoints as pickles, which run what code they hold.
+        openings: The words that choose each of its ways to share out a model, with which the planner begins; none is
+            ``backend=`` and its name.
+        counted_ends: Its arguments with which the embedding and the loss count for a layer of their stages.
+        called: The engine as its users call it in a run; None is its name.
     """
 
     packages: tuple[str, ...] = ()
@@ -57,6 +61,9 @@ class Profile:
     shards_instead: tuple[str, ...] = ()
     told_by_preset: bool = False
     unpickles: bool = False
+    openings: tuple[str, ...] = ()
+    counted_ends: Mapping[str, bool] = field(default_factory=dict)
+    called: Callable[[RunSpec], str] | None = None
 
 
 class Backend(estimate.Backend, Protocol):

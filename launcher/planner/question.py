@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from launcher import machine
+from launcher import machine, registry
 from launcher.config import backend_choice, recipes, said
 from launcher.config.axes import Axis, read_axes
 from launcher.config.catalog import PRESETS, Catalog
@@ -27,9 +27,6 @@ from launcher.spec.edit import value_at
 
 _NODE = 8
 """GPUs of the usual node."""
-
-ENGINES = ("parallel=ddp", "parallel=fsdp", "parallel=zero3", "backend=megatron")
-"""The words that choose each engine where nothing is said; the search goes on from there."""
 
 _SWEPT_GROUPS = (PRESETS, "backend", "zero", "precision", "checkpointing")
 """Groups that a layout may choose an option of."""
@@ -117,8 +114,8 @@ def ask(
         facts=facts,
     )
     question = replace(question, assumptions=tuple(_size(question)))
-    engines: tuple[str, ...] = () if _names_an_engine(typed) or PRESETS in groups or "backend" in groups else ENGINES
-    run = question.compose((*engines[1:2], *(texts[0] for texts in groups.values()))).require()
+    engines: tuple[str, ...] = () if _names_an_engine(typed) or PRESETS in groups or "backend" in groups else _engines()
+    run = question.compose((*engines[:1], *(texts[0] for texts in groups.values()))).require()
     _require_a_model(run)
     question = replace(question, assumptions=(*question.assumptions, *_batch(question, run)))
     return replace(question, openings=tuple(_openings(question, engines, groups)))
@@ -172,6 +169,13 @@ def _require_a_model(run: RunSpec) -> None:
     if run.script is not None:
         rule = "a script lays itself out over the ranks, so nothing is left to search"
         raise ConfigErrors([ConfigError("script", run.script, rule, [f"launch check script={run.script}"])])
+
+
+def _engines() -> tuple[str, ...]:
+    """The words that choose each engine where nothing is said; the search goes on from there."""
+    found = [name for name in registry.names("backends") if not registry.faults("backends", name)]
+    openings = {name: registry.load("backends", name).profile.openings or (f"backend={name}",) for name in found}
+    return tuple(word for words in openings.values() for word in words)
 
 
 def _names_an_engine(overrides: Sequence[Override]) -> bool:

@@ -29,10 +29,8 @@ class Idea(NamedTuple):
     def of(cls, spec: RunSpec) -> Idea:
         """The idea of a run."""
         parallel, zero = spec.parallel, spec.zero
-        if spec.backend.name == "fsdp":
-            sharding = "ddp" if not parallel.shard else "hsdp" if parallel.replicate > 1 else "fsdp"
-        else:
-            sharding = f"zero{zero.stage}"
+        fully = "hybrid" if parallel.replicate > 1 else "sharded"  # With and without resharding it is one idea.
+        sharding = fully if parallel.shard else f"zero{zero.stage}"
         return cls(
             engine=spec.backend.name,
             sharding=sharding,

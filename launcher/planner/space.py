@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from launcher import backends
 from launcher.errors import ConfigError
 from launcher.planner import relief
 from launcher.planner.relief import ALLOCATORS, LOSSES, MODES, Relief, Settings
@@ -48,9 +49,6 @@ _FEWEST_TOKENS = 1024
 _LARGEST_MICRO_BATCH = 128
 
 _SCHEDULES = ("1f1b", "interleaved", "zero_bubble", "dualpipe", "gpipe")
-
-_COUNTED = {"account-for-embedding-in-pipeline-split": True, "account-for-loss-in-pipeline-split": True}
-"""Megatron's words for ends that have a layer less, which interleaved stages of one size allow."""
 
 _BATCH = frozenset(("train.global_batch_size", "train.gradient_accumulation"))
 """Keys at which errors of the micro-batch and of the schedule are found."""
@@ -82,6 +80,9 @@ class Space:
         choices: Keys with the values that the words want tried.
         losses: The ways to compute the loss that are tried, the fastest first.
         schedules: The pipeline schedules that the engine has.
+        stages: The stages of ZeRO that it has.
+        copies: True if it has replicas of shards.
+        second: True if it keeps second partitions inside a node.
     """
 
     base: RunSpec
@@ -89,6 +90,9 @@ class Space:
     choices: Mapping[str, Sequence[object]]
     losses: tuple[str, ...]
     schedules: tuple[str, ...]
+    stages: tuple[int, ...]
+    copies: bool
+    second: bool
 
     @classmethod
     def of(
@@ -103,6 +107,9 @@ class Space:
             choices=choices,
             losses=tuple(loss for loss in losses if loss != "full" or "fused" not in losses) or ("full",),
             schedules=_valid(staged, "parallel.schedule", _SCHEDULES, refused),
+            stages=_valid(base, "zero.stage", (0, 1, 2, 3), refused),
+            copies=base.parallel.shard and bool(_valid(base, "parallel.replicate", (base.gpus,), refused)),
+            second=bool(_valid(changed_at(base, {"zero.stage": 3}), "zero.hpz", (base.gpus,), refused)),
         )
 
     def values(self, path: str, candidates: Sequence[Any]) -> Sequence[Any]:
@@ -268,17 +275,16 @@ class Space:
             ends = layers - (stages - 2) * inner
             if stages > 2 and 2 <= ends < 2 * inner:
                 yield {**even, first: ends // 2, last: ends - ends // 2}
-        if stages > 1 and self._is("megatron") and (layers + len(_COUNTED)) % stages == 0:
-            yield {**even, "backend.extra": {**extra, **_COUNTED}}
+        counted = backends.of(self.base).profile.counted_ends
+        if stages > 1 and counted and (layers + len(counted)) % stages == 0:
+            yield {**even, "backend.extra": {**extra, **counted}}
 
     def _sharding(self, degrees: Settings) -> Iterator[dict[str, Any]]:
-        base = self.base
-        shard = base.backend.name == "fsdp" and base.parallel.shard
-        stages: Sequence[int] = (3, 2) if shard else (0,) if base.backend.name == "fsdp" else (0, 1, 2, 3)
-        for stage in self.values("zero.stage", stages):
+        shard = self.base.parallel.shard
+        for stage in self.values("zero.stage", self.stages):
             open_stage = shard and "zero.stage" in self.fixed and stage == 3
             for reshard in self.values("backend.reshard_after_forward", (None, False) if open_stage else (None,)):
-                for replicas in self.values("parallel.replicate", self._replicas(degrees) if shard else (1,)):
+                for replicas in self.values("parallel.replicate", self._replicas(degrees) if self.copies else (1,)):
                     for hpz in self.values("zero.hpz", self._second_partitions(stage)):
                         for offload in self._offload():
                             yield {
@@ -298,7 +304,7 @@ class Space:
 
     def _second_partitions(self, stage: int) -> Sequence[int]:
         cluster = self.base.cluster
-        return (1, cluster.gpus_per_node) if stage == 3 and cluster.nodes > 1 and self._is("deepspeed") else (1,)
+        return (1, cluster.gpus_per_node) if stage == 3 and cluster.nodes > 1 and self.second else (1,)
 
     def _offload(self) -> Iterator[dict[str, Any]]:
         optimizer, parameters = "zero.offload_optimizer", "zero.offload_parameters"
@@ -314,11 +320,8 @@ class Space:
         for size in self.values("train.micro_batch_size", sizes):
             yield {"train.micro_batch_size": size}
 
-    def _is(self, name: str) -> bool:
-        return self.base.backend.name == name
 
-
-def _valid(base: RunSpec, path: str, values: Iterable[str], refused: Refused) -> tuple[str, ...]:
+def _valid[T](base: RunSpec, path: str, values: Iterable[T], refused: Refused) -> tuple[T, ...]:
     """The values of a key at which no error is found."""
     return tuple(
         value for value in values if all(error.path != path for error in refused(changed_at(base, {path: value})))

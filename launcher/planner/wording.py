@@ -5,25 +5,22 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
+from launcher import backends
 from launcher.spec import RunSpec
 
 BETWEEN = " · "
 """Stands between two parts of a layout."""
 
-_HARD = "\N{NO-BREAK SPACE}"
+_COPIES = "DDP"
+"""The engine that keeps whole copies, as its name says."""
 
-_MEGATRON_FSDP = 2
-"""The ``zero.stage`` from which on Megatron-LM shards by Megatron-FSDP."""
+_HARD = "\N{NO-BREAK SPACE}"
 
 
 def engine(spec: RunSpec) -> str:
     """The engine as its users call it: ``DDP``, ``FSDP``, ``HSDP``, ``DeepSpeed``, ``Megatron``, ``Megatron-FSDP``."""
-    name = spec.backend.name
-    if name == "fsdp":
-        return "DDP" if not spec.parallel.shard else "HSDP" if spec.parallel.replicate > 1 else "FSDP"
-    if name == "megatron":
-        return "Megatron-FSDP" if spec.zero.stage >= _MEGATRON_FSDP else "Megatron"
-    return "DeepSpeed" if name == "deepspeed" else name
+    called = backends.of(spec).profile.called
+    return spec.backend.name if called is None else called(spec)
 
 
 def layout(spec: RunSpec) -> str:
@@ -47,12 +44,13 @@ def filled(text: str, width: int, indent: str, *, between: str = BETWEEN) -> lis
 
 def sharding(spec: RunSpec) -> str:
     """The sharding of the model states by name: ``ZeRO-3``, ``FSDP``."""
-    return engine(spec) if spec.backend.name == "fsdp" else f"ZeRO-{spec.zero.stage}"
+    name = engine(spec)
+    return name if spec.parallel.shard or name == _COPIES else f"ZeRO-{spec.zero.stage}"
 
 
 def _sharding(spec: RunSpec) -> Iterator[str]:
-    parallel, zero, fsdp = spec.parallel, spec.zero, spec.backend.name == "fsdp"
-    if not fsdp:
+    parallel, zero = spec.parallel, spec.zero
+    if not parallel.shard and engine(spec) != _COPIES:
         yield sharding(spec)
     elif parallel.shard and (zero.stage == 2 or spec.backend.reshard_after_forward is False):
         yield "no resharding"

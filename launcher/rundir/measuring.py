@@ -79,7 +79,7 @@ def layout_of(spec: RunSpec) -> str:
     degrees = [("data", spec.data_degree)]
     degrees += [(name, getattr(parallel, name)) for name in ("tensor", "pipeline", "context", "ulysses", "expert")]
     chosen = {
-        "sharded": parallel.shard and spec.backend.name == "fsdp",
+        "sharded": parallel.shard,
         f"{parallel.replicate} replicas": parallel.replicate > 1,
         f"zero {zero.stage}": zero.stage > 0,
         "sequence parallel": parallel.sequence,

@@ -28,6 +28,7 @@ OTHER_THINGS = {
     "job/versions.py": "a distribution on PyPI",
     "package.py": "an extra of this distribution",
     "rank/engine.py": "the library whose modules run",
+    "rundir/measuring.py": "a distribution on PyPI",
     "rundir/provenance.py": "a distribution on PyPI",
 }
 """Where a backend's name is the name of something else."""

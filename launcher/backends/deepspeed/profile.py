@@ -46,6 +46,8 @@ profile = Profile(
     shards_instead=("zero.stage=1", "zero.stage=3"),
     told_by_preset=True,
     unpickles=True,
+    openings=("parallel=zero3",),
+    called=lambda spec: "DeepSpeed",
 )
 
 framework = "deepspeed"

@@ -12,6 +12,11 @@ from launcher.job.versions import Need
 from launcher.spec import RunSpec
 from launcher.spec.change import Change, EngineChange, set_to
 
+
+def _called(spec: RunSpec) -> str:
+    return "DDP" if not spec.parallel.shard else "HSDP" if spec.parallel.replicate > 1 else "FSDP"
+
+
 profile = Profile(
     packages=("torch", "transformers"),
     needs=(
@@ -35,6 +40,8 @@ profile = Profile(
     },
     shards_instead=("parallel=fsdp",),
     told_by_preset=True,
+    openings=("parallel=ddp", "parallel=fsdp"),
+    called=_called,
 )
 
 framework = "fsdp"

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from launcher import package
 from launcher.backends import Profile
 from launcher.backends._changes import higher_stages, sequence_ranks, tensor_ranks
+from launcher.backends.megatron.implementation import fsdp
 from launcher.spec import RunSpec
 from launcher.spec.change import Change, EngineChange
 
@@ -19,6 +20,8 @@ profile = Profile(
     settings={"backend.path": "backend=megatron"},
     shards_instead=("zero.stage=1",),
     unpickles=True,
+    counted_ends={"account-for-embedding-in-pipeline-split": True, "account-for-loss-in-pipeline-split": True},
+    called=lambda spec: "Megatron-FSDP" if fsdp(spec) else "Megatron",
 )
 
 framework = "megatron"
