@@ -10,7 +10,7 @@ from launcher.commands import _common, _plan_progress
 from launcher.config import best
 from launcher.config.catalog import Catalog
 from launcher.measurements.known import Measured
-from launcher.planner.best import Searches, chosen, none_fits, remarks
+from launcher.planner.best import Searches, asks_nothing, chosen, none_fits, remarks
 from launcher.planner.judge import Preflight
 
 
@@ -32,4 +32,5 @@ def laid_out(words: Sequence[str], catalog: Catalog, own: Measured | None) -> tu
         _common.say(f"launch: {best.WORD} is {' '.join(chosen(plan)) or 'these words alone'}")
     else:
         _common.say(f"launch: {best.WORD}: {none_fits(plan)}; the run is judged as it is typed")
-    return (*words, *chosen(plan))
+    kept = [word for word in words if word in plan.single or asks_nothing(word)]
+    return (*kept, *chosen(plan)) if plan.layouts else (*words, *chosen(plan))

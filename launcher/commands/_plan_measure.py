@@ -123,6 +123,8 @@ def cost(chosen: Shortlist) -> str:
     if hours is not None:
         said = f"the steps take {rounded(hours)} {unit}{paid(hours)} by the estimate, without start-up"
     price = "" if each is None else f", at {each:g} a GPU-hour"
+    if chosen.runs[0].cluster.kind != "slurm":
+        return f"{said}{price}; no time limit ends a run on this machine, Ctrl-C does"
     limit = f"{chosen.time_limit_min} min for each run"
     return f"{said}; at most {rounded(most)}{paid(most)} by the time limit of {limit}{price}"
 

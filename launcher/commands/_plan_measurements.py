@@ -64,6 +64,8 @@ def _require_nothing_else(options: argparse.Namespace) -> None:
     others = {name: value for name, value in vars(options).items() if name in _OF_A_SEARCH and name not in alone}
     given = [_OF_A_SEARCH[name] for name, value in others.items() if value not in (None, False, [])]
     given += [] if options.measured else ["--no-measurements"]
+    given += [] if options.native else ["--no-native"]
+    given += ["--trust"] if options.trust else []
     if given:
         rule = f"{flag} searches nothing, and does not read it"
         raise ConfigErrors(ConfigError(each, None, rule) for each in given)

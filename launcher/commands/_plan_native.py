@@ -1,56 +1,59 @@
-"""The engines' own validators asked about the layouts of an answer; what one refuses is left out, and said."""
+"""The engines' own validators asked about the layouts of an answer; what one refuses is searched past, and said."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 
-from launcher.backends import Judgement
 from launcher.commands._common import say
-from launcher.errors import ConfigErrors
-from launcher.planner import loses, wording
+from launcher.errors import ConfigError, ConfigErrors
+from launcher.planner import wording
+from launcher.planner.judge import Preflight
 from launcher.planner.result import Layout, Plan
 from launcher.preflight.assess import judge_all
 
+_ROUNDS = 4
+"""Searches at most: each leaves out what the validators refuse of the one before."""
 
-def asked(found: Plan) -> tuple[Plan, tuple[str, ...]]:
-    """The answer without the layouts that their engine's validator refuses, and sentences about what was asked.
+
+def sound[T](first: T, plan_of: Callable[[T], Plan], judge: Preflight, again: Callable[[], T]) -> T:
+    """An answer whose layouts the engines' own validators take.
 
     Args:
-        found: The answer.
+        first: The answer so far.
+        plan_of: The layouts of an answer.
+        judge: Of the searches.
+        again: Searches once more.
 
     Raises:
-        ConfigErrors: They refuse all layouts.
+        ConfigErrors: They refuse all that is found, twice for the same reasons, or after a few searches.
     """
+    answer, before = first, set[str]()
+    for number in range(_ROUNDS):
+        found = plan_of(answer)
+        refused = _refused(found, judge)
+        if not refused:
+            return answer
+        for layout, error in refused:
+            say(f"launch: left out: {wording.layout(layout.spec)}: {error.where}: {error.rule}")
+        reasons = {error.rule for _, error in refused}
+        all_of_them = {layout.overrides for layout, _ in refused} >= {layout.overrides for layout in found.layouts}
+        if number == _ROUNDS - 1 or (all_of_them and reasons == before):
+            raise ConfigErrors(dict.fromkeys(error for _, error in refused))
+        answer, before = again(), reasons
+    raise AssertionError("the last round returns or raises")
+
+
+def _refused(found: Plan, judge: Preflight) -> list[tuple[Layout, ConfigError]]:
+    """The shown layouts that a validator refuses, which the judge takes as invalid from now on."""
     tight = () if found.tight is None else (found.tight,)
     shown = (*found.layouts, *found.others, *tight)
-    if sys.stderr.isatty():
+    if sys.stderr.isatty() and shown:
         say("launch: the engines' own validators are asked about these layouts; --no-native leaves them out")
     judged = list(zip(shown, judge_all([each.spec for each in shown]), strict=True))
-    sound = [layout for layout, judgement in judged if not judgement.errors]
-    if len(sound) == len(shown):
-        return found, tuple(_remarks(judged))
-    if not any(layout in sound for layout in found.layouts):
-        raise ConfigErrors(judged[0][1].errors)
-    layouts = loses.explained([replace(each, loses="") for each in found.layouts if each in sound])
-    others = [replace(each, loses="") for each in found.others if each in sound]
-    left = replace(
-        found,
-        layouts=layouts,
-        others=loses.explained(others, layouts[0]) if layouts else (),
-        tight=found.tight if found.tight in sound else None,
-    )
-    return left, (*_refusals(found, judged), *_remarks(judged))
-
-
-def _refusals(found: Plan, judged: Iterable[tuple[Layout, Judgement]]) -> Iterator[str]:
-    for number, (layout, judgement) in enumerate(judged, 1):
-        which = f"layout {number}" if number <= len(found.layouts) else wording.layout(layout.spec)
-        for error in judgement.errors:
-            yield f"{which} is left out: {error.where}: {error.rule}"
-
-
-def _remarks(judged: Iterable[tuple[Layout, Judgement]]) -> Iterator[str]:
-    """Why a validator was not asked, once for all layouts."""
-    yield from dict.fromkeys(remark.rule for _, judgement in judged for remark in judgement.warnings)
+    for remark in dict.fromkeys(remark.rule for _, judgement in judged for remark in judgement.warnings):
+        say(f"launch: {remark}")
+    refused = [(layout, judgement.errors[0]) for layout, judgement in judged if judgement.errors]
+    for layout, error in refused:
+        judge.refuse(layout.spec, error)
+    return refused

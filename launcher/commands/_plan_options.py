@@ -38,8 +38,12 @@ def require_whole(options: argparse.Namespace) -> None:
     if options.save is not None and options.measure is not None:
         rule = "the fastest layout is known when its runs have ended: --results writes its recipe"
         errors.append(ConfigError("--save", options.save, rule, [f"--results ID --save {options.save}"]))
-    names = ("overrides", "measure", "vary", "lines", "plot")
-    of_search = {"OVERRIDES" if name == "overrides" else f"--{name}": getattr(options, name) for name in names}
+    names = ("overrides", "measure", "vary", "lines", "plot", "smallest", "largest", "tokens", "days", "price")
+    of_search = {
+        "OVERRIDES" if name == "overrides" else f"--{name}": getattr(options, name) not in (None, False, [])
+        for name in names
+    }
+    of_search |= {"--no-measurements": not options.measured, "--no-native": not options.native}
     rule = "--results reads a measurement, which remembers its question"
     errors += [
         ConfigError(name, None, rule, ["launch plan --results ID"])

@@ -10,7 +10,7 @@ from typing import Any
 
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.planner import answers, largest, length, sentences
-from launcher.planner.judge import Judge
+from launcher.planner.judge import Judge, Preflight
 from launcher.planner.nearest import nearest
 from launcher.planner.question import Question, ask
 from launcher.planner.result import Counts, Length, Plan
@@ -29,6 +29,8 @@ class Answer:
         said: Sentences that stand before them.
         keys: Keys of the document beside theirs.
         is_enough: False where nothing fits, or not in time.
+        asked: The question as it was asked.
+        judge: The rules and estimates of the search.
     """
 
     question: Question
@@ -36,6 +38,8 @@ class Answer:
     said: tuple[str, ...] = ()
     keys: Mapping[str, Any] = field(default_factory=dict)
     is_enough: bool = True
+    asked: Question | None = None
+    judge: Preflight | None = None
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -27,6 +27,7 @@ def show(options: argparse.Namespace) -> int:
     """Print what came of a measurement so far; once all its runs have ended, write the winner as a recipe."""
     found = measurement.read(_directory(options))
     if options.save is not None:
+        options.save = options.save.removesuffix(".yaml")
         _keeping.require_name("--save", options.save, "--save mine")
         if not found.measured:
             rule = "no run has finished, so there is no fastest layout yet"

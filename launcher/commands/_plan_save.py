@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -56,13 +57,22 @@ def save(options: argparse.Namespace, question: Question, found: Plan) -> dict[s
         why = "no layout fits" if found.finished else "the search was interrupted"
         say(f"launch: no recipe is written, as {why}")
         return None
-    path = keep(options.save, question, found.layouts[0])
+    path = keep(options.save, question, found.layouts[0], flags=tuple(_flags(options)))
     use = f"launch recipe={options.save}"
     say(f"launch: the first layout is in {path}: `{use}` starts it")
     return {"path": str(path), "use": use}
 
 
-def keep(name: str, question: Question, layout: Layout, *, evidence: str = "") -> Path:
+def _flags(options: argparse.Namespace) -> Iterator[str]:
+    """The options that are part of the question, as typed."""
+    yield from (f"--vary={group}" for group in options.vary)
+    yield from ("--smallest",) if options.smallest else ()
+    for name in ("largest", "days"):
+        if (value := getattr(options, name)) is not None:
+            yield f"--{name}={value}"
+
+
+def keep(name: str, question: Question, layout: Layout, *, evidence: str = "", flags: Sequence[str] = ()) -> Path:
     """Write one layout as a recipe of the working folder; its path.
 
     Args:
@@ -70,13 +80,14 @@ def keep(name: str, question: Question, layout: Layout, *, evidence: str = "") -
         question: What was asked.
         layout: The layout.
         evidence: Stands behind what was planned, as where the layout was measured.
+        flags: Options that are part of the question.
 
     Raises:
         ConfigErrors: The words hold a secret.
         SubmitError: There is a recipe of this name, or it cannot be written.
     """
     texts = (*question.single, *layout.overrides)
-    asked = f"launch plan {shlex.join(question.words)}"
+    asked = shlex.join(("launch", "plan", *question.words, *flags))
     source = f"planned on {datetime.now(UTC).date()} by launch {__version__}: {asked}"
     return _keeping.keep(
         name,

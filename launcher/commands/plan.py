@@ -16,7 +16,7 @@ from pathlib import Path
 from textwrap import wrap
 
 from launcher.commands import _plan_native, _plan_options, _plan_plot, _plan_progress, _plan_questions, _plan_save
-from launcher.commands._common import add_measured, add_native, add_overrides, measured, print_json, say, width
+from launcher.commands._common import add_measured, add_native, add_overrides, measured, print_json, width
 from launcher.commands._plan_questions import Answer
 from launcher.errors import INTERRUPTED, DoesNotFit
 from launcher.measurements.known import Measured
@@ -56,12 +56,15 @@ def run(options: argparse.Namespace) -> int:
         from launcher.commands import _plan_results  # Late, as all that starts runs or reads them.
 
         return _plan_results.show(options)
-    answer = answered(options)
+    early = answered(options)
     if not options.json:
+        _print(options, early)
+    answer = _sound(options, early)
+    if answer is not early and not options.json:
+        print("\nagain, without what the engines' own validators refuse:\n")
         _print(options, answer)
-    answer = _taken(options, answer)
     question, found = answer.question, answer.plan
-    measures = options.measure is not None and found.finished and bool(found.layouts)
+    measures = options.measure is not None and found.finished and bool(found.layouts) and answer.is_enough
     status = 0 if measures and options.json else _ended(options, answer)
     if options.plot is not None and found.finished and found.layouts:
         _plan_plot.draw(options.plot, question, found, _own(options, question))
@@ -91,8 +94,26 @@ def answered(options: argparse.Namespace, *, quiet: bool = False) -> Answer:
         from launcher.commands import _plan_measure
 
         _plan_measure.require(options, question)
+    judge = Preflight(_own(options, question))
     search = _quietly if quiet else _plan_progress.planned
-    return _plan_questions.answer(options, question, Preflight(_own(options, question)), search)
+    return replace(_plan_questions.answer(options, question, judge, search), asked=question, judge=judge)
+
+
+def _sound(options: argparse.Namespace, answer: Answer) -> Answer:
+    """The answer with layouts that the engines' own validators take; what these refuse is said, and searched past.
+
+    Raises:
+        ConfigErrors: They refuse whatever is found.
+    """
+    question, judge = answer.asked, answer.judge
+    if not options.native or not answer.plan.finished or not answer.plan.layouts or question is None or judge is None:
+        return answer
+
+    def again() -> Answer:
+        found = _plan_questions.answer(options, question, judge, _plan_progress.planned)
+        return replace(found, asked=question, judge=judge)
+
+    return _plan_native.sound(answer, lambda each: each.plan, judge, again)
 
 
 def _quietly(question: Question, judge: Judge) -> Plan:
@@ -110,20 +131,6 @@ def _print(options: argparse.Namespace, answer: Answer) -> None:
     print("\n".join([*said, *([""] if said and found.layouts else [])]), end="\n" if said else "")
     if found.layouts or not said:
         print(table.text(found, columns, lines=options.lines), flush=True)
-
-
-def _taken(options: argparse.Namespace, answer: Answer) -> Answer:
-    """The answer with the layouts that the engines' own validators take, and what these refuse said.
-
-    Raises:
-        ConfigErrors: They refuse all of them.
-    """
-    if not options.native or not answer.plan.finished or not answer.plan.layouts:
-        return answer
-    plan, said = _plan_native.asked(answer.plan)
-    for sentence in said:
-        say("\n".join(wrap(f"launch: {sentence}", width(), subsequent_indent="  ", break_on_hyphens=False)))
-    return replace(answer, plan=plan, is_enough=answer.is_enough and bool(plan.layouts))
 
 
 def _ended(options: argparse.Namespace, answer: Answer) -> int:

@@ -9,8 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from launcher.config import safe_yaml
-from launcher.config.catalog import PRESETS, Catalog
+from launcher.config.catalog import Catalog
 from launcher.config.overrides import Override
+
+_GLOBAL = "@package _global_"
+"""Hydra's words at the head of an option whose keys begin with their groups, as presets have them."""
 
 _NO_CHOICE = ("_base", "_self_")
 
@@ -32,12 +35,14 @@ def keys(overrides: Iterable[Override], catalog: Catalog) -> frozenset[str]:
 
 def _of_option(group: str, option: str, catalog: Catalog) -> Iterator[str]:
     path = next((p for folder in catalog.conf if (p := folder / group / f"{option}.yaml").is_file()), None)
-    content = safe_yaml.load(path) if path is not None else None
+    if path is None:
+        return
+    content = safe_yaml.load(path)
     if not isinstance(content, dict):
         return
     for default in content.pop("defaults", ()):
         yield from _of_default(group, default, catalog)
-    sections = content if group == PRESETS and group in content else {group: content}
+    sections = content if _GLOBAL in path.read_text() else {group: content}
     for section, values in sections.items():
         if isinstance(values, Mapping):
             yield from (f"{section}.{key}" for key in values)

@@ -37,13 +37,18 @@ class Searches:
         Raises:
             ConfigErrors: They are no question, or wrong with every layout.
         """
-        question = tuple(word for word in words if not _BESIDE.match(word))
+        question = tuple(word for word in words if not asks_nothing(word))
         if question not in self._known:
             asked = ask(question, catalog=self._catalog, facts=self._facts)
             found = self._search(asked)
             require_valid(asked, found)
             self._known[question] = found
         return self._known[question]
+
+
+def asks_nothing(word: str) -> bool:
+    """True for a word that no search needs to know."""
+    return _BESIDE.match(word) is not None
 
 
 def chosen(found: Plan) -> tuple[str, ...]:

@@ -101,7 +101,7 @@ def fastest(question: Question, judge: Judge) -> Layout | None:
         question: The question.
         judge: Rules and estimates.
     """
-    spaces = [Space.of(opening.spec, question.fixed, question.choices, judge.errors) for opening in question.openings]
+    spaces = [Space.of(opening.spec, opening.fixed, question.choices, judge.errors) for opening in question.openings]
     frames = [(number, frame) for number, space in enumerate(spaces) for frame in space.frames(judge.errors)]
     for found in Search(spaces, judge).run(frames):
         if found.best:
@@ -113,7 +113,7 @@ def _least(question: Question, judge: Judge) -> Iterator[tuple[int, RunSpec]]:
     """Of every kind of layout the one that needs least, with the number of its engine's opening."""
     chunks = {} if _CHUNKS.keys() & question.fixed else _CHUNKS
     for number, opening in enumerate(question.openings):
-        space = _Small.of(opening.spec, question.fixed, {**question.choices, **chunks}, judge.errors)
+        space = _Small.of(opening.spec, opening.fixed, {**question.choices, **chunks}, judge.errors)
         for frame in space.frames(judge.errors):
             for core in space.cores(frame, judge.errors):
                 spec = _strongest(core, space, judge)

@@ -64,7 +64,10 @@ def _begun(spaces: Sequence[Space], judge: Judge, frames: Sequence[OpenedFrame])
     theirs.close()
 
     def received() -> Found:
-        found: Found = ours.recv()
+        try:
+            found: Found = ours.recv()
+        except EOFError:  # It was killed, as by a limit on memory: its half is done here.
+            found = _half(spaces, judge, frames)
         process.join()
         return found
 

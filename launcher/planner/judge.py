@@ -56,6 +56,11 @@ class Preflight(Judge):
     def __init__(self, measured: Measured | None = None) -> None:
         """Take the constants of the user's own measured runs, where there are any; None takes the shipped ones."""
         self._measured = measured
+        self._refused: dict[str, ConfigError] = {}
+
+    def refuse(self, spec: RunSpec, error: ConfigError) -> None:
+        """Take a run as invalid from now on, as its engine's own validator has refused it."""
+        self._refused[spec.hash] = error
 
     def parts(self, spec: RunSpec) -> dict[str, Any]:
         """Family, strategies and backend of a run."""
@@ -63,7 +68,9 @@ class Preflight(Judge):
 
     def errors(self, spec: RunSpec) -> Iterator[ConfigError]:
         """As ``check`` has them, apart from rules that no layout breaks."""
-        return assess.broken_by_change(spec)
+        yield from assess.broken_by_change(spec)
+        if self._refused and (error := self._refused.get(spec.hash)) is not None:
+            yield error
 
     def verdict(self, spec: RunSpec) -> Verdict:
         """As ``check`` has it; of a run that needs far too much no more than that."""

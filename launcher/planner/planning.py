@@ -24,7 +24,7 @@ def plan(question: Question, *, judge: Judge | None = None, progress: Progress |
         progress: Told on the way.
     """
     judge, start = judge or Preflight(), time.monotonic()
-    spaces = [Space.of(opening.spec, question.fixed, question.choices, judge.errors) for opening in question.openings]
+    spaces = [Space.of(opening.spec, opening.fixed, question.choices, judge.errors) for opening in question.openings]
     found = searched(spaces, judge, progress)
     return answer(question, found, judge, seconds=time.monotonic() - start)
 

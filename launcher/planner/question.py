@@ -37,10 +37,17 @@ _BATCH_TOKENS = ((1.0e9, 2**19), (4.0e9, 2**20), (20.0e9, 2**21), (float("inf"),
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """An engine that may answer: the words that choose it, none where the question names it, and the run they give."""
+    """An engine that may answer.
+
+    Attributes:
+        words: The words that choose it; none where the question names it.
+        spec: The run that they give.
+        fixed: Keys that are said, by the question and by options that are one of several.
+    """
 
     words: tuple[str, ...]
     spec: RunSpec
+    fixed: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +125,7 @@ def ask(
     run = question.compose((*engines[:1], *(texts[0] for texts in groups.values()))).require()
     _require_a_model(run)
     question = replace(question, assumptions=(*question.assumptions, *_batch(question, run)))
-    return replace(question, openings=tuple(_openings(question, engines, groups)))
+    return replace(question, openings=tuple(_openings(question, engines, groups, vary)))
 
 
 def _typed(words: Sequence[str], catalog: Catalog) -> list[Override]:
@@ -202,6 +209,12 @@ def _batch(question: Question, run: RunSpec) -> Iterator[Assumption]:
     """Sequences of a step: as many as fill the usual tokens of a model of this size, the same on every GPU."""
     if run.train.global_batch_size is not None:
         return
+    if {"train.micro_batch_size", "train.gradient_accumulation"} <= question.fixed:
+        rule = (
+            "micro-batch and accumulation make another batch with each layout, and so another training: say the batch"
+        )
+        way_out = [f"train.global_batch_size={run.global_batch_size}"]
+        raise ConfigErrors([ConfigError("train.global_batch_size", None, rule, way_out)])
     from launcher import families
     from launcher.rank.counts import parameter_counts
 
@@ -212,11 +225,16 @@ def _batch(question: Question, run: RunSpec) -> Iterator[Assumption]:
     yield Assumption(override=f"train.global_batch_size={sequences}", why=f"{why} (arXiv:2005.14165, table 2.1)")
 
 
-def _openings(question: Question, engines: Sequence[str], groups: Mapping[str, tuple[str, ...]]) -> Iterator[Opening]:
-    """Each engine with each of the options that are to be tried."""
+def _openings(
+    question: Question, engines: Sequence[str], groups: Mapping[str, tuple[str, ...]], vary: Sequence[str]
+) -> Iterator[Opening]:
+    """Each engine with each of the options that are to be tried, which fix what they say as one that is typed does."""
+    open_words = {*engines, *(word for group in vary for word in groups[group])}
     for choice in itertools.product(*([engines] if engines else []), *groups.values()):
         found = question.compose(choice)
         if found.errors and len(engines) < 2:
             raise ConfigErrors(found.errors)
         if not found.errors and found.spec is not None:
-            yield Opening(words=choice, spec=found.spec)
+            options = [word for word in choice if word not in open_words]
+            fixed = question.fixed | said.keys(_typed(options, question.catalog), question.catalog)
+            yield Opening(words=choice, spec=found.spec, fixed=fixed)

@@ -273,7 +273,8 @@ class Search:
     def _take_fitting(self, node: _Node, relief: _Relief, idea: Idea) -> bool:
         """Take the layout of a relief that fits and does least; False where none fits for certain."""
         fitting: Candidate | None = None
-        for settings in reversed(self._spaces[node.opening].relief.at(relief.mode, relief.loss)):
+        layouts = self._spaces[node.opening].relief.at(relief.mode, relief.loss)
+        for left, settings in reversed(list(enumerate(layouts, 1))):
             spec = changed_at(relief.core, settings)
             if not self._is_valid(spec):
                 self.found.invalid += 1
@@ -282,8 +283,8 @@ class Search:
             verdict = self._judge.verdict(spec)
             candidate = Candidate(node.bound, effort(spec), node.order, node.opening, spec, verdict)
             if not verdict.fits:
-                self.found.unfit += 1
-                break  # Those that save less fit no better.
+                self.found.unfit += left  # Those that save less fit no better.
+                break
             if verdict.name == "fits":
                 fitting = candidate
             elif fitting is None:

@@ -50,6 +50,9 @@ _LARGEST_MICRO_BATCH = 128
 
 _SCHEDULES = ("1f1b", "interleaved", "zero_bubble", "dualpipe", "gpipe")
 
+_OF_MODES = frozenset(("checkpointing.layers", "checkpointing.method", "checkpointing.modules"))
+"""Keys at which an error is found where activation checkpointing has another mode."""
+
 _BATCH = frozenset(("train.global_batch_size", "train.gradient_accumulation"))
 """Keys at which errors of the micro-batch and of the schedule are found."""
 
@@ -156,7 +159,7 @@ class Space:
             first = self._completed(chosen, (*later, *ahead))
             if first is None:
                 continue
-            open_keys = relief.KEYS | (first.keys() - chosen.keys())
+            open_keys = relief.KEYS | _OF_MODES | (first.keys() - chosen.keys())
             open_keys |= _BATCH if ahead or later else set()
             if all(error.path in open_keys for error in refused(changed_at(self.base, first))):
                 yield from self._extended(chosen, tuple(later), ahead, refused) if later else (chosen,)
@@ -263,7 +266,9 @@ class Space:
         extra = self.base.backend.extra
         even: dict[str, Any] = {first: None, last: None, "backend.extra": extra}
         if {first, last} & (self.fixed | set(self.choices)):
-            for a, b in itertools.product(self.values(first, (None,)), self.values(last, (None,))):
+            for a, b in itertools.product(
+                self.values(first, self._other_end(stages)), self.values(last, self._other_end(stages))
+            ):
                 yield {**even, first: a, last: b}
             return
         layers = cut_of(self.base).counted
@@ -279,17 +284,26 @@ class Space:
         if stages > 1 and counted and (layers + len(counted)) % stages == 0:
             yield {**even, "backend.extra": {**extra, **counted}}
 
+    def _other_end(self, stages: int) -> Sequence[int | None]:
+        """Sizes of one end where the other is said, with inner stages as :meth:`_ends` has them."""
+        layers, said = self.base.model.num_hidden_layers, self.base.parallel
+        ends = [size for size in (said.first_stage_layers, said.last_stage_layers) if size is not None]
+        inner = dict.fromkeys((-(-layers // stages), layers // stages + 1))
+        sizes = [layers - (stages - 2) * size - sum(ends) for size in inner]
+        return [None, *(size for size in sizes if size >= 1 and stages > 1)]
+
     def _sharding(self, degrees: Settings) -> Iterator[dict[str, Any]]:
-        shard = self.base.parallel.shard
-        for stage in self.values("zero.stage", self.stages):
+        shard, reshards = self.base.parallel.shard, "backend.reshard_after_forward"
+        said = shard and reshards in self.fixed | self.choices.keys()
+        for stage in self.values("zero.stage", self.stages[-1:] if said else self.stages):
             open_stage = shard and "zero.stage" in self.fixed and stage == 3
-            for reshard in self.values("backend.reshard_after_forward", (None, False) if open_stage else (None,)):
+            for reshard in self.values(reshards, (None, False) if open_stage else (None,)):
                 for replicas in self.values("parallel.replicate", self._replicas(degrees) if self.copies else (1,)):
                     for hpz in self.values("zero.hpz", self._second_partitions(stage)):
                         for offload in self._offload():
                             yield {
                                 "zero.stage": stage,
-                                "backend.reshard_after_forward": reshard,
+                                reshards: reshard,
                                 "parallel.replicate": replicas,
                                 "zero.hpz": hpz,
                                 **offload,

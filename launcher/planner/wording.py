@@ -49,10 +49,10 @@ def sharding(spec: RunSpec) -> str:
 
 
 def _sharding(spec: RunSpec) -> Iterator[str]:
-    parallel, zero = spec.parallel, spec.zero
+    parallel, zero, reshards = spec.parallel, spec.zero, spec.backend.reshard_after_forward
     if not parallel.shard and engine(spec) != _COPIES:
         yield sharding(spec)
-    elif parallel.shard and (zero.stage == 2 or spec.backend.reshard_after_forward is False):
+    elif parallel.shard and not (zero.stage == 3 if reshards is None else reshards):
         yield "no resharding"
     if parallel.replicate > 1:
         yield f"{parallel.replicate} replicas"

@@ -14,6 +14,7 @@ from launcher.rank.execution import Execution
 from launcher.rank.family import Family
 from launcher.rank.formats import Dtypes
 from launcher.rank.model import RankModel, rank_model
+from launcher.rank.stages import cut_of, rank_layers
 from launcher.rank.view import RankView, Strategy, view_of
 from launcher.spec import RunSpec
 from launcher.speed import attention, experts, gemm, offload, pipeline, states
@@ -212,12 +213,42 @@ def _timed(spec: RunSpec, family: Family, strategies: Iterable[Strategy], backen
 
 
 def _step(spec: RunSpec, family: Family, strategies: Iterable[Strategy], timed: Timed, factor: Constant) -> Step:
-    stage = timed.line.slowest.time.stage
-    view = view_of(spec, strategies, stage) if stage else timed.view
-    rank = rank_model(spec, view, family, timed.dtypes, timed.engine)
-    terms = list(_terms(rank, timed))
-    terms.append(states.waiting(spec.gpus, sum(one.exposed_seconds for one in terms)))
-    return Step(tuple(terms), sum(one.exposed_seconds for one in terms), factor)
+    terms = max(
+        ([*_terms(rank, timed, stage)] for stage, rank in _critical(spec, family, strategies, timed)), key=_exposed
+    )
+    terms.append(states.waiting(spec.gpus, _exposed(terms)))
+    return Step(tuple(terms), _exposed(terms), factor)
+
+
+def _exposed(terms: Iterable[SpeedTerm]) -> float:
+    return sum(one.exposed_seconds for one in terms)
+
+
+def _critical(
+    spec: RunSpec, family: Family, strategies: Iterable[Strategy], timed: Timed
+) -> Iterator[tuple[Stage, RankModel]]:
+    """The stages that may take longest: that with the longest passes, and those that hold more parameters.
+
+    One with shorter passes and no more parameters has no more traffic, and hides nearly as much of it: at most as much
+    less as its passes are shorter.
+    """
+
+    def ranked(stage: int) -> RankModel:
+        view = view_of(spec, strategies, stage) if stage else timed.view
+        return rank_model(spec, view, family, timed.dtypes, timed.engine)
+
+    slowest = timed.line.slowest
+    own = ranked(slowest.time.stage)
+    yield slowest, own
+    cut, uniform = cut_of(spec), spec.model.first_dense_layers == 0
+    most = len(own.view.layers), sum(cut.ends(slowest.time.stage))
+    for stage in {one.time.stage: one for one in timed.line.stages}.values():
+        place = stage.time.stage
+        if uniform and len(rank_layers(cut, place)) <= most[0] and sum(cut.ends(place)) <= most[1]:
+            continue
+        rank = ranked(place)
+        if rank.elements.parameters > own.elements.parameters:
+            yield stage, rank
 
 
 def _factor(spec: RunSpec, timed: Timed, measured: Constant | None, *, calibrated: bool) -> Constant:
@@ -229,16 +260,16 @@ def _factor(spec: RunSpec, timed: Timed, measured: Constant | None, *, calibrate
     return constant(execution.framework, timed.card.name, execution.related, experts=experts_)
 
 
-def _terms(rank: RankModel, timed: Timed) -> Iterator[SpeedTerm]:
-    """The parts of a step on its slowest stage, of which ``rank`` is one."""
-    execution, card, slowest = timed.execution, timed.card, timed.line.slowest
+def _terms(rank: RankModel, timed: Timed, stage: Stage) -> Iterator[SpeedTerm]:
+    """The parts of a step on one stage, of which ``rank`` is one."""
+    execution, card = timed.execution, timed.card
     spec, m = rank.spec, rank.spec.gradient_accumulation
-    yield from _passes(spec, slowest, m, card, execution)
+    yield from _passes(spec, stage, m, card, execution)
     if len(timed.line.stages) > 1:
-        times = [stage.time for stage in timed.line.stages]
-        yield pipeline.bubble(spec, times)
+        times = [one.time for one in timed.line.stages]
+        yield pipeline.bubble(spec, times, stage.time)
         yield pipeline.messages(spec, times, overlaps=execution.pipeline_overlap)
-    compute = states.Compute(slowest.time.forward_seconds, slowest.time.backward_seconds)
+    compute = states.Compute(stage.time.forward_seconds, stage.time.backward_seconds)
     yield from states.accumulation(rank, execution, card, m)
     traffic = list(states.data_parallel(rank, execution, timed.network, compute, m))
     yield from traffic

@@ -16,18 +16,16 @@ _IDLE = {"1f1b": Fraction(1), "gpipe": Fraction(1), "interleaved": Fraction(1), 
 """Share of 1F1B's bubble that a schedule has: of ZB-H1 a third (arXiv:2401.10241, table 1)."""
 
 
-def bubble(spec: RunSpec, stages: Sequence[StageTime]) -> SpeedTerm:
-    """The time in which the slowest stage idles: one micro-batch's way through the other stages, there and back.
+def bubble(spec: RunSpec, stages: Sequence[StageTime], stage: StageTime) -> SpeedTerm:
+    """The time in which a stage idles: one micro-batch's way through the other stages, there and back.
 
     ``(p - 1) (f + b)`` for equal stages (arXiv:2104.04473, section 2.2), a ``v``-th of it with ``v`` model chunks, for
     uneven ones the sum over the other stages. DualPipe: ``(p / 2 - 1) (f + b)`` of its two stages (arXiv:2412.19437).
     """
-    seconds = [stage.seconds for stage in stages]
-    slowest = max(seconds)
-    others = sum(seconds) - slowest
+    others = sum(one.seconds for one in stages) - stage.seconds
     what = f"filling and draining the pipeline ({spec.parallel.schedule})"
     if spec.parallel.schedule == "dualpipe":
-        return term("bubble", what, "max(t_others - t, 0) / 2", _DUALPIPE, t_others=others, t=slowest)
+        return term("bubble", what, "max(t_others - t, 0) / 2", _DUALPIPE, t_others=others, t=stage.seconds)
     idle, chunks = float(_IDLE[spec.parallel.schedule]), spec.parallel.virtual_pipeline
     return term("bubble", what, "idle * t_others / v", _BUBBLE, idle=idle, t_others=others, v=chunks)
 

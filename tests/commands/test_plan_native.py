@@ -11,6 +11,8 @@ from launcher import machine
 from launcher.backends.megatron import installed
 from launcher.cli import main
 from launcher.commands import _plan_native
+from launcher.errors import ConfigError
+from launcher.planner.judge import Preflight
 from launcher.planner.planning import plan
 from launcher.planner.question import ask
 from launcher.preflight.assess import judge_all
@@ -44,13 +46,22 @@ def test_an_argument_that_megatron_does_not_have_is_an_error_of_the_words(capsys
     assert main(["plan", *words, "--no-native"]) == 0
 
 
-def test_one_refused_layout_is_left_out_and_said() -> None:
-    found = plan(ask((*WORDS, "parallel.pipeline=1")))
+def test_the_search_goes_on_behind_a_layout_that_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    question, judge = ask((*WORDS, "parallel.pipeline=1")), Preflight()
+    found = plan(question, judge=judge)
     first, second, *_ = found.layouts
     wrong = replace(first.spec, backend=replace(first.spec.backend, extra={"no-such-argument": True}))
     assert [bool(each.errors) for each in judge_all([wrong, second.spec])] == [True, False]
-    left, said = _plan_native.asked(replace(found, layouts=(replace(first, spec=wrong), *found.layouts[1:])))
-    assert left.layouts[0].spec == second.spec
-    assert left.layouts[0].loses == ""
-    assert len(left.layouts) == len(found.layouts) - 1
-    assert said[0].startswith("layout 1 is left out: backend.extra.no-such-argument")
+    start = replace(found, layouts=(replace(first, spec=wrong), *found.layouts[1:]))
+    answer = _plan_native.sound(start, lambda each: each, judge, lambda: plan(question, judge=judge))
+    assert answer.layouts == found.layouts
+    assert "no-such-argument" in capsys.readouterr().err
+
+
+def test_a_run_that_was_refused_is_in_no_later_answer() -> None:
+    question, judge = ask((*WORDS, "parallel.pipeline=1")), Preflight()
+    first, *others = plan(question, judge=judge).layouts
+    judge.refuse(first.spec, ConfigError("backend.name", "megatron", "refused"))
+    after = plan(question, judge=judge).layouts
+    assert first.spec not in [each.spec for each in after]
+    assert {each.idea for each in others} <= {each.idea for each in after}

@@ -22,7 +22,7 @@ JUDGE = Preflight()
 def fits_at_all(question: Question) -> bool:
     """True if any layout of the whole space fits for certain."""
     for opening in question.openings:
-        space = Space.of(opening.spec, question.fixed, question.choices, JUDGE.errors)
+        space = Space.of(opening.spec, opening.fixed, question.choices, JUDGE.errors)
         for frame in space.frames(JUDGE.errors):
             for core in space.cores(frame, JUDGE.errors):
                 if any(is_certain(changed_at(core, settings)) for settings in reliefs(space)):

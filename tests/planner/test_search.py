@@ -47,7 +47,7 @@ QUESTIONS = {
 
 def spaces(question: Question) -> list[Space]:
     errors = Preflight().errors
-    return [Space.of(each.spec, question.fixed, question.choices, errors) for each in question.openings]
+    return [Space.of(each.spec, each.fixed, question.choices, errors) for each in question.openings]
 
 
 def every_layout(space: Space) -> Iterator[RunSpec]:

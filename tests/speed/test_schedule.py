@@ -151,7 +151,9 @@ def test_the_closed_form_is_the_simulated_step_where_the_last_stage_is_slowest_a
     assume(spec.gradient_accumulation >= count)
     stages = equal(count)
     stages[slow] = replace(stages[slow], forward_seconds=factor * FORWARD, backward_seconds=factor * BACKWARD)
-    closed = spec.gradient_accumulation * factor * (FORWARD + BACKWARD) + pipeline.bubble(spec, stages).seconds
+    closed = (
+        spec.gradient_accumulation * factor * (FORWARD + BACKWARD) + pipeline.bubble(spec, stages, stages[slow]).seconds
+    )
     exact = schedule.makespan(simulated(spec, stages))
     if slow == count - 1 or spec.parallel.schedule == "gpipe":
         assert closed == pytest.approx(exact)

@@ -19,7 +19,7 @@ WORDS = (
 
 FEW = (
     "model=1b",
-    "parallel=fsdp,zero1",
+    "parallel=fsdp,zero1,zero2,zero3",
     "hardware=h100_80g",
     "cluster.gpus_per_node=2",
     "train.global_batch_size=4",

@@ -245,6 +245,10 @@ def _training(spec: RunSpec) -> Iterator[ConfigError]:
     if train.compile:
         rule = "Megatron-LM has fused kernels in place of torch.compile"
         yield ConfigError("train.compile", True, rule, ["train.compile=false"])
+    if spec.backend.argument("tp-comm-overlap") and not (spec.parallel.sequence and spec.parallel.tensor > 1):
+        rule = "traffic of tensor parallelism overlaps with sequence parallelism alone (training/arguments.py)"
+        way_out = ["parallel.tensor=2 parallel.sequence=true", "backend.extra.tp-comm-overlap=false"]
+        yield ConfigError("backend.extra.tp-comm-overlap", True, rule, way_out)
     if train.loss == "chunked":
         rule = "Megatron-LM computes the loss of all tokens at once, split over the tensor parallel ranks"
         yield ConfigError("train.loss", "chunked", rule, ["train.loss=full", "train.loss=fused"])
