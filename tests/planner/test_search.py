@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -121,3 +122,40 @@ def test_a_first_layout_is_found_before_all_are_bounded() -> None:
     early = next(found.first for found in search.run(frames) if found.first is not None)
     assert early.verdict.name == "fits"
     assert early.seconds >= searched(listed, Preflight()).shown()[0].seconds
+
+
+UNEVEN = (
+    "model=qwen3_30b_a3b hardware=h100_80g cluster.nodes=2 cluster.gpus_per_node=8 parallel=fsdp parallel.pipeline=4"
+    " parallel.virtual_pipeline=1 parallel.schedule=1f1b parallel.first_stage_layers=11 parallel.last_stage_layers=11"
+    " parallel.tensor=1 parallel.context=1 parallel.ulysses=1 parallel.expert=1 train.micro_batch_size=4"
+    " parallel.replicate=2 train.global_batch_size=1024"
+)
+
+
+@pytest.mark.parametrize("offload", ["none", "cpu"])
+def test_what_saves_memory_never_shortens_a_step_of_uneven_stages(offload: str) -> None:
+    """The stage whose traffic and optimizer take longest need not be the one whose passes do."""
+    words = f"{UNEVEN} zero.stage=3 zero.offload_optimizer={offload} zero.offload_parameters={offload}"
+    (space,) = spaces(ask(words.split()))
+    judge = Preflight()
+    for frame in space.frames(judge.errors):
+        for core in space.cores(frame, judge.errors):
+            places = itertools.product(range(len(space.relief.modes)), range(len(space.relief.losses)))
+            seconds = {at: judge.seconds(changed_at(core, space.relief.at(*at)[0])) or 0.0 for at in places}
+            assert len(seconds) > 3
+            for mode, loss in seconds:
+                assert seconds[mode, loss] >= seconds[max(0, mode - 1), loss]
+                assert seconds[mode, loss] >= seconds[mode, max(0, loss - 1)]
+
+
+def test_a_second_process_that_is_killed_leaves_its_half_to_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Killed(Preflight):
+        def least_seconds(self, spec: RunSpec, chunkings: Sequence[tuple[str, int]]) -> float | None:
+            if os.getpid() != first:
+                os._exit(9)
+            return super().least_seconds(spec, chunkings)
+
+    first = os.getpid()
+    monkeypatch.setattr(halves, "_FEW", 0)
+    listed = spaces(ask(QUESTIONS["long sequences"].split()))
+    assert fastest(searched(listed, Killed())) == fastest(searched(listed, Preflight()))

@@ -24,6 +24,7 @@ WORDS = {
     "run": [f"run.directory=/{LONG}", "model=tiny", "train.steps=1"],
     "check": [f"model=/{LONG}"],
     "show": [f"data.path=/{LONG}", "data=text"],
+    "plan": [f"model=/{LONG}"],
     "prepare": [f"data.path=/{LONG}", "data=text"],
     "status": [f"/{LONG}"],
     "logs": [LONG],
@@ -40,6 +41,7 @@ WORDS = {
 ANSWERS = {
     **{key: ["model=tiny"] for key in ("check", "show")},
     **{key: ["--help"] for key in ("status", "logs", "compare", "cancel", "resume", "doctor", "run", "prepare")},
+    "plan": ["model=tiny", "hardware=h100_80g", "cluster.gpus_per_node=1", "parallel=ddp"],
     "import": ["deepspeed", "/dev/null", "--json"],
     "recipe": ["show", "tiny_cpu"],
     "completion": ["bash"],

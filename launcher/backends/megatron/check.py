@@ -247,7 +247,7 @@ def _training(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError("train.compile", True, rule, ["train.compile=false"])
     if spec.backend.argument("tp-comm-overlap") and not (spec.parallel.sequence and spec.parallel.tensor > 1):
         rule = "traffic of tensor parallelism overlaps with sequence parallelism alone (training/arguments.py)"
-        way_out = ["parallel.tensor=2 parallel.sequence=true", "backend.extra.tp-comm-overlap=false"]
+        way_out = ["parallel.tensor=2 parallel.sequence=true", "+backend.extra.tp-comm-overlap=null"]
         yield ConfigError("backend.extra.tp-comm-overlap", True, rule, way_out)
     if train.loss == "chunked":
         rule = "Megatron-LM computes the loss of all tokens at once, split over the tensor parallel ranks"

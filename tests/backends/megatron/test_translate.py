@@ -240,3 +240,18 @@ def test_a_translation_takes_less_than_a_millisecond() -> None:
         translate(spec, "python")
         times.append(time.perf_counter() - began)
     assert min(times) < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("words", "fits"),
+    [
+        (("parallel.tensor=1",), False),
+        (("parallel.tensor=2",), False),
+        (("parallel.tensor=2", "parallel.sequence=true"), True),
+    ],
+)
+def test_traffic_of_tensor_ranks_overlaps_with_sequence_parallelism_alone(words: tuple[str, ...], fits: bool) -> None:
+    spec = make_spec(*SEVEN, "backend=megatron", "+backend.extra.tp-comm-overlap=true", *words)
+    found = [(error.path, error.rule) for error in check(spec)]
+    rule = "traffic of tensor parallelism overlaps with sequence parallelism alone (training/arguments.py)"
+    assert found == ([] if fits else [("backend.extra.tp-comm-overlap", rule)])
