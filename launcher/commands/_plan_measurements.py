@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import difflib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from launcher.commands._common import folder, print_json
@@ -16,6 +15,7 @@ from launcher.measurements.constants import Key
 from launcher.measurements.file import Content
 from launcher.measurements.known import place
 from launcher.measurements.row import Row
+from launcher.spec import ClusterSpec
 from launcher.text.units import gib, rounded
 
 _OF_A_SEARCH = {
@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
     """
     _require_nothing_else(options)
     spec = request(options.overrides).require()
-    content = _read(place(spec.cluster))
+    content = _read(spec.cluster)
     if options.forget is None:
         if options.json:
             print_json({"schema": 1, "measurements": _as_dict(content)})
@@ -71,14 +71,15 @@ def _require_nothing_else(options: argparse.Namespace) -> None:
         raise ConfigErrors(ConfigError(each, None, rule) for each in given)
 
 
-def _read(path: Path) -> Content:
+def _read(cluster: ClusterSpec) -> Content:
+    path = place(cluster)
     try:
         return file.load(path)
     except OSError as error:
         rule = f"the measured runs cannot be read: {unreadable(error)}"
-        raise ConfigErrors([
-            ConfigError("cluster.measurements", str(path), rule, ["cluster.measurements=null"])
-        ]) from None
+        own = cluster.measurements is None
+        where, way_out = ("--measurements", "FILE.jsonl") if own else ("cluster.measurements", "null")
+        raise ConfigErrors([ConfigError(where, str(path), rule, [f"cluster.measurements={way_out}"])]) from None
 
 
 def _named(content: Content, word: str) -> Row:

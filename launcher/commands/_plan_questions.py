@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from launcher.commands import _plan_progress
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.planner import answers, largest, length, sentences
 from launcher.planner.judge import Judge, Preflight
@@ -92,12 +93,14 @@ def answer(options: argparse.Namespace, question: Question, judge: Judge, search
     """
     asked = Length(days=options.days) if length.is_said(question) else None
     if options.smallest:
-        least = smallest(question, judge, days=options.days)
+        with _plan_progress.watching(judge) as watched:
+            least = smallest(question, watched, days=options.days)
         of_size = None if least.size is None else sized(question, least.size)
         said, keys = sentences.smallest(least, asked), {"smallest": answers.smallest(least)}
         return _beside(question, of_size, asked, lambda found: search(found, judge), said, keys)
     if options.largest is not None:
-        most = largest.largest(options.largest, question, judge, lambda words: _further(options, question, words))
+        with _plan_progress.watching(judge) as watched:
+            most = largest.largest(options.largest, question, watched, lambda words: _further(options, question, words))
         keys = {"largest": answers.largest(most)}
         found = _beside(
             question, most.question, asked, lambda found: search(found, judge), sentences.largest(most), keys
@@ -142,10 +145,13 @@ def _completed(question: Question, plan: Plan, judge: Judge) -> Answer:
     if not plan.finished:
         return Answer(question=question, plan=plan)
     if not plan.layouts:
-        return Answer(question=question, plan=replace(plan, nearest=nearest(question, judge)), is_enough=False)
+        with _plan_progress.watching(judge) as watched:
+            found = nearest(question, watched)
+        return Answer(question=question, plan=replace(plan, nearest=found), is_enough=False)
     days = None if plan.length is None else plan.length.days
     if plan.length is None or days is None or length.in_time(plan.layouts[0], days) is not False:
         return Answer(question=question, plan=plan)
-    least = smallest(question, judge, days=days, beyond=True)
+    with _plan_progress.watching(judge) as watched:
+        least = smallest(question, watched, days=days, beyond=True)
     said = tuple(sentences.late(plan.layouts[0], plan.length, least))
     return Answer(question=question, plan=plan, said=said, keys={"smallest": answers.smallest(least)}, is_enough=False)

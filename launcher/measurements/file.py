@@ -62,11 +62,13 @@ def load(path: Path) -> Content:
         lines = file.read(_MOST_BYTES).split(b"\n")[1 if start else 0 :]
     found: dict[tuple[str, str], Row] = {}
     bad = []
-    for line in [line for line in lines if line.strip()][-MOST_ROWS:]:
+    numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    for number, line in numbered[-MOST_ROWS:]:
         try:
             row = rows.read(line)
         except (ValueError, RecursionError) as error:
-            bad.append(unreadable(error) if isinstance(error, ValueError) else "it is nested too deep")
+            why = unreadable(error) if isinstance(error, ValueError) else "it is nested too deep"
+            bad.append(f"line {len(lines) - number} from the end: {why}" if start else f"line {number}: {why}")
             continue
         found.pop((row.id, row.directory), None)
         found[row.id, row.directory] = row

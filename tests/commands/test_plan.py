@@ -15,6 +15,7 @@ from launcher.planner.halves import Progress
 from launcher.planner.judge import Preflight
 from launcher.planner.question import ask
 from launcher.planner.search import Found
+from launcher.spec import RunSpec
 from tests.support.helpers import CPU_HOST
 from tests.support.layouts import FEW
 
@@ -93,3 +94,23 @@ def test_a_terminal_is_shown_the_best_so_far(
     shown = " ".join(capsys.readouterr().err.split())
     assert "best so far" in shown
     assert planned.finished
+
+
+def test_a_watched_judge_judges_as_its_own_and_tells_each_run() -> None:
+    told: list[RunSpec] = []
+    judge = Preflight()
+    spec = ask(FEW).openings[0].spec
+    watched = _plan_progress._Watched(judge, told.append)
+    verdict = watched.verdict(spec)
+    assert told == [spec]
+    assert verdict == judge.verdict(spec)
+    assert watched.seconds(spec) == judge.seconds(spec)
+    assert watched.least_seconds(spec, [("1f1b", 1)]) == judge.least_seconds(spec, [("1f1b", 1)])
+    assert watched.speed(spec, verdict) == judge.speed(spec, verdict)
+    assert list(watched.errors(spec)) == []
+
+
+def test_where_nobody_looks_nothing_is_watched() -> None:
+    judge = Preflight()
+    with _plan_progress.watching(judge) as watched:
+        assert watched is judge
