@@ -35,6 +35,10 @@ _BATCH_TOKENS = ((1.0e9, 2**19), (4.0e9, 2**20), (20.0e9, 2**21), (float("inf"),
 """Tokens of a step by parameters: 0.5 to 3.2 million (GPT-3, arXiv:2005.14165, table 2.1), as powers of two."""
 
 
+_CPU_SEQUENCES = 4
+"""Sequences of each rank in a step where nobody says and CPUs train: they try, and do not train to an end."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
     """An engine that may answer.
@@ -121,7 +125,9 @@ def ask(
         facts=facts,
     )
     question = replace(question, assumptions=tuple(_size(question)))
-    engines: tuple[str, ...] = () if _names_an_engine(typed) or PRESETS in groups or "backend" in groups else _engines()
+    engines: tuple[str, ...] = (
+        () if _names_an_engine(typed) or PRESETS in groups or "backend" in groups else _engines(question)
+    )
     run = question.compose((*engines[:1], *(texts[0] for texts in groups.values()))).require()
     _require_a_model(run)
     question = replace(question, assumptions=(*question.assumptions, *_batch(question, run)))
@@ -178,9 +184,11 @@ def _require_a_model(run: RunSpec) -> None:
         raise ConfigErrors([ConfigError("script", run.script, rule, [f"launch check script={run.script}"])])
 
 
-def _engines() -> tuple[str, ...]:
-    """The words that choose each engine where nothing is said; the search goes on from there."""
+def _engines(question: Question) -> tuple[str, ...]:
+    """The words that choose each engine where nothing is said, those of the default one first."""
+    usual = question.compose(()).spec
     found = [name for name in registry.names("backends") if not registry.faults("backends", name)]
+    found.sort(key=lambda name: usual is not None and name != usual.backend.name)
     openings = {name: registry.load("backends", name).profile.openings or (f"backend={name}",) for name in found}
     return tuple(word for words in openings.values() for word in words)
 
@@ -215,6 +223,10 @@ def _batch(question: Question, run: RunSpec) -> Iterator[Assumption]:
         )
         way_out = [f"train.global_batch_size={run.global_batch_size}"]
         raise ConfigErrors([ConfigError("train.global_batch_size", None, rule, way_out)])
+    if run.hardware.device == "cpu":
+        why = f"the batch is not said: {_CPU_SEQUENCES} sequences of each CPU rank, for a trial"
+        yield Assumption(override=f"train.global_batch_size={_CPU_SEQUENCES * run.gpus}", why=why)
+        return
     from launcher import families
     from launcher.rank.counts import parameter_counts
 

@@ -35,6 +35,8 @@ def test_a_cluster_without_a_size_is_a_node_of_eight_and_the_batch_is_of_the_usu
     question = ask(("model=7b", "hardware=h100_80g"), facts=CPU_HOST)
     assert question.assumed == ("cluster.nodes=1", "cluster.gpus_per_node=8", "train.global_batch_size=512")
     assert 512 * question.openings[0].spec.sequence_length == 2**21
+    here = ask(("model=tiny",), facts=CPU_HOST)
+    assert here.assumed == (f"train.global_batch_size={4 * here.openings[0].spec.gpus}",)
     typed = ask(("model=7b", "hardware=h100_80g", "cluster.nodes=2", "train.global_batch_size=64"), facts=CPU_HOST)
     assert typed.assumed == ("cluster.gpus_per_node=8",)
 
