@@ -7,6 +7,7 @@ import difflib
 from collections.abc import Iterator
 from typing import Any
 
+from launcher.commands import _plan_options
 from launcher.commands._common import folder, print_json
 from launcher.config.request import request
 from launcher.errors import ConfigError, ConfigErrors, unreadable
@@ -18,14 +19,8 @@ from launcher.measurements.row import Row
 from launcher.spec import ClusterSpec
 from launcher.text.units import gib, rounded
 
-_OF_A_SEARCH = {
-    name: f"--{name.replace('_', '-')}"
-    for name in (
-        *("vary", "plot", "lines", "save", "measure", "steps", "yes", "dry_run", "results", "measurements"),
-        *("smallest", "largest", "tokens", "days", "price"),
-    )
-}
-"""Options that a listing would drop."""
+_OF_A_MEASUREMENT = ("save", "measure", "steps", "yes", "dry_run", "results", "trust")
+"""Options beside those of a search that a listing would drop."""
 
 
 def run(options: argparse.Namespace) -> int:
@@ -60,15 +55,11 @@ def _require_nothing_else(options: argparse.Namespace) -> None:
         ConfigErrors: There is one.
     """
     flag = "--measurements" if options.forget is None else "--forget"
-    alone = {"overrides", "json", "measurements" if options.forget is None else "forget"}
-    others = {name: value for name, value in vars(options).items() if name in _OF_A_SEARCH and name not in alone}
-    given = [_OF_A_SEARCH[name] for name, value in others.items() if value not in (None, False, [])]
-    given += [] if options.measured else ["--no-measurements"]
-    given += [] if options.native else ["--no-native"]
-    given += ["--trust"] if options.trust else []
-    if given:
+    beside = () if options.forget is None else ("measurements",)
+    typed = _plan_options.given(options, (*_plan_options.OF_A_SEARCH, *_OF_A_MEASUREMENT, *beside))
+    if typed:
         rule = f"{flag} searches nothing, and does not read it"
-        raise ConfigErrors(ConfigError(each, None, rule) for each in given)
+        raise ConfigErrors(ConfigError(each, None, rule) for each in typed)
 
 
 def _read(cluster: ClusterSpec) -> Content:

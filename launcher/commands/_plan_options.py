@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 
 from launcher.commands._common import add_trust
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.planner import shortlist
+
+OF_A_SEARCH = ("vary", "lines", "plot", "smallest", "largest", "tokens", "days", "price")
+"""Options that only a search reads, beside those of :func:`given` itself."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,6 +25,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     words = "rank the layouts that --measure has started, and write the fastest as a recipe"
     parser.add_argument("--results", metavar="ID", help=words)
     add_trust(parser)
+
+
+def given(options: argparse.Namespace, names: Iterable[str]) -> list[str]:
+    """The flags that are typed, of these options and of those that switch a part of a search off."""
+    values = {f"--{name.replace('_', '-')}": getattr(options, name) for name in names}
+    typed = [flag for flag, value in values.items() if value is not None and value is not False and value != []]
+    off = {"--no-measurements": options.measured, "--no-native": options.native}
+    return [*typed, *(flag for flag, is_on in off.items() if not is_on)]
 
 
 def require_whole(options: argparse.Namespace) -> None:
@@ -38,17 +50,9 @@ def require_whole(options: argparse.Namespace) -> None:
     if options.save is not None and options.measure is not None:
         rule = "the fastest layout is known when its runs have ended: --results writes its recipe"
         errors.append(ConfigError("--save", options.save, rule, [f"--results ID --save {options.save}"]))
-    names = ("overrides", "measure", "vary", "lines", "plot", "smallest", "largest", "tokens", "days", "price")
-    of_search = {
-        "OVERRIDES" if name == "overrides" else f"--{name}": getattr(options, name) not in (None, False, [])
-        for name in names
-    }
-    of_search |= {"--no-measurements": not options.measured, "--no-native": not options.native}
-    rule = "--results reads a measurement, which remembers its question"
-    errors += [
-        ConfigError(name, None, rule, ["launch plan --results ID"])
-        for name, given in of_search.items()
-        if given and options.results is not None
-    ]
+    if options.results is not None:
+        rule = "--results reads a measurement, which remembers its question"
+        typed = [*(["OVERRIDES"] if options.overrides else []), *given(options, ("measure", *OF_A_SEARCH))]
+        errors += [ConfigError(name, None, rule, ["launch plan --results ID"]) for name in typed]
     if errors:
         raise ConfigErrors(errors)

@@ -14,8 +14,9 @@ from itertools import product
 from typing import Any
 
 from launcher.memory.estimate import needs
+from launcher.planner.halves import frames_of
 from launcher.planner.judge import Judge
-from launcher.planner.planning import layout_of
+from launcher.planner.planning import layout_of, spaces_of
 from launcher.planner.question import Question
 from launcher.planner.relief import Settings
 from launcher.planner.result import Layout
@@ -101,9 +102,8 @@ def fastest(question: Question, judge: Judge) -> Layout | None:
         question: The question.
         judge: Rules and estimates.
     """
-    spaces = [Space.of(opening.spec, opening.fixed, question.choices, judge.errors) for opening in question.openings]
-    frames = [(number, frame) for number, space in enumerate(spaces) for frame in space.frames(judge.errors)]
-    for found in Search(spaces, judge).run(frames):
+    spaces = spaces_of(question, judge)
+    for found in Search(spaces, judge).run(frames_of(spaces, judge)):
         if found.best:
             return layout_of(question, min(found.best.values()), judge)
     return None

@@ -31,13 +31,18 @@ def searched(spaces: Sequence[Space], judge: Judge, progress: Progress | None = 
         judge: Rules and estimates.
         progress: Told on the way.
     """
-    frames = [(number, frame) for number, space in enumerate(spaces) for frame in space.frames(judge.errors)]
+    frames = frames_of(spaces, judge)
     if len(frames) < _FEW:
         return _half(spaces, judge, frames, progress)
     second = _begun(spaces, judge, frames[1::2])
     found = _half(spaces, judge, frames[0::2], progress)
     found.merge(second())
     return found
+
+
+def frames_of(spaces: Sequence[Space], judge: Judge) -> list[OpenedFrame]:
+    """The frames of some spaces, each with the number of its opening, in an order that is always the same."""
+    return [(number, frame) for number, space in enumerate(spaces) for frame in space.frames(judge.errors)]
 
 
 def _half(

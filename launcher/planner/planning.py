@@ -24,9 +24,13 @@ def plan(question: Question, *, judge: Judge | None = None, progress: Progress |
         progress: Told on the way.
     """
     judge, start = judge or Preflight(), time.monotonic()
-    spaces = [Space.of(opening.spec, opening.fixed, question.choices, judge.errors) for opening in question.openings]
-    found = searched(spaces, judge, progress)
+    found = searched(spaces_of(question, judge), judge, progress)
     return answer(question, found, judge, seconds=time.monotonic() - start)
+
+
+def spaces_of(question: Question, judge: Judge) -> list[Space]:
+    """The layouts of each engine that a question leaves open."""
+    return [Space.of(opening.spec, opening.fixed, question.choices, judge.errors) for opening in question.openings]
 
 
 def answer(question: Question, found: Found, judge: Judge, *, seconds: float, finished: bool = True) -> Plan:
