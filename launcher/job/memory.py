@@ -1,0 +1,222 @@
+"""Measured memory of a run as files: ``memory.jsonl``, a line a rank and sampled step, and ``oom.json``.
+
+The ranks write them, the node where a rank cannot speak any more, and ``launch why``, ``report`` and ``watch`` read
+them. Bytes everywhere; piles are those of ``launch check`` (docs/contract.md). Whatever an engine or a device does not
+tell is null, and a line that is not whole is passed over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from launcher import files
+
+RECORDS = "memory.jsonl"
+OUT_OF_MEMORY = "oom.json"
+
+type Place = Literal["device", "host", "disk"]
+"""What was full: the memory of a rank's device (on the CPU its budget), a node's host memory, or a disk."""
+
+type Kind = Literal["device", "budget", "allocator", "host_killer", "cgroup", "slurm", "disk"]
+"""Who said so: torch's allocator on a GPU, our own follower on the CPU, the C library (no memory for a CPU tensor), the
+kernel's killer, a cgroup's limit, Slurm (``OUT_OF_MEMORY``), or a write that found no space."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseMemory:
+    """The peak of one phase of one rank.
+
+    Attributes:
+        allocated_bytes: Alive at the peak.
+        piles: The same, by pile; they sum to it.
+    """
+
+    allocated_bytes: int
+    piles: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostMemory:
+    """Host memory at one moment.
+
+    Attributes:
+        rank_bytes: Resident memory of the rank's process.
+        node_used_bytes: In use on the node, or in the job's cgroup where that has a limit.
+        node_bytes: What the node, or that cgroup, has; None is unknown.
+    """
+
+    rank_bytes: int
+    node_used_bytes: int | None = None
+    node_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryRecord:
+    """A line of ``memory.jsonl``: one rank in one sampled step.
+
+    Attributes:
+        step: Counted from 1; 0 is the loading of the model.
+        rank: Of the job.
+        node: The name of its machine.
+        time: Of day, in seconds.
+        tokens: Of the rank's micro-batch.
+        phases: Peaks by phase: ``load``, ``forward``, ``backward``, ``optimizer``, ``checkpoint_save``, ``evaluation``,
+            those that were measured.
+        static: Piles that are alive between two steps; None where that was not measured.
+        reserved_bytes: Peak that the caching allocator has reserved; None on the CPU.
+        device_used_bytes: In use on the whole device, by all processes; None on the CPU.
+        device_bytes: What a rank may use there: the device, or on the CPU the budget where one was given.
+        host: Host memory.
+    """
+
+    step: int
+    rank: int
+    node: str
+    time: float
+    tokens: int | None
+    phases: Mapping[str, PhaseMemory]
+    static: Mapping[str, int] | None = None
+    reserved_bytes: int | None = None
+    device_used_bytes: int | None = None
+    device_bytes: int | None = None
+    host: HostMemory | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The line as JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """One of the largest allocations that were alive when memory ran out.
+
+    Attributes:
+        bytes: Its size.
+        pile: What it belongs to.
+        operation: What made it, ``aten.mm.default``; None is unknown.
+        shape: Of its tensor, where it is known.
+        layer: The number of the block that made it; None outside of blocks.
+    """
+
+    bytes: int
+    pile: str
+    operation: str | None = None
+    shape: tuple[int, ...] | None = None
+    layer: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutOfMemory:
+    """``oom.json``: the first rank, or node, of a run that ran out of memory.
+
+    Attributes:
+        kind: Who said so.
+        place: What was full.
+        time: Of day, in seconds.
+        rank: Of the job; None where a node or Slurm speaks for all of its ranks.
+        node: The name of the machine.
+        step: That was being done; 0 while the model was loaded.
+        phase: As in :class:`MemoryRecord`; None is unknown.
+        layer: The number of the block that ran; None outside of blocks, or unknown.
+        operation: What asked, ``aten.mm.default``, or the file that was being written.
+        requested_bytes: That were asked for.
+        free_bytes: That the place had left for it.
+        capacity_bytes: Of the place.
+        allocated_bytes: Of this rank at that moment.
+        reserved_bytes: By its caching allocator; None on the CPU.
+        others_bytes: Of the place, in use by other processes; None is unknown.
+        others: Those processes, the largest first: ``pid``, ``name``, ``bytes``.
+        tokens: Of the micro-batch that was worked on.
+        piles: What was alive, by pile; they sum to ``allocated_bytes``.
+        largest: The largest allocations that were alive.
+        host: Host memory then.
+        last: The rank's newest line of ``memory.jsonl``, or what it had gathered since.
+        snapshot: A file below the run directory with all allocations: torch's own format on a GPU.
+        message: The words of whoever said it.
+    """
+
+    kind: Kind
+    place: Place
+    time: float
+    rank: int | None
+    node: str | None
+    step: int | None = None
+    phase: str | None = None
+    layer: int | None = None
+    operation: str | None = None
+    requested_bytes: int | None = None
+    free_bytes: int | None = None
+    capacity_bytes: int | None = None
+    allocated_bytes: int | None = None
+    reserved_bytes: int | None = None
+    others_bytes: int | None = None
+    others: tuple[Mapping[str, Any], ...] = ()
+    tokens: int | None = None
+    piles: Mapping[str, int] = field(default_factory=dict)
+    largest: tuple[Held, ...] = ()
+    host: HostMemory | None = None
+    last: MemoryRecord | None = None
+    snapshot: str | None = None
+    message: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The document, with its schema."""
+        return {"schema": 1, **asdict(self)}
+
+
+def records(directory: Path) -> Iterator[MemoryRecord]:
+    """The whole lines of ``memory.jsonl``, in the order in which they were written; none where there is no file."""
+    with contextlib.suppress(OSError), (directory / RECORDS).open(errors="replace") as file:
+        yield from _understood(file)
+
+
+def ran_out(directory: Path) -> OutOfMemory | None:
+    """The content of ``oom.json``; None where there is none, or one of another version."""
+    content = files.read_json(directory / OUT_OF_MEMORY)
+    try:
+        return None if content is None else _out_of_memory(content)
+    except (TypeError, KeyError, AttributeError, ValueError):
+        return None
+
+
+def record(content: Mapping[str, Any]) -> MemoryRecord:
+    """A line as data; keys of later versions are passed over.
+
+    Raises:
+        KeyError, TypeError, AttributeError: It is none.
+    """
+    known = {name: content[name] for name in MemoryRecord.__slots__ if name in content}
+    host = content.get("host")
+    return MemoryRecord(**{
+        **known,
+        "phases": {name: PhaseMemory(**peak) for name, peak in content["phases"].items()},
+        "host": None if host is None else HostMemory(**host),
+    })
+
+
+def _understood(lines: Iterable[str]) -> Iterator[MemoryRecord]:
+    for line in lines:
+        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            yield record(json.loads(line))
+
+
+def _out_of_memory(content: Mapping[str, Any]) -> OutOfMemory:
+    known = {name: content[name] for name in OutOfMemory.__slots__ if name in content}
+    host, last = content.get("host"), content.get("last")
+    return OutOfMemory(**{
+        **known,
+        "others": tuple(content.get("others") or ()),
+        "largest": tuple(map(_held, content.get("largest") or ())),
+        "host": None if host is None else HostMemory(**host),
+        "last": None if last is None else record(last),
+    })
+
+
+def _held(content: Mapping[str, Any]) -> Held:
+    shape = content.get("shape")
+    return Held(**{**content, "shape": None if shape is None else tuple(shape)})

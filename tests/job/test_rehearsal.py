@@ -1,0 +1,23 @@
+"""What a rehearsed rank measured is read as it was written."""
+
+import json
+
+from launcher.job.rehearsal import Measured, Rehearsed, rehearsed
+
+
+def test_a_rehearsed_rank_is_read_as_it_was_written() -> None:
+    found = Rehearsed(
+        rank=3,
+        world=8,
+        stage=1,
+        layers=2,
+        device="cpu",
+        device_name="a processor",
+        method="counted",
+        static_bytes=10,
+        phases={"forward": Measured(allocated_bytes=20, piles={"activations": 10, "parameters": 10})},
+        step_seconds=(0.5, 0.4),
+        ran_out=False,
+        versions={"torch": "2.8.0"},
+    )
+    assert rehearsed(json.loads(json.dumps(found.as_dict()))) == found
