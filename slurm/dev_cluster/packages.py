@@ -1,4 +1,4 @@
-"""The packages of the cluster, from Debian's and Ubuntu's own packages."""
+"""The packages of the cluster, from Debian's and Ubuntu's own packages; other programs of these, by the same way."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from slurm.dev_cluster.texts import ClusterError
@@ -34,28 +35,40 @@ def path() -> str:
     return f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
 
 
-def missing(*, accounting: bool) -> list[str]:
-    """Packages to install."""
-    wanted = {**SLURM, **(ACCOUNTING if accounting else {})}
-    return [package for program, package in wanted.items() if shutil.which(program, path=path()) is None]
-
-
 def install(*, accounting: bool) -> None:
-    """Install what is missing by apt-get, without starting the services that the packages bring.
+    """Install what the cluster lacks.
 
     Raises:
         ClusterError: It cannot be installed, with apt-get's own last words.
     """
-    if not missing(accounting=accounting):
+    provide({**SLURM, **(ACCOUNTING if accounting else {})})
+
+
+def provide(wanted: Mapping[str, str], *, beside: Sequence[str] = ()) -> None:
+    """Install what is missing by apt-get, without starting the services that the packages bring.
+
+    Args:
+        wanted: The package of each program that is to be there.
+        beside: Packages without a program that belong to these.
+
+    Raises:
+        ClusterError: It cannot be installed, with apt-get's own last words.
+    """
+    if not _missing(wanted):
         return
     if shutil.which("apt-get") is None:
-        names = ", ".join(missing(accounting=accounting))
-        raise ClusterError(f"{names} are missing, and there is no apt-get: the cluster installs on Debian and Ubuntu")
+        names = _missing(wanted)
+        lacking = f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} missing"
+        raise ClusterError(f"{lacking}, and there is no apt-get: they are installed on Debian and Ubuntu")
     with (Path(tempfile.gettempdir()) / f"slurm-dev-cluster.{os.getuid()}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        packages = missing(accounting=accounting)
+        packages = _missing(wanted)
         if packages:
-            _apt_get(packages)
+            _apt_get([*packages, *beside])
+
+
+def _missing(wanted: Mapping[str, str]) -> list[str]:
+    return [package for program, package in wanted.items() if shutil.which(program, path=path()) is None]
 
 
 def _apt_get(packages: list[str]) -> None:

@@ -1,0 +1,1 @@
+"""Pages of runs in a real browser: what they cost to open, and their pictures in ``docs/``."""

@@ -1,0 +1,122 @@
+"""A headless Chromium, in which pages are opened from the disk as their readers open them.
+
+It is the system's own, of Debian's packages, installed where it is missing and this user may; Playwright drives it.
+Nothing but the page's own file is let through, and what a page asks for, says and throws is kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urldefrag
+
+from playwright.sync_api import Browser, ConsoleMessage, Page, Route, sync_playwright
+
+from slurm.dev_cluster import ClusterError, packages
+
+_PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+_FONTS = ("fonts-dejavu-core",)
+"""Chromium's package asks for no font, and without one a page has no text."""
+
+_TIMEOUT_MS = 20_000
+
+type Scheme = Literal["light", "dark"]
+
+
+class NoBrowser(Exception):
+    """There is no Chromium, and it cannot be installed."""
+
+
+@dataclass(slots=True)
+class Visit:
+    """One page, open.
+
+    Attributes:
+        page: Playwright's.
+        asked: Addresses that the page has asked for beside its own file; none of them got an answer.
+        said: Errors and warnings on its console, and exceptions that nothing caught.
+    """
+
+    page: Page
+    asked: list[str] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+
+
+def program() -> str:
+    """The path of Chromium.
+
+    Raises:
+        NoBrowser: It is missing, and cannot be installed.
+    """
+    found = next((path for name in _PROGRAMS if (path := shutil.which(name)) is not None), None)
+    if found is not None:
+        return found
+    if os.geteuid() != 0:
+        raise NoBrowser("there is no Chromium, and only root installs it: sudo apt-get install chromium")
+    try:
+        packages.provide({"chromium": "chromium"}, beside=_FONTS)
+    except ClusterError as error:
+        raise NoBrowser(str(error)) from None
+    return "chromium"
+
+
+@contextlib.contextmanager
+def started() -> Iterator[Browser]:
+    """A browser without windows.
+
+    Raises:
+        NoBrowser: There is none.
+    """
+    path = program()
+    with sync_playwright() as playwright:
+        # Chromium's sandbox does not work for root; the pages are ours, and no address is let through.
+        browser = playwright.chromium.launch(executable_path=path, chromium_sandbox=os.geteuid() != 0)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@contextlib.contextmanager
+def visit(
+    browser: Browser, file: Path, *, scheme: Scheme = "light", width: int = 1200, height: int = 900, **more: Any
+) -> Iterator[Visit]:
+    """Open a page from the disk, until its charts are drawn.
+
+    Args:
+        browser: Of :func:`started`.
+        file: The page.
+        scheme: Which colours the reader's system asks for.
+        width: Of the window, in CSS pixels.
+        height: The same.
+        more: Options of Playwright's ``new_context``.
+    """
+    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme, **more)
+    context.set_default_timeout(_TIMEOUT_MS)
+    found = Visit(page=context.new_page())
+    address = file.absolute().as_uri()
+
+    def decide(route: Route) -> None:
+        if urldefrag(route.request.url)[0] == address:
+            route.continue_()
+        else:
+            found.asked.append(route.request.url)
+            route.abort()
+
+    def heard(message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            found.said.append(f"{message.type}: {message.text}")
+
+    context.route("**/*", decide)
+    found.page.on("console", heard)
+    found.page.on("pageerror", lambda error: found.said.append(f"thrown: {error}"))
+    try:
+        found.page.goto(address)
+        yield found
+    finally:
+        context.close()
