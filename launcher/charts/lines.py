@@ -48,7 +48,8 @@ def told_apart(names: Sequence[str], field: str) -> dict[str, Any]:
     """The channels that tell lines apart, by colour and by dashes, with one legend for both."""
     count = range(len(names))
     colours = [CATEGORIES[number % len(CATEGORIES)] for number in count]
-    dashes = [list(DASHES[number % len(DASHES)]) for number in count]
+    # Names of one colour have other dashes.
+    dashes = [list(DASHES[(number + number // len(CATEGORIES)) % len(DASHES)]) for number in count]
     legend = {"orient": "top", "symbolType": "stroke", "symbolSize": 400, "columns": 6}
     channel = {"field": field, "type": "nominal", "title": None, "sort": None, "legend": legend}
     return {

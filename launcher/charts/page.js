@@ -7,6 +7,7 @@
   const looks = read("looks");
   const ranges = {};   // Field of an x axis: [from, to]; a field that is missing is shown as a whole.
   const logs = new Set();   // Charts whose y axis is logarithmic.
+  const unseen = new Set();   // Names of series that are left out of the charts that say their field (usermeta.series).
   const views = {};
   const turns = {};   // Of each chart: how often it was asked for, so that an older drawing never covers a newer one.
   const actions = { export: { svg: true, png: true }, source: false, compiled: false, editor: false };
@@ -47,7 +48,9 @@
 
   function shaped(chart) {
     const spec = structuredClone(chart.spec);
+    const series = spec.usermeta?.series;
     for (const unit of units(spec)) {
+      if (series && unit.data?.values) unit.data.values = unit.data.values.filter((row) => !unseen.has(row[series]));
       if (chart.zoom && ranges[chart.zoom]) zoomed(unit, chart.zoom, ranges[chart.zoom]);
       if (logs.has(chart.id)) logarithmic(unit);
     }
@@ -89,6 +92,7 @@
     apart.style.width = "";
     if (chart.zoom) brushed(chart, result.view, place);
     place.dataset.drawn = String(turn);
+    place.dispatchEvent(new CustomEvent("drawn", { bubbles: true, detail: { view: result.view, chart } }));
   }
 
   function brushed(chart, view, place) {
@@ -137,12 +141,29 @@
         draw(chart);
       };
     }
+    listenToSeries();
     for (const chart of charts.filter((each) => each.zoom)) {
       document.querySelector(`#${chart.id} .drawing`).onkeydown = (event) => {
         if (event.ctrlKey || event.altKey || event.metaKey || !(event.key in keys)) return;
         if (event.target.closest("input, select, summary")) return;
         event.preventDefault();
         move(chart.zoom, keys[event.key]);
+      };
+    }
+  }
+
+  // Boxes outside of the charts, by which a series is left out of all of them.
+  function listenToSeries() {
+    const boxes = [...document.querySelectorAll("input[data-series]")];
+    const choose = () => {
+      for (const box of boxes) unseen[box.checked ? "delete" : "add"](box.dataset.series);
+      for (const chart of charts) if (chart.spec.usermeta?.series) draw(chart);
+    };
+    for (const box of boxes) box.onchange = choose;
+    for (const button of document.querySelectorAll("button[data-all-series]")) {
+      button.onclick = () => {
+        for (const box of boxes) box.checked = button.dataset.allSeries === "all";
+        choose();
       };
     }
   }

@@ -140,7 +140,6 @@ def compare(directories: Sequence[Path]) -> Comparison:
 
 def _side(run: Path, row: RunState) -> Side:
     content, plan = contents.known(run, contents.SPEC), contents.known(run, contents.PLAN)
-    job = contents.known(run, contents.JOB)
     rows = results.steps(run)
     points = ((progress.number(line, "step"), progress.number(line, "loss")) for line in rows)
     curve = {int(step): loss for step, loss in points if step is not None and loss is not None}
@@ -150,7 +149,7 @@ def _side(run: Path, row: RunState) -> Side:
         run=row,
         settings=lock.settings(content),
         tokens_per_step=_tokens_per_step(content),
-        gpus=max(1, job.get("nodes", 1) * job.get("gpus_per_node", 1)),
+        gpus=gpus(run),
         curve=tuple(sorted(curve.items())),  # A script that starts again repeats steps.
         held_out=held_out[-1] if held_out else None,
         tokens_per_second=results.speed(rows, predicted),
@@ -158,6 +157,12 @@ def _side(run: Path, row: RunState) -> Side:
         predicted_bytes=size if contents.is_whole(size := (plan.get("peak") or {}).get("allocated_bytes")) else None,
         peak_bytes=max(results.measured(run).values(), default=None),
     )
+
+
+def gpus(run: Path) -> int:
+    """Ranks of a run."""
+    job = contents.known(run, contents.JOB)
+    return max(1, int(job.get("nodes", 1)) * int(job.get("gpus_per_node", 1)))
 
 
 def _tokens_per_step(content: Mapping[str, Any]) -> int | None:

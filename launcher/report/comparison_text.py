@@ -27,13 +27,17 @@ def text(found: Comparison, width: int) -> str:
         "loss at equal steps": [(f"step {step:,}", _losses(row)) for step, row in found.at_steps.items()],
         "loss at equal tokens": [(f"{tokens:,} tokens", _losses(row)) for tokens, row in found.at_tokens.items()],
     }
+    lines = [line for sentence in sentences(found) for line in textwrap.wrap(sentence, width, subsequent_indent="  ")]
+    return "\n".join([*lines, *_table(names(found), sections, width)])
+
+
+def names(found: Comparison) -> list[str]:
+    """What each run is called: its id, or its directory where several have one id."""
     ids = [side.run.id for side in found.sides]
-    names = [side.run.directory if ids.count(side.run.id) > 1 else side.run.id for side in found.sides]
-    lines = [line for sentence in _sentences(found) for line in textwrap.wrap(sentence, width, subsequent_indent="  ")]
-    return "\n".join([*lines, *_table(names, sections, width)])
+    return [side.run.directory if ids.count(side.run.id) > 1 else side.run.id for side in found.sides]
 
 
-def _sentences(found: Comparison) -> Iterator[str]:
+def sentences(found: Comparison) -> Iterator[str]:
     """The answer first: who has the lowest loss where, who is fastest, and what cannot be compared."""
     for what, table in (("step", found.at_steps), ("tokens", found.at_tokens)):
         if table:
@@ -80,20 +84,24 @@ def _facts(found: Comparison) -> Iterator[Line]:
 
 
 def _settings(found: Comparison) -> dict[str, list[Line]]:
-    """Settings that differ; those that only follow from another option of their group are counted."""
+    paths, hidden = telling(found)
+    lines: list[Line] = [(path, [_value(value) for value in found.differences[path]]) for path in paths]
+    also = f" (and {', '.join(hidden)}: --json)" if hidden else ""
+    return {f"settings that differ{also}": lines} if lines else {"the settings are the same": []}
+
+
+def telling(found: Comparison) -> tuple[list[str], list[str]]:
+    """The settings that differ, and in words those left out, which only follow from another option of their group."""
     groups: dict[str, list[str]] = {}
     for path in found.differences:
         groups.setdefault(path.partition(".")[0], []).append(path)
-    lines: list[Line] = []
+    shown: list[str] = []
     hidden: list[str] = []
     for group, paths in groups.items():
-        shown = paths
-        if f"{group}.name" in paths and len(paths) - 1 > _FOLLOWERS:
-            shown = [f"{group}.name"]
-            hidden.append(f"{len(paths) - 1} more of {group}")
-        lines += [(path, [_value(value) for value in found.differences[path]]) for path in shown]
-    also = f" (and {', '.join(hidden)}: --json)" if hidden else ""
-    return {f"settings that differ{also}": lines} if lines else {"the settings are the same": []}
+        follow = f"{group}.name" in paths and len(paths) - 1 > _FOLLOWERS
+        shown += [f"{group}.name"] if follow else paths
+        hidden += [f"{len(paths) - 1} more of {group}"] if follow else []
+    return shown, hidden
 
 
 def _table(names: Sequence[str], sections: Mapping[str, Sequence[Line]], width: int) -> Iterator[str]:

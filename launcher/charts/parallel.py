@@ -1,0 +1,247 @@
+"""Parallel coordinates: an axis for each thing that varies and for each result, a line for each point.
+
+Dragging on an axis keeps the points that cross the marked part; the marks of several axes hold together. The drawing is
+a specification of Vega itself: Vega-Lite has no brush of its own for each of several axes. ``parallel.js`` ties it to a
+table (``launcher.charts.table``), whose filter does the same from the keyboard.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+type Value = str | float | None
+
+_HEIGHT = 300
+_FEW = 8
+"""Numbers of which there are no more than this stand at places of their own, evenly, named as they were typed."""
+
+_DECADES = 100
+"""An axis whose largest number is so many times its smallest one is logarithmic."""
+
+_COLOURS = ("#0072b2", "#cc79a7", "#e69f00")
+"""From the lowest to the highest value: of Okabe and Ito (2008), as those of ``launcher.charts.look``."""
+
+_GREY = "#808080"
+_HALF = 9
+"""Half the width of the strip along an axis in which it is marked, in pixels."""
+
+_LABEL = 110
+"""Pixels that a label may be long."""
+
+_WIDTH = "isFinite(containerSize()[0]) ? containerSize()[0] : 800"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """One axis.
+
+    Attributes:
+        title: Above it.
+        values: One for every point; None where the point has none, and its line has a gap.
+        result: True for what came out: a number on a scale, however few there are.
+    """
+
+    title: str
+    values: Sequence[Value]
+    result: bool = False
+
+
+def parallel(
+    table: str, names: Sequence[str], axes: Sequence[Axis], *, coloured: int, best: str | None = None
+) -> dict[str, Any]:
+    """The specification.
+
+    Args:
+        table: The id of the table whose rows are the points.
+        names: Of the points.
+        axes: From left to right, two or more.
+        coloured: The axis by whose numbers the lines are coloured.
+        best: The point whose line is drawn bold.
+    """
+    scales = [_scale(place, axis) for place, axis in enumerate(axes)]
+    points = [
+        {"name": name, **{f"k{place}": _placed(axis, axis.values[row]) for place, axis in enumerate(axes)}}
+        for row, name in enumerate(names)
+    ]
+    numbers = [value for value in axes[coloured].values if isinstance(value, int | float)]
+    colour = {"name": "colour", "type": "linear", "domain": _ends(numbers), "range": list(_COLOURS)}
+    places = {"name": "along", "type": "point", "domain": [*range(len(axes))], "range": "width", "padding": 0.35}
+    return {
+        "usermeta": {"table": table, "embedOptions": {"mode": "vega", "renderer": "canvas"}},
+        "height": _HEIGHT,
+        "padding": {"left": 5, "right": 5, "top": 5, "bottom": 5},
+        "autosize": {"type": "fit-x", "contains": "padding"},
+        "signals": [
+            {"name": "width", "init": _WIDTH, "on": [{"events": "window:resize", "update": _WIDTH}]},
+            {"name": "kept", "value": None},
+            *(_brush(place) for place in range(len(axes))),
+        ],
+        "data": [{"name": "points", "values": points, "transform": _transforms(len(axes))}],
+        "scales": [places, _domained(colour), *scales],
+        "axes": [_drawn(place, axis, len(axes)) for place, axis in enumerate(axes)],
+        "marks": [
+            _lines(axes, coloured, best),
+            *(mark for place, axis in enumerate(axes) for mark in _marks(place, _letters(axis))),
+        ],
+    }
+
+
+@cache
+def script() -> str:
+    """What ties the drawing to a table."""
+    return Path(__file__).with_name("parallel.js").read_text(encoding="utf-8")
+
+
+def number_of(value: Value) -> float | None:
+    """A value as a number, also one that is typed; None where it is none."""
+    try:
+        return None if value is None else float(value)
+    except ValueError:
+        return None
+
+
+def _is_spread(axis: Axis) -> bool:
+    """True for numbers on a scale, false for a place for each value."""
+    known = [value for value in axis.values if value is not None]
+    if any(number_of(value) is None for value in known):
+        return False
+    return axis.result or len(set(known)) > _FEW
+
+
+def _placed(axis: Axis, value: Value) -> Value:
+    return number_of(value) if _is_spread(axis) else None if value is None else str(value)
+
+
+def _scale(place: int, axis: Axis) -> dict[str, Any]:
+    name, along = {"name": f"s{place}"}, {"range": "height"}
+    if not _is_spread(axis):
+        known = dict.fromkeys(str(value) for value in axis.values if value is not None)
+        ordered = sorted(known, key=lambda word: (number_of(word) is None, number_of(word) or 0.0))
+        return {**name, **along, "type": "point", "domain": ordered, "padding": 0.25, "reverse": True}
+    numbers = [number for value in axis.values if (number := number_of(value)) is not None]
+    low, high = _ends(numbers)
+    if low > 0 and high >= _DECADES * low:
+        return {**name, **along, "type": "log", "domain": [low, high]}
+    return {**name, **along, "type": "linear", "domain": [low, high], "zero": False, "nice": True}
+
+
+def _ends(numbers: Sequence[float]) -> list[float]:
+    """The least and the greatest, apart from each other."""
+    low, high = min(numbers, default=0.0), max(numbers, default=1.0)
+    return [low, high] if low < high else [low - (abs(low) or 1.0) / 10, high + (abs(high) or 1.0) / 10]
+
+
+def _domained(colour: Mapping[str, Any]) -> dict[str, Any]:
+    low, high = colour["domain"]
+    return {**colour, "domain": [low, (low + high) / 2, high]}
+
+
+def _brush(place: int) -> dict[str, Any]:
+    """The marked part of an axis in pixels, from where the pointer went down to where it is; null is the whole."""
+    name, down = f"b{place}", f"@strip{place}:pointerdown"
+    here = "clamp(y(), 0, height)"
+    return {
+        "name": name,
+        "value": None,
+        "on": [
+            {"events": down, "update": f"[{here}, {here}]"},
+            {"events": f"[{down}, window:pointerup] > window:pointermove!", "update": f"[{name}[0], {here}]"},
+            {"events": f"@strip{place}:dblclick", "update": "null"},
+        ],
+    }  # fmt: skip
+
+
+def _transforms(count: int) -> list[dict[str, Any]]:
+    inside = " && ".join(
+        f"(!b{n} || abs(b{n}[0] - b{n}[1]) < 3 || (isValid(datum.k{n}) && "
+        f"scale('s{n}', datum.k{n}) >= min(b{n}[0], b{n}[1]) && scale('s{n}', datum.k{n}) <= max(b{n}[0], b{n}[1])))"
+        for n in range(count)
+    )
+    shown = "datum.marked && (!kept || kept[datum.name])"
+    return [{"type": "formula", "as": "marked", "expr": inside}, {"type": "formula", "as": "shown", "expr": shown}]
+
+
+def _lines(axes: Sequence[Axis], coloured: int, best: str | None) -> dict[str, Any]:
+    value, is_best = f"datum.k{coloured}", f"datum.name === {json.dumps(best)}"
+    stroke = [
+        {"test": f"!datum.shown || !isValid({value})", "value": _GREY},
+        {"scale": "colour", "field": f"k{coloured}"},
+    ]
+    return {
+        "type": "path",
+        "from": {"data": "points"},
+        "encode": {
+            "enter": {"tooltip": {"signal": _tooltip(axes)}, "strokeJoin": {"value": "round"}},
+            "update": {
+                "path": {"signal": _path(len(axes))},
+                "stroke": stroke,
+                "strokeWidth": {"signal": f"{is_best} ? 4 : 1.3"},
+                "strokeOpacity": {"signal": f"!datum.shown ? 0.06 : {is_best} ? 1 : 0.65"},
+                "strokeDash": {"signal": f"isValid({value}) ? null : [3, 3]"},
+                "zindex": {"signal": f"({is_best} ? 2 : 0) + (datum.shown ? 1 : 0)"},
+            },
+        },
+    }
+
+
+def _path(count: int) -> str:
+    """From axis to axis; a gap where a point has no value."""
+    parts = []
+    for n in range(count):
+        command = "'M'" if n == 0 else f"(isValid(datum.k{n - 1}) ? 'L' : 'M')"
+        parts.append(f"(isValid(datum.k{n}) ? {command} + scale('along', {n}) + ',' + scale('s{n}', datum.k{n}) : '')")
+    # A path needs a place to begin with, also that of a point without any value.
+    return f"({' + '.join(parts)}) || 'M0,0'"
+
+
+def _tooltip(axes: Sequence[Axis]) -> str:
+    shown = (f"{json.dumps(axis.title)}: isValid(datum.k{n}) ? datum.k{n} : '-'" for n, axis in enumerate(axes))
+    return f"{{'point': datum.name, {', '.join(shown)}}}"
+
+
+def _drawn(place: int, axis: Axis, count: int) -> dict[str, Any]:
+    numbers = {"tickCount": 6} if _is_spread(axis) else {}
+    return {
+        "orient": "left",
+        "scale": f"s{place}",
+        "zindex": 1,
+        "title": axis.title,
+        "titleAngle": 0,
+        "titleAlign": "center",
+        "titleAnchor": "end",
+        "titleX": 0,
+        "titleY": -12,
+        "titleBaseline": "bottom",
+        "titleLimit": {"signal": f"0.95 * width / {count}"},
+        "offset": {"scale": "along", "value": place, "mult": -1},
+        "labelLimit": _LABEL,
+        **numbers,
+    }
+
+
+def _letters(axis: Axis) -> int:
+    """Of the longest label of an axis; numbers on a scale are short."""
+    return 5 if _is_spread(axis) else max((len(str(value)) for value in axis.values if value is not None), default=0)
+
+
+def _marks(place: int, letters: int) -> list[dict[str, Any]]:
+    """What fades the lines behind an axis's labels, the strip that takes the pointer, and the part that is marked."""
+    across = {"x": {"scale": "along", "value": place, "offset": -_HALF}, "width": {"value": 2 * _HALF}}
+    down = {"y": {"value": 0}, "height": {"signal": "height"}}
+    room = min(_LABEL, 8 + 6.5 * letters)
+    behind = {"x": {"scale": "along", "value": place, "offset": -room}, "width": {"value": room}}
+    faded = {"fill": {"signal": "background"}, "fillOpacity": {"value": 0.7}}
+    cursor = {"fill": {"value": "transparent"}, "cursor": {"value": "ns-resize"}}
+    ends = {f"y{end}": {"signal": f"b{place} ? b{place}[{at}] : 0"} for end, at in (("", 0), ("2", 1))}
+    look = {"fill": {"value": _GREY}, "stroke": {"value": _GREY}, "fillOpacity": {"value": 0.35}}
+    seen = {"opacity": {"signal": f"b{place} ? 1 : 0"}}
+    return [
+        {"type": "rect", "interactive": False, "encode": {"update": {**behind, **down, **faded}}},
+        {"type": "rect", "name": f"strip{place}", "encode": {"enter": cursor, "update": {**across, **down}}},
+        {"type": "rect", "interactive": False, "encode": {"enter": look, "update": {**across, **ends, **seen}}},
+    ]

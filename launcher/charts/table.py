@@ -1,0 +1,148 @@
+"""A table for a page: sorted by any column, filtered by words as a setting is typed (``lr>=1e-4 state=failed``).
+
+The table is plain HTML, so that it prints, and is read without its script. A row may bring a line to paste and a note,
+which are shown once the row is chosen. Other parts of a page may restrict the rows, and hear which of them are shown
+(``table.js`` says how).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from launcher.charts.html import Html, joined, tag
+
+type Cell = str | float | None
+"""What stands in a column; None is unknown, or not yet."""
+
+UNKNOWN = "-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column.
+
+    Attributes:
+        key: Its name in a filter, without blanks.
+        title: Its heading.
+        form: How a number is written, as a format specification; the empty one writes all of its digits.
+        hint: What it is, shown on hovering.
+        best: Which of its numbers stands out.
+    """
+
+    key: str
+    title: str
+    form: str = ""
+    hint: str | None = None
+    best: Literal["least", "most"] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One row.
+
+    Attributes:
+        name: What it is of, and the text of its first cell; no two rows of a table share one.
+        cells: One for every column.
+        line: To paste.
+        note: Said beside the line.
+    """
+
+    name: str
+    cells: Sequence[Cell]
+    line: str | None = None
+    note: str | None = None
+
+
+def table(identity: str, caption: str, heading: str, columns: Sequence[Column], rows: Sequence[Row]) -> Html:
+    """A table with its filter; the page holds :func:`script` and :func:`style` once.
+
+    Args:
+        identity: The id of its element on the page.
+        caption: What its rows are.
+        heading: Of the column that names the rows.
+        columns: The others.
+        rows: In the order in which they are shown at first.
+    """
+    wordy = [any(isinstance(row.cells[place], str) for row in rows) for place in range(len(columns))]
+    heads = tag("tr", *map(_head, (Column(key=heading, title=heading), *columns), (True, *wordy)))
+    bests = [_best(column, [row.cells[place] for row in rows]) for place, column in enumerate(columns)]
+    grid = tag(
+        "table",
+        tag("caption", caption),
+        tag("thead", heads),
+        tag("tbody", *(_row(row, columns, bests) for row in rows)),
+    )
+    # A long or wide table is scrolled in its own box, which the keyboard reaches.
+    box = tag("div", grid, class_="scrolled", tabindex="0", role="group", aria_label=caption)
+    return tag("div", _filter(identity, columns, rows), box, _chosen(), class_="sorted", id=identity)
+
+
+def _filter(identity: str, columns: Sequence[Column], rows: Sequence[Row]) -> Html:
+    entry = tag("input", type="search", spellcheck="false", autocomplete="off", aria_describedby=f"{identity}-how")
+    how = tag("span", *_example(columns, rows), id=f"{identity}-how", class_="note")
+    return tag("p", tag("label", "filter ", entry), " ", tag("output", aria_live="polite"), " ", how, class_="filter")
+
+
+def _example(columns: Sequence[Column], rows: Sequence[Row]) -> Iterator[object]:
+    """How a filter is typed, with a number and a word of this table."""
+    yield "words that a row holds, or a column and a value: "
+    known = ((column, row.cells[at]) for at, column in enumerate(columns) for row in rows)
+    found = [(column, cell) for column, cell in known if cell is not None]
+    numbers = [f"{column.key}<{format(cell, column.form)}" for column, cell in found if column.best and cell != ""]
+    texts = [f"{column.key}={cell}" for column, cell in found if isinstance(cell, str) and " " not in cell]
+    yield from (joined(tag("code", word), " ") for word in (*numbers[:1], *texts[:1]))
+
+
+def _chosen() -> Html:
+    """Where the line of the chosen row is shown."""
+    copy = tag("button", "copy", type="button")
+    return tag("div", tag("p", class_="note"), tag("pre", tabindex="0"), copy, class_="chosen", hidden=True)
+
+
+def _head(column: Column, wordy: bool) -> Html:
+    button, look = tag("button", column.title, type="button"), "word" if wordy else None
+    return tag("th", button, scope="col", aria_sort="none", data_key=column.key, title=column.hint, class_=look)
+
+
+def _best(column: Column, cells: Sequence[Cell]) -> float | None:
+    """The best number of a column; None where none is better than another."""
+    numbers = {cell for cell in cells if isinstance(cell, int | float)}
+    if column.best is None or len(numbers) < 2:
+        return None
+    return min(numbers) if column.best == "least" else max(numbers)
+
+
+def _row(row: Row, columns: Sequence[Column], bests: Sequence[float | None]) -> Html:
+    name = tag("th", tag("button", row.name, type="button"), scope="row")
+    cells = map(_cell, row.cells, columns, bests)
+    return tag("tr", name, *cells, data_name=row.name, data_line=row.line, data_note=row.note)
+
+
+def _cell(cell: Cell, column: Column, best: float | None) -> Html:
+    if cell is None:
+        return tag("td", UNKNOWN)
+    if isinstance(cell, str):
+        return tag("td", cell, class_="word")
+    shown = format(cell, column.form)
+    value = None if shown == repr(cell) else repr(cell)
+    return tag("td", tag("strong", shown) if cell == best else shown, data_value=value)
+
+
+@cache
+def script() -> str:
+    """What makes the tables of a page sort and filter."""
+    return _beside("table.js")
+
+
+@cache
+def style() -> str:
+    """How they look, with the page's colours."""
+    return _beside("table.css")
+
+
+def _beside(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
