@@ -24,6 +24,10 @@ _FONTS = ("fonts-dejavu-core",)
 """Chromium's package asks for no font, and without one a page has no text."""
 
 _TIMEOUT_MS = 20_000
+_VIEWS = """window.views = {};
+document.addEventListener("drawn", ({ detail: { view, chart } }) => { window.views[chart.id] = view; });"""
+"""Vega's views by the ids of their charts: what is in a canvas is asked of them."""
+
 
 type Scheme = Literal["light", "dark"]
 
@@ -112,11 +116,14 @@ def visit(
         if message.type in ("error", "warning"):
             found.said.append(f"{message.type}: {message.text}")
 
+    context.add_init_script(_VIEWS)
     context.route("**/*", decide)
     found.page.on("console", heard)
     found.page.on("pageerror", lambda error: found.said.append(f"thrown: {error}"))
     try:
         found.page.goto(address)
+        if more.get("java_script_enabled", True) and found.page.locator("#charts").count():
+            found.page.wait_for_selector("html[data-drawn=true]", state="attached")
         yield found
     finally:
         context.close()

@@ -36,15 +36,15 @@ def run(folder: Path, *words: str, steps: int, scale: float = 1.0, now: state.St
         scale: Of its loss.
         now: Its state.
     """
-    spec = to_dict(request([*_WORDS, *words]).require())
+    spec = _spec(*words)
     _write(folder, spec, [*_WORDS, *words], _metrics(steps, scale), now)
     return folder
 
 
 def sweep(folder: Path, points: int, *, steps: int = 20) -> Path:
     """A sweep over the learning rate, the batch, the sequence length and the seed; what is too large is left out."""
-    spec = to_dict(request([*_WORDS]).require())
-    rows = []
+    spec = _spec()
+    rows: list[dict[str, Any]] = []
     for number, (rate, batch, length, seed) in zip(range(points), _grid(), strict=False):
         name, tokens = f"{number:03d}", batch * length
         words = [f"optimizer.lr={rate}", f"train.micro_batch_size={batch}"]
@@ -70,6 +70,10 @@ def sweep(folder: Path, points: int, *, steps: int = 20) -> Path:
     content = {"schema": 1, "id": folder.name, "overrides": [*_WORDS, *grid], "forced": False, "points": rows}
     (folder / state.SWEEP).write_text(json.dumps(content))
     return folder
+
+
+def _spec(*words: str) -> dict[str, Any]:
+    return to_dict(request([*_WORDS, *words]).require())
 
 
 def _grid() -> Iterator[tuple[str, int, int, int]]:

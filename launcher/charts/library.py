@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -41,6 +42,7 @@ def require(option: str, path: Path) -> None:
         raise ConfigErrors([ConfigError(option, str(path), rule, [package.install(EXTRA)])])
 
 
+@cache  # To make the script takes a second.
 def script() -> str:
     """Vega, Vega-Lite and Vega-Embed as one script that sets ``window.vegaEmbed``."""
     import vl_convert

@@ -75,12 +75,19 @@
   async function draw(chart, drawn = look()) {
     const turn = (turns[chart.id] = (turns[chart.id] ?? 0) + 1);
     const place = document.querySelector(`#${chart.id} .drawing`);
+    const spec = shaped(chart);
+    if (spec.usermeta?.series && !rows(spec).length) {
+      views[chart.id]?.finalize();
+      delete views[chart.id];
+      place.replaceChildren("Nothing is chosen.");
+      return;
+    }
     const options = { mode: "vega-lite", renderer: "svg", ast: true, actions, config: looks[drawn], tooltip: { theme: drawn, formatTooltip: told } };
     const apart = document.createElement("div");
     apart.style.width = `${place.clientWidth}px`;
     apart.className = "drawing";
     place.append(apart);
-    const result = await vegaEmbed(apart, shaped(chart), { ...options, ...chart.spec.usermeta?.embedOptions });
+    const result = await vegaEmbed(apart, spec, { ...options, ...chart.spec.usermeta?.embedOptions });
     if (turn !== turns[chart.id]) {
       result.finalize();
       apart.remove();

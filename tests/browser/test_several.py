@@ -1,0 +1,153 @@
+"""`launch report RUN RUN...` in a browser: curves over each other, the table, hostile names, a hundred thousand steps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from benchmarks.report import browser as chromium
+from benchmarks.report import made
+from launcher.report import many
+
+HOSTILE = "<img src=x onerror=window.hurt=1>\"'&{{hurt=1}}"
+LONG = 100_000
+MOST_BYTES = 6 * 10**6
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("several")
+    made.run(folder / "a", steps=200)
+    made.run(folder / "b", "optimizer.lr=1e-3", steps=100, scale=1.2, now="running")
+    spec = json.loads((folder / "b" / "spec.json").read_text())
+    spec["data"]["path"] = HOSTILE
+    (folder / "b" / "spec.json").write_text(json.dumps(spec))
+    made.run(folder / HOSTILE, "train.global_batch_size=16", steps=50, scale=0.8)
+    lines = [json.loads(line) for line in (folder / "b" / "metrics.jsonl").read_text().splitlines()]
+    lines[40]["loss"] = float("nan")
+    (folder / "b" / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    path = folder / "page.html"
+    path.write_text(many.several([folder / "a", folder / "b", folder / HOSTILE]))
+    return path
+
+
+@pytest.fixture
+def opened(browser: Browser, file: Path) -> Iterator[Page]:
+    with chromium.visit(browser, file) as found:
+        yield found.page
+        assert (found.asked, found.said) == ([], [])
+        assert found.page.evaluate("window.hurt") is None, "a name has run"
+
+
+def lines(page: Page, title: str) -> list[str]:
+    """The colours of the lines of a chart."""
+    chart = page.locator("figure", has_text=title)
+    return chart.locator("g.mark-line path").evaluate_all("all => all.map((path) => path.getAttribute('stroke'))")
+
+
+def test_curves_lie_over_each_other_and_a_box_takes_one_away_from_all_charts(opened: Page) -> None:
+    before = lines(opened, "training loss by step")
+    assert len(set(before)) == 3
+    assert len(lines(opened, "training loss by tokens")) == 3, "the batches differ"
+    opened.get_by_role("checkbox", name="b", exact=True).uncheck()
+    opened.wait_for_function("document.querySelectorAll('#chart-0 g.mark-line path').length === 2")
+    assert lines(opened, "training loss by step") == [before[0], before[2]], "the others keep their colours"
+    opened.wait_for_function("document.querySelectorAll('#chart-1 g.mark-line path').length === 2")
+    opened.get_by_role("button", name="none").click()
+    opened.locator("#chart-0").get_by_text("Nothing is chosen.").wait_for()
+    opened.get_by_role("button", name="all", exact=True).first.click()
+    opened.wait_for_function("document.querySelectorAll('#chart-0 g.mark-line path').length === 3")
+
+
+def test_dragging_over_a_curve_zooms_all_charts_of_the_same_axis_and_a_double_click_shows_all(opened: Page) -> None:
+    place = opened.locator("#chart-0 svg.marks").bounding_box()
+    assert place is not None
+    ends = "(name) => views[name].scale('x').domain()"
+    whole = opened.evaluate(ends, "chart-0")
+    opened.mouse.move(place["x"] + 300, place["y"] + 120)
+    opened.mouse.down()
+    opened.mouse.move(place["x"] + 500, place["y"] + 120, steps=4)
+    opened.mouse.up()
+    opened.wait_for_function("(least) => views['chart-0'].scale('x').domain()[0] > least", arg=whole[0])
+    low, high = opened.evaluate(ends, "chart-0")
+    assert whole[0] < low < high < whole[1]
+    opened.wait_for_function("(low) => views['chart-2'].scale('x').domain()[0] === low", arg=low)
+    opened.locator("#chart-0 svg.marks").dblclick()
+    opened.wait_for_function("(least) => views['chart-0'].scale('x').domain()[0] === least", arg=whole[0])
+
+
+def test_a_scale_becomes_logarithmic_and_linear_again(opened: Page) -> None:
+    box = opened.locator("#chart-0").get_by_role("checkbox")
+    for wanted in ("log", "linear"):
+        box.press(" ")
+        opened.wait_for_function("(wanted) => views['chart-0'].scale('y').type === wanted", arg=wanted)
+
+
+def test_the_pointer_shows_the_run_the_step_and_the_value(opened: Page) -> None:
+    place = opened.locator("#chart-0 svg.marks").bounding_box()
+    assert place is not None
+    opened.mouse.move(place["x"] + 400, place["y"] + 200)
+    opened.mouse.move(place["x"] + 402, place["y"] + 200)
+    shown = opened.locator("#vg-tooltip-element")
+    shown.wait_for()
+    assert {"run", "step", "training loss"} <= set(shown.locator(".key").all_text_contents())
+
+
+def test_the_table_has_what_differs_and_what_came_out_and_hostile_names_are_only_text(opened: Page) -> None:
+    table = opened.locator("#runs")
+    heads = table.locator("thead button").all_text_contents()
+    assert heads[:2] == ["run", "state"]
+    assert {"optimizer.lr", "train.global_batch_size", "data.path", "loss", "GPUs"} <= set(heads)
+    table.get_by_role("button", name="loss", exact=True).click()
+    assert table.locator("tbody tr").first.get_attribute("data-name") == HOSTILE
+    table.get_by_role("button", name=HOSTILE).click()
+    assert table.locator(".chosen pre").text_content() == (
+        "launch model=tiny cluster.gpus_per_node=2 hardware.device=cpu train.global_batch_size=16"
+    )
+    assert opened.locator("img").count() == 0
+    assert HOSTILE in (opened.locator("h1").text_content() or "")
+
+
+def test_the_look_follows_the_system_and_the_switch_and_print_is_light(browser: Browser, file: Path) -> None:
+    back = "getComputedStyle(document.body).backgroundColor"
+    with chromium.visit(browser, file, scheme="dark") as found:
+        dark = found.page.evaluate(back)
+        found.page.emulate_media(color_scheme="light")
+        found.page.wait_for_function("(dark) => getComputedStyle(document.body).backgroundColor !== dark", arg=dark)
+        found.page.get_by_label("look").select_option("dark")
+        found.page.wait_for_function("(dark) => getComputedStyle(document.body).backgroundColor === dark", arg=dark)
+        found.page.emulate_media(media="print")
+        assert found.page.evaluate(back) == "rgb(255, 255, 255)"
+        assert (found.asked, found.said) == ([], [])
+
+
+def test_the_keyboard_goes_from_the_top_to_the_table_and_zooms_a_chart(opened: Page) -> None:
+    seen = []
+    for _ in range(12):
+        opened.keyboard.press("Tab")
+        seen.append(opened.evaluate("document.activeElement.id || document.activeElement.textContent"))
+    assert seen[:4] == ["look", "Curves", "Predicted and measured", "What differs, and what came out"]
+    whole = opened.evaluate("views['chart-0'].scale('x').domain()")
+    opened.locator("#chart-0 .drawing").first.focus()
+    opened.keyboard.press("+")
+    opened.wait_for_function("(least) => views['chart-0'].scale('x').domain()[0] > least", arg=whole[0])
+
+
+def test_a_hundred_thousand_steps_are_thinned_and_said_to_be(browser: Browser, tmp_path: Path) -> None:
+    made.run(tmp_path / "short", steps=1000)
+    metrics = made.run(tmp_path / "long", steps=LONG) / "metrics.jsonl"
+    lines = metrics.read_text().splitlines()
+    lines[77_777] = json.dumps({**json.loads(lines[77_777]), "loss": 123.0})
+    metrics.write_text("\n".join(lines))
+    file = tmp_path / "page.html"
+    file.write_text(many.several([tmp_path / "short", tmp_path / "long"]))
+    assert file.stat().st_size < MOST_BYTES
+    with chromium.visit(browser, file) as found:
+        note = found.page.locator("#chart-0 .note").text_content() or ""
+        assert "of 101,000 points: of each stretch its least and its greatest value" in note
+        assert found.page.evaluate("views['chart-0'].scale('y').domain()[1]") >= 123, "a spike of one step is seen"
+        assert (found.asked, found.said) == ([], [])
