@@ -112,7 +112,13 @@ def _measured_bytes(phase: str, measured: Mapping[str, PhaseMemory], sums: Mappi
 
 
 def _error(expected: int | None, found: int) -> str:
-    return "" if not expected or not found else f" (prediction {expected / found - 1:+.1%})"
+    return "" if not expected or not found else f" (prediction {off(expected, found)})"
+
+
+def off(expected: float, found: float) -> str:
+    """By how much a prediction was off, without a sign where that rounds to nothing."""
+    error = round(expected / found - 1, 3)
+    return f"{error:+.1%}" if error else "0.0%"
 
 
 def _largest(source: Source, measured: Mapping[str, PhaseMemory]) -> int:

@@ -10,6 +10,7 @@ from launcher.charts.html import Cell, Html, table, tag
 from launcher.charts.page import Chart, Section
 from launcher.preflight import plot_time
 from launcher.preflight.plot_time import said
+from launcher.report.page_memory import off
 from launcher.report.page_source import Source
 from launcher.rundir import contents, progress, results
 from launcher.text.units import rounded
@@ -35,7 +36,7 @@ def _compared(source: Source) -> Iterator[Html | str]:
         ("tokens/s of all ranks", None if predicted is None else predicted.tokens_per_second, tokens),
         ("seconds of a step", None if predicted is None else predicted.step_seconds, step),
     ]
-    yield table(["", "predicted", "measured", "prediction"], [_line(*line) for line in lines])
+    yield table(["", "predicted", "measured", "prediction off by"], [_line(*line) for line in lines])
     if predicted is None:
         yield "No speed was predicted: on a CPU, and where the device or the engine has no constants, it is unknown."
     else:
@@ -45,8 +46,8 @@ def _compared(source: Source) -> Iterator[Html | str]:
 
 def _line(name: str, expected: float | None, found: float | None) -> tuple[str, str, str, str]:
     both = tuple("-" if value is None else rounded(value, 4) for value in (expected, found))
-    off = f"{expected / found - 1:+.1%}" if expected and found else ""
-    return name, both[0], both[1], off
+    error = off(expected, found) if expected and found else ""
+    return name, both[0], both[1], error
 
 
 def _parts(source: Source) -> Iterator[Chart]:

@@ -36,6 +36,9 @@ _POINTS = {
 
 _MOST = 400
 """Events that are drawn and listed; of more saves some are left out."""
+_STEPS = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 21_600, 43_200, 86_400, 604_800)
+_TICKS = 10
+"""Seconds between two times at the axis, and how many there are at most."""
 _SLOW = 16
 """Ranks whose own work is listed, the slowest first."""
 
@@ -122,13 +125,31 @@ def _chart(source: Source, tried: Sequence[Attempt]) -> Chart:
     width = max(until - start, 1.0)
     pieces = [piece for each in tried for piece in _pieces(each, until, last=each is tried[-1])]
     spec = bars(
-        pieces, _COLOURS, title="time of day", start=1000 * (start - width / 50), top=1000 * (until + width / 50),
-        temporal=True,
-    )  # fmt: skip
+        pieces,
+        _COLOURS,
+        title=f"time of day, from {_clock(start)}",
+        start=1000 * (start - width / 50),
+        top=1000 * (until + width / 50),
+        labels=_labels(width),
+        ticks=[1000 * moment for moment in _ticks(start, until)],
+    )
     if points := _points(tried):
         spec["layer"].append(_drawn(points))
     said = (f"{each.name}: {_told(each)}" for each in tried)
     return Chart(title="Attempts", spec=spec, said=f"A bar for each attempt. {'; '.join(said)}.")
+
+
+def _labels(width: float) -> str:
+    """How the times at the axis are written: with seconds, without, or with the day."""
+    form = "%H:%M:%S" if width < 600 else "%H:%M" if width < 86_400 else "%d %b %H:%M"
+    return f"timeFormat(datum.value, '{form}')"
+
+
+def _ticks(start: float, until: float) -> list[float]:
+    """Round times between two moments, in this machine's time: as few as have room."""
+    step = next((each for each in _STEPS if (until - start) / each <= _TICKS), _STEPS[-1])
+    first = -(-(start - time.timezone) // step) * step + time.timezone
+    return [first + number * step for number in range(int((until - first) // step) + 1)]
 
 
 def _told(attempt: Attempt) -> str:
@@ -184,7 +205,7 @@ def _drawn(points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "mark": {"type": "point", "size": 90, "filled": True, "opacity": 1, "stroke": "#ffffff", "strokeWidth": 0.8},
         "encoding": {
             "y": {"field": "row", "type": "nominal", "sort": None, "title": None},
-            "x": {"field": "at", "type": "temporal"},
+            "x": {"field": "at", "type": "quantitative"},
             "shape": {**shape, "scale": {"domain": names, "range": [_POINTS[name][1] for name in names]}},
             "fill": {**shape, "scale": {"domain": names, "range": [_POINTS[name][0] for name in names]}},
             "tooltip": [{"field": name, "type": "nominal"} for name in ("what", "when", "said")],
@@ -219,7 +240,7 @@ def _list(source: Source, tried: Sequence[Attempt]) -> Html:
     note = f" ({left_out} more are in events.jsonl)" if left_out else ""
     noteworthy = any(event["kind"] not in MILESTONES for event in chosen)
     listed = table(heads, rows, identity="events")
-    return _foldable(f"all {len(rows)} events{note}", listed, opened=noteworthy)
+    return _foldable(f"the events in words{note}", listed, opened=noteworthy)
 
 
 def _foldable(summary: str, listed: Html, *, opened: bool) -> Html:
