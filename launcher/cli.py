@@ -29,8 +29,10 @@ VERBS = {
     "plan": "the fastest layouts that fit, over what the words leave open",
     "prepare": "token ids of a run's data, made and kept before any run needs them",
     "status": "the state of runs",
+    "watch": "a run live on the terminal: queue, progress, memory by pile",
     "logs": "a run's steps, its errors and what its processes printed",
     "compare": "runs side by side: settings, losses, speed, memory",
+    "report": "a page of a run, or of several: one file that a browser opens from disk",
     "cancel": "stop runs; each saves a checkpoint first",
     "resume": "go on with runs from their newest checkpoint",
     "doctor": "what this machine and its Slurm offer and lack, and a profile",
@@ -47,7 +49,7 @@ _OF_THE_SYSTEM = frozenset((
 _LONGEST = 200
 """Letters of a path in a message."""
 
-RESERVED = ("rehearse", "report")
+RESERVED = ("rehearse",)
 """Verbs of later versions, refused by name: otherwise each would be read as a wrong override of ``run``."""
 
 

@@ -34,3 +34,9 @@ def thinned(points: Sequence[tuple[float, float]], most: int = MOST) -> list[tup
         if len(finite) < len(here):
             chosen.add(next(at for at in here if not math.isfinite(points[at][1])))
     return [points[at] for at in sorted(chosen)]
+
+
+def some(values: Sequence[float], most: int = MOST) -> list[int]:
+    """The places of the values that :func:`thinned` keeps."""
+    places = [(float(place), value) for place, value in enumerate(values)]
+    return [int(place) for place, _ in thinned(places, most)]

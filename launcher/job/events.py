@@ -1,8 +1,8 @@
-"""``events.jsonl``: what befell a run while it trained, a line each, by the nodes and by rank 0 alike.
+"""``events.jsonl``: what befell a run, a line each, by the launch that submitted it, the nodes and rank 0 alike.
 
 A line holds at least ``time``, ``kind``, ``step`` and ``text``, a sentence for a person. Lines are appended in one
 write each, so processes do not mix theirs. What a line says holds until one of its kind and ``rank`` says that it is
-``over``.
+``over``. The :data:`MILESTONES` are the way of every run: they tell when it was what, and are no news of it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,38 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
+from launcher import files
+
 FILE = "events.jsonl"
 
-type Kind = Literal["start", "hang", "restart", "straggler", "spike", "rollback"]
+type Kind = Literal[
+    "queued",
+    "running",
+    "start",
+    "save",
+    "requeued",
+    "finished",
+    "failed",
+    "cancelled",
+    "hang",
+    "restart",
+    "straggler",
+    "spike",
+    "rollback",
+]
+
+MILESTONES: frozenset[Kind] = frozenset((
+    "queued",
+    "running",
+    "start",
+    "save",
+    "requeued",
+    "finished",
+    "failed",
+    "cancelled",
+))
+"""Submitted; what the job's first node wrote as the run's state, with its name as ``node``; ``start``: the ranks are
+started, on the ``nodes``; ``save``: a checkpoint has its name, after so many ``seconds``."""
 
 _END_BYTES = 1 << 18
 """Some thousand lines: of a longer file only the end is read."""
@@ -46,13 +75,12 @@ def add(directory: Path, kind: Kind, text: str, *, step: int | None, over: bool 
 
 def read(directory: Path) -> list[dict[str, Any]]:
     """The newest lines that are whole, oldest first."""
-    try:
-        with (directory / FILE).open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _END_BYTES))
-            lines = file.read().decode(errors="replace").splitlines()
-    except OSError:
-        return []
-    return list(_understood(lines))
+    return list(_understood(files.last_lines(directory / FILE, _END_BYTES)))
+
+
+def news(directory: Path) -> list[dict[str, Any]]:
+    """The same without the way of every run."""
+    return [line for line in read(directory) if line["kind"] not in MILESTONES]
 
 
 def _understood(lines: Iterable[str]) -> Iterable[dict[str, Any]]:

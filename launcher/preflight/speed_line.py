@@ -45,7 +45,7 @@ _HOUR = 3600
 _OF_A_CONSTANT = ("value", "low", "high", "rows", "whose", "here")
 
 
-def name_of(part: StepPart) -> str:
+def name_of(part: str) -> str:
     """A part of a step as people say it."""
     return _NAMES.get(part, part.replace("_", " "))
 

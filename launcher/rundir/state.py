@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from launcher import secret
+from launcher import machine, secret
 from launcher.files import read_json, write_atomically
+from launcher.job import events
 
 if TYPE_CHECKING:
     from launcher.rundir.progress import Progress  # It reads records, which reads the names of files from here.
@@ -40,6 +42,14 @@ runs on a machine the ``process`` that was started there."""
 NOT_SUBMITTED = "not_submitted.json"
 """The ``reason`` why a new run's submission made no job: the run has never started, nor will it by itself."""
 
+_MILESTONES: Mapping[State, events.Kind] = {
+    "running": "running",
+    "requeued": "requeued",
+    "finished": "finished",
+    "failed": "failed",
+    "cancelled": "cancelled",
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
@@ -67,6 +77,8 @@ def put(run: Path, state: State, *, reason: str | None = None, **facts: object) 
         None if reason is None else secret.hidden(reason)
     )  # A worker's error may repeat an address with its password.
     write_atomically(run / "state.json", {"state": state, "reason": said, "time": time.time(), **facts})
+    if state in _MILESTONES:
+        events.add(run, _MILESTONES[state], said or state, step=None, node=machine.node(), job_id=facts.get("job_id"))
 
 
 def forget_ending(run: Path) -> None:
