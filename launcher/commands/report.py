@@ -1,6 +1,7 @@
 """A page of a run: what was asked, predicted and measured, its curves, what happened when, and how it ended.
 
 One file that holds all that it shows, for any browser, and loads nothing. A run of any state is shown by what it has.
+Several runs are laid over each other and side by side; a sweep is its points, over the settings that vary.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from pathlib import Path
 from launcher import files
 from launcher.charts import library
 from launcher.commands._common import add_json, add_runs, folder, print_json, say
-from launcher.commands._finding import find, settle
+from launcher.commands._finding import find, settle, sweep_of
 from launcher.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.rundir import names
 
@@ -21,7 +22,7 @@ _SUFFIX = ".html"
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_runs(parser)
-    words = "the page (default: the run's name with .html, in this folder)"
+    words = "the page (default: in this folder by the run's name, of several report.html)"
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=words)
     add_json(parser)
 
@@ -33,10 +34,11 @@ def run(options: argparse.Namespace) -> int:
     library.require("--output", options.output or Path(f"page{_SUFFIX}"))
     settle(options)
     directories = list(dict.fromkeys(find(options.runs))) if options.runs else []
-    if not directories:
+    sweep = sweep_of(options.runs[0]) if len(options.runs) == 1 else None
+    if not directories and sweep is None:
         raise ConfigErrors([ConfigError("RUN", None, "a page is of a run: its name is missing", ["launch status"])])
     target = options.output if options.output is not None else folder() / f"{_name(options.runs)}{_SUFFIX}"
-    content = _page(directories)
+    content = _page(directories, sweep)
     try:
         files.write_text_atomically(target, content)
     except OSError as error:
@@ -49,16 +51,18 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _page(directories: list[Path]) -> str:
-    """The page of one run.
+def _page(directories: list[Path], sweep: Path | None) -> str:
+    """The page of one run, of several, or of a sweep."""
+    if sweep is not None:
+        from launcher.report import many_sweep
 
-    Raises:
-        ConfigErrors: There are several.
-    """
+        return many_sweep.swept(sweep)
+    if len(directories) > 1:
+        from launcher.report import many
+
+        return many.several(directories)
     from launcher.report import page
 
-    if len(directories) > 1:
-        raise ConfigErrors([ConfigError("RUN", None, "a page is of one run", ["launch compare RUN RUN"])])
     return page.of_run(directories[0])
 
 
@@ -74,5 +78,5 @@ def _require_page(path: Path) -> None:
 
 
 def _name(words: list[str]) -> str:
-    """A file's name for the runs, from the words that name them."""
-    return Path(words[0]).name or "report"
+    """A file's name: that of the run or sweep, of several ``report``."""
+    return Path(words[0]).name or "report" if len(words) == 1 else "report"

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from launcher import secret
 from launcher.charts import html, table
 from launcher.charts.html import Html, tag
 from launcher.charts.page import Chart, Section, page
 from launcher.charts.table import Cell, Column, Row
-from launcher.report import comparison, comparison_text, many_bars, many_curves
+from launcher.report import comparison, comparison_text, many_bars, many_curves, page_asked
 from launcher.report.comparison import Comparison, Side
 from launcher.report.many_points import unit_of
-from launcher.rundir import contents
+from launcher.rundir import by_files, contents
+from launcher.rundir import names as run_names
 from launcher.text.units import GIB
 
 MOST_CURVES = 24
@@ -32,16 +31,16 @@ def several(directories: Sequence[Path]) -> str:
         Section(identity="predicted", title="Predicted and measured", parts=[*many_bars.charts(found.sides, names)]),
         Section(identity="table", title="What differs, and what came out", parts=[*_tables(found, names)]),
     ]
-    lead = tag("div", html.items(comparison_text.sentences(found)))
+    lead = html.items((*comparison_text.sentences(found), *_damage(directories)))
     title = f"{len(names)} runs: {', '.join(names[:4])}{', ...' if len(names) > 4 else ''}"
     return page(title, lead, sections, scripts=[table.script()], styles=[table.style()])
 
 
-def pasted(run: Path) -> str:
-    """The line that repeats a run, as its record has it, without its name and folder."""
-    words = contents.known(run, contents.PLAN).get("overrides", [])
-    kept = [word for word in words if not word.startswith(("run.name=", "run.directory="))]
-    return secret.hidden(shlex.join(["launch", *kept]))
+def _damage(directories: Sequence[Path]) -> Iterator[str]:
+    """Of whom not all is known."""
+    for directory in directories:
+        if (damage := by_files.damage(directory)) is not None:
+            yield f"of {run_names.id_of(directory)} not all is known: {damage}"
 
 
 def _curves(found: Comparison, names: Sequence[str]) -> Iterator[Chart | Html | str]:
@@ -98,12 +97,17 @@ def _runs(found: Comparison, names: Sequence[str], paths: Sequence[str]) -> tupl
         sized = [None if size is None else size / unit for size in (side.predicted_bytes, side.peak_bytes)]
         speeds = (side.predicted_speed, side.speed_per_gpu, side.gpus)
         cells: list[Cell] = [side.run.state, *settings, side.steps, side.tokens, found.loss(side), *speeds, *sized]
-        rows.append(Row(name=called, cells=cells, line=pasted(Path(side.run.directory)), note=_note(side)))
+        rows.append(Row(name=called, cells=cells, line=_line(Path(side.run.directory)), note=_note(side)))
     return columns, rows
 
 
 def _loss_is(found: Comparison) -> str:
     return "the last one on held-out samples" if found.held_out else "mean of the last tenth of the lines"
+
+
+def _line(run: Path) -> str | None:
+    """What repeats a run, without its name and folder."""
+    return page_asked.pasted(contents.known(run, contents.PLAN), contents.known(run, contents.SPEC))
 
 
 def _note(side: Side) -> str:

@@ -32,20 +32,23 @@ def made_of(source: Source) -> Section:
     return Section(identity="versions", title="Versions and machine", parts=list(_ingredients(source)))
 
 
-def pasted(source: Source) -> str | None:
-    """The line that asks for the same run again, without its name; None where its words are not known."""
-    words = [
-        word for word in source.plan.get("overrides") or () if not word.startswith(("run.name=", "run.directory="))
-    ]
+def pasted(plan: Mapping[str, Any], settings: Mapping[str, Any]) -> str | None:
+    """The line that asks for the same run again, without its name; None where its words are not known.
+
+    Args:
+        plan: ``plan.json``.
+        settings: ``spec.json`` as it is.
+    """
+    words = [word for word in plan.get("overrides") or () if not word.startswith(("run.name=", "run.directory="))]
     if not words:
         return None
-    script = source.settings.get("script_args") or ()
+    script = settings.get("script_args") or ()
     line = shlex.join(["launch", *map(str, words), *(["--", *map(str, script)] if script else [])])
     return secret.hidden(line)
 
 
 def _words(source: Source) -> Iterator[Html | str]:
-    line = pasted(source)
+    line = pasted(source.plan, source.settings)
     if line is None:
         yield tag("p", "The words of the run are not recorded.", class_="missing")
     else:
