@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -127,3 +128,26 @@ def visit(
         yield found
     finally:
         context.close()
+
+
+def until(page: Page, condition: str, argument: object = None) -> None:
+    """Wait for something that is asked of a page as an expression, or as a function of ``argument``.
+
+    Playwright's own ``wait_for_function`` asks by ``eval``, which the policy of our pages forbids.
+
+    Raises:
+        TimeoutError: It does not come about.
+    """
+    end = time.monotonic() + _TIMEOUT_MS / 1000
+    while not page.evaluate(condition, argument):
+        if time.monotonic() > end:
+            raise TimeoutError(f"not within {_TIMEOUT_MS / 1000:.0f} s: {condition}")
+        page.wait_for_timeout(20)
+
+
+def seconds_of_processor(page: Page) -> float:
+    """Time that a page's own thread has computed since it was opened: what a busy machine does not lengthen."""
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})
+    metrics = session.send("Performance.getMetrics")["metrics"]
+    return float(next(each["value"] for each in metrics if each["name"] == "TaskDuration"))

@@ -84,12 +84,12 @@ def page(
         title: Of the window, and the first heading.
         lead: Below it: what a reader should see first.
         sections: In their order.
-        scripts: More scripts, which run after the charts' own.
+        scripts: More scripts, which run before the charts are drawn.
         styles: More style sheets.
     """
     charts: list[dict[str, Any]] = []
     body = [_section(section, charts) for section in sections]
-    codes = [_code(one) for one in (*([library.script()] if charts else []), _file("page.js"), *scripts)]
+    codes = [_code(one) for one in (*([library.script()] if charts else []), *scripts, _file("page.js"))]
     head = [
         Html('<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'),
         tag("meta", http_equiv="Content-Security-Policy", content=_policy(codes)),

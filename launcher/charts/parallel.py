@@ -233,6 +233,8 @@ def _marks(place: int, letters: int) -> list[dict[str, Any]]:
     """What fades the lines behind an axis's labels, the strip that takes the pointer, and the part that is marked."""
     across = {"x": {"scale": "along", "value": place, "offset": -_HALF}, "width": {"value": 2 * _HALF}}
     down = {"y": {"value": 0}, "height": {"signal": "height"}}
+    # A drag may begin a little beyond the end of an axis.
+    reach = {"y": {"value": -_HALF}, "height": {"signal": f"height + {2 * _HALF}"}}
     room = min(_LABEL, 8 + 6.5 * letters)
     behind = {"x": {"scale": "along", "value": place, "offset": -room}, "width": {"value": room}}
     faded = {"fill": {"signal": "background"}, "fillOpacity": {"value": 0.7}}
@@ -242,6 +244,6 @@ def _marks(place: int, letters: int) -> list[dict[str, Any]]:
     seen = {"opacity": {"signal": f"b{place} ? 1 : 0"}}
     return [
         {"type": "rect", "interactive": False, "encode": {"update": {**behind, **down, **faded}}},
-        {"type": "rect", "name": f"strip{place}", "encode": {"enter": cursor, "update": {**across, **down}}},
+        {"type": "rect", "name": f"strip{place}", "encode": {"enter": cursor, "update": {**across, **reach}}},
         {"type": "rect", "interactive": False, "encode": {"enter": look, "update": {**across, **ends, **seen}}},
     ]

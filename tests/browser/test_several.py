@@ -1,4 +1,4 @@
-"""`launch report RUN RUN...` in a browser: curves over each other, the table, hostile names, a hundred thousand steps."""
+"""`launch report RUN RUN...` in a browser: curves over each other, the table, hostile names, 100,000 steps."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def test_curves_lie_over_each_other_and_a_box_takes_one_away_from_all_charts(ope
     assert len(set(before)) == 3
     assert len(lines(opened, "training loss by tokens")) == 3, "the batches differ"
     opened.get_by_role("checkbox", name="b", exact=True).uncheck()
-    opened.wait_for_function("document.querySelectorAll('#chart-0 g.mark-line path').length === 2")
+    chromium.until(opened, "document.querySelectorAll('#chart-0 g.mark-line path').length === 2")
     assert lines(opened, "training loss by step") == [before[0], before[2]], "the others keep their colours"
-    opened.wait_for_function("document.querySelectorAll('#chart-1 g.mark-line path').length === 2")
+    chromium.until(opened, "document.querySelectorAll('#chart-1 g.mark-line path').length === 2")
     opened.get_by_role("button", name="none").click()
     opened.locator("#chart-0").get_by_text("Nothing is chosen.").wait_for()
     opened.get_by_role("button", name="all", exact=True).first.click()
-    opened.wait_for_function("document.querySelectorAll('#chart-0 g.mark-line path').length === 3")
+    chromium.until(opened, "document.querySelectorAll('#chart-0 g.mark-line path').length === 3")
 
 
 def test_dragging_over_a_curve_zooms_all_charts_of_the_same_axis_and_a_double_click_shows_all(opened: Page) -> None:
@@ -72,22 +72,19 @@ def test_dragging_over_a_curve_zooms_all_charts_of_the_same_axis_and_a_double_cl
     opened.mouse.down()
     opened.mouse.move(place["x"] + 500, place["y"] + 120, steps=4)
     opened.mouse.up()
-    opened.wait_for_function("(least) => views['chart-0'].scale('x').domain()[0] > least", arg=whole[0])
+    chromium.until(opened, "(least) => views['chart-0'].scale('x').domain()[0] > least", whole[0])
     low, high = opened.evaluate(ends, "chart-0")
     assert whole[0] < low < high < whole[1]
-    opened.wait_for_function("(low) => views['chart-2'].scale('x').domain()[0] === low", arg=low)
+    chromium.until(opened, "(low) => views['chart-2'].scale('x').domain()[0] === low", low)
     opened.locator("#chart-0 svg.marks").dblclick()
-    opened.wait_for_function("(least) => views['chart-0'].scale('x').domain()[0] === least", arg=whole[0])
+    chromium.until(opened, "(least) => views['chart-0'].scale('x').domain()[0] === least", whole[0])
 
 
-def test_a_scale_becomes_logarithmic_and_linear_again(opened: Page) -> None:
+def test_a_scale_becomes_logarithmic_and_the_pointer_shows_the_run_the_step_and_the_value(opened: Page) -> None:
     box = opened.locator("#chart-0").get_by_role("checkbox")
     for wanted in ("log", "linear"):
         box.press(" ")
-        opened.wait_for_function("(wanted) => views['chart-0'].scale('y').type === wanted", arg=wanted)
-
-
-def test_the_pointer_shows_the_run_the_step_and_the_value(opened: Page) -> None:
+        chromium.until(opened, "(wanted) => views['chart-0'].scale('y').type === wanted", wanted)
     place = opened.locator("#chart-0 svg.marks").bounding_box()
     assert place is not None
     opened.mouse.move(place["x"] + 400, place["y"] + 200)
@@ -117,9 +114,9 @@ def test_the_look_follows_the_system_and_the_switch_and_print_is_light(browser: 
     with chromium.visit(browser, file, scheme="dark") as found:
         dark = found.page.evaluate(back)
         found.page.emulate_media(color_scheme="light")
-        found.page.wait_for_function("(dark) => getComputedStyle(document.body).backgroundColor !== dark", arg=dark)
+        chromium.until(found.page, "(dark) => getComputedStyle(document.body).backgroundColor !== dark", dark)
         found.page.get_by_label("look").select_option("dark")
-        found.page.wait_for_function("(dark) => getComputedStyle(document.body).backgroundColor === dark", arg=dark)
+        chromium.until(found.page, "(dark) => getComputedStyle(document.body).backgroundColor === dark", dark)
         found.page.emulate_media(media="print")
         assert found.page.evaluate(back) == "rgb(255, 255, 255)"
         assert (found.asked, found.said) == ([], [])
@@ -134,7 +131,7 @@ def test_the_keyboard_goes_from_the_top_to_the_table_and_zooms_a_chart(opened: P
     whole = opened.evaluate("views['chart-0'].scale('x').domain()")
     opened.locator("#chart-0 .drawing").first.focus()
     opened.keyboard.press("+")
-    opened.wait_for_function("(least) => views['chart-0'].scale('x').domain()[0] > least", arg=whole[0])
+    chromium.until(opened, "(least) => views['chart-0'].scale('x').domain()[0] > least", whole[0])
 
 
 def test_a_hundred_thousand_steps_are_thinned_and_said_to_be(browser: Browser, tmp_path: Path) -> None:
