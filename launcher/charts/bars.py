@@ -82,10 +82,10 @@ def bars(
     several = len({piece.of for piece in pieces}) > 1
     rows = list(dict.fromkeys(piece.row for piece in pieces))
     across = _across(several=several)
-    shown = [{**_values(piece, top - start), "ink": _ink(colours[piece.name])} for piece in pieces]
+    shown = [{**_values(piece, top - start), "_ink": _ink(colours[piece.name])} for piece in pieces]
     layers = [_stretches(shown, colours, across, _along(title, start, top, labels, ticks))]
-    if any(row["label"] for row in shown):
-        layers.append(_inside([row for row in shown if row["label"]], across))
+    if any(row["_label"] for row in shown):
+        layers.append(_inside([row for row in shown if row["_label"]], across))
     if ends:
         layers.append(_behind(pieces, ends, across))
     if limit is not None:
@@ -108,7 +108,7 @@ def _along(title: str, start: float, top: float, labels: str | None, ticks: Sequ
     axis: dict[str, Any] = {} if labels is None else {"labelExpr": labels}
     axis |= {} if ticks is None else {"values": list(ticks)}
     scale: dict[str, Any] = {"domain": [start, top], "nice": False, "zero": False}
-    return {"field": "from", "type": "quantitative", "title": title, "axis": axis, "scale": scale}
+    return {"field": "_from", "type": "quantitative", "title": title, "axis": axis, "scale": scale}
 
 
 def _values(piece: Piece, width: float) -> dict[str, Any]:
@@ -118,10 +118,10 @@ def _values(piece: Piece, width: float) -> dict[str, Any]:
         "row": piece.row,
         "of": piece.of,
         "name": piece.name,
-        "from": piece.start,
-        "to": piece.end,
-        "middle": (piece.start + piece.end) / 2,
-        "label": label,
+        "_from": piece.start,
+        "_to": piece.end,
+        "_middle": (piece.start + piece.end) / 2,
+        "_label": label,
         **piece.hover,
     }
 
@@ -129,7 +129,7 @@ def _values(piece: Piece, width: float) -> dict[str, Any]:
 def _stretches(
     values: Sequence[Mapping[str, Any]], colours: Mapping[str, str], across: Mapping[str, Any], along: Mapping[str, Any]
 ) -> dict[str, Any]:
-    plain = ("row", "of", "name", "from", "to", "middle", "label", "ink")
+    plain = ("row", "of", "name", "_from", "_to", "_middle", "_label", "_ink")
     hover = dict.fromkeys(key for row in values for key in row if key not in plain)
     used = {row["name"] for row in values}
     legend = {"orient": "top", "symbolType": "square", "columns": 7} if len(used) > 1 else None
@@ -141,7 +141,7 @@ def _stretches(
         "encoding": {
             **across,
             "x": along,
-            "x2": {"field": "to"},
+            "x2": {"field": "_to"},
             "color": {"field": "name", "type": "nominal", "title": None, "scale": scale, "legend": legend},
             "tooltip": [{"field": key, "type": "nominal"} for key in hover],
         },
@@ -149,15 +149,15 @@ def _stretches(
 
 
 def _inside(values: Sequence[Mapping[str, Any]], across: Mapping[str, Any]) -> dict[str, Any]:
-    shown = [{key: row[key] for key in ("row", "of", "middle", "label", "ink")} for row in values]
+    shown = [{key: row[key] for key in ("row", "of", "_middle", "_label", "_ink")} for row in values]
     return {
         "data": {"values": shown},
         "mark": {"type": "text", "fontSize": 10.5, "tooltip": None},
         "encoding": {
             **across,
-            "x": {"field": "middle", "type": "quantitative"},
-            "text": {"field": "label", "type": "nominal"},
-            "color": {"field": "ink", "type": "nominal", "scale": None},
+            "x": {"field": "_middle", "type": "quantitative"},
+            "text": {"field": "_label", "type": "nominal"},
+            "color": {"field": "_ink", "type": "nominal", "scale": None},
         },
     }
 
@@ -174,7 +174,7 @@ def _behind(pieces: Sequence[Piece], ends: Mapping[tuple[str, str], str], across
         key = (piece.row, piece.of)
         reach[key] = max(reach.get(key, piece.end), piece.end)
     values = [
-        {"row": row, "of": of, "to": reach[row, of], "said": said}
+        {"row": row, "of": of, "_to": reach[row, of], "said": said}
         for (row, of), said in ends.items()
         if (row, of) in reach
     ]
@@ -183,7 +183,7 @@ def _behind(pieces: Sequence[Piece], ends: Mapping[tuple[str, str], str], across
         "mark": {"type": "text", "align": "left", "dx": 5, "fontSize": 11},
         "encoding": {
             **across,
-            "x": {"field": "to", "type": "quantitative"},
+            "x": {"field": "_to", "type": "quantitative"},
             "text": {"field": "said", "type": "nominal"},
         },
     }
@@ -210,9 +210,11 @@ def _line(place: float, said: str) -> list[dict[str, Any]]:
 
 def _band(mark: Mark) -> list[dict[str, Any]]:
     y = {"field": "row", "type": "nominal", "sort": None, "title": None}
-    data = {"values": [{"row": mark.row, "low": mark.low, "middle": mark.middle, "high": mark.high, "said": mark.said}]}
+    data = {
+        "values": [{"row": mark.row, "low": mark.low, "_middle": mark.middle, "high": mark.high, "said": mark.said}]
+    }
     shown = {"tooltip": [{"field": "said", "type": "nominal", "title": "needed"}]}
-    low, middle = ({"field": name, "type": "quantitative"} for name in ("low", "middle"))
+    low, middle = ({"field": name, "type": "quantitative"} for name in ("low", "_middle"))
     rule = {"type": "rule", "strokeWidth": 2, "yOffset": 13}
     point = {"type": "point", "shape": "diamond", "size": 60, "filled": True, "yOffset": 13}
     return [

@@ -35,7 +35,7 @@ def _config(ink: str, faint: str, edge: str, background: str | None) -> dict[str
         "bar": {"stroke": edge, "strokeWidth": 0.5},
         "text": {"color": ink},
         "rule": {"color": ink},
-        "point": {"filled": True},
+        "point": {"filled": True, "color": ink},
         "range": {"category": list(CATEGORIES)},
     }
 

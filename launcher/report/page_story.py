@@ -178,7 +178,7 @@ def _pieces(attempt: Attempt, until: float, *, last: bool) -> Iterator[Piece]:
             continue
         end = end if end is not None else until if last else start
         if end > start:
-            hover = {"": name, "from": _clock(start), "to": _clock(end), "took": duration(end - start)}
+            hover = {"": name, "since": _clock(start), "until": _clock(end), "took": duration(end - start)}
             yield Piece(row=attempt.name, name=name, start=1000 * start, end=1000 * end, label=name, hover=hover)
 
 

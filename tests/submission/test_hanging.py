@@ -79,7 +79,12 @@ def test_a_run_that_hangs_each_time_is_given_up(tmp_path: Path) -> None:
     run = sleeper(tmp_path / "a", "restart", times=9, requeues=1)
     with pytest.raises(JobFailed):
         node.run(run)
-    assert [line["kind"] for line in events.read(run) if line["kind"] in WATCHED] == ["start", "hang", "restart", "hang"]
+    assert [line["kind"] for line in events.read(run) if line["kind"] in WATCHED] == [
+        "start",
+        "hang",
+        "restart",
+        "hang",
+    ]
     reason = status.read(run).reason or ""
     assert re.match(r"step 7 has hung for \d+ s \(usually 0\.\d+ s\): rank 0 on ", reason)
     assert reason.endswith("; not restarted: 2 attempts in a row left no new checkpoint (cluster.requeues=1)")
