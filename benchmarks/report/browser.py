@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urldefrag
 
-from playwright.sync_api import Browser, ConsoleMessage, Page, Route, sync_playwright
+from playwright.sync_api import Browser, CDPSession, ConsoleMessage, Page, Route, sync_playwright
 
 from slurm.dev_cluster import ClusterError, packages
 
@@ -45,11 +45,18 @@ class Visit:
         page: Playwright's.
         asked: Addresses that the page has asked for beside its own file; none of them got an answer.
         said: Errors and warnings on its console, and exceptions that nothing caught.
+        devtools: Chromium's own protocol, which counts since before the page was opened.
     """
 
     page: Page
+    devtools: CDPSession
     asked: list[str] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
+
+    def processor_seconds(self) -> float:
+        """Time that the page's own thread has computed so far: what a busy machine does not lengthen."""
+        metrics = self.devtools.send("Performance.getMetrics")["metrics"]
+        return float(next(each["value"] for each in metrics if each["name"] == "TaskDuration"))
 
 
 def program() -> str:
@@ -103,7 +110,9 @@ def visit(
     """
     context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme, **more)
     context.set_default_timeout(_TIMEOUT_MS)
-    found = Visit(page=context.new_page())
+    page = context.new_page()
+    found = Visit(page=page, devtools=context.new_cdp_session(page))
+    found.devtools.send("Performance.enable", {"timeDomain": "threadTicks"})
     address = file.absolute().as_uri()
 
     def decide(route: Route) -> None:
@@ -143,11 +152,3 @@ def until(page: Page, condition: str, argument: object = None) -> None:
         if time.monotonic() > end:
             raise TimeoutError(f"not within {_TIMEOUT_MS / 1000:.0f} s: {condition}")
         page.wait_for_timeout(20)
-
-
-def seconds_of_processor(page: Page) -> float:
-    """Time that a page's own thread has computed since it was opened: what a busy machine does not lengthen."""
-    session = page.context.new_cdp_session(page)
-    session.send("Performance.enable", {"timeDomain": "threadTicks"})
-    metrics = session.send("Performance.getMetrics")["metrics"]
-    return float(next(each["value"] for each in metrics if each["name"] == "TaskDuration"))

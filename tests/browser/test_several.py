@@ -45,8 +45,8 @@ def opened(browser: Browser, file: Path) -> Iterator[Page]:
 
 def lines(page: Page, title: str) -> list[str]:
     """The colours of the lines of a chart."""
-    chart = page.locator("figure", has_text=title)
-    return chart.locator("g.mark-line path").evaluate_all("all => all.map((path) => path.getAttribute('stroke'))")
+    paths = page.locator("figure", has_text=title).locator("g.mark-line path")
+    return [path.get_attribute("stroke") or "" for path in paths.all()]
 
 
 def test_curves_lie_over_each_other_and_a_box_takes_one_away_from_all_charts(opened: Page) -> None:
