@@ -19,34 +19,11 @@ from launcher import files
 
 FILE = "events.jsonl"
 
-type Kind = Literal[
-    "queued",
-    "running",
-    "start",
-    "save",
-    "requeued",
-    "finished",
-    "failed",
-    "cancelled",
-    "hang",
-    "restart",
-    "straggler",
-    "spike",
-    "rollback",
-]
+type Kind = Literal["queued", "running", "start", "save", "end", "hang", "restart", "straggler", "spike", "rollback"]
 
-MILESTONES: frozenset[Kind] = frozenset((
-    "queued",
-    "running",
-    "start",
-    "save",
-    "requeued",
-    "finished",
-    "failed",
-    "cancelled",
-))
-"""Submitted; what the job's first node wrote as the run's state, with its name as ``node``; ``start``: the ranks are
-started, on the ``nodes``; ``save``: a checkpoint has its name, after so many ``seconds``."""
+MILESTONES: frozenset[Kind] = frozenset(("queued", "running", "start", "save", "end"))
+"""``queued``: submitted; ``running``: the job's first node has it; ``start``: the ranks are started, on the ``nodes``;
+``save``: a checkpoint has its name, after so many ``seconds``; ``end``: the attempt has, with the run's ``state``."""
 
 _END_BYTES = 1 << 18
 """Some thousand lines: of a longer file only the end is read."""

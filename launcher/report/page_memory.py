@@ -259,7 +259,7 @@ def _rows_of(records: Sequence[MemoryRecord], rank: int, unit: int, most: int) -
 
 
 def _warned(source: Source) -> str:
-    found = [str(event["text"]) for event in source.events if event["kind"] == "memory"]
+    found = [str(event["text"]) for event in source.events if event["kind"] == "memory_growth"]
     return "".join(f" {text}." for text in found)
 
 

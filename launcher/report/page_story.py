@@ -15,7 +15,7 @@ from launcher.charts.page import Chart, Section
 from launcher.job.events import MILESTONES
 from launcher.report.lines import of_file
 from launcher.report.page_source import Source
-from launcher.rundir import contents, state
+from launcher.rundir import contents
 from launcher.text.units import duration
 
 _COLOURS = {"waiting": "#b3b3b3", "starting": "#f2b25c", "training": "#0072b2"}
@@ -26,7 +26,7 @@ _POINTS = {
     "spike": ("#cc79a7", "diamond"),
     "rollback": ("#cc79a7", "triangle-left"),
     "restart": ("#d55e00", "triangle-right"),
-    "memory": ("#e69f00", "square"),
+    "memory_growth": ("#e69f00", "square"),
     "finished": ("#009e73", "square"),
     "failed": (LIMIT, "square"),
     "cancelled": ("#808080", "square"),
@@ -52,6 +52,7 @@ class Attempt:
         waiting: When it was submitted, or put back into the queue; None is not known.
         begun: When its first node had it.
         trained: When its ranks were started.
+        stepped: When its first step began, by its first line of metrics.
         ended: When it ended; None while it runs, and where nobody has written it.
         nodes: Its nodes.
         events: What befell it.
@@ -61,6 +62,7 @@ class Attempt:
     waiting: float | None = None
     begun: float | None = None
     trained: float | None = None
+    stepped: float | None = None
     ended: float | None = None
     nodes: tuple[str, ...] = ()
     events: tuple[Mapping[str, Any], ...] = field(default=())
@@ -74,7 +76,7 @@ class Attempt:
 
 def section(source: Source) -> Section:
     """The time line, the list, and the slow ranks."""
-    tried = attempts(source.events)
+    tried = [_with_first_step(each, source.rows) for each in attempts(source.events)]
     parts: list[Chart | Html | str] = []
     if tried and any(attempt.begun or attempt.trained for attempt in tried):
         parts.append(_chart(source, tried))
@@ -114,8 +116,21 @@ def _with(attempt: Attempt, kind: str, event: Mapping[str, Any], when: float) ->
     if kind == "start":
         named = tuple(map(str, nodes)) if isinstance(nodes, list) else attempt.nodes
         return replace(attempt, begun=attempt.begun or when, trained=when, nodes=named)
-    if kind in ("finished", "failed", "cancelled", "requeued"):
+    if kind == "end":
         return replace(attempt, ended=when)
+    return attempt
+
+
+def _with_first_step(attempt: Attempt, rows: Sequence[Mapping[str, Any]]) -> Attempt:
+    """The attempt with the time at which its first step began, where a line of metrics tells."""
+    start = attempt.trained if attempt.trained is not None else attempt.begun
+    if start is None:
+        return attempt
+    for row in rows:
+        when = row.get("time")
+        if contents.is_number(when) and when >= start and (attempt.ended is None or when <= attempt.ended):
+            seconds = row.get("step_seconds")
+            return replace(attempt, stepped=max(start, when - (seconds if contents.is_number(seconds) else 0.0)))
     return attempt
 
 
@@ -153,10 +168,15 @@ def _ticks(start: float, until: float) -> list[float]:
 
 
 def _told(attempt: Attempt) -> str:
-    ended = next((str(event["kind"]) for event in reversed(attempt.events) if event["kind"] in state.ENDED), None)
+    ended = next((_what(event) for event in reversed(attempt.events) if event["kind"] == "end"), None)
     begun, end = attempt.begun, attempt.ended
     took = f" after {duration(end - begun)}" if begun is not None and end is not None else ""
-    return f"{ended or ('put back into the queue' if end is not None else 'not ended')}{took}"
+    return f"{ended or 'not ended'}{took}"
+
+
+def _what(event: Mapping[str, Any]) -> str:
+    """What an event is; of an end the state in which the run was then."""
+    return str(event.get("state") if event["kind"] == "end" else event["kind"])
 
 
 def _last_time(source: Source, tried: Sequence[Attempt]) -> float:
@@ -170,8 +190,8 @@ def _last_time(source: Source, tried: Sequence[Attempt]) -> float:
 def _pieces(attempt: Attempt, until: float, *, last: bool) -> Iterator[Piece]:
     spans = {
         "waiting": (attempt.waiting, attempt.begun or attempt.ended),
-        "starting": (attempt.begun, attempt.trained or attempt.ended),
-        "training": (attempt.trained, attempt.ended),
+        "starting": (attempt.begun, attempt.stepped or attempt.ended),
+        "training": (attempt.stepped, attempt.ended),
     }
     for name, (start, end) in spans.items():
         if start is None:
@@ -187,13 +207,13 @@ def _points(tried: Sequence[Attempt]) -> list[dict[str, Any]]:
         {
             "row": each.name,
             "at": 1000 * event["time"],
-            "what": event["kind"],
+            "what": _what(event),
             "when": _clock(event["time"]),
             "said": event["text"],
         }
         for each in tried
         for event in _chosen(each.events)
-        if event["kind"] in _POINTS
+        if _what(event) in _POINTS
     ]
 
 
@@ -227,7 +247,7 @@ def _list(source: Source, tried: Sequence[Attempt]) -> Html:
     rows = [
         (
             _clock(event.get("time")),
-            event["kind"],
+            _what(event).replace("_", " "),
             numbers.get(id(event), ""),
             event.get("node") or event.get("host") or "",
             "" if event.get("step") is None else str(event["step"]),

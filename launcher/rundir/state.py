@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -42,14 +41,6 @@ runs on a machine the ``process`` that was started there."""
 NOT_SUBMITTED = "not_submitted.json"
 """The ``reason`` why a new run's submission made no job: the run has never started, nor will it by itself."""
 
-_MILESTONES: Mapping[State, events.Kind] = {
-    "running": "running",
-    "requeued": "requeued",
-    "finished": "finished",
-    "failed": "failed",
-    "cancelled": "cancelled",
-}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
@@ -71,14 +62,22 @@ class RunState:
         return {**row, "step": now.pop("step"), "reason": self.reason, **now}
 
 
+_AN_END: tuple[State, ...] = ("finished", "failed", "cancelled", "requeued")
+
+
 def put(run: Path, state: State, *, reason: str | None = None, **facts: object) -> None:
-    """Set the run's state; called by the process that runs the job on its first node."""
+    """Set the run's state; called by the process that runs the job on its first node.
+
+    The begin and the end of an attempt are events, too, since the next one overwrites the state.
+    """
     said = (
         None if reason is None else secret.hidden(reason)
     )  # A worker's error may repeat an address with its password.
     write_atomically(run / "state.json", {"state": state, "reason": said, "time": time.time(), **facts})
-    if state in _MILESTONES:
-        events.add(run, _MILESTONES[state], said or state, step=None, node=machine.node(), job_id=facts.get("job_id"))
+    if state in _AN_END:
+        events.add(run, "end", said or state, step=None, state=state, cause=facts.get("cause"), node=machine.node())
+    elif state == "running":
+        events.add(run, "running", said or state, step=None, node=machine.node())
 
 
 def forget_ending(run: Path) -> None:

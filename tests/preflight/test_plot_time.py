@@ -48,7 +48,7 @@ def drawn(name: str) -> Gantt:
 def test_the_bars_are_the_parts_of_the_step_in_their_order_one_after_the_other(name: str) -> None:
     speed = predicted(name)
     parts = plot_time.shown(speed)
-    assert [part.name for part in parts] == sorted((part.name for part in parts), key=PARTS.index)  # type: ignore[arg-type]
+    assert [part.name for part in parts] == sorted((part.name for part in parts), key=PARTS.index)
     of, unit = plot_time.unit(speed.step_seconds)
     chart = plot_time.chart(parts, speed.step_seconds, of, unit)
     pieces, texts = (layer["data"]["values"] for layer in chart["layer"][:2])
