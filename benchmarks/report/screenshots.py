@@ -24,7 +24,7 @@ _TOO_MUCH = (
 )
 _SWEEP = (
     *("-m", *_SMALL, "train.steps=20", "run.name=sweep", "sweep.parallelism=1"),
-    *("optimizer.lr=3e-4,1e-3,3e-3", "train.micro_batch_size=1,2,4"),
+    *("optimizer.lr=3e-4,1e-3,3e-3", "train.micro_batch_size=1,2"),
 )
 _CHECK = ("check", "model=llama3_70b", "parallel=3d", "hardware=h100_80g", "cluster.nodes=8", "cluster.gpus_per_node=8")
 

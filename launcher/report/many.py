@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from launcher import secret
 from launcher.charts import html, table
 from launcher.charts.html import Html, tag
 from launcher.charts.page import Chart, Section, page
@@ -116,10 +117,10 @@ def _note(side: Side) -> str:
 
 
 def _setting(value: object) -> Cell:
-    """A setting as it would be typed; numbers stay numbers."""
+    """A setting as it would be typed, without a secret; numbers stay numbers."""
     if isinstance(value, bool):
         return str(value).lower()
-    return value if value is None or isinstance(value, int | float) else str(value)
+    return value if value is None or isinstance(value, int | float) else secret.hidden(str(value))
 
 
 def _text(value: float | None, form: str) -> str:

@@ -219,7 +219,8 @@ def test_the_line_to_paste_hides_a_secret_and_leaves_the_name_out(tmp_path: Path
     plan = json.loads((run / "plan.json").read_text())
     words = ["model=tiny", "run.name=a", "tracking.url=https://me:hunter2@host/x", "data.path=my file"]
     (run / "plan.json").write_text(json.dumps({**plan, "overrides": words}))
-    line = page_asked.pasted(page_source.read(run))
+    source = page_source.read(run)
+    line = page_asked.pasted(source.plan, source.settings)
     assert line is not None
     assert line.startswith("launch model=tiny ")
     assert line.endswith(" 'data.path=my file'")
