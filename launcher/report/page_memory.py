@@ -241,21 +241,32 @@ def _fullest(records: Sequence[MemoryRecord]) -> list[int]:
 
 
 def _rows_of(records: Sequence[MemoryRecord], rank: int, unit: int, most: int) -> Iterator[dict[str, Any]]:
-    own = [record for record in records if record.rank == rank]
-    peaks = [max(record.phases.items(), key=lambda item: item[1].allocated_bytes) for record in own]
-    kept = some([float(peak.allocated_bytes) for _, peak in peaks], max(8, most))
-    for number in kept:
-        record, (phase, peak) = own[number], peaks[number]
-        for pile, size in peak.piles.items():
-            if size > 0:
-                yield {
-                    "step": record.step,
-                    "rank": str(rank),
-                    "pile": piles.name_of(pile),
-                    "bytes": round(size / unit, 4),
-                    "size": gib(size),
-                    "phase": phase.replace("_", " "),
-                }
+    """Every pile of the rank at each step, also where it is empty: the areas of the others stand on it."""
+    fullest = _peaks(records, rank)
+    shown = dict.fromkeys(pile for _, peak in fullest.values() for pile in peak.piles)
+    steps = sorted(fullest)
+    for number in some([float(fullest[step][1].allocated_bytes) for step in steps], max(8, most)):
+        phase, peak = fullest[steps[number]]
+        for pile in shown:
+            size = peak.piles.get(pile, 0)
+            yield {
+                "step": steps[number],
+                "rank": str(rank),
+                "pile": piles.name_of(pile),
+                "bytes": round(size / unit, 4),
+                "size": gib(size),
+                "phase": phase.replace("_", " "),
+            }
+
+
+def _peaks(records: Sequence[MemoryRecord], rank: int) -> dict[int, tuple[str, PhaseMemory]]:
+    """The fullest phase of each step of a rank; a step may have several lines, as where a checkpoint follows it."""
+    found: dict[int, tuple[str, PhaseMemory]] = {}
+    for record in records:
+        for phase, peak in record.phases.items() if record.rank == rank else ():
+            if record.step not in found or peak.allocated_bytes > found[record.step][1].allocated_bytes:
+                found[record.step] = phase, peak
+    return found
 
 
 def _warned(source: Source) -> str:

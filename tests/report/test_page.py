@@ -87,6 +87,18 @@ def test_memory_over_time_and_of_the_host_is_of_each_rank_and_node(tmp_path: Pat
     assert {row["of"] for row in host} == {"gpu01: in use", "gpu01: the largest rank's process"}
 
 
+def test_a_step_with_several_lines_is_shown_once_by_its_fullest_phase_with_its_empty_piles(tmp_path: Path) -> None:
+    run = reported(tmp_path / "runs" / "a")
+    lines = (run / "memory.jsonl").read_text()
+    peak = {"allocated_bytes": 2**20, "piles": {"gather_buffers": 2**20}}
+    saved = {**json.loads(lines.splitlines()[-1]), "phases": {"checkpoint_save": peak}}
+    (run / "memory.jsonl").write_text(f"{lines}{json.dumps(saved)}\n")
+    last = [row for row in rows(made(run)[1]["Over time, by pile"]) if (row["rank"], row["step"]) == ("1", 40)]
+    assert {row["pile"]: row["phase"] for row in last} == {"parameters": "forward", "activations": "forward"}
+    first = [row for row in rows(made(run)[1]["Over time, by pile"]) if (row["rank"], row["step"]) == ("0", 0)]
+    assert {row["pile"]: row["bytes"] for row in first} == {"parameters": 6.0, "activations": 0.0}
+
+
 def test_a_run_of_100_000_steps_is_thinned_and_says_so_and_the_page_stays_small(tmp_path: Path) -> None:
     run = reported(tmp_path / "runs" / "a")
     write(run / "metrics.jsonl", ({"step": n, "loss": 99.0 if n == 54_321 else 2.0} for n in range(1, 100_001)))
