@@ -14,7 +14,14 @@ BRUSH = {"name": "brush", "select": {"type": "interval", "encodings": ["x"]}}
 
 
 def curves(
-    rows: Sequence[Mapping[str, Any]], *, x: str, y: str, title: str, series: str | None = None, height: int = HEIGHT
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    x: str,
+    y: str,
+    title: str,
+    series: str | None = None,
+    names: Sequence[str] = (),
+    height: int = HEIGHT,
 ) -> dict[str, Any]:
     """One or more lines, told apart by colour and dashes; the pointer shows the row of the nearest point.
 
@@ -24,6 +31,7 @@ def curves(
         y: The field of the vertical one.
         title: Of the vertical axis, with its unit.
         series: The field whose values are a line each.
+        names: All values that it has in other charts, too, so that a line looks the same in all of them.
         height: In pixels.
     """
     along = {
@@ -34,7 +42,7 @@ def curves(
         "scale": {"zero": False, "nice": False},
     }
     up = {"field": y, "type": "quantitative", "title": title, "scale": {"type": "linear", "zero": False}}
-    named = {} if series is None else told_apart(list(dict.fromkeys(row[series] for row in rows)), series)
+    named = {} if series is None else told_apart(list(dict.fromkeys((*names, *(row[series] for row in rows)))), series)
     line = {
         "mark": {"type": "line", "clip": True, "strokeWidth": 1.6},
         "encoding": {"x": along, "y": up, **named},

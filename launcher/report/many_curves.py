@@ -76,21 +76,22 @@ def charts(found: Sequence[Curve], *, by_tokens: bool) -> Iterator[Chart]:
         found: The runs that are shown, in the order of the legend.
         by_tokens: True where a step has not as many tokens in all runs.
     """
+    names = [curve.name for curve in found]
     for key, title in _METRICS.items():
         shown = [curve for curve in found if key in curve.points]
         if shown:
-            yield _chart(key, title, "step", shown)
+            yield _chart(key, title, "step", shown, names)
         if shown and by_tokens and key in ("loss", "eval_loss"):
             known = [curve for curve in shown if curve.tokens_per_step is not None]
             if known:
-                yield _chart(key, title, "tokens", known)
+                yield _chart(key, title, "tokens", known, names)
 
 
-def _chart(key: str, title: str, x: str, found: Sequence[Curve]) -> Chart:
+def _chart(key: str, title: str, x: str, found: Sequence[Curve], names: Sequence[str]) -> Chart:
     most = min(MOST, max(_SHORTEST, _POINTS // len(found)))
     rows = [row for curve in found for row in _rows(curve, key, x, most)]
     whole = sum(len(curve.points[key]) for curve in found)
-    spec = curves(rows, x=x, y=title, title=title, series="run")
+    spec = curves(rows, x=x, y=title, title=title, series="run", names=names)
     return Chart(
         title=f"{title} by {x}",
         spec={**spec, "usermeta": {"series": "run"}},

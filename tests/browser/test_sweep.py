@@ -33,12 +33,24 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture
-def opened(browser: Browser, file: Path) -> Iterator[Page]:
+@pytest.fixture(scope="module")
+def visited(browser: Browser, file: Path) -> Iterator[Page]:
     with chromium.visit(browser, file) as found:
         yield found.page
         assert (found.asked, found.said) == ([], [])
         assert found.page.evaluate("window.hurt") is None, "a name has run"
+
+
+@pytest.fixture
+def opened(visited: Page) -> Page:
+    """The page as it was first, which takes seconds to open."""
+    page = visited
+    if page.get_by_role("button", name="clear the marks").is_enabled():
+        page.get_by_role("button", name="clear the marks").click()
+    page.get_by_label("filter").fill("")
+    page.mouse.move(1, 1)
+    chromium.until(page, f"{SHOWN} === {POINTS}")
+    return page
 
 
 def left(page: Page) -> int:
