@@ -20,7 +20,7 @@ _FASTER = ("run", *_SMALL, "train.steps=120", "optimizer.lr=1e-3", "run.name=fas
 _LARGER = ("run", *_SMALL, "train.steps=120", "train.global_batch_size=8", "run.name=larger-batch")
 _TOO_MUCH = (
     *("run", *_SMALL, "train.steps=20", "train.micro_batch_size=8", "run.name=too-much"),
-    *("hardware.memory_bytes=60MiB", "train.enforce_memory=true", "--force"),
+    *("hardware.memory_bytes=33554432", "train.enforce_memory=true", "--force"),
 )
 _SWEEP = (
     *("-m", *_SMALL, "train.steps=20", "run.name=sweep", "sweep.parallelism=1"),
