@@ -136,7 +136,8 @@ def _stretches(
     known = {name: colour for name, colour in colours.items() if name in used}
     scale = {"domain": list(known), "range": list(known.values())}
     return {
-        "data": {"values": list(values)},
+        # What a piece has not is empty, which the page leaves out of its tooltip.
+        "data": {"values": [{**dict.fromkeys(hover, ""), **row} for row in values]},
         "mark": {"type": "bar", "clip": True},
         "encoding": {
             **across,
