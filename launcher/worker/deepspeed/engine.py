@@ -40,6 +40,7 @@ def build(context: Context) -> DeepSpeedTraining:
     built, groups = model.build(context, config, shared)
     recompute.apply(network.blocks(built.network), spec)
     context.clock.follow(network.blocks(built.network), context.device)
+    context.beat.follow(network.blocks(built.network))
     whole = stages.Stages(built, context) if spec.parallel.pipeline > 1 else built
     mpu = shared.mpu if shared else None
     with start.explained():

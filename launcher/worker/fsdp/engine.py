@@ -63,6 +63,7 @@ def rank_parts(context: Context) -> RankParts:
     blocks = nn.ModuleList(block for made in networks for block in network.blocks(made))
     recompute.apply(blocks, spec)
     context.clock.follow(blocks, context.device)
+    context.beat.follow(blocks)
     if spec.train.compile:
         for block in blocks:
             block.forward = torch.compile(block.forward)
