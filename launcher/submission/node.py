@@ -83,7 +83,7 @@ def _first_node(directory: Path, job: dict[str, Any], facts: Mapping[str, str], 
             superseded = _wait(process, directory, place, watch, killing)
         processes.end_leftovers(directory)
     if process.returncode and not superseded:
-        killing.tell(directory / "logs" / "node.err")
+        killing.tell(directory / "logs" / "node.err", process)
     return None if superseded else ending.conclude(directory, process.returncode, place)
 
 
@@ -132,7 +132,7 @@ def _other_node(directory: Path, job: dict[str, Any], facts: Mapping[str, str], 
             superseded = _wait(process, directory, place, watch, killing)
         processes.end_leftovers(directory)
     if process.returncode and not superseded:
-        killing.tell(directory / "logs" / f"node{place.number}.err")
+        killing.tell(directory / "logs" / f"node{place.number}.err", process)
         name = f"node{place.number}.{place.attempt}.failed"
         files.write_atomically(directory / "logs" / name, {"returncode": process.returncode})
 

@@ -1,4 +1,5 @@
 """``oom.json``: what a rank knows when its memory, or a disk, has ended; and the capacity within which it is kept.
+
 What was alive is noted at the moment of the refusal, before anything is freed: by the follower of tensors on the CPU,
 by the allocator's observer on a GPU. It becomes a file only when an error ends the rank, since frameworks may catch the
 first and try again. The first rank that ends so writes it. Nothing of this makes an end worse: a failure in here is
@@ -163,7 +164,8 @@ class _Watch:
 def _observe(watch: _Watch) -> None:
     """Be told by the allocator, with frames of Python for what it was asked last."""
     torch.cuda.memory._record_memory_history(enabled="all", context="alloc", stacks="python", max_entries=_HISTORY)
-    torch._C._cuda_attach_out_of_memory_observer(watch.observed)
+    attach: Any = torch._C
+    attach._cuda_attach_out_of_memory_observer(watch.observed)  # As torch's own page on memory shows it.
 
 
 def _noted(kind: Kind, place: Place) -> OutOfMemory | None:
