@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher import files, machine
-from launcher.job import host
+from launcher.job import beat, host
 from launcher.job.memory import OUT_OF_MEMORY, HostMemory, Kind, MemoryRecord, OutOfMemory, records
 from launcher.rundir import failure, process
 
@@ -41,6 +41,7 @@ class Killing:
         self._said = {path: path.stat().st_size for path in _outputs(directory)}
         self._before = host.kills()
         self._memory: HostMemory | None = None
+        self._beats: dict[int, beat.Beat] = {}
         self._biggest: tuple[dict[str, Any], ...] = ()
 
     def look(self) -> None:
@@ -56,6 +57,11 @@ class Killing:
             self._memory = found
             if found.node_used_bytes > _NEARLY_FULL * found.node_bytes:
                 self._biggest = self._others()
+
+    def read(self, beats: Path) -> None:
+        """Read what the ranks of this node did last, while the folder of their heartbeats is there."""
+        found = (beat.read(path) for path in beats.glob("*.beat"))
+        self._beats = {each.rank: each for each in found if each is not None}
 
     def tell(self, report: Path, agent: subprocess.Popen[bytes]) -> None:
         """Leave ``oom.json`` where a rank of this node was killed for want of memory, unless a rank has written one.
@@ -77,7 +83,7 @@ class Killing:
         kind, message = found
         rank, pid = killed[0]
         last = None if rank is None else _last(self._directory, rank)
-        logged = _logged(pid)
+        logged, doing = _logged(pid), None if rank is None else self._beats.get(rank)
         told = OutOfMemory(
             kind=kind,
             place="host",
@@ -88,7 +94,8 @@ class Killing:
             capacity_bytes=None if self._memory is None else self._memory.node_bytes,
             others=self._biggest or self._others(),
             last=last,
-            step=None if last is None else last.step,
+            step=None if doing is None else doing.step,
+            phase=None if doing is None else beat.MEMORY_PHASES.get(doing.phase),
             message=logged or message,
         )
         content = json.dumps(told.as_dict())

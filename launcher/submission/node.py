@@ -81,6 +81,7 @@ def _first_node(directory: Path, job: dict[str, Any], facts: Mapping[str, str], 
         with processes.started(directory, job, facts, place, watch.environment) as process:
             _running(directory, process, place)
             superseded = _wait(process, directory, place, watch, killing)
+            killing.read(watch.folder)
         processes.end_leftovers(directory)
     if process.returncode and not superseded:
         killing.tell(directory / "logs" / "node.err", process)
@@ -130,6 +131,7 @@ def _other_node(directory: Path, job: dict[str, Any], facts: Mapping[str, str], 
     for watch in hanging.attempts_here(directory, place):
         with processes.started(directory, job, facts, place, watch.environment) as process:
             superseded = _wait(process, directory, place, watch, killing)
+            killing.read(watch.folder)
         processes.end_leftovers(directory)
     if process.returncode and not superseded:
         killing.tell(directory / "logs" / f"node{place.number}.err", process)

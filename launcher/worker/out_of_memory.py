@@ -15,6 +15,7 @@ import contextlib
 import json
 import os
 import pickle
+import resource
 import shutil
 import time
 import traceback
@@ -191,12 +192,16 @@ def _now(kind: Kind, place: Place, error: BaseException, directory: Path) -> Out
 
 
 def _of_the_host(told: OutOfMemory) -> OutOfMemory:
-    """The node's memory, and who has it."""
+    """The node's memory, and who has it; or the limit that this process has for its addresses."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY:  # Of this process alone (``ulimit -v``), whatever the node has.
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        free = max(0, limit - pages * resource.getpagesize())
+        return replace(told, capacity_bytes=limit, free_bytes=free)
     capacity = None if told.host is None else told.host.node_bytes
     used = None if told.host is None else told.host.node_used_bytes
-    free = None if capacity is None or used is None else max(0, capacity - used)
-    others = tuple(each for each in host.biggest() if each["pid"] != os.getpid())
-    return replace(told, capacity_bytes=capacity, free_bytes=free, others=others)
+    left = None if capacity is None or used is None else max(0, capacity - used)
+    return replace(told, capacity_bytes=capacity, free_bytes=left, others=host.biggest(without={os.getpid()}))
 
 
 def _of_the_disk(told: OutOfMemory, error: BaseException, directory: Path) -> OutOfMemory:

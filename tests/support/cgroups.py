@@ -48,7 +48,15 @@ def _remove(folder: Path) -> None:
         time.sleep(0.1)
 
 
-def start(folder: Path, argv: Sequence[str], **options: object) -> subprocess.Popen[str]:
-    """Start a program in the cgroup; its children are in it, too."""
-    within = ["sh", "-c", f'echo $$ > {folder}/cgroup.procs; exec "$@"', "sh", *argv]
+def start(folder: Path, argv: Sequence[str], *, rather: bool = False, **options: object) -> subprocess.Popen[str]:
+    """Start a program in the cgroup; its children are in it, too.
+
+    Args:
+        folder: The cgroup.
+        argv: The program.
+        rather: True if the kernel is to kill these processes rather than others.
+        options: Of ``Popen``.
+    """
+    first = "echo 900 > /proc/self/oom_score_adj; " if rather else ""
+    within = ["sh", "-c", f'{first}echo $$ > {folder}/cgroup.procs; exec "$@"', "sh", *argv]
     return subprocess.Popen(within, text=True, **options)  # type: ignore[call-overload, no-any-return]
