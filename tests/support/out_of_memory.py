@@ -1,9 +1,9 @@
 """Twelve ways to run out of memory, each a real run of the real worker on the CPU that ends so.
 
-A run is recorded as ``launch run --force`` records it and trained in forked ranks; what its node does at the end is done
-here. Budgets (``hardware.memory_bytes`` with ``train.enforce_memory``) lie between what a run needs until the phase in
-which it is to end and what it needs there. Faults that no settings make (a leak, a batch that is longer than the checked
-one) are brought in by :func:`main`, which the ranks run in place of the worker's own entry.
+A run is recorded as ``launch run --force`` records it and trained in forked ranks; what its node does at the end is
+done here. Budgets (``hardware.memory_bytes`` with ``train.enforce_memory``) lie between what a run needs until the
+phase in which it is to end and what it needs there. Faults that no settings make (a leak, a batch that is longer than
+the checked one) are brought in by :func:`main`, which the ranks run in place of the worker's own entry.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Case:
     phase: str | None
     budget: int | None = None
     ranks: int = 1
-    fault: str | None = None
+    fault: str = "nothing"
 
 
 CASES: dict[str, Case] = {
@@ -88,6 +88,10 @@ CASES: dict[str, Case] = {
     "other process": Case(words=(*DDP, "model.vocab_size=65536", "train.sequence_length=256"), pile=None, phase=None),
 }
 """By name."""
+
+
+def nothing() -> None:
+    """The settings alone are too much."""
 
 
 def leak() -> None:
@@ -132,11 +136,10 @@ def little_address_space() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
-def main(backend: str, place: str, fault: str | None) -> None:
+def main(backend: str, place: str, fault: str) -> None:
     """One rank of one run."""
-    if fault is not None:
-        faulty: Callable[[], None] = globals()[fault]
-        faulty()
+    faulty: Callable[[], None] = globals()[fault]
+    faulty()
     train_many.main(backend, place)
 
 
@@ -156,16 +159,16 @@ def ended(name: str, folder: Path) -> Path:
     if name == "other process":
         _beside_another(directory)
         return directory
-    with _small_disk(directory) if name == "disk" else contextlib.nullcontext():
-        with contextlib.suppress(AssertionError):  # Its ranks fail; that they do so rightly is asserted below.
-            ranks.run(
-                main,
-                [spec.backend.name, f"{directory}:{free_ports(1)[0]}", case.fault],
-                imports=train_many.IMPORTS[spec.backend.name],
-                count=case.ranks,
-                environment=environment(),
-                log=directory / "logs" / "ranks.log",
-            )
+    around = _small_disk(directory) if name == "disk" else contextlib.nullcontext()
+    with around, contextlib.suppress(AssertionError):  # Its ranks fail; that they do so rightly is asserted below.
+        ranks.run(
+            main,
+            [spec.backend.name, f"{directory}:{free_ports(1)[0]}", case.fault],
+            imports=train_many.IMPORTS[spec.backend.name],
+            count=case.ranks,
+            environment=environment(),
+            log=directory / "logs" / "ranks.log",
+        )
     assert (directory / OUT_OF_MEMORY).exists(), (directory / "logs" / "ranks.log").read_text()[-2000:]
     ending.conclude(directory, 1, None)
     return directory
