@@ -6,7 +6,7 @@ tensors say when autograd is back at them, which is where the block's backward p
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -20,11 +20,13 @@ class Layers:
     Attributes:
         now: The block that runs; None outside of blocks.
         on: True while backward passes are followed, too.
+        passed: Called then wherever a block begins or ends.
     """
 
     def __init__(self) -> None:
         self.now: int | None = None
         self.on = False
+        self.passed: Callable[[], None] = _nothing
         self._kept: list[RemovableHandle] = []
 
     def follow(self, blocks: Mapping[int, nn.Module]) -> None:
@@ -38,12 +40,12 @@ class Layers:
         for handle in self._kept:
             handle.remove()
         self._kept.clear()
-        self.now = None
 
     def _entering(self, number: int) -> Any:
         def entering(block: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
             self.now = number
             if self.on:
+                self.passed()
                 self._hook((*inputs, *named.values()), lambda _: self._left(number))
 
         return entering
@@ -52,6 +54,7 @@ class Layers:
         def leaving(block: nn.Module, inputs: Any, named: Any, output: Any) -> None:
             self.now = None
             if self.on:
+                self.passed()
                 self._hook(output if isinstance(output, tuple) else (output,), lambda _: self._entered(number))
 
         return leaving
@@ -66,9 +69,15 @@ class Layers:
                 return
 
     def _entered(self, number: int) -> None:
+        self.passed()
         self.now = number
 
     def _left(self, number: int) -> None:
         """A block's input is the output of the one before, whose hook comes first and stays."""
         if self.now == number:
+            self.passed()
             self.now = None
+
+
+def _nothing() -> None:
+    """Nobody asks."""
