@@ -40,7 +40,7 @@ class Case:
 
     Attributes:
         words: Of the run, beside a small model.
-        pile: What asked for more than there was; None where no pile of a device did.
+        pile: What grew beyond what there was; None where no pile of a device did.
         phase: In which; None where the rank could not tell.
         budget: ``hardware.memory_bytes``; None for a run that is not kept within one.
         ranks: CPU processes.
@@ -56,7 +56,7 @@ class Case:
 
 
 CASES: dict[str, Case] = {
-    "logits": Case(words=(*DDP, "model.vocab_size=8192"), budget=20_000_000, pile="logits", phase="forward"),
+    "logits": Case(words=(*DDP, "model.vocab_size=8192"), budget=20_000_000, pile="logits", phase="backward"),
     "activations": Case(
         words=(*MEGATRON, "train.sequence_length=64"), budget=3_000_000, pile="activations", phase="forward"
     ),
@@ -73,11 +73,11 @@ CASES: dict[str, Case] = {
         words=(*FSDP, "train.eval_every=2", "train.eval_steps=1"),
         budget=6_000_000,
         fault="longer_evaluation",
-        pile="logits",
+        pile="temporary",
         phase="evaluation",
     ),
     "longer batch": Case(words=ZERO3, budget=6_000_000, fault="longer_batch", pile="activations", phase="forward"),
-    "leak": Case(words=FSDP, budget=6_000_000, fault="leak", pile="temporary", phase="forward"),
+    "leak": Case(words=FSDP, budget=6_000_000, fault="leak", pile="activations", phase="forward"),
     "host": Case(
         words=(*DDP, "model.vocab_size=65536", "train.sequence_length=1024", *LONG),
         fault="little_address_space",
