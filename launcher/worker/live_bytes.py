@@ -113,12 +113,13 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ty
         Raises:
             torch.OutOfMemoryError: Always.
         """
-        self.refused(requested, operation)
         free = max(0, int(self.limit) - self.bytes)
-        raise torch.OutOfMemoryError(
+        error = torch.OutOfMemoryError(
             f"CPU out of memory. Tried to allocate {gib(requested)}. A rank may use {gib(int(self.limit))} "
             f"(train.enforce_memory), of which {gib(free)} is free and {gib(self.bytes)} is allocated."
         )
+        self.refused(requested, operation)
+        raise error
 
     def _counts(self, tensor: torch.Tensor) -> bool:
         """True if a tensor holds memory that is followed here."""
