@@ -165,7 +165,7 @@ class _Training:
             alive = () if first else live_bytes.of_process()
             with tracker.measuring("forward", alive, summary=first):
                 result = self._engine.train_step(step, micro_batches)
-                tracker.rest(self._engine.tensors(), summary=first)
+                tracker.rest(self._engine.tensors() if first else (), summary=first)
             self._memory.write(step, tokens_of(micro_batches))
         else:
             result = self._engine.train_step(step, micro_batches)
