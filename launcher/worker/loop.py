@@ -164,7 +164,8 @@ class _Training:
         tracker, measured_until = self._context.memory, self._restored + MEASURED_STEPS
         first, tracker.tokens = step <= measured_until, tokens_of(micro_batches)
         if first or self._memory.due(step):
-            alive = () if first else live_bytes.of_process()
+            known = first or self._spec.train.enforce_memory  # All is followed from the start.
+            alive = () if known else live_bytes.of_process()
             with tracker.measuring("forward", alive, summary=first):
                 result = self._engine.train_step(step, micro_batches)
                 tracker.rest(self._engine.tensors() if first else (), summary=first)

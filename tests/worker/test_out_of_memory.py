@@ -28,6 +28,7 @@ from launcher.worker.live_piles import LivePiles
 from launcher.worker.memory import MemoryTracker
 from launcher.worker.metrics import Metrics
 from tests.support import out_of_memory as cases
+from tests.support import training
 from tests.support.helpers import make_spec
 
 MIB = 2**20
@@ -106,6 +107,16 @@ def test_the_largest_or_the_grown_pile_is_there(name: str, folder: Path) -> None
     pile = cases.CASES[name].pile
     without = {"parameters", "gradients"}
     assert pile == max(found.piles.keys() - without, key=found.piles.__getitem__) or found.piles[str(pile)] > MIB
+
+
+def test_a_run_within_its_budget_trains_as_one_without(tmp_path: Path) -> None:
+    words = ("parallel=ddp", "train.steps=4", "train.eval_every=2", "save.every=3")
+    kept = (*words, "hardware.memory_bytes=4000000", "train.enforce_memory=true")
+    found = training.train_all(tmp_path, {"free": words, "kept": kept}, ranks=1)
+    assert found["kept"] == found["free"]
+    assert [line.step for line in records(tmp_path / "kept")] == [0, 1, 2, 2, 3, 3, 4], "every step has a line"
+    assert all(line.device_bytes == 4_000_000 for line in records(tmp_path / "kept"))
+    assert not (tmp_path / "kept" / "oom.json").exists()
 
 
 def test_a_longer_batch_and_its_block_are_named(folder: Path) -> None:
