@@ -50,8 +50,7 @@ class Alone(_ProcessGroup):  # type: ignore[misc]  # It is Any for the reason ab
     @property
     def group_name(self) -> str:
         """The name that torch has given the group: its own class asks a backend for it, and there is none."""
-        names: dict[dist.ProcessGroup, str] = distributed_c10d._world.pg_names
-        return names[self]
+        return str(distributed_c10d._world.pg_names[self])
 
     def _get_backend(self, device: torch.device) -> Any:
         return self
@@ -59,8 +58,15 @@ class Alone(_ProcessGroup):  # type: ignore[misc]  # It is Any for the reason ab
     supports_coalescing = False
     supports_splitting = False
 
-    def allreduce(self, tensors: Sequence[torch.Tensor], *_: Any, **__: Any) -> dist.Work:
-        """The tensors as they are."""
+    def allreduce(self, tensors: Sequence[torch.Tensor], opts: Any = None, *_: Any, **__: Any) -> dist.Work:
+        """The tensors as they are; a sum of single numbers, on which ranks agree, as of equal ranks.
+
+        Larger ones are not multiplied, since that would take a kernel over every gradient.
+        """
+        if opts is None or opts.reduceOp == dist.ReduceOp.SUM:
+            for tensor in tensors:
+                if tensor.numel() == 1:
+                    tensor.detach().mul_(self._size)
         return _done(tensors)
 
     def allreduce_coalesced(self, tensors: Sequence[torch.Tensor], *_: Any, **__: Any) -> dist.Work:

@@ -16,6 +16,7 @@ from launcher.spec import RunSpec
 from launcher.worker.errors import TrainingError
 from launcher.worker.process import RankPlace
 from launcher.worker.rehearse import answers
+from launcher.worker.trace import shims
 
 
 @contextlib.contextmanager
@@ -80,20 +81,20 @@ def _every_group_answered() -> Iterator[None]:
 
     Torch and the frameworks still find the backend's name that they have asked for: some do otherwise under NCCL.
     """
-    real: Any = distributed_c10d._new_process_group_helper
+    c10d: Any = distributed_c10d
+    real = c10d._new_process_group_helper
 
     def helper(size: int, rank: int, ranks: list[int], asked: Any, *rest: Any, **options: Any) -> Any:
         options |= {"device_id": None, "backend_options": None}
         made = real(size, rank, ranks, answers.BACKEND, *rest, **options)
         group = made[0]
         if isinstance(group, answers.Alone):
-            world: Any = distributed_c10d._world
-            world.pg_map[group] = (str(asked), made[1])
-            world.pg_backend_config[group] = str(distributed_c10d.BackendConfig(asked))
+            c10d._world.pg_map[group] = (str(asked), made[1])
+            c10d._world.pg_backend_config[group] = str(c10d.BackendConfig(asked))
         return made
 
-    distributed_c10d._new_process_group_helper = helper
-    try:
+    with (
+        shims.replaced(c10d, "_new_process_group_helper", helper),
+        shims.replaced(dist, "broadcast_object_list", lambda *_, **__: None),  # A rank's own are as good.
+    ):
         yield
-    finally:
-        distributed_c10d._new_process_group_helper = real
