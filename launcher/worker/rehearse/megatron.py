@@ -43,7 +43,8 @@ def rehearse(rehearsal: Rehearsal) -> Rehearsed:
     if rehearsal.spec.train.eval_every is not None:
         rehearsal = dataclasses.replace(rehearsal, spec=edit.changed(rehearsal.spec, "train.eval_every", last))
     os.environ |= environment(rehearsal.spec)  # Megatron's validator asks for it; CUDA reads it as it starts.
-    with entered(rehearsal) as context:
+    backend = "gloo" if rehearsal.spec.hardware.device == "cpu" else "nccl"  # Megatron asks for its name.
+    with entered(rehearsal, backend) as context:
         return _trained(rehearsal, context, last)
 
 

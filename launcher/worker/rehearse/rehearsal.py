@@ -53,9 +53,9 @@ class Rehearsal:
 
 
 @contextlib.contextmanager
-def entered(rehearsal: Rehearsal) -> Iterator[Context]:
-    """The rank in its world, with nothing measured yet."""
-    with world.alone(rehearsal.spec, rehearsal.rank) as place:
+def entered(rehearsal: Rehearsal, backend: str | None = None) -> Iterator[Context]:
+    """The rank in its world, with nothing measured yet; ``backend`` is for :func:`world.alone`."""
+    with world.alone(rehearsal.spec, rehearsal.rank, backend) as place:
         cuda = place.device.type == "cuda"
         yield Context(
             spec=rehearsal.spec,
