@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from launcher.backends.megatron.translate import environment
+from launcher.backends.megatron.translate import environment, translate
 from launcher.job.rehearsal import Rehearsed
 from launcher.spec import edit
 from launcher.worker.data.batches import Batches
@@ -37,8 +37,6 @@ def rehearse(rehearsal: Rehearsal) -> Rehearsed:
             f"backend.path={rehearsal.spec.backend.path} trains by the checkout's own pretrain_gpt.py, which no rank "
             "runs without the others: rehearse the same run by the launcher's worker, backend.path=null"
         )
-    if not rehearsal.words:
-        raise TrainingError("a rehearsal of Megatron-LM takes its argument list after --")
     last = min(rehearsal.steps, rehearsal.spec.steps)
     if rehearsal.spec.train.eval_every is not None:
         rehearsal = dataclasses.replace(rehearsal, spec=edit.changed(rehearsal.spec, "train.eval_every", last))
@@ -54,7 +52,8 @@ def _trained(rehearsal: Rehearsal, context: Context, last: int) -> Rehearsed:
     from launcher.worker.megatron.data import Provider
     from launcher.worker.rehearse import megatron_steps
 
-    args = pretraining.parsed([*rehearsal.words, *_known_here(context, last)])
+    words = rehearsal.words or translate(context.spec, python="").at(str(context.directory)).worker_argv
+    args = pretraining.parsed([*words, *_known_here(context, last)])
     _refuse(args)
     batches = _batches(context)
     follower = megatron_steps.Steps(context, batches, last)
