@@ -6,8 +6,6 @@ import dataclasses
 import os
 from typing import Any
 
-import torch
-
 from launcher.backends.megatron.translate import environment, translate
 from launcher.job.rehearsal import Rehearsed
 from launcher.spec import edit
@@ -16,7 +14,7 @@ from launcher.worker.data.corpus import Corpus, Synthetic, split
 from launcher.worker.engine import Context
 from launcher.worker.errors import TrainingError
 from launcher.worker.megatron import pretraining
-from launcher.worker.rehearse.rehearsal import Rehearsal, document, entered
+from launcher.worker.rehearse.rehearsal import Rehearsal, document, entered, ran_out
 
 _NEED_PEERS = {
     "tp_comm_overlap": "Transformer Engine's user buffers map the memory of the other ranks",
@@ -57,15 +55,16 @@ def _trained(rehearsal: Rehearsal, context: Context, last: int) -> Rehearsed:
     _refuse(args)
     batches = _batches(context)
     follower = megatron_steps.Steps(context, batches, last)
-    ran_out = False
     try:
         with megatron_steps.tokens_exchanged():
             pretraining.pretrain(context, args, Provider(context, batches), follower)
     except megatron_steps.Rehearsed:
         pass
-    except torch.OutOfMemoryError:
-        ran_out = True
-    return document(rehearsal, context, follower.seconds, ran_out=ran_out)
+    except Exception as error:
+        if not ran_out(rehearsal, error):
+            raise
+        return document(rehearsal, context, follower.seconds, ran_out=True)
+    return document(rehearsal, context, follower.seconds)
 
 
 def _known_here(context: Context, last: int) -> list[str]:
