@@ -52,13 +52,13 @@ def _trained(rehearsal: Rehearsal, context: Context, last: int) -> Rehearsed:
 
     words = rehearsal.words or translate(context.spec, python="").at(str(context.directory)).worker_argv
     args = pretraining.parsed([*words, *_known_here(context, last)])
-    _refuse(args)
+    refuse(args)
     batches = _batches(context)
     follower = megatron_steps.Steps(context, batches, last)
     try:
         with megatron_steps.tokens_exchanged():
             pretraining.pretrain(context, args, Provider(context, batches), follower)
-    except megatron_steps.Rehearsed:
+    except megatron_steps.Done:
         pass
     except Exception as error:
         if not ran_out(rehearsal, error):
@@ -75,7 +75,7 @@ def _known_here(context: Context, last: int) -> list[str]:
     return words
 
 
-def _refuse(args: Any) -> None:
+def refuse(args: Any) -> None:
     """Refuse arguments whose code would wait for the other ranks.
 
     Raises:

@@ -17,7 +17,7 @@ from launcher.worker.megatron.follow import Call, Follower
 from launcher.worker.memory_log import MemoryLog
 
 
-class Rehearsed(Exception):  # It is no error: Megatron's loop has no other way out that saves nothing.
+class Done(Exception):  # It is no error: Megatron's loop has no other way out that saves nothing.
     """All steps of the rehearsal are done."""
 
 
@@ -73,7 +73,7 @@ class Steps(Follower):
         if evaluate is not None:
             evaluate()
         if self.step >= self._end:
-            raise Rehearsed
+            raise Done
 
     def _wait(self) -> None:
         if self._context.device.type == "cuda":
