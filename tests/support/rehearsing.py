@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from launcher.job.rehearsal import Rehearsed, rehearsed
 from tests.support import ranks as ranks_of_a_job
@@ -20,19 +21,22 @@ them to a peak (``launcher.worker.live_bytes``), and nothing lowers one: the low
 
 def rehearse(directory: Path, ranks: Iterable[int], *, backend: str, steps: int = 2) -> dict[int, Rehearsed]:
     """What ranks of the run in a directory measure alone, each in a process that holds nothing of another run."""
-    found = {}
-    for rank in ranks:
-        out = directory / f"rehearsed.{rank}.json"
-        ranks_of_a_job.run(
-            _main,
-            [backend, "--run", str(directory), "--rank", str(rank), "--steps", str(steps), "--out", str(out)],
-            imports=train_many.IMPORTS[backend],
-            count=1,
-            environment=environment(),
-            log=directory / f"rehearsed.{rank}.log",
-        )
-        found[rank] = rehearsed(json.loads(out.read_text()))
-    return found
+    return {rank: rehearsed(document(directory, rank, backend=backend, steps=steps)) for rank in ranks}
+
+
+def document(directory: Path, rank: int, *, backend: str, steps: int = 2) -> dict[str, Any]:
+    """What the program writes for a rank: its measurement, or an error."""
+    out = directory / f"rehearsed.{rank}.json"
+    ranks_of_a_job.run(
+        _main,
+        [backend, "--run", str(directory), "--rank", str(rank), "--steps", str(steps), "--out", str(out)],
+        imports=train_many.IMPORTS[backend],
+        count=1,
+        environment=environment(),
+        log=directory / f"rehearsed.{rank}.log",
+    )
+    content: dict[str, Any] = json.loads(out.read_text())
+    return content
 
 
 def _main(backend: str, *arguments: str) -> None:
