@@ -89,10 +89,13 @@ class Follower:
         for chunk in chunks:
             tracker.layers.follow(piles.numbered(chunk))
         self.step = self._restored = get_args().iteration
+        self._begun()
+        return answer
+
+    def _begun(self) -> None:
         self.metrics = Metrics(self._context, resumed_at=self._restored)
         self._memory = MemoryLog(self._context, resumed_at=self._restored)
         self._memory.write(0)
-        return answer
 
     def load_checkpoint(self, original: Call, *arguments: Any, **options: Any) -> Any:
         """Checkpoints that are of another model are refused first."""
