@@ -30,6 +30,7 @@ VERBS = {
     "prepare": "token ids of a run's data, made and kept before any run needs them",
     "status": "the state of runs",
     "logs": "a run's steps, its errors and what its processes printed",
+    "why": "why a run ended as it did, and what would help",
     "compare": "runs side by side: settings, losses, speed, memory",
     "cancel": "stop runs; each saves a checkpoint first",
     "resume": "go on with runs from their newest checkpoint",

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 FILE = "events.jsonl"
 
-type Kind = Literal["start", "hang", "restart", "straggler", "spike", "rollback"]
+type Kind = Literal["start", "hang", "restart", "straggler", "spike", "rollback", "end"]
 
 _END_BYTES = 1 << 18
 """Some thousand lines: of a longer file only the end is read."""

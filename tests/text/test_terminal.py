@@ -29,6 +29,7 @@ WORDS = {
     "status": [f"/{LONG}"],
     "logs": [LONG],
     "compare": [f"/{LONG}", LONG],
+    "why": [f"/{LONG}"],
     "cancel": [f"/{LONG}"],
     "resume": [LONG],
     "doctor": ["--write", LONG],
@@ -40,7 +41,7 @@ WORDS = {
 
 ANSWERS = {
     **{key: ["model=tiny"] for key in ("check", "show")},
-    **{key: ["--help"] for key in ("status", "logs", "compare", "cancel", "resume", "doctor", "run", "prepare")},
+    **{key: ["--help"] for key in ("status", "logs", "why", "compare", "cancel", "resume", "doctor", "run", "prepare")},
     "plan": ["model=tiny", "hardware=h100_80g", "cluster.gpus_per_node=1", "parallel=ddp"],
     "import": ["deepspeed", "/dev/null", "--json"],
     "recipe": ["show", "tiny_cpu"],

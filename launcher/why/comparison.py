@@ -1,0 +1,153 @@
+"""What was alive when memory ran out beside what was predicted, and the pile that explains it.
+
+The request counts with the pile that it was for, unless that is ``temporary``, which is no more than a guess. Whatever deviates most from the prediction explains the end: a pile
+that grew, other processes on the device, or what the caching allocator had reserved and could not use; where the
+prediction for that phase was itself above the capacity, by more than anything deviates, all went as predicted, and the
+pile is the one that was asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Literal
+
+from launcher.job.memory import OutOfMemory
+from launcher.memory import device
+from launcher.memory.terms import PILES
+from launcher.spec import RunSpec
+from launcher.why.answer import OTHER_PROCESSES, PileRow
+from launcher.why.predicted import EVALUATION, Predicted
+
+WITHIN = 0.02
+"""Of the prediction: what deviates less is said to agree."""
+
+_OPERATIONS = {
+    "gather_buffers": ("all_gather", "allgather", "resize"),
+    "reduce_buffers": ("reduce_scatter", "all_reduce", "allreduce", "chunk_cat"),
+}
+"""Words of operations that make the buffers of collectives; FSDP2 resizes the storages of gathered parameters."""
+
+type Kind = Literal["grown", "other_processes", "fragmentation", "as_predicted", "estimate"]
+"""What explains an end; ``estimate``: nothing deviates, and the prediction was below the capacity."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Predicted and measured piles of one moment.
+
+    Attributes:
+        kind: What explains the end.
+        pile: Which.
+        asked: The pile that the request was for.
+        rows: The piles, the request counted with its own.
+        predicted_bytes: The largest sum that was predicted for these moments.
+    """
+
+    kind: Kind
+    pile: str | None
+    asked: str | None
+    rows: tuple[PileRow, ...]
+    predicted_bytes: int
+
+    @property
+    def grown(self) -> tuple[PileRow, ...]:
+        """Rows that are more above their prediction than what agrees, the largest difference first."""
+        rows = [row for row in self.rows if row.grown_bytes > WITHIN * self.predicted_bytes]
+        return tuple(sorted(rows, key=lambda row: -row.grown_bytes))
+
+    @property
+    def rest(self) -> str:
+        """How far the other rows are from their prediction, as a clause."""
+        others = [row for row in self.rows if row.pile != self.pile and row.measured_bytes is not None]
+        above = max((row.grown_bytes for row in others), default=0)
+        below = min((row.grown_bytes for row in others), default=0)
+        percent = max(2, ceil(100 * max(above, 0) / max(1, self.predicted_bytes)))
+        if -below <= WITHIN * self.predicted_bytes:
+            return f"the rest is within {percent}%"
+        return f"no other pile is more than {percent}% above its prediction"
+
+
+def compare(spec: RunSpec, predicted: Predicted, oom: OutOfMemory) -> Comparison:
+    """Compare the end of memory on a device with the prediction for that moment.
+
+    Args:
+        spec: The run.
+        predicted: The prediction for the moments at which the rank may have been.
+        oom: What was found.
+    """
+    asked = asked_for(predicted, oom)
+    measured = dict(oom.piles)
+    if measured and asked is not None and asked != "temporary":
+        measured[asked] = measured.get(asked, 0) + (oom.requested_bytes or 0)
+    rows = [*_rows(predicted.piles, measured), *_beside(spec, oom)]
+    found = Comparison(
+        kind="as_predicted", pile=asked, asked=asked, rows=tuple(rows), predicted_bytes=predicted.total_bytes
+    )
+    kind, pile = _explained(spec, found, oom)
+    return replace(found, kind=kind, pile=pile)
+
+
+def named(found: Comparison, pile: str) -> Comparison:
+    """The same with a pile that grows from step to step as its explanation."""
+    return replace(found, kind="grown", pile=pile)
+
+
+def asked_for(predicted: Predicted, oom: OutOfMemory) -> str | None:
+    """The pile that a request was for, by the phase and place that asked; None is unknown."""
+    operation = oom.operation or ""
+    for pile, words in _OPERATIONS.items():
+        if any(word in operation for word in words):
+            return pile
+    if oom.phase == "optimizer":
+        states = predicted.piles.get("optimizer_states", 0)
+        lacks = oom.piles.get("optimizer_states", 0) < (1 - WITHIN) * states
+        return "optimizer_states" if lacks or not oom.piles else "temporary"
+    if oom.phase == "load":
+        return "parameters"
+    if oom.phase == "checkpoint_save":
+        return "temporary"
+    if oom.phase in ("forward", EVALUATION):
+        return "logits" if oom.layer is None and oom.piles.get("activations") else "activations"
+    if oom.phase == "backward":
+        return "logits" if oom.layer is None and oom.piles.get("logits") else "temporary"
+    return None
+
+
+def _rows(predicted: Mapping[str, int], measured: Mapping[str, int]) -> list[PileRow]:
+    names: list[str] = [name for name in PILES if name in predicted or name in measured]
+    names += [name for name in measured if name not in PILES]
+    return [
+        PileRow(
+            pile=name,
+            predicted_bytes=predicted.get(name, 0),
+            measured_bytes=measured.get(name, 0) if measured else None,
+        )
+        for name in names
+    ]
+
+
+def _beside(spec: RunSpec, oom: OutOfMemory) -> list[PileRow]:
+    """What is beside the rank's own tensors: the allocator's loss, and other processes."""
+    rows = []
+    if oom.reserved_bytes is not None and oom.allocated_bytes is not None:
+        expected = int(device.allocator(spec).needed * oom.allocated_bytes)
+        lost = max(0, oom.reserved_bytes - oom.allocated_bytes)
+        rows.append(PileRow(pile="fragmentation", predicted_bytes=expected, measured_bytes=lost))
+    if oom.others_bytes is not None:
+        rows.append(PileRow(pile=OTHER_PROCESSES, predicted_bytes=0, measured_bytes=oom.others_bytes))
+    return rows
+
+
+def _explained(spec: RunSpec, found: Comparison, oom: OutOfMemory) -> tuple[Kind, str | None]:
+    capacity = oom.capacity_bytes or spec.rank_memory_bytes
+    lacked = 0 if capacity is None else found.predicted_bytes - capacity
+    worst = found.grown[0] if found.grown else None
+    if worst is None or worst.grown_bytes < lacked:
+        return ("as_predicted" if lacked > 0 else "estimate"), found.asked
+    if worst.pile == "fragmentation":
+        return "fragmentation", worst.pile
+    if worst.pile == OTHER_PROCESSES:
+        return "other_processes", worst.pile
+    return "grown", worst.pile
