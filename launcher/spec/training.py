@@ -88,3 +88,4 @@ class TrainSpec:
     rollbacks: Count = 3
     gradient_accumulation: Count | None = None
     tokens: Count | None = None
+    enforce_memory: bool = False

@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from launcher.job import events
 from launcher.spec import RunSpec
-from launcher.worker import beat, data, memory, metrics, probe, process, spikes
+from launcher.worker import beat, data, memory, metrics, out_of_memory, probe, process, spikes
 from launcher.worker.checkpoints import Checkpoints
 from launcher.worker.clock import Clock
 from launcher.worker.engine import Context, Engine, EngineBuilder
@@ -73,8 +73,9 @@ def entered(spec: RunSpec, directory: Path, backend: str | None = None) -> Itera
             beat=pulse,
             clock=Clock(on=place.world > 1),
         )
-        probe.probe(context)
-        yield context
+        with out_of_memory.watched(context):
+            probe.probe(context)
+            yield context
 
 
 class _Training:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from launcher.job.memory import Held, MemoryRecord
 from launcher.memory.moments import PHASES, Phase
 from launcher.worker.live_bytes import LiveBytes
 
@@ -32,6 +33,8 @@ class MemoryTracker:
         self._heard = heard
         self._live = LiveBytes()
         self._on = False
+        self.tokens: int | None = None
+        self.last: MemoryRecord | None = None
         self._peaks: dict[str, int] = {}
         self._static: int | None = None
 
@@ -52,6 +55,19 @@ class MemoryTracker:
                 self._collect()
         finally:
             self._on = False
+
+    def enforce(self, limit: int) -> contextlib.AbstractContextManager[object]:
+        """Keep this rank within its capacity, in the code inside."""
+        self._live.limit = limit
+        return self._live
+
+    def tell(self, *, refused: Callable[[int, str], None], failed: Callable[[RuntimeError, str], None]) -> None:
+        """Tell somebody of requests beyond the capacity, and of operations that fail (:class:`LiveBytes`)."""
+        self._live.refused, self._live.failed = refused, failed
+
+    def alive(self) -> list[Held] | None:
+        """What is alive now; None where that is not followed at the moment."""
+        return None
 
     def rest(self, alive: Iterable[torch.Tensor]) -> None:
         """End a step: the tensors alive now are those between two steps."""
@@ -83,6 +99,7 @@ class MemoryTracker:
 
     def _collect(self) -> None:
         self._peaks.update(self._live.peaks)
+        self._live.enter("")  # What follows, where the budget is still kept, is of no measured phase.
 
     def _allocated(self) -> int:
         return self._live.bytes
@@ -104,6 +121,12 @@ class CudaTracker(MemoryTracker):
         self._device = device
         self._phase: Phase | None = None
         self._highest = self._highest_reserved = 0
+
+    def enforce(self, limit: int) -> contextlib.AbstractContextManager[object]:
+        """The allocator keeps its own part of the device within the limit, and tells its observers."""
+        _, total = torch.cuda.mem_get_info(self._device)
+        torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total), self._device)
+        return contextlib.nullcontext()
 
     def rest(self, alive: Iterable[torch.Tensor]) -> None:
         """End a step: the bytes allocated now are those between two steps."""

@@ -21,10 +21,11 @@ import torch.distributed as dist
 from deepspeed.runtime.pipe import schedule
 
 from launcher.worker import marks
-from launcher.worker.deepspeed import checkpoint, model, stages, start, tensor, ulysses, versions
+from launcher.worker.deepspeed import checkpoint, model, piles, stages, start, tensor, ulysses, versions
 from launcher.worker.engine import Context, PendingSave, StepResult
 from launcher.worker.model import export, initial, network, optimizers, recompute
 from launcher.worker.model.language_model import LanguageModel
+from launcher.worker.piles import Kept
 
 
 def build(context: Context) -> DeepSpeedTraining:
@@ -40,6 +41,7 @@ def build(context: Context) -> DeepSpeedTraining:
     built, groups = model.build(context, config, shared)
     recompute.apply(network.blocks(built.network), spec)
     context.clock.follow(network.blocks(built.network), context.device)
+    context.beat.follow(network.blocks(built.network))
     whole = stages.Stages(built, context) if spec.parallel.pipeline > 1 else built
     mpu = shared.mpu if shared else None
     with start.explained():
@@ -121,6 +123,10 @@ class DeepSpeedTraining:
         """Write safetensors, one parameter gathered at a time."""
         made = [self._engine.module.network]
         export.write(made, self._context, directory, model.gathered, tensor.elements)
+
+    def piles(self) -> Iterator[Kept]:
+        """By DeepSpeed's own names."""
+        return piles.kept(self._engine)
 
     def tensors(self) -> Iterable[torch.Tensor]:
         """Every tensor of the process: DeepSpeed keeps its partitions and buffers in dozens of places."""

@@ -24,12 +24,16 @@ class Allocation:
         stream: The stream whose memory pool it comes from; 0 is the default stream.
         operation: Name of the operation that allocated it.
         pile: Its purpose; known for certain only once it has been used.
+        shape: Of the first tensor in it; None where it was only resized.
+        layer: The block that ran, counted from 0 as in the names of parameters; None outside of blocks.
     """
 
     bytes: int
     stream: int
     operation: str
     pile: Pile
+    shape: tuple[int, ...] | None = None
+    layer: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +89,8 @@ class Recording:
 
     @property
     def phase(self) -> str:
-        """The phase that was entered last."""
-        return self.marks[-1].phase
+        """The phase that was entered last; empty before the first."""
+        return self.marks[-1].phase if self.marks else ""
 
     def peaks(self, step: int) -> dict[str, Moment]:
         """The peak of each phase of one step; a phase that is entered several times has one."""

@@ -1,0 +1,131 @@
+"""Host memory of a process, its node and its cgroup at one moment, and what the kernel has killed for want of it.
+
+Everything is read from ``/proc`` and the cgroup's files (version 1 and 2; kernel documentation, ``cgroup-v2.rst`` and
+``cgroup-v1/memory.rst``); what a machine does not show is None, or 0.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher.job.memory import HostMemory
+
+_PROC = Path("/proc")
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kills:
+    """Counters of a process's cgroups and of the whole machine, to be compared with later ones.
+
+    Attributes:
+        known: True if a cgroup of version 2 counts, which counts everything below it: then nothing else was killed.
+        group: Processes of the cgroups that were killed for want of memory.
+        limit: Times that one of these cgroups met its own limit in vain.
+        machine: Processes of the machine that were killed for want of memory.
+    """
+
+    known: bool
+    group: int
+    limit: int
+    machine: int
+
+
+def memory(pid: int | None = None) -> HostMemory | None:
+    """Host memory of a process (this one), and of the node, or of the cgroup where that has less; None off Linux."""
+    with contextlib.suppress(OSError, ValueError, IndexError, KeyError):
+        resident = _resident(_PROC / str(pid or "self"))
+        facts = dict(line.split(":", 1) for line in (_PROC / "meminfo").read_text().splitlines())
+        total, free = (int(facts[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
+        used = total - free
+        for limit, usage in _limits():
+            if limit < total:
+                total, used = limit, usage
+        return HostMemory(rank_bytes=resident, node_used_bytes=used, node_bytes=total)
+    return None
+
+
+def biggest(count: int = 5) -> tuple[dict[str, Any], ...]:
+    """The processes of this node with the most resident memory, the largest first: ``pid``, ``name``, ``bytes``."""
+    found: list[dict[str, Any]] = []
+    for folder in _PROC.glob("[0-9]*"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            found.append({"pid": int(folder.name), "name": _name(folder), "bytes": _resident(folder)})
+    found.sort(key=lambda process: -int(process["bytes"]))
+    return tuple(process for process in found[:count] if process["bytes"])
+
+
+def kills() -> Kills:
+    """The counters now."""
+    known, group, limit = False, 0, 0
+    for folder, version in _groups():
+        events = _numbers(folder / ("memory.events" if version == 2 else "memory.oom_control"))
+        group += events.get("oom_kill", 0)
+        known = known or (version == 2 and "oom_kill" in events)
+        if version == 2:
+            limit += events.get("oom", 0)
+        else:
+            limit += _number(folder / "memory.failcnt") or 0
+    return Kills(known=known, group=group, limit=limit, machine=_numbers(_PROC / "vmstat").get("oom_kill", 0))
+
+
+def name_of(pid: int) -> str:
+    """What a process is called: its program, and of Python the module or script that it runs."""
+    with contextlib.suppress(OSError):
+        return _name(_PROC / str(pid))
+    return ""
+
+
+def _resident(folder: Path) -> int:
+    return int((folder / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _name(folder: Path) -> str:
+    words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
+    name = (folder / "comm").read_text().strip()
+    if "python" in name and "-m" in words[:-1]:
+        return f"{name} -m {words[words.index('-m') + 1]}"
+    script = next((word for word in words[1:] if word.endswith(".py")), None)
+    return f"{name} {Path(script).name}" if script is not None and "python" in name else name
+
+
+def _limits() -> Iterator[tuple[int, int]]:
+    """Limit and usage of each of this process's cgroups that has a limit."""
+    for folder, version in _groups():
+        names = ("memory.max", "memory.current") if version == 2 else ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        limit, usage = (_number(folder / name) for name in names)
+        if limit is not None and usage is not None:
+            yield limit, max(0, usage - _numbers(folder / "memory.stat").get("inactive_file", 0))
+
+
+def _groups() -> Iterator[tuple[Path, int]]:
+    """The folders of this process's memory cgroup and of those around it, each with its version."""
+    if sys.platform != "linux":
+        return
+    with contextlib.suppress(OSError):
+        for line in (_PROC / "self" / "cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers in ("", "memory"):
+                group = Path(path.lstrip("/"))
+                for folder in (group, *group.parents):
+                    yield _CGROUPS / controllers / folder, 1 if controllers else 2
+
+
+def _numbers(path: Path) -> dict[str, int]:
+    with contextlib.suppress(OSError):
+        return {name: int(value) for name, value in re.findall(r"^(\w+) (\d+)$", path.read_text(), re.MULTILINE)}
+    return {}
+
+
+def _number(path: Path) -> int | None:
+    with contextlib.suppress(OSError):
+        text = path.read_text().strip()
+        return int(text) if text.isdecimal() else None
+    return None
