@@ -1,9 +1,9 @@
 """What was alive when memory ran out beside what was predicted, and the pile that explains it.
 
-The request counts with the pile that it was for, unless that is ``temporary``, which is no more than a guess. Whatever deviates most from the prediction explains the end: a pile
-that grew, other processes on the device, or what the caching allocator had reserved and could not use; where the
-prediction for that phase was itself above the capacity, by more than anything deviates, all went as predicted, and the
-pile is the one that was asked for.
+The request counts with the pile that it was for, unless that is ``temporary``, which is no more than a guess. Whatever
+deviates most from the prediction explains the end: a pile that grew, other processes on the device, or what the caching
+allocator had reserved and could not use; where the prediction for that phase was itself above the capacity, by more
+than anything deviates, all went as predicted, and the pile is the one that was asked for.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Comparison:
         """How far the other rows are from their prediction, as a clause."""
         others = [row for row in self.rows if row.pile != self.pile and row.measured_bytes is not None]
         above = max((row.grown_bytes for row in others), default=0)
-        below = min((row.grown_bytes for row in others), default=0)
+        below = min((row.grown_bytes for row in others if row.pile in PILES and row.pile != "fragmentation"), default=0)
         percent = max(2, ceil(100 * max(above, 0) / max(1, self.predicted_bytes)))
         if -below <= WITHIN * self.predicted_bytes:
             return f"the rest is within {percent}%"
@@ -77,6 +77,7 @@ def compare(spec: RunSpec, predicted: Predicted, oom: OutOfMemory) -> Comparison
         predicted: The prediction for the moments at which the rank may have been.
         oom: What was found.
     """
+    oom = replace(oom, piles=measured_piles(oom))
     asked = asked_for(predicted, oom)
     measured = dict(oom.piles)
     if measured and asked is not None and asked != "temporary":
@@ -108,11 +109,40 @@ def asked_for(predicted: Predicted, oom: OutOfMemory) -> str | None:
         return "parameters"
     if oom.phase == "checkpoint_save":
         return "temporary"
+    return _in_a_pass(predicted, oom)
+
+
+def _in_a_pass(predicted: Predicted, oom: OutOfMemory) -> str | None:
+    """Of a pass: outside of blocks the logits; in one the pile that lacks most to what was predicted for the moment."""
     if oom.phase in ("forward", EVALUATION):
-        return "logits" if oom.layer is None and oom.piles.get("activations") else "activations"
-    if oom.phase == "backward":
-        return "logits" if oom.layer is None and oom.piles.get("logits") else "temporary"
-    return None
+        if oom.layer is None and oom.piles.get("activations"):
+            return "logits"
+        guess, transient = "activations", ["gather_buffers", "temporary"]
+    elif oom.phase == "backward":
+        if oom.layer is None and oom.piles.get("logits"):
+            return "logits"
+        guess, transient = "temporary", ["gather_buffers", "reduce_buffers", "gradients"]
+    else:
+        return None
+    lacks = {pile: predicted.piles.get(pile, 0) - oom.piles.get(pile, 0) for pile in transient}
+    most = max(lacks, key=lambda pile: lacks[pile])
+    return most if oom.piles and lacks[most] >= (oom.requested_bytes or 1) else guess
+
+
+def measured_piles(oom: OutOfMemory) -> dict[str, int]:
+    """What was alive by pile: as it was noted, else by the rank's last record of that phase.
+
+    Where only the sum was noted, piles of passes grow with the tokens since then, and what is left is ``temporary``.
+    """
+    last = None if oom.last is None or oom.phase is None else oom.last.phases.get(oom.phase)
+    if oom.piles or last is None:
+        return dict(oom.piles)
+    found = dict(last.piles)
+    if oom.tokens and oom.last is not None and oom.last.tokens:
+        for pile in ("activations", "logits"):
+            found[pile] = found.get(pile, 0) * oom.tokens // oom.last.tokens
+    rest = (oom.allocated_bytes or 0) - sum(found.values())
+    return found if rest <= 0 else {**found, "temporary": found.get("temporary", 0) + rest}
 
 
 def _rows(predicted: Mapping[str, int], measured: Mapping[str, int]) -> list[PileRow]:

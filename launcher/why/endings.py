@@ -72,7 +72,7 @@ def _killed(run: Subject) -> Answer:
         ),
     ]
     ways = [run.resume(text=run.from_here())]
-    if run.spec is not None and run.spec.data.workers and run.takes(("data.workers=0",)):
+    if run.settings is not None and run.settings.data.workers and run.takes(("data.workers=0",)):
         ways.append(run.resume("data.workers=0", text="less host memory: no processes that read ahead"))
     node = run.failure.node
     return run.answer(
@@ -92,7 +92,7 @@ def _hang(run: Subject) -> Answer:
     found += _first_error(run)
     ranks = _hung_ranks(directory)
     ways = [Way(command=f"launch logs {run.name}", text="shows the stacks"), run.resume(text=run.from_here())]
-    if run.spec is not None and run.spec.train.on_hang != "restart" and run.takes(("train.on_hang=restart",)):
+    if run.settings is not None and run.settings.train.on_hang != "restart" and run.takes(("train.on_hang=restart",)):
         ways.append(run.resume("train.on_hang=restart", text="begins again by itself when a step hangs"))
     first = ranks[0] if ranks else {}
     step = first.get("step") or _step_in(run.reason) or _last_step(run)
@@ -115,14 +115,14 @@ def _nan(run: Subject) -> Answer:
             f"the last loss before was {last['loss']:.4g} in step {last['step']}, with a gradient norm of "
             f"{last.get('grad_norm', 'unknown')} and a learning rate of {last.get('learning_rate', 'unknown')}"
         )
-    ways = [] if run.spec is None else list(_calmer(run))
+    ways = [] if run.settings is None else list(_calmer(run))
     ways.append(run.resume(text=run.from_here()))
     return run.answer("nan", said, where=Where(rank=None, step=step), evidence=found, ways=ways)
 
 
 def _calmer(run: Subject) -> Iterator[Way]:
     """Settings with which a loss diverges less: those that the run has not got yet."""
-    spec = run.spec
+    spec = run.settings
     assert spec is not None
     lower = edit.override("optimizer.lr", spec.optimizer.lr / 2)
     asked = [
@@ -136,7 +136,7 @@ def _calmer(run: Subject) -> Iterator[Way]:
 
 
 def _time_limit(run: Subject) -> Answer:
-    spec, ways = run.spec, []
+    spec, ways = run.settings, []
     if spec is not None and spec.cluster.time_limit_min is not None:
         longer = (f"cluster.time_limit_min={2 * spec.cluster.time_limit_min}",)
         if run.takes(longer):
@@ -147,7 +147,7 @@ def _time_limit(run: Subject) -> Answer:
 
 
 def _preempted(run: Subject) -> Answer:
-    spec, ways = run.spec, []
+    spec, ways = run.settings, []
     if spec is not None and spec.cluster.requeues < 3 and run.takes(("cluster.requeues=10",)):
         ways.append(run.resume("cluster.requeues=10", text="is put back into the queue up to ten times in a row"))
     return _ended_by_slurm(run, "preempted", ways)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -181,8 +183,7 @@ def _free(run: Path) -> int | None:
 def _size(folder: Path) -> int:
     total = 0
     for path in folder.rglob("*"):
-        try:
-            total += path.lstat().st_size
-        except OSError:
-            continue
+        with contextlib.suppress(OSError):
+            facts = path.lstat()
+            total += facts.st_size if stat.S_ISREG(facts.st_mode) else 0
     return total

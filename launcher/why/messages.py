@@ -66,6 +66,25 @@ def ran_out(error: Mapping[str, Any]) -> OutOfMemory | None:
     )
 
 
+def of_a_reason(reason: str) -> OutOfMemory | None:
+    """What the reason of a run's state says, where its other files are gone: ours, of any version; else None."""
+    found = re.match(r"rank (\d+): out of (GPU )?memory", reason)
+    size = re.search(rf"(?:tried to allocate|asked for) {_SIZE}", reason)
+    return (
+        None
+        if found is None
+        else OutOfMemory(
+            kind="device",
+            place="device",
+            time=0.0,
+            rank=int(found[1]),
+            node=None,
+            requested_bytes=None if size is None else _bytes(size[1], size[2]),
+            message=reason,
+        )
+    )
+
+
 def phase_of(traceback: str) -> str | None:
     """The phase that the functions of a traceback are of; None where none of them tells."""
     frames = [f"{found['file']} {found['function']}" for found in _FUNCTIONS.finditer(traceback)]

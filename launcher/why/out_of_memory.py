@@ -25,7 +25,9 @@ def ran_out(run: Subject) -> OutOfMemory | None:
     found = memory.ran_out(run.run)
     if found is not None and found.time >= growth.began(run.run):
         return found
-    return next((found for error in run.errors[:1] if (found := messages.ran_out(error)) is not None), None)
+    for error in run.errors[:1]:
+        return messages.ran_out(error)
+    return messages.of_a_reason(run.reason)
 
 
 def answer(run: Subject, oom: OutOfMemory) -> Answer:
@@ -36,7 +38,7 @@ def answer(run: Subject, oom: OutOfMemory) -> Answer:
         return host.of_the_disk(run, oom)
     if run.spec is None:
         return _without_prediction(run, oom)
-    foreseen = predicted.of(run.spec, oom.rank, oom.phase, in_block=oom.layer is not None)
+    foreseen = predicted.of(run.spec, oom.rank, oom.phase, oom.layer)
     found = comparison.compare(run.spec, foreseen, oom)
     grows = _growth(run, oom, found)
     if grows is not None:

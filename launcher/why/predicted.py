@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from launcher.memory.estimate import RankTerms
-from launcher.memory.moments import BLOCK_BACKWARD, FORWARD, MOMENTS, Moment, Moments
+from launcher.memory.moments import BLOCK_BACKWARD, FORWARD, LATER_BLOCKS_BACKWARD, MOMENTS, Moment, Moments
 from launcher.memory.terms import OUTSIDE_PILES, MemoryTerm
 from launcher.preflight import assess
-from launcher.rundir import contents
 from launcher.spec import RunSpec
 
 _IN_BLOCKS: Moments = BLOCK_BACKWARD | {"forward"}
+
+_BACKWARD_OF: Mapping[int, Moments] = {
+    0: frozenset(("block_backward",)),
+    1: frozenset(("next_block_backward",)),
+}
+"""The moments in the backward pass of the stage's last block, and of the one before it."""
 
 EVALUATION = "evaluation"
 """A phase that the memory model does not have: a forward pass beside all that lives between two steps."""
@@ -40,29 +44,26 @@ class Predicted:
         return max((term for term in self.terms if term.pile == pile), key=lambda term: term.bytes, default=None)
 
 
-def spec_of(run: Path) -> RunSpec | None:
-    """The settings of a run whose model is known and whose record this version reads; else None."""
-    try:
-        spec = contents.spec_of(run)
-    except contents.BadRecord:
-        return None
-    return None if spec.judges_no_model or next(assess.broken_rules(spec), None) is not None else spec
+def is_judged(spec: RunSpec) -> bool:
+    """True if a run's model is known and it breaks no rule of this version, so that its memory can be estimated."""
+    return not spec.judges_no_model and next(assess.broken_rules(spec), None) is None
 
 
-def of(spec: RunSpec, rank: int | None, phase: str | None, *, in_block: bool) -> Predicted:
+def of(spec: RunSpec, rank: int | None, phase: str | None, layer: int | None) -> Predicted:
     """The prediction for a rank in a phase; of an unknown rank for the stage that has most then.
 
     Args:
         spec: A valid run.
         rank: Of the job; None is unknown.
         phase: As measured; None is any.
-        in_block: True where a block is known to have been at work.
+        layer: The block that was at work, counted from 0; None is none, or unknown.
     """
-    moments = moments_of(phase, in_block=in_block)
     stages = assess.terms_of(spec)
     if rank is not None:
         stages = tuple(each for each in stages if each.model.view.stage == stage_of(spec, rank)) or stages
-    best = max(stages, key=lambda each: max(each.allocated(moment) for moment in moments))
+    broadly = moments_of(phase)
+    best = max(stages, key=lambda each: max(each.allocated(moment) for moment in broadly))
+    moments = moments_of(phase, layer, best.model.view.layers)
     piles: dict[str, int] = {}
     for moment in moments:
         for pile, size in _piles(best, moment).items():
@@ -75,13 +76,25 @@ def of(spec: RunSpec, rank: int | None, phase: str | None, *, in_block: bool) ->
     )
 
 
-def moments_of(phase: str | None, *, in_block: bool) -> Moments:
-    """The moments at which a rank may be that is in a phase."""
+def moments_of(phase: str | None, layer: int | None = None, layers: Sequence[int] = ()) -> Moments:
+    """The moments at which a rank may be that is in a phase, and there in a block of its stage's ``layers``."""
     if phase == EVALUATION:
         found: Moments = FORWARD
     else:
         found = frozenset(moment for moment, its in MOMENTS.items() if phase in (None, its))
-    return (found & _IN_BLOCKS if in_block else found) or found or frozenset(MOMENTS)
+    if layer is None:
+        return found or frozenset(MOMENTS)
+    inside = found & _IN_BLOCKS or found or frozenset(MOMENTS)
+    if phase != "backward" or layer not in layers:
+        return inside
+    return found & _BACKWARD_OF.get(len(layers) - 1 - layers.index(layer), _behind(layers.index(layer))) or inside
+
+
+def _behind(index: int) -> Moments:
+    """The moments in the backward pass of a block behind the stage's last two, by its place from the start."""
+    if index > 1:
+        return LATER_BLOCKS_BACKWARD - {"first_layer_backward"}
+    return frozenset(("second_layer_backward",) if index else ("first_layer_backward",))
 
 
 def stage_of(spec: RunSpec, rank: int) -> int:

@@ -42,9 +42,17 @@ class Subject:
         return contents.known(self.run, contents.STATE)
 
     @cached_property
+    def settings(self) -> RunSpec | None:
+        """Its settings, where this version reads them."""
+        try:
+            return contents.spec_of(self.run)
+        except contents.BadRecord:
+            return None
+
+    @cached_property
     def spec(self) -> RunSpec | None:
-        """Its settings, where its model is known and this version reads them."""
-        return predicted.spec_of(self.run)
+        """The same of a run whose memory can be estimated."""
+        return None if self.settings is None or not predicted.is_judged(self.settings) else self.settings
 
     @cached_property
     def plan(self) -> dict[str, Any]:
