@@ -13,7 +13,7 @@ from launcher.job.memory import OutOfMemory
 from launcher.memory.estimate import needs
 from launcher.memory.moments import MOMENTS, Moment
 from launcher.memory.result import Needs
-from launcher.preflight import assess
+from launcher.preflight import assess, verdict
 from launcher.spec import RunSpec, edit
 from launcher.why import comparison, predicted, ways_out
 from launcher.why.carried import Added, Carried
@@ -102,5 +102,5 @@ def test_other_processes_take_their_bytes_from_every_neighbour() -> None:
 
 def test_a_run_that_did_not_fit_never_fits_by_what_was_measured_of_it() -> None:
     rule = rule_of({})
-    assert assess.verdict.judge(SPEC, needed(SPEC, rule)).excess_bytes > 0
+    assert verdict.judge(SPEC, needed(SPEC, rule)).excess_bytes > 0
     assert [each.pile for each in rule.added] == ["temporary"]
