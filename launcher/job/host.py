@@ -10,7 +10,7 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,19 +45,29 @@ def memory(pid: int | None = None) -> HostMemory | None:
         facts = dict(line.split(":", 1) for line in (_PROC / "meminfo").read_text().splitlines())
         total, free = (int(facts[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
         used = total - free
-        for limit, usage in _limits():
+        for _, limit, usage in _limits():
             if limit < total:
                 total, used = limit, usage
         return HostMemory(rank_bytes=resident, node_used_bytes=used, node_bytes=total)
     return None
 
 
-def biggest(count: int = 5) -> tuple[dict[str, Any], ...]:
-    """The processes of this node with the most resident memory, the largest first: ``pid``, ``name``, ``bytes``."""
+def biggest(*, without: Container[int] = (), count: int = 5) -> tuple[dict[str, Any], ...]:
+    """The processes with the most resident memory, the largest first: ``pid``, ``name``, ``bytes``.
+
+    Args:
+        without: Processes to leave out.
+        count: How many.
+
+    Returns:
+        Those of this node, or of the cgroup whose limit is less than the node has.
+    """
     found: list[dict[str, Any]] = []
-    for folder in _PROC.glob("[0-9]*"):
+    for pid in _processes():
         with contextlib.suppress(OSError, ValueError, IndexError):
-            found.append({"pid": int(folder.name), "name": _name(folder), "bytes": _resident(folder)})
+            if pid not in without:
+                folder = _PROC / str(pid)
+                found.append({"pid": pid, "name": _name(folder), "bytes": _resident(folder)})
     found.sort(key=lambda process: -int(process["bytes"]))
     return tuple(process for process in found[:count] if process["bytes"])
 
@@ -96,13 +106,21 @@ def _name(folder: Path) -> str:
     return f"{name} {Path(script).name}" if script is not None and "python" in name else name
 
 
-def _limits() -> Iterator[tuple[int, int]]:
-    """Limit and usage of each of this process's cgroups that has a limit."""
+def _processes() -> list[int]:
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    smallest = min((found for found in _limits() if found[1] < total), key=lambda found: found[1], default=None)
+    if smallest is None:
+        return [int(folder.name) for folder in _PROC.glob("[0-9]*")]
+    return [int(pid) for path in smallest[0].rglob("cgroup.procs") for pid in path.read_text().split()]
+
+
+def _limits() -> Iterator[tuple[Path, int, int]]:
+    """Each of this process's cgroups that has a limit, with it and with what is in use."""
     for folder, version in _groups():
         names = ("memory.max", "memory.current") if version == 2 else ("memory.limit_in_bytes", "memory.usage_in_bytes")
         limit, usage = (_number(folder / name) for name in names)
         if limit is not None and usage is not None:
-            yield limit, max(0, usage - _numbers(folder / "memory.stat").get("inactive_file", 0))
+            yield folder, limit, max(0, usage - _numbers(folder / "memory.stat").get("inactive_file", 0))
 
 
 def _groups() -> Iterator[tuple[Path, int]]:

@@ -81,9 +81,10 @@ def _first_node(directory: Path, job: dict[str, Any], facts: Mapping[str, str], 
         with processes.started(directory, job, facts, place, watch.environment) as process:
             _running(directory, process, place)
             superseded = _wait(process, directory, place, watch, killing)
+            killing.read(watch.folder)
         processes.end_leftovers(directory)
     if process.returncode and not superseded:
-        killing.tell(directory / "logs" / "node.err")
+        killing.tell(directory / "logs" / "node.err", process)
     return None if superseded else ending.conclude(directory, process.returncode, place)
 
 
@@ -130,9 +131,10 @@ def _other_node(directory: Path, job: dict[str, Any], facts: Mapping[str, str], 
     for watch in hanging.attempts_here(directory, place):
         with processes.started(directory, job, facts, place, watch.environment) as process:
             superseded = _wait(process, directory, place, watch, killing)
+            killing.read(watch.folder)
         processes.end_leftovers(directory)
     if process.returncode and not superseded:
-        killing.tell(directory / "logs" / f"node{place.number}.err")
+        killing.tell(directory / "logs" / f"node{place.number}.err", process)
         name = f"node{place.number}.{place.attempt}.failed"
         files.write_atomically(directory / "logs" / name, {"returncode": process.returncode})
 

@@ -40,17 +40,6 @@ _SHOWN = 16
 """Collectives that are handed on."""
 
 
-_MEMORY_PHASES = {
-    "start": "load",
-    "forward": "forward",
-    "backward": "backward",
-    "optimizer": "optimizer",
-    "evaluation": "evaluation",
-    "checkpoint": "checkpoint_save",
-}
-"""Phases of ``launcher.job.memory`` by those of a heartbeat."""
-
-
 class Beat:
     """What this rank does now; says nothing where no node watches it."""
 
@@ -94,7 +83,7 @@ class Beat:
     @property
     def doing(self) -> tuple[int, str | None, int | None]:
         """The step (0 before the first), the phase by its name in records of memory, and the block, where known."""
-        return self._step, _MEMORY_PHASES.get(self._phase), self._layer
+        return self._step, shared.MEMORY_PHASES.get(self._phase), self._layer
 
     def begin(self, phase: str) -> None:
         """What follows a step begins: the next batch of an evaluation, a checkpoint, or the end."""

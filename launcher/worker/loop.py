@@ -142,7 +142,8 @@ class _Training:
                 return step, True
             if self._due(self._spec.save.every, step) and step < steps:
                 self._save(step)
-            pulse.step(step + 1)
+            if step < steps:
+                pulse.step(step + 1)
         return step, False
 
     def _step(self, step: int, micro_batches: list[torch.Tensor]) -> None:

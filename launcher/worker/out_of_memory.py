@@ -1,4 +1,5 @@
 """``oom.json``: what a rank knows when its memory, or a disk, has ended; and the capacity within which it is kept.
+
 What was alive is noted at the moment of the refusal, before anything is freed: by the follower of tensors on the CPU,
 by the allocator's observer on a GPU. It becomes a file only when an error ends the rank, since frameworks may catch the
 first and try again. The first rank that ends so writes it. Nothing of this makes an end worse: a failure in here is
@@ -14,6 +15,7 @@ import contextlib
 import json
 import os
 import pickle
+import resource
 import shutil
 import time
 import traceback
@@ -163,7 +165,8 @@ class _Watch:
 def _observe(watch: _Watch) -> None:
     """Be told by the allocator, with frames of Python for what it was asked last."""
     torch.cuda.memory._record_memory_history(enabled="all", context="alloc", stacks="python", max_entries=_HISTORY)
-    torch._C._cuda_attach_out_of_memory_observer(watch.observed)
+    attach: Any = torch._C
+    attach._cuda_attach_out_of_memory_observer(watch.observed)  # As torch's own page on memory shows it.
 
 
 def _noted(kind: Kind, place: Place) -> OutOfMemory | None:
@@ -189,12 +192,16 @@ def _now(kind: Kind, place: Place, error: BaseException, directory: Path) -> Out
 
 
 def _of_the_host(told: OutOfMemory) -> OutOfMemory:
-    """The node's memory, and who has it."""
+    """The node's memory, and who has it; or the limit that this process has for its addresses."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY:  # Of this process alone (``ulimit -v``), whatever the node has.
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        free = max(0, limit - pages * resource.getpagesize())
+        return replace(told, capacity_bytes=limit, free_bytes=free)
     capacity = None if told.host is None else told.host.node_bytes
     used = None if told.host is None else told.host.node_used_bytes
-    free = None if capacity is None or used is None else max(0, capacity - used)
-    others = tuple(each for each in host.biggest() if each["pid"] != os.getpid())
-    return replace(told, capacity_bytes=capacity, free_bytes=free, others=others)
+    left = None if capacity is None or used is None else max(0, capacity - used)
+    return replace(told, capacity_bytes=capacity, free_bytes=left, others=host.biggest(without={os.getpid()}))
 
 
 def _of_the_disk(told: OutOfMemory, error: BaseException, directory: Path) -> OutOfMemory:
