@@ -8,7 +8,7 @@ than anything deviates, all went as predicted, and the pile is the one that was 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Literal
@@ -18,7 +18,7 @@ from launcher.memory import device
 from launcher.memory.terms import PILES
 from launcher.spec import RunSpec
 from launcher.why.answer import OTHER_PROCESSES, PileRow
-from launcher.why.predicted import EVALUATION, Predicted
+from launcher.why.predicted import Predicted
 
 WITHIN = 0.02
 """Of the prediction: what deviates less is said to agree."""
@@ -96,37 +96,48 @@ def named(found: Comparison, pile: str) -> Comparison:
 
 
 def asked_for(predicted: Predicted, oom: OutOfMemory) -> str | None:
-    """The pile that a request was for, by the phase and place that asked; None is unknown."""
+    """The pile that a request was for, by what asked in which phase; None is unknown.
+
+    Where that leaves several, it is the one that lacks most to what was predicted for the moment.
+    """
     operation = oom.operation or ""
     for pile, words in _OPERATIONS.items():
         if any(word in operation for word in words):
             return pile
+    lacks = {pile: size - oom.piles.get(pile, 0) for pile, size in predicted.piles.items()}
     if oom.phase == "optimizer":
         states = predicted.piles.get("optimizer_states", 0)
-        lacks = oom.piles.get("optimizer_states", 0) < (1 - WITHIN) * states
-        return "optimizer_states" if lacks or not oom.piles else "temporary"
+        return "optimizer_states" if lacks.get("optimizer_states", 0) > WITHIN * states else "temporary"
     if oom.phase == "load":
-        return "parameters"
+        return _most(lacks, predicted.piles, oom) or "parameters"
     if oom.phase == "checkpoint_save":
         return "temporary"
-    return _in_a_pass(predicted, oom)
-
-
-def _in_a_pass(predicted: Predicted, oom: OutOfMemory) -> str | None:
-    """Of a pass: outside of blocks the logits; in one the pile that lacks most to what was predicted for the moment."""
-    if oom.phase in ("forward", EVALUATION):
-        if oom.layer is None and oom.piles.get("activations"):
-            return "logits"
-        guess, transient = "activations", ["gather_buffers", "temporary"]
-    elif oom.phase == "backward":
-        if oom.layer is None and oom.piles.get("logits"):
-            return "logits"
-        guess, transient = "temporary", ["gather_buffers", "reduce_buffers", "gradients"]
-    else:
+    place = (oom.phase, oom.layer is not None)
+    if place not in _OF_A_PASS:
         return None
-    lacks = {pile: predicted.piles.get(pile, 0) - oom.piles.get(pile, 0) for pile in transient}
-    most = max(lacks, key=lambda pile: lacks[pile])
-    return most if oom.piles and lacks[most] >= (oom.requested_bytes or 1) else guess
+    piles, otherwise = _OF_A_PASS[place]
+    if operation.startswith("aten.empty"):  # Memory that is filled later: a buffer, and no result.
+        return _most(lacks, _BUFFERS, oom) or otherwise
+    return _most(lacks, piles, oom) or otherwise
+
+
+_BUFFERS = ("gather_buffers", "reduce_buffers")
+_OF_A_PASS: Mapping[tuple[str | None, bool], tuple[Sequence[str], str]] = {
+    ("forward", True): (("activations",), "activations"),
+    ("forward", False): (("logits", "gather_buffers"), "activations"),
+    ("evaluation", True): (("activations",), "activations"),
+    ("evaluation", False): (("logits", "gather_buffers"), "logits"),
+    ("backward", True): ((*_BUFFERS, "gradients"), "temporary"),
+    ("backward", False): (("logits", *_BUFFERS, "gradients"), "temporary"),
+}
+"""What is asked for in a pass, in a block and outside of blocks, and what it is where none of these lacks so much."""
+
+
+def _most(lacks: Mapping[str, int], piles: Iterable[str], oom: OutOfMemory) -> str | None:
+    """Of some piles the one that lacks most, where that is as much as was asked for."""
+    pile = max(piles, key=lambda pile: lacks.get(pile, 0), default=None)
+    enough = (1 - WITHIN) * max(1, oom.requested_bytes or 1)
+    return pile if pile is not None and lacks.get(pile, 0) >= enough else None
 
 
 def measured_piles(oom: OutOfMemory) -> dict[str, int]:

@@ -32,7 +32,7 @@ def ran_out(run: Subject) -> OutOfMemory | None:
 
 def answer(run: Subject, oom: OutOfMemory) -> Answer:
     """The answer about a run that has ended by it."""
-    if oom.place == "host":
+    if oom.place == "host" and (oom.kind != "allocator" or not _is_cpu(run)):
         return host.of_the_host(run, oom, asked(oom))
     if oom.place == "disk":
         return host.of_the_disk(run, oom)
@@ -71,6 +71,11 @@ def _without_prediction(run: Subject, oom: OutOfMemory) -> Answer:
         evidence=tuple(evidence_of(run, oom)),
         ways=(run.resume("train.micro_batch_size=1", text="the smallest micro-batch; the global batch stays"),),
     )
+
+
+def _is_cpu(run: Subject) -> bool:
+    """True if the devices of the ranks are the host, whose memory their tensors are in."""
+    return run.spec is not None and run.spec.hardware.device == "cpu"
 
 
 def where(oom: OutOfMemory) -> Where:
