@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from launcher import machine
 from launcher.job.memory import HostMemory
 
 _PROC = Path("/proc")
@@ -38,18 +39,12 @@ class Kills:
     machine: int
 
 
-def memory(pid: int | None = None) -> HostMemory | None:
-    """Host memory of a process (this one), and of the node, or of the cgroup where that has less; None off Linux."""
-    with contextlib.suppress(OSError, ValueError, IndexError, KeyError):
-        resident = _resident(_PROC / str(pid or "self"))
-        facts = dict(line.split(":", 1) for line in (_PROC / "meminfo").read_text().splitlines())
-        total, free = (int(facts[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
-        used = total - free
-        for _, limit, usage in _limits():
-            if limit < total:
-                total, used = limit, usage
-        return HostMemory(rank_bytes=resident, node_used_bytes=used, node_bytes=total)
-    return None
+def memory() -> HostMemory | None:
+    """Host memory of this process and its node now; None where that is not told."""
+    own, node = machine.process_memory(), machine.memory_in_use()
+    if own is None or node is None:
+        return None
+    return HostMemory(rank_bytes=own, node_used_bytes=node[0], node_bytes=node[1])
 
 
 def biggest(*, without: Container[int] = (), count: int = 5) -> tuple[dict[str, Any], ...]:
@@ -60,7 +55,7 @@ def biggest(*, without: Container[int] = (), count: int = 5) -> tuple[dict[str, 
         count: How many.
 
     Returns:
-        Those of this node, or of the cgroup whose limit is less than the node has.
+        Those of this node, or of this process's cgroup where that has a limit.
     """
     found: list[dict[str, Any]] = []
     for pid in _processes():
@@ -107,20 +102,21 @@ def _name(folder: Path) -> str:
 
 
 def _processes() -> list[int]:
+    """Those of the node, or of the cgroup whose limit is less than the node has."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    smallest = min((found for found in _limits() if found[1] < total), key=lambda found: found[1], default=None)
-    if smallest is None:
+    limited = [(limit, folder) for folder, limit in _limits() if limit < total]
+    if not limited:
         return [int(folder.name) for folder in _PROC.glob("[0-9]*")]
-    return [int(pid) for path in smallest[0].rglob("cgroup.procs") for pid in path.read_text().split()]
+    _, smallest = min(limited)
+    return [int(pid) for path in smallest.rglob("cgroup.procs") for pid in path.read_text().split()]
 
 
-def _limits() -> Iterator[tuple[Path, int, int]]:
-    """Each of this process's cgroups that has a limit, with it and with what is in use."""
+def _limits() -> Iterator[tuple[Path, int]]:
+    """Each of this process's cgroups that has a limit, with it."""
     for folder, version in _groups():
-        names = ("memory.max", "memory.current") if version == 2 else ("memory.limit_in_bytes", "memory.usage_in_bytes")
-        limit, usage = (_number(folder / name) for name in names)
-        if limit is not None and usage is not None:
-            yield folder, limit, max(0, usage - _numbers(folder / "memory.stat").get("inactive_file", 0))
+        limit = _number(folder / ("memory.max" if version == 2 else "memory.limit_in_bytes"))
+        if limit is not None:
+            yield folder, limit
 
 
 def _groups() -> Iterator[tuple[Path, int]]:

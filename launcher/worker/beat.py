@@ -11,7 +11,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import faulthandler
-import functools
 import json
 import mmap
 import os
@@ -24,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from launcher.job import beat as shared
 from launcher.worker import files
@@ -51,7 +49,6 @@ class Beat:
             folder: Of the node's ranks; None where nobody watches.
         """
         self._rank, self._buffer, self._step, self._kind, self._phase = rank, None, 0, "start", "start"
-        self._layer: int | None = None
         self._seconds: dict[str, collections.deque[float]] = {}
         self._began = self._usual = 0.0
         if folder is not None:
@@ -64,26 +61,10 @@ class Beat:
         self._step = step
         self._begin("step", "data")
 
-    def follow(self, blocks: Iterable[nn.Module]) -> None:
-        """Note which block of the model runs; in the backward pass that whose output's gradient has come last."""
-        for index, block in enumerate(blocks):
-            number = _number(block, index)
-            block.register_forward_pre_hook(functools.partial(self._enter_block, number), prepend=True)
-            block.register_forward_hook(functools.partial(self._leave_block, number))
-
-    def _enter_block(self, number: int, block: nn.Module, inputs: object) -> None:
-        self._layer = number
-
-    def _leave_block(self, number: int, block: nn.Module, inputs: object, output: object) -> None:
-        self._layer = None
-        first = output[0] if isinstance(output, tuple) else output
-        if isinstance(first, torch.Tensor) and first.requires_grad:
-            first.register_hook(lambda gradient: self._enter_block(number, block, gradient))
-
     @property
-    def doing(self) -> tuple[int, str | None, int | None]:
-        """The step (0 before the first), the phase by its name in records of memory, and the block, where known."""
-        return self._step, shared.MEMORY_PHASES.get(self._phase), self._layer
+    def doing(self) -> tuple[int, str | None]:
+        """The step (0 before the first), and the phase by its name in records of memory."""
+        return self._step, shared.MEMORY_PHASES.get(self._phase)
 
     def begin(self, phase: str) -> None:
         """What follows a step begins: the next batch of an evaluation, a checkpoint, or the end."""
@@ -92,7 +73,7 @@ class Beat:
     def enter(self, phase: str) -> None:
         """The step comes into a phase; an evaluation's passes are the evaluation's."""
         if self._kind == "step" and phase in shared.PHASES:
-            self._phase, self._layer = phase, None
+            self._phase = phase
             if self._buffer is not None:
                 self._put(phase, time.monotonic())
 
@@ -103,7 +84,7 @@ class Beat:
             yield batch
 
     def _begin(self, kind: str, phase: str) -> None:
-        before, self._kind, self._phase, self._layer = self._kind, kind, phase, None
+        before, self._kind, self._phase = self._kind, kind, phase
         if self._buffer is None:
             return
         now = time.monotonic()
@@ -144,15 +125,6 @@ def started() -> Beat:
 
 _files: list[Any] = []
 """The signal handler writes into the descriptor, so its file must stay open."""
-
-
-def _number(block: nn.Module, index: int) -> int:
-    """A block's number in the whole model, from 0: ``transformers`` gives it to attention, Megatron to the block."""
-    number = getattr(block, "layer_number", None)
-    if isinstance(number, int):
-        return number - 1
-    numbers = (getattr(module, "layer_idx", None) for module in block.modules())
-    return next((number for number in numbers if isinstance(number, int)), index)
 
 
 def _mapped(folder: Path, rank: int) -> memoryview:

@@ -1,12 +1,12 @@
 """The block that runs now, in forward and in backward passes.
 
-Hooks of a block say when its forward pass begins and ends; while :attr:`Layers.on`, hooks on its input and output
-tensors say when autograd is back at them, which is where the block's backward pass ends and begins.
+Hooks of a block say when its forward pass begins and ends. A hook on its output says when autograd is back at it, which
+is where the block's backward pass begins; while :attr:`Layers.on`, one on its input says where that ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -19,12 +19,14 @@ class Layers:
 
     Attributes:
         now: The block that runs; None outside of blocks.
-        on: True while backward passes are followed, too.
+        on: True while it matters where backward passes end, and :attr:`passed` is called.
+        passed: Called wherever a block begins or ends.
     """
 
     def __init__(self) -> None:
         self.now: int | None = None
         self.on = False
+        self.passed: Callable[[], None] = _nothing
         self._kept: list[RemovableHandle] = []
 
     def follow(self, blocks: Mapping[int, nn.Module]) -> None:
@@ -38,12 +40,12 @@ class Layers:
         for handle in self._kept:
             handle.remove()
         self._kept.clear()
-        self.now = None
 
     def _entering(self, number: int) -> Any:
         def entering(block: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
             self.now = number
             if self.on:
+                self.passed()
                 self._hook((*inputs, *named.values()), lambda _: self._left(number))
 
         return entering
@@ -52,7 +54,8 @@ class Layers:
         def leaving(block: nn.Module, inputs: Any, named: Any, output: Any) -> None:
             self.now = None
             if self.on:
-                self._hook(output if isinstance(output, tuple) else (output,), lambda _: self._entered(number))
+                self.passed()
+            self._hook(output if isinstance(output, tuple) else (output,), lambda _: self._entered(number))
 
         return leaving
 
@@ -66,9 +69,16 @@ class Layers:
                 return
 
     def _entered(self, number: int) -> None:
+        if self.on:
+            self.passed()
         self.now = number
 
     def _left(self, number: int) -> None:
         """A block's input is the output of the one before, whose hook comes first and stays."""
         if self.now == number:
+            self.passed()
             self.now = None
+
+
+def _nothing() -> None:
+    """Nobody asks."""

@@ -15,10 +15,11 @@ fails as torch's own allocator on a GPU fails. The limit holds for storages, not
 
 from __future__ import annotations
 
+import gc
 import math
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any, NoReturn, Self
 
@@ -34,6 +35,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ty
 
     Attributes:
         bytes: Bytes alive now.
+        entered: How often it is entered, one within the other; 0 while nothing is followed.
         peaks: The highest ``bytes`` of each phase.
         limit: Bytes that may be alive.
         refused: Told of a request beyond the limit, while all else is alive: its bytes, and the operation.
@@ -49,7 +51,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ty
         self.failed: Callable[[RuntimeError, str], None] = lambda error, operation: None
         self._phase = ""
         self._sizes: dict[int, int] = {}
-        self._entered = 0
+        self.entered = 0
 
     def enter(self, phase: str) -> None:
         """Begin a phase, to which bytes alive from now on belong; an empty name begins none."""
@@ -65,8 +67,8 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ty
                 self.follow(tensor)
 
     def __enter__(self) -> Self:
-        self._entered += 1
-        if self._entered > 1:
+        self.entered += 1
+        if self.entered > 1:
             return self
         self._resize = torch.UntypedStorage.resize_
         torch.UntypedStorage.resize_ = self._resizing(self._resize)  # type: ignore[method-assign]
@@ -74,8 +76,8 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ty
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._entered -= 1
-        if self._entered:
+        self.entered -= 1
+        if self.entered:
             return
         torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign]
         super().__exit__(*error)  # type: ignore[no-untyped-call]
@@ -170,3 +172,18 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ty
 def _takes_itself_apart(kind: type) -> bool:
     own = getattr(kind, "__torch_dispatch__", None)
     return own is not None and own is not torch._C._disabled_torch_dispatch_impl and not issubclass(kind, FakeTensor)
+
+
+def of_process() -> Iterator[torch.Tensor]:
+    """Every tensor of the process that Python knows; frameworks keep theirs in dozens of places."""
+    for thing in gc.get_objects():
+        if issubclass(type(thing), torch.Tensor) and _is_defined(thing):
+            yield thing
+
+
+def _is_defined(tensor: torch.Tensor) -> bool:
+    """False for the tensors without a device that DeepSpeed 0.17 keeps beside a step."""
+    try:
+        return tensor.device is not None
+    except RuntimeError:
+        return False

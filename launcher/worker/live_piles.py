@@ -16,13 +16,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_iter
 
 from launcher.memory.terms import Pile
 from launcher.worker.layers import Layers
 from launcher.worker.live_bytes import LiveBytes
-from launcher.worker.piles import GATHERED, of_collective, of_tensor
+from launcher.worker.piles import GATHERED, of_collective, of_tensor, plain
 from launcher.worker.recording import Allocation, Mark, Recording
 
 
@@ -46,15 +45,16 @@ class LivePiles(LiveBytes):  # type: ignore[no-untyped-call]  # torch types the 
         self.operation = "load"
         self._vocabulary = vocabulary
         self._numbers: dict[int, int] = {}
+        self._first = 0
         self._result: torch.Tensor | None = None
 
     def restart(self) -> None:
-        """Forget all events; what is alive is the start of a new recording, in the phase that runs."""
+        """Forget all events; what is alive is the start of a new recording, before its first phase."""
         before, self.recording = self.recording, Recording()
-        if before.marks:
-            self.begin(before.marks[-1].step, before.marks[-1].phase)
+        self.begin(0, "")
         for key, number in list(self._numbers.items()):
             self._note(key, before.allocations[number])
+        self._first = len(self.recording.allocations)
 
     def begin(self, step: int, phase: str) -> None:
         """Begin a phase of a step (0 while loading), to which all events that follow belong."""
@@ -69,7 +69,7 @@ class LivePiles(LiveBytes):  # type: ignore[no-untyped-call]  # torch types the 
             only: Leave alone what belongs to another pile than these.
         """
         for tensor in tensors:
-            for held in _held(tensor):
+            for held in plain(tensor):
                 if self._counts(held):
                     self._follow(held)
                     self._assign(pile, held.untyped_storage()._cdata, only)
@@ -93,6 +93,13 @@ class LivePiles(LiveBytes):  # type: ignore[no-untyped-call]  # torch types the 
             # What selective checkpointing keeps does not pass the hooks: it is counted, and labelled temporary.
             warnings.filterwarnings("ignore", "A saved_tensors_hooks context", FutureWarning)
             yield
+
+    def outlived(self) -> None:
+        """A forward pass is over: what it made and is still alive was saved for the backward pass."""
+        for number in list(self._numbers.values()):
+            allocation = self.recording.allocations[number]
+            if number >= self._first and allocation.pile == "temporary":
+                allocation.pile = "activations"
 
     def alive(self) -> list[Allocation]:
         """The allocations that are alive now."""
@@ -170,15 +177,3 @@ class LivePiles(LiveBytes):  # type: ignore[no-untyped-call]  # torch types the 
     def _freed(self, key: int) -> None:
         self._drop(key)
         super()._freed(key)
-
-
-def _held(tensor: object) -> Iterator[torch.Tensor]:
-    """The tensors with memory of their own that a tensor consists of; none for anything else."""
-    if isinstance(tensor, DTensor):
-        yield from _held(tensor._local_tensor)
-    elif isinstance(tensor, torch.Tensor) and hasattr(tensor, "__tensor_flatten__"):
-        names, _ = tensor.__tensor_flatten__()
-        for name in names:
-            yield from _held(getattr(tensor, name))
-    elif isinstance(tensor, torch.Tensor):
-        yield tensor

@@ -118,7 +118,7 @@ class _Watch:
     def now(self, kind: Kind, place: Place, requested: int | None, operation: str | None) -> OutOfMemory:
         """What is known at this moment."""
         context, memory = self.context, self.context.memory
-        (step, phase, layer), alive = context.beat.doing, memory.alive()
+        (step, phase), alive = context.beat.doing, memory.alive()
         piles: dict[str, int] = {}
         for each in alive or ():
             piles[each.pile] = piles.get(each.pile, 0) + each.bytes
@@ -131,7 +131,7 @@ class _Watch:
             node=machine.node(),
             step=step,
             phase=phase,
-            layer=layer,
+            layer=memory.layers.now if phase in ("forward", "backward", "evaluation") else None,
             operation=operation,
             requested_bytes=requested,
             capacity_bytes=context.spec.rank_memory_bytes if place == "device" else None,

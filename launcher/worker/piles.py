@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from launcher.memory.terms import Pile
 
@@ -52,7 +53,8 @@ def of_model(modules: Iterable[nn.Module]) -> Iterator[Kept]:
     cut = [parameter for parameter in parameters if hasattr(parameter, "ds_tensor")]
     whole = [parameter for parameter in parameters if not hasattr(parameter, "ds_tensor")]
     yield "gather_buffers", [parameter.data for parameter in cut]
-    buffers = [buffer for module in made for buffer in module.buffers()]
+    every = (part for module in made for part in module.modules())  # Megatron's DDP has a list in place of buffers().
+    buffers = [buffer for part in every for buffer in part._buffers.values() if buffer is not None]
     yield "parameters", buffers + whole + [parameter.ds_tensor for parameter in cut]
     yield "gradients", [parameter.grad for parameter in parameters if parameter.grad is not None]
 
@@ -67,3 +69,22 @@ def flat(value: Any) -> Iterator[torch.Tensor]:
     elif isinstance(value, list | tuple):
         for part in value:
             yield from flat(part)
+
+
+def storages(tensors: Iterable[object]) -> Iterator[torch.UntypedStorage]:
+    """The memory of tensors; one that several share comes several times."""
+    for tensor in tensors:
+        for held in plain(tensor):
+            yield held.untyped_storage()
+
+
+def plain(tensor: object) -> Iterator[torch.Tensor]:
+    """The tensors with memory of their own that a tensor consists of; none for anything else."""
+    if isinstance(tensor, DTensor):
+        yield from plain(tensor._local_tensor)
+    elif isinstance(tensor, torch.Tensor) and hasattr(tensor, "__tensor_flatten__"):
+        names, _ = tensor.__tensor_flatten__()
+        for name in names:
+            yield from plain(getattr(tensor, name))
+    elif isinstance(tensor, torch.Tensor):
+        yield tensor

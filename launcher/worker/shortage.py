@@ -39,7 +39,8 @@ def kind_of(error: BaseException) -> tuple[Kind, Place, BaseException] | None:
         if found is not None:
             return (*found, each)
     for each in chain:
-        if saving.is_full(each) or (isinstance(each, LauncherError) and saving.says_full(str(each))):
+        too_large = isinstance(each, OSError) and each.errno == errno.EFBIG  # A quota's or a limit's word.
+        if too_large or saving.is_full(each) or (isinstance(each, LauncherError) and saving.says_full(str(each))):
             return "disk", "disk", each
     return None
 

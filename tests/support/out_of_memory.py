@@ -1,4 +1,4 @@
-"""Twelve ways to run out of memory, each a real run of the real worker on the CPU that ends so.
+"""A dozen ways to run out of memory, each a real run of the real worker on the CPU that ends so.
 
 A run is recorded as ``launch run --force`` records it and trained in forked ranks; what its node does at the end is
 done here. Budgets (``hardware.memory_bytes`` with ``train.enforce_memory``) lie between what a run needs until the
@@ -40,7 +40,7 @@ class Case:
 
     Attributes:
         words: Of the run, beside a small model.
-        pile: What asked for more than there was; None where no pile of a device did.
+        pile: What grew beyond what there was; None where no pile of a device did.
         phase: In which; None where the rank could not tell.
         budget: ``hardware.memory_bytes``; None for a run that is not kept within one.
         ranks: CPU processes.
@@ -56,7 +56,7 @@ class Case:
 
 
 CASES: dict[str, Case] = {
-    "logits": Case(words=(*DDP, "model.vocab_size=8192"), budget=20_000_000, pile="logits", phase="forward"),
+    "logits": Case(words=(*DDP, "model.vocab_size=8192"), budget=20_000_000, pile="logits", phase="backward"),
     "activations": Case(
         words=(*MEGATRON, "train.sequence_length=64"), budget=3_000_000, pile="activations", phase="forward"
     ),
@@ -73,11 +73,11 @@ CASES: dict[str, Case] = {
         words=(*FSDP, "train.eval_every=2", "train.eval_steps=1"),
         budget=6_000_000,
         fault="longer_evaluation",
-        pile="logits",
+        pile="temporary",
         phase="evaluation",
     ),
     "longer batch": Case(words=ZERO3, budget=6_000_000, fault="longer_batch", pile="activations", phase="forward"),
-    "leak": Case(words=FSDP, budget=6_000_000, fault="leak", pile="temporary", phase="forward"),
+    "leak": Case(words=FSDP, budget=6_000_000, fault="leak", pile="activations", phase="forward"),
     "host": Case(
         words=(*DDP, "model.vocab_size=65536", "train.sequence_length=1024", *LONG),
         fault="little_address_space",
@@ -85,6 +85,9 @@ CASES: dict[str, Case] = {
         phase="forward",
     ),
     "disk": Case(words=(*FSDP, "save.last=true", "train.steps=2"), pile=None, phase="checkpoint_save"),
+    "disk in the background": Case(
+        words=(*FSDP, "save.last=true", "train.steps=2", "save.async=true"), pile=None, phase="checkpoint_save"
+    ),
     "other process": Case(words=(*DDP, "model.vocab_size=65536", "train.sequence_length=256"), pile=None, phase=None),
 }
 """By name."""
@@ -159,7 +162,7 @@ def ended(name: str, folder: Path) -> Path:
     if name == "other process":
         _beside_another(directory)
         return directory
-    around = _small_disk(directory) if name == "disk" else contextlib.nullcontext()
+    around = _small_disk(directory) if name.startswith("disk") else contextlib.nullcontext()
     with around, contextlib.suppress(AssertionError):  # Its ranks fail; that they do so rightly is asserted below.
         ranks.run(
             main,
@@ -221,7 +224,7 @@ def can_make(name: str) -> bool:
     if name == "other process":
         with cgroups.limited(2**30) as group:
             return group is not None
-    return name != "disk" or os.geteuid() == 0
+    return not name.startswith("disk") or os.geteuid() == 0
 
 
 def names(backends: Sequence[str] = ("fsdp", "deepspeed", "megatron")) -> list[str]:

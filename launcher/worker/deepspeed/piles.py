@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from launcher.worker.memory import MemoryTracker
 from launcher.worker.piles import Kept, flat, of_model
 
 _MASTERS = (
@@ -35,3 +36,17 @@ def kept(engine: Any) -> Iterator[Kept]:
     for bucket in getattr(wrapper, _BUCKETS, {}).values():
         yield "reduce_buffers", list(flat(bucket.buffer))
     yield "optimizer_states", list(flat(optimizer.state))
+
+
+def follow_buckets(engine: Any, memory: MemoryTracker) -> None:
+    """Tell the tracker of buckets that ZeRO 1 and 2 make in a backward pass and drop at its end."""
+    wrapper = engine.optimizer
+    if hasattr(wrapper, "setup_buckets"):
+        make = wrapper.setup_buckets
+
+        def made() -> None:
+            make()
+            for bucket in getattr(wrapper, _BUCKETS, {}).values():
+                memory.label("reduce_buffers", flat(bucket.buffer))
+
+        wrapper.setup_buckets = made

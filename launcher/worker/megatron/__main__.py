@@ -43,8 +43,6 @@ def _train(context: Context, arguments: Sequence[str]) -> None:
 
         cpu.install()
     start.repair()
-    from megatron.core.transformer.transformer_layer import BaseTransformerLayer
-
     from launcher.worker.megatron import weights
     from launcher.worker.megatron.data import Provider
     from launcher.worker.megatron.follow import Follower
@@ -55,8 +53,6 @@ def _train(context: Context, arguments: Sequence[str]) -> None:
     def filled(made: list[nn.Module]) -> list[nn.Module]:
         chunks.extend(made)
         weights.fill(made, context)
-        modules = (module for chunk in made for module in chunk.modules())
-        context.beat.follow(module for module in modules if isinstance(module, BaseTransformerLayer))
         return made
 
     batches = data.batches(context)

@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from megatron.core.transformer.transformer_layer import TransformerLayer
+from torch import nn
+
 from launcher.worker.piles import Kept, flat, of_model
 
 _MASTERS = ("shard_fp32_from_float16_groups", "fp32_from_float16_groups")
@@ -32,3 +35,8 @@ def _listed(chunk: Any, name: str) -> list[Any]:
     """The buffers of Megatron's DDP; ``buffers`` of a bare module is a function."""
     found = getattr(chunk, name, [])
     return found if isinstance(found, list) else []
+
+
+def numbered(chunk: nn.Module) -> dict[int, nn.Module]:
+    """The transformer blocks of a model chunk by their numbers in the whole model, from 0; Megatron's begin with 1."""
+    return {int(module.layer_number) - 1: module for module in chunk.modules() if isinstance(module, TransformerLayer)}
