@@ -124,7 +124,7 @@ def asked_for(predicted: Predicted, oom: OutOfMemory) -> str | None:
 _BUFFERS = ("gather_buffers", "reduce_buffers")
 _OF_A_PASS: Mapping[tuple[str | None, bool], tuple[Sequence[str], str]] = {
     ("forward", True): (("activations",), "activations"),
-    ("forward", False): (("logits", "gather_buffers"), "activations"),
+    ("forward", False): (("logits", "gather_buffers"), "logits"),
     ("evaluation", True): (("activations",), "activations"),
     ("evaluation", False): (("logits", "gather_buffers"), "logits"),
     ("backward", True): ((*_BUFFERS, "gradients"), "temporary"),

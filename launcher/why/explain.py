@@ -7,8 +7,8 @@ from pathlib import Path
 
 from launcher.job import events
 from launcher.rundir import health
-from launcher.text.units import duration, gib, steps
-from launcher.why import endings, evidence, growth, out_of_memory
+from launcher.text.units import duration, steps
+from launcher.why import endings, evidence, out_of_memory
 from launcher.why.answer import Answer, Evidence, Way
 from launcher.why.subject import Subject, subject
 from launcher.why.ways_out import Takes
@@ -60,31 +60,19 @@ def _at_rest(run: Subject) -> Answer:
 
 
 def _running(run: Subject) -> Answer:
-    """A run that goes on, with what is noteworthy: what holds of its events, and memory that grows."""
+    """A run that goes on, with what is noteworthy: all that holds of its events, memory that grows among it."""
     now = run.row.progress
     of = "" if now.step is None else f" in step {now.step}" + ("" if now.steps is None else f" of {now.steps}")
-    said, found, ways = [f"nothing has gone wrong: it is running{of}"], list[Evidence](), list[Way]()
+    said, found, ways, pile = [f"nothing has gone wrong: it is running{of}"], list[Evidence](), list[Way](), None
     for line in health.now(run.run):
         said.append(str(line["text"]))
         kind = line["kind"]
         found += evidence.of_line(run.run, run.run / events.FILE, rf'"kind": "{kind}"')
         if kind == "hang":
             ways.append(Way(command=f"launch logs {run.name}", text="the stacks of all ranks"))
-    grows = growth.fastest(growth.this_attempt(run.run))
-    if grows is not None:
-        said.append(_grows(grows))
-        found += evidence.of_line(run.run, run.run / "memory.jsonl", rf'"rank": {grows.rank}[,}}]')
-    return run.answer("none", said, pile=None if grows is None else grows.pile, evidence=found, ways=ways)
-
-
-def _grows(grows: growth.Growth) -> str:
-    text = (
-        f"{grows.pile.replace('_', ' ')} of rank {grows.rank} grow by {gib(int(grows.bytes_a_step))} a step "
-        f"(steps {grows.first} to {grows.last})"
-    )
-    if grows.longer:
-        text += ", and so do its batches"
-    return text if grows.full_at is None else f"{text}: full in step {grows.full_at} at this rate"
+        if kind == "memory_growth" and isinstance(line.get("pile"), str):
+            pile = str(line["pile"])
+    return run.answer("none", said, pile=pile, evidence=found, ways=ways)
 
 
 def earlier_ends(run: Path, *, ended: bool) -> Iterator[str]:

@@ -1,7 +1,8 @@
 """Memory that grows from step to step, from the lines of ``memory.jsonl``: a leak, a cache, longer and longer batches.
 
 Judged are the piles between two steps where they were measured, else those of a phase's peak, on one rank of one
-attempt. The first two steps are left out, since optimizer states appear in them.
+attempt. The first two steps are left out, since optimizer states appear in them. Where there are too few records for a
+series, what is alive between two steps and should not be tells the same (:func:`kept`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.job import events
-from launcher.job.memory import MemoryRecord, records
+from launcher.job.memory import MemoryRecord, OutOfMemory, records
+from launcher.why.comparison import WITHIN, Comparison
 
 _SETTLED = 2
 _FEWEST = 3
@@ -61,6 +63,23 @@ class Growth:
         if self.capacity_bytes is None:
             return None
         return self.last + int(max(0, self.capacity_bytes - self.total_bytes) / self.bytes_a_step)
+
+
+def kept(oom: OutOfMemory, idle: Mapping[str, int], found: Comparison) -> int:
+    """Bytes of the pile that grew which were there between steps already, where they were not predicted.
+
+    They count from a quarter of the growth on: a series is not needed to know that something keeps them.
+
+    Args:
+        oom: What was found; its last record tells what was alive behind the step before.
+        idle: The prediction between two steps.
+        found: The comparison.
+    """
+    if found.kind != "grown" or oom.last is None or oom.last.static is None or not oom.last.step:
+        return 0
+    row = found.grown[0]
+    size = oom.last.static.get(row.pile, 0) - idle.get(row.pile, 0)
+    return size if size > WITHIN * found.predicted_bytes and 4 * size >= row.grown_bytes else 0
 
 
 def this_attempt(run: Path) -> list[MemoryRecord]:

@@ -43,8 +43,9 @@ def answer(run: Subject, oom: OutOfMemory) -> Answer:
     grows = _growth(run, oom, found)
     if grows is not None:
         found = comparison.named(found, grows.pile)
-    ways = _ways(run, oom, found, foreseen, grows)
-    said = (asked(oom), *reasons.sentences(run, oom, found, foreseen, grows))
+    kept = growth.kept(oom, predicted.between_steps(run.spec, oom.rank).piles, found) if grows is None else 0
+    ways = _ways(run, oom, found, foreseen, grows=grows is not None, kept=kept)
+    said = (asked(oom), *reasons.sentences(run, oom, found, foreseen, grows, kept))
     return run.answer(
         "out_of_memory",
         (*said, *_untaken(ways.untaken)),
@@ -113,12 +114,12 @@ def _growth(run: Subject, oom: OutOfMemory, found: Comparison) -> growth.Growth 
 
 
 def _ways(
-    run: Subject, oom: OutOfMemory, found: Comparison, foreseen: Predicted, grows: growth.Growth | None
+    run: Subject, oom: OutOfMemory, found: Comparison, foreseen: Predicted, *, grows: bool, kept: int
 ) -> ways_out.WaysOut:
     spec = run.spec
-    if spec is None or grows is not None:
+    if spec is None or grows:
         return ways_out.WaysOut(ways=())
-    rule = ways_out.carried(spec, found, oom, foreseen.moments, grows=False)
+    rule = ways_out.carried(spec, found, oom, foreseen.moments, grows=kept > 0)
     return ways_out.on_device(spec, rule, run.name, run.takes)
 
 

@@ -63,7 +63,16 @@ def of(spec: RunSpec, rank: int | None, phase: str | None, layer: int | None) ->
         stages = tuple(each for each in stages if each.model.view.stage == stage_of(spec, rank)) or stages
     broadly = moments_of(phase)
     best = max(stages, key=lambda each: max(each.allocated(moment) for moment in broadly))
-    moments = moments_of(phase, layer, best.model.view.layers)
+    return _at(best, moments_of(phase, layer, best.model.view.layers))
+
+
+def between_steps(spec: RunSpec, rank: int | None) -> Predicted:
+    """The prediction for a rank between two steps; of an unknown rank for the stage that has most then."""
+    of_rank = [each for each in assess.terms_of(spec) if rank is None or each.model.view.stage == stage_of(spec, rank)]
+    return _at(max(of_rank, key=lambda each: each.allocated("idle")), frozenset(("idle",)))
+
+
+def _at(best: RankTerms, moments: Moments) -> Predicted:
     piles: dict[str, int] = {}
     for moment in moments:
         for pile, size in _piles(best, moment).items():

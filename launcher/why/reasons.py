@@ -18,7 +18,7 @@ _OF_TOKENS = ("activations", "logits", "temporary")
 
 
 def sentences(
-    run: Subject, oom: OutOfMemory, found: Comparison, foreseen: Predicted, grows: Growth | None
+    run: Subject, oom: OutOfMemory, found: Comparison, foreseen: Predicted, grows: Growth | None, kept: int
 ) -> Iterator[str]:
     """What explains the end, why it came about as far as that can be told, and what agrees."""
     spec = run.spec
@@ -26,7 +26,7 @@ def sentences(
     if grows is not None:
         yield from _of_growth(run, grows)
     elif found.kind == "grown":
-        yield from _of_a_pile(spec, oom, found, foreseen)
+        yield from _of_a_pile(spec, oom, found, foreseen, kept)
     elif found.kind == "other_processes":
         yield _of_others(oom)
         yield f"of the run's own piles {found.rest}"
@@ -49,14 +49,20 @@ def checked_tokens(spec: RunSpec) -> int:
     return spec.micro_batch_size * spec.sequence_length // (spec.parallel.context * spec.parallel.ulysses)
 
 
-def _of_a_pile(spec: RunSpec, oom: OutOfMemory, found: Comparison, foreseen: Predicted) -> Iterator[str]:
+def _of_a_pile(spec: RunSpec, oom: OutOfMemory, found: Comparison, foreseen: Predicted, kept: int) -> Iterator[str]:
     row = found.grown[0]
     with_it = "with the request" if row.pile == found.asked != "temporary" else "measured"
     yield (
         f"against the prediction {name(row.pile)} grew by {gib(row.grown_bytes)} "
         f"({gib(row.predicted_bytes or 0)} predicted, {gib(row.measured_bytes or 0)} {with_it}); {found.rest}"
     )
-    yield _why(spec, oom, row, foreseen)
+    if kept and oom.last is not None:
+        yield (
+            f"{gib(kept)} of it were there already between steps, after step {oom.last.step}, where none are predicted: "
+            "something keeps them from step to step, a leak or a cache, and a change of the layout only lasts longer"
+        )
+    else:
+        yield _why(spec, oom, row, foreseen)
     for other in found.grown[1:3]:
         yield f"{name(other.pile)} grew, too, by {gib(other.grown_bytes)}"
 

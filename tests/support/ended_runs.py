@@ -12,6 +12,7 @@ from typing import Any
 from launcher.job.memory import MemoryRecord, OutOfMemory, PhaseMemory
 from launcher.rundir import contents, state
 from launcher.why import predicted
+from tests.support import out_of_memory
 from tests.support.recorded_runs import recorded
 
 GPUS = ("model=llama3_8b", "parallel=fsdp", "hardware=h100_80g", "cluster.gpus_per_node=8")
@@ -91,3 +92,9 @@ def write_error(run: Path, message: str, *, kind: str = "RuntimeError", rank: in
     path = run / "logs" / f"error.rank{rank}.json"
     path.write_text(json.dumps({"type": kind, "message": message, "traceback": traceback, "node": "gpu07"}))
     os.utime(path, ns=(rank, rank))
+
+
+def pile_of(case: str) -> str | None:
+    """What is to be named of a case of ``tests.support.out_of_memory``, also where no pile of a device grew."""
+    elsewhere = {"disk": "checkpoints", "disk in the background": "checkpoints", "other process": "other_processes"}
+    return elsewhere.get(case, out_of_memory.CASES[case].pile)
