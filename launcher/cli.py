@@ -29,6 +29,7 @@ VERBS = {
     "plan": "the fastest layouts that fit, over what the words leave open",
     "prepare": "token ids of a run's data, made and kept before any run needs them",
     "status": "the state of runs",
+    "watch": "a run live on the terminal: queue, progress, memory by pile",
     "logs": "a run's steps, its errors and what its processes printed",
     "why": "why a run ended as it did, and what would help",
     "compare": "runs side by side: settings, losses, speed, memory",

@@ -58,7 +58,7 @@ def _of_a_pile(spec: RunSpec, oom: OutOfMemory, found: Comparison, foreseen: Pre
     )
     if kept and oom.last is not None:
         yield (
-            f"{gib(kept)} of it were there already between steps, after step {oom.last.step}, where none are predicted: "
+            f"{gib(kept)} of it was there between steps already, after step {oom.last.step}, where none is predicted: "
             "something keeps them from step to step, a leak or a cache, and a change of the layout only lasts longer"
         )
     else:

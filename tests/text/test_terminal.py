@@ -27,6 +27,7 @@ WORDS = {
     "plan": [f"model=/{LONG}"],
     "prepare": [f"data.path=/{LONG}", "data=text"],
     "status": [f"/{LONG}"],
+    "watch": [f"/{LONG}"],
     "logs": [LONG],
     "compare": [f"/{LONG}", LONG],
     "why": [f"/{LONG}"],
@@ -41,7 +42,10 @@ WORDS = {
 
 ANSWERS = {
     **{key: ["model=tiny"] for key in ("check", "show")},
-    **{key: ["--help"] for key in ("status", "logs", "why", "compare", "cancel", "resume", "doctor", "run", "prepare")},
+    **{
+        key: ["--help"]
+        for key in ("status", "watch", "logs", "why", "compare", "cancel", "resume", "doctor", "run", "prepare")
+    },
     "plan": ["model=tiny", "hardware=h100_80g", "cluster.gpus_per_node=1", "parallel=ddp"],
     "import": ["deepspeed", "/dev/null", "--json"],
     "recipe": ["show", "tiny_cpu"],
