@@ -14,6 +14,7 @@ from pathlib import Path
 
 from launcher.job import events
 from launcher.job.memory import MemoryRecord, OutOfMemory, records
+from launcher.rundir import contents
 from launcher.why.comparison import WITHIN, Comparison
 
 _SETTLED = 2
@@ -89,7 +90,8 @@ def this_attempt(run: Path) -> list[MemoryRecord]:
 
 def began(run: Path) -> float:
     """When the ranks were last started; 0 where nothing says so."""
-    return max((float(line["time"]) for line in events.read(run) if line["kind"] == "start"), default=0.0)
+    times = (line.get("time") for line in events.read(run) if line["kind"] == "start")
+    return max((float(time) for time in times if contents.is_number(time)), default=0.0)
 
 
 def fastest(found: Iterable[MemoryRecord]) -> Growth | None:
