@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from launcher.job.memory import OutOfMemory
-from launcher.rundir import contents, failure, health, results
+from launcher.rundir import contents, failure, health, output, results
 from launcher.spec import edit
 from launcher.why import evidence, host
 from launcher.why.answer import Answer, Cause, Evidence, Way, Where
@@ -33,6 +33,9 @@ _REASONS: tuple[tuple[str, Cause], ...] = (
     (r"No space left|Disk quota|disk is full", "disk"),
 )
 """Our own words in the reason of a state, by the cause; the first that fits counts."""
+
+_LOG_LINES = 400
+"""Of a script's log, in whose end its traceback stands."""
 
 _STEP = re.compile(r"\bstep (\d+)")
 
@@ -220,11 +223,22 @@ _ANSWERS = {
 
 def _frames(run: Subject) -> Iterator[Evidence]:
     """The innermost frame of the error that is of no installed package, else the innermost: file and line."""
+    message, traceback = _traceback(run)
+    frames = re.findall(r'^\s*File "([^"]+)", line (\d+), in (\S+)', traceback, re.MULTILINE)
+    own = [frame for frame in frames if "site-packages" not in frame[0] and "/lib/python" not in frame[0]]
+    for file, line, function in (own or frames)[-1:]:
+        yield Evidence(file=file, line=int(line), text=f"{message[:160]} in {function}")
+
+
+def _traceback(run: Subject) -> tuple[str, str]:
+    """Message and traceback of the first rank that failed: its own error, or of a script the end of its log."""
     for error in run.errors[:1]:
-        frames = re.findall(r'^\s*File "([^"]+)", line (\d+), in (\S+)', error["traceback"], re.MULTILINE)
-        own = [frame for frame in frames if "site-packages" not in frame[0] and "/lib/python" not in frame[0]]
-        for file, line, function in (own or frames)[-1:]:
-            yield Evidence(file=file, line=int(line), text=f"{error['message'].splitlines()[0][:160]} in {function}")
+        return error["message"].partition("\n")[0], error["traceback"]
+    log = failure.first_log(run.run)
+    lines = [] if log is None else output.tail(log, _LOG_LINES)
+    starts = [number for number, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
+    last = next((line for line in reversed(lines) if line.strip()), "")
+    return last, "\n".join(lines[starts[-1] :]) if starts else ""
 
 
 def _first_error(run: Subject) -> Iterator[Evidence]:

@@ -81,4 +81,11 @@ def _difference(row: PileRow) -> str:
 
 def _wrapped(text: str, width: int, first: str = "", then: str | None = None) -> list[str]:
     then = first if then is None else then
-    return textwrap.wrap(visible(text), width, initial_indent=first, subsequent_indent=then, break_on_hyphens=False)
+    return textwrap.wrap(
+        visible(text),
+        width,
+        initial_indent=first,
+        subsequent_indent=then,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )

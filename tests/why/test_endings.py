@@ -45,6 +45,20 @@ def test_an_error_of_the_program_names_the_users_own_line(folder: Path) -> None:
     assert commands(found) == ["launch logs a", "launch resume a"]
 
 
+def test_an_error_of_a_script_names_its_line_from_the_log_of_the_rank_that_failed_first(folder: Path) -> None:
+    run = failed(folder / "runs" / "a", reason="ValueError: no (nn.py:7 in x) (exit status 1; ...)")
+    log = run / "logs" / "ranks" / "1_x" / "attempt_0" / "1"
+    log.mkdir(parents=True)
+    (log / "stderr.log").write_text(f"a warning\n{TRACEBACK}\n")
+    report = "Root Cause (first observed failure):\n[0]:\n  rank      : 1 (local_rank: 1)\n  exitcode  : 1 (pid: 9)\n"
+    (run / "logs" / "node.err").write_text(report)
+    found = why(run)
+    assert [(each.file, each.line) for each in found.evidence] == [
+        ("/home/me/train.py", 31),
+        ("logs/ranks/1_x/attempt_0/1/stderr.log", 7),
+    ]
+
+
 def test_a_killed_rank_has_the_line_of_torchruns_report(folder: Path) -> None:
     run = failed(folder / "runs" / "a", "data.workers=2", reason="rank 1 was ended by SIGKILL: the kernel may ...")
     report = "Root Cause (first observed failure):\n[0]:\n  rank      : 1 (local_rank: 1)\n  exitcode  : -9 (pid: 9)\n"
