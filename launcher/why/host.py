@@ -6,6 +6,7 @@ import contextlib
 import shutil
 import stat
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from launcher.job.memory import OutOfMemory
@@ -20,9 +21,9 @@ from launcher.why.subject import Subject
 
 CHECKPOINTS = "checkpoints"
 _WHO = {
-    "host_killer": "the kernel killed {} for want of host memory",
-    "cgroup": "the memory limit of the job's cgroup ended {}",
-    "slurm": "Slurm ended {} with OUT_OF_MEMORY: more host memory than the job had",
+    "host_killer": "the kernel killed {} for want of host memory{}",
+    "cgroup": "the memory limit of the job's cgroup{} ended {}",
+    "slurm": "Slurm ended {} with OUT_OF_MEMORY: more host memory than the job had{}",
 }
 
 
@@ -34,7 +35,7 @@ def of_the_host(run: Subject, oom: OutOfMemory, asked: str) -> Answer:
         oom: What was found.
         asked: The sentence about a request that failed.
     """
-    first = asked if oom.kind not in _WHO else f"{_WHO[oom.kind].format(_who(oom))}{_of_capacity(oom)}"
+    first = asked if oom.kind not in _WHO else _killed(oom)
     spec = run.spec
     estimate = None if spec is None else assess.estimated(spec)
     rows = _rows(spec, oom, estimate) if spec is not None and estimate is not None else []
@@ -95,10 +96,18 @@ def _who(oom: OutOfMemory) -> str:
     return f"{who}{node}{f' in step {oom.step}' if oom.step else ''}"
 
 
-def _of_capacity(oom: OutOfMemory) -> str:
-    has = oom.capacity_bytes or (None if oom.host is None else oom.host.node_bytes)
+def _killed(oom: OutOfMemory) -> str:
+    """Who ended whom, with what there was and what the rank's process had of it."""
+    has = _capacity(oom)
+    size = "" if has is None else f", {gib(has)}," if oom.kind == "cgroup" else f", {gib(has)}"
+    first, second = (size, _who(oom)) if oom.kind == "cgroup" else (_who(oom), size)
     rank = "" if oom.host is None else f"; the rank's process held {gib(oom.host.rank_bytes)}"
-    return ("" if has is None else f" of {gib(has)}") + rank
+    return _WHO[oom.kind].format(first, second) + rank
+
+
+def _capacity(oom: OutOfMemory) -> int | None:
+    """What the place had, as far as the end itself tells."""
+    return oom.capacity_bytes or (None if oom.host is None else oom.host.node_bytes)
 
 
 def _rows(spec: RunSpec, oom: OutOfMemory, estimate: MemoryEstimate) -> list[PileRow]:
@@ -133,7 +142,7 @@ def _sentences(
     if estimate is None:
         return
     parts = ", ".join(f"{row.pile} {gib(row.predicted_bytes or 0)}" for row in rows if row.measured_bytes is None)
-    has = estimate.host.capacity_bytes
+    has = _capacity(oom) or estimate.host.capacity_bytes
     of = "" if has is None else f" of {gib(has)}"
     yield f"predicted were {gib(estimate.host.bytes_per_node)}{of} a node ({parts})"
     for row in rows:
@@ -156,7 +165,7 @@ def _more(run: Subject, spec: RunSpec) -> Iterator[Way]:
 
 def _fitting(run: Subject, spec: RunSpec, oom: OutOfMemory, estimate: MemoryEstimate) -> tuple[Way, ...]:
     """Changes with which the node would hold it, less what was beyond the prediction."""
-    has = oom.capacity_bytes or (oom.host.node_bytes if oom.host is not None else None) or estimate.host.capacity_bytes
+    has = _capacity(oom) or estimate.host.capacity_bytes
     if has is None:
         return ()
     used = has if oom.host is None or oom.host.node_used_bytes is None else max(has, oom.host.node_used_bytes)
@@ -170,7 +179,9 @@ def _evidence(run: Path, oom: OutOfMemory) -> Iterator[Evidence]:
         yield from evidence.of_file(run, run / "logs" / f"error.rank{oom.rank}.json", oom.message)
     for path in sorted((run / "logs" / "submitit").glob("*_log.err")):
         yield from evidence.of_line(run, path, r"(?i)oom[-_]kill|out of memory")
-    yield from evidence.of_line(run, run / "memory.jsonl", r'"host"')
+    if oom.place == "host":
+        for found in evidence.of_line(run, run / "memory.jsonl", r'"host"'):
+            yield replace(found, text="the last record of memory before")
 
 
 def _free(run: Path) -> int | None:

@@ -102,18 +102,18 @@ def within(spec: RunSpec, key: str, has: int, name: str, takes: Takes) -> WaysOu
     smaller = edit.changed(spec, key, max(0, has))
     found = assess.ways_out(smaller, None, Measured())
     back = [replace(fix, spec=edit.changed(fix.spec, key, edit.value_at(spec, key))) for fix in found.found]
-    return as_ways(spec, Search(found=tuple(back)), name, takes)
+    return as_ways(spec, Search(found=tuple(back)), name, takes, of_device=False)
 
 
-def as_ways(spec: RunSpec, search: Search, name: str, takes: Takes) -> WaysOut:
-    """Fixes as lines to paste, those that a resumed run takes."""
+def as_ways(spec: RunSpec, search: Search, name: str, takes: Takes, *, of_device: bool = True) -> WaysOut:
+    """Fixes as lines to paste, those that a resumed run takes, with what they need of a device where that is asked."""
     ways, untaken = [], 0
     for fix in search.found:
         words = next((words for words in _spellings(spec, fix) if takes(words)), None)
         if words is None:
             untaken += 1
         else:
-            ways.append(_way(fix, words, name))
+            ways.append(_way(fix, words, name, of_device=of_device))
     return WaysOut(ways=tuple(ways), untaken=untaken)
 
 
@@ -124,12 +124,12 @@ def _spellings(spec: RunSpec, fix: Fix) -> Iterator[tuple[str, ...]]:
     yield tuple(edit.override(path, after) for path, _, after in lock.spec_differences(spec, fix.spec))
 
 
-def _way(fix: Fix, words: tuple[str, ...], name: str) -> Way:
+def _way(fix: Fix, words: tuple[str, ...], name: str, *, of_device: bool) -> Way:
     return Way(
         command=resume(name, words),
         overrides=words,
-        text=f"needs {gib(fix.peak_bytes)}; {fix.price}",
-        peak_bytes=fix.peak_bytes,
+        text=f"needs {gib(fix.peak_bytes)}; {fix.price}" if of_device else fix.price,
+        peak_bytes=fix.peak_bytes if of_device else None,
         speed=fix.speed,
     )
 

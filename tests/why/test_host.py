@@ -41,7 +41,7 @@ def ended(run: Path, kind: Kind, *, rank_bytes: int, used: int) -> Path:
     ("kind", "words"),
     [
         ("host_killer", "the kernel killed rank 2 on gpu07 in step 3 for want of host memory"),
-        ("cgroup", "the memory limit of the job's cgroup ended rank 2"),
+        ("cgroup", "the memory limit of the job's cgroup, 186.26 GiB, ended rank 2 on gpu07 in step 3; the rank's"),
         ("slurm", "Slurm ended rank 2 on gpu07 in step 3 with OUT_OF_MEMORY"),
     ],
 )
