@@ -135,6 +135,10 @@ def _estimate(run: Subject, oom: OutOfMemory, found: Comparison, foreseen: Predi
     else:
         measured = "" if oom.allocated_bytes is None else f", and {gib(oom.allocated_bytes)} were allocated"
         yield f"{phase} was to take {gib(foreseen.total_bytes)}{of}{measured}; the piles were not measured"
+    if oom.place == "host":
+        used = "" if has is None or oom.free_bytes is None else f"; {gib(has - oom.free_bytes)}{of} were in use"
+        yield f"the check counts tensors alone{used}: a limit of the process, its libraries or others had the rest"
+        return
     estimate = assess.estimated(spec)
     band = estimate.peak
     high = band.high_bytes + estimate.outside_bytes

@@ -10,7 +10,7 @@ from launcher.job.memory import HostMemory, Kind, OutOfMemory
 from launcher.preflight import assess
 from launcher.rundir import contents
 from launcher.why.explain import explain
-from tests.support.ended_runs import GIB, GPUS, failed, write_oom
+from tests.support.ended_runs import GIB, GPUS, failed, without_memory, write_oom
 
 OFFLOADED = (
     *GPUS,
@@ -75,6 +75,16 @@ def test_a_request_of_the_host_that_failed_says_how_much(folder: Path) -> None:
     write_oom(run, found)
     said = explain(run, folder).said[0]
     assert said == "load on rank 2 (n) asked for 1.00 GiB on the node"
+
+
+def test_on_the_cpu_a_request_of_the_host_has_its_pile_and_what_was_in_use(folder: Path) -> None:
+    words = ("model=tiny", "parallel=ddp", "hardware.memory_bytes=4e9")
+    run = without_memory(folder / "runs" / "a", *words, kind="allocator", place="host", phase="forward", layer=None,
+        rank=0, requested_bytes=2**20, free_bytes=GIB, capacity_bytes=4 * GIB)  # fmt: skip
+    found = explain(run, folder)
+    assert (found.cause, found.pile) == ("out_of_memory", "logits")
+    assert found.said[0].endswith("asked for 1.0 MiB with 1.00 GiB free of 4.00 GiB on the node")
+    assert found.said[2].startswith("the check counts tensors alone; 3.00 GiB of 4.00 GiB were in use")
 
 
 def test_a_full_disk_names_the_file_and_keeps_fewer_checkpoints(folder: Path) -> None:
