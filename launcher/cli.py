@@ -31,6 +31,7 @@ VERBS = {
     "status": "the state of runs",
     "watch": "a run live on the terminal: queue, progress, memory by pile",
     "logs": "a run's steps, its errors and what its processes printed",
+    "why": "why a run ended as it did, and what would help",
     "compare": "runs side by side: settings, losses, speed, memory",
     "cancel": "stop runs; each saves a checkpoint first",
     "resume": "go on with runs from their newest checkpoint",

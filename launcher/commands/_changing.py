@@ -71,16 +71,23 @@ def submit_changed(directory: Path, texts: Sequence[str], *, trusted: bool) -> t
         raise SubmitError(f"{name} is {found.state}: `launch cancel {name}` first, or wait, and then change it{why}")
     directory = directory.absolute()
     with interrupts.let_through(), contextlib.chdir(moving.working_folder(directory, texts)):
-        changed, planned, step = _planned(directory, texts, trusted=trusted)
-    differences = lock.spec_differences(changed.before, planned.spec)
+        changed, then, step = _planned(directory, texts, trusted=trusted)
+    differences = lock.spec_differences(changed.before, then.spec)
     _say(directory, differences, step)
 
     def record() -> None:
         if differences:
             with contextlib.chdir(moving.working_folder(directory, texts)):
-                changes.write(directory, planned, differences, words=changed.words, step=step)
+                changes.write(directory, then, differences, words=changed.words, step=step)
 
-    return resubmit(directory, planned.spec, before=record), planned.spec
+    return resubmit(directory, then.spec, before=record), then.spec
+
+
+def planned(directory: Path, texts: Sequence[str], *, trusted: bool) -> Plan:
+    """The plan of a run with changed settings, as :func:`submit_changed` would submit it; the errors are its, too."""
+    directory = directory.absolute()
+    with contextlib.chdir(moving.working_folder(directory, texts)):
+        return _planned(directory, texts, trusted=trusted)[1]
 
 
 def _planned(directory: Path, texts: Sequence[str], *, trusted: bool) -> tuple[_Changed, Plan, int]:

@@ -20,6 +20,6 @@ class Events:
         """Say what is new."""
         found = events.read(self._directory)
         for line in found[self._seen :]:
-            if line["kind"] != "start":
+            if line["kind"] not in ("start", "end"):  # Whoever follows the run says these.
                 say(f"launch: {line['text']}")
         self._seen = len(found)

@@ -12,9 +12,9 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from launcher import files
 from launcher.job.memory import ran_out
@@ -52,6 +52,16 @@ _LONGEST = 300
 """Characters that one line of a reason may have."""
 
 
+type Kind = Literal["error", "out_of_memory", "rank_killed", "hang", "nan", "disk"]
+"""What a failure is, for ``launch why``; ``error`` is any other."""
+
+_NOT_A_NUMBER = re.compile(r"^the loss of step \d+ (is|jumped)")
+"""The beginning of the worker's sentences about a loss (``launcher.worker.spikes``)."""
+
+_FULL = re.compile(r"No space left on device|Disk quota exceeded|File too large|disk is full", re.IGNORECASE)
+"""Words of the system (``strerror`` of ENOSPC, EDQUOT, EFBIG) and of the worker about a disk."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """Why a job failed.
@@ -61,12 +71,21 @@ class Failure:
         transient: True if the same job may well succeed when it is started again.
         node: The node that failed first, where that is known.
         broken: True if that node is not to be used again, even if it has failed only once.
+        kind: What it is.
+        rank: The rank that failed first, where that is known.
     """
 
     text: str
     transient: bool = False
     node: str | None = None
     broken: bool = False
+    kind: Kind = "error"
+    rank: int | None = None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What is kept of it in ``state.json`` beside its text."""
+        return {"cause": self.kind, "rank": self.rank}
 
 
 def explain(directory: Path, returncode: int, hosts: Sequence[str] = ()) -> Failure:
@@ -94,7 +113,9 @@ def explain(directory: Path, returncode: int, hosts: Sequence[str] = ()) -> Fail
         if found is not None:
             return found
     if errors:
-        return Failure(text=f"rank {errors[0]['rank']} lost its connection to another rank", transient=True)
+        rank = int(errors[0]["rank"])
+        text = f"rank {rank} lost its connection to another rank"
+        return Failure(text=text, transient=True, kind="rank_killed", rank=rank)
     return _last_words(directory, returncode)
 
 
@@ -172,20 +193,28 @@ def _rank_of(path: Path) -> str:
 def _written(errors: Sequence[dict[str, Any]]) -> Failure | None:
     if not errors:
         return None
-    error = errors[0]
+    error, rank = errors[0], int(errors[0]["rank"])
     if error["type"] == "OutOfMemoryError":  # Of a script, or where no more could be written down.
         wanted = re.search(r"Tried to allocate [\d.]+ \w+", error["message"])
         asked = f": {wanted[0][0].lower()}{wanted[0][1:]}" if wanted else ""
-        return Failure(text=f"rank {error['rank']}: out of GPU memory{asked}; `launch check` names what would fit")
+        text = f"rank {rank}: out of GPU memory{asked}; `launch check` names what would fit"
+        return Failure(text=text, kind="out_of_memory", rank=rank)
     if "faulty_node" in error:
-        text = _one_line(error["message"])
-        return Failure(text=text, transient=True, node=error["faulty_node"], broken=error["faulty_node"] is not None)
+        text, node = _one_line(error["message"]), error["faulty_node"]
+        return Failure(text=text, transient=True, node=node, broken=node is not None, rank=rank)
     if _HARDWARE.search(error["message"]):
-        text, node = f"rank {error['rank']}: {_one_line(error['message'])}", error.get("node")
-        return Failure(text=text, transient=True, node=node, broken=node is not None)
+        text, node = f"rank {rank}: {_one_line(error['message'])}", error.get("node")
+        return Failure(text=text, transient=True, node=node, broken=node is not None, rank=rank)
     ours = not error["message"].startswith(f"{error['type']}:")
     where = "" if ours else _frame(error["traceback"])
-    return Failure(text=f"rank {error['rank']}: {_one_line(error['message'])}{where}")
+    return Failure(text=f"rank {rank}: {_one_line(error['message'])}{where}", kind=_kind_of(error), rank=rank)
+
+
+def _kind_of(error: dict[str, Any]) -> Kind:
+    """What the error of a rank is of."""
+    if _NOT_A_NUMBER.search(error["message"]):
+        return "nan"
+    return "disk" if _FULL.search(error["message"]) else "error"
 
 
 def _without_memory(directory: Path, errors: Sequence[dict[str, Any]]) -> Failure | None:
@@ -196,13 +225,13 @@ def _without_memory(directory: Path, errors: Sequence[dict[str, Any]]) -> Failur
     by_a_rank = any(error["rank"] == str(found.rank) for error in errors)
     if not by_a_rank and found.kind not in ("host_killer", "cgroup", "slurm"):
         return None
-    return Failure(text=_one_line(out_of_memory.line(found)))
+    return Failure(text=_one_line(out_of_memory.line(found)), kind="out_of_memory", rank=found.rank)
 
 
 def _hung(directory: Path) -> Failure | None:
     """The ranks were ended by the hang watch (``train.on_hang``): what they leave tells of that end alone."""
     found = files.read_json(directory / HUNG)
-    return None if found is None else Failure(text=found["text"], transient=bool(found["restart"]))
+    return None if found is None else Failure(text=found["text"], transient=bool(found["restart"]), kind="hang")
 
 
 def _timed_out(directory: Path, errors: Sequence[dict[str, Any]], hosts: Sequence[str]) -> Failure | None:
@@ -215,9 +244,8 @@ def _timed_out(directory: Path, errors: Sequence[dict[str, Any]], hosts: Sequenc
     world = job.get("nodes", 0) * job.get("gpus_per_node", 0)
     absent = sorted(set(range(world)) - {int(error["rank"]) for error in errors})
     if not absent:
-        return Failure(
-            text=f"rank {waited[0]['rank']}: timeout in a collective that every rank came to", transient=True
-        )
+        text = f"rank {waited[0]['rank']}: timeout in a collective that every rank came to"
+        return Failure(text=text, transient=True, kind="hang", rank=int(waited[0]["rank"]))
     names = ", ".join(map(str, absent[:8])) + (", ..." if len(absent) > 8 else "")
     ranks = "rank" if len(absent) == 1 else "ranks"
     nodes = {_node_of(directory, rank) for rank in absent} if hosts else set()
@@ -226,7 +254,7 @@ def _timed_out(directory: Path, errors: Sequence[dict[str, Any]], hosts: Sequenc
     text = (
         f"timeout in a collective: {ranks} {names}{where} did not arrive while {len(waited)} waited (train.timeout_s)"
     )
-    return Failure(text=text, transient=True, node=node)
+    return Failure(text=text, transient=True, node=node, kind="hang", rank=absent[0])
 
 
 def _node_of(directory: Path, rank: int) -> str | None:
@@ -244,7 +272,7 @@ def _watchdog(directory: Path) -> Failure | None:
         found = _WATCHDOG.search(_end(path))
         if found:
             text = f"NCCL timeout in {found[1]} after {int(found[2]) // 1000} s (train.timeout_s)"
-            return Failure(text=text, transient=True)
+            return Failure(text=text, transient=True, kind="hang")
     return None
 
 
@@ -254,7 +282,8 @@ def _signalled(directory: Path, returncode: int, hosts: Sequence[str]) -> Failur
         report = directory / "logs" / (f"node{number}.err" if number else "node.err")
         for rank, _, code in _exits(report):
             if code < 0 and -code != signal.SIGTERM:  # Torchrun's own, to the ranks that the first failure has left.
-                return _by_signal(f"rank {rank}", -code, directory, node)
+                found = _by_signal(f"rank {rank}", -code, directory, node)
+                return replace(found, rank=int(rank)) if rank.isdecimal() else found
     others = list(_failed_agents(directory / "logs", hosts))
     for code, node in others:
         if code < 0 and -code != signal.SIGTERM:
@@ -280,11 +309,11 @@ def _apart(directory: Path) -> Failure | None:
 def _by_signal(who: str, number: int, directory: Path, node: str | None) -> Failure:
     name = signal.Signals(number).name
     if name != "SIGKILL":
-        return Failure(text=f"{who} was ended by {name}", transient=True, node=node)
+        return Failure(text=f"{who} was ended by {name}", transient=True, node=node, kind="rank_killed")
     if any(_OOM_KILL.search(_end(path)) for path in (directory / "logs" / "submitit").glob("*_log.err")):
-        return Failure(text=f"{who} was ended by the kernel: out of host memory")
+        return Failure(text=f"{who} was ended by the kernel: out of host memory", kind="out_of_memory")
     text = f"{who} was ended by SIGKILL: the kernel may have been out of memory"
-    return Failure(text=text, transient=True, node=node)
+    return Failure(text=text, transient=True, node=node, kind="rank_killed")
 
 
 def _exits(path: Path) -> list[tuple[str, str, int]]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from launcher import secret
 from launcher.files import read_json, write_atomically
+from launcher.job import events
 
 if TYPE_CHECKING:
     from launcher.rundir.progress import Progress  # It reads records, which reads the names of files from here.
@@ -61,12 +62,20 @@ class RunState:
         return {**row, "step": now.pop("step"), "reason": self.reason, **now}
 
 
+_AN_END: tuple[State, ...] = ("finished", "failed", "cancelled", "requeued")
+
+
 def put(run: Path, state: State, *, reason: str | None = None, **facts: object) -> None:
-    """Set the run's state; called by the process that runs the job on its first node."""
+    """Set the run's state; called by the process that runs the job on its first node.
+
+    The end of an attempt is an event, too, since the next one overwrites the state.
+    """
     said = (
         None if reason is None else secret.hidden(reason)
     )  # A worker's error may repeat an address with its password.
     write_atomically(run / "state.json", {"state": state, "reason": said, "time": time.time(), **facts})
+    if state in _AN_END:
+        events.add(run, "end", said or state, step=None, state=state, cause=facts.get("cause"))
 
 
 def forget_ending(run: Path) -> None:

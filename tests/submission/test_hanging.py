@@ -67,7 +67,7 @@ def wait(until: Callable[[], object], seconds: float = 150) -> None:
 def test_a_run_that_hangs_begins_again_and_says_so(tmp_path: Path) -> None:
     run = sleeper(tmp_path / "a", "restart", times=1)
     node.run(run)
-    assert [line["kind"] for line in events.read(run)] == ["start", "hang", "restart"]
+    assert [line["kind"] for line in events.read(run)] == ["start", "hang", "restart", "end"]
     ending = status.read(run)
     assert (ending.state, ending.reason) == ("finished", "started again after a hang, from the start")
 
@@ -76,7 +76,7 @@ def test_a_run_that_hangs_each_time_is_given_up(tmp_path: Path) -> None:
     run = sleeper(tmp_path / "a", "restart", times=9, requeues=1)
     with pytest.raises(JobFailed):
         node.run(run)
-    assert [line["kind"] for line in events.read(run)] == ["start", "hang", "restart", "hang"]
+    assert [line["kind"] for line in events.read(run)] == ["start", "hang", "restart", "hang", "end"]
     reason = status.read(run).reason or ""
     assert re.match(r"step 7 has hung for \d+ s \(usually 0\.\d+ s\): rank 0 on ", reason)
     assert reason.endswith("; not restarted: 2 attempts in a row left no new checkpoint (cluster.requeues=1)")

@@ -16,6 +16,8 @@ from launcher.job.host import Kills
 from launcher.job.memory import OutOfMemory, ran_out
 from launcher.rundir import out_of_memory
 from launcher.submission import node
+from launcher.why.explain import explain
+from tests.support import ended_runs
 from tests.support import out_of_memory as cases
 
 REPORT = "Root Cause (first observed failure):\\n  rank      : 1 (local_rank: 1)\\n  exitcode  : -9 (pid: 999999)\\n"
@@ -60,6 +62,7 @@ def test_a_rank_that_the_kernel_kills_in_a_cgroup_is_named_with_the_program_that
     told = json.loads((run / "state.json").read_text())
     assert told["state"] == "failed"
     assert told["reason"].startswith("rank 0 was ended by the kernel: out of host memory, 1.")
+    assert explain(run, tmp_path).pile == ended_runs.pile_of("other process")
 
 
 def test_a_kill_that_the_counters_of_a_cgroup_show_is_of_its_limit_where_that_was_met(tmp_path: Path) -> None:

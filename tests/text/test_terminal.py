@@ -30,6 +30,7 @@ WORDS = {
     "watch": [f"/{LONG}"],
     "logs": [LONG],
     "compare": [f"/{LONG}", LONG],
+    "why": [f"/{LONG}"],
     "cancel": [f"/{LONG}"],
     "resume": [LONG],
     "doctor": ["--write", LONG],
@@ -43,7 +44,7 @@ ANSWERS = {
     **{key: ["model=tiny"] for key in ("check", "show")},
     **{
         key: ["--help"]
-        for key in ("status", "watch", "logs", "compare", "cancel", "resume", "doctor", "run", "prepare")
+        for key in ("status", "watch", "logs", "why", "compare", "cancel", "resume", "doctor", "run", "prepare")
     },
     "plan": ["model=tiny", "hardware=h100_80g", "cluster.gpus_per_node=1", "parallel=ddp"],
     "import": ["deepspeed", "/dev/null", "--json"],

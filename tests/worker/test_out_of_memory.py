@@ -19,6 +19,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from launcher import files
 from launcher.job.memory import MemoryRecord, OutOfMemory, ran_out, records
+from launcher.why.explain import explain
 from launcher.worker import out_of_memory, shortage
 from launcher.worker.beat import Beat
 from launcher.worker.engine import Context
@@ -27,6 +28,7 @@ from launcher.worker.live_bytes import LiveBytes
 from launcher.worker.live_piles import LivePiles
 from launcher.worker.memory import MemoryTracker
 from launcher.worker.metrics import Metrics
+from tests.support import ended_runs
 from tests.support import out_of_memory as cases
 from tests.support import training
 from tests.support.helpers import make_spec
@@ -343,3 +345,18 @@ def test_what_autograd_saved_in_a_step_that_was_not_measured_is_told_from_what_w
     assert out_of_memory._of_a_pass(replace(told, piles={"temporary": 100}), measured=True) == {"temporary": 100}
     saving = replace(told, phase="checkpoint_save", piles={"temporary": 100})
     assert out_of_memory._of_a_pass(saving, measured=False) == {"temporary": 100}
+
+
+@pytest.mark.parametrize("name", cases.CASES)
+def test_why_names_the_pile_of_every_real_end(name: str, folder: Path) -> None:
+    if name == "other process":
+        pytest.skip("tests/submission/test_killing.py makes it")
+    if name not in cases.names(("fsdp",)):
+        pytest.importorskip("deepspeed" if name in cases.names(("deepspeed",)) else "megatron.core")
+    if not cases.can_make(name):
+        pytest.skip("this machine lets nobody make it")
+    found = explain(cases.ended(name, folder), folder)
+    assert found.pile == ended_runs.pile_of(name), found.said
+    assert found.where.phase == cases.CASES[name].phase
+    assert found.cause == ("disk" if name.startswith("disk") else "out_of_memory")
+    assert found.ways
