@@ -1,0 +1,141 @@
+"""What is to be rehearsed, the rank's context, and the document of what it measured."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from launcher.job import versions
+from launcher.job.rehearsal import Measured, Rehearsed
+from launcher.memory.moments import Phase
+from launcher.spec import RunSpec
+from launcher.worker import memory
+from launcher.worker.engine import Context
+from launcher.worker.rehearse import world
+
+MEASURED_STEPS = 2
+"""Steps whose memory is followed, as in a real run (``launcher.worker.loop``); the later ones are only timed."""
+
+_ALONE = (
+    "one rank alone: a process group of this process answers for the other ranks, so what a communication library "
+    "allocates itself (NCCL's communicators) is missing"
+)
+_PACKAGES = ("torch", "transformers", "deepspeed", "megatron-core", "transformer-engine")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rehearsal:
+    """What is to be rehearsed.
+
+    Attributes:
+        spec: The run.
+        directory: A folder like a run directory: ``spec.json`` and the job's files.
+        rank: Of the run's.
+        steps: To be trained.
+        words: Arguments of the run's program, for an engine that has its own.
+    """
+
+    spec: RunSpec
+    directory: Path
+    rank: int
+    steps: int
+    words: Sequence[str] = ()
+
+    @property
+    def stage(self) -> int:
+        """The rank's pipeline stage: stages are far apart among the ranks, in every engine."""
+        return self.rank // (self.spec.gpus // self.spec.parallel.pipeline)
+
+
+@contextlib.contextmanager
+def entered(rehearsal: Rehearsal) -> Iterator[Context]:
+    """The rank in its world, with nothing measured yet."""
+    with world.alone(rehearsal.spec, rehearsal.rank) as place:
+        cuda = place.device.type == "cuda"
+        yield Context(
+            spec=rehearsal.spec,
+            directory=rehearsal.directory,
+            rank=place.rank,
+            world=place.world,
+            device=place.device,
+            memory=CudaPhases(place.device) if cuda else memory.MemoryTracker(),
+        )
+
+
+class CudaPhases(memory.CudaTracker):
+    """The tracker of a GPU, which also keeps what the allocator has reserved at the peak of each phase.
+
+    Attributes:
+        reserved: The peaks, by phase.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        self.reserved: dict[str, int] = {}
+
+    def _collect(self) -> None:
+        if self._phase is not None:
+            peak = torch.cuda.max_memory_reserved(self._device)
+            self.reserved[self._phase] = max(self.reserved.get(self._phase, 0), peak)
+        super()._collect()
+
+    def around(self) -> int:
+        """Bytes of the device that are in use besides those reserved: the context, and whatever else runs there."""
+        free, total = torch.cuda.mem_get_info(self._device)
+        return total - free - torch.cuda.memory_reserved(self._device)
+
+
+def document(rehearsal: Rehearsal, context: Context, seconds: Sequence[float], *, ran_out: bool = False) -> Rehearsed:
+    """What the rank measured.
+
+    Args:
+        rehearsal: What was asked.
+        context: The rank.
+        seconds: Of each step that was only timed.
+        ran_out: True if memory ended first.
+    """
+    summary = context.memory.summary()
+    return Rehearsed(
+        rank=context.rank,
+        world=context.world,
+        stage=rehearsal.stage,
+        layers=rehearsal.spec.model.num_hidden_layers,
+        device=context.device.type,
+        device_name=_name(context.device),
+        method=f"{context.memory.method}; {_ALONE}",
+        static_bytes=summary["static_bytes"],
+        phases=_phases(context.memory, summary["phases"]),
+        step_seconds=tuple(seconds),
+        ran_out=ran_out,
+        versions={name: found for name in _PACKAGES if (found := versions.installed(name)) is not None},
+    )
+
+
+def _phases(tracker: memory.MemoryTracker, peaks: dict[Phase, int | None]) -> dict[str, Measured]:
+    found = {phase: peak for phase, peak in peaks.items() if peak is not None}
+    if not isinstance(tracker, CudaPhases):
+        return {phase: Measured(allocated_bytes=peak) for phase, peak in found.items()}
+    around = tracker.around()
+    return {
+        phase: Measured(
+            allocated_bytes=peak,
+            reserved_bytes=tracker.reserved[phase],
+            device_bytes=tracker.reserved[phase] + around,
+        )
+        for phase, peak in found.items()
+    }
+
+
+def _name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    with contextlib.suppress(OSError):
+        found = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        if found is not None:
+            return found[1]
+    return "cpu"
