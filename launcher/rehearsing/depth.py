@@ -53,7 +53,7 @@ def candidates(spec: RunSpec, stage: int) -> Iterator[tuple[int, ...]]:
     kept, step = _kept(spec, stage), _step(spec)
     for first in range(_FIRST, 0, -1):
         start = -(-(kept + first) // step) * step
-        sizes = [-(-size // spec.parallel.virtual_pipeline) for size in (start, start + max(_APART, step))]
+        sizes = [-(-size // spec.parallel.virtual_pipeline) for size in (start, start + max(min(_APART, first), step))]
         sizes[1] = max(sizes[1], sizes[0] + 1)
         if sizes[1] < of_a_chunk:
             yield tuple(size * chunks - cut.embedding - cut.loss for size in sizes)

@@ -12,9 +12,9 @@ from launcher.spec import RunSpec
 from launcher.text.units import GIB, MIB, duration, gib, rounded
 
 _WORDS: dict[Measured, str] = {
-    "fits": "MEASURED: it fits",
-    "tight": "MEASURED: it fits tightly",
-    "does_not_fit": "MEASURED: it does not fit",
+    "fits": "MEASURED, it fits",
+    "tight": "MEASURED, it fits tightly",
+    "does_not_fit": "MEASURED, it does not fit",
     "unknown": "NO VERDICT",
 }
 

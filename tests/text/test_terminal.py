@@ -25,6 +25,7 @@ WORDS = {
     "check": [f"model=/{LONG}"],
     "show": [f"data.path=/{LONG}", "data=text"],
     "plan": [f"model=/{LONG}"],
+    "rehearse": [f"model=/{LONG}"],
     "prepare": [f"data.path=/{LONG}", "data=text"],
     "status": [f"/{LONG}"],
     "logs": [LONG],
@@ -40,7 +41,10 @@ WORDS = {
 
 ANSWERS = {
     **{key: ["model=tiny"] for key in ("check", "show")},
-    **{key: ["--help"] for key in ("status", "logs", "compare", "cancel", "resume", "doctor", "run", "prepare")},
+    **{
+        key: ["--help"]
+        for key in ("status", "logs", "compare", "cancel", "resume", "doctor", "run", "prepare", "rehearse")
+    },
     "plan": ["model=tiny", "hardware=h100_80g", "cluster.gpus_per_node=1", "parallel=ddp"],
     "import": ["deepspeed", "/dev/null", "--json"],
     "recipe": ["show", "tiny_cpu"],
