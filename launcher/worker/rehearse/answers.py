@@ -84,7 +84,7 @@ class Alone(_ProcessGroup):  # type: ignore[misc]  # It is Any for the reason ab
     def broadcast(self, tensors: Sequence[torch.Tensor], opts: Any = None, *_: Any, **__: Any) -> dist.Work:
         """The tensors of the root, drawn where that is another rank."""
         if opts is None or opts.rootRank != self._rank:
-            _draw(tensors)
+            draw(tensors)
         return _done(tensors)
 
     def allgather(
@@ -155,7 +155,7 @@ class Alone(_ProcessGroup):  # type: ignore[misc]  # It is Any for the reason ab
             if inputs:
                 _copy(output, inputs[number][self._rank])
             else:
-                _draw((output,))
+                draw((output,))
         return _done(outputs)
 
     def alltoall(
@@ -177,7 +177,7 @@ class Alone(_ProcessGroup):  # type: ignore[misc]  # It is Any for the reason ab
 
     def recv(self, tensors: Sequence[torch.Tensor], *_: Any) -> dist.Work:
         """What another rank would send, drawn."""
-        _draw(tensors)
+        draw(tensors)
         return _done(tensors)
 
     recv_anysource = recv
@@ -214,7 +214,7 @@ def _copy(output: torch.Tensor, mine: torch.Tensor) -> None:
         at += part
 
 
-def _draw(tensors: Iterable[torch.Tensor]) -> None:
+def draw(tensors: Iterable[torch.Tensor]) -> None:
     """Fill tensors of numbers with a fraction as a stage's output or first weights would; the others stay."""
     for tensor in tensors:
         if tensor.is_floating_point():

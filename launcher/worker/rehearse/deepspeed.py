@@ -9,11 +9,14 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
+
 from launcher.job.rehearsal import Rehearsed
 from launcher.spec import RunSpec
 from launcher.worker.deepspeed.__main__ import build
 from launcher.worker.engine import Context, Engine
-from launcher.worker.rehearse import training
+from launcher.worker.model import initial
+from launcher.worker.rehearse import answers, training
 from launcher.worker.rehearse.rehearsal import Rehearsal
 from launcher.worker.trace import shims
 
@@ -36,13 +39,29 @@ def rehearse(rehearsal: Rehearsal) -> Rehearsed:
 @contextlib.contextmanager
 def _answered(spec: RunSpec) -> Iterator[None]:
     """Compare nothing with other ranks, and receive hidden states without asking for their shape."""
+    from launcher.worker.deepspeed import model
+
     engine, pipe = (importlib.import_module(f"deepspeed.runtime.{name}") for name in ("engine", "pipe.engine"))
     with contextlib.ExitStack() as stack:
         stack.enter_context(shims.agreed())
+        stack.enter_context(shims.replaced(model, "opened", _drawing(model.opened)))
         stack.enter_context(shims.replaced(pipe.PipelineEngine, "_recv_tensor_meta", _received(spec)))
         if hasattr(engine, "compare_tensors_in_structures"):  # AutoTP asks whether its ranks read the same rows.
             stack.enter_context(shims.replaced(engine, "compare_tensors_in_structures", lambda *_: True))
         yield
+
+
+def _drawing(opened: initial.Access) -> initial.Access:
+    """Values in place for a parameter that ZeRO 3's first rank would send, without what that rank allocates for it."""
+
+    @contextlib.contextmanager
+    def drawn(parameter: torch.Tensor) -> Iterator[torch.Tensor | initial.Local | None]:
+        with opened(parameter) as part:
+            if part is None:
+                answers.draw((parameter.data,))
+            yield part
+
+    return drawn
 
 
 def _received(spec: RunSpec) -> Callable[[Any, int], Any]:
