@@ -81,8 +81,11 @@ class Follower:
         with self._context.memory.measuring("load"):
             answer = original(*arguments, **options)
         self.step = self._restored = get_args().iteration
-        self.metrics = Metrics(self._context, resumed_at=self._restored)
+        self._begun()
         return answer
+
+    def _begun(self) -> None:
+        self.metrics = Metrics(self._context, resumed_at=self._restored)
 
     def load_checkpoint(self, original: Call, *arguments: Any, **options: Any) -> Any:
         """Checkpoints that are of another model are refused first."""
