@@ -12,7 +12,13 @@ TOLERANCE = 0.01
 """Relative, of the peak of each phase. gloo's thread may keep one tensor of a collective too long in the real run."""
 
 MEGATRON = ("parallel=tp", "parallel.tensor=1", "parallel.sequence=false", "zero=0", "model.num_key_value_heads=4")
-LAYOUT = (*MEGATRON, "parallel.tensor=2", "parallel.pipeline=2", "model.num_hidden_layers=8", "train.micro_batch_size=2")
+LAYOUT = (
+    *MEGATRON,
+    "parallel.tensor=2",
+    "parallel.pipeline=2",
+    "model.num_hidden_layers=8",
+    "train.micro_batch_size=2",
+)
 EXPERTS = (
     *MEGATRON,
     *MOE,
