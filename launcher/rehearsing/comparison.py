@@ -12,6 +12,10 @@ from launcher.memory.moments import PHASES
 from launcher.rehearsing.predicted import Predicted
 from launcher.rehearsing.result import Built, Counters, Phase, Piles
 
+STRAIGHT = 0.02
+"""By which the line through two depths may miss the whole model, by the estimate, and still decide: twice the 1% by
+which a rehearsed rank may differ from the same rank of the real run."""
+
 
 def built(rehearsed: Rehearsed, estimate: Predicted, *, rank_layers: int, folder: Path) -> Built:
     """One model that was built, beside its estimate."""

@@ -20,8 +20,9 @@ from launcher.spec import RunSpec
 from launcher.spec.edit import changed_at
 from launcher.speed.work import model_flops
 
-_FIRST = 4
-"""Layers of a rank from which on its memory is linear in them."""
+_FIRST = (4, 8, 16, 32, 3, 2, 1)
+"""Layers of a rank from which on its memory may be linear in them, in the order in which they are tried: from four on
+it is, but for buckets of a fixed size, which take more; fewer are for a device that holds no more."""
 
 _APART = 2
 """Layers between the two depths."""
@@ -44,19 +45,22 @@ def at(spec: RunSpec, layers: int) -> RunSpec:
 
 
 def candidates(spec: RunSpec, stage: int) -> Iterator[tuple[int, ...]]:
-    """Depths to build, the best first: the whole model, two depths that are long enough, two shorter ones."""
+    """Depths to build, the best first: the whole model, then pairs of depths."""
     whole = spec.model.num_hidden_layers
     yield (whole,)
     chunks = spec.parallel.pipeline * spec.parallel.virtual_pipeline
     cut = cut_of(spec)
     of_a_chunk = layers_of(spec, stage) / spec.parallel.virtual_pipeline
     kept, step = _kept(spec, stage), _step(spec)
-    for first in range(_FIRST, 0, -1):
+    seen = set()
+    for first in _FIRST:
         start = -(-(kept + first) // step) * step
         sizes = [-(-size // spec.parallel.virtual_pipeline) for size in (start, start + max(min(_APART, first), step))]
         sizes[1] = max(sizes[1], sizes[0] + 1)
-        if sizes[1] < of_a_chunk:
-            yield tuple(size * chunks - cut.embedding - cut.loss for size in sizes)
+        depths = tuple(size * chunks - cut.embedding - cut.loss for size in sizes)
+        if sizes[1] < of_a_chunk and depths not in seen:
+            seen.add(depths)
+            yield depths
 
 
 def _kept(spec: RunSpec, stage: int) -> int:

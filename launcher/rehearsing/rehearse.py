@@ -143,7 +143,9 @@ class _Rank:
         fullest, depths = comparison.fullest(phases), [model.rank_layers for model in models]
         is_whole = two or models[-1].layers == self.ready.model.num_hidden_layers
         beside = whole if is_whole else estimates[-1]
-        evidence = self._evidence(models, documents[-1], phases, beside, is_whole=is_whole)
+        bent = comparison.bent(depths, estimates, whole, whole_layers) if two else None
+        decides = is_whole and (bent is None or abs(bent) <= comparison.STRAIGHT)
+        evidence = self._evidence(models, documents[-1], phases, beside, decides=decides)
         seconds = comparison.seconds(models, whole_layers) if is_whole and not self.stands_in else None
         return RankRehearsed(
             rank=self.rank,
@@ -156,13 +158,13 @@ class _Rank:
             built=tuple(models),
             extrapolated=two,
             whole=is_whole,
-            bent=comparison.bent(depths, estimates, whole, whole_layers) if two else None,
+            bent=bent,
             verdict=evidence.verdict(self.spec.rank_memory_bytes),
             evidence=evidence,
         )
 
     def _evidence(
-        self, models: Sequence[Built], document: Rehearsed, phases: Sequence[Phase], said: Predicted, *, is_whole: bool
+        self, models: Sequence[Built], document: Rehearsed, phases: Sequence[Phase], said: Predicted, *, decides: bool
     ) -> Evidence:
         measured = [phase for phase in phases if phase.measured.allocated_bytes is not None]
         peak = max((phase.measured.allocated_bytes or 0 for phase in measured), default=None)
@@ -183,7 +185,7 @@ class _Rank:
             used_bytes=None if document.ran_out else used,
             ran_out=document.ran_out,
             depths=cut,
-            partial=self.stands_in or not is_whole,
+            partial=self.stands_in or not decides,
             versions=dict(document.versions),
             directory=str(self.place.folder),
         )
@@ -222,19 +224,34 @@ class _Depths:
         self._rate: float | None = None
 
     def best(self) -> tuple[int, ...]:
-        """The first that the device can hold.
+        """The first that the device can hold, and through whose estimates the line meets that of the whole model.
 
         Raises:
             ConfigErrors: There is none.
         """
-        lacks = ""
+        lacks, possible = "", []
         for depths in depth.candidates(self._spec, self._stage):
             lacks = self._lacks(depths)
             if not lacks:
-                return depths
+                bent = self._bent(depths)
+                if bent <= comparison.STRAIGHT:
+                    return depths
+                possible.append((bent, depths))
+        if possible:
+            return min(possible)[1]
         ways = ["train.micro_batch_size=1", "--layers 1,2", "--minutes 60", "cluster=slurm"]
         noun = "layer" if depths[-1] == 1 else "layers"
         raise ConfigErrors([ConfigError("rehearse", None, f"even {depths[-1]} {noun} of the model {lacks}", ways)])
+
+    def _bent(self, depths: tuple[int, ...]) -> float:
+        """By which the line misses the whole model, by the estimate."""
+        if len(depths) == 1:
+            return 0.0
+        built = [depth.at(self._spec, number) for number in depths]
+        layers = [depth.layers_of(spec, self._stage) for spec in built]
+        estimates = [predicted(spec, self._stage) for spec in built]
+        whole = depth.layers_of(self._spec, self._stage)
+        return abs(comparison.bent(layers, estimates, predicted(self._spec, self._stage), whole))
 
     def _lacks(self, depths: tuple[int, ...]) -> str:
         """Why these cannot be rehearsed; empty where they can."""

@@ -55,10 +55,20 @@ def _verdict(spec: RunSpec, rehearsal: Rehearsal) -> str:
     if worst.ran_out:
         return f"{_WORDS[worst.verdict]}: {at} ran out of the {gib(found.device_bytes or 0)} of {found.device_name}."
     if worst.verdict == "unknown":
-        why = "" if rehearsal.stands_in else f" Layers of one depth were built, {worst.built[-1].layers}, and not all."
+        why = "" if rehearsal.stands_in else f" {_undecided(worst)}"
         return f"{_WORDS[worst.verdict]}: {at} was measured, which does not decide whether the run fits.{why}"
     of = "" if capacity is None else f" of {gib(capacity)}"
     return f"{_WORDS[worst.verdict]}: {gib(found.used_bytes or 0)}{of} on {at}, on {found.device_name}."
+
+
+def _undecided(worst: RankRehearsed) -> str:
+    if worst.extrapolated:
+        return "By the estimate it is not linear in the depth between those that were built and the whole model."
+    return f"Layers of one depth were built, {worst.built[-1].layers}, and not all."
+
+
+def _layers(count: int) -> str:
+    return f"{count} layer{'' if count == 1 else 's'}"
 
 
 def _how(spec: RunSpec, rehearsal: Rehearsal) -> str:
@@ -80,7 +90,7 @@ def _how(spec: RunSpec, rehearsal: Rehearsal) -> str:
 def _tables(worst: RankRehearsed) -> Iterator[tuple[Sequence[Phase], str]]:
     """The phases of the models that were built, and of the whole one where it follows from these."""
     for model in worst.built:
-        yield model.phases, f"{model.layers} layers, predicted/measured:"
+        yield model.phases, f"{_layers(model.layers)}, predicted/measured:"
     if worst.extrapolated:
         yield worst.phases, f"all layers ({worst.rank_layers} on this rank), predicted/extrapolated:"
 

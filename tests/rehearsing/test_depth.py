@@ -38,7 +38,7 @@ def test_every_depth_is_a_valid_run_with_the_same_stages(name: str) -> None:
     assert not assess.errors(spec)
     whole, *cuts = depth.candidates(spec, 0)
     assert whole == (spec.model.num_hidden_layers,)
-    assert len(cuts) == 4
+    assert len(cuts) >= 3
     for layers in (number for cut in cuts for number in cut):
         built = depth.at(spec, layers)
         assert not assess.errors(built), f"{layers} layers"
@@ -64,7 +64,7 @@ def _kinds(spec: RunSpec) -> dict[str, int]:
 
 def test_groups_that_are_recomputed_together_stay_whole() -> None:
     spec = composed_once(*RUNS["uniform"])
-    assert list(depth.candidates(spec, 0))[1:] == [(5, 10)] * 4
+    assert list(depth.candidates(spec, 0))[1:] == [(5, 10), (10, 15), (20, 25), (35, 40)]
     assert [layers for cut in list(depth.candidates(composed_once(*RUNS["block"]), 0))[1:2] for layers in cut] == [7, 9]
 
 

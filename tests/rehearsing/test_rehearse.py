@@ -99,6 +99,18 @@ def test_the_verdict_counts_what_the_allocator_has_reserved_and_what_a_rank_alon
     assert verdicts[3.0][0] == "does_not_fit"
 
 
+def test_depths_are_deep_enough_that_the_estimate_is_linear_between_them_and_the_whole(tmp_path: Path) -> None:
+    words = (*LARGE, "model=llama2_7b", "parallel=zero3")
+    worker, place = Worker(cuda=True), replace(H100, memory_bytes=40 * GIB)
+    found = _rehearse(tmp_path, words, worker, place)[1]
+    assert worker.asked == [(0, 8), (0, 10)], "DeepSpeed keeps a billion parameters gathered, those of five layers"
+    assert abs(found.worst.bent or 0) < 0.02
+    assessment, bent, _ = _rehearse(tmp_path / "2", words, worker, place, Request(layers=(2, 4)))
+    assert bent.worst.bent == pytest.approx(-0.26, abs=0.02)
+    assert bent.worst.verdict == "unknown"
+    assert "By the estimate it is not linear in the depth between those" in _text(assessment, bent)
+
+
 def test_every_stage_has_its_line_and_the_worst_the_verdict(tmp_path: Path) -> None:
     worker = Worker(cuda=True)
     assessment, found, _ = _rehearse(tmp_path, PIPELINE, worker, H100, Request(all_stages=True))
