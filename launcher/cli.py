@@ -30,6 +30,7 @@ VERBS = {
     "rehearse": "one rank of a run, measured on one device",
     "prepare": "token ids of a run's data, made and kept before any run needs them",
     "status": "the state of runs",
+    "watch": "a run live on the terminal: queue, progress, memory by pile",
     "logs": "a run's steps, its errors and what its processes printed",
     "compare": "runs side by side: settings, losses, speed, memory",
     "cancel": "stop runs; each saves a checkpoint first",

@@ -95,6 +95,16 @@ def read_text(path: Path, most: int = MOST_BYTES) -> str:
     return read_bytes(path, most).decode()
 
 
+def last_lines(path: Path, most: int) -> list[str]:
+    """The lines in the last ``most`` bytes of a file that grows; of the first only its end, none where it is absent."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - most))
+            return file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return []
+
+
 def read_json(path: Path) -> dict[str, Any] | None:
     """A JSON file's mapping; None where there is none of ours (yet), which ``launcher.rundir.contents`` explains."""
     with contextlib.suppress(OSError, ValueError):

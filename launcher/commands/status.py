@@ -14,7 +14,7 @@ from pathlib import Path
 from launcher.commands._common import add_json, add_runs, folder, print_json, say, width
 from launcher.commands._finding import find, settle, sweep_of
 from launcher.commands._sorting import add_sort, in_order
-from launcher.rundir import status
+from launcher.rundir import live, status
 from launcher.rundir.state import RunState
 from launcher.text.units import duration
 
@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
     rows = status.read_all(find(options.runs))
     rows = in_order(_by_place(rows) if everywhere else rows, options.sort)
     if options.json:
-        print_json({"schema": 1, "runs": [row.as_dict() for row in rows]})
+        print_json({"schema": 1, "runs": [{**row.as_dict(), **live.read(row).as_dict()} for row in rows]})
         return 0
     if not rows:
         print("no runs below runs/")

@@ -15,6 +15,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
+from launcher import files
+
 FILE = "events.jsonl"
 
 type Kind = Literal["start", "hang", "restart", "straggler", "spike", "rollback"]
@@ -46,13 +48,7 @@ def add(directory: Path, kind: Kind, text: str, *, step: int | None, over: bool 
 
 def read(directory: Path) -> list[dict[str, Any]]:
     """The newest lines that are whole, oldest first."""
-    try:
-        with (directory / FILE).open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _END_BYTES))
-            lines = file.read().decode(errors="replace").splitlines()
-    except OSError:
-        return []
-    return list(_understood(lines))
+    return list(_understood(files.last_lines(directory / FILE, _END_BYTES)))
 
 
 def _understood(lines: Iterable[str]) -> Iterable[dict[str, Any]]:

@@ -19,6 +19,8 @@ from launcher import files
 RECORDS = "memory.jsonl"
 OUT_OF_MEMORY = "oom.json"
 
+_END_BYTES = 1 << 22
+
 type Place = Literal["device", "host", "disk"]
 """What was full: the memory of a rank's device (on the CPU its budget), a node's host memory, or a disk."""
 
@@ -173,6 +175,11 @@ def records(directory: Path) -> Iterator[MemoryRecord]:
     """The whole lines of ``memory.jsonl``, in the order in which they were written; none where there is no file."""
     with contextlib.suppress(OSError), (directory / RECORDS).open(errors="replace") as file:
         yield from _understood(file)
+
+
+def newest(directory: Path) -> list[MemoryRecord]:
+    """The whole lines at the end of ``memory.jsonl``, oldest first: a few steps of thousands of ranks."""
+    return list(_understood(files.last_lines(directory / RECORDS, _END_BYTES)))
 
 
 def ran_out(directory: Path) -> OutOfMemory | None:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from launcher import files
 from launcher.rundir import contents, results
 from launcher.saved import find
 
@@ -71,13 +71,7 @@ def _predicted_left(run: Path, steps: int | None, done: int) -> float | None:
 
 def newest(run: Path, count: int) -> list[dict[str, Any]]:
     """The last whole lines of ``metrics.jsonl`` that name a step, oldest first."""
-    try:
-        with (run / METRICS).open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - max(_END_BYTES, 512 * count)))
-            lines = file.read().decode(errors="replace").splitlines()
-    except OSError:
-        return []
-    return rows_of(lines)[-count:]
+    return rows_of(files.last_lines(run / METRICS, max(_END_BYTES, 512 * count)))[-count:]
 
 
 def rows_of(lines: Sequence[str]) -> list[dict[str, Any]]:

@@ -59,6 +59,40 @@ def look(ids: Iterable[str]) -> dict[str, QueuedJob]:
     return found
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """The place of a job in the queue.
+
+    Attributes:
+        partition: Where it waits.
+        place: Its place among the jobs that wait there, by priority: 1 is the next.
+        jobs: How many wait there.
+        start: When Slurm expects to start it, as ``2026-11-22 16:05``; empty where it does not say.
+    """
+
+    partition: str
+    place: int
+    jobs: int
+    start: str
+
+
+def waiting(job: str) -> Waiting | None:
+    """The place of a job that waits; None where it does not, or Slurm does not answer."""
+    try:
+        found = ask("squeue", "-h", "-a", "-r", "--states=PENDING", f"--jobs={job}", "-o", "%P|%S").splitlines()
+        if not found:
+            return None
+        partition, _, start = found[0].partition("|")
+        # Of a job for several partitions Slurm prints them all, and it waits in each.
+        queue = ["squeue", "-h", "-a", "-r", "--states=PENDING", f"--partition={partition}", "--sort=-p,i", "-o", "%i"]
+        order = ask(*queue).split()
+    except (SlurmRefused, SubmitError):
+        return None
+    if job not in order:  # It was started in between.
+        return None
+    return Waiting(partition=partition, place=order.index(job) + 1, jobs=len(order), start=_minute(start))
+
+
 def commented() -> dict[str, str]:
     """The newest job of each comment: by it the job of a launcher is found that ended before it wrote the id.
 

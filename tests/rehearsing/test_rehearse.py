@@ -101,7 +101,7 @@ def test_the_verdict_counts_what_the_allocator_has_reserved_and_what_a_rank_alon
 
 def test_depths_are_deep_enough_that_the_estimate_is_linear_between_them_and_the_whole(tmp_path: Path) -> None:
     words = (*LARGE, "model=llama2_7b", "parallel=zero3")
-    worker, place = Worker(cuda=True), replace(H100, memory_bytes=40 * GIB)
+    worker, place = Worker(cuda=True), replace(H100, memory_bytes=25 * GIB)
     found = _rehearse(tmp_path, words, worker, place)[1]
     assert worker.asked == [(0, 8), (0, 10)], "DeepSpeed keeps a billion parameters gathered, those of five layers"
     assert abs(found.worst.bent or 0) < 0.02

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.rundir import status
+from launcher.rundir import live, status
 from launcher.slurm import jobs
 from slurm.dev_cluster import Cluster
 from tests.support.slurm_runs import (
@@ -85,6 +85,10 @@ def test_a_run_is_cancelled_while_it_waits_and_while_it_trains_and_goes_on_later
     waiting = submit("waiting", "cluster.gpus_per_node=1", "cluster.extra.begin=now+1hour")
     assert status.read(waiting).state == "queued"
     assert str(status.read(waiting).reason).startswith("waiting for its start time; Slurm expects it to start at 20")
+    queue = live.read(status.read(waiting)).queue
+    assert queue is not None
+    assert (queue.place, queue.jobs, queue.start[:2]) == (1, 1, "20")
+    assert f"queue     1 of 1 that wait in partition {queue.partition}" in launch("watch", "waiting").out
     training = submit("training", "cluster.gpus_per_node=1", "--", "--steps", "80")
     assert launch("cancel", "waiting").status == 0
     assert ended(waiting).reason == "cancelled before it had started"

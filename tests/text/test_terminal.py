@@ -28,6 +28,7 @@ WORDS = {
     "rehearse": [f"model=/{LONG}"],
     "prepare": [f"data.path=/{LONG}", "data=text"],
     "status": [f"/{LONG}"],
+    "watch": [f"/{LONG}"],
     "logs": [LONG],
     "compare": [f"/{LONG}", LONG],
     "cancel": [f"/{LONG}"],
@@ -43,7 +44,9 @@ ANSWERS = {
     **{key: ["model=tiny"] for key in ("check", "show")},
     **{
         key: ["--help"]
-        for key in ("status", "logs", "compare", "cancel", "resume", "doctor", "run", "prepare", "rehearse")
+        for key in (
+            *("status", "watch", "logs", "compare", "cancel", "resume", "doctor", "run", "prepare", "rehearse"),
+        )
     },
     "plan": ["model=tiny", "hardware=h100_80g", "cluster.gpus_per_node=1", "parallel=ddp"],
     "import": ["deepspeed", "/dev/null", "--json"],

@@ -1,0 +1,145 @@
+"""``launch watch`` as it stands on a terminal: one frame of a run, readable in 80 columns and without colour."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+
+from launcher.memory.terms import PILES, Pile
+from launcher.rundir.live import Live, MemoryNow, Slowest
+from launcher.rundir.state import RunState
+from launcher.slurm.jobs import Waiting
+from launcher.text.units import duration, gib, rounded
+
+_BARS = "▁▂▃▄▅▆▇█"
+_FULL, _EMPTY = "━", "┄"
+_HEAD = 10
+"""Columns of a line's name."""
+
+_LETTERS: Mapping[Pile, str] = dict(zip(PILES, "PGOMALRDTWCNF", strict=True))
+"""A letter for each pile in the bar of the memory: colours alone would not tell them apart."""
+
+
+def frame(row: RunState, now: Live, width: int) -> list[str]:
+    """The lines of one look at a run.
+
+    Args:
+        row: Its state and progress.
+        now: What else is known.
+        width: Columns of the terminal.
+    """
+    return [
+        *_heading(row, width),
+        *_queue(now.queue),
+        *_progress(row, width),
+        *_curves(now, width),
+        *(() if now.memory is None else _memory(now.memory, width)),
+        *(() if now.slowest is None else _slowest(now.slowest, width)),
+    ]
+
+
+def _heading(row: RunState, width: int) -> Iterator[str]:
+    job = f"  job {row.job_id}" if row.job_id else ""
+    yield f"{row.id}  {row.state}{job}"
+    if row.reason:
+        yield from textwrap.wrap(row.reason, width, initial_indent="  ", subsequent_indent="  ")
+
+
+def _queue(found: Waiting | None) -> Iterator[str]:
+    if found is None:
+        return
+    start = f"; Slurm expects it to start at {found.start}" if found.start else "; Slurm names no start yet"
+    yield f"{'queue':{_HEAD}}{found.place} of {found.jobs} that wait in partition {found.partition}{start}"
+
+
+def _progress(row: RunState, width: int) -> Iterator[str]:
+    now = row.progress
+    if now.step is None and now.steps is None:
+        return
+    done, steps = now.step or 0, now.steps
+    left = ""
+    if row.state == "running" and now.seconds_left is not None:
+        by = " by the estimate" if now.left_is == "predicted" else ""
+        left = f"  {duration(now.seconds_left)} left{by}"
+    saved = "" if now.checkpoint_step is None else f"  saved {now.checkpoint_step:,}"
+    if not steps:
+        yield f"{'step':{_HEAD}}{done:,}{saved}"
+        return
+    text = f"{done:,}/{steps:,} {done / steps:.0%}{left}{saved}"
+    room = max(8, min(30, width - _HEAD - len(text) - 2))
+    yield f"{'step':{_HEAD}}{_bar(done / steps, room)}  {text}"
+
+
+def _bar(share: float, columns: int) -> str:
+    full = min(columns, int(share * columns))
+    return _FULL * full + _EMPTY * (columns - full)
+
+
+def _curves(now: Live, width: int) -> Iterator[str]:
+    room = max(10, min(len(now.recent), width - _HEAD - 34))
+    for key, name, form in (("loss", "loss", ".4f"), ("tokens_per_second", "tokens/s", ",.0f")):
+        values = [point[key] for point in now.recent if point[key] is not None]
+        if values:
+            beside = _beside(now, values) if key == "tokens_per_second" else ""
+            yield f"{name:{_HEAD}}{values[-1]:<10{form}} {sparkline(values[-room:])}{beside}"
+
+
+def _beside(now: Live, values: Sequence[float]) -> str:
+    predicted = now.predicted_tokens_per_second
+    if not predicted:
+        return ""
+    return f"  {values[-1] / predicted - 1:+.0%} of {rounded(predicted)} predicted"
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """A column a value, from the lowest to the highest of them; flat values stand in the middle."""
+    low, high = min(values), max(values)
+    if high == low:
+        return _BARS[3] * len(values)
+    return "".join(_BARS[min(7, int(8 * (value - low) / (high - low)))] for value in values)
+
+
+def _memory(found: MemoryNow, width: int) -> Iterator[str]:
+    of = "" if found.capacity_bytes is None else f" of {gib(found.capacity_bytes)}"
+    said = "" if not found.predicted_bytes else f", predicted {gib(found.predicted_bytes)}"
+    where = f" at the peak in {found.phase.replace('_', ' ')}"
+    if found.rank is not None:
+        where += f" on rank {found.rank}, step {found.step:,}"
+    yield f"{'memory':{_HEAD}}{gib(found.allocated_bytes)}{of}{said}"
+    yield f"{'':{_HEAD}}{where.strip()}"
+    yield f"{'':{_HEAD}}{memory_bar(found, width - _HEAD)}"
+    shown = sorted(found.piles.items(), key=lambda pile: -pile[1])
+    letters = {str(pile): letter for pile, letter in _LETTERS.items()}
+    words = [f"{letters.get(name, '?')} {name.replace('_', ' ')} {gib(size)}" for name, size in shown if size > 0]
+    for line in textwrap.wrap(" | ".join(word.replace(" ", "\0") for word in words), width - _HEAD):
+        yield f"{'':{_HEAD}}{line}".replace("\0", " ")
+
+
+def memory_bar(found: MemoryNow, columns: int) -> str:
+    """The peak by pile, a letter for each, against the capacity; where that is unknown, against the peak itself."""
+    whole = max(found.capacity_bytes or 0, found.allocated_bytes) or 1
+    known = [(_LETTERS[name], found.piles.get(name, 0)) for name in PILES]
+    text, total, inside = "", 0, columns - 2
+    for letter, size in known if found.piles else [("#", found.allocated_bytes)]:
+        total += size
+        text += letter * (round(inside * total / whole) - len(text))
+    return f"[{text[:inside]:{_EMPTY}<{inside}}]"
+
+
+def _slowest(found: Slowest, width: int) -> Iterator[str]:
+    slower = "" if not found.slower else f", {found.slower:.0%} over the median of the ranks' own work"
+    yield f"{'slowest':{_HEAD}}rank {found.rank}{slower}"
+    for line in found.lines:
+        yield f"{'':{_HEAD}}| {line}"[:width]
+
+
+def folded(lines: Sequence[str], width: int) -> list[str]:
+    """Lines that no terminal of this width breaks by itself."""
+    return [part for line in lines for part in _parts(line, width)]
+
+
+def _parts(line: str, width: int) -> Iterator[str]:
+    if len(line) <= width:
+        yield line
+        return
+    yield from textwrap.wrap(line, width, subsequent_indent=" " * _HEAD, drop_whitespace=True)

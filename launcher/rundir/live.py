@@ -1,0 +1,197 @@
+"""What ``launch watch`` shows of a run beside its state: its place in the queue, newest steps, memory, slowest rank.
+
+``launch status --json`` carries the same facts. All of it comes from the ends of the run's files, so that a look costs
+the same after a million steps; Slurm is asked for the place of a run that waits. Whatever a run has not, or not yet, is
+None.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import statistics
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher import files
+from launcher.job import memory
+from launcher.job.memory import MemoryRecord
+from launcher.rundir import contents, output, progress, results
+from launcher.rundir.state import RunState
+from launcher.slurm import jobs
+from launcher.slurm.jobs import Waiting
+
+RECENT = 60
+"""Lines of metrics that are shown as a curve: one a column of a narrow terminal."""
+
+_TIMES = "rank_times.jsonl"
+"""Of each rank's own work, every ten steps (``launcher.worker.pace``)."""
+
+_END_BYTES = 1 << 18
+_WINDOW = 5
+"""Lines of ``rank_times.jsonl`` over which the slowest rank is taken: fifty steps, as for the warning."""
+
+_PRINTED = 3
+"""Last lines of the slowest rank."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryNow:
+    """The memory of the rank with the highest peak in the newest sampled step.
+
+    Attributes:
+        rank: That rank; None where only the worst of all ranks is known.
+        step: The sampled step; None where only the first steps were measured.
+        phase: In which its peak lies.
+        allocated_bytes: At that peak.
+        predicted_bytes: The peak that the plan predicts.
+        capacity_bytes: What a rank may use.
+        piles: The peak by pile, where it was told apart.
+    """
+
+    rank: int | None
+    step: int | None
+    phase: str
+    allocated_bytes: int
+    predicted_bytes: int | None
+    capacity_bytes: int | None
+    piles: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slowest:
+    """The rank whose own work takes longest.
+
+    Attributes:
+        rank: Of the job.
+        slower: Its time over the median of all ranks, less one.
+        log: The file that it wrote to last.
+        lines: The last lines of that file.
+    """
+
+    rank: int
+    slower: float | None
+    log: str | None
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Live:
+    """What is known now.
+
+    Attributes:
+        queue: Where a run that waits for Slurm stands.
+        recent: Step, loss and tokens a second of the newest lines of metrics.
+        predicted_tokens_per_second: Of all ranks, by the plan.
+        memory: Of the worst rank.
+        slowest: The slowest rank, and what it printed last.
+    """
+
+    queue: Waiting | None
+    recent: tuple[dict[str, Any], ...]
+    predicted_tokens_per_second: float | None
+    memory: MemoryNow | None
+    slowest: Slowest | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The keys that it adds to a row of ``status --json``."""
+        return asdict(self)
+
+
+def read(row: RunState) -> Live:
+    """Look at a run whose state is known; Slurm is asked where a run waits for it."""
+    waits = row.state in ("queued", "requeued")
+    return of_files(row, jobs.waiting(row.job_id) if waits and row.job_id else None)
+
+
+def of_files(row: RunState, queue: Waiting | None = None) -> Live:
+    """Look at the files of a run alone, whose place in the queue is known from before."""
+    run = Path(row.directory)
+    speed = results.predicted_speed(run)
+    return Live(
+        queue=queue,
+        recent=tuple(map(_point, progress.newest(run, RECENT))),
+        predicted_tokens_per_second=None if speed is None else speed.tokens_per_second,
+        memory=_memory(run),
+        slowest=_slowest(run),
+    )
+
+
+def _point(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {"step": row["step"], **{key: progress.number(row, key) for key in ("loss", "tokens_per_second")}}
+
+
+def _memory(run: Path) -> MemoryNow | None:
+    newest = newest_records(run)
+    peaks = [(peak.allocated_bytes, phase, record) for record in newest for phase, peak in record.phases.items()]
+    measured = results.measured(run)
+    measured.pop(results.BETWEEN, None)
+    if peaks:
+        size, phase, record = max(peaks, key=lambda found: found[0])
+        rank, step, piles, capacity = record.rank, record.step, dict(record.phases[phase].piles), record.device_bytes
+    elif measured:  # Of a run whose steps are not sampled, in its first steps.
+        phase = max(measured, key=lambda name: measured[name])
+        size, rank, step, piles, capacity = measured[phase], None, None, {}, None
+    else:
+        return None
+    predicted = (contents.known(run, contents.PLAN).get("peak") or {}).get("allocated_bytes")
+    return MemoryNow(
+        rank=rank,
+        step=step,
+        phase=phase,
+        allocated_bytes=size,
+        predicted_bytes=predicted if contents.is_whole(predicted) else None,
+        capacity_bytes=_capacity(run) if capacity is None else capacity,
+        piles=piles,
+    )
+
+
+def newest_records(run: Path) -> list[MemoryRecord]:
+    """The lines of ``memory.jsonl`` of the newest step that was sampled while training, one a rank."""
+    found: dict[int, MemoryRecord] = {}
+    for record in memory.newest(run):
+        if "forward" in record.phases or "backward" in record.phases:
+            if any(record.step != other.step for other in found.values()):
+                found = {}
+            found[record.rank] = record
+    return list(found.values())
+
+
+def _capacity(run: Path) -> int | None:
+    try:
+        return contents.spec_of(run).rank_memory_bytes
+    except contents.BadRecord:
+        return None
+
+
+def _slowest(run: Path) -> Slowest | None:
+    rows = _newest_times(run)
+    if not rows or len({len(times) for times in rows}) != 1:
+        return None
+    means = [statistics.fmean(each) for each in zip(*rows, strict=True)]
+    rank = max(range(len(means)), key=lambda each: means[each])
+    median = statistics.median_low(means)
+    log = _newest_log(run, rank)
+    return Slowest(
+        rank=rank,
+        slower=round(means[rank] / median - 1, 4) if median > 0 else None,
+        log=None if log is None else str(log),
+        lines=() if log is None else tuple(output.tail(log, _PRINTED)),
+    )
+
+
+def _newest_times(run: Path) -> list[list[float]]:
+    """The newest lines of ``rank_times.jsonl``, seconds by rank."""
+    found = []
+    for line in files.last_lines(run / _TIMES, _END_BYTES)[-_WINDOW:]:
+        with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
+            found.append([float(each) for each in json.loads(line)["seconds"]])
+    return [times for times in found if times]
+
+
+def _newest_log(run: Path, rank: int) -> Path | None:
+    """The file that a rank wrote to last; None where it printed nothing."""
+    printed = output.of_rank(run, rank)
+    return max(printed.ranks, key=lambda path: path.stat().st_mtime_ns, default=None) if printed else None
