@@ -17,10 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from launcher import files
-from launcher.rundir import contents
+from launcher.job.memory import ran_out
+from launcher.rundir import contents, out_of_memory
 from launcher.slurm.states import NO_STEP
 
-_REPORTED = re.compile(r"rank\s*:\s*(?P<rank>\d+) \(local_rank: (?P<local>\d+)\)|exitcode\s*:\s*(?P<code>-?\d+)")
+_REPORTED = re.compile(
+    r"rank\s*:\s*(?P<rank>\d+) \(local_rank: (?P<local>\d+)\)|exitcode\s*:\s*(?P<code>-?\d+)(?: \(pid: (?P<pid>\d+)\))?"
+)
 _ROOT = "Root Cause (first observed failure):"
 _WATCHDOG = re.compile(r"Watchdog caught collective operation timeout:.*?OpType=(\w+).*?ran for (\d+) milliseconds")
 _OOM_KILL = re.compile(r"oom[-_]kill", re.IGNORECASE)
@@ -81,6 +84,7 @@ def explain(directory: Path, returncode: int, hosts: Sequence[str] = ()) -> Fail
     own = [error for error in errors if not is_of_another(error)]
     for found in (
         _hung(directory),
+        _without_memory(directory, own),
         _timed_out(directory, errors, hosts),
         _written(own),
         _watchdog(directory),
@@ -92,6 +96,12 @@ def explain(directory: Path, returncode: int, hosts: Sequence[str] = ()) -> Fail
     if errors:
         return Failure(text=f"rank {errors[0]['rank']} lost its connection to another rank", transient=True)
     return _last_words(directory, returncode)
+
+
+def killed(report: Path, number: int) -> list[tuple[int, int | None]]:
+    """Rank and process of those that a signal has ended by torchrun's report, the root cause first."""
+    found = [(rank, pid) for rank, _, code, pid in _reported(report) if code == -number and rank.isdecimal()]
+    return [(int(rank), pid) for rank, pid in found]
 
 
 def written_errors(directory: Path) -> list[dict[str, Any]]:
@@ -163,7 +173,7 @@ def _written(errors: Sequence[dict[str, Any]]) -> Failure | None:
     if not errors:
         return None
     error = errors[0]
-    if error["type"] == "OutOfMemoryError":
+    if error["type"] == "OutOfMemoryError":  # Of a script, or where no more could be written down.
         wanted = re.search(r"Tried to allocate [\d.]+ \w+", error["message"])
         asked = f": {wanted[0][0].lower()}{wanted[0][1:]}" if wanted else ""
         return Failure(text=f"rank {error['rank']}: out of GPU memory{asked}; `launch check` names what would fit")
@@ -176,6 +186,17 @@ def _written(errors: Sequence[dict[str, Any]]) -> Failure | None:
     ours = not error["message"].startswith(f"{error['type']}:")
     where = "" if ours else _frame(error["traceback"])
     return Failure(text=f"rank {error['rank']}: {_one_line(error['message'])}{where}")
+
+
+def _without_memory(directory: Path, errors: Sequence[dict[str, Any]]) -> Failure | None:
+    """The first rank that ran out of memory; of a full disk the rank's own error names the file and what is left."""
+    found = ran_out(directory)
+    if found is None or found.place == "disk":
+        return None
+    by_a_rank = any(error["rank"] == str(found.rank) for error in errors)
+    if not by_a_rank and found.kind not in ("host_killer", "cgroup", "slurm"):
+        return None
+    return Failure(text=_one_line(out_of_memory.line(found)))
 
 
 def _hung(directory: Path) -> Failure | None:
@@ -268,7 +289,12 @@ def _by_signal(who: str, number: int, directory: Path, node: str | None) -> Fail
 
 def _exits(path: Path) -> list[tuple[str, str, int]]:
     """Rank, local rank and exit code of each failure in torchrun's report, the root cause first."""
-    found: list[tuple[str, str, int]] = []
+    return [(rank, local, code) for rank, local, code, _ in _reported(path)]
+
+
+def _reported(path: Path) -> list[tuple[str, str, int, int | None]]:
+    """As :func:`_exits`, with the number of the process where the report has it."""
+    found: list[tuple[str, str, int, int | None]] = []
     text = _end(path)
     at = text.rfind(_ROOT)
     for part in (text[at:], text[:at]) if at >= 0 else (text,):
@@ -277,7 +303,7 @@ def _exits(path: Path) -> list[tuple[str, str, int]]:
             if match["rank"] is not None:
                 rank, local = match["rank"], match["local"]
             else:
-                found.append((rank, local, int(match["code"])))
+                found.append((rank, local, int(match["code"]), None if match["pid"] is None else int(match["pid"])))
     return found
 
 

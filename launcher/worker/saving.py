@@ -106,6 +106,11 @@ def why(error: BaseException, folder: Path) -> tuple[bool, str]:
     return text == _SHORT, text
 
 
+def says_full(text: str) -> bool:
+    """True if the text of an error of ours says that a disk was full, on whatever rank."""
+    return _FULL in text or _SHORT in text
+
+
 def _free(folder: Path) -> float:
     try:
         return shutil.disk_usage(folder).free

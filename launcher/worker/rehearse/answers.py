@@ -58,6 +58,12 @@ class Alone(_ProcessGroup):  # type: ignore[misc]  # It is Any for the reason ab
     supports_coalescing = False
     supports_splitting = False
 
+    def _start_coalescing(self, device: torch.device) -> None:
+        """Collectives of one kernel, as DeepSpeed gathers on a GPU: here each ends by itself."""
+
+    def _end_coalescing(self, device: torch.device) -> dist.Work:
+        return _done(())
+
     def allreduce(self, tensors: Sequence[torch.Tensor], opts: Any = None, *_: Any, **__: Any) -> dist.Work:
         """The tensors as they are; a sum of single numbers, on which ranks agree, as of equal ranks.
 

@@ -6,9 +6,7 @@ import dataclasses
 import os
 from typing import Any
 
-import torch
-
-from launcher.backends.megatron.translate import environment
+from launcher.backends.megatron.translate import environment, translate
 from launcher.job.rehearsal import Rehearsed
 from launcher.spec import edit
 from launcher.worker.data.batches import Batches
@@ -16,7 +14,7 @@ from launcher.worker.data.corpus import Corpus, Synthetic, split
 from launcher.worker.engine import Context
 from launcher.worker.errors import TrainingError
 from launcher.worker.megatron import pretraining
-from launcher.worker.rehearse.rehearsal import Rehearsal, document, entered
+from launcher.worker.rehearse.rehearsal import Rehearsal, document, entered, ran_out
 
 _NEED_PEERS = {
     "tp_comm_overlap": "Transformer Engine's user buffers map the memory of the other ranks",
@@ -37,13 +35,12 @@ def rehearse(rehearsal: Rehearsal) -> Rehearsed:
             f"backend.path={rehearsal.spec.backend.path} trains by the checkout's own pretrain_gpt.py, which no rank "
             "runs without the others: rehearse the same run by the launcher's worker, backend.path=null"
         )
-    if not rehearsal.words:
-        raise TrainingError("a rehearsal of Megatron-LM takes its argument list after --")
     last = min(rehearsal.steps, rehearsal.spec.steps)
     if rehearsal.spec.train.eval_every is not None:
         rehearsal = dataclasses.replace(rehearsal, spec=edit.changed(rehearsal.spec, "train.eval_every", last))
     os.environ |= environment(rehearsal.spec)  # Megatron's validator asks for it; CUDA reads it as it starts.
-    with entered(rehearsal) as context:
+    backend = "gloo" if rehearsal.spec.hardware.device == "cpu" else "nccl"  # Megatron asks for its name.
+    with entered(rehearsal, backend) as context:
         return _trained(rehearsal, context, last)
 
 
@@ -53,19 +50,21 @@ def _trained(rehearsal: Rehearsal, context: Context, last: int) -> Rehearsed:
     from launcher.worker.megatron.data import Provider
     from launcher.worker.rehearse import megatron_steps
 
-    args = pretraining.parsed([*rehearsal.words, *_known_here(context, last)])
-    _refuse(args)
+    words = rehearsal.words or translate(context.spec, python="").at(str(context.directory)).worker_argv
+    args = pretraining.parsed([*words, *_known_here(context, last)])
+    refuse(args)
     batches = _batches(context)
     follower = megatron_steps.Steps(context, batches, last)
-    ran_out = False
     try:
         with megatron_steps.tokens_exchanged():
             pretraining.pretrain(context, args, Provider(context, batches), follower)
-    except megatron_steps.Rehearsed:
+    except megatron_steps.Done:
         pass
-    except torch.OutOfMemoryError:
-        ran_out = True
-    return document(rehearsal, context, follower.seconds, ran_out=ran_out)
+    except Exception as error:
+        if not ran_out(rehearsal, error):
+            raise
+        return document(rehearsal, context, follower.seconds, ran_out=True)
+    return document(rehearsal, context, follower.seconds)
 
 
 def _known_here(context: Context, last: int) -> list[str]:
@@ -76,7 +75,7 @@ def _known_here(context: Context, last: int) -> list[str]:
     return words
 
 
-def _refuse(args: Any) -> None:
+def refuse(args: Any) -> None:
     """Refuse arguments whose code would wait for the other ranks.
 
     Raises:

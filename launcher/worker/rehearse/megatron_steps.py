@@ -14,10 +14,25 @@ from launcher.worker import loop
 from launcher.worker.data import Batches
 from launcher.worker.engine import Context
 from launcher.worker.megatron.follow import Call, Follower
+from launcher.worker.memory_log import MemoryLog
 
 
-class Rehearsed(Exception):  # noqa: N818  # It is no error: Megatron's loop has no other way out that saves nothing.
+class Done(Exception):  # It is no error: Megatron's loop has no other way out that saves nothing.
     """All steps of the rehearsal are done."""
+
+
+class _Unwritten(MemoryLog):
+    """Leaves what was measured to the document of the rehearsal, and measures no later step."""
+
+    def __init__(self) -> None:
+        pass
+
+    def due(self, step: int) -> bool:
+        """Never: the later steps are timed."""
+        return False
+
+    def write(self, step: int, tokens: int | None = None) -> None:
+        """Nothing is taken from the tracker."""
 
 
 class Steps(Follower):
@@ -34,6 +49,7 @@ class Steps(Follower):
 
     def _begun(self) -> None:
         """A run would open its metrics here."""
+        self._memory = _Unwritten()
 
     def load_checkpoint(self, original: Call, *arguments: Any, **options: Any) -> tuple[int, int]:
         """Begin at the first step, with no operations counted: what a checkpoint holds changes no size."""
@@ -57,7 +73,7 @@ class Steps(Follower):
         if evaluate is not None:
             evaluate()
         if self.step >= self._end:
-            raise Rehearsed
+            raise Done
 
     def _wait(self) -> None:
         if self._context.device.type == "cuda":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,8 +14,10 @@ from launcher.job import versions
 from launcher.job.rehearsal import Measured, Rehearsed
 from launcher.memory.moments import Phase
 from launcher.spec import RunSpec
-from launcher.worker import memory
+from launcher.worker import memory, out_of_memory, shortage
+from launcher.worker.beat import Beat
 from launcher.worker.engine import Context
+from launcher.worker.loop import vocabulary_sizes
 from launcher.worker.rehearse import world
 
 MEASURED_STEPS = 2
@@ -53,18 +55,24 @@ class Rehearsal:
 
 
 @contextlib.contextmanager
-def entered(rehearsal: Rehearsal) -> Iterator[Context]:
-    """The rank in its world, with nothing measured yet."""
-    with world.alone(rehearsal.spec, rehearsal.rank) as place:
+def entered(rehearsal: Rehearsal, backend: str | None = None) -> Iterator[Context]:
+    """The rank in its world, with nothing measured yet; ``backend`` is for :func:`world.alone`."""
+    with world.alone(rehearsal.spec, rehearsal.rank, backend) as place:
+        pulse, words = Beat(), vocabulary_sizes(rehearsal.spec)
         cuda = place.device.type == "cuda"
-        yield Context(
+        tracker = CudaPhases(place.device, pulse.enter, vocabulary=words) if cuda else None
+        context = Context(
             spec=rehearsal.spec,
             directory=rehearsal.directory,
             rank=place.rank,
             world=place.world,
             device=place.device,
-            memory=CudaPhases(place.device) if cuda else memory.MemoryTracker(),
+            memory=tracker or memory.MemoryTracker(pulse.enter, vocabulary=words),
+            beat=pulse,
         )
+        (rehearsal.directory / "logs").mkdir(exist_ok=True)  # For the snapshot of a rank that runs out of memory.
+        with out_of_memory.watched(context):
+            yield context
 
 
 class CudaPhases(memory.CudaTracker):
@@ -74,20 +82,30 @@ class CudaPhases(memory.CudaTracker):
         reserved: The peaks, by phase.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        super().__init__(device)
+    def __init__(
+        self, device: torch.device, heard: Callable[[Phase], None] = lambda phase: None, *, vocabulary: frozenset[int]
+    ) -> None:
+        super().__init__(device, heard, vocabulary=vocabulary)
         self.reserved: dict[str, int] = {}
 
-    def _collect(self) -> None:
+    def _look(self) -> None:
         if self._phase is not None:
             peak = torch.cuda.max_memory_reserved(self._device)
             self.reserved[self._phase] = max(self.reserved.get(self._phase, 0), peak)
-        super()._collect()
+        super()._look()
 
     def around(self) -> int:
         """Bytes of the device that are in use besides those reserved: the context, and whatever else runs there."""
         free, total = torch.cuda.mem_get_info(self._device)
         return total - free - torch.cuda.memory_reserved(self._device)
+
+
+def ran_out(rehearsal: Rehearsal, error: BaseException) -> bool:
+    """True if an error says that memory has ended, of which ``oom.json`` then tells all that is known."""
+    if shortage.kind_of(error) is None:
+        return False
+    out_of_memory.write(rehearsal.directory, error)
+    return True
 
 
 def document(rehearsal: Rehearsal, context: Context, seconds: Sequence[float], *, ran_out: bool = False) -> Rehearsed:
@@ -99,7 +117,6 @@ def document(rehearsal: Rehearsal, context: Context, seconds: Sequence[float], *
         seconds: Of each step that was only timed.
         ran_out: True if memory ended first.
     """
-    summary = context.memory.summary()
     return Rehearsed(
         rank=context.rank,
         world=context.world,
@@ -108,24 +125,27 @@ def document(rehearsal: Rehearsal, context: Context, seconds: Sequence[float], *
         device=context.device.type,
         device_name=_name(context.device),
         method=f"{context.memory.method}; {_ALONE}",
-        static_bytes=summary["static_bytes"],
-        phases=_phases(context.memory, summary["phases"]),
+        static_bytes=context.memory.summary()["static_bytes"],
+        phases=_phases(context.memory),
         step_seconds=tuple(seconds),
         ran_out=ran_out,
         versions={name: found for name in _PACKAGES if (found := versions.installed(name)) is not None},
     )
 
 
-def _phases(tracker: memory.MemoryTracker, peaks: dict[Phase, int | None]) -> dict[str, Measured]:
-    found = {phase: peak for phase, peak in peaks.items() if peak is not None}
+def _phases(tracker: memory.MemoryTracker) -> dict[str, Measured]:
+    found = tracker.take().phases
     if not isinstance(tracker, CudaPhases):
-        return {phase: Measured(allocated_bytes=peak) for phase, peak in found.items()}
+        return {
+            phase: Measured(allocated_bytes=peak.allocated_bytes, piles=peak.piles) for phase, peak in found.items()
+        }
     around = tracker.around()
     return {
         phase: Measured(
-            allocated_bytes=peak,
+            allocated_bytes=peak.allocated_bytes,
             reserved_bytes=tracker.reserved[phase],
             device_bytes=tracker.reserved[phase] + around,
+            piles=peak.piles,
         )
         for phase, peak in found.items()
     }

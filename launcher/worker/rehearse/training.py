@@ -9,7 +9,8 @@ import torch
 
 from launcher.job.rehearsal import Rehearsed
 from launcher.worker.engine import Context, Engine, EngineBuilder
-from launcher.worker.rehearse.rehearsal import MEASURED_STEPS, Rehearsal, document, entered
+from launcher.worker.memory_log import tokens_of
+from launcher.worker.rehearse.rehearsal import MEASURED_STEPS, Rehearsal, document, entered, ran_out
 
 
 def rehearse(rehearsal: Rehearsal, build: EngineBuilder) -> Rehearsed:
@@ -24,8 +25,11 @@ def rehearse(rehearsal: Rehearsal, build: EngineBuilder) -> Rehearsed:
         try:
             with context.memory.measuring("load"):
                 engine = build(context)
+                context.memory.kept = engine.piles
             _train(context, engine, rehearsal.steps, seconds)
-        except torch.OutOfMemoryError:
+        except Exception as error:
+            if not ran_out(rehearsal, error):
+                raise
             return document(rehearsal, context, seconds, ran_out=True)
         return document(rehearsal, context, seconds)
 
@@ -33,13 +37,24 @@ def rehearse(rehearsal: Rehearsal, build: EngineBuilder) -> Rehearsed:
 def _train(context: Context, engine: Engine, steps: int, seconds: list[float]) -> None:
     tracker = context.memory
     for step in range(1, steps + 1):
+        context.beat.step(step)
         micro_batches = list(_rows(context))
+        tracker.tokens = tokens_of(micro_batches)
         if step <= MEASURED_STEPS:
             with tracker.measuring("forward"):
                 engine.train_step(step, micro_batches)
                 tracker.rest(engine.tensors())
         else:
             seconds.append(_timed(context, engine, step, micro_batches))
+        if step == min(steps, MEASURED_STEPS) and context.spec.train.eval_every is not None:
+            _evaluate(context, engine)
+
+
+def _evaluate(context: Context, engine: Engine) -> None:
+    """One step's share of the evaluation, since each is as the one before."""
+    batches = context.beat.each(_rows(context))
+    with context.memory.measuring("evaluation", engine.tensors(), summary=False):
+        engine.evaluate(batches)
 
 
 def _timed(context: Context, engine: Engine, step: int, micro_batches: list[torch.Tensor]) -> float:

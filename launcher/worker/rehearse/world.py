@@ -20,12 +20,13 @@ from launcher.worker.trace import shims
 
 
 @contextlib.contextmanager
-def alone(spec: RunSpec, rank: int) -> Iterator[RankPlace]:
+def alone(spec: RunSpec, rank: int, backend: str | None = None) -> Iterator[RankPlace]:
     """Be one rank of a run without the others.
 
     Args:
         spec: The run.
         rank: Of ``spec.gpus``.
+        backend: By whose name the group goes; None is gloo, and on GPUs nccl beside it, as in ``process.group``.
 
     Raises:
         TrainingError: The run has no such rank, or is for a GPU and there is none.
@@ -36,7 +37,7 @@ def alone(spec: RunSpec, rank: int) -> Iterator[RankPlace]:
     os.environ |= _place(spec, rank)
     answers.register()
     with _every_group_answered():
-        backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
+        backend = backend or ("gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl")
         dist.init_process_group(backend, store=FakeStore(), rank=rank, world_size=spec.gpus)
         torch.manual_seed(spec.train.seed)
         yield RankPlace(rank=rank, world=spec.gpus, device=device)
