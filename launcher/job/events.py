@@ -19,7 +19,7 @@ from launcher import files
 
 FILE = "events.jsonl"
 
-type Kind = Literal["start", "hang", "restart", "straggler", "spike", "rollback"]
+type Kind = Literal["start", "hang", "restart", "straggler", "spike", "rollback", "memory_growth"]
 
 _END_BYTES = 1 << 18
 """Some thousand lines: of a longer file only the end is read."""

@@ -13,6 +13,7 @@ import heapq
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -121,12 +122,12 @@ class LivePiles(LiveBytes):  # type: ignore[no-untyped-call]  # torch types the 
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Follow an operation; tensors of a collective are its buffers."""
-        before, self.operation = self.operation, str(func)
+        name, pile = _known(func)
+        before, self.operation = self.operation, name
         try:
             result = super().__torch_dispatch__(func, types, args, kwargs)
         finally:
             self.operation = before
-        pile = of_collective(str(func))
         if pile is not None:
             self.label(pile, tree_iter((args, kwargs, result)), only=frozenset(("temporary",)))
         return result
@@ -177,3 +178,9 @@ class LivePiles(LiveBytes):  # type: ignore[no-untyped-call]  # torch types the 
     def _freed(self, key: int) -> None:
         self._drop(key)
         super()._freed(key)
+
+
+@cache
+def _known(operation: Any) -> tuple[str, Pile | None]:
+    """The name of an operation, and the pile of its tensors where it is a collective."""
+    return str(operation), of_collective(str(operation))

@@ -167,7 +167,7 @@ class _Training:
             alive = () if first else live_bytes.of_process()
             with tracker.measuring("forward", alive, summary=first):
                 result = self._engine.train_step(step, micro_batches)
-                tracker.rest(self._engine.tensors(), summary=first)
+                tracker.rest(self._engine.tensors() if first else (), summary=first)
             self._memory.write(step, tracker.tokens)
         else:
             result = self._engine.train_step(step, micro_batches)

@@ -120,6 +120,11 @@ class MemoryTracker:
         """Tell somebody of requests beyond the capacity, and of operations that fail (:class:`LiveBytes`)."""
         self._live.refused, self._live.failed = refused, failed
 
+    @property
+    def measured(self) -> bool:
+        """True while a step, or what follows one, is measured."""
+        return self._on
+
     def alive(self) -> list[Held] | None:
         """What is alive now; None where that is not followed at the moment."""
         if not self._live.entered:
@@ -131,6 +136,13 @@ class MemoryTracker:
             Held(bytes=each.bytes, pile=each.pile, operation=each.operation, shape=each.shape, layer=each.layer)
             for each in self._live.alive()
         ]
+
+    def piles(self) -> dict[str, int]:
+        """Bytes alive now, by pile; empty where they are not followed at the moment."""
+        found: dict[str, int] = {}
+        for each in self.alive() or ():
+            found[each.pile] = found.get(each.pile, 0) + each.bytes
+        return found
 
     def rest(self, alive: Iterable[torch.Tensor], *, summary: bool = True) -> None:
         """End a step: the tensors alive now are those between two steps."""
@@ -234,6 +246,10 @@ class CudaTracker(MemoryTracker):
         _, total = torch.cuda.mem_get_info(self._device)
         torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total), self._device)
         return contextlib.nullcontext()
+
+    def piles(self) -> dict[str, int]:
+        """Bytes allocated now, by pile; in a step that is not measured all that the engine does not keep is a rest."""
+        return self._piles(torch.cuda.memory_allocated(self._device))
 
     def rest(self, alive: Iterable[torch.Tensor], *, summary: bool = True) -> None:
         """End a step: the bytes allocated now are those between two steps."""

@@ -19,7 +19,7 @@ import resource
 import shutil
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ import torch
 from launcher import files as whole_files
 from launcher import machine, secret
 from launcher.job import host
-from launcher.job.memory import OUT_OF_MEMORY, Kind, OutOfMemory, Place
+from launcher.job.memory import OUT_OF_MEMORY, Held, Kind, OutOfMemory, Place
 from launcher.worker import files, shortage
 from launcher.worker.engine import Context
 
@@ -108,8 +108,9 @@ class _Watch:
                 capacity_bytes=total,
                 allocated_bytes=torch.cuda.memory_allocated(device),
                 reserved_bytes=torch.cuda.memory_reserved(device),
-                snapshot=self._write_snapshot(),
+                piles=_of_a_pass(told, self.context.memory.measured),
             )
+            self.noted = replace(self.noted, **self._from_snapshot())
             others = _others_on(device)
             if others is not None:
                 total_of_others = sum(int(each["bytes"]) for each in others)
@@ -118,10 +119,7 @@ class _Watch:
     def now(self, kind: Kind, place: Place, requested: int | None, operation: str | None) -> OutOfMemory:
         """What is known at this moment."""
         context, memory = self.context, self.context.memory
-        (step, phase), alive = context.beat.doing, memory.alive()
-        piles: dict[str, int] = {}
-        for each in alive or ():
-            piles[each.pile] = piles.get(each.pile, 0) + each.bytes
+        (step, phase), alive, piles = context.beat.doing, memory.alive(), memory.piles()
         largest = sorted(alive or (), key=lambda each: -each.bytes)[:_LARGEST]
         return OutOfMemory(
             kind=kind,
@@ -153,13 +151,42 @@ class _Watch:
         files.write_json(self.context.directory / name, {"schema": 1, "allocations": rows})
         return name
 
-    def _write_snapshot(self) -> str | None:
-        """Torch's own snapshot, for its viewer (docs.pytorch.org/memory_viz)."""
+    def _from_snapshot(self) -> dict[str, Any]:
+        """Torch's own snapshot as a file for its viewer (docs.pytorch.org/memory_viz), and the largest blocks in it."""
         name = f"logs/memory_snapshot.rank{self.context.rank}.pickle"
+        snapshot = torch.cuda.memory._snapshot()
+        found: dict[str, Any] = {"largest": _largest(snapshot)}
         with contextlib.suppress(OSError), (self.context.directory / name).open("wb") as file:
-            pickle.dump(torch.cuda.memory._snapshot(), file)
-            return name
-        return None
+            pickle.dump(snapshot, file)
+            found["snapshot"] = name
+        return found
+
+
+def _largest(snapshot: Any) -> tuple[Held, ...]:
+    """The largest allocated blocks of a GPU, each with the innermost line of Python that asked for it."""
+    blocks = [block for segment in snapshot["segments"] for block in segment["blocks"]]
+    alive = sorted((block for block in blocks if block["state"] == "active_allocated"), key=lambda each: -each["size"])
+    found = []
+    for block in alive[:_LARGEST]:
+        frame = next(iter(block.get("frames") or ()), None)
+        line = None if frame is None else f"{frame['name']} ({Path(frame['filename']).name}:{frame['line']})"
+        found.append(Held(bytes=block["size"], pile="unknown", operation=line))
+    return tuple(found)
+
+
+def _of_a_pass(told: OutOfMemory, measured: bool) -> Mapping[str, int]:
+    """Piles of a GPU in a step that was not measured, where nobody has looked at what autograd saved.
+
+    Of a forward or backward pass all that is beyond what was temporary between two steps of the last line is called
+    activations: logits and temporaries of the pass are among them, of which the last line has the usual ones.
+    """
+    if measured or told.phase not in ("forward", "backward"):
+        return told.piles
+    rest = told.piles.get("temporary", 0)
+    static = 0 if told.last is None or told.last.static is None else told.last.static.get("temporary", 0)
+    kept = min(rest, static)
+    passing = {"activations": told.piles.get("activations", 0) + rest - kept, "temporary": kept}
+    return {pile: size for pile, size in {**told.piles, **passing}.items() if size}
 
 
 def _observe(watch: _Watch) -> None:

@@ -10,7 +10,10 @@ import torch
 
 from launcher.errors import LauncherError
 from launcher.job.memory import Kind, Place
-from launcher.worker import saving
+
+FULL = "no space left on the disk"
+SHORT = "a file took less than was written to it: the disk is full, or a quota or a limit is reached"
+"""Words of ours, in errors about checkpoints."""
 
 _ON_THE_DEVICE = re.compile(
     r"(CUDA|HIP) out of memory|(CUDA|HIP) (driver )?error: out of memory|CU(BLAS|DNN|SPARSE|SOLVER)_STATUS_ALLOC_FAILED"
@@ -40,7 +43,11 @@ def kind_of(error: BaseException) -> tuple[Kind, Place, BaseException] | None:
             return (*found, each)
     for each in chain:
         too_large = isinstance(each, OSError) and each.errno == errno.EFBIG  # A quota's or a limit's word.
-        if too_large or saving.is_full(each) or (isinstance(each, LauncherError) and saving.says_full(str(each))):
+        if (
+            too_large
+            or is_full(each)
+            or (isinstance(each, LauncherError) and (FULL in str(each) or SHORT in str(each)))
+        ):
             return "disk", "disk", each
     return None
 
@@ -56,6 +63,16 @@ def is_of_the_host(error: BaseException) -> bool:
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
     return isinstance(error, MemoryError) or _ON_THE_HOST.search(str(error)) is not None
+
+
+def is_full(error: BaseException) -> bool:
+    """True if a full disk is behind an error; checkpoint writers wrap it, and each rank's error, in their own."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return True
+    failures = getattr(error, "failures", None)
+    inner = [item[0] for item in failures.values()] if isinstance(failures, dict) else []
+    inner += [cause for cause in (error.__cause__, error.__context__) if cause is not None]
+    return "No space left on device" in str(error) or any(is_full(cause) for cause in inner)
 
 
 def _own(error: BaseException) -> tuple[Kind, Place] | None:

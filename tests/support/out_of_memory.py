@@ -216,7 +216,7 @@ def _beside_another(directory: Path) -> None:
             node.wait(timeout=240)
         finally:
             hog.kill()
-            hog.wait()
+            hog.communicate()
 
 
 def can_make(name: str) -> bool:

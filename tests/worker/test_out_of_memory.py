@@ -6,6 +6,8 @@ import contextlib
 import errno
 import json
 import os
+import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,13 +18,17 @@ import torch
 from torch.distributed.checkpoint.api import CheckpointException
 
 from launcher import files
-from launcher.job.memory import OutOfMemory, ran_out, records
+from launcher.job.memory import MemoryRecord, OutOfMemory, ran_out, records
 from launcher.worker import out_of_memory, shortage
+from launcher.worker.beat import Beat
+from launcher.worker.engine import Context
 from launcher.worker.errors import CheckpointError, TrainingError
 from launcher.worker.live_bytes import LiveBytes
 from launcher.worker.live_piles import LivePiles
+from launcher.worker.memory import MemoryTracker
 from launcher.worker.metrics import Metrics
 from tests.support import out_of_memory as cases
+from tests.support.helpers import make_spec
 
 MIB = 2**20
 
@@ -47,11 +53,12 @@ def check_budget(name: str, folder: Path) -> None:
     case = cases.CASES[name]
     run, found = left_by(name, folder)
     assert (found.kind, found.place, found.capacity_bytes) == ("budget", "device", case.budget)
-    assert found.phase == case.phase
+    assert found.phase == case.phase is not None
     assert found.requested_bytes is not None
     assert found.free_bytes is not None
     assert found.allocated_bytes is not None
-    assert found.requested_bytes > found.free_bytes == found.capacity_bytes - found.allocated_bytes
+    assert case.budget is not None
+    assert found.requested_bytes > found.free_bytes == case.budget - found.allocated_bytes
     assert sum(found.piles.values()) == found.allocated_bytes
     assert found.operation is not None
     assert found.largest[0].bytes == max(each.bytes for each in found.largest)
@@ -61,7 +68,7 @@ def check_budget(name: str, folder: Path) -> None:
     assert sum(row["bytes"] for row in rows["allocations"]) == found.allocated_bytes
     state = files.read_json(run / "state.json")
     assert state is not None
-    assert state["reason"].startswith(f"rank {found.rank}: out of memory in {found.phase.replace('_', ' ')}")
+    assert state["reason"].startswith(f"rank {found.rank}: out of memory in {str(case.phase).replace('_', ' ')}")
     if found.step:
         last = found.step if found.phase in ("evaluation", "checkpoint_save") else found.step - 1
         lines = [line.step for line in records(run) if line.rank == found.rank]
@@ -129,7 +136,7 @@ def test_a_full_disk_is_the_end_of_a_last_save(name: str, folder: Path) -> None:
 
 def test_metrics_that_find_no_space_name_their_file(tmp_path: Path) -> None:
     metrics = object.__new__(Metrics)
-    with Path("/dev/full").open("a") as full, contextlib.suppress(OSError):
+    with contextlib.suppress(OSError), Path("/dev/full").open("a") as full:  # Closing it fails as well.
         metrics._file = full
         try:
             metrics._write({"step": 1})
@@ -266,3 +273,62 @@ def test_a_follower_that_is_entered_twice_counts_once_and_lasts_until_the_outer_
 def test_the_documents_of_the_cases_are_json_for_everyone(folder: Path) -> None:
     run, _ = left_by("logits", folder)
     assert json.loads((run / "oom.json").read_text())["schema"] == 1
+
+
+SNAPSHOT = {
+    "segments": [
+        {
+            "blocks": [
+                {"size": 512, "state": "inactive", "frames": []},
+                {
+                    "size": 4096,
+                    "state": "active_allocated",
+                    "frames": [{"name": "forward", "filename": "/x/linear.py", "line": 134}],
+                },
+            ]
+        },
+        {"blocks": [{"size": 8192, "state": "active_allocated", "frames": []}]},
+    ],
+    "device_traces": [],
+}
+"""As ``torch.cuda.memory._snapshot`` documents it; no GPU made it."""
+
+
+def test_a_recorded_snapshot_of_a_gpu_is_kept_for_torchs_viewer_with_its_largest_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "logs").mkdir()
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 70 * MIB)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 75 * MIB)
+    monkeypatch.setattr(torch.cuda.memory, "_snapshot", lambda: SNAPSHOT)
+    spec = make_spec("model=tiny")
+    pulse = Beat()
+    tracker = MemoryTracker(pulse.enter)
+    context = Context(
+        spec=spec, directory=tmp_path, rank=3, world=4, device=torch.device("cpu"), memory=tracker, beat=pulse
+    )
+    monkeypatch.setattr(out_of_memory, "_watches", [])
+    with out_of_memory.watched(context):
+        pulse.step(120)
+        tracker.enter("backward")
+        tracker.layers.now = 17
+        out_of_memory._watches[-1].observed(0, 40 * MIB, 100 * MIB, 20 * MIB)
+    out_of_memory.write(tmp_path, torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 40.00 MiB."))
+    found = ran_out(tmp_path)
+    assert found is not None
+    assert (found.rank, found.step, found.phase, found.layer) == (3, 120, "backward", 17)
+    assert (found.requested_bytes, found.free_bytes, found.capacity_bytes) == (40 * MIB, 20 * MIB, 100 * MIB)
+    assert (found.allocated_bytes, found.reserved_bytes) == (70 * MIB, 75 * MIB)
+    assert [(each.bytes, each.operation) for each in found.largest] == [(8192, None), (4096, "forward (linear.py:134)")]
+    assert found.snapshot is not None
+    assert pickle.loads((tmp_path / found.snapshot).read_bytes()) == SNAPSHOT
+
+
+def test_what_autograd_saved_in_a_step_that_was_not_measured_is_told_from_what_was_left_over_before() -> None:
+    last = MemoryRecord(step=4, rank=0, node="n", time=1.0, tokens=128, phases={}, static={"temporary": 10})
+    told = OutOfMemory(kind="device", place="device", time=2.0, rank=0, node="n", phase="forward", last=last)
+    found = out_of_memory._of_a_pass(replace(told, piles={"parameters": 5, "temporary": 100}), measured=False)
+    assert found == {"parameters": 5, "activations": 90, "temporary": 10}
+    assert out_of_memory._of_a_pass(replace(told, piles={"temporary": 100}), measured=True) == {"temporary": 100}
+    saving = replace(told, phase="checkpoint_save", piles={"temporary": 100})
+    assert out_of_memory._of_a_pass(saving, measured=False) == {"temporary": 100}

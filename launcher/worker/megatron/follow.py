@@ -117,7 +117,7 @@ class Follower:
         optimizer.step = functools.partial(self._optimizer_step, step)
         with tracker.measuring("forward", () if first else live_bytes.of_process(), summary=first):
             answer = call()
-            tracker.rest(live_bytes.of_process(), summary=first)
+            tracker.rest(live_bytes.of_process() if first else (), summary=first)
         optimizer.step = step
         self._log.write(self.step + 1, self._spec.micro_batch_size * self._spec.sequence_length)
         return answer

@@ -23,9 +23,13 @@ from launcher.worker.rehearse import world
 MEASURED_STEPS = 2
 """Steps whose memory is followed, as in a real run (``launcher.worker.loop``); the later ones are only timed."""
 
+_METHODS = {
+    "cpu": "bytes of live CPU tensors, followed operation by operation, without workspaces inside one operation",
+    "cuda": "counters of torch.cuda's caching allocator; of the device what is in use on it, by whomever",
+}
 _ALONE = (
-    "one rank alone: a process group of this process answers for the other ranks, so what a communication library "
-    "allocates itself (NCCL's communicators) is missing"
+    "while the model is loaded, in two steps and in an evaluation, of one rank alone: its process answers for the "
+    "other ranks, so what a communication library allocates itself (NCCL's communicators) is missing"
 )
 _PACKAGES = ("torch", "transformers", "deepspeed", "megatron-core", "transformer-engine")
 
@@ -124,7 +128,7 @@ def document(rehearsal: Rehearsal, context: Context, seconds: Sequence[float], *
         layers=rehearsal.spec.model.num_hidden_layers,
         device=context.device.type,
         device_name=_name(context.device),
-        method=f"{context.memory.method}; {_ALONE}",
+        method=f"{_METHODS[context.device.type]}; {_ALONE}",
         static_bytes=context.memory.summary()["static_bytes"],
         phases=_phases(context.memory),
         step_seconds=tuple(seconds),
