@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
+from launcher.job.memory import OUT_OF_MEMORY, OutOfMemory, ran_out
 from launcher.preflight.assess import Assessment
 from launcher.preflight.evidence import Measured
 from launcher.rehearsing.result import Counters, Phase, RankRehearsed, Rehearsal
@@ -37,7 +39,7 @@ def as_text(rehearsal: Rehearsal, assessment: Assessment, width: int = 80) -> st
     lines = _wrapped(_verdict(spec, rehearsal), width)
     lines += ["", *_wrapped(_how(spec, rehearsal), width)]
     for phases, title in _tables(worst):
-        lines += ["", *_wrapped(title, width), *_table(phases)]
+        lines += ["", *_wrapped(title, width), *_table(phases, whole=not worst.ran_out)]
     if worst.piles:
         lines += ["", *_piles(worst, width)]
     if len(rehearsal.ranks) > 1:
@@ -90,12 +92,13 @@ def _how(spec: RunSpec, rehearsal: Rehearsal) -> str:
 def _tables(worst: RankRehearsed) -> Iterator[tuple[Sequence[Phase], str]]:
     """The phases of the models that were built, and of the whole one where it follows from these."""
     for model in worst.built:
-        yield model.phases, f"{_layers(model.layers)}, predicted/measured:"
+        until = " until memory ended" if model.ran_out else ""
+        yield model.phases, f"{_layers(model.layers)}, predicted/measured{until}:"
     if worst.extrapolated:
         yield worst.phases, f"all layers ({worst.rank_layers} on this rank), predicted/extrapolated:"
 
 
-def _table(phases: Sequence[Phase]) -> Iterator[str]:
+def _table(phases: Sequence[Phase], *, whole: bool) -> Iterator[str]:
     """A row a phase; a counter that nobody measured is a dash, and one that has neither is left out."""
     shown = [name for name in _COUNTERS if any(_value(phase.measured, name) is not None for phase in phases)]
     shown = shown or ["allocated"]
@@ -104,7 +107,7 @@ def _table(phases: Sequence[Phase]) -> Iterator[str]:
     yield f"  {name_of_unit:<17}" + "".join(f"{name:>17}" for name in shown) + "     error"
     for phase in phases:
         cells = [_cell(_value(phase.predicted, name), _value(phase.measured, name), unit) for name in shown]
-        error = "" if phase.error is None else f"{phase.error:+.1%}"
+        error = "" if phase.error is None or not whole else f"{phase.error:+.1%}"
         yield f"  {phase.phase.replace('_', ' '):<17}" + "".join(f"{cell:>17}" for cell in cells) + f"{error:>10}"
 
 
@@ -138,6 +141,8 @@ def _others(rehearsal: Rehearsal) -> Iterator[str]:
 
 def _remarks(rehearsal: Rehearsal, assessment: Assessment) -> Iterator[str]:
     spec, seconds = assessment.spec, rehearsal.step_seconds
+    if rehearsal.worst.ran_out and (end := ran_out(Path(rehearsal.worst.built[-1].folder))) is not None:
+        yield _end(end, rehearsal.worst.built[-1].folder)
     if rehearsal.stands_in:
         yield _STANDS_IN.format(spec.hardware.title)
     elif rehearsal.worst.verdict != "unknown":
@@ -150,6 +155,16 @@ def _remarks(rehearsal: Rehearsal, assessment: Assessment) -> Iterator[str]:
         yield f"{text}."
     if not rehearsal.covers and not rehearsal.stands_in:
         yield "Another stage needs more by the estimate, so that this is no evidence for the run: --all-stages."
+
+
+def _end(found: OutOfMemory, folder: str) -> str:
+    """How memory ended, where the rank could write it down."""
+    where = [f"in the {found.phase} phase"] if found.phase is not None else []
+    where += [f"of layer {found.layer}"] if found.layer is not None else []
+    where += [f"of step {found.step}"] if found.step else []
+    sizes = [] if found.requested_bytes is None else [f"{gib(found.requested_bytes)} were asked for"]
+    sizes += [] if found.free_bytes is None else [f"{gib(found.free_bytes)} were left"]
+    return f"Memory ended {' '.join(where)}: {', '.join(sizes) or found.message}. All of it: {folder}/{OUT_OF_MEMORY}"
 
 
 def _wrapped(text: str, width: int) -> list[str]:

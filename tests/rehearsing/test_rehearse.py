@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import ConfigErrors
+from launcher.job.memory import OUT_OF_MEMORY, OutOfMemory
 from launcher.preflight import assess
 from launcher.preflight.assess import Assessment
 from launcher.rehearsing import comparison, result
@@ -165,6 +166,12 @@ def test_a_rank_that_ran_out_does_not_fit_on_a_device_of_that_size(tmp_path: Pat
     assert "MEASURED, it does not fit: rank 0 of 64 ran out of the 200.00 GiB of NVIDIA H100." in _text(
         assessment, found
     )
+    (tmp_path / "rank0-layers80").mkdir()
+    end = OutOfMemory(kind="device", place="device", time=1.0, rank=0, node="n1", step=1, phase="backward", layer=17)
+    end = replace(end, requested_bytes=3 * GIB, free_bytes=GIB)
+    (tmp_path / "rank0-layers80" / OUT_OF_MEMORY).write_text(json.dumps(end.as_dict()))
+    said = "Memory ended in the backward phase of layer 17 of step 1: 3.00 GiB were asked for, 1.00 GiB were left."
+    assert said in _text(assessment, found)
     smaller = _rehearse(tmp_path / "2", FULL, Worker(ran_out=True, cuda=True), replace(H100, memory_bytes=70 * GIB))[1]
     assert smaller.worst.verdict == "unknown", "the run's GPU has more than the one on which memory ended"
 
