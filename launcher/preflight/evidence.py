@@ -183,20 +183,19 @@ def submitted(folder: Path) -> Path | None:
 def _read(path: Path) -> Evidence | None:
     content = files.read_json(path)
     try:
-        return None if content is None else evidence(content["evidence"], str(path.parent))
+        return None if content is None else evidence(content["evidence"])
     except (KeyError, TypeError, AttributeError):
         return None
 
 
-def evidence(content: Mapping[str, Any], directory: str) -> Evidence:
+def evidence(content: Mapping[str, Any]) -> Evidence:
     """The evidence of a document.
 
     Raises:
         KeyError, TypeError: It is none.
     """
-    names = [name for name in Evidence.__slots__ if name != "directory"]
-    known = {name: content[name] for name in names}
-    return Evidence(**{**known, "depths": tuple(content["depths"]), "directory": directory})
+    known = {name: content[name] for name in Evidence.__slots__}
+    return Evidence(**{**known, "depths": tuple(content["depths"])})
 
 
 def demanded(assessment: Assessment, words: str) -> Assessment:

@@ -186,7 +186,7 @@ def _rank(content: Mapping[str, Any]) -> RankRehearsed:
         "phases": tuple(map(_phase, content["phases"])),
         "piles": tuple(Piles(**pile) for pile in content["piles"]),
         "built": tuple(_built(built) for built in content["built"]),
-        "evidence": evidence(content["evidence"], content["evidence"]["directory"]),
+        "evidence": evidence(content["evidence"]),
     })
 
 

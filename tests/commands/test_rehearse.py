@@ -12,6 +12,7 @@ import pytest
 
 import launcher
 from launcher import cli
+from launcher.commands._changing import submit_changed
 from launcher.errors import ConfigErrors, JobFailed
 from launcher.rehearsing import process
 from launcher.rehearsing.process import gflops
@@ -95,6 +96,15 @@ def test_a_script_of_the_users_own_is_not_rehearsed(here: Path, capsys: pytest.C
     (here / "train.py").write_text("")
     assert cli.main(["rehearse", "script=train.py", "model=tiny", "hardware=cpu"]) == 2
     assert "a script of your own trains by itself" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_rehearsal_that_was_submitted_is_no_run_that_goes_on_otherwise(here: Path) -> None:
+    run = here / "runs" / "a"
+    run.mkdir(parents=True)
+    for name in ("spec.json", "rehearse.json"):
+        (run / name).write_text("{}")
+    with pytest.raises(ConfigErrors, match="it is the rehearsal of a run"):
+        submit_changed(run, ["train.steps=9"], trusted=False)
 
 
 def _start(spec: RunSpec, folder: Path, program: str, monkeypatch: pytest.MonkeyPatch, seconds: float = 60) -> None:

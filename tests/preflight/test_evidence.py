@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -49,12 +48,8 @@ def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def _keep(found: Evidence, *words: str, folder: Path | None = None) -> Path:
     place = evidence.place(composed_once(*words)) if folder is None else folder
     place.mkdir(parents=True, exist_ok=True)
-    (place / evidence.RESULT).write_text(json.dumps({"schema": 1, "evidence": replace_directory(found)}))
+    (place / evidence.RESULT).write_text(json.dumps({"schema": 1, "evidence": asdict(found)}))
     return place
-
-
-def replace_directory(found: Evidence) -> dict[str, Any]:
-    return {name: getattr(found, name) for name in Evidence.__slots__}
 
 
 @pytest.mark.parametrize(
@@ -128,7 +123,7 @@ def test_the_answer_of_a_job_is_found_where_it_was_submitted(tmp_path: Path) -> 
     _keep(replace(FOUND, rank=1), folder=tmp_path / "runs" / "a")
     found = evidence.read(spec)
     assert found is not None
-    assert (found.rank, found.directory) == (1, str(tmp_path / "runs" / "a"))
+    assert found == replace(FOUND, rank=1)
     _keep(replace(FOUND, time=FOUND.time + 1), *TINY)
     newer = evidence.read(spec)
     assert newer is not None
