@@ -5,7 +5,8 @@ lies above every value of the first, and every value of the last above those of 
 third is more than 1% of what the place holds above that of the first. Eighteen values without a trend come in such an
 order once in 17 million times (18! / (6!)^3), and more of them less often; a level that is reached and kept never does.
 The rate is what lies between the two medians, by step; the place is full where its newest bytes, going on at that rate,
-reach what it has. The first samples behind a start are no part of it.
+reach what it has. The first samples behind a start are no part of it; of a node, which others may use, only what is
+full before the run's end is said.
 """
 
 from __future__ import annotations
@@ -55,6 +56,10 @@ class Growth:
     node: str
     tokens: tuple[int, int] | None = None
 
+    def matters(self, steps: int) -> bool:
+        """True but for a node that is not full by the last step: others may use it, too."""
+        return self.where != "node" or (self.full_at is not None and self.full_at <= steps)
+
     def sentence(self, steps: int) -> str:
         """For a person.
 
@@ -71,7 +76,7 @@ class Growth:
             text += f" (micro-batches went from {self.tokens[0]:,} to {self.tokens[1]:,} tokens)"
         if self.full_at is None or self.full_at > steps:
             return text
-        place = "the device" if self.where == "device" else "the node's memory"
+        place = "its memory" if self.where == "device" else "the node's memory"
         return f"{text}: at step {self.full_at:,} of {steps:,} {place} is full"
 
 
@@ -92,7 +97,10 @@ class Watch:
         self._records.append(record)
         if len(self._records) > _MOST:
             self._records = self._records[:-_FEWEST:2] + self._records[-_FEWEST:]
-        found = [growth for growth in (self._device(), self._host("rank"), self._host("node")) if growth]
+        device = self._device()
+        if device is not None and record.device_used_bytes is None:  # A CPU's tensors are host memory themselves.
+            return [device]
+        found = [growth for growth in (device, self._host("rank"), self._host("node")) if growth]
         return sorted(found, key=lambda growth: (growth.full_at is None, growth.full_at or 0))
 
     def rewind(self) -> None:
@@ -102,7 +110,9 @@ class Watch:
     def _device(self) -> Growth | None:
         """The pile that grows fastest: between steps, or only at its peak."""
         newest = self._records[-1]
-        used = newest.reserved_bytes or highest(newest)
+        used, total = newest.reserved_bytes or highest(newest), newest.device_bytes
+        if total is None and newest.host is not None:
+            used, total = newest.host.node_used_bytes or 0, newest.host.node_bytes
         rates = {
             (pile, peak): rate
             for peak, samples in ((False, self._static()), (True, self._peaks()))
@@ -115,7 +125,7 @@ class Watch:
         pile, peak = max(still or rates, key=lambda key: rates[key])
         rate, tokens = rates[pile, peak], (self._records[0].tokens, newest.tokens)
         longer = (tokens[0], tokens[1]) if tokens[0] and tokens[1] and tokens[1] > tokens[0] else None
-        return self._growth("device", rate, used, newest.device_bytes, pile=pile, peak=peak, tokens=longer)
+        return self._growth("device", rate, used, total, pile=pile, peak=peak, tokens=longer)
 
     def _static(self) -> list[Mapping[str, int]]:
         return [record.static or {} for record in self._records]

@@ -55,7 +55,7 @@ class MemoryLog:
             tokens: Of this rank's micro-batch.
         """
         record = self._context.memory.last = self._record(step, tokens)
-        own = (record, self._watch.add(record))
+        own = (record, [growth for growth in self._watch.add(record) if growth.matters(self._context.spec.steps)])
         gathered: list[tuple[MemoryRecord, list[Growth]]] | None = None
         if self._context.rank == 0:
             gathered = [own] * self._context.world

@@ -56,7 +56,7 @@ def at(count: int) -> range:
 def test_a_leak_is_named_with_its_rate_and_the_step_at_which_the_device_is_full() -> None:
     (found,) = watched([record(step, temporary=step * MIB // 4) for step in at(40)])
     assert found.sentence(STEPS * 10) == (
-        "the temporary pile of rank 3 on n1 grows by 0.2 MiB a step: at step 32,768 of 100,000 the device is full"
+        "the temporary pile of rank 3 on n1 grows by 0.2 MiB a step: at step 32,768 of 100,000 its memory is full"
     )
     assert "full" not in found.sentence(STEPS), "the run ends before"
     assert found.bytes_per_step == MIB // 4
@@ -73,6 +73,8 @@ def test_a_leak_on_the_host_is_of_the_rank_and_of_the_node() -> None:
     records = [record(step, rank_bytes=GIB + step * MIB, node=20 * GIB + 8 * step * MIB) for step in at(30)]
     found = watched(records)
     assert [(each.where, each.bytes_per_step) for each in found] == [("node", 8 * MIB), ("rank", MIB)]
+    assert [each.matters(STEPS) for each in found] == [False, True], "others may use the node, and the run ends before"
+    assert found[0].matters(2 * STEPS)
     assert found[0].sentence(2 * STEPS) == (
         "the host memory in use on n1 grows by 8.0 MiB a step: at step 10,240 of 20,000 the node's memory is full"
     )
