@@ -27,6 +27,7 @@ VERBS = {
     "check": "the pre-flight alone: validity, memory by pile and phase, fixes",
     "show": "the translated job: argv, environment, files, sbatch text",
     "plan": "the fastest layouts that fit, over what the words leave open",
+    "rehearse": "one rank of a run, measured on one device",
     "prepare": "token ids of a run's data, made and kept before any run needs them",
     "status": "the state of runs",
     "watch": "a run live on the terminal: queue, progress, memory by pile",
@@ -49,7 +50,7 @@ _OF_THE_SYSTEM = frozenset((
 _LONGEST = 200
 """Letters of a path in a message."""
 
-RESERVED = ("rehearse", "report")
+RESERVED = ("report",)
 """Verbs of later versions, refused by name: otherwise each would be read as a wrong override of ``run``."""
 
 

@@ -27,6 +27,7 @@ from launcher.preflight.assess import Assessment
 from launcher.preflight.plan import Plan, plan
 from launcher.preflight.report import as_text
 from launcher.preflight.this_machine import obstacles
+from launcher.rehearsing.request import FILE as REHEARSAL
 from launcher.rundir import changes, contents, kept, loading, lock, status
 from launcher.saved import find, state
 from launcher.spec import RunSpec, edit, length
@@ -64,6 +65,9 @@ def submit_changed(directory: Path, texts: Sequence[str], *, trusted: bool) -> t
         SubmitError: It waits or runs, or its submission failed.
     """
     name, found = status.name_of(directory, folder()), status.read(directory)
+    if contents.exists(directory, REHEARSAL):
+        rule = "it is the rehearsal of a run: another one is asked for by its own words"
+        raise ConfigErrors([ConfigError("RUN", name, rule, ["launch rehearse"])])
     if found.state == "unreadable":
         raise SubmitError(f"{name} cannot go on: {found.reason}")
     if found.state in ("queued", "running", "requeued"):

@@ -24,6 +24,7 @@ from launcher.memory.estimate import Adjusted, RankTerms, estimate, needs, needs
 from launcher.memory.result import MemoryEstimate, Needs
 from launcher.preflight import fixes, pricing, time_limit, verdict
 from launcher.preflight.data import Seen
+from launcher.preflight.evidence import Evidence
 from launcher.preflight.fixes import Fix, Judge, Searching
 from launcher.preflight.pricing import Measured
 from launcher.preflight.verdict import Verdict
@@ -59,6 +60,7 @@ class Assessment:
         data: What a look at the data has found; None where nobody looked.
         speed: The predicted speed, of a run that does not fit as if it did; None where it is unknown.
         speed_unknown: Why it is unknown; None where it is not, and of an invalid run.
+        rehearsed: What was measured of a rank of it (``launch rehearse``); None where nothing was.
     """
 
     spec: RunSpec
@@ -72,6 +74,7 @@ class Assessment:
     data: Seen | None = None
     speed: SpeedEstimate | None = None
     speed_unknown: str | None = None
+    rehearsed: Evidence | None = None
 
     def refused(self, found: Iterable[ConfigError]) -> Assessment:
         """The same run with more errors: it is invalid, and has no estimate."""
@@ -85,6 +88,7 @@ class Assessment:
             nearest=None,
             speed=None,
             speed_unknown=None,
+            rehearsed=None,
         )
 
 

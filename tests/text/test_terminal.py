@@ -25,6 +25,7 @@ WORDS = {
     "check": [f"model=/{LONG}"],
     "show": [f"data.path=/{LONG}", "data=text"],
     "plan": [f"model=/{LONG}"],
+    "rehearse": [f"model=/{LONG}"],
     "prepare": [f"data.path=/{LONG}", "data=text"],
     "status": [f"/{LONG}"],
     "watch": [f"/{LONG}"],
@@ -44,7 +45,9 @@ ANSWERS = {
     **{key: ["model=tiny"] for key in ("check", "show")},
     **{
         key: ["--help"]
-        for key in ("status", "watch", "logs", "why", "compare", "cancel", "resume", "doctor", "run", "prepare")
+        for key in (
+            *("status", "watch", "logs", "why", "compare", "cancel", "resume", "doctor", "run", "prepare", "rehearse"),
+        )
     },
     "plan": ["model=tiny", "hardware=h100_80g", "cluster.gpus_per_node=1", "parallel=ddp"],
     "import": ["deepspeed", "/dev/null", "--json"],
