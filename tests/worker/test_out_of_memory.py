@@ -28,9 +28,8 @@ from launcher.worker.live_bytes import LiveBytes
 from launcher.worker.live_piles import LivePiles
 from launcher.worker.memory import MemoryTracker
 from launcher.worker.metrics import Metrics
-from tests.support import ended_runs
+from tests.support import ended_runs, training
 from tests.support import out_of_memory as cases
-from tests.support import training
 from tests.support.helpers import make_spec
 
 MIB = 2**20
