@@ -13,6 +13,7 @@ from pathlib import Path
 
 from benchmarks.reporting import keep, takes_no_option
 from launcher import machine
+from launcher.charts import library
 from launcher.config.catalog import Catalog
 from launcher.config.request import request
 from launcher.memory.estimate import rank_terms
@@ -73,36 +74,50 @@ def _spec(preset: str, gpus: int) -> RunSpec:
 
 def draw(figures: dict[str, list[int]], path: Path) -> None:
     """Both curves on logarithmic axes."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8.2, 5.2), layout="constrained")
-    axes = figure.subplots()
     titles = {"ddp": "DDP: every rank holds all states", "fsdp": "FSDP: every rank holds its share"}
-    for (preset, sizes), colour in zip(figures.items(), ("#d9722e", "#27496d"), strict=True):
-        billions = [size / 1e9 for size in sizes]
-        axes.plot(GPUS, billions, marker="o", color=colour, linewidth=2, label=titles[preset])
-        last = len(GPUS) - 1
-        for place in (0, 3, 6, last) if preset == "fsdp" else (last,):
-            above = (0, 9) if place < last else (-4, 9)
-            axes.annotate(
-                f"{billions[place]:,.0f} B", (GPUS[place], billions[place]), xytext=above,
-                textcoords="offset points", ha="right" if preset == "fsdp" else "center", color=colour,
-            )  # fmt: skip
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.set_ylim(2, 12000)
-    axes.set_xticks(GPUS, [f"{gpus:,}" for gpus in GPUS])
-    axes.set_yticks([5, 10, 100, 1000, 5000], ["5", "10", "100", "1,000", "5,000"])
-    axes.minorticks_off()
-    axes.set_xlabel("GPUs of 80 GB")
-    axes.set_ylabel("parameters, billions")
-    axes.set_title("The largest model whose states fit: AdamW, bf16 mixed precision, 16 bytes a parameter", fontsize=11)
-    axes.grid(color="#e3e3e3", linewidth=0.8)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, loc="upper left")
-    with rc_context({"svg.hashsalt": "launch"}):
-        figure.savefig(path, format=path.suffix[1:], metadata={"Date": None} if path.suffix == ".svg" else None)
+    places = {"ddp": (len(GPUS) - 1,), "fsdp": (0, 3, 6, len(GPUS) - 1)}
+    rows = [
+        {
+            "gpus": gpus,
+            "billions": size / 1e9,
+            "of": titles[preset],
+            "label": f"{size / 1e9:,.0f} B" if place in places[preset] else "",
+        }
+        for preset, sizes in figures.items()
+        for place, (gpus, size) in enumerate(zip(GPUS, sizes, strict=True))
+    ]
+    logarithmic = {"type": "log", "nice": False}
+    x = {"field": "gpus", "title": "GPUs of 80 GB", "axis": {"values": list(GPUS), "format": ","}}
+    y = {"field": "billions", "title": "parameters, billions", "scale": {**logarithmic, "domain": [2, 12_000]}}
+    colours = {"domain": list(titles.values()), "range": ["#d9722e", "#27496d"]}
+    of = {
+        "field": "of",
+        "type": "nominal",
+        "title": None,
+        "scale": colours,
+        "legend": {"orient": "top", "labelLimit": 400},
+    }
+    encoding = {
+        "x": {
+            **x,
+            "type": "quantitative",
+            "scale": {**logarithmic, "base": 2, "domain": [GPUS[0], GPUS[-1]], "padding": 20},
+        },
+        "y": {**y, "type": "quantitative", "axis": {"values": [5, 10, 100, 1000, 5000], "format": ","}},
+        "color": of,
+    }
+    label = {"text": {"field": "label", "type": "nominal"}}
+    spec = {
+        "title": "The largest model whose states fit: AdamW, bf16 mixed precision, 16 bytes a parameter",
+        "data": {"values": rows},
+        "width": 620,
+        "height": 380,
+        "layer": [
+            {"mark": {"type": "line", "point": {"size": 50}, "strokeWidth": 2}, "encoding": encoding},
+            {"mark": {"type": "text", "align": "right", "dx": -4, "dy": -10}, "encoding": {**encoding, **label}},
+        ],
+    }
+    path.write_bytes(library.picture(spec, "svg" if path.suffix == ".svg" else "png"))
 
 
 if __name__ == "__main__":

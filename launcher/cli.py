@@ -34,6 +34,7 @@ VERBS = {
     "logs": "a run's steps, its errors and what its processes printed",
     "why": "why a run ended as it did, and what would help",
     "compare": "runs side by side: settings, losses, speed, memory",
+    "report": "a page of a run, or of several: one file that a browser opens from disk",
     "cancel": "stop runs; each saves a checkpoint first",
     "resume": "go on with runs from their newest checkpoint",
     "doctor": "what this machine and its Slurm offer and lack, and a profile",
@@ -49,9 +50,6 @@ _OF_THE_SYSTEM = frozenset((
 
 _LONGEST = 200
 """Letters of a path in a message."""
-
-RESERVED = ("report",)
-"""Verbs of later versions, refused by name: otherwise each would be read as a wrong override of ``run``."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -152,9 +150,6 @@ def _dispatch(words: list[str]) -> int:
 
         print(text(VERBS))
         return 0
-    if verb in RESERVED:
-        print(f"launch: this version has no `{verb}`; the name is kept for it", file=sys.stderr)
-        return ConfigErrors.exit_status
     if verb in VERBS:
         words.remove(verb)
     elif verb is not None and verb == words[0] and "=" not in verb:

@@ -14,12 +14,11 @@ class Events:
     def __init__(self, directory: Path) -> None:
         """Count those that are there."""
         self._directory = directory
-        self._seen = len(events.read(directory))
+        self._seen = len(events.news(directory))
 
     def say(self) -> None:
         """Say what is new."""
-        found = events.read(self._directory)
+        found = events.news(self._directory)
         for line in found[self._seen :]:
-            if line["kind"] not in ("start", "end"):  # Whoever follows the run says these.
-                say(f"launch: {line['text']}")
+            say(f"launch: {line['text']}")
         self._seen = len(found)

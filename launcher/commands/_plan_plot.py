@@ -20,9 +20,9 @@ def require(path: Path, question: Question) -> None:
     Raises:
         ConfigErrors: Its name, a library that lacks, or speeds that are not known.
     """
-    from launcher.preflight import plot
+    from launcher.charts import figure
 
-    plot.check_path(path)
+    figure.check_path(path)
     spec = question.openings[0].spec
     why = unknown(spec, backends.of(spec))
     if why is not None:

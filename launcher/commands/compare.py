@@ -26,9 +26,9 @@ def run(options: argparse.Namespace) -> int:
     from launcher.report import comparison, comparison_text
 
     if options.plot is not None:
-        from launcher.preflight import plot
+        from launcher.charts import figure
 
-        plot.check_path(options.plot)
+        figure.check_path(options.plot)
     settle(options)
     directories = list(dict.fromkeys(find(options.runs))) if options.runs else []
     if len(directories) < 2:

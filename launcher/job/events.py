@@ -1,8 +1,8 @@
-"""``events.jsonl``: what befell a run while it trained, a line each, by the nodes and by rank 0 alike.
+"""``events.jsonl``: what befell a run, a line each, by the launch that submitted it, the nodes and rank 0 alike.
 
 A line holds at least ``time``, ``kind``, ``step`` and ``text``, a sentence for a person. Lines are appended in one
 write each, so processes do not mix theirs. What a line says holds until one of its kind and ``rank`` says that it is
-``over``.
+``over``. The :data:`MILESTONES` are the way of every run: they tell when it was what, and are no news of it.
 """
 
 from __future__ import annotations
@@ -13,13 +13,18 @@ import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from launcher import files
 
 FILE = "events.jsonl"
 
-type Kind = Literal["start", "hang", "restart", "straggler", "spike", "rollback", "memory_growth", "end"]
+type Milestone = Literal["queued", "running", "start", "save", "end"]
+type Kind = Literal[Milestone, "hang", "restart", "straggler", "spike", "rollback", "memory_growth"]
+
+MILESTONES: frozenset[Milestone] = frozenset(get_args(Milestone.__value__))
+"""``queued``: submitted; ``running``: the job's first node has it; ``start``: the ranks are started, on the ``nodes``;
+``save``: a checkpoint has its name, after so many ``seconds``; ``end``: the attempt has, with the run's ``state``."""
 
 _END_BYTES = 1 << 18
 """Some thousand lines: of a longer file only the end is read."""
@@ -49,6 +54,11 @@ def add(directory: Path, kind: Kind, text: str, *, step: int | None, over: bool 
 def read(directory: Path) -> list[dict[str, Any]]:
     """The newest lines that are whole, oldest first."""
     return list(_understood(files.last_lines(directory / FILE, _END_BYTES)))
+
+
+def news(directory: Path) -> list[dict[str, Any]]:
+    """The same without the way of every run."""
+    return [line for line in read(directory) if line["kind"] not in MILESTONES]
 
 
 def _understood(lines: Iterable[str]) -> Iterable[dict[str, Any]]:

@@ -20,11 +20,13 @@ class Column:
         stage: The pipeline stage of the rank.
         piles: Bytes of each pile that is not empty, in the order of ``PILES``. ``fragmentation`` is the share that the
             stage's peak loses, taken of what is allocated here.
+        terms: What the piles but ``fragmentation`` are sums of.
     """
 
     phase: Phase
     stage: int
     piles: dict[Pile, int] = field(hash=False)
+    terms: tuple[MemoryTerm, ...] = field(default=(), hash=False)
 
     @property
     def device_bytes(self) -> int:
@@ -35,6 +37,14 @@ class Column:
     def allocated_bytes(self) -> int:
         """Bytes that torch's allocator has handed out: neither its own loss nor what lies outside of it."""
         return sum(size for pile, size in self.piles.items() if pile not in OUTSIDE_PILES and pile != "fragmentation")
+
+    def formula(self, pile: Pile) -> str:
+        """How a pile was computed."""
+        return " + ".join(term.formula for term in self.terms if term.pile == pile and term.bytes)
+
+    def source(self, pile: Pile) -> str:
+        """Where that stands."""
+        return "; ".join(dict.fromkeys(term.source for term in self.terms if term.pile == pile and term.bytes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,12 +83,13 @@ def _worst(ranks: Sequence[RankTerms], phase: Phase, peaks: dict[int, RankPeak])
 def _column(rank: RankTerms, moment: Moment, peaks: dict[int, RankPeak]) -> Column:
     stage = rank.model.view.stage
     peak, allocated = peaks[stage], rank.allocated(moment)
-    piles = _sums(rank.at(moment))
+    terms = tuple(rank.at(moment))
+    piles = _sums(terms)
     # Rounded up, as the estimate rounds: at the stage's own peak this is its reserved less its allocated bytes.
     lost = -(-(peak.reserved_bytes - peak.allocated_bytes) * allocated // max(peak.allocated_bytes, 1))
     if lost:
         piles["fragmentation"] = piles.get("fragmentation", 0) + lost
-    return Column(phase=MOMENTS[moment], stage=stage, piles=piles)
+    return Column(phase=MOMENTS[moment], stage=stage, piles=piles, terms=terms)
 
 
 def _sums(terms: Iterable[MemoryTerm]) -> dict[Pile, int]:

@@ -4,86 +4,66 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from launcher import files
-from launcher.errors import SubmitError
+from launcher.charts import figure
+from launcher.charts.html import Cell, Html, joined, table
+from launcher.charts.look import CATEGORIES, LIMIT
+from launcher.charts.page import Chart, Section, page
 from launcher.planner import wording
 from launcher.planner.frontier import Frontier
 from launcher.planner.result import Layout
-from launcher.preflight import plot
-from launcher.text.terminal import in_html
 from launcher.text.units import GIB, gib, rounded
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+_SHAPES = ("circle", "square", "triangle-up", "triangle-down", "diamond", "cross", "triangle-right")
+"""One for each engine, so that either the shape or the colour tells it."""
 
-_PAGE = '<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>{}</title>\n{}</html>\n'
-
-_ENGINES = {
-    "Megatron": ("#27496d", "o"),
-    "Megatron-FSDP": ("#7fb0d4", "s"),
-    "FSDP": ("#d9722e", "^"),
-    "HSDP": ("#f2b25c", "v"),
-    "DDP": ("#9b6fae", "D"),
-    "DeepSpeed": ("#3a8d6b", "P"),
-}
-"""Colour and marker, so that either tells an engine."""
-
-_ANOTHER = ("#7d7d7d", "X")
-
-_LEGEND_COLUMNS = 58
+_MEMORY, _SPEED = "memory, GiB", "tokens/s a GPU"
+_X = {"field": _MEMORY, "type": "quantitative", "title": "memory needed on the fullest rank, GiB"}
+_Y = {"field": _SPEED, "type": "quantitative", "title": "tokens/s a GPU, predicted"}
 
 
 def write(path: Path, found: Frontier) -> None:
     """Draw the layouts into a PNG, an SVG or an HTML file that needs nothing beside it.
 
     Args:
-        path: Where to; its suffix, which ``launcher.preflight.plot.check_path`` has let through, decides the format.
+        path: Where to; its suffix, which ``launcher.charts.figure.check_path`` has let through, decides the format.
         found: The layouts, with speeds.
 
     Raises:
         SubmitError: The file cannot be written.
     """
-    drawn, suffix = figure(found), path.suffix.lower()
-    content = plot.saved(drawn, "png" if suffix == ".png" else "svg")
-    if suffix == ".html":
-        svg = content.decode()
-        content = _PAGE.format(in_html(_title(found)), svg[svg.index("<svg") :]).encode()
-    try:
-        files.write_bytes_atomically(path, content)
-    except OSError as error:
-        raise SubmitError(f"--plot: {path} cannot be written: {error.strerror}") from None
+    title, drawn = _title(found), chart(found)
+    sections = [Section(identity="layouts", title="Speed against memory", parts=[drawn, _table(found)])]
+    named = [f"{number}  {_figures(each)}: {wording.layout(each.spec)}" for number, each in enumerate(found.fastest, 1)]
+    said = [title, "The fastest for less memory:", *named]
+    figure.write(path, said, [drawn], lambda: page(title, joined(), sections))
 
 
-def figure(found: Frontier) -> Figure:
-    """The figure itself: a point for each layout, the fastest for less memory numbered and named beside it."""
-    from matplotlib.figure import Figure
-
-    drawn = Figure(figsize=(12.5, 6.0), layout="constrained")
-    panel: Axes = drawn.subplots()
-    for engine in dict.fromkeys(wording.engine(each.spec) for each in (*found.fastest, *found.others)):
-        _points(panel, engine, [each for each in found.others if wording.engine(each.spec) == engine], faint=True)
-        _points(panel, engine, [each for each in found.fastest if wording.engine(each.spec) == engine])
-    places = [_place(each) for each in found.fastest]
-    panel.step([x for x, _ in places], [y for _, y in places], where="pre", color="#222222", linewidth=1.2, zorder=2)
-    for number, place in enumerate(places, 1):
-        panel.annotate(str(number), place, xytext=(-4, 7), textcoords="offset points", fontweight="bold", ha="right")
-    _axes(panel, found)
-    drawn.legend(loc="outside right upper", frameon=False, title="engines", alignment="left")
-    drawn.suptitle(_title(found), x=0.012, ha="left", fontsize=11)
-    panel.text(1.02, 0.0, _named(found), transform=panel.transAxes, va="bottom", fontsize=9, linespacing=1.4)
-    return drawn
+def chart(found: Frontier) -> Chart:
+    """A point for each layout, the fastest for less memory numbered and joined."""
+    fastest = [_row(each, str(number)) for number, each in enumerate(found.fastest, 1)]
+    others = [_row(each, "") for each in found.others]
+    words = "; ".join(f"{row['number']} {row[_MEMORY]} GiB, {row[_SPEED]} tokens/s" for row in fastest)
+    layers = [_steps(fastest), _points(others, fastest), _numbers(fastest), *_capacity(found)]
+    return Chart(
+        title="Layouts that fit",
+        spec={"width": "container", "height": 420, "layer": layers},
+        said=f"Speed against memory of {len(fastest) + len(others)} layouts; the fastest for less memory: {words}.",
+        note="The numbered layouts are the fastest for less memory.",
+    )
 
 
-def _points(panel: Axes, engine: str, layouts: Sequence[Layout], *, faint: bool = False) -> None:
-    colour, marker = _ENGINES.get(engine, _ANOTHER)
-    places = [_place(each) for each in layouts]
-    panel.scatter(
-        [x for x, _ in places], [y for _, y in places], color=colour, marker=marker, s=26 if faint else 58,
-        alpha=0.55 if faint else 1.0, label=None if faint else engine, zorder=3,
-    )  # fmt: skip
+def _row(layout: Layout, number: str) -> dict[str, Any]:
+    """A point with what the pointer shows."""
+    memory, speed = _place(layout)
+    return {
+        _MEMORY: round(memory, 2),
+        _SPEED: float(f"{speed:.5g}"),
+        "engine": wording.engine(layout.spec),
+        "layout": wording.layout(layout.spec),
+        "number": number,
+    }
 
 
 def _place(layout: Layout) -> tuple[float, float]:
@@ -94,32 +74,61 @@ def _place(layout: Layout) -> tuple[float, float]:
     return (layout.verdict.used_bytes or 0) / GIB, speed.tokens_per_second_per_gpu
 
 
-def _axes(panel: Axes, found: Frontier) -> None:
+def _points(others: Sequence[dict[str, Any]], fastest: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    engines = list(dict.fromkeys(row["engine"] for row in (*fastest, *others)))
+    count = range(len(engines))
+    channel = {"field": "engine", "type": "nominal", "title": "engine"}
+    colours = {"domain": engines, "range": [CATEGORIES[number % len(CATEGORIES)] for number in count]}
+    shapes = {"domain": engines, "range": [_SHAPES[number % len(_SHAPES)] for number in count]}
+    return {
+        "data": {"values": [*others, *fastest]},
+        "mark": {"type": "point", "filled": True, "opacity": 0.85},
+        "encoding": {
+            "x": _X,
+            "y": _Y,
+            "color": {**channel, "scale": colours},
+            "shape": {**channel, "scale": shapes},
+            "size": {"condition": {"test": "datum.number != ''", "value": 110}, "value": 40},
+            "tooltip": [{"field": name, "type": "nominal"} for name in ("layout", "engine", _SPEED, _MEMORY)],
+        },
+    }
+
+
+def _steps(fastest: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    mark = {"type": "line", "interpolate": "step-before", "strokeWidth": 1.2, "color": CATEGORIES[-1]}
+    order = {"field": "number", "type": "quantitative"}
+    return {"data": {"values": list(fastest)}, "mark": mark, "encoding": {"x": _X, "y": _Y, "order": order}}
+
+
+def _numbers(fastest: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    mark = {"type": "text", "align": "right", "dx": -7, "dy": -7, "fontWeight": "bold"}
+    text = {"field": "number", "type": "nominal"}
+    return {"data": {"values": list(fastest)}, "mark": mark, "encoding": {"x": _X, "y": _Y, "text": text}}
+
+
+def _capacity(found: Frontier) -> list[dict[str, Any]]:
     capacity = found.fastest[0].verdict.capacity_bytes
-    if capacity is not None:
-        panel.axvline(capacity / GIB, color="#b3261e", linestyle=(0, (6, 3)), linewidth=1.8)
-        place = (capacity / GIB, panel.get_ylim()[0])
-        panel.annotate(
-            f"capacity {gib(capacity)}", place, xytext=(-4, 6), textcoords="offset points", color="#b3261e",
-            rotation=90, ha="right", va="bottom",
-        )  # fmt: skip
-    panel.set_xlim(left=0)
-    panel.set_xlabel("memory needed on the fullest rank, GiB")
-    panel.set_ylabel("tokens/s a GPU, predicted")
-    panel.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    panel.grid(color="#e3e3e3", linewidth=0.8)
-    panel.set_axisbelow(True)
-    panel.spines[["top", "right"]].set_visible(False)
+    if capacity is None:
+        return []
+    data = {"values": [{"at": capacity / GIB, "said": f"capacity {gib(capacity)}"}]}
+    x = {"field": "at", "type": "quantitative"}
+    rule = {"type": "rule", "color": LIMIT, "strokeDash": [6, 3], "strokeWidth": 2}
+    text = {"type": "text", "color": LIMIT, "align": "right", "baseline": "top", "dx": -5, "fontWeight": "bold"}
+    said = {"x": x, "y": {"value": 4}, "text": {"field": "said", "type": "nominal"}}
+    return [{"data": data, "mark": rule, "encoding": {"x": x}}, {"data": data, "mark": text, "encoding": said}]
 
 
-def _named(found: Frontier) -> str:
-    """The layouts of the frontier by their numbers."""
-    lines = ["the fastest for less memory"]
-    for number, each in enumerate(found.fastest, 1):
-        memory, speed = _place(each)
-        lines.append(f"{number}  {rounded(speed)} tokens/s, {memory:.1f} GiB")
-        lines += wording.filled(wording.layout(each.spec), _LEGEND_COLUMNS, "    ")
-    return "\n".join(lines)
+def _table(found: Frontier) -> Html:
+    rows = [
+        (number, _figures(each), Cell(wording.layout(each.spec), wide=True))
+        for number, each in enumerate(found.fastest, 1)
+    ]
+    return table(["", "speed and memory", "layout"], rows, caption="the fastest for less memory")
+
+
+def _figures(layout: Layout) -> str:
+    memory, speed = _place(layout)
+    return f"{rounded(speed)} tokens/s, {memory:.1f} GiB"
 
 
 def _title(found: Frontier) -> str:

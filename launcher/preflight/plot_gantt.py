@@ -6,20 +6,18 @@ behind the last one. Of many micro-batches the first and the last are drawn, wit
 
 from __future__ import annotations
 
-import textwrap
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from launcher import backends
-from launcher.preflight.plot_time import COLOURS, INK, hatched, said, tidy, unit
+from launcher.charts.bars import Piece, bars
+from launcher.charts.page import Chart
+from launcher.preflight.plot_time import COLOURS, said, unit
 from launcher.spec import RunSpec
 from launcher.speed import schedule
 from launcher.speed.result import SpeedEstimate
 from launcher.speed.terms import StepPart
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import SubFigure
 
 _AFTER: tuple[StepPart, ...] = ("data", "optimizer", "offload", "checkpoint")
 """Parts that come once a step."""
@@ -46,8 +44,8 @@ _SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "interleaved 1F1B
 _ROUNDS = 3
 """Micro-batches that are drawn at each side of a break beyond those that fill the pipeline."""
 _BREAK_SHARE = 0.04
-_LABELLED_SHARE = 0.014
-"""Share of the drawn time that a pass must take to hold the number of its micro-batch."""
+_TICKS = 6
+"""Times at the axis at most, on each side of a break."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,35 +129,51 @@ def _gap(spec: RunSpec, speed: SpeedEstimate, passed: float, end: float, scale: 
     return (beside, passed - beside) if passed > 2.5 * beside else None
 
 
-def draw(room: SubFigure, spec: RunSpec, found: Gantt) -> None:
-    """Draw a row a stage, and the legend of its colours."""
-    from matplotlib.patches import Patch
-
-    panel = room.subplots()
+def chart(spec: RunSpec, found: Gantt) -> Chart:
+    """A row a stage."""
     of, name = unit(found.end)
     left_out = found.gap or (found.end, found.end)
     space = _BREAK_SHARE * (found.end - (left_out[1] - left_out[0])) if found.gap else 0.0
     shift = left_out[1] - left_out[0] - space
-    width = found.end - shift
-    for stage, row in enumerate(found.rows):
-        for bar_name, colour in _LEGEND.items():
-            here = [bar for bar in row if bar.name == bar_name]
-            pieces = [piece for bar in here for piece in _pieces(bar, left_out, shift)]
-            if pieces:
-                ranges = [(start / of, (end - start) / of) for start, end in pieces]
-                style = hatched(colour) or {"edgecolor": "white"}
-                panel.broken_barh(ranges, (stage - 0.4, 0.8), facecolor=colour, linewidth=0.4, **style)
-        _labels(panel, stage, row, left_out, shift, of, width)
-    _axis(panel, found, left_out, shift, of)
-    panel.set_ylim(len(found.rows) - 0.4, -0.6)
-    panel.set_xlim(0, width / of)
-    panel.set_ylabel("pipeline stage")
-    panel.set_xlabel(
-        "\n".join([f"one step, {name}", *textwrap.wrap(caption(spec, found), 110, break_on_hyphens=False)])
+    pieces = [
+        piece
+        for stage, row in enumerate(found.rows)
+        for bar in row
+        for piece in _drawn(f"stage {stage}", bar, left_out, shift, of)
+    ]
+    ticks = _ticks(found, left_out, shift, of)
+    cut, moved = left_out[0] / of, shift / of
+    labels = f"format(datum.value > {cut:.9g} ? datum.value + {moved:.9g} : datum.value, '~g')" if found.gap else None
+    words, top = caption(spec, found), (found.end - shift) / of
+    return Chart(
+        title="The passes of a step, by pipeline stage",
+        spec=bars(pieces, legend(found), title=f"one step, {name}", top=top, labels=labels, ticks=ticks),
+        said=words,
+        note=words,
     )
-    tidy(panel)
-    handles = [Patch(facecolor=colour, label=name, **hatched(colour)) for name, colour in legend(found).items()]
-    room.legend(handles=handles, loc="outside upper left", frameon=False, ncols=len(handles), fontsize=9.5)
+
+
+def _drawn(row: str, bar: Bar, gap: tuple[float, float], shift: float, of: float) -> Iterator[Piece]:
+    name = _name(bar.name)
+    hover = {"": name, **({"micro-batch": bar.label} if bar.label else {}), "takes": said(bar.end - bar.start)}
+    for start, end in _pieces(bar, gap, shift):
+        yield Piece(row=row, name=name, start=start / of, end=end / of, label=bar.label, hover=hover)
+
+
+def _ticks(found: Gantt, gap: tuple[float, float], shift: float, of: float) -> list[float] | None:
+    """Round times on both sides of the break, at their places; None leaves them to the library."""
+    if found.gap is None:
+        return None
+    before = _round(0, gap[0] / of)
+    return [*before, *(tick - shift / of for tick in _round(gap[1] / of, found.end / of))]
+
+
+def _round(start: float, end: float) -> list[float]:
+    """Some round numbers of a stretch: of the steps 1, 2 and 5 times a power of ten the first with few enough."""
+    power = 10.0 ** math.floor(math.log10((end - start) / _TICKS))
+    step = next(each * power for each in (1, 2, 5, 10) if (end - start) / (each * power) <= _TICKS)
+    first = math.ceil(start / step)
+    return [number * step for number in range(first, math.floor(end / step) + 1)]
 
 
 def caption(spec: RunSpec, found: Gantt) -> str:
@@ -181,7 +195,11 @@ def caption(spec: RunSpec, found: Gantt) -> str:
 def legend(found: Gantt) -> dict[str, str]:
     """Names and colours of what is drawn."""
     seen = {bar.name for row in found.rows for bar in row}
-    return {_NAMES.get(name, name.replace("_", " ")): colour for name, colour in _LEGEND.items() if name in seen}
+    return {_name(name): colour for name, colour in _LEGEND.items() if name in seen}
+
+
+def _name(name: str) -> str:
+    return _NAMES.get(name, name.replace("_", " "))
 
 
 def _pieces(bar: Bar, gap: tuple[float, float], shift: float) -> list[tuple[float, float]]:
@@ -189,32 +207,3 @@ def _pieces(bar: Bar, gap: tuple[float, float], shift: float) -> list[tuple[floa
     before = [(bar.start, min(bar.end, gap[0]))] if bar.start < gap[0] else []
     behind = [(max(bar.start, gap[1]) - shift, bar.end - shift)] if bar.end > gap[1] else []
     return before + behind
-
-
-def _labels(
-    panel: Axes, stage: int, row: tuple[Bar, ...], gap: tuple[float, float], shift: float, of: float, width: float
-) -> None:
-    """The micro-batch's number on each pass that has room for it."""
-    for bar in row:
-        if (
-            bar.label
-            and bar.end - bar.start >= _LABELLED_SHARE * width
-            and not (bar.start < gap[1] and bar.end > gap[0])
-        ):
-            middle = (bar.start + bar.end) / 2 - (shift if bar.start >= gap[1] else 0.0)
-            ink = "white" if bar.name == "forward" else INK
-            panel.text(middle / of, stage, bar.label, ha="center", va="center", fontsize=8, color=ink, clip_on=True)
-
-
-def _axis(panel: Axes, found: Gantt, gap: tuple[float, float], shift: float, of: float) -> None:
-    """Ticks that name the times of the step on both sides of the break."""
-    from matplotlib.ticker import MaxNLocator
-
-    panel.set_yticks(range(len(found.rows)))
-    if found.gap is None:
-        return
-    before = [tick for tick in MaxNLocator(6).tick_values(0, gap[0] / of) if 0 <= tick <= gap[0] / of]
-    end = found.end / of
-    behind = [tick for tick in MaxNLocator(6).tick_values(gap[1] / of, end) if gap[1] / of <= tick <= end]
-    panel.set_xticks([*before, *(tick - shift / of for tick in behind)], [f"{tick:g}" for tick in (*before, *behind)])
-    panel.text((gap[0] + gap[1] - shift) / 2 / of, (len(found.rows) - 1) / 2, "...", ha="center", va="center")

@@ -5,17 +5,15 @@ Only what the step waits for has a length: the bars end where the step ends. Wha
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
+from launcher.charts.bars import Piece, bars
 from launcher.preflight.speed_line import name_of
 from launcher.speed.result import SpeedEstimate
 from launcher.speed.terms import StepPart
 from launcher.text.units import rounded
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-INK = "#222222"
 
 COLOURS: dict[StepPart, str] = {
     "matrix_products": "#27496d",
@@ -28,16 +26,16 @@ COLOURS: dict[StepPart, str] = {
     "context": "#c25f1c",
     "expert": "#d9722e",
     "pipeline": "#e8934a",
-    "bubble": "#f4f4f4",
+    "bubble": "#e6e6e6",
     "data": "#f2b25c",
     "optimizer": "#3a8d6b",
     "offload": "#9b6fae",
     "checkpoint": "#c9b3d6",
     "waiting": "#b3b3b3",
 }
-"""Computation blue, traffic orange, waiting grey or hatched: apart in lightness, too, for those who see fewer hues."""
+"""Computation blue, traffic orange, waiting grey: apart in lightness, too, for those who see fewer hues."""
 
-_LEAST_SHARE = 0.0005
+LEAST_SHARE = 0.0005
 """Share of a step below which a part is no bar: a tenth of a percent would round to none."""
 
 
@@ -52,49 +50,55 @@ def said(seconds: float) -> str:
     return f"{rounded(seconds / of)} {name}"
 
 
-def hatched(colour: str) -> dict[str, Any]:
-    """How bars of idle time are drawn, so that white is no hole; nothing for other colours."""
-    return {"hatch": "////", "edgecolor": "#a8a8a8"} if colour == COLOURS["bubble"] else {}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A part of a step.
+
+    Attributes:
+        name: As in :data:`COLOURS`.
+        exposed: Seconds that the step waits for it.
+        hidden: Seconds of it that run behind something else.
+        formula: How they were computed.
+        source: Where that stands.
+    """
+
+    name: str
+    exposed: float
+    hidden: float
+    formula: str
+    source: str
 
 
-def shown(speed: SpeedEstimate) -> list[tuple[StepPart, float, float]]:
-    """Parts with the seconds that the step waits for and those that are hidden, in the order of ``PARTS``."""
+def shown(speed: SpeedEstimate) -> list[Part]:
+    """Parts of a step that are long enough to be seen, in the order of ``PARTS``."""
     found = []
     for part, terms in speed.parts():
         exposed = sum(term.exposed_seconds for term in terms)
         hidden = sum(term.seconds for term in terms) - exposed
-        if max(exposed, hidden) >= _LEAST_SHARE * speed.step_seconds:
-            found.append((part, exposed, hidden))
+        if max(exposed, hidden) >= LEAST_SHARE * speed.step_seconds:
+            formula = " + ".join(term.formula for term in terms)
+            source = "; ".join(dict.fromkeys(term.source for term in terms))
+            found.append(Part(name=part, exposed=exposed, hidden=hidden, formula=formula, source=source))
     return found
 
 
-def bars(panel: Axes, speed: SpeedEstimate) -> None:
-    """Draw a row a part, each from where the one above ends, with its seconds and share beside it."""
-    parts, (of, name) = shown(speed), unit(speed.step_seconds)
-    begun, step = 0.0, speed.step_seconds
-    for row, (part, exposed, hidden) in enumerate(parts):
-        colour = COLOURS[part]
-        panel.barh(row, exposed / of, 0.72, begun / of, color=colour, linewidth=0, **hatched(colour))
-        begun += exposed
-        text = f"{said(exposed)}, {exposed / step:.1%}"
-        text += f" (and {said(hidden)} hidden)" if hidden >= _LEAST_SHARE * step else ""
-        late = begun > 0.7 * step  # A text to the right of a late bar would leave the panel.
-        place = ((begun - exposed) if late else begun) / of
-        offset = (-4, 0) if late else (4, 0)
-        panel.annotate(
-            text, (place, row), xytext=offset, textcoords="offset points", va="center", fontsize=9, color=INK,
-            ha="right" if late else "left",
-        )  # fmt: skip
-    panel.set_yticks(range(len(parts)), [name_of(part) for part, _, _ in parts])
-    panel.set_ylim(len(parts) - 0.4, -0.6)
-    panel.set_xlim(0, step / of)
-    panel.set_xlabel(f"time of a step{' on the slowest stage' if len(speed.stages) > 1 else ''}, {name}")
-    tidy(panel)
+def chart(parts: Sequence[Part], step: float, of: float, title: str) -> dict[str, Any]:
+    """A row a part, each from where the one above ends, with its seconds and share behind it.
 
-
-def tidy(panel: Axes) -> None:
-    """The grid and frame of the other panels, with time along the bottom."""
-    panel.grid(axis="x", color="#e3e3e3", linewidth=0.8)
-    panel.set_axisbelow(True)
-    panel.tick_params(length=0)
-    panel.spines[["top", "right", "left"]].set_visible(False)
+    Args:
+        parts: The parts.
+        step: Seconds of the whole step.
+        of: Seconds of the axis' unit.
+        title: Of the axis.
+    """
+    begun, pieces, ends = 0.0, [], {}
+    for part in parts:
+        name, end = name_of(part.name), begun + part.exposed
+        text = f"{said(part.exposed)}, {part.exposed / step:.1%}"
+        text += f" (and {said(part.hidden)} hidden)" if part.hidden >= LEAST_SHARE * step else ""
+        hover = {"part": name, "takes": text, "formula": part.formula, "source": part.source}
+        pieces.append(Piece(row=name, name=name, start=begun / of, end=end / of, hover=hover))
+        ends[name, ""] = text
+        begun = end
+    colours = {name_of(part): colour for part, colour in COLOURS.items()}
+    return bars(pieces, colours, title=title, top=1.3 * step / of, ends=ends)

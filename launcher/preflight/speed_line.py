@@ -15,11 +15,11 @@ from launcher.preflight.assess import Assessment
 from launcher.spec import RunSpec
 from launcher.speed import calibration
 from launcher.speed.result import SpeedEstimate
-from launcher.speed.terms import COMMUNICATION, PARTS, StepPart
+from launcher.speed.terms import COMMUNICATION, PARTS
 from launcher.text import units
 from launcher.text.units import count, duration, rounded
 
-_NAMES: dict[StepPart, str] = {
+_NAMES: dict[str, str] = {
     "memory_bound": "memory-bound",
     "loss": "loss",
     "recompute": "recomputation",
@@ -45,7 +45,7 @@ _HOUR = 3600
 _OF_A_CONSTANT = ("value", "low", "high", "rows", "whose", "here")
 
 
-def name_of(part: StepPart) -> str:
+def name_of(part: str) -> str:
     """A part of a step as people say it."""
     return _NAMES.get(part, part.replace("_", " "))
 

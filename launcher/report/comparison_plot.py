@@ -2,66 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from launcher import files
-from launcher.errors import SubmitError
-from launcher.preflight import plot
+from launcher.charts import figure
+from launcher.charts.html import joined
+from launcher.charts.lines import curves
+from launcher.charts.page import Chart, Section, page
+from launcher.charts.thin import MOST, thinned
 from launcher.report.comparison import Comparison, Side
-from launcher.text.terminal import in_html
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-_PAGE = '<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>{}</title>\n{}</html>\n'
 
 
 def write(path: Path, found: Comparison) -> None:
     """Draw the losses into a PNG, an SVG or an HTML file that needs nothing beside it.
 
     Args:
-        path: Where to; its suffix, which ``launcher.preflight.plot.check_path`` has let through, decides the format.
+        path: Where to; its suffix, which ``launcher.charts.figure.check_path`` has let through, decides the format.
         found: The comparison.
 
     Raises:
         SubmitError: The file cannot be written.
     """
-    drawn, suffix = figure(found), path.suffix.lower()
-    content = plot.saved(drawn, "png" if suffix == ".png" else "svg")
-    if suffix == ".html":
-        svg = content.decode()
-        title = in_html(" and ".join(side.run.id for side in found.sides))
-        content = _PAGE.format(title, svg[svg.index("<svg") :]).encode()
-    try:
-        files.write_bytes_atomically(path, content)
-    except OSError as error:
-        raise SubmitError(f"--plot: {path} cannot be written: {error.strerror}") from None
+    title, drawn = " and ".join(side.run.id for side in found.sides), charts(found)
+    sections = [Section(identity="losses", title="Training loss", parts=drawn)]
+    figure.write(path, [title], drawn, lambda: page(title, joined(), sections))
 
 
-def figure(found: Comparison) -> Figure:
-    """The figure itself: one panel, or two where equal steps are not equal tokens."""
-    from matplotlib.figure import Figure
-
-    drawn = Figure(figsize=(11 if found.at_tokens else 6.5, 4.6), layout="constrained")
-    panels: Sequence[Axes] = drawn.subplots(1, 2 if found.at_tokens else 1, sharey=True, squeeze=False)[0]
-    panels[0].set_ylabel("training loss")
-    _curves(panels[0], found.sides, "step", dict.fromkeys(found.sides, 1))
+def charts(found: Comparison) -> list[Chart]:
+    """One chart by step, and one by token where equal steps are not equal tokens."""
+    drawn = [_chart(found, "step", dict.fromkeys(found.sides, 1))]
     if found.at_tokens:
         sizes = {side: side.tokens_per_step for side in found.sides if side.tokens_per_step is not None}
-        _curves(panels[1], found.sides, "tokens", sizes)
-    drawn.legend(loc="outside upper left", frameon=False, ncols=min(4, len(found.sides)), fontsize=9.5)
+        drawn.append(_chart(found, "tokens", sizes))
     return drawn
 
 
-def _curves(panel: Axes, sides: Sequence[Side], name: str, sizes: dict[Side, int]) -> None:
-    for number, side in enumerate(sides):
-        if side in sizes and side.curve:
-            label = side.run.id if name == "step" else None
-            places = [step * sizes[side] for step, _ in side.curve]
-            panel.plot(places, [loss for _, loss in side.curve], color=f"C{number % 10}", linewidth=1.4, label=label)
-    panel.set_xlabel(name)
-    panel.grid(color="#e3e3e3", linewidth=0.8)
-    panel.spines[["top", "right"]].set_visible(False)
+def _chart(found: Comparison, along: str, sizes: dict[Side, int]) -> Chart:
+    most = max(8, MOST // len(found.sides))
+    rows = [
+        {along: int(step) * sizes[side], "loss": float(f"{loss:.6g}"), "run": side.run.id}
+        for side in found.sides
+        if side in sizes
+        for step, loss in thinned(side.curve, most)
+    ]
+    return Chart(
+        title=f"Training loss by {along.removesuffix('s')}",
+        spec=curves(rows, x=along, y="loss", title="training loss", series="run"),
+        said=f"The training loss of {len(found.sides)} runs by {along}.",
+        zoom=along,
+        log=True,
+    )

@@ -44,7 +44,7 @@ def now(run: Path) -> list[dict[str, Any]]:
     for line in events.read(run):
         if line["kind"] in ("start", "restart"):  # What held of the ranks before holds of these no more.
             holding = {key: each for key, each in holding.items() if each["kind"] in ("restart", "rollback")}
-        if line["kind"] in ("start", "end"):
+        if line["kind"] in events.MILESTONES:
             continue
         key = (line["kind"], line.get("rank"))
         holding.pop(key, None)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from launcher import secret
+from launcher import machine, secret
 from launcher.files import read_json, write_atomically
 from launcher.job import events
 
@@ -68,14 +68,16 @@ _AN_END: tuple[State, ...] = ("finished", "failed", "cancelled", "requeued")
 def put(run: Path, state: State, *, reason: str | None = None, **facts: object) -> None:
     """Set the run's state; called by the process that runs the job on its first node.
 
-    The end of an attempt is an event, too, since the next one overwrites the state.
+    The begin and the end of an attempt are events, too, since the next one overwrites the state.
     """
     said = (
         None if reason is None else secret.hidden(reason)
     )  # A worker's error may repeat an address with its password.
     write_atomically(run / "state.json", {"state": state, "reason": said, "time": time.time(), **facts})
     if state in _AN_END:
-        events.add(run, "end", said or state, step=None, state=state, cause=facts.get("cause"))
+        events.add(run, "end", said or state, step=None, state=state, cause=facts.get("cause"), node=machine.node())
+    elif state == "running":
+        events.add(run, "running", said or state, step=None, node=machine.node())
 
 
 def forget_ending(run: Path) -> None:

@@ -26,7 +26,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from launcher import files
+from launcher import files, machine
 from launcher.job import beat, events
 from launcher.job.beat import Beat
 from launcher.rundir import attempts, failure, health, progress, state
@@ -54,7 +54,9 @@ def attempts_here(directory: Path, place: SlurmPlace | None) -> Generator[Watch]
         if place is None and watch.on_hang == "restart":
             attempts.forget(directory)
         if place is None or place.number == 0:
-            events.add(directory, "start", "the ranks are started", step=progress.checkpoint(directory))
+            nodes = [machine.node()] if place is None else list(place.hosts)
+            step = progress.checkpoint(directory)
+            events.add(directory, "start", "the ranks are started", step=step, nodes=nodes)
         while True:
             if place is None and watch.on_hang == "restart":
                 attempts.begin(directory, f"{os.getpid()}_{watch.number}")

@@ -23,6 +23,7 @@ from typing import Any
 
 from launcher import files
 from launcher.errors import ConfigErrors, Refused, SubmitError
+from launcher.job import events
 from launcher.rundir import attempts, lease, state, status
 from launcher.rundir.process import Process
 from launcher.slurm import client, jobs, precheck, script
@@ -179,6 +180,7 @@ def _submit_array(recorded: Sequence[Path], cluster: ClusterSpec, at_once: int, 
                 raise
             for run, job_id in zip(recorded, ids, strict=True):
                 files.write_atomically(run / state.SUBMISSION, {**intent, "job_id": job_id})
+                events.add(run, "queued", f"submitted as job {job_id}", step=None, job_id=job_id)
             interrupts.begun(status.name_of(sweep, Path.cwd()))
     except OSError as error:
         raise SubmitError(f"the sweep's folder {sweep} cannot be written: {error.strerror or error}") from None
@@ -196,6 +198,7 @@ def _start_here(directory: Path, cluster: ClusterSpec) -> str:
         process, job_id = Process.of(int(job.job_id)), str(job.job_id)
         submission = {"job_id": job_id, "kind": "local", "process": process.as_dict()}
         files.write_atomically(directory / state.SUBMISSION, submission)
+        events.add(directory, "queued", "started on this machine", step=None, job_id=job_id)
         lease.begin(directory, process)
         interrupts.begun(status.name_of(directory, Path.cwd()))
         # A program that goes on for hours has no zombies, and no warning of a process that nobody waits for.
@@ -223,6 +226,7 @@ def _to_slurm(directory: Path, cluster: ClusterSpec) -> str:
             (directory / state.SUBMISSION).unlink()
             raise
         files.write_atomically(directory / state.SUBMISSION, {**intent, "job_id": job_id})
+        events.add(directory, "queued", f"submitted as job {job_id}", step=None, job_id=job_id)
         interrupts.begun(status.name_of(directory, Path.cwd()))
     return job_id
 

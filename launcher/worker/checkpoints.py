@@ -135,12 +135,13 @@ class Checkpoints:
 
     def _finish(self, step: int, partial: Path, *, last: bool) -> None:
         """The name says that every rank's part is there."""
-        if self._saving.together(step, partial, lambda: self._named(partial), last=last):
+        if self._saving.together(step, partial, lambda: self._named(step, partial), last=last):
             self.newest = step
 
-    def _named(self, partial: Path) -> None:
+    def _named(self, step: int, partial: Path) -> None:
         if self._context.rank == 0:
             files.finish_directory(partial, partial.with_suffix(""))
+            self._saving.note(partial.with_suffix(""), step)
             paused.end(self._context.directory)
             for path in complete(self._folder)[: -self._spec.save.keep]:
                 shutil.rmtree(path, ignore_errors=True)

@@ -10,13 +10,17 @@ import contextlib
 import errno
 import shutil
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
+from launcher import machine
+from launcher.job import events
 from launcher.saved import paused
+from launcher.saved.find import STATE
 from launcher.worker import shortage
 from launcher.worker.engine import Context
 from launcher.worker.errors import CheckpointError
@@ -88,6 +92,13 @@ class Saving:
             with contextlib.suppress(OSError):
                 paused.note(self._context.directory, step, f"{text} ({folder}); {newest}")
             print(f"launch: {error}; training goes on", file=sys.stderr, flush=True)  # noqa: T201
+
+    def note(self, path: Path, step: int) -> None:
+        """Say on rank 0 that a checkpoint is whole, and how long it took since its first file was written."""
+        with contextlib.suppress(OSError):
+            seconds = round(max(0.0, time.time() - (path / STATE).stat().st_mtime), 3)
+            text = f"the checkpoint of step {step} is whole"
+            events.add(self._context.directory, "save", text, step=step, seconds=seconds, node=machine.node())
 
     def error(self, step: int, folder: Path, text: str) -> CheckpointError:
         """The error of a checkpoint that could not be written, with the one that is left."""

@@ -46,21 +46,18 @@ def drawn(name: str) -> Gantt:
 
 @pytest.mark.parametrize("name", ["alone", *PIPELINES])
 def test_the_bars_are_the_parts_of_the_step_in_their_order_one_after_the_other(name: str) -> None:
-    from matplotlib.figure import Figure
-
-    speed, panel = predicted(name), Figure().subplots()
-    plot_time.bars(panel, speed)
-    parts = [part for part, _, _ in plot_time.shown(speed)]
-    assert parts == sorted(parts, key=PARTS.index)
-    of, _ = plot_time.unit(speed.step_seconds)
-    ends = [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in panel.patches]  # type: ignore[attr-defined]
-    assert len(ends) == len(parts) > 3
-    assert all(before[1] == pytest.approx(after[0]) for before, after in pairwise(ends))
-    assert ends[-1][1] * of == pytest.approx(speed.step_seconds, rel=0.002), "what is too short for a bar is left out"
-    said = [
-        f"{plot_time.said(exposed)}, {exposed / speed.step_seconds:.1%}" for _, exposed, _ in plot_time.shown(speed)
-    ]
-    assert all(text.get_text().startswith(words) for text, words in zip(panel.texts, said, strict=True))
+    speed = predicted(name)
+    parts = plot_time.shown(speed)
+    assert [part.name for part in parts] == sorted((part.name for part in parts), key=PARTS.index)
+    of, unit = plot_time.unit(speed.step_seconds)
+    chart = plot_time.chart(parts, speed.step_seconds, of, unit)
+    pieces, texts = (layer["data"]["values"] for layer in chart["layer"][:2])
+    assert len(pieces) == len(parts) > 3
+    assert all(before["_to"] == pytest.approx(after["_from"]) for before, after in pairwise(pieces))
+    assert pieces[-1]["_to"] * of == pytest.approx(speed.step_seconds, rel=0.002), "what is too short is left out"
+    said = [f"{plot_time.said(part.exposed)}, {part.exposed / speed.step_seconds:.1%}" for part in parts]
+    assert all(text["said"].startswith(words) for text, words in zip(texts, said, strict=True))
+    assert all(piece["formula"] and piece["source"] for piece in pieces)
 
 
 def test_every_part_has_a_colour_and_those_of_a_pipelines_rows_differ_in_lightness() -> None:
@@ -105,6 +102,21 @@ def test_of_many_micro_batches_the_first_and_the_last_are_drawn_and_the_caption_
     )
 
 
+def test_the_passes_are_drawn_at_their_times_and_behind_the_break_moved_by_what_is_left_out() -> None:
+    few, many = drawn("few"), drawn("many")
+    chart = plot_gantt.chart(judged("few").spec, few)
+    of, _ = plot_time.unit(few.end)
+    pieces = chart.spec["layer"][0]["data"]["values"]
+    assert len(pieces) == sum(len(row) for row in few.rows)
+    assert max(piece["_to"] for piece in pieces) * of == pytest.approx(few.end)
+    assert many.gap is not None
+    x = plot_gantt.chart(judged("many").spec, many).spec["layer"][0]["encoding"]["x"]
+    of, _ = plot_time.unit(many.end)
+    assert x["scale"]["domain"][1] * of < many.end - 0.9 * (many.gap[1] - many.gap[0])
+    assert x["axis"]["labelExpr"].startswith("format(datum.value > ")
+    assert len(x["axis"]["values"]) > 4
+
+
 def test_a_run_without_stages_or_of_unknown_speed_has_no_rows_of_stages() -> None:
     assert plot_gantt.gantt(judged("alone").spec, predicted("alone")) is None
     assert judged("cpu").speed is None
@@ -112,7 +124,7 @@ def test_a_run_without_stages_or_of_unknown_speed_has_no_rows_of_stages() -> Non
         assessment = judged(name)
         assert assessment.estimate is not None
         columns = assess.broken_down(assessment.spec, assessment.estimate)
-        assert len(plot.figure(assessment, columns).axes) == panels
+        assert len(plot.charts(assessment, columns)) == panels
 
 
 def test_the_page_has_a_row_a_part_with_its_formula(tmp_path: Path) -> None:
@@ -121,8 +133,8 @@ def test_the_page_has_a_row_a_part_with_its_formula(tmp_path: Path) -> None:
     plot.write(tmp_path / "run.html", assessment, assess.broken_down(assessment.spec, assessment.estimate))
     page = (tmp_path / "run.html").read_text()
     speed = predicted("few")
-    assert page.count("<h2>the time of a step, by part</h2>") == 1
-    assert f"<td>bubble</td><td>{plot_time.said(speed.exposed('bubble'))}</td>" in page
+    assert page.count("<h2>The time of a step</h2>") == 1
+    assert f'<th scope="row">bubble</th><td>{plot_time.said(speed.exposed("bubble"))}</td>' in page
 
 
 def test_seconds_are_said_in_the_unit_that_suits_them() -> None:

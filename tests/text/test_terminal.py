@@ -32,6 +32,7 @@ WORDS = {
     "logs": [LONG],
     "compare": [f"/{LONG}", LONG],
     "why": [f"/{LONG}"],
+    "report": [f"/{LONG}"],
     "cancel": [f"/{LONG}"],
     "resume": [LONG],
     "doctor": ["--write", LONG],
@@ -46,7 +47,20 @@ ANSWERS = {
     **{
         key: ["--help"]
         for key in (
-            *("status", "watch", "logs", "why", "compare", "cancel", "resume", "doctor", "run", "prepare", "rehearse"),
+            *(
+                "status",
+                "watch",
+                "logs",
+                "why",
+                "compare",
+                "report",
+                "cancel",
+                "resume",
+                "doctor",
+                "run",
+                "prepare",
+                "rehearse",
+            ),
         )
     },
     "plan": ["model=tiny", "hardware=h100_80g", "cluster.gpus_per_node=1", "parallel=ddp"],

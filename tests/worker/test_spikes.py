@@ -74,7 +74,10 @@ def test_a_jump_leads_back_to_the_newest_checkpoint_and_on_in_the_data(tmp_path:
     assert (back["step"], back["checkpoint_step"], back["samples"]) == (21, 20, 21 * 8)
     assert [line["step"] for line in training.lines(run)] == list(range(1, 25))
     assert training.losses(run)[20] < training.losses(run)[19], "step 21 was done again, on the samples of step 22"
-    assert [line["kind"] for line in events.read(run)] == ["spike", "rollback"]
+    assert [line["kind"] for line in events.news(run)] == ["spike", "rollback"]
+    saves = [line["step"] for line in events.read(run) if line["kind"] == "save"]
+    assert saves == sorted(saves), "a milestone each, which nobody is told of"
+    assert len(saves) > 1
     times = [json.loads(line) for line in (run / "rank_times.jsonl").read_text().splitlines()]
     assert [line["step"] for line in times] == [10, 20]
     assert all(len(line["seconds"]) == 2 and min(line["seconds"]) > 0 for line in times)

@@ -130,11 +130,16 @@ class Checkpoints:
         if self._spec.save.asynchronous:
             self._writing.append(step)
         if self._written(step, write, last=last) and self._context.rank == 0:
+            if not self._spec.save.asynchronous:
+                self._saving.note(path, step)
             self._remove_old()
 
     def finalized(self, finalize: Callable[[], object], *, last: bool) -> None:
         """Let Megatron end its background writes, of which the first that is not whole yet may have failed."""
         done = newest(self._folder) if self._writing and (self._folder / TRACKER).is_file() else 0
+        for step in [step for step in self._writing if step <= done]:
+            if self._context.rank == 0:
+                self._saving.note(self._folder / folder_of(step), step)
         self._writing = [step for step in self._writing if step > done]
         if not self._writing:
             finalize()

@@ -1,0 +1,195 @@
+"""The shell of a page: one file that loads nothing, with charts, a switch between light and dark, and a print style.
+
+Charts are drawn by ``page.js`` with the library's script (:mod:`launcher.charts.library`). The page's policy names the
+scripts by their hashes and allows no other, so that no text of a run could act even if it became markup, and it forbids
+any connection. Vega evaluates its expressions by its interpreter (``ast``), which needs no ``eval``.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher.charts import library
+from launcher.charts.html import Html, details, joined, tag
+from launcher.charts.look import DARK, LIGHT
+
+_HERE = Path(__file__).parent
+
+_ZOOMS = (
+    ("in", "+", "zoom in"),
+    ("out", "\N{MINUS SIGN}", "zoom out"),
+    ("left", "\N{LEFTWARDS ARROW}", "earlier"),
+    ("right", "\N{RIGHTWARDS ARROW}", "later"),
+    ("all", "all", "show everything"),
+)
+"""Of the buttons: what ``page.js`` does, what they show, and what they say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """A chart of a page.
+
+    Attributes:
+        title: Above it.
+        spec: A Vega-Lite specification without ``$schema``; its rows stand in it (``data.values``).
+        said: What it shows in a sentence or two, for those who do not see it.
+        note: Below it: what was left out, where the numbers are from.
+        zoom: The field of the x axis by which it is zoomed; None draws all of it. It needs an interval selection
+            ``brush`` (``launcher.charts.lines``). Charts of one field are zoomed together.
+        log: True where the y axis can be logarithmic: its encodings with ``"scale": {"type": "linear"}``.
+        numbers: The same as a table, folded below it.
+    """
+
+    title: str
+    spec: Mapping[str, Any]
+    said: str
+    note: str = ""
+    zoom: str | None = None
+    log: bool = False
+    numbers: Html | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A part of a page, which its table of contents names.
+
+    Attributes:
+        identity: Of the element: a word.
+        title: Its heading.
+        parts: Charts, markup, and texts, which become paragraphs.
+    """
+
+    identity: str
+    title: str
+    parts: Sequence[Chart | Html | str]
+
+
+def page(
+    title: str,
+    lead: Html,
+    sections: Sequence[Section],
+    *,
+    scripts: Sequence[str] = (),
+    styles: Sequence[str] = (),
+) -> str:
+    """A whole page.
+
+    Args:
+        title: Of the window, and the first heading.
+        lead: Below it: what a reader should see first.
+        sections: In their order.
+        scripts: More scripts, which run after the charts' own.
+        styles: More style sheets.
+    """
+    charts: list[dict[str, Any]] = []
+    body = [_section(section, charts) for section in sections]
+    codes = [_code(one) for one in (*([library.script()] if charts else []), _file("page.js"), *scripts)]
+    head = [
+        Html('<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'),
+        tag("meta", http_equiv="Content-Security-Policy", content=_policy(codes)),
+        tag("title", title),
+        *(tag("style", Html(style)) for style in (_file("page.css"), *styles)),
+    ]
+    top = tag("header", tag("h1", title), _switch(), lead, _contents(sections))
+    inside = tag("body", top, tag("main", *body), *_data(charts), *(tag("script", code) for code in codes))
+    return f'<!DOCTYPE html>\n<html lang="en">{tag("head", *head)}{inside}</html>\n'
+
+
+def _section(section: Section, charts: list[dict[str, Any]]) -> Html:
+    parts = [_part(part, charts) for part in section.parts]
+    return tag("section", tag("h2", section.title), *parts, id=section.identity)
+
+
+def _part(part: Chart | Html | str, charts: list[dict[str, Any]]) -> Html:
+    if isinstance(part, Chart):
+        return _figure(part, charts)
+    return part if isinstance(part, Html) else tag("p", part)
+
+
+def _figure(chart: Chart, charts: list[dict[str, Any]]) -> Html:
+    identity = f"chart-{len(charts)}"
+    spec = {**chart.spec, "description": chart.said}
+    charts.append({"id": identity, "spec": spec, "zoom": chart.zoom, "log": chart.log})
+    controls = [
+        *([tag("label", tag("input", type="checkbox", data_log=identity), " log scale")] if chart.log else []),
+        *(_buttons(identity) if chart.zoom else []),
+    ]
+    unseen = Html("<noscript><p>The chart is drawn by the page's own script, which is switched off.</p></noscript>")
+    return tag(
+        "figure",
+        tag("figcaption", tag("h3", chart.title), tag("span", *controls, class_="controls")),
+        # The keyboard zooms a chart that has the focus: + and -, the arrows, and 0 for the whole.
+        tag("div", unseen, class_="drawing", tabindex="0" if chart.zoom else None),
+        *([tag("p", chart.note, class_="note")] if chart.note else []),
+        *([details("the numbers", chart.numbers)] if chart.numbers is not None else []),
+        id=identity,
+    )
+
+
+def _buttons(identity: str) -> list[Html]:
+    return [
+        tag("button", sign, type="button", data_zoom=name, data_chart=identity, title=title, aria_label=title)
+        for name, sign, title in _ZOOMS
+    ]
+
+
+def _switch() -> Html:
+    looks = (("auto", "as the system"), ("light", "light"), ("dark", "dark"))
+    choices = [tag("option", words, value=name) for name, words in looks]
+    return tag("label", "look ", tag("select", *choices, id="look"), class_="look")
+
+
+def _contents(sections: Sequence[Section]) -> Html:
+    links = (tag("li", tag("a", section.title, href=f"#{section.identity}")) for section in sections)
+    return tag("nav", tag("ul", *links), aria_label="contents") if len(sections) > 1 else joined()
+
+
+def _data(charts: Iterable[Mapping[str, Any]]) -> list[Html]:
+    """What the scripts read: blocks of JSON, which a browser does not run."""
+    blocks = {"charts": list(charts), "looks": {"light": LIGHT, "dark": DARK}}
+    return [tag("script", data(content), type="application/json", id=name) for name, content in blocks.items()]
+
+
+def data(content: object) -> Html:
+    """JSON that can stand in a script element: no text in it can end that.
+
+    Numbers that JSON has not, NaN and the infinities, are null.
+    """
+    try:
+        written = json.dumps(content, separators=(",", ":"), allow_nan=False)
+    except ValueError:
+        written = json.dumps(_finite(content), separators=(",", ":"))
+    return Html(written.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
+
+
+def _finite(content: object) -> object:
+    if isinstance(content, Mapping):
+        return {key: _finite(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_finite(value) for value in content]
+    return None if isinstance(content, float) and content - content != 0 else content
+
+
+def _code(script: str) -> Html:
+    """A script as it can stand in a page, with line breaks as a browser reads them before it takes the hash."""
+    plain = script.replace("\r\n", "\n").replace("\r", "\n")
+    if "</script" in plain.lower() or "<!--" in plain:
+        raise AssertionError("a script that would end its element")
+    return Html(plain)
+
+
+def _policy(codes: Iterable[str]) -> str:
+    hashes = [base64.b64encode(hashlib.sha256(code.encode()).digest()).decode() for code in codes]
+    scripts = " ".join(f"'sha256-{one}'" for one in hashes)
+    # Pictures of a chart are saved from blobs and data addresses, which are of the page itself.
+    return f"default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data: blob:"
+
+
+def _file(name: str) -> str:
+    return (_HERE / name).read_text(encoding="utf-8")

@@ -1,0 +1,95 @@
+"""Piles of memory as bars: their colours, the unit of the axis, and what the pointer shows of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from launcher.charts.bars import Piece
+from launcher.memory.breakdown import Column
+from launcher.memory.terms import PILES, Pile
+from launcher.text.units import GIB, MIB, gib
+
+COLOURS: dict[str, str] = {
+    "parameters": "#27496d",
+    "gradients": "#4d7ea8",
+    "optimizer states": "#b5d3e7",
+    "master weights": "#7fb0d4",
+    "activations": "#d9722e",
+    "logits": "#f2b25c",
+    "gather buffers": "#3a8d6b",
+    "reduce buffers": "#8cc7a1",
+    "temporary": "#9b6fae",
+    "workspace": "#c9b3d6",
+    "context": "#7d7d7d",
+    "communicators": "#b3b3b3",
+    "fragmentation": "#e6e6e6",
+    "not told apart": "#9aa3ad",
+}
+"""States blue, activations orange, buffers green, memory of the libraries grey."""
+
+TOLD_ELSEWHERE = "not told apart"
+"""The name of a peak of which only the sum is known."""
+
+
+def unit_for(top: float) -> tuple[int, str]:
+    """Bytes of the axis' unit, and its name."""
+    return (MIB, "MiB") if top < GIB // 2 else (GIB, "GiB")
+
+
+def name_of(pile: str) -> str:
+    """A pile's name as it is shown."""
+    return pile.replace("_", " ")
+
+
+def of_column(column: Column, row: str, unit: int, *, of: str = "", allocated: bool = False) -> Iterator[Piece]:
+    """The pieces of a predicted peak, with formulas and sources.
+
+    Args:
+        column: The peak.
+        row: The bar's name.
+        unit: Bytes of the axis' unit.
+        of: As of :class:`Piece`.
+        allocated: True for what torch's allocator hands out alone, which is what a run measures.
+    """
+    outside: tuple[Pile, ...] = ("context", "communicators", "fragmentation")
+    piles: dict[str, int] = {}
+    hovers: dict[str, dict[str, str]] = {}
+    for pile, size in column.piles.items():
+        if allocated and pile in outside:
+            continue
+        piles[pile] = size
+        source = column.source(pile) or "the allocator's loss in measured runs (docs/memory.md)"
+        hovers[pile] = {"formula": column.formula(pile) or _LOST, "source": source}
+    yield from of_sizes(piles, row, unit, of=of, hovers=hovers)
+
+
+_LOST = "what the caching allocator loses: reserved less allocated, given back when memory is short"
+
+
+def of_sizes(
+    piles: Mapping[str, int],
+    row: str,
+    unit: int,
+    *,
+    of: str = "",
+    hovers: Mapping[str, Mapping[str, str]] | None = None,
+) -> Iterator[Piece]:
+    """The pieces of a bar of piles, one after the other in the order of ``PILES``."""
+    below = 0
+    order = [*(pile for pile in PILES if pile in piles), *(pile for pile in piles if pile not in PILES)]
+    for pile in order:
+        size = piles[pile]
+        if size <= 0:
+            continue
+        hover = {"pile": name_of(pile), "size": gib(size), **((hovers or {}).get(pile) or {})}
+        if of:
+            hover = {"": of, **hover}
+        start, end = below / unit, (below + size) / unit
+        yield Piece(
+            row=row, of=of, name=name_of(pile), start=start, end=end, label=_label(pile, size, unit), hover=hover
+        )
+        below += size
+
+
+def _label(pile: str, size: int, unit: int) -> str:
+    return f"{name_of(pile)} {size / unit:.2f}" if unit == GIB else f"{name_of(pile)} {size / unit:.1f}"

@@ -1,0 +1,99 @@
+"""The page of one run: what was asked and predicted, what was measured, what happened, and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from launcher import package
+from launcher.charts.html import Html, items, joined, tag
+from launcher.charts.page import Section, page
+from launcher.preflight.answer import answer, reason
+from launcher.preflight.verdict import judge
+from launcher.report import page_asked, page_curves, page_memory, page_source, page_speed, page_story
+from launcher.report.page_source import Source
+from launcher.rundir import contents, health, progress
+from launcher.text.units import duration, gib
+
+_WORDS = {"fits": "good", "tight": "warn", "does_not_fit": "bad", "invalid": "bad"}
+_STATES = {"finished": "good", "failed": "bad", "lost": "bad", "unreadable": "bad"}
+
+
+def of_run(folder: Path) -> str:
+    """The page of the run in a folder, whatever that holds."""
+    source = page_source.read(folder)
+    sections = [
+        page_asked.section(source),
+        page_memory.section(source),
+        page_speed.section(source),
+        page_curves.section(source),
+        page_story.section(source),
+        Section(identity="end", title="How it ended", parts=list(_end(source))),
+        page_asked.made_of(source),
+    ]
+    return page(f"Run {source.state.id}", joined(*_lead(source)), sections)
+
+
+def _lead(source: Source) -> Iterator[Html]:
+    """The run in a few lines: its state, the verdict, and what of the record cannot be read."""
+    now = source.state
+    word = tag("span", now.state, class_=_STATES.get(now.state, ""))
+    steps = "" if now.progress.step is None else f", step {now.progress.step:,}"
+    steps += f" of {now.progress.steps:,}" if steps and now.progress.steps is not None else ""
+    loss = "" if now.progress.loss is None else f", loss {now.progress.loss:.4f}"
+    yield tag("p", word, steps, loss, f"; {now.reason}" if now.reason else "")
+    yield tag("p", *_verdict(source))
+    left = now.progress.seconds_left
+    if now.state == "running" and left is not None:
+        yield tag("p", f"About {duration(left)} are left.")
+    if source.damage:
+        yield tag("p", "Not all of the record can be read:", class_="bad")
+        yield items(source.damage)
+    yield tag("p", tag("code", str(source.folder)), f", made by launch {package.__version__}", class_="note")
+
+
+def _verdict(source: Source) -> Iterator[Html | str]:
+    name = source.plan.get("verdict")
+    if source.is_script:
+        yield "A script of your own: the check judges its settings, and not its memory."
+    elif not isinstance(name, str):
+        yield "The verdict of the check is not recorded."
+    else:
+        yield tag("span", f"The check said {name.replace('_', ' ').upper()}", class_=_WORDS.get(name, ""))
+        if source.predicted is not None and source.spec is not None:
+            estimate = source.predicted.estimate
+            judged = judge(source.spec, estimate)
+            yield f"; by this version {answer(source.spec, judged, estimate)}. {reason(source.spec, judged, estimate)}"
+        elif contents.is_whole(size := (source.plan.get("peak") or {}).get("needed_bytes")):
+            yield f"; predicted to need {gib(size)}."
+
+
+def _end(source: Source) -> Iterator[Html | str]:
+    now = source.state
+    told = f"It is {now.state}" if now.state not in ("finished", "failed", "cancelled") else f"It {_ended(now.state)}"
+    yield f"{told}{': ' + now.reason if now.reason else '.'}"
+    if source.ran_out is not None:
+        yield from _ran_out(source)
+    for event in health.now(source.folder):
+        yield tag("p", str(event["text"]), class_="warn")
+    saved = progress.checkpoint(source.folder)
+    yield "There is no checkpoint." if saved is None else f"Its newest checkpoint is of step {saved:,}."
+
+
+def _ended(state: str) -> str:
+    return {"finished": "has finished", "failed": "has failed", "cancelled": "was cancelled"}[state]
+
+
+def _ran_out(source: Source) -> Iterator[Html | str]:
+    """What the first rank that ran out of memory has left."""
+    found = source.ran_out
+    if found is None:
+        return
+    who = "a node" if found.rank is None else f"rank {found.rank}"
+    where = f" in {found.phase.replace('_', ' ')}" if found.phase else ""
+    where += f" of layer {found.layer}" if found.layer is not None else ""
+    where += f" at step {found.step:,}" if found.step is not None else ""
+    asked = "" if found.requested_bytes is None else f" asked for {gib(found.requested_bytes)}"
+    free = "" if found.free_bytes is None else f" with {gib(found.free_bytes)} free"
+    on = f" on {found.node}" if found.node else ""
+    yield tag("p", f"{found.place} memory ran out: {who}{on}{where}{asked}{free}. {found.message}", class_="bad")

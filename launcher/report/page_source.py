@@ -1,0 +1,123 @@
+"""All that a run's folder tells, read once for its page; what cannot be read is said instead of failing.
+
+A run may have nothing yet, be of another version or of a script, or have a damaged file: each part of the page then
+shows what there is, and a sentence stands in the place of what is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher.errors import LauncherError
+from launcher.job import events
+from launcher.job.memory import MemoryRecord, OutOfMemory, ran_out, records
+from launcher.memory.breakdown import Breakdown
+from launcher.memory.result import MemoryEstimate
+from launcher.preflight import assess
+from launcher.rundir import contents, results, state, status
+from launcher.rundir.state import RunState
+from launcher.spec import RunSpec
+
+_FILES = (contents.SPEC, contents.PLAN, contents.JOB, contents.STATE, contents.MEMORY, state.SUBMISSION)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predicted:
+    """The memory that this version predicts for the recorded run."""
+
+    estimate: MemoryEstimate
+    columns: Breakdown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Source:
+    """What is known of a run.
+
+    Attributes:
+        folder: The run directory.
+        state: Its state and progress.
+        spec: Its specification; None where this version cannot read it.
+        settings: ``spec.json`` as it is.
+        plan: ``plan.json``.
+        job: ``job.json``.
+        rows: Lines of metrics.
+        events: What befell it.
+        memory: Lines of ``memory.jsonl``.
+        measured: Peaks by phase of ``memory.json``.
+        ran_out: ``oom.json``.
+        predicted: Piles by phase; None where they cannot be computed.
+        damage: Sentences about files that cannot be read.
+    """
+
+    folder: Path
+    state: RunState
+    spec: RunSpec | None
+    settings: Mapping[str, Any]
+    plan: Mapping[str, Any]
+    job: Mapping[str, Any]
+    rows: tuple[Mapping[str, Any], ...]
+    events: tuple[Mapping[str, Any], ...]
+    memory: tuple[MemoryRecord, ...]
+    measured: Mapping[str, int]
+    ran_out: OutOfMemory | None
+    predicted: Predicted | None
+    damage: tuple[str, ...]
+
+    @property
+    def is_script(self) -> bool:
+        """True for a user's own program, of which no memory or speed is predicted."""
+        return self.settings.get("script") is not None
+
+    @property
+    def capacity_bytes(self) -> int | None:
+        """What a rank's device has, by the plan."""
+        size = (self.plan.get("gpu") or {}).get("memory_bytes")
+        return size if contents.is_whole(size) else None
+
+
+def read(folder: Path) -> Source:
+    """Read a run's folder."""
+    damage = []
+    for name in _FILES:
+        try:
+            contents.read(folder, name)
+        except contents.BadRecord as bad:
+            damage.append(bad.short)
+    spec, unread = _spec(folder)
+    damage += [unread] if unread is not None and unread not in damage else []
+    return Source(
+        folder=folder,
+        state=status.read(folder),
+        spec=spec,
+        settings=contents.known(folder, contents.SPEC),
+        plan=contents.known(folder, contents.PLAN),
+        job=contents.known(folder, contents.JOB),
+        rows=tuple(results.steps(folder)),
+        events=tuple(events.read(folder)),
+        memory=tuple(records(folder)),
+        measured=results.measured(folder),
+        ran_out=ran_out(folder),
+        predicted=None if spec is None else _predicted(spec),
+        damage=tuple(damage),
+    )
+
+
+def _spec(folder: Path) -> tuple[RunSpec | None, str | None]:
+    try:
+        return contents.spec_of(folder), None
+    except contents.BadRecord as bad:
+        return None, bad.short
+
+
+def _predicted(spec: RunSpec) -> Predicted | None:
+    """The piles of a run that is valid in this version; None of a script, which is not judged by a model."""
+    try:
+        if spec.judges_no_model or assess.errors(spec):
+            return None
+        estimate = assess.estimated(spec)
+        return Predicted(estimate=estimate, columns=assess.broken_down(spec, estimate))
+    except LauncherError:  # An extension that the run needs is not installed here.
+        return None
