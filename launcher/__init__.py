@@ -9,11 +9,13 @@ if TYPE_CHECKING:
     from launcher.api import Check as Check
     from launcher.api import Imported as Imported
     from launcher.api import Plan as Plan
+    from launcher.api import Rehearsed as Rehearsed
     from launcher.api import Run as Run
     from launcher.api import Sweep as Sweep
     from launcher.api import check as check
     from launcher.api import import_ as import_
     from launcher.api import plan as plan
+    from launcher.api import rehearse as rehearse
     from launcher.api import run as run
     from launcher.api import show as show
     from launcher.api import submit as submit
@@ -24,6 +26,7 @@ __all__ = [
     "Check",
     "Imported",
     "Plan",
+    "Rehearsed",
     "Run",
     "Sweep",
     "__version__",
@@ -31,6 +34,7 @@ __all__ = [
     "errors",
     "import_",
     "plan",
+    "rehearse",
     "run",
     "show",
     "submit",

@@ -21,9 +21,10 @@ from launcher.commands import _plan_save, _sweeping
 from launcher.commands import check as _check
 from launcher.commands import import_ as _import
 from launcher.commands import plan as _plan
+from launcher.commands import rehearse as _rehearse
 from launcher.commands import run as _run
 from launcher.commands import show as _show
-from launcher.commands._common import heard_by
+from launcher.commands._common import heard_by, say
 from launcher.commands._handles import Run, Sweep
 from launcher.commands._trusting import require_trust
 from launcher.commands.show import Shown
@@ -32,6 +33,8 @@ from launcher.data.unusable import as_errors
 from launcher.errors import INTERRUPTED, ConfigError, ConfigErrors, DataError, DoesNotFit
 from launcher.planner.result import Plan
 from launcher.preflight.check import Check
+from launcher.rehearsing.answer import Rehearsed
+from launcher.rehearsing.request import MINUTES, STEPS
 from launcher.submission.submit import submit as _start
 from launcher.sweeping.point import Point
 
@@ -39,12 +42,14 @@ __all__ = [
     "Check",
     "Imported",
     "Plan",
+    "Rehearsed",
     "Run",
     "Shown",
     "Sweep",
     "check",
     "import_",
     "plan",
+    "rehearse",
     "run",
     "show",
     "submit",
@@ -132,6 +137,50 @@ def plan(overrides: Words = (), *, vary: Sequence[Vary] = (), save: str | None =
     return answer.plan
 
 
+def rehearse(
+    overrides: Words = (),
+    *,
+    stage: int | None = None,
+    rank: int | None = None,
+    all_stages: bool = False,
+    steps: int = STEPS,
+    layers: Sequence[int] = (),
+    minutes: float = MINUTES,
+    trust: bool = False,
+    quiet: bool = True,
+) -> Rehearsed:
+    """Measure one rank of a run alone on this machine, as ``launch rehearse`` does.
+
+    Args:
+        overrides: The words of the run.
+        stage: A rank of this pipeline stage; without a stage or rank, of that which needs the most.
+        rank: This rank.
+        all_stages: A rank of every stage that holds something else.
+        steps: Training steps.
+        layers: Build models of these layers: one depth, or two to extrapolate from.
+        minutes: The limit on all of it.
+        trust: Let what is from elsewhere run code.
+        quiet: False shows messages.
+
+    Returns:
+        The answer, whose ``verdict`` may be that it does not fit; it is kept as evidence for the run.
+
+    Raises:
+        ConfigErrors: The configuration is wrong, or cannot be rehearsed so.
+        SubmitError: The folder of rehearsals cannot be written.
+        JobFailed: The rehearsal failed, or took too long.
+    """
+    chosen: dict[str, Any] = {"stage": stage, "rank": rank, "all_stages": all_stages, "steps": steps}
+    words = ",".join(map(str, layers)) or None
+    options = _options("rehearse", overrides, layers=words, minutes=minutes, trust=trust, **chosen)
+    with _heard(quiet=quiet):
+        request, assessment = _rehearse.request_of(options), _rehearse.judged(options)
+        if assessment.spec.cluster.kind == "slurm":
+            rule = "from Python a run is rehearsed on this machine; `launch rehearse` submits it"
+            raise ConfigErrors([ConfigError("cluster", "slurm", rule, ["cluster=local"])])
+        return _rehearse.here(assessment, request, say)
+
+
 def import_(
     kind: str, file: str | Path, *, partial: bool = False, variables: Mapping[str, str] | None = None
 ) -> Imported:
@@ -169,6 +218,7 @@ def run(
     lock: str | Path | None = None,
     hf: str | Path | None = None,
     force: bool = False,
+    rehearsed: bool = False,
     trust: bool = False,
     engine: Engine = "formula",
     native: bool = True,
@@ -182,6 +232,7 @@ def run(
         lock: Repeat a run: its lock, directory or name; the words then only set keys over it.
         hf: Take the model from a Hugging Face folder or config.json.
         force: Start what does not fit; the record says so.
+        rehearsed: Take the verdict of its rehearsal in place of the memory estimate's.
         trust: Let a recipe or lock from elsewhere run code and leave the working folder.
         engine: Predict memory by formulas, or by a trace.
         native: Ask the engine's own validator, too.
@@ -196,7 +247,7 @@ def run(
         KeyboardInterrupt: It was interrupted; the run has saved a checkpoint and can be resumed.
     """
     how: dict[str, Any] = {"engine": engine, "native": native, "script_args": script_args, "quiet": quiet}
-    one = submit(overrides, lock=lock, hf=hf, force=force, trust=trust, **how)
+    one = submit(overrides, lock=lock, hf=hf, force=force, rehearsed=rehearsed, trust=trust, **how)
     if one.spec.cluster.kind == "local":
         with _heard(quiet=quiet):
             _run.seen_through(one.directory, one.spec, quiet=quiet)
@@ -209,6 +260,7 @@ def submit(
     lock: str | Path | None = None,
     hf: str | Path | None = None,
     force: bool = False,
+    rehearsed: bool = False,
     trust: bool = False,
     engine: Engine = "formula",
     native: bool = True,
@@ -223,6 +275,7 @@ def submit(
         SubmitError: The submission, the cluster or the run folder failed.
     """
     given: dict[str, Any] = {"lock": _path(lock), "hf": _path(hf), "force": force, "trust": trust}
+    given["rehearsed"] = rehearsed
     options = _options("run", overrides, script_args, engine=engine, native=native, **given)
     with _heard(quiet=quiet):
         one = _run.recorded(_run.ready(options, quiet=quiet))

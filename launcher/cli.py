@@ -27,10 +27,12 @@ VERBS = {
     "check": "the pre-flight alone: validity, memory by pile and phase, fixes",
     "show": "the translated job: argv, environment, files, sbatch text",
     "plan": "the fastest layouts that fit, over what the words leave open",
+    "rehearse": "one rank of a run, measured on one device",
     "prepare": "token ids of a run's data, made and kept before any run needs them",
     "status": "the state of runs",
     "watch": "a run live on the terminal: queue, progress, memory by pile",
     "logs": "a run's steps, its errors and what its processes printed",
+    "why": "why a run ended as it did, and what would help",
     "compare": "runs side by side: settings, losses, speed, memory",
     "report": "a page of a run, or of several: one file that a browser opens from disk",
     "cancel": "stop runs; each saves a checkpoint first",
@@ -48,9 +50,6 @@ _OF_THE_SYSTEM = frozenset((
 
 _LONGEST = 200
 """Letters of a path in a message."""
-
-RESERVED = ("rehearse",)
-"""Verbs of later versions, refused by name: otherwise each would be read as a wrong override of ``run``."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -151,9 +150,6 @@ def _dispatch(words: list[str]) -> int:
 
         print(text(VERBS))
         return 0
-    if verb in RESERVED:
-        print(f"launch: this version has no `{verb}`; the name is kept for it", file=sys.stderr)
-        return ConfigErrors.exit_status
     if verb in VERBS:
         words.remove(verb)
     elif verb is not None and verb == words[0] and "=" not in verb:

@@ -149,6 +149,11 @@ def host_memory(cgroups: Path = Path("/sys/fs/cgroup"), membership: Path = Path(
 
 def _cgroup_limits(cgroups: Path, membership: Path) -> Iterator[int]:
     """Every limit on the way from the process's group up to the root, since each of them holds."""
+    return (limit for limit, _, _ in _limited_groups(cgroups, membership))
+
+
+def _limited_groups(cgroups: Path, membership: Path) -> Iterator[tuple[int, Path, bool]]:
+    """The groups with a limit on the way up to the root: the limit, the folder, and whether it is of version 1."""
     for line in _read(membership).splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers in ("", "memory"):
@@ -158,7 +163,50 @@ def _cgroup_limits(cgroups: Path, membership: Path) -> Iterator[int]:
             for folder in (group, *group.parents):
                 text = _read(root / folder / name).strip()
                 if re.fullmatch(r"\d+", text):  # Version 2 says "max" where there is none.
-                    yield int(text)
+                    yield int(text), root / folder, bool(controllers)
+
+
+def memory_in_use(
+    cgroups: Path = Path("/sys/fs/cgroup"),
+    membership: Path = Path("/proc/self/cgroup"),
+    meminfo: Path = Path("/proc/meminfo"),
+) -> tuple[int, int] | None:
+    """Bytes of host memory in use, and that there are: of the cgroup that leaves least, else of the machine.
+
+    Pages of files that nobody used lately do not count: the kernel takes them back before anything fails. None where
+    the machine does not tell.
+    """
+    answers = [_machine_in_use(meminfo)]
+    answers += [_group_in_use(*group) for group in _limited_groups(cgroups, membership)]
+    known = [answer for answer in answers if answer is not None and answer[1] > 0]
+    return min(known, key=lambda answer: answer[1] - answer[0], default=None)
+
+
+def _machine_in_use(meminfo: Path) -> tuple[int, int] | None:
+    """Linux ``Documentation/filesystems/proc.rst``: ``MemAvailable`` is what new processes can have; in KiB."""
+    found = dict(re.findall(r"^(\w+):\s+(\d+) kB$", _read(meminfo), re.MULTILINE))
+    if "MemTotal" not in found or "MemAvailable" not in found:
+        return None
+    total, available = int(found["MemTotal"]) * 1024, int(found["MemAvailable"]) * 1024
+    return total - available, total
+
+
+def _group_in_use(limit: int, folder: Path, first_version: bool) -> tuple[int, int] | None:
+    """Linux ``Documentation/admin-guide/cgroup-v1/memory.rst`` and ``cgroup-v2.rst``; v1 sums up its children."""
+    used = _read(folder / ("memory.usage_in_bytes" if first_version else "memory.current")).strip()
+    if not used.isdecimal():
+        return None
+    name = "total_inactive_file" if first_version else "inactive_file"
+    idle = re.search(rf"^{name} (\d+)$", _read(folder / "memory.stat"), re.MULTILINE)
+    return max(0, int(used) - (int(idle[1]) if idle else 0)), limit
+
+
+def process_memory(status: Path = Path("/proc/self/status")) -> int | None:
+    """Resident bytes of a process but for pages of files, which the kernel takes back; None where it does not tell."""
+    found = dict(re.findall(r"^(\w+):\s+(\d+) kB$", _read(status), re.MULTILINE))
+    if "RssAnon" not in found:  # Linux has it from 4.5 on.
+        return None
+    return (int(found["RssAnon"]) + int(found.get("RssShmem", 0))) * 1024
 
 
 def _read(path: Path) -> str:

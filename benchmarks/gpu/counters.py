@@ -14,8 +14,14 @@ from launcher.worker.memory import CudaTracker, MemoryTracker
 class PhaseCounters(CudaTracker):
     """The allocator's and the driver's counters by phase."""
 
-    def __init__(self, device: torch.device, heard: Callable[[Phase], None] = lambda phase: None) -> None:
-        super().__init__(device, heard)
+    def __init__(
+        self,
+        device: torch.device,
+        heard: Callable[[Phase], None] = lambda phase: None,
+        *,
+        vocabulary: frozenset[int] = frozenset(),
+    ) -> None:
+        super().__init__(device, heard, vocabulary=vocabulary)
         self._reserved_by_phase: dict[str, int] = {}
         self._card_by_phase: dict[str, int] = {}
 
@@ -24,17 +30,23 @@ class PhaseCounters(CudaTracker):
         more = {"reserved_by_phase": self._reserved_by_phase, "device_by_phase": self._card_by_phase}
         return {**super().summary(), **more}
 
-    def _collect(self) -> None:
+    def _look(self) -> None:
         if self._phase is not None:
             reserved, used = torch.cuda.max_memory_reserved(self._device), card(self._device)
             for found, value in ((self._reserved_by_phase, reserved), (self._card_by_phase, used)):
                 found[self._phase] = max(found.get(self._phase, 0), value)
-        super()._collect()
+        super()._look()
 
 
-def tracker(device: torch.device, heard: Callable[[Phase], None] = lambda phase: None) -> MemoryTracker:
+def tracker(
+    device: torch.device,
+    heard: Callable[[Phase], None] = lambda phase: None,
+    vocabulary: frozenset[int] = frozenset(),
+) -> MemoryTracker:
     """The tracker for a device; on the CPU that of every run."""
-    return MemoryTracker(heard) if device.type == "cpu" else PhaseCounters(device, heard)
+    if device.type == "cpu":
+        return MemoryTracker(heard, vocabulary=vocabulary)
+    return PhaseCounters(device, heard, vocabulary=vocabulary)
 
 
 def card(device: torch.device) -> int:

@@ -27,6 +27,7 @@ from launcher.preflight.assess import Assessment
 from launcher.preflight.plan import Plan, plan
 from launcher.preflight.report import as_text
 from launcher.preflight.this_machine import obstacles
+from launcher.rehearsing.request import FILE as REHEARSAL
 from launcher.rundir import changes, contents, kept, loading, lock, status
 from launcher.saved import find, state
 from launcher.spec import RunSpec, edit, length
@@ -64,6 +65,9 @@ def submit_changed(directory: Path, texts: Sequence[str], *, trusted: bool) -> t
         SubmitError: It waits or runs, or its submission failed.
     """
     name, found = status.name_of(directory, folder()), status.read(directory)
+    if contents.exists(directory, REHEARSAL):
+        rule = "it is the rehearsal of a run: another one is asked for by its own words"
+        raise ConfigErrors([ConfigError("RUN", name, rule, ["launch rehearse"])])
     if found.state == "unreadable":
         raise SubmitError(f"{name} cannot go on: {found.reason}")
     if found.state in ("queued", "running", "requeued"):
@@ -71,16 +75,23 @@ def submit_changed(directory: Path, texts: Sequence[str], *, trusted: bool) -> t
         raise SubmitError(f"{name} is {found.state}: `launch cancel {name}` first, or wait, and then change it{why}")
     directory = directory.absolute()
     with interrupts.let_through(), contextlib.chdir(moving.working_folder(directory, texts)):
-        changed, planned, step = _planned(directory, texts, trusted=trusted)
-    differences = lock.spec_differences(changed.before, planned.spec)
+        changed, then, step = _planned(directory, texts, trusted=trusted)
+    differences = lock.spec_differences(changed.before, then.spec)
     _say(directory, differences, step)
 
     def record() -> None:
         if differences:
             with contextlib.chdir(moving.working_folder(directory, texts)):
-                changes.write(directory, planned, differences, words=changed.words, step=step)
+                changes.write(directory, then, differences, words=changed.words, step=step)
 
-    return resubmit(directory, planned.spec, before=record), planned.spec
+    return resubmit(directory, then.spec, before=record), then.spec
+
+
+def planned(directory: Path, texts: Sequence[str], *, trusted: bool) -> Plan:
+    """The plan of a run with changed settings, as :func:`submit_changed` would submit it; the errors are its, too."""
+    directory = directory.absolute()
+    with contextlib.chdir(moving.working_folder(directory, texts)):
+        return _planned(directory, texts, trusted=trusted)[1]
 
 
 def _planned(directory: Path, texts: Sequence[str], *, trusted: bool) -> tuple[_Changed, Plan, int]:

@@ -29,7 +29,7 @@ from launcher.config.request import Request, request
 from launcher.data import look
 from launcher.errors import ConfigError, ConfigErrors, SubmitError, unreadable
 from launcher.measurements.known import Measured
-from launcher.preflight import assess, fixes, job_python, looked
+from launcher.preflight import assess, evidence, fixes, job_python, looked
 from launcher.preflight.assess import Assessment, Refinement
 from launcher.preflight.data import Looking
 from launcher.preflight.fixes import Searching
@@ -41,6 +41,7 @@ _OF_ONE_RUN = {
     "--debug": (),
     "--explain": (),
     "--speed": (),
+    "--rehearsed": (),
     "--hf": ("model={}",),
     "--deepspeed": ("launch import deepspeed {} --recipe mine.yaml", "recipe=mine.yaml"),
     "--megatron-args": ("launch import megatron {} --recipe mine.yaml", "recipe=mine.yaml"),
@@ -258,6 +259,7 @@ def assessed(
         judged,
         errors=backend_choice.leaving(found.backend, judged.errors, catalog),
         warnings=backend_choice.leaving(found.backend, warnings, catalog),
+        rehearsed=None if judged.errors else evidence.read(spec),
     )
 
 

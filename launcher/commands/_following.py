@@ -58,7 +58,7 @@ def follow(directory: Path, spec: RunSpec, *, quiet: bool, summary: bool = True)
         _say(ending.reason or "stopped")
         return INTERRUPTED
     _say(f"the job failed: {ending.reason}")
-    _say(f"its logs: launch logs {ending.id}; go on after the fix: launch resume {ending.id}")
+    _say(f"why: launch why {ending.id}; its logs: launch logs {ending.id}; go on: launch resume {ending.id}")
     if spec.script is not None:
         copy = script_copy.place(directory, spec.script)
         _say(f"a resumed run goes on with its copy of the script: fix {copy}, or start a new run")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher import package
-from launcher.commands import cancel, logs
+from launcher.commands import cancel, logs, why
 from launcher.commands._finding import find, sweep_of
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.rundir import contents, results, state, status
@@ -19,6 +19,7 @@ from launcher.rundir.state import RunState
 from launcher.spec import RunSpec
 from launcher.sweeping import sweep, table
 from launcher.sweeping.point import Point
+from launcher.why.answer import Answer
 
 if TYPE_CHECKING:
     import pandas
@@ -83,6 +84,10 @@ class Run:
         options = argparse.Namespace(lines=lines, rank=rank, all=False)
         files = logs.document(self.status, options)["files"]
         return "\n".join("\n".join([f"==> {file['path']} <==", *file["lines"]]) for file in files)
+
+    def why(self) -> Answer:
+        """Why it ended as it did, as ``launch why`` says: ``.cause``, ``.pile``, ``.ways``, ``.as_dict()``."""
+        return why.explained(self.directory)
 
     def cancel(self) -> bool:
         """Stop it after it has saved a checkpoint; False where it is not running.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -46,7 +47,7 @@ from launcher.data.token_folder import TokenFolder
 from launcher.errors import ConfigError, ConfigErrors, DoesNotFit, JobFailed
 from launcher.job import torchrun
 from launcher.job.job import Job
-from launcher.preflight import assess, job_python
+from launcher.preflight import assess, evidence, job_python
 from launcher.preflight.assess import Assessment
 from launcher.preflight.plan import Plan, plan
 from launcher.preflight.report import as_json, as_text, findings_as_text, heading
@@ -73,6 +74,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_hf(parser)
     add_partial(parser)
     parser.add_argument("--force", action="store_true", help="start what does not fit; the record says so")
+    words = "start by what `launch rehearse` has measured of it, in place of the memory estimate"
+    parser.add_argument("--rehearsed", action="store_true", help=words)
     parser.add_argument("-m", "--multirun", action="store_true", help="a sweep: model=1b,7b, range(..), glob(..)")
     parser.add_argument(
         "--from", dest="lock", type=Path, metavar="LOCK", help="repeat a run: its lock, directory or name"
@@ -175,6 +178,8 @@ def ready(options: argparse.Namespace, *, quiet: bool) -> Ready:
     native = assess.judge if options.native else None
     how: dict[str, Any] = {"native": native, "python": job_python.asked, "measured": measured(options)}
     assessment = assessed(found, memory_engine(options), **how)
+    if options.rehearsed and not assessment.errors:
+        assessment = evidence.demanded(assessment, shlex.join(options.overrides))
     draw(options, assessment)
     _refuse(assessment, options)
     planned = plan(assessment, python=sys.executable)
@@ -226,6 +231,8 @@ def _refuse(assessment: Assessment, options: argparse.Namespace) -> None:
         raise ConfigErrors(errors)
     if assessment.verdict.name == "does_not_fit" and not options.force:
         raise Unfit(assessment)
+    if assessment.rehearsed is not None:
+        say(f"launch: {assessment.rehearsed.as_text(assessment.spec)}")
     if assessment.warnings:
         say("\n".join(findings_as_text("warning", assessment.warnings, width())))
     if assessment.verdict.name != "fits":

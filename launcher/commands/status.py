@@ -78,7 +78,8 @@ def _table(rows: Sequence[RunState], *, placed: bool) -> list[str]:
         lines += [f"in {place}:"] if placed else []
         for row in some:
             lines += [line(cells[row]), *_reason(row)]
-    return lines
+    failed = [cells[row][0] for row in rows if row.state in ("failed", "lost")]
+    return [*lines, f"why: launch why {failed[-1]}"] if failed else lines
 
 
 def _place(row: RunState) -> Path:

@@ -37,7 +37,7 @@ def resolve(config: Mapping[str, Any], machine: Machine, typed: Collection[str] 
         config: The composed configuration; it is left as it is. What the user set stays.
         machine: The facts.
         typed: The keys that the user or a recipe set. A memory among them is what a rank may use, nothing of which is
-            kept; without it a rank on the CPU has its share of the host.
+            kept; without it, and without one in the option, a rank on the CPU has its share of the host.
 
     Returns:
         A new configuration in which every value of ``hardware`` and ``cluster.gpus_per_node`` is known as far as
@@ -50,11 +50,21 @@ def resolve(config: Mapping[str, Any], machine: Machine, typed: Collection[str] 
     if "hardware.memory_bytes" in typed:
         hardware["reserved_bytes"] = hardware["reserved_bytes"] if "hardware.reserved_bytes" in typed else 0
     elif hardware["device"] == "cpu":
-        hardware["memory_bytes"] = None
+        hardware |= _of_a_cpu(hardware, card="hardware.device" in typed)
     if cluster["gpus_per_node"] is None:
         local = len(machine.gpus) if hardware["device"] == "cuda" else 0
         cluster["gpus_per_node"] = SLURM_GPUS if cluster["kind"] == "slurm" else local or CPU_RANKS
     return {**config, "hardware": hardware, "cluster": cluster}
+
+
+def _of_a_cpu(hardware: Mapping[str, Any], *, card: bool) -> dict[str, Any]:
+    """What a rank may use by the option of a CPU, nothing of which is kept unless it says so.
+
+    Where the user has put ``hardware.device=cpu`` over the option of a card, its memory is the card's.
+    """
+    if card or hardware["memory_bytes"] is None:
+        return {"memory_bytes": None}
+    return {"reserved_bytes": hardware["reserved_bytes"] or 0}
 
 
 def _disk(directory: object, machine: Machine) -> int | None:

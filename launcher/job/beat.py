@@ -18,6 +18,16 @@ FOLDER = "LAUNCH_BEATS"
 PHASES = ("start", "data", "forward", "backward", "optimizer", "collective", "evaluation", "checkpoint", "end")
 """What a rank can be in; ``start`` is all before the first step, ``collective`` its wait for the others after one."""
 
+MEMORY_PHASES = {
+    "start": "load",
+    "forward": "forward",
+    "backward": "backward",
+    "optimizer": "optimizer",
+    "evaluation": "evaluation",
+    "checkpoint": "checkpoint_save",
+}
+"""Phases of ``launcher.job.memory`` by these."""
+
 _HEAD = struct.Struct("<8sii")
 _BEAT = struct.Struct("<qqddd")
 _MAGIC = b"launch01"

@@ -13,15 +13,16 @@ import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from launcher import files
 
 FILE = "events.jsonl"
 
-type Kind = Literal["queued", "running", "start", "save", "end", "hang", "restart", "straggler", "spike", "rollback"]
+type Milestone = Literal["queued", "running", "start", "save", "end"]
+type Kind = Literal[Milestone, "hang", "restart", "straggler", "spike", "rollback", "memory_growth"]
 
-MILESTONES: frozenset[Kind] = frozenset(("queued", "running", "start", "save", "end"))
+MILESTONES: frozenset[Milestone] = frozenset(get_args(Milestone.__value__))
 """``queued``: submitted; ``running``: the job's first node has it; ``start``: the ranks are started, on the ``nodes``;
 ``save``: a checkpoint has its name, after so many ``seconds``; ``end``: the attempt has, with the run's ``state``."""
 

@@ -10,7 +10,7 @@ error band are added to that one.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
@@ -143,10 +143,24 @@ def estimate(
     )
 
 
-def needs(spec: RunSpec, *, family: Family, strategies: Iterable[Strategy], backend: Backend) -> Needs:
-    """The part of the estimate that a verdict rests on, in half of its time; the arguments are the same."""
+type Adjusted = Callable[[RankModel, Sequence[MemoryTerm]], Sequence[MemoryTerm]]
+"""Gives other terms of a rank in place of those of the formulas: with what was measured of a run like it."""
+
+
+def needs(
+    spec: RunSpec,
+    *,
+    family: Family,
+    strategies: Iterable[Strategy],
+    backend: Backend,
+    adjusted: Adjusted | None = None,
+) -> Needs:
+    """The part of the estimate that a verdict rests on, in half of its time; the arguments are the same.
+
+    ``adjusted`` changes the terms of each rank before they are added up.
+    """
     models = _fullest_models(spec, family, strategies, backend)
-    return _needs(_all_terms(models, backend), family, error_band(spec, backend))
+    return _needs(_all_terms(models, backend, adjusted), family, error_band(spec, backend))
 
 
 def needs_within(
@@ -228,8 +242,13 @@ def _models(stages: Iterable[RankView], spec: RunSpec, family: Family, backend: 
     return (rank_model(spec, view, family, dtypes, engine) for view in stages)
 
 
-def _all_terms(models: Iterable[RankModel], backend: Backend) -> tuple[RankTerms, ...]:
-    return tuple(RankTerms(model=one, terms=tuple(_terms(one, backend))) for one in models)
+def _all_terms(
+    models: Iterable[RankModel], backend: Backend, adjusted: Adjusted | None = None
+) -> tuple[RankTerms, ...]:
+    found = ((one, tuple(_terms(one, backend))) for one in models)
+    return tuple(
+        RankTerms(model=one, terms=terms if adjusted is None else tuple(adjusted(one, terms))) for one, terms in found
+    )
 
 
 def _terms(one: RankModel, backend: Backend) -> Iterator[MemoryTerm]:

@@ -20,10 +20,11 @@ from launcher import backends, families, registry
 from launcher.backends import Judgement
 from launcher.errors import ConfigError
 from launcher.memory.breakdown import Breakdown, breakdown
-from launcher.memory.estimate import estimate, needs, needs_within, rank_terms
+from launcher.memory.estimate import Adjusted, RankTerms, estimate, needs, needs_within, rank_terms
 from launcher.memory.result import MemoryEstimate, Needs
 from launcher.preflight import fixes, pricing, time_limit, verdict
 from launcher.preflight.data import Seen
+from launcher.preflight.evidence import Evidence
 from launcher.preflight.fixes import Fix, Judge, Searching
 from launcher.preflight.pricing import Measured
 from launcher.preflight.verdict import Verdict
@@ -59,6 +60,7 @@ class Assessment:
         data: What a look at the data has found; None where nobody looked.
         speed: The predicted speed, of a run that does not fit as if it did; None where it is unknown.
         speed_unknown: Why it is unknown; None where it is not, and of an invalid run.
+        rehearsed: What was measured of a rank of it (``launch rehearse``); None where nothing was.
     """
 
     spec: RunSpec
@@ -72,6 +74,7 @@ class Assessment:
     data: Seen | None = None
     speed: SpeedEstimate | None = None
     speed_unknown: str | None = None
+    rehearsed: Evidence | None = None
 
     def refused(self, found: Iterable[ConfigError]) -> Assessment:
         """The same run with more errors: it is invalid, and has no estimate."""
@@ -85,6 +88,7 @@ class Assessment:
             nearest=None,
             speed=None,
             speed_unknown=None,
+            rehearsed=None,
         )
 
 
@@ -188,6 +192,35 @@ def broken_down(spec: RunSpec, estimate: MemoryEstimate) -> Breakdown:
     return breakdown(rank_terms(spec, **parts(spec)), estimate)
 
 
+def terms_of(spec: RunSpec) -> tuple[RankTerms, ...]:
+    """All terms of one rank of each pipeline stage of a valid run."""
+    return rank_terms(spec, **parts(spec))
+
+
+def ways_out(spec: RunSpec, adjusted: Adjusted | None = None, measured: Measured | None = None) -> fixes.Search:
+    """Changes with which a valid run fits for certain, or else by what is most likely, the cheapest first.
+
+    Args:
+        spec: The run, of which is known that it ran out of memory.
+        adjusted: Puts what was measured of it into the estimates of its neighbours.
+        measured: As :func:`assess` takes it.
+    """
+    own = needs(spec, **parts(spec), adjusted=adjusted)
+    speed = pricing.predicted(spec, parts, verdict.judge(spec, own), measured).speed
+    found = search_safely(spec, own, adjusted)
+    return pricing.priced(found, spec, speed, parts, measured)
+
+
+def search_safely(spec: RunSpec, own: Needs, adjusted: Adjusted | None) -> fixes.Search:
+    """Changes with which the whole error band lies below the capacity, or else the middle of it."""
+    if verdict.judge(spec, own, safely=True).excess_bytes == 0:
+        return fixes.Search()
+    found = fixes.search(spec, _judge(spec, own, safely=True, adjusted=adjusted))
+    if found.found or not verdict.judge(spec, own).excess_bytes:
+        return found
+    return fixes.search(spec, _judge(spec, own, adjusted=adjusted))
+
+
 def parts(spec: RunSpec) -> dict[str, Any]:
     """Arguments of the memory model for a run: family, strategies and backend, so that it looks nothing up."""
     return {
@@ -206,8 +239,8 @@ def _ways_out(spec: RunSpec, judged: Verdict, formula: Needs, search: Searching)
     return search(spec, _judge(spec, formula)) if judged.excess_bytes else fixes.Search()
 
 
-def _judge(start: RunSpec, formula: Needs, *, safely: bool = False) -> Judge:
-    """Judges the neighbours of a valid run, and the run itself, whose needs by formula are known."""
+def _judge(start: RunSpec, formula: Needs, *, safely: bool = False, adjusted: Adjusted | None = None) -> Judge:
+    """Judges the neighbours of a valid run, and the run itself, whose needs are known, by formula or ``adjusted``."""
 
     def judged(spec: RunSpec, *, roughly: bool = False) -> Verdict | None:
         if spec is start:
@@ -215,8 +248,8 @@ def _judge(start: RunSpec, formula: Needs, *, safely: bool = False) -> Judge:
         if next(broken_by_change(spec), None) is not None:
             return None
         capacity = spec.rank_memory_bytes
-        if not roughly or capacity is None:
-            return verdict.judge(spec, needs(spec, **parts(spec)), safely=safely)
+        if not roughly or capacity is None or adjusted is not None:
+            return verdict.judge(spec, needs(spec, **parts(spec), adjusted=adjusted), safely=safely)
         found = needs_within(spec, capacity, **parts(spec))
         return verdict.beyond(capacity) if found is None else verdict.judge(spec, found, safely=safely)
 

@@ -40,6 +40,7 @@ _NOTHING = {
     "fixes": None,
     "speed": None,
     "data": None,
+    "rehearsed": None,
 }
 
 
@@ -72,6 +73,7 @@ def as_json(assessment: Assessment) -> dict[str, Any]:
         "fixes": [fix.as_dict() for fix in assessment.fixes],
         "speed": None if assessment.speed is None else speed_line.as_dict(spec, assessment.speed),
         "data": None if assessment.data is None else assessment.data.as_dict(),
+        "rehearsed": None if assessment.rehearsed is None else assessment.rehearsed.as_dict(spec),
     }
 
 
@@ -103,6 +105,7 @@ def as_text(assessment: Assessment, width: int = 80) -> str:
         lines = _wrapped(answer(spec, assessment.verdict, estimate), width)
         lines += _wrapped(reason(spec, assessment.verdict, estimate), width)
         lines += _paragraph([line for text in speed_line.said(assessment) for line in _wrapped(text, width)])
+        lines += _paragraph(_wrapped(_rehearsed(assessment), width))
         lines += ["", *_evidence(assessment, estimate, width)]
     if assessment.warnings:
         lines += ["", *findings_as_text("warning", assessment.warnings, width)]
@@ -112,6 +115,16 @@ def as_text(assessment: Assessment, width: int = 80) -> str:
 
 def _paragraph(lines: list[str]) -> list[str]:
     return ["", *lines] if lines else []
+
+
+def _rehearsed(assessment: Assessment) -> str:
+    """What was measured of a rank, and how its verdict is taken where the estimate has another one."""
+    found, spec = assessment.rehearsed, assessment.spec
+    if found is None:
+        return ""
+    measured = found.verdict(spec.rank_memory_bytes)
+    other = measured != "unknown" and (measured == "does_not_fit") == assessment.verdict.fits
+    return found.as_text(spec) + ("; `launch run --rehearsed` takes that verdict" if other else "")
 
 
 def _invalid(assessment: Assessment) -> str:

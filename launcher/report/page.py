@@ -14,13 +14,21 @@ from launcher.report import page_asked, page_curves, page_memory, page_source, p
 from launcher.report.page_source import Source
 from launcher.rundir import contents, health, progress
 from launcher.text.units import duration, gib
+from launcher.why.answer import Evidence
+from launcher.why.explain import explain
+from launcher.why.ways_out import Takes
 
 _WORDS = {"fits": "good", "tight": "warn", "does_not_fit": "bad", "invalid": "bad"}
 _STATES = {"finished": "good", "failed": "bad", "lost": "bad", "unreadable": "bad"}
 
 
-def of_run(folder: Path) -> str:
-    """The page of the run in a folder, whatever that holds."""
+def of_run(folder: Path, takes: Takes | None = None) -> str:
+    """The page of the run in a folder, whatever that holds.
+
+    Args:
+        folder: The run directory.
+        takes: True of words that a resumed run takes; None takes all.
+    """
     source = page_source.read(folder)
     sections = [
         page_asked.section(source),
@@ -28,7 +36,7 @@ def of_run(folder: Path) -> str:
         page_speed.section(source),
         page_curves.section(source),
         page_story.section(source),
-        Section(identity="end", title="How it ended", parts=list(_end(source))),
+        Section(identity="end", title="How it ended", parts=list(_end(source, takes))),
         page_asked.made_of(source),
     ]
     return page(f"Run {source.state.id}", joined(*_lead(source)), sections)
@@ -68,32 +76,33 @@ def _verdict(source: Source) -> Iterator[Html | str]:
             yield f"; predicted to need {gib(size)}."
 
 
-def _end(source: Source) -> Iterator[Html | str]:
+def _end(source: Source, takes: Takes | None) -> Iterator[Html | str]:
     now = source.state
     told = f"It is {now.state}" if now.state not in ("finished", "failed", "cancelled") else f"It {_ended(now.state)}"
     yield f"{told}{': ' + now.reason if now.reason else '.'}"
-    if source.ran_out is not None:
-        yield from _ran_out(source)
+    if now.state in ("failed", "lost", "requeued"):
+        yield from _why(source, takes)
     for event in health.now(source.folder):
         yield tag("p", str(event["text"]), class_="warn")
     saved = progress.checkpoint(source.folder)
     yield "There is no checkpoint." if saved is None else f"Its newest checkpoint is of step {saved:,}."
 
 
+def _why(source: Source, takes: Takes | None) -> Iterator[Html | str]:
+    """What ``launch why`` says: the cause, the evidence and what would help."""
+    found = explain(source.folder, Path.cwd(), takes)
+    yield from (tag("p", sentence, class_="bad" if number == 0 else "") for number, sentence in enumerate(found.said))
+    if found.evidence:
+        yield items(_evidence(each) for each in found.evidence)
+    if found.ways:
+        yield tag("p", found.ways_title.capitalize())
+        yield items(joined(tag("code", way.command), f" {way.text}" if way.text else "") for way in found.ways)
+
+
+def _evidence(found: Evidence) -> str:
+    place = found.file if found.line is None else f"{found.file}:{found.line}"
+    return f"{place}: {found.text}"
+
+
 def _ended(state: str) -> str:
     return {"finished": "has finished", "failed": "has failed", "cancelled": "was cancelled"}[state]
-
-
-def _ran_out(source: Source) -> Iterator[Html | str]:
-    """What the first rank that ran out of memory has left."""
-    found = source.ran_out
-    if found is None:
-        return
-    who = "a node" if found.rank is None else f"rank {found.rank}"
-    where = f" in {found.phase.replace('_', ' ')}" if found.phase else ""
-    where += f" of layer {found.layer}" if found.layer is not None else ""
-    where += f" at step {found.step:,}" if found.step is not None else ""
-    asked = "" if found.requested_bytes is None else f" asked for {gib(found.requested_bytes)}"
-    free = "" if found.free_bytes is None else f" with {gib(found.free_bytes)} free"
-    on = f" on {found.node}" if found.node else ""
-    yield tag("p", f"{found.place} memory ran out: {who}{on}{where}{asked}{free}. {found.message}", class_="bad")

@@ -46,6 +46,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
         rule = "expandable segments belong to the CUDA allocator, and this run is on CPU ranks (hardware.device)"
         yield ConfigError("train.allocator", "expandable", rule, ["train.allocator=default", "hardware=h100_80g"])
     yield from _spikes(spec)
+    yield from _enforced(spec)
     if not spec.data.path and spec.data.source != "synthetic" and spec.script is None:
         rule = f"data.source={spec.data.source} reads from it"
         way_out = [f"data.path={_EXAMPLES[spec.data.source]}", "data=synthetic"]
@@ -75,6 +76,19 @@ def _spikes(spec: RunSpec) -> Iterator[ConfigError]:
         )
         up = -(-save.every // train.log_every) * train.log_every
         yield ConfigError("save.every", save.every, rule, [edit.override("save.every", up), "train.log_every=1"])
+
+
+def _enforced(spec: RunSpec) -> Iterator[ConfigError]:
+    """A capacity that is to be kept must be known, and the worker must be ours."""
+    if not spec.train.enforce_memory:
+        return
+    if spec.script is not None:
+        rule = "a script of your own trains by itself, and nobody follows its memory"
+        yield ConfigError("train.enforce_memory", True, rule, ["train.enforce_memory=false"])
+    elif spec.rank_memory_bytes is None:
+        rule = "what a rank may use is not known: there is nothing to keep it within"
+        way_out = ["train.enforce_memory=false", "hardware.memory_bytes=80000000000"]
+        yield ConfigError("train.enforce_memory", True, rule, way_out)
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:

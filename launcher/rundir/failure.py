@@ -12,15 +12,18 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from launcher import files
-from launcher.rundir import contents
+from launcher.job.memory import ran_out
+from launcher.rundir import contents, out_of_memory
 from launcher.slurm.states import NO_STEP
 
-_REPORTED = re.compile(r"rank\s*:\s*(?P<rank>\d+) \(local_rank: (?P<local>\d+)\)|exitcode\s*:\s*(?P<code>-?\d+)")
+_REPORTED = re.compile(
+    r"rank\s*:\s*(?P<rank>\d+) \(local_rank: (?P<local>\d+)\)|exitcode\s*:\s*(?P<code>-?\d+)(?: \(pid: (?P<pid>\d+)\))?"
+)
 _ROOT = "Root Cause (first observed failure):"
 _WATCHDOG = re.compile(r"Watchdog caught collective operation timeout:.*?OpType=(\w+).*?ran for (\d+) milliseconds")
 _OOM_KILL = re.compile(r"oom[-_]kill", re.IGNORECASE)
@@ -49,6 +52,16 @@ _LONGEST = 300
 """Characters that one line of a reason may have."""
 
 
+type Kind = Literal["error", "out_of_memory", "rank_killed", "hang", "nan", "disk"]
+"""What a failure is, for ``launch why``; ``error`` is any other."""
+
+_NOT_A_NUMBER = re.compile(r"^the loss of step \d+ (is|jumped)")
+"""The beginning of the worker's sentences about a loss (``launcher.worker.spikes``)."""
+
+_FULL = re.compile(r"No space left on device|Disk quota exceeded|File too large|disk is full", re.IGNORECASE)
+"""Words of the system (``strerror`` of ENOSPC, EDQUOT, EFBIG) and of the worker about a disk."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """Why a job failed.
@@ -58,12 +71,21 @@ class Failure:
         transient: True if the same job may well succeed when it is started again.
         node: The node that failed first, where that is known.
         broken: True if that node is not to be used again, even if it has failed only once.
+        kind: What it is.
+        rank: The rank that failed first, where that is known.
     """
 
     text: str
     transient: bool = False
     node: str | None = None
     broken: bool = False
+    kind: Kind = "error"
+    rank: int | None = None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What is kept of it in ``state.json`` beside its text."""
+        return {"cause": self.kind, "rank": self.rank}
 
 
 def explain(directory: Path, returncode: int, hosts: Sequence[str] = ()) -> Failure:
@@ -81,6 +103,7 @@ def explain(directory: Path, returncode: int, hosts: Sequence[str] = ()) -> Fail
     own = [error for error in errors if not is_of_another(error)]
     for found in (
         _hung(directory),
+        _without_memory(directory, own),
         _timed_out(directory, errors, hosts),
         _written(own),
         _watchdog(directory),
@@ -90,8 +113,16 @@ def explain(directory: Path, returncode: int, hosts: Sequence[str] = ()) -> Fail
         if found is not None:
             return found
     if errors:
-        return Failure(text=f"rank {errors[0]['rank']} lost its connection to another rank", transient=True)
+        rank = int(errors[0]["rank"])
+        text = f"rank {rank} lost its connection to another rank"
+        return Failure(text=text, transient=True, kind="rank_killed", rank=rank)
     return _last_words(directory, returncode)
+
+
+def killed(report: Path, number: int) -> list[tuple[int, int | None]]:
+    """Rank and process of those that a signal has ended by torchrun's report, the root cause first."""
+    found = [(rank, pid) for rank, _, code, pid in _reported(report) if code == -number and rank.isdecimal()]
+    return [(int(rank), pid) for rank, pid in found]
 
 
 def written_errors(directory: Path) -> list[dict[str, Any]]:
@@ -162,26 +193,45 @@ def _rank_of(path: Path) -> str:
 def _written(errors: Sequence[dict[str, Any]]) -> Failure | None:
     if not errors:
         return None
-    error = errors[0]
-    if error["type"] == "OutOfMemoryError":
+    error, rank = errors[0], int(errors[0]["rank"])
+    if error["type"] == "OutOfMemoryError":  # Of a script, or where no more could be written down.
         wanted = re.search(r"Tried to allocate [\d.]+ \w+", error["message"])
         asked = f": {wanted[0][0].lower()}{wanted[0][1:]}" if wanted else ""
-        return Failure(text=f"rank {error['rank']}: out of GPU memory{asked}; `launch check` names what would fit")
+        text = f"rank {rank}: out of GPU memory{asked}; `launch check` names what would fit"
+        return Failure(text=text, kind="out_of_memory", rank=rank)
     if "faulty_node" in error:
-        text = _one_line(error["message"])
-        return Failure(text=text, transient=True, node=error["faulty_node"], broken=error["faulty_node"] is not None)
+        text, node = _one_line(error["message"]), error["faulty_node"]
+        return Failure(text=text, transient=True, node=node, broken=node is not None, rank=rank)
     if _HARDWARE.search(error["message"]):
-        text, node = f"rank {error['rank']}: {_one_line(error['message'])}", error.get("node")
-        return Failure(text=text, transient=True, node=node, broken=node is not None)
+        text, node = f"rank {rank}: {_one_line(error['message'])}", error.get("node")
+        return Failure(text=text, transient=True, node=node, broken=node is not None, rank=rank)
     ours = not error["message"].startswith(f"{error['type']}:")
     where = "" if ours else _frame(error["traceback"])
-    return Failure(text=f"rank {error['rank']}: {_one_line(error['message'])}{where}")
+    return Failure(text=f"rank {rank}: {_one_line(error['message'])}{where}", kind=_kind_of(error), rank=rank)
+
+
+def _kind_of(error: dict[str, Any]) -> Kind:
+    """What the error of a rank is of."""
+    if _NOT_A_NUMBER.search(error["message"]):
+        return "nan"
+    return "disk" if _FULL.search(error["message"]) else "error"
+
+
+def _without_memory(directory: Path, errors: Sequence[dict[str, Any]]) -> Failure | None:
+    """The first rank that ran out of memory; of a full disk the rank's own error names the file and what is left."""
+    found = ran_out(directory)
+    if found is None or found.place == "disk":
+        return None
+    by_a_rank = any(error["rank"] == str(found.rank) for error in errors)
+    if not by_a_rank and found.kind not in ("host_killer", "cgroup", "slurm"):
+        return None
+    return Failure(text=_one_line(out_of_memory.line(found)), kind="out_of_memory", rank=found.rank)
 
 
 def _hung(directory: Path) -> Failure | None:
     """The ranks were ended by the hang watch (``train.on_hang``): what they leave tells of that end alone."""
     found = files.read_json(directory / HUNG)
-    return None if found is None else Failure(text=found["text"], transient=bool(found["restart"]))
+    return None if found is None else Failure(text=found["text"], transient=bool(found["restart"]), kind="hang")
 
 
 def _timed_out(directory: Path, errors: Sequence[dict[str, Any]], hosts: Sequence[str]) -> Failure | None:
@@ -194,9 +244,8 @@ def _timed_out(directory: Path, errors: Sequence[dict[str, Any]], hosts: Sequenc
     world = job.get("nodes", 0) * job.get("gpus_per_node", 0)
     absent = sorted(set(range(world)) - {int(error["rank"]) for error in errors})
     if not absent:
-        return Failure(
-            text=f"rank {waited[0]['rank']}: timeout in a collective that every rank came to", transient=True
-        )
+        text = f"rank {waited[0]['rank']}: timeout in a collective that every rank came to"
+        return Failure(text=text, transient=True, kind="hang", rank=int(waited[0]["rank"]))
     names = ", ".join(map(str, absent[:8])) + (", ..." if len(absent) > 8 else "")
     ranks = "rank" if len(absent) == 1 else "ranks"
     nodes = {_node_of(directory, rank) for rank in absent} if hosts else set()
@@ -205,7 +254,7 @@ def _timed_out(directory: Path, errors: Sequence[dict[str, Any]], hosts: Sequenc
     text = (
         f"timeout in a collective: {ranks} {names}{where} did not arrive while {len(waited)} waited (train.timeout_s)"
     )
-    return Failure(text=text, transient=True, node=node)
+    return Failure(text=text, transient=True, node=node, kind="hang", rank=absent[0])
 
 
 def _node_of(directory: Path, rank: int) -> str | None:
@@ -223,7 +272,7 @@ def _watchdog(directory: Path) -> Failure | None:
         found = _WATCHDOG.search(_end(path))
         if found:
             text = f"NCCL timeout in {found[1]} after {int(found[2]) // 1000} s (train.timeout_s)"
-            return Failure(text=text, transient=True)
+            return Failure(text=text, transient=True, kind="hang")
     return None
 
 
@@ -233,7 +282,8 @@ def _signalled(directory: Path, returncode: int, hosts: Sequence[str]) -> Failur
         report = directory / "logs" / (f"node{number}.err" if number else "node.err")
         for rank, _, code in _exits(report):
             if code < 0 and -code != signal.SIGTERM:  # Torchrun's own, to the ranks that the first failure has left.
-                return _by_signal(f"rank {rank}", -code, directory, node)
+                found = _by_signal(f"rank {rank}", -code, directory, node)
+                return replace(found, rank=int(rank)) if rank.isdecimal() else found
     others = list(_failed_agents(directory / "logs", hosts))
     for code, node in others:
         if code < 0 and -code != signal.SIGTERM:
@@ -259,16 +309,21 @@ def _apart(directory: Path) -> Failure | None:
 def _by_signal(who: str, number: int, directory: Path, node: str | None) -> Failure:
     name = signal.Signals(number).name
     if name != "SIGKILL":
-        return Failure(text=f"{who} was ended by {name}", transient=True, node=node)
+        return Failure(text=f"{who} was ended by {name}", transient=True, node=node, kind="rank_killed")
     if any(_OOM_KILL.search(_end(path)) for path in (directory / "logs" / "submitit").glob("*_log.err")):
-        return Failure(text=f"{who} was ended by the kernel: out of host memory")
+        return Failure(text=f"{who} was ended by the kernel: out of host memory", kind="out_of_memory")
     text = f"{who} was ended by SIGKILL: the kernel may have been out of memory"
-    return Failure(text=text, transient=True, node=node)
+    return Failure(text=text, transient=True, node=node, kind="rank_killed")
 
 
 def _exits(path: Path) -> list[tuple[str, str, int]]:
     """Rank, local rank and exit code of each failure in torchrun's report, the root cause first."""
-    found: list[tuple[str, str, int]] = []
+    return [(rank, local, code) for rank, local, code, _ in _reported(path)]
+
+
+def _reported(path: Path) -> list[tuple[str, str, int, int | None]]:
+    """As :func:`_exits`, with the number of the process where the report has it."""
+    found: list[tuple[str, str, int, int | None]] = []
     text = _end(path)
     at = text.rfind(_ROOT)
     for part in (text[at:], text[:at]) if at >= 0 else (text,):
@@ -277,7 +332,7 @@ def _exits(path: Path) -> list[tuple[str, str, int]]:
             if match["rank"] is not None:
                 rank, local = match["rank"], match["local"]
             else:
-                found.append((rank, local, int(match["code"])))
+                found.append((rank, local, int(match["code"]), None if match["pid"] is None else int(match["pid"])))
     return found
 
 

@@ -21,7 +21,20 @@ from typing import Any
 
 from launcher import files
 from launcher.errors import SubmitError
-from launcher.rundir import acting, by_files, contents, failure, health, home, keeping, lease, names, progress, state
+from launcher.rundir import (
+    acting,
+    by_files,
+    contents,
+    failure,
+    health,
+    home,
+    keeping,
+    lease,
+    names,
+    out_of_memory,
+    progress,
+    state,
+)
 from launcher.rundir.state import RunState
 from launcher.saved import paused
 from launcher.slurm import jobs, states
@@ -247,6 +260,8 @@ def _from_slurm(run: Path, content: dict[str, Any] | None, job: QueuedJob | None
     if job is None:
         return "lost", "Slurm no longer knows the job, and the run directory does not say how it ended"
     word, reason = states.translated(job, started=content is not None)
+    if job.state == "OUT_OF_MEMORY":
+        out_of_memory.note_of_slurm(run)
     if job.state == "FAILED":
         reason = failure.not_started(_log(run)) or reason
     if word == "running" and content is not None and content["state"] == "requeued":

@@ -86,5 +86,7 @@ class TrainSpec:
     on_spike: Literal["report", "stop", "rollback"] = "report"
     spike_deviations: Positive = 7.0
     rollbacks: Count = 3
+    log_memory_every: Count | None = 250
     gradient_accumulation: Count | None = None
     tokens: Count | None = None
+    enforce_memory: bool = False

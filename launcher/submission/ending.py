@@ -7,6 +7,7 @@ is put back without a node that has failed twice, or whose GPU is found to be br
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def conclude(directory: Path, returncode: int, place: SlurmPlace | None) -> str 
     found = failure.explain(directory, returncode, () if place is None else place.hosts)
     if place is not None and found.transient:
         return _fallen(directory, found, place)
-    state.put(directory, "failed", reason=found.text, **facts)
+    state.put(directory, "failed", reason=found.text, **facts, **found.facts)
     return found.text
 
 
@@ -60,7 +61,8 @@ def _told(directory: Path, outcome: dict[str, Any], place: SlurmPlace) -> str | 
     if place.told_to_save.is_set():
         left, margin = place.seconds_left(), int(spec(directory)["cluster"]["save_margin_s"])
         near = left is not None and left <= margin + _EARLY_S
-        return _put_back(directory, f"{'its time limit came near' if near else 'preempted'}{step}", place)
+        reason, facts = f"{'its time limit came near' if near else 'preempted'}{step}", {"cause": "preempted"}
+        return _put_back(directory, reason, place, {"cause": "time_limit"} if near else facts)
     _leave_to_slurm(directory, f"stopped by Slurm{step}", place)
     return None
 
@@ -80,16 +82,23 @@ def _hear_others(directory: Path, place: SlurmPlace) -> None:
 def _fallen(directory: Path, found: failure.Failure, place: SlurmPlace) -> str | None:
     """Requeue a job that its surroundings have ended, without the node that is to blame if it may be avoided."""
     if found.node is None:
-        return _put_back(directory, found.text, place)
+        return _put_back(directory, found.text, place, found.facts)
     node, times = found.node, attempts.blame(directory, found.node)
     reason = found.text if node in found.text else f"{found.text} (on {node})"
     if times < _MOST_FAILURES and not found.broken:
-        return _put_back(directory, reason, place)
-    return _put_back(directory, reason, place, without=node, because=f"failed {times} times" if times > 1 else "failed")
+        return _put_back(directory, reason, place, found.facts)
+    because = f"failed {times} times" if times > 1 else "failed"
+    return _put_back(directory, reason, place, found.facts, without=node, because=because)
 
 
 def _put_back(
-    directory: Path, reason: str, place: SlurmPlace, *, without: str | None = None, because: str = ""
+    directory: Path,
+    reason: str,
+    place: SlurmPlace,
+    facts: Mapping[str, Any],
+    *,
+    without: str | None = None,
+    because: str = "",
 ) -> str | None:
     """Requeue the job, unless that has led nowhere too often; the reason where it is given up.
 
@@ -97,6 +106,7 @@ def _put_back(
         directory: The run directory.
         reason: Why it has ended.
         place: The node's part in the job.
+        facts: What the state says beside the reason.
         without: A node to be left out, if the job can do without.
         because: What that node did.
     """
@@ -107,13 +117,13 @@ def _put_back(
         took = f"; a checkpoint took {seconds:.0f} s" if seconds is not None and place.told_to_save.is_set() else ""
         in_a_row = f"{fruitless} attempts in a row left no new checkpoint (cluster.requeues={limit})"
         reason = f"{reason}; not requeued: {in_a_row if limit else 'cluster.requeues=0'}{took}"
-        state.put(directory, "failed", reason=reason, job_id=place.job_id)
+        state.put(directory, "failed", reason=reason, job_id=place.job_id, **facts)
         return reason
     if without is not None and (obstacle := place.without([without])) is not None:
         reason, without = f"{reason}; {without} {because}, and cannot be left out: {obstacle}", None
     elif without is not None:
         reason = f"{reason}; {without} {because} and is excluded from the requeue"
-    state.put(directory, "requeued", reason=reason, job_id=place.job_id)
+    state.put(directory, "requeued", reason=reason, job_id=place.job_id, **facts)
     try:
         place.requeue()
     except (SubmitError, SlurmRefused) as error:
@@ -121,19 +131,19 @@ def _put_back(
             _leave_to_slurm(directory, reason, place)
             return None
         reason = f"{reason}; it could not be requeued: {error}"
-        state.put(directory, "failed", reason=reason, job_id=place.job_id)
+        state.put(directory, "failed", reason=reason, job_id=place.job_id, **facts)
         return reason
     if without is not None:
-        _exclude(directory, reason, place, without)
+        _exclude(directory, reason, place, without, facts)
     return None
 
 
-def _exclude(directory: Path, reason: str, place: SlurmPlace, node: str) -> None:
+def _exclude(directory: Path, reason: str, place: SlurmPlace, node: str, facts: Mapping[str, Any]) -> None:
     try:
         place.exclude([node])
     except (SubmitError, SlurmRefused) as error:
         reason = f"{reason}, which Slurm refused: {error}"
-        state.put(directory, "requeued", reason=reason, job_id=place.job_id)
+        state.put(directory, "requeued", reason=reason, job_id=place.job_id, **facts)
 
 
 def asked_to_end(directory: Path) -> bool:

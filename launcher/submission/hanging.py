@@ -76,7 +76,12 @@ def _memory() -> Iterator[Path]:
 
 
 class Watch:
-    """The ranks of one node in one start of the job."""
+    """The ranks of one node in one start of the job.
+
+    Attributes:
+        number: Of starts before this one on this machine.
+        folder: Of the ranks' heartbeats in it.
+    """
 
     def __init__(self, directory: Path, place: SlurmPlace | None, folder: Path, number: int = 0) -> None:
         """Watch ranks that are about to be started.
@@ -88,8 +93,8 @@ class Watch:
             number: Of starts before this one on this machine.
         """
         self._directory, self._place, self.number = directory, place, number
-        self._folder = folder / str(number)
-        self._folder.mkdir()
+        self.folder = folder / str(number)
+        self.folder.mkdir()
         spec = files.read_json(directory / "spec.json") or {}
         train: dict[str, Any] = spec.get("train") or {}
         self._timeout, self._factor = float(train.get("timeout_s", 1800)), float(train.get("hang_factor", 10.0))
@@ -104,7 +109,7 @@ class Watch:
     @property
     def environment(self) -> Mapping[str, str]:
         """What tells the ranks where their heartbeats are looked at."""
-        return {beat.FOLDER: str(self._folder)}
+        return {beat.FOLDER: str(self.folder)}
 
     def look(self, process: subprocess.Popen[bytes]) -> None:
         """Look at the ranks, now and then; say that they hang, or no longer do, and end them where that is wanted.
@@ -160,7 +165,7 @@ class Watch:
 
     def _ranks(self, process: subprocess.Popen[bytes], now: float) -> list[Rank]:
         """The ranks of this node: those with a heartbeat, else the agent's processes with that of the run's lines."""
-        found = [each for path in self._folder.glob("*.beat") if (each := beat.read(path)) is not None]
+        found = [each for path in self.folder.glob("*.beat") if (each := beat.read(path)) is not None]
         if self._lines is None:
             begun = [Rank(rank=each.rank, pid=each.pid, beat=each) for each in found]
             return sorted([*begun, *self._starting(process, begun)], key=lambda each: each.rank) if begun else []
@@ -186,7 +191,7 @@ class Watch:
         """Leave what is found of this node's ranks; the first node says it of all, and what follows."""
         scripted = self._lines is not None
         asked = [replace(each, beat=None) for each in ranks] if scripted else ranks
-        found = stacks.take(self._folder, asked, self._program)
+        found = stacks.take(self.folder, asked, self._program)
         rows = [
             health.rank_row(each.rank, each.beat or _NOT_BEGUN, found[each.rank], now, begun=each.beat is not None)
             for each in ranks

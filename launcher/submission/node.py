@@ -21,9 +21,10 @@ from typing import Any
 
 from launcher import files
 from launcher.errors import JobFailed
-from launcher.rundir import attempts, contents, failure, lease, state
+from launcher.rundir import attempts, contents, failure, lease, out_of_memory, state
 from launcher.rundir.process import Process
 from launcher.submission import ending, hanging, preparing, processes
+from launcher.submission.killing import Killing
 from launcher.submission.place import SlurmPlace
 
 _POLL_S = 0.1
@@ -75,12 +76,15 @@ def _first_node(directory: Path, job: dict[str, Any], facts: Mapping[str, str], 
             return _not_prepared(directory, process.returncode, attempt, place)
         if place is None and ending.asked_to_end(directory):  # The request came when that process was already ending.
             return ending.conclude(directory, process.returncode, place)
-    superseded = False
+    superseded, killing = False, Killing(directory)
     for watch in hanging.attempts_here(directory, place):
         with processes.started(directory, job, facts, place, watch.environment) as process:
             _running(directory, process, place)
-            superseded = _wait(process, directory, place, watch)
+            superseded = _wait(process, directory, place, watch, killing)
+            killing.read(watch.folder)
         processes.end_leftovers(directory)
+    if process.returncode and not superseded:
+        killing.tell(directory / "logs" / "node.err", process)
     return None if superseded else ending.conclude(directory, process.returncode, place)
 
 
@@ -123,17 +127,21 @@ def _other_node(directory: Path, job: dict[str, Any], facts: Mapping[str, str], 
     (directory / "logs" / f"node{place.number}.err").unlink(missing_ok=True)
     if not preparing.arrived(directory, place.attempt, place.number, lambda: _told_to_stop(directory, place)):
         return
-    superseded = False
+    superseded, killing = False, Killing(directory)
     for watch in hanging.attempts_here(directory, place):
         with processes.started(directory, job, facts, place, watch.environment) as process:
-            superseded = _wait(process, directory, place, watch)
+            superseded = _wait(process, directory, place, watch, killing)
+            killing.read(watch.folder)
         processes.end_leftovers(directory)
     if process.returncode and not superseded:
+        killing.tell(directory / "logs" / f"node{place.number}.err", process)
         name = f"node{place.number}.{place.attempt}.failed"
         files.write_atomically(directory / "logs" / name, {"returncode": process.returncode})
 
 
-def _wait(process: subprocess.Popen[bytes], directory: Path, place: SlurmPlace | None, watch: hanging.Watch) -> bool:
+def _wait(
+    process: subprocess.Popen[bytes], directory: Path, place: SlurmPlace | None, watch: hanging.Watch, killing: Killing
+) -> bool:
     """Wait for the agent; meanwhile pass on the request to save, and end it when others have failed or replaced it.
 
     Returns:
@@ -143,6 +151,7 @@ def _wait(process: subprocess.Popen[bytes], directory: Path, place: SlurmPlace |
     while process.poll() is None:  # Not wait(): a signal handler that polls would deadlock on its lock.
         time.sleep(_POLL_S)
         watch.look(process)
+        killing.look()
         if place is None:
             if not told and ending.asked_to_end(directory):
                 told = True
@@ -190,3 +199,4 @@ def _forget_last_attempt(directory: Path) -> None:
     # A request to end stays: it was made of this attempt, while it was starting.
     for path in (*old, directory / failure.HUNG):
         path.unlink(missing_ok=True)
+    out_of_memory.put_aside(directory)

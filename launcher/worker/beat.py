@@ -48,7 +48,7 @@ class Beat:
             rank: Of the job.
             folder: Of the node's ranks; None where nobody watches.
         """
-        self._rank, self._buffer, self._step, self._kind = rank, None, 0, "start"
+        self._rank, self._buffer, self._step, self._kind, self._phase = rank, None, 0, "start", "start"
         self._seconds: dict[str, collections.deque[float]] = {}
         self._began = self._usual = 0.0
         if folder is not None:
@@ -61,14 +61,21 @@ class Beat:
         self._step = step
         self._begin("step", "data")
 
+    @property
+    def doing(self) -> tuple[int, str | None]:
+        """The step (0 before the first), and the phase by its name in records of memory."""
+        return self._step, shared.MEMORY_PHASES.get(self._phase)
+
     def begin(self, phase: str) -> None:
         """What follows a step begins: the next batch of an evaluation, a checkpoint, or the end."""
         self._begin(phase, phase)
 
     def enter(self, phase: str) -> None:
         """The step comes into a phase; an evaluation's passes are the evaluation's."""
-        if self._buffer is not None and self._kind == "step" and phase in shared.PHASES:
-            self._put(phase, time.monotonic())
+        if self._kind == "step" and phase in shared.PHASES:
+            self._phase = phase
+            if self._buffer is not None:
+                self._put(phase, time.monotonic())
 
     def each[Item](self, batches: Iterable[Item]) -> Iterator[Item]:
         """The batches of an evaluation, each of which is a sign of life."""
@@ -77,14 +84,15 @@ class Beat:
             yield batch
 
     def _begin(self, kind: str, phase: str) -> None:
+        before, self._kind, self._phase = self._kind, kind, phase
         if self._buffer is None:
             return
         now = time.monotonic()
         if self._began:
-            self._seconds.setdefault(self._kind, collections.deque(maxlen=_KEPT)).append(now - self._began)
-        self._kind, self._began = kind, now
-        before = self._seconds.get(kind)
-        self._usual = statistics.median(before) if before else 0.0
+            self._seconds.setdefault(before, collections.deque(maxlen=_KEPT)).append(now - self._began)
+        self._began = now
+        taken = self._seconds.get(kind)
+        self._usual = statistics.median(taken) if taken else 0.0
         self._put(phase, now)
 
     def _put(self, phase: str, now: float) -> None:

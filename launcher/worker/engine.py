@@ -17,6 +17,7 @@ from launcher.spec import RunSpec
 from launcher.worker.beat import Beat
 from launcher.worker.clock import Clock
 from launcher.worker.memory import MemoryTracker
+from launcher.worker.piles import Kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +109,9 @@ class Engine(Protocol):
 
     def export(self, directory: Path) -> None:
         """Write safetensors that ``transformers`` (or, for an adapter, ``peft``) loads, into an existing directory."""
+
+    def piles(self) -> Iterable[Kept]:
+        """Tensors that the engine keeps, by pile: parameters, gradients, master weights, optimizer states, buffers."""
 
     def tensors(self) -> Iterable[torch.Tensor]:
         """Tensors alive between two steps: parameters, buffers, gradients, optimizer states; for measuring memory."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from pathlib import Path
@@ -32,3 +33,20 @@ def flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def cut(path: Path, step: int) -> None:
+    """Leave the whole lines up to a step in a file of JSON lines; those after it will be written again."""
+    if not path.exists():
+        return
+    kept = [line for line in path.read_text().splitlines() if _step_of(line) <= step]
+    temporary = path.with_name(f".{path.name}")
+    temporary.write_text("".join(f"{line}\n" for line in kept))
+    temporary.replace(path)
+
+
+def _step_of(line: str) -> float:
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return math.inf

@@ -8,19 +8,26 @@ Of equal runs of FSDP2 over gloo some hold one block's all-gather too many at th
 bf16), or output and input (the rank's shard). Of the model ``tiny`` these are the 1,451,008 and 2,176,512 bytes by
 which peaks of 36,049,720 bytes were exceeded. The likely reason, which was not watched itself: gloo's thread lets go
 of a collective's tensors after whoever waited for it has gone on, as it needs the interpreter's lock for that.
+
+With a limit it is an allocator's budget, too: an operation, or a resizing, whose new storages exceed it is undone, and
+fails as torch's own allocator on a GPU fails. The limit holds for storages, not for workspaces inside of an operation.
 """
 
 from __future__ import annotations
 
+import gc
+import math
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from launcher.text.units import gib
 
 
 class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch types this class only in part.
@@ -28,15 +35,23 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ty
 
     Attributes:
         bytes: Bytes alive now.
+        entered: How often it is entered, one within the other; 0 while nothing is followed.
         peaks: The highest ``bytes`` of each phase.
+        limit: Bytes that may be alive.
+        refused: Told of a request beyond the limit, while all else is alive: its bytes, and the operation.
+        failed: Told of an operation's error, and the operation: the C library may have had no memory for it.
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.bytes = 0
         self.peaks: dict[str, int] = defaultdict(int)
+        self.limit: float = math.inf
+        self.refused: Callable[[int, str], None] = lambda requested, operation: None
+        self.failed: Callable[[RuntimeError, str], None] = lambda error, operation: None
         self._phase = ""
         self._sizes: dict[int, int] = {}
+        self.entered = 0
 
     def enter(self, phase: str) -> None:
         """Begin a phase, to which bytes alive from now on belong; an empty name begins none."""
@@ -52,12 +67,18 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ty
                 self.follow(tensor)
 
     def __enter__(self) -> Self:
+        self.entered += 1
+        if self.entered > 1:
+            return self
         self._resize = torch.UntypedStorage.resize_
         torch.UntypedStorage.resize_ = self._resizing(self._resize)  # type: ignore[method-assign]
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.entered -= 1
+        if self.entered:
+            return
         torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign]
         super().__exit__(*error)  # type: ignore[no-untyped-call]
 
@@ -71,12 +92,34 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ty
         """
         if any(_takes_itself_apart(kind) for kind in types):
             return NotImplemented
-        kwargs = kwargs or {}
+        kwargs, before = kwargs or {}, self.bytes
         self.follow(args)
         self.follow(kwargs.values())
-        result = func(*args, **kwargs)
+        try:
+            result = func(*args, **kwargs)
+        except RuntimeError as error:
+            self.failed(error, str(func))
+            raise
         self.follow((result,))
+        asked = self.bytes - before
+        if asked > 0 and self.bytes > self.limit:
+            result = None  # So that what was refused is gone when it is told.
+            self._refuse(asked, str(func))
         return result
+
+    def _refuse(self, requested: int, operation: str) -> NoReturn:
+        """Fail as torch's allocator does, in its words.
+
+        Raises:
+            torch.OutOfMemoryError: Always.
+        """
+        free = max(0, int(self.limit) - self.bytes)
+        error = torch.OutOfMemoryError(
+            f"CPU out of memory. Tried to allocate {gib(requested)}. A rank may use {gib(int(self.limit))} "
+            f"(train.enforce_memory), of which {gib(free)} is free and {gib(self.bytes)} is allocated."
+        )
+        self.refused(requested, operation)
+        raise error
 
     def _counts(self, tensor: torch.Tensor) -> bool:
         """True if a tensor holds memory that is followed here."""
@@ -103,7 +146,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ty
 
     def _grow(self, size: int) -> None:
         self.bytes += size
-        if self._phase and self.bytes > self.peaks[self._phase]:
+        if self._phase and self.peaks[self._phase] < self.bytes <= self.limit:
             self.peaks[self._phase] = self.bytes
 
     def _freed(self, key: int) -> None:
@@ -113,9 +156,14 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ty
         """FSDP2 keeps the storages of gathered parameters and only resizes them to nothing and back."""
 
         def resized(storage: torch.UntypedStorage, *size: Any) -> Any:
+            before = storage.nbytes()
             result = resize(storage, *size)
             if storage._cdata in self._sizes:
                 self._set(storage._cdata, storage.nbytes())
+                if self.bytes > self.limit and (asked := storage.nbytes() - before) > 0:
+                    resize(storage, before)
+                    self._set(storage._cdata, before)
+                    self._refuse(asked, "resize_")
             return result
 
         return resized
@@ -125,3 +173,22 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ty
 def _takes_itself_apart(kind: type) -> bool:
     own = getattr(kind, "__torch_dispatch__", None)
     return own is not None and own is not torch._C._disabled_torch_dispatch_impl and not issubclass(kind, FakeTensor)
+
+
+def of_process() -> Iterator[torch.Tensor]:
+    """Every tensor of the process that Python knows; frameworks keep theirs in dozens of places."""
+    kinds = _kinds(torch.Tensor)
+    return (thing for thing in gc.get_objects() if type(thing) in kinds and _is_defined(thing))
+
+
+def _kinds(kind: type[torch.Tensor]) -> set[type[torch.Tensor]]:
+    """A class and all that inherit from it; to look a type up among these is quickest for half a million objects."""
+    return {kind}.union(*map(_kinds, kind.__subclasses__()))
+
+
+def _is_defined(tensor: torch.Tensor) -> bool:
+    """False for the tensors without a device that DeepSpeed 0.17 keeps beside a step."""
+    try:
+        return tensor.device is not None
+    except RuntimeError:
+        return False

@@ -4,12 +4,14 @@ A rank enters its process group, builds the engine, restores the newest checkpoi
 ``train.steps``. Before each step the ranks begin to agree on whether one of them was asked to stop and whether a
 background write still runs; the answer is read after the step, so it costs no time. A request ends the loop after the
 step, with a checkpoint, and ``logs/outcome.json`` says which end it was. Memory is followed in the first
-``MEASURED_STEPS`` steps and in the first checkpoint alone, since following every operation on the CPU is slow.
+``MEASURED_STEPS`` steps, in the first checkpoint and evaluation, and in every ``train.log_memory_every``-th step,
+since following every operation on the CPU is slow.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,10 +20,11 @@ import torch.distributed as dist
 
 from launcher.job import events
 from launcher.spec import RunSpec
-from launcher.worker import beat, data, memory, metrics, probe, process, spikes
+from launcher.worker import beat, data, live_bytes, memory, metrics, out_of_memory, probe, process, spikes
 from launcher.worker.checkpoints import Checkpoints
 from launcher.worker.clock import Clock
 from launcher.worker.engine import Context, Engine, EngineBuilder
+from launcher.worker.memory_log import MemoryLog, tokens_of
 from launcher.worker.metrics import Metrics
 from launcher.worker.pace import Pace
 from launcher.worker.stopping import Agreement
@@ -47,6 +50,7 @@ def run(spec: RunSpec, directory: Path, build: EngineBuilder) -> object:
     with entered(spec, directory) as context:
         with context.memory.measuring("load"):
             engine = build(context)
+            context.memory.kept = engine.piles
         training = _Training(context, engine)
         training.run()
     return training
@@ -69,12 +73,19 @@ def entered(spec: RunSpec, directory: Path, backend: str | None = None) -> Itera
             rank=place.rank,
             world=place.world,
             device=place.device,
-            memory=memory.tracker(place.device, pulse.enter),
+            memory=memory.tracker(place.device, pulse.enter, vocabulary_sizes(spec)),
             beat=pulse,
             clock=Clock(on=place.world > 1),
         )
-        probe.probe(context)
-        yield context
+        with out_of_memory.watched(context):
+            probe.probe(context)
+            yield context
+
+
+def vocabulary_sizes(spec: RunSpec) -> frozenset[int]:
+    """Sizes of a last dimension that only logits have: whole, and a tensor parallel rank's part."""
+    whole = spec.model.vocab_size
+    return frozenset((whole, -(-whole // spec.parallel.tensor)))
 
 
 class _Training:
@@ -89,6 +100,9 @@ class _Training:
             self._start = self._checkpoints.restore(engine)
         self._restored = self._start.step
         self._metrics = Metrics(context, resumed_at=self._restored)
+        self._memory = MemoryLog(context, resumed_at=self._restored)
+        self._memory.write(0)
+        self._evaluated = False
         self._pace = Pace(context)
 
     def run(self) -> None:
@@ -121,6 +135,7 @@ class _Training:
         self._context.beat.begin("checkpoint")
         start = self._checkpoints.go_back(self._engine, spike)
         self._metrics.rewind(start.step)
+        self._memory.rewind(start.step)
         if self._context.rank == 0:
             text = f"{spike}; went back to the checkpoint of step {start.step}, and on in the data"
             events.add(self._context.directory, "rollback", text, step=start.step, samples=start.samples)
@@ -141,26 +156,45 @@ class _Training:
                 return step, True
             if self._due(self._spec.save.every, step) and step < steps:
                 self._save(step)
-            pulse.step(step + 1)
+            if step < steps:
+                pulse.step(step + 1)
         return step, False
 
     def _step(self, step: int, micro_batches: list[torch.Tensor]) -> None:
         tracker, measured_until = self._context.memory, self._restored + MEASURED_STEPS
-        if step <= measured_until:
-            with tracker.measuring("forward"):
+        first, tracker.tokens = step <= measured_until, tokens_of(micro_batches)
+        if first or self._memory.due(step):
+            known = first or self._spec.train.enforce_memory  # All is followed from the start.
+            alive = () if known else live_bytes.of_process()
+            with tracker.measuring("forward", alive, summary=first):
                 result = self._engine.train_step(step, micro_batches)
-                tracker.rest(self._engine.tensors())
+                tracker.rest(self._engine.tensors() if first else (), summary=first)
+            self._memory.write(step, tracker.tokens)
         else:
             result = self._engine.train_step(step, micro_batches)
         evaluates = self._due(self._spec.train.eval_every, step)
-        self._metrics.step(step, result, self._evaluate if evaluates else None)
+        self._metrics.step(step, result, functools.partial(self._evaluate, step) if evaluates else None)
         # ``memory.json`` is there from now on, also for a run that is killed later.
         if step == measured_until:
             metrics.write(self._context)
             self._metrics.mark()
 
-    def _evaluate(self) -> torch.Tensor:
-        return self._engine.evaluate(self._context.beat.each(self._batches.held_out()))
+    def _evaluate(self, step: int) -> torch.Tensor:
+        """The loss on held-out samples; the first evaluation is followed by the memory tracker."""
+        batches = self._context.beat.each(self._noted(self._batches.held_out()))
+        if self._evaluated:
+            return self._engine.evaluate(batches)
+        self._evaluated = True
+        with self._context.memory.measuring("evaluation", self._engine.tensors(), summary=False):
+            loss = self._engine.evaluate(batches)
+        self._memory.write(step)
+        return loss
+
+    def _noted(self, batches: Iterator[torch.Tensor]) -> Iterator[torch.Tensor]:
+        """Batches of an evaluation, whose lengths need not be those of training."""
+        for tokens in batches:
+            self._context.memory.tokens = tokens_of([tokens])
+            yield tokens
 
     def _save(self, step: int, *, last: bool = False) -> None:
         """Write a checkpoint; the first one is followed by the memory tracker."""
@@ -171,6 +205,7 @@ class _Training:
         else:
             with tracker.measuring("checkpoint_save", alive=self._engine.tensors()):
                 self._checkpoints.save(self._engine, step, last=last)
+            self._memory.write(step)
         self._metrics.mark()
 
     def _export(self) -> None:

@@ -21,10 +21,9 @@ import torch
 import torch.distributed as dist
 
 from launcher.job import events
-from launcher.worker import spikes, trackers
+from launcher.worker import files, spikes, trackers
 from launcher.worker.engine import Context, StepResult
 from launcher.worker.errors import TrainingError
-from launcher.worker.files import write_json
 
 
 class Metrics:
@@ -40,7 +39,7 @@ class Metrics:
         if context.rank == 0:
             self._tracker = trackers.start(context)
             path = context.directory / "metrics.jsonl"
-            _truncate(path, resumed_at)
+            files.cut(path, resumed_at)
             self._file = path.open("a")
         self.mark()
 
@@ -108,7 +107,7 @@ class Metrics:
         if self._file is not None:
             self._file.close()
             path = self._context.directory / "metrics.jsonl"
-            _truncate(path, step)
+            files.cut(path, step)
             self._file = path.open("a")
         self.mark()
 
@@ -134,23 +133,6 @@ def _predicted(directory: Path) -> dict[str, float]:
     return {}
 
 
-def _truncate(path: Path, step: int) -> None:
-    """Leave the whole lines up to a step."""
-    if not path.exists():
-        return
-    kept = [line for line in path.read_text().splitlines() if _step_of(line) <= step]
-    temporary = path.with_name(f".{path.name}")
-    temporary.write_text("".join(f"{line}\n" for line in kept))
-    temporary.replace(path)
-
-
-def _step_of(line: str) -> float:
-    try:
-        return int(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):
-        return math.inf
-
-
 def _memory_bytes(device: torch.device) -> int:
     """On a GPU the peak of allocated bytes; on the CPU the resident memory of this process now."""
     if device.type == "cuda":
@@ -165,4 +147,4 @@ def write(context: Context) -> None:
     dist.all_gather_object(ranks, {"rank": context.rank, **context.memory.summary()})
     if context.rank == 0:
         content = {"schema": 1, "device": context.device.type, "method": context.memory.method, "ranks": ranks}
-        write_json(Path(context.directory) / "memory.json", content)
+        files.write_json(Path(context.directory) / "memory.json", content)

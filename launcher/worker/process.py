@@ -31,7 +31,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from launcher import machine, secret
 from launcher.errors import LauncherError
 from launcher.spec import RunSpec
-from launcher.worker import files
+from launcher.worker import files, out_of_memory
 from launcher.worker.engine import Context
 from launcher.worker.errors import NodeFault, TrainingError
 
@@ -110,6 +110,7 @@ def reported(directory: Path) -> Iterator[None]:
 def fail(directory: Path, error: BaseException) -> NoReturn:
     """Report an error and end this process at once, from whatever thread."""
     rank = int(os.environ.get("RANK", "0"))
+    out_of_memory.write(directory, error)
     message = str(error) if isinstance(error, LauncherError) else f"{type(error).__name__}: {error}"
     message, text = secret.hidden(message), secret.hidden("".join(traceback.format_exception(error)))
     content: dict[str, object] = {

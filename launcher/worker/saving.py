@@ -21,6 +21,7 @@ from launcher import machine
 from launcher.job import events
 from launcher.saved import paused
 from launcher.saved.find import STATE
+from launcher.worker import shortage
 from launcher.worker.engine import Context
 from launcher.worker.errors import CheckpointError
 
@@ -32,9 +33,6 @@ _ALMOST_NOTHING = 2**20
 
 _SHORT_WRITE = "unexpected pos"
 """Words of torch's zip writer when a file took less than was written, in place of the system's own error."""
-
-_FULL = "no space left on the disk"
-_SHORT = "a file took less than was written to it: the disk is full, or a quota or a limit is reached"
 
 
 class Saving:
@@ -111,10 +109,10 @@ class Saving:
 
 def why(error: BaseException, folder: Path) -> tuple[bool, str]:
     """Whether a full disk, or a quota or limit, is behind an error of writing, and the reason in one line."""
-    if is_full(error) or _free(folder) < _ALMOST_NOTHING:
-        return True, _FULL
+    if shortage.is_full(error) or _free(folder) < _ALMOST_NOTHING:
+        return True, shortage.FULL
     text = reason(error)
-    return text == _SHORT, text
+    return text == shortage.SHORT, text
 
 
 def _free(folder: Path) -> float:
@@ -129,15 +127,5 @@ def reason(error: BaseException) -> str:
     if isinstance(error, CheckpointException):
         error = next((inner[0] for inner in error.failures.values()), error)
     if _SHORT_WRITE in str(error) or (isinstance(error, OSError) and error.errno == errno.EFBIG):
-        return _SHORT
+        return shortage.SHORT
     return f"{type(error).__name__}: {error}"
-
-
-def is_full(error: BaseException) -> bool:
-    """True if a full disk is behind an error; checkpoint writers wrap it, and each rank's error, in their own."""
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return True
-    failures = getattr(error, "failures", None)
-    inner = [item[0] for item in failures.values()] if isinstance(failures, dict) else []
-    inner += [cause for cause in (error.__cause__, error.__context__) if cause is not None]
-    return "No space left on device" in str(error) or any(is_full(cause) for cause in inner)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cli import RESERVED, VERBS, main
+from launcher.cli import VERBS, main
 from launcher.commands._common import pasteable
 from launcher.config.catalog import Catalog
 from launcher.machine import facts
@@ -44,12 +44,6 @@ def test_every_verb_has_help(verb: str, monkeypatch: pytest.MonkeyPatch, capsys:
 def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == "launch 0.1.0\n"
-
-
-@pytest.mark.parametrize("verb", RESERVED)
-def test_a_name_that_is_kept_for_later_says_so(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([verb]) == 2
-    assert capsys.readouterr().err == f"launch: this version has no `{verb}`; the name is kept for it\n"
 
 
 def test_a_wrong_command_line_is_explained_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,6 +40,7 @@ def test_a_run_that_trains_shows_its_step_loss_speed_time_left_and_checkpoint(
         ["in", f"{tmp_path}/b/runs:"],
         ["other", "failed", "-", "-", "-", "-", "-", "-"],
         ["rank", "1:", "no"],
+        ["why:", "launch", "why", "other"],
     ]
     [row] = launch("status", "mine", "--json").json["runs"]
     assert row == {

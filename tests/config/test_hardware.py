@@ -53,6 +53,22 @@ def test_of_several_kinds_of_gpus_the_smallest_decides() -> None:
     assert (spec.hardware.memory_bytes, spec.hardware.dtypes) == (2**34, ("fp32", "fp16"))
 
 
+def test_a_memory_that_an_own_option_of_a_cpu_names_is_a_ranks_capacity(tmp_path: Path) -> None:
+    (tmp_path / "conf" / "hardware").mkdir(parents=True)
+    option = "defaults: [_base, _self_]\nname: box\ntitle: a box\ndevice: cpu\nmemory_bytes: 3000000\nsource: us\n"
+    (tmp_path / "conf" / "hardware" / "box.yaml").write_text(option)
+    assert make_spec("hardware=box", folder=tmp_path).rank_memory_bytes == 3_000_000
+    assert make_spec("hardware=box", "hardware.memory_bytes=5", folder=tmp_path).rank_memory_bytes == 5
+    (tmp_path / "conf" / "hardware" / "box.yaml").write_text(f"{option}reserved_bytes: 1000000\n")
+    assert make_spec("hardware=box", folder=tmp_path).rank_memory_bytes == 2_000_000
+
+
+def test_the_memory_of_a_card_is_no_ranks_on_the_cpu() -> None:
+    spec = make_spec("hardware=h100_80g", "hardware.device=cpu", "hardware.host_memory_bytes=8000000")
+    assert (spec.hardware.memory_bytes, spec.cluster.gpus_per_node) == (None, 2)
+    assert spec.rank_memory_bytes == 4_000_000
+
+
 def test_what_the_user_sets_beside_auto_stays() -> None:
     spec = spec_on(GPU_NODE, "hardware.memory_bytes=1000000", "hardware.dtypes=[fp32]", "hardware.disk_bytes=5")
     assert (spec.hardware.memory_bytes, spec.hardware.dtypes, spec.hardware.disk_bytes) == (1000000, ("fp32",), 5)

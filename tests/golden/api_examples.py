@@ -59,6 +59,10 @@ print(run.logs(lines=5))
 assert run.wait(timeout=60).state == "finished"
 assert not run.cancel()  # it has ended: nothing to stop
 
+why = run.why()  # what `launch why` says: of this run that nothing went wrong
+assert why.cause == "none"
+print(why, why.pile, [way.command for way in why.ways])
+
 try:
     launcher.run(["model=175b", "hardware.memory_bytes=1e9"])
 except launcher.errors.ConfigErrors as error:

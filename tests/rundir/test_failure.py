@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from launcher.job.memory import ran_out
+from launcher.rundir import status
 from launcher.rundir.failure import explain, never_began
 from launcher.slurm.jobs import QueuedJob
 from launcher.slurm.states import translated
@@ -44,6 +46,14 @@ NCCL = (
     "[rank1]:[E] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=12, OpType=ALLREDUCE, "
     "NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600012 milliseconds before timing out."
 )
+
+
+def test_what_slurm_calls_out_of_memory_is_noted_for_launch_why(tmp_path: Path) -> None:
+    word, reason = status._from_slurm(tmp_path, None, QueuedJob(state="OUT_OF_MEMORY"))
+    assert (word, reason) == ("failed", "the kernel killed it: out of host memory")
+    found = ran_out(tmp_path)
+    assert found is not None
+    assert found.kind == "slurm"
 
 
 def test_a_python_error_is_that_of_the_first_rank_with_its_last_frame(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def ran_out(run: Path) -> None:
     found = OutOfMemory(
         kind="budget",
         place="device",
-        time=BEGUN,
+        time=BEGUN + 3600,
         rank=1,
         node="gpu01",
         step=21,

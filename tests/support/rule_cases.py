@@ -99,6 +99,8 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         train.on_spike=rollback
         train.on_spike=rollback save.every=15 train.log_every=10
         script=train.py train.on_spike=stop
+        script=train.py train.enforce_memory=true
+        hardware=cpu hardware.host_memory_bytes=null train.enforce_memory=true
         data=tokens
         cluster.environment.HF_HOME=/x cluster.pass_environment=[HF_HOME,TOKEN]
         cluster=slurm hardware=h100_80g cluster.container=pyxis
@@ -265,6 +267,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         train.on_spike=rollback save.every=10
         backend.path=/opt/Megatron-LM
         backend.path=/opt/Megatron-LM train.on_hang=restart train.spike_deviations=3
+        backend.path=/opt/Megatron-LM train.enforce_memory=true
         """,
         *NODE,
         "parallel=tp",

@@ -25,11 +25,13 @@ WORDS = {
     "check": [f"model=/{LONG}"],
     "show": [f"data.path=/{LONG}", "data=text"],
     "plan": [f"model=/{LONG}"],
+    "rehearse": [f"model=/{LONG}"],
     "prepare": [f"data.path=/{LONG}", "data=text"],
     "status": [f"/{LONG}"],
     "watch": [f"/{LONG}"],
     "logs": [LONG],
     "compare": [f"/{LONG}", LONG],
+    "why": [f"/{LONG}"],
     "report": [f"/{LONG}"],
     "cancel": [f"/{LONG}"],
     "resume": [LONG],
@@ -44,7 +46,22 @@ ANSWERS = {
     **{key: ["model=tiny"] for key in ("check", "show")},
     **{
         key: ["--help"]
-        for key in ("status", "watch", "logs", "compare", "report", "cancel", "resume", "doctor", "run", "prepare")
+        for key in (
+            *(
+                "status",
+                "watch",
+                "logs",
+                "why",
+                "compare",
+                "report",
+                "cancel",
+                "resume",
+                "doctor",
+                "run",
+                "prepare",
+                "rehearse",
+            ),
+        )
     },
     "plan": ["model=tiny", "hardware=h100_80g", "cluster.gpus_per_node=1", "parallel=ddp"],
     "import": ["deepspeed", "/dev/null", "--json"],

@@ -27,7 +27,7 @@ from launcher.spec import edit
 from launcher.spec.parse import parse
 from launcher.worker import checkpoints, memory
 from launcher.worker.errors import CheckpointError
-from tests.support import hostile, training
+from tests.support import hostile, memory_lines, training
 from tests.support.checkpoints import exported, held_out_loss
 from tests.support.slurm_runs import launch
 
@@ -101,6 +101,7 @@ def test_memory_is_measured_by_phase_on_every_rank(runs: Runs) -> None:
     assert content["method"] == memory.CPU_METHOD
     assert [rank["rank"] for rank in content["ranks"]] == [0, 1]
     parameters = sum(value.numel() for value in exported(runs.folder / "whole" / "export").parameters())
+    memory_lines.whole(runs.folder / "whole", ranks=2)
     for rank in content["ranks"]:
         assert rank["static_bytes"] == pytest.approx(3 * 4 * parameters / 2, rel=0.01), "fp32 weights and two moments"
         phases = rank["phases"]

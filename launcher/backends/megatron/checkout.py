@@ -15,8 +15,9 @@ _WATCHED: dict[str, object] = {
     "train.hang_factor": 10.0,
     "train.on_spike": "report",
     "train.spike_deviations": 7.0,
+    "train.enforce_memory": False,
 }
-"""As that, of what needs the worker's heartbeat or its loss (conf/train/_base.yaml)."""
+"""As that, of what needs the worker's heartbeat, its loss or its account of memory (conf/train/_base.yaml)."""
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:

@@ -9,7 +9,6 @@ phases by wrapping the instructions of its schedule.
 
 from __future__ import annotations
 
-import gc
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -20,11 +19,12 @@ import torch
 import torch.distributed as dist
 from deepspeed.runtime.pipe import schedule
 
-from launcher.worker import marks
-from launcher.worker.deepspeed import checkpoint, model, stages, start, tensor, ulysses, versions
+from launcher.worker import live_bytes, marks
+from launcher.worker.deepspeed import checkpoint, model, piles, stages, start, tensor, ulysses
 from launcher.worker.engine import Context, PendingSave, StepResult
 from launcher.worker.model import export, initial, network, optimizers, recompute
 from launcher.worker.model.language_model import LanguageModel
+from launcher.worker.piles import Kept
 
 
 def build(context: Context) -> DeepSpeedTraining:
@@ -40,10 +40,12 @@ def build(context: Context) -> DeepSpeedTraining:
     built, groups = model.build(context, config, shared)
     recompute.apply(network.blocks(built.network), spec)
     context.clock.follow(network.blocks(built.network), context.device)
+    context.memory.layers.follow(network.numbered(built.network))
     whole = stages.Stages(built, context) if spec.parallel.pipeline > 1 else built
     mpu = shared.mpu if shared else None
     with start.explained():
         engine, *_ = deepspeed.initialize(model=whole, model_parameters=groups, config=config, mpu=mpu)
+    piles.follow_buckets(engine, context.memory)
     if spec.zero.stage == 0:
         start.undo_first_step(engine)
     return (PipelineTraining if spec.parallel.pipeline > 1 else DeepSpeedTraining)(context, engine)
@@ -122,10 +124,13 @@ class DeepSpeedTraining:
         made = [self._engine.module.network]
         export.write(made, self._context, directory, model.gathered, tensor.elements)
 
+    def piles(self) -> Iterator[Kept]:
+        """By DeepSpeed's own names."""
+        return piles.kept(self._engine)
+
     def tensors(self) -> Iterable[torch.Tensor]:
         """Every tensor of the process: DeepSpeed keeps its partitions and buffers in dozens of places."""
-        found = (thing for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor))
-        return [tensor for tensor in found if versions.is_defined(tensor)]
+        return list(live_bytes.of_process())
 
     def _mean(self, loss: torch.Tensor) -> torch.Tensor:
         total = loss.float().clone()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from deepspeed.checkpoint import constants
 
 AUTOTP_NOTE: str = getattr(constants, "DS_AUTOTP_UC_META", "ds_autotp_universal_checkpoint_meta")
@@ -19,11 +18,3 @@ def autotp_layout(model: Any) -> Any:
     from deepspeed.module_inject.layers import collect_autotp_universal_checkpoint_info
 
     return collect_autotp_universal_checkpoint_info(model)
-
-
-def is_defined(tensor: torch.Tensor) -> bool:
-    """False for the tensors without a device that DeepSpeed 0.17 keeps beside a step."""
-    try:
-        return tensor.device is not None
-    except RuntimeError:
-        return False

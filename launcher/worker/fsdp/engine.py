@@ -30,9 +30,10 @@ from torch.nn.parallel import DistributedDataParallel
 from launcher.backends.fsdp.dtypes import dtypes
 from launcher.worker import marks
 from launcher.worker.engine import Context, PendingSave, StepResult
-from launcher.worker.fsdp import pipeline, reading, sharding
+from launcher.worker.fsdp import piles, pipeline, reading, sharding
 from launcher.worker.model import adapters, export, initial, network, optimizers, recompute, weights
 from launcher.worker.model.language_model import LanguageModel
+from launcher.worker.piles import Kept
 
 if TYPE_CHECKING:
     from launcher.worker.fsdp.context_parallel import Ring
@@ -63,6 +64,9 @@ def rank_parts(context: Context) -> RankParts:
     blocks = nn.ModuleList(block for made in networks for block in network.blocks(made))
     recompute.apply(blocks, spec)
     context.clock.follow(blocks, context.device)
+    context.memory.layers.follow({
+        number: block for made in networks for number, block in network.numbered(made).items()
+    })
     if spec.train.compile:
         for block in blocks:
             block.forward = torch.compile(block.forward)
@@ -267,6 +271,10 @@ class FsdpEngine:
     def export(self, directory: Path) -> None:
         """Write the weights, or the adapter alone, for ``transformers`` and ``peft``."""
         export.write(self._networks, self._context, directory, stages=self._passes.group)
+
+    def piles(self) -> Iterator[Kept]:
+        """Parameters with buffers, gradients, what is gathered, and optimizer states."""
+        return piles.kept(self._model, self._optimizer)
 
     def tensors(self) -> Iterator[torch.Tensor]:
         """Parameters, gradients, buffers and optimizer states, as this rank holds them."""

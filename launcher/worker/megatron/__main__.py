@@ -8,20 +8,16 @@ takes stages and layers from the flags that Megatron-LM's validator knows, where
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch.distributed as dist
-from torch import nn
 
 from launcher.spec import RunSpec
 from launcher.worker import data, loop, metrics, process
 from launcher.worker.engine import Context
 from launcher.worker.entry import main
-from launcher.worker.errors import TrainingError
-from launcher.worker.megatron import start, versions
+from launcher.worker.megatron import pretraining
 
 
 def run(spec: RunSpec, directory: Path, arguments: Sequence[str]) -> None:
@@ -37,30 +33,15 @@ def run(spec: RunSpec, directory: Path, arguments: Sequence[str]) -> None:
 
 
 def _train(context: Context, arguments: Sequence[str]) -> None:
-    start.installed()
-    if context.device.type == "cpu":
-        from launcher.worker.megatron import cpu
-
-        cpu.install()
-    start.repair()
+    pretraining.prepare(context)
     from launcher.worker.megatron import weights
     from launcher.worker.megatron.data import Provider
     from launcher.worker.megatron.follow import Follower
 
-    parsed = _parsed(context, arguments)
-    chunks: list[nn.Module] = []
-
-    def filled(made: list[nn.Module]) -> list[nn.Module]:
-        chunks.extend(made)
-        weights.fill(made, context)
-        return made
-
+    args = pretraining.parsed([*arguments, *_known_here(context)])
     batches = data.batches(context)
     follower = Follower(context, batches)
-    with follower.following():
-        interrupted = (
-            _pretrain(parsed, filled, Provider(context, batches), follower) and follower.step < context.spec.steps
-        )
+    chunks, interrupted = pretraining.pretrain(context, args, Provider(context, batches), follower)
     context.beat.begin("end")
     if context.spec.save.export != "none" and not interrupted:
         with process.whole_directory(context, context.directory / "export") as partial:
@@ -71,19 +52,6 @@ def _train(context: Context, arguments: Sequence[str]) -> None:
     dist.barrier()
     if context.rank == 0:
         process.write_outcome(context.directory, "interrupted" if interrupted else "finished", follower.step)
-
-
-def _parsed(context: Context, arguments: Sequence[str]) -> Any:
-    """The argument list as Megatron understands it.
-
-    Raises:
-        TrainingError: Its parser does not know an argument.
-    """
-    sys.argv = [sys.argv[0], *arguments, *_known_here(context)]
-    try:
-        return versions.parsed()
-    except SystemExit as error:
-        raise TrainingError("Megatron-LM does not understand its argument list; its words are in stderr.log") from error
 
 
 def _known_here(context: Context) -> list[str]:
@@ -97,19 +65,6 @@ def _known_here(context: Context) -> list[str]:
     if found is not None:
         words += ["--load", str(found[0]), "--ckpt-step", str(found[1]), "--override-opt-param-scheduler"]
     return words
-
-
-def _pretrain(parsed: Any, filled: versions.Fill, provider: Any, follower: Any) -> bool:
-    """Train; whether the run was asked to stop, after which Megatron saves and leaves."""
-    try:
-        versions.pretrain(parsed, filled, provider, follower.forward_step)
-    except SystemExit as ending:
-        if ending.code:
-            raise TrainingError(
-                f"Megatron-LM ended with status {ending.code}; its words are in the ranks' logs"
-            ) from ending
-        return True
-    return False
 
 
 if __name__ == "__main__":

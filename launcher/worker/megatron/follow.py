@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import inspect
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 from megatron.core.optimizer_param_scheduler import get_canonical_lr_for_logging
 from megatron.training import get_args, training
 
-from launcher.worker import loop, metrics
+from launcher.worker import live_bytes, loop, metrics
 from launcher.worker.data import Batches
 from launcher.worker.engine import Context, StepResult
+from launcher.worker.megatron import piles
 from launcher.worker.megatron.checkpoints import Checkpoints
 from launcher.worker.megatron.data import LOSS, forward_step
+from launcher.worker.memory_log import MemoryLog
 from launcher.worker.metrics import Metrics
 
 type Call = Callable[..., Any]
@@ -53,6 +54,8 @@ class Follower:
         self._checkpoints = Checkpoints(context, batches)
         self.step = self._restored = 0
         self.metrics: Metrics | None = None
+        self._memory: MemoryLog | None = None
+        self._has_evaluated = False
         self._rate = 0.0
         self._last: StepResult | None = None
         self._held_out_loss: torch.Tensor | None = None
@@ -78,11 +81,21 @@ class Follower:
 
     def setup_model_and_optimizer(self, original: Call, *arguments: Any, **options: Any) -> Any:
         """The load phase; afterwards it is known where the run begins."""
-        with self._context.memory.measuring("load"):
+        tracker = self._context.memory
+        with tracker.measuring("load"):
             answer = original(*arguments, **options)
+            chunks, optimizer = answer[0], answer[1]
+            tracker.kept = functools.partial(piles.kept, chunks, optimizer)
+        for chunk in chunks:
+            tracker.layers.follow(piles.numbered(chunk))
         self.step = self._restored = get_args().iteration
-        self.metrics = Metrics(self._context, resumed_at=self._restored)
+        self._begun()
         return answer
+
+    def _begun(self) -> None:
+        self.metrics = Metrics(self._context, resumed_at=self._restored)
+        self._memory = MemoryLog(self._context, resumed_at=self._restored)
+        self._memory.write(0)
 
     def load_checkpoint(self, original: Call, *arguments: Any, **options: Any) -> Any:
         """Checkpoints that are of another model are refused first."""
@@ -96,14 +109,17 @@ class Follower:
         self._context.beat.step(self.step + 1)
         self._rate = get_canonical_lr_for_logging(optimizer.param_groups) or 0.0
         call = functools.partial(original, forward, data, model, optimizer, *rest, **options)
-        if self.step >= self._restored + loop.MEASURED_STEPS:
+        first = self.step < self._restored + loop.MEASURED_STEPS
+        if not first and not self._log.due(self.step + 1):
             return call()
         tracker, step = self._context.memory, optimizer.step
+        tracker.tokens = self._spec.micro_batch_size * self._spec.sequence_length
         optimizer.step = functools.partial(self._optimizer_step, step)
-        with tracker.measuring("forward"):
+        with tracker.measuring("forward", () if first else live_bytes.of_process(), summary=first):
             answer = call()
-            tracker.rest(found for found in gc.get_objects() if issubclass(type(found), torch.Tensor))
+            tracker.rest(live_bytes.of_process() if first else (), summary=first)
         optimizer.step = step
+        self._log.write(self.step + 1, self._spec.micro_batch_size * self._spec.sequence_length)
         return answer
 
     def _optimizer_step(self, step: Call) -> Any:
@@ -128,7 +144,11 @@ class Follower:
     def evaluate(self, original: Call, *arguments: Any, **options: Any) -> Any:
         """Keep the loss, which Megatron only prints."""
         self._context.beat.begin("evaluation")
-        answer = original(*arguments, **options)
+        first, self._has_evaluated = not self._has_evaluated, True
+        with self._measuring("evaluation") if first else contextlib.nullcontext():
+            answer = original(*arguments, **options)
+        if first:
+            self._log.write(self.step)
         self._held_out_loss = self._from_the_last_rank(answer[0])
         return answer
 
@@ -153,15 +173,26 @@ class Follower:
     def save_checkpoint(self, original: Call, iteration: int, *rest: Any, **options: Any) -> None:
         """Write a checkpoint; the first is followed by the memory tracker."""
         self._context.beat.begin("checkpoint")
-        with contextlib.ExitStack() as around:
-            if not self._context.memory.has("checkpoint_save"):
-                alive = (found for found in gc.get_objects() if issubclass(type(found), torch.Tensor))
-                around.enter_context(self._context.memory.measuring("checkpoint_save", alive=alive))
+        first = not self._context.memory.has("checkpoint_save")
+        with self._measuring("checkpoint_save") if first else contextlib.nullcontext():
             self._checkpoints.save(iteration, functools.partial(original, iteration, *rest, **options))
+        if first:
+            self._log.write(iteration)
 
     def maybe_finalize_async_save(self, original: Call, blocking: bool = False, **options: Any) -> None:
         """Background writes end here; one that failed pauses saving or, behind the last step, ends the run."""
         self._checkpoints.finalized(functools.partial(original, blocking=blocking, **options), last=blocking)
+
+    def _measuring(self, part: Literal["checkpoint_save", "evaluation"]) -> contextlib.AbstractContextManager[None]:
+        """The memory tracker, around the first of what now and then follows a step."""
+        summary = part == "checkpoint_save"
+        return self._context.memory.measuring(part, live_bytes.of_process(), summary=summary)
+
+    @property
+    def _log(self) -> MemoryLog:
+        if self._memory is None:
+            raise AssertionError("the model is set up before anything is measured")
+        return self._memory
 
     @property
     def _measured(self) -> Metrics:

@@ -143,9 +143,14 @@ def cut(made: Any, layers: Collection[int], *, first: bool, last: bool) -> None:
 
 def blocks(made: Any) -> nn.ModuleList:
     """The transformer blocks that this rank has, in order."""
+    return nn.ModuleList(numbered(made).values())
+
+
+def numbered(made: Any) -> dict[int, nn.Module]:
+    """The transformer blocks that this rank has, by their numbers in the whole model, from 0."""
     base = getattr(made.base_model, "decoder", made.base_model)
     every = next(getattr(base, name) for name in ("h", "layers", "blocks") if hasattr(base, name))
-    return nn.ModuleList(block for block in every if not isinstance(block, Absent))
+    return {number: block for number, block in enumerate(every) if not isinstance(block, Absent)}
 
 
 def retie(made: Any) -> None:

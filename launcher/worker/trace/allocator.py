@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from launcher.text.units import MIB
-from launcher.worker.trace.events import Recording
+from launcher.worker.recording import Recording
 
 _SMALLEST = 512  # kMinBlockSize
 _SMALL = MIB  # kSmallSize: the largest block of the small pool

@@ -24,8 +24,8 @@ from launcher.memory.moments import Phase
 from launcher.spec import RunSpec
 from launcher.worker.engine import Context, Engine
 from launcher.worker.memory import MemoryTracker
+from launcher.worker.recording import Recording
 from launcher.worker.trace import engines, kernels
-from launcher.worker.trace.events import Recording
 from launcher.worker.trace.recorder import Recorder
 from launcher.worker.trace.streams import Streams
 
@@ -48,7 +48,7 @@ class Phases(MemoryTracker):
     def enter(self, phase: Phase) -> None:
         """Begin a phase, to which all that follows belongs; gradients are labelled as the optimizer begins."""
         if phase == "optimizer" and self.engine is not None:
-            self._recorder.label("gradients", engines.gradients(self.engine))
+            engines.label(self._recorder, self.engine)
         self._recorder.begin(self.step, phase)
 
 
@@ -96,7 +96,7 @@ def _train(context: Context, recorder: Recorder, phases: Phases) -> None:
         recorder.begin(0, "load")
         engine = prepared()
         phases.engine = engine
-        recorder.label("parameters", engines.parameters(engine))
+        engines.label(recorder, engine)
         for step in range(1, STEPS + 1):
             phases.step = step
             recorder.begin(step, "forward")
@@ -110,5 +110,4 @@ def _step(context: Context, engine: Engine, recorder: Recorder, step: int) -> No
     tokens = [torch.zeros(shape, dtype=torch.int64, device=context.device) for _ in range(spec.gradient_accumulation)]
     with recorder.saving():
         engine.train_step(step, tokens)
-    for pile, tensors in engines.states(engine):
-        recorder.label(pile, tensors)
+    engines.label(recorder, engine)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from launcher.memory.terms import PILES
+from launcher.worker.recording import Candidate, Moment, Recording
 from launcher.worker.trace import allocator
-from launcher.worker.trace.events import Candidate, Moment, Recording
 
 _LOAD, _STEADY = 0, 2
 

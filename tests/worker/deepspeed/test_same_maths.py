@@ -16,7 +16,7 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
-from tests.support import training
+from tests.support import memory_lines, training
 from tests.support.chat import TRAINED
 from tests.support.training import GPT, MOE, lines
 
@@ -222,6 +222,9 @@ def test_the_memory_of_every_phase_is_measured(folder: Path) -> None:
     for rank in content["ranks"]:
         assert all(rank["phases"].values()), rank["phases"]
         assert rank["static_bytes"]
+    found = memory_lines.whole(folder / "fp32" / "zero3", ranks=2)
+    phases = {phase for record in found for phase in record.phases}
+    assert {"load", "checkpoint_save"} <= phases
 
 
 @pytest.mark.parametrize("name", PARTS)

@@ -10,6 +10,7 @@ import pytest
 
 from launcher.preflight.assess import estimated
 from launcher.spec.parse import parse
+from tests.support import memory_lines
 from tests.support.checkpoints import exported, held_out_loss
 from tests.support.training import GPT, MOE, lines, train_all
 
@@ -155,6 +156,7 @@ def test_each_stage_takes_about_what_is_predicted(
     directory = folder / ranks / name
     spec = parse(json.loads((directory / "spec.json").read_text()))
     measured = json.loads((directory / "memory.json").read_text())["ranks"]
+    memory_lines.whole(directory, ranks=spec.gpus)
     together = spec.gpus // spec.parallel.pipeline
     predicted = estimated(spec).ranks
     assert len(predicted) == spec.parallel.pipeline

@@ -19,7 +19,7 @@ from launcher.spec import RunSpec
 from launcher.worker.data.corpus import Synthetic
 from launcher.worker.data.order import Order
 from launcher.worker.model import network
-from tests.support import megatron_flags, ranks, train_many
+from tests.support import megatron_flags, memory_lines, ranks, train_many
 from tests.support.chat import TRAINED
 from tests.support.foreign_files import SIZES as IMPORTED
 from tests.support.helpers import make_spec
@@ -159,6 +159,9 @@ def test_the_memory_of_every_phase_is_measured(folder: Path) -> None:
     for rank in content["ranks"]:
         assert all(rank["phases"].values()), rank["phases"]
         assert rank["static_bytes"]
+    found = memory_lines.whole(folder / "four" / "tensor_pipeline", ranks=4)
+    phases = {phase for record in found for phase in record.phases}
+    assert {"load", "checkpoint_save"} <= phases
 
 
 @pytest.mark.usefixtures("four")

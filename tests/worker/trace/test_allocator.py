@@ -8,8 +8,8 @@ from launcher.text.units import MIB
 
 pytest.importorskip("torch", reason="the trace needs the extra 'fsdp'")
 
+from launcher.worker.recording import Allocation, Recording
 from launcher.worker.trace.allocator import CachingAllocator, OutOfMemory, needed, replay
-from launcher.worker.trace.events import Allocation, Recording
 
 
 def test_a_small_block_reserves_two_mebibytes_and_the_next_shares_them() -> None:

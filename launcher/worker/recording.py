@@ -24,12 +24,16 @@ class Allocation:
         stream: The stream whose memory pool it comes from; 0 is the default stream.
         operation: Name of the operation that allocated it.
         pile: Its purpose; known for certain only once it has been used.
+        shape: Of the first tensor in it; None where it was only resized.
+        layer: The block that ran, counted from 0 as in the names of parameters; None outside of blocks.
     """
 
     bytes: int
     stream: int
     operation: str
     pile: Pile
+    shape: tuple[int, ...] | None = None
+    layer: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,17 +89,23 @@ class Recording:
 
     @property
     def phase(self) -> str:
-        """The phase that was entered last."""
-        return self.marks[-1].phase
+        """The phase that was entered last; empty before the first."""
+        return self.marks[-1].phase if self.marks else ""
 
     def peaks(self, step: int) -> dict[str, Moment]:
         """The peak of each phase of one step; a phase that is entered several times has one."""
-        found: dict[str, Moment] = {}
-        for candidate, moment in self.candidates(step).items():
-            known = found.get(candidate.phase)
-            if known is None or moment.bytes > known.bytes:
-                found[candidate.phase] = moment
-        return found
+        found: dict[str, tuple[int, int]] = {}
+        alive, ends = 0, [*(mark.event for mark in self.marks[1:]), len(self.events)]
+        for mark, end in zip(self.marks, ends, strict=True):
+            highest, at = alive, mark.event - 1
+            for event in range(mark.event, end):
+                change = self.events[event]
+                alive += self.allocations[change].bytes if change >= 0 else -self.allocations[-1 - change].bytes
+                if alive > highest:
+                    highest, at = alive, event
+            if mark.step == step and (mark.phase not in found or highest > found[mark.phase][0]):
+                found[mark.phase] = (highest, at)
+        return {phase: Moment(bytes=size, event=event, phase=phase) for phase, (size, event) in found.items()}
 
     def candidates(self, step: int) -> dict[Candidate, Moment]:
         """The peaks of the first and the second half of each visit of a phase in one step.

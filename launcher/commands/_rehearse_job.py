@@ -1,0 +1,213 @@
+"""A rehearsal as a Slurm job of one GPU: recorded and submitted like a run, and its answer read back.
+
+The job has the profile of the run's cluster, on one node with one GPU, its share of the node's processors and memory,
+and a time limit of minutes. It shows in ``launch status`` like any run; ``launch logs`` has what it printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+from launcher.commands._common import folder, print_json, say
+from launcher.commands._finding import find
+from launcher.commands.rehearse import answer, told
+from launcher.errors import ConfigError, ConfigErrors, JobFailed, SubmitError, unreadable
+from launcher.job.job import RUN, Job
+from launcher.preflight import assess, evidence
+from launcher.preflight.assess import Assessment
+from launcher.preflight.plan import Plan, translate
+from launcher.preflight.report import as_json
+from launcher.rehearsing import choice, depth, kept
+from launcher.rehearsing.request import FILE, Request
+from launcher.rundir import contents, lock, status
+from launcher.rundir.record import directory_for, record
+from launcher.rundir.state import RunState
+from launcher.spec import RunSpec
+from launcher.spec.edit import changed_at
+from launcher.spec.parse import parse, to_dict
+from launcher.submission import interrupts
+from launcher.text.units import GIB, bytes_of
+
+_START_MIN = 5
+"""Minutes for the start of the job beside those of the rehearsal."""
+
+_LEAST_GIB = 32
+"""Host memory of a job that shares a node: Python, torch, CUDA and a model while it is loaded."""
+
+_LIVE = ("queued", "running", "requeued")
+
+
+def submit(options: argparse.Namespace, assessment: Assessment, request: Request) -> int:
+    """Submit a rehearsal, unless these words have an answer, or one is on its way.
+
+    Raises:
+        ConfigErrors: The words are wrong, or Slurm refuses the job as it is.
+        SubmitError: It could not be submitted, or recorded.
+    """
+    spec = assessment.spec
+    earlier = None if options.again else evidence.submitted(evidence.place(spec))
+    if earlier is not None and contents.exists(earlier, FILE) and _asks(earlier) == request:
+        rehearsal = kept.read(earlier)
+        if rehearsal is not None:
+            say(f"launch: this is the answer of {earlier}; --again measures anew")
+            return told(options, answer(assessment, rehearsal))
+        row = status.read(earlier)
+        if row.state in _LIVE:
+            return _print(options, row, assessment)
+    _require(assessment, request)
+    with interrupts.held():
+        directory, own = _recorded(options, assessment, request)
+        from launcher.submission.submit import submit as start
+
+        start(directory, own)
+        _note(spec, directory)
+    return _print(options, status.read(directory), assessment)
+
+
+def _require(assessment: Assessment, request: Request) -> None:
+    """Refuse here what the job would refuse after it has waited.
+
+    Raises:
+        ConfigErrors: There is something.
+    """
+    if assessment.spec.script is not None or assessment.estimate is None:
+        rule = "a script of your own trains by itself: only runs of the engines' own workers are rehearsed"
+        raise ConfigErrors([ConfigError("script", assessment.spec.script, rule, ["script=null"])])
+    choice.ranks(assessment.spec, assessment.estimate, request)
+    if request.layers:
+        depth.asked(assessment.spec, request.layers)
+
+
+def _recorded(options: argparse.Namespace, assessment: Assessment, request: Request) -> tuple[Path, RunSpec]:
+    """The run directory of the job, and its specification: the run's on one GPU."""
+    spec = assessment.spec
+    own = on_one_gpu(spec, request)
+    asked = json.dumps({"schema": 1, "spec": to_dict(spec), "request": request.as_dict()}, indent=1)
+    like = translate(spec, python=sys.executable)
+    job = Job(
+        argv=(like.argv[0], "-P", "-m", "launcher.rehearsing", "--run", RUN),
+        worker_argv=(),
+        environment=like.environment,
+        nodes=1,
+        gpus_per_node=1,
+        files={FILE: asked},
+        pass_environment=like.pass_environment,
+    )
+    directory = directory_for(own, f"rehearse-{spec.model.name}-{spec.hash[:6]}", folder=folder())
+    made_of = lock.here(own.data, with_diff=spec.run.record_diff)
+    planned = Plan(spec=own, assessment=assessment, job=job)
+    return record(planned, directory, overrides=tuple(options.overrides), forced=True, made_of=made_of), own
+
+
+def on_one_gpu(spec: RunSpec, request: Request) -> RunSpec:
+    """The run on the cluster of its rehearsal: one GPU for some minutes, with its share of the node."""
+    cluster, minutes = spec.cluster, math.ceil(request.minutes) + _START_MIN
+    share = max(1, (cluster.cpus_per_node or 0) // cluster.gpus_per_node)
+    settings: dict[str, object] = {
+        "cluster.nodes": 1,
+        "cluster.gpus_per_node": 1,
+        "cluster.cpus_per_node": None if cluster.cpus_per_node is None else share,
+        "cluster.memory": _memory(spec),
+        "cluster.time_limit_min": min(minutes, cluster.time_limit_min or minutes),
+        "cluster.requeues": 0,
+        "cluster.probe": False,
+        "run.name": None,
+        "run.directory": None,
+        "data.source": "synthetic",
+        "data.path": None,
+        "save.load": None,
+        "tracking.kind": "none",
+    }
+    return changed_at(spec, settings)
+
+
+def _memory(spec: RunSpec) -> str | None:
+    """A node's memory shared out over its GPUs; what is asked by GPU or CPU, and all of a node, stays as it is."""
+    cluster = spec.cluster
+    size = None if cluster.memory is None else bytes_of(cluster.memory)
+    if cluster.memory_request != "mem" or size is None or size == 0 or cluster.exclusive:
+        return cluster.memory
+    whole = size // GIB
+    return f"{min(whole, max(_LEAST_GIB, whole // cluster.gpus_per_node))}G" if whole else cluster.memory
+
+
+def _note(spec: RunSpec, directory: Path) -> None:
+    try:
+        kept.note_submitted(spec, directory)
+    except OSError as error:
+        say(
+            f"launch: the rehearsal is not noted: {unreadable(error)}; `launch rehearse --results` finds it by its name"
+        )
+
+
+def _print(options: argparse.Namespace, row: RunState, assessment: Assessment) -> int:
+    facts = {"id": row.id, "directory": row.directory, "state": row.state, "job_id": row.job_id}
+    if options.json:
+        print_json({"schema": 1, "rehearse": None, "run": facts, "check": as_json(assessment)})
+    else:
+        print(f"job {row.job_id}  {row.directory}")
+        say(f"launch: the rehearsal is {row.state}; its answer: launch rehearse --results {row.id}")
+    return 0
+
+
+def show(options: argparse.Namespace) -> int:
+    """Show the answer of a rehearsal that was submitted, and keep it as evidence for its run.
+
+    Raises:
+        ConfigErrors: The word names no rehearsal, or others stand beside it.
+        JobFailed: The rehearsal failed.
+    """
+    if options.overrides:
+        rule = "it shows what was submitted, and takes no words of a run"
+        raise ConfigErrors([
+            ConfigError("--results", " ".join(options.overrides), rule, [f"--results {options.results}"])
+        ])
+    [directory, *more] = find([options.results])
+    if more or not contents.exists(directory, FILE):
+        rule = "it is no rehearsal that was submitted"
+        raise ConfigErrors([ConfigError("--results", options.results, rule, ["launch status"])])
+    spec, rehearsal = _spec(directory), kept.read(directory)
+    assessment = assess.assess(spec)
+    if rehearsal is None:
+        row = status.read(directory)
+        if row.state in _LIVE:
+            return _print(options, row, assessment)
+        why = row.reason or f"it is {row.state}, and has no answer"
+        raise JobFailed(f"the rehearsal failed: {why}; its logs: launch logs {row.id}")
+    try:
+        if not rehearsal.stands_in:
+            kept.keep(_made(evidence.place(spec)), rehearsal)
+    except OSError as error:
+        say(f"launch: the answer is not kept for later runs: {unreadable(error)}")
+    return told(options, answer(assessment, rehearsal))
+
+
+def _made(place: Path) -> Path:
+    place.mkdir(parents=True, exist_ok=True)
+    return place
+
+
+def _question(directory: Path) -> dict[str, Any]:
+    try:
+        content = json.loads((directory / FILE).read_text())
+    except (OSError, ValueError) as error:
+        raise SubmitError(f"{directory / FILE} cannot be read: {unreadable(error)}") from None
+    return dict(content)
+
+
+def _spec(directory: Path) -> RunSpec:
+    return parse(_question(directory)["spec"])
+
+
+def _asks(directory: Path) -> Request | None:
+    """The question of a rehearsal that was submitted; None where it is of another version."""
+    try:
+        content = _question(directory)["request"]
+        return Request.of(content) if isinstance(content, dict) else None
+    except (SubmitError, KeyError, TypeError):
+        return None

@@ -1,0 +1,245 @@
+"""Rehearsals as evidence: what was measured of a rank of a run before the run is started.
+
+``launch rehearse`` keeps its answers in the user's state folder, by what decides a run's memory (:func:`key`): neither
+its name nor its length, its data, its learning rate or the place where it is submitted. ``check`` and ``run`` name the
+answer to a run of theirs, and ``run --rehearsed`` takes its verdict in place of the estimate's for the device; host
+memory and disk stay the estimate's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from launcher import files
+from launcher.errors import ConfigError, ConfigErrors
+from launcher.job import versions
+from launcher.preflight.verdict import Shortage, Verdict, VerdictName
+from launcher.spec import RunSpec
+from launcher.text.units import gib
+
+if TYPE_CHECKING:
+    from launcher.preflight.assess import Assessment
+
+type Measured = Literal["fits", "tight", "does_not_fit", "unknown"]
+"""A verdict by measurement; unknown where nothing was measured that could decide."""
+
+FOLDER = "rehearsals"
+RESULT, SUBMITTED = "rehearsal.json", "submitted.json"
+
+_DECIDING = {
+    "hardware": ("device", "compute_capability"),
+    "cluster": ("nodes", "gpus_per_node", "environment"),
+    "optimizer": ("name", "fused", "foreach"),
+}
+"""Of these groups, the keys on which the memory of a rank depends; the capacity is compared when it is read."""
+
+_OTHERS = {
+    "model": ("name", "source", "weights", "trust_remote_code"),
+    "parallel": ("name",),
+    "precision": ("name",),
+    "train": (
+        *("steps", "tokens", "seed", "eval_every", "eval_steps", "log_every", "log_memory_every", "enforce_memory"),
+        *("timeout_s", "hang_factor", "on_hang", "on_spike", "spike_deviations", "rollbacks"),
+        *("micro_batch_size", "global_batch_size", "gradient_accumulation", "sequence_length"),
+    ),
+}
+"""Of these, the keys on which it does not depend. The batch counts by its three numbers, however they were typed."""
+
+_WHOLE = ("backend", "zero", "checkpointing", "adapter")
+
+
+def key(spec: RunSpec) -> str:
+    """Twelve hexadecimal digits of all that decides what a rank of the run holds."""
+    content: dict[str, Any] = {group: asdict(getattr(spec, group)) for group in _WHOLE}
+    for group, names in _DECIDING.items():
+        content[group] = {name: getattr(getattr(spec, group), name) for name in names}
+    for group, names in _OTHERS.items():
+        content[group] = {name: value for name, value in asdict(getattr(spec, group)).items() if name not in names}
+    content["weights"] = spec.model.weights is not None
+    content["clips"] = spec.optimizer.clip > 0
+    content["batch"] = [spec.micro_batch_size, spec.gradient_accumulation, spec.sequence_length]
+    text = json.dumps(content, sort_keys=True, default=dict)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def place(spec: RunSpec) -> Path:
+    """The folder of a run's rehearsal, which need not be there."""
+    return _root() / key(spec)
+
+
+def _root() -> Path:
+    from platformdirs import user_state_path  # Late, because a planning import stays under 0.1 s.
+
+    return user_state_path("launch") / FOLDER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """The answer of one rehearsal, as far as a later check or run needs it.
+
+    Attributes:
+        time: Of day, in seconds.
+        node: The machine.
+        device: ``cpu`` or ``cuda``.
+        device_name: The GPU's name, or the processor's.
+        device_bytes: That a process can have of that device; None is unknown.
+        rank: The rank that needed the most.
+        stage: Its pipeline stage.
+        predicted_bytes: Its allocated peak by the estimate.
+        measured_bytes: The same measured, or extrapolated; None where memory ended first.
+        least_bytes: What it needs at least: allocated, with what lies outside of the allocator.
+        used_bytes: What it has taken: reserved, with what lies outside.
+        ran_out: True where memory ended first.
+        depths: Layers of the models that were built, where these were less deep; empty of the whole model.
+        partial: True where too little was measured for a verdict.
+        versions: Of the packages that took part.
+        directory: Where all of the answer lies.
+    """
+
+    time: float
+    node: str
+    device: str
+    device_name: str
+    device_bytes: int | None
+    rank: int
+    stage: int
+    predicted_bytes: int
+    measured_bytes: int | None
+    least_bytes: int | None
+    used_bytes: int | None
+    ran_out: bool
+    depths: tuple[int, ...]
+    partial: bool
+    versions: Mapping[str, str]
+    directory: str
+
+    def verdict(self, capacity: int | None) -> Measured:
+        """The verdict for a device of this capacity; unknown where what was measured cannot decide."""
+        if self.ran_out:
+            smaller = capacity is not None and self.device_bytes is not None and capacity <= self.device_bytes
+            return "does_not_fit" if smaller or capacity is None else "unknown"
+        if self.partial or self.least_bytes is None or self.used_bytes is None:
+            return "unknown"
+        if capacity is None or self.used_bytes <= capacity:
+            return "fits"
+        return "tight" if self.least_bytes <= capacity else "does_not_fit"
+
+    def as_dict(self, spec: RunSpec) -> dict[str, Any]:
+        """The part ``rehearsed`` of the document of ``check --json``."""
+        return {**asdict(self), "verdict": self.verdict(spec.rank_memory_bytes)}
+
+    def as_text(self, spec: RunSpec) -> str:
+        """One sentence."""
+        day = time.strftime("%Y-%m-%d", time.localtime(self.time))
+        rank = f"rank {self.rank} of {spec.gpus}" + (f", stage {self.stage}" if spec.parallel.pipeline > 1 else "")
+        start = f"rehearsed {day} on {self.device_name} ({rank})"
+        if self.measured_bytes is None:
+            return f"{start}: it ran out of memory; {gib(self.predicted_bytes)} were predicted"
+        how = f", from {_depths(self.depths)} layers" if self.depths else ""
+        error = self.predicted_bytes / self.measured_bytes - 1 if self.measured_bytes else 0.0
+        figures = (
+            f"{gib(self.measured_bytes)} measured{how} beside {gib(self.predicted_bytes)} predicted ({error:+.1%})"
+        )
+        return f"{start}: {figures}; measured, it {_SAID[self.verdict(spec.rank_memory_bytes)]}"
+
+
+_SAID: dict[Measured, str] = {
+    "fits": "fits",
+    "tight": "fits, but the allocator has to free what it keeps",
+    "does_not_fit": "does not fit",
+    "unknown": "decides nothing",
+}
+
+
+def _depths(depths: tuple[int, ...]) -> str:
+    return " and ".join(map(str, depths))
+
+
+def read(spec: RunSpec) -> Evidence | None:
+    """The kept rehearsal of a run; None where there is none, or one of another version of the file."""
+    if not _root().is_dir():  # Whoever has rehearsed nothing pays for nothing.
+        return None
+    folder = place(spec)
+    found = _read(folder / RESULT)
+    elsewhere = submitted(folder)
+    there = None if elsewhere is None else _read(elsewhere / RESULT)
+    if found is None or (there is not None and there.time > found.time):
+        return there
+    return found
+
+
+def submitted(folder: Path) -> Path | None:
+    """The run directory of the rehearsal that was submitted last; None where none was."""
+    content = files.read_json(folder / SUBMITTED)
+    return None if content is None or not isinstance(content.get("directory"), str) else Path(content["directory"])
+
+
+def _read(path: Path) -> Evidence | None:
+    content = files.read_json(path)
+    try:
+        return None if content is None else evidence(content["evidence"])
+    except (KeyError, TypeError, AttributeError):
+        return None
+
+
+def evidence(content: Mapping[str, Any]) -> Evidence:
+    """The evidence of a document.
+
+    Raises:
+        KeyError, TypeError: It is none.
+    """
+    known = {name: content[name] for name in Evidence.__slots__}
+    return Evidence(**{**known, "depths": tuple(content["depths"])})
+
+
+def demanded(assessment: Assessment, words: str) -> Assessment:
+    """A valid run with the verdict of its rehearsal in place of the estimate's for the device (``run --rehearsed``).
+
+    Args:
+        assessment: The pre-flight's answer.
+        words: The words of the run, for the way out.
+
+    Raises:
+        ConfigErrors: There is no rehearsal of it, it decides nothing, or its packages were others.
+    """
+    spec, found = assessment.spec, assessment.rehearsed
+    again = f"launch rehearse {words}".rstrip()
+    if found is None:
+        rule = "no rank of this run has been rehearsed by you, by all that decides its memory"
+        raise ConfigErrors([ConfigError("--rehearsed", None, rule, [again])])
+    measured = found.verdict(spec.rank_memory_bytes)
+    if measured == "unknown":
+        rule = f"{found.as_text(spec)}: too little was measured, or on too small a device"
+        raise ConfigErrors([ConfigError("--rehearsed", None, rule, [again])])
+    if others := _other_versions(spec, found):
+        rule = f"it was rehearsed with other versions: {others}"
+        raise ConfigErrors([ConfigError("--rehearsed", None, rule, [again])])
+    return replace(assessment, verdict=_verdict(assessment.verdict, found, measured))
+
+
+def _other_versions(spec: RunSpec, found: Evidence) -> str:
+    """Packages of the rehearsal whose versions are known to be others for the run; empty where there are none."""
+    from launcher.preflight import job_python  # Late, because only --rehearsed asks.
+
+    there = job_python.kept(spec)
+    packages = versions.here().packages if there is None else there.packages
+    pairs = ((name, version, packages.get(name)) for name, version in found.versions.items())
+    return ", ".join(f"{name} {then}, now {now}" for name, then, now in pairs if now is not None and now != then)
+
+
+def _verdict(estimated: Verdict, found: Evidence, measured: Measured) -> Verdict:
+    """The measured verdict on the device, with what the estimate says of host and disk."""
+    shortages = tuple(short for short in estimated.shortages if short.place != "device")
+    used = found.used_bytes if found.used_bytes is not None else estimated.used_bytes
+    capacity = estimated.capacity_bytes
+    if measured == "does_not_fit":
+        short = Shortage(place="device", used_bytes=used or 0, capacity_bytes=capacity or 0)
+        shortages = (short, *shortages)
+    name: VerdictName = "does_not_fit" if shortages else "tight" if measured == "tight" else "fits"
+    return Verdict(name=name, used_bytes=used, capacity_bytes=capacity, shortages=shortages)

@@ -1,0 +1,47 @@
+"""``python -m launcher.rehearsing --run DIRECTORY``: the rehearsal of a Slurm job, on its node.
+
+The run directory holds the question and the whole run (``rehearse.json``); the answer goes beside them. The exit status
+is that of ``launch rehearse`` but for a run that does not fit: that is an answer, and the job has done what it was for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from launcher.errors import LauncherError
+from launcher.preflight import assess
+from launcher.rehearsing import device, kept
+from launcher.rehearsing.rehearse import Stage, rehearse
+from launcher.rehearsing.request import FILE, Request
+from launcher.spec.parse import parse
+
+
+def main() -> int:
+    """Rehearse what the run directory asks for."""
+    parser = argparse.ArgumentParser(description="The rehearsal of a recorded job, on this node.")
+    parser.add_argument("--run", type=Path, required=True, metavar="DIRECTORY")
+    directory = parser.parse_args().run
+    try:
+        content = json.loads((directory / FILE).read_text())
+        spec, request = parse(content["spec"]), Request.of(content["request"])
+        folder = Path(tempfile.mkdtemp(prefix="rehearsal-", dir=directory))
+        place = Stage(device=device.here(), folder=folder, say=_said)
+        kept.keep(directory, rehearse(spec, assess.estimated(spec), request, place))
+    except LauncherError as error:
+        _said(f"launch: {error}")
+        return error.exit_status
+    return 0
+
+
+def _said(text: str) -> None:
+    """Into the job's log, as it happens."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,141 @@
+"""What was measured beside the estimate of the same, and what follows for the whole model from two depths."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+
+from launcher.job.rehearsal import Measured, Rehearsed
+from launcher.memory.moments import PHASES
+from launcher.rehearsing.predicted import Predicted
+from launcher.rehearsing.result import Built, Counters, Phase, Piles
+
+STRAIGHT = 0.02
+"""By which the line through two depths may miss the whole model, by the estimate, and still decide: twice the 1% by
+which a rehearsed rank may differ from the same rank of the real run."""
+
+
+def built(rehearsed: Rehearsed, estimate: Predicted, *, rank_layers: int, folder: Path) -> Built:
+    """One model that was built, beside its estimate."""
+    order = [*PHASES, *(phase for phase in rehearsed.phases if phase not in PHASES)]
+    seconds = rehearsed.step_seconds
+    return Built(
+        layers=rehearsed.layers,
+        rank_layers=rank_layers,
+        phases=tuple(
+            Phase(
+                phase=phase,
+                predicted=estimate.phases.get(phase, Counters()),
+                measured=_counters(rehearsed.phases.get(phase), on_cpu=rehearsed.device == "cpu"),
+            )
+            for phase in order
+        ),
+        static_bytes=rehearsed.static_bytes,
+        step_seconds=statistics.median(seconds) if seconds else None,
+        ran_out=rehearsed.ran_out,
+        folder=str(folder),
+    )
+
+
+def _counters(peak: Measured | None, *, on_cpu: bool) -> Counters:
+    """On the CPU, where nothing is cached, what is allocated is what is needed."""
+    if peak is None:
+        return Counters()
+    return Counters(
+        allocated_bytes=peak.allocated_bytes,
+        needed_bytes=peak.allocated_bytes if on_cpu else None,
+        reserved_bytes=peak.reserved_bytes,
+        device_bytes=peak.device_bytes,
+    )
+
+
+def at(layers: int, depths: Sequence[int], values: Sequence[float]) -> float:
+    """The value at so many layers of the line through two depths: ``v1 + (v2 - v1) / (n2 - n1) * (n - n1)``."""
+    (first, second), (low, high) = depths, values
+    return low + (high - low) / (second - first) * (layers - first)
+
+
+def extrapolated(models: Sequence[Built], estimate: Predicted, layers: int) -> tuple[Phase, ...]:
+    """The phases of the whole model from two depths, beside its own estimate.
+
+    Args:
+        models: Of two depths.
+        estimate: Of the whole model.
+        layers: Of the rank in the whole model.
+    """
+    first, second = models
+    depths = (first.rank_layers, second.rank_layers)
+    return tuple(
+        Phase(
+            phase=low.phase,
+            predicted=estimate.phases.get(low.phase, Counters()),
+            measured=_through(depths, (low.measured, high.measured), layers),
+        )
+        for low, high in zip(first.phases, second.phases, strict=True)
+    )
+
+
+def _through(depths: tuple[int, int], counters: tuple[Counters, Counters], layers: int) -> Counters:
+    def value(name: str) -> int | None:
+        ends = [getattr(each, name) for each in counters]
+        return None if None in ends else round(at(layers, depths, ends))
+
+    return Counters(**{field.name: value(field.name) for field in fields(Counters)})
+
+
+def bent(depths: Sequence[int], estimates: Sequence[Predicted], whole: Predicted, layers: int) -> float:
+    """By which the estimate of the whole model differs from the line through the estimates of two depths."""
+    straight = at(layers, depths, [estimate.peak_bytes for estimate in estimates])
+    return whole.peak_bytes / straight - 1
+
+
+def seconds(models: Sequence[Built], layers: int) -> float | None:
+    """Seconds of a step of the whole model."""
+    known = [model.step_seconds for model in models if model.step_seconds is not None]
+    if len(known) < len(models):
+        return None
+    if len(models) == 1:
+        return known[0]
+    # Timings scatter: a deeper model is never quicker, so that the whole one takes at least as long as it.
+    return max(known[-1], at(layers, [model.rank_layers for model in models], known))
+
+
+def fullest(phases: Sequence[Phase]) -> Phase | None:
+    """The phase with the most allocated bytes; None where none was measured."""
+    known = [phase for phase in phases if phase.measured.allocated_bytes is not None]
+    return max(known, key=lambda phase: phase.measured.allocated_bytes or 0, default=None)
+
+
+def piles(
+    phase: Phase | None, estimate: Predicted, models: Sequence[Rehearsed], depths: Sequence[int], layers: int
+) -> tuple[Piles, ...]:
+    """The piles of a phase; of two depths the measured ones are extrapolated, and none is less than nothing."""
+    if phase is None:
+        return ()
+    said = estimate.piles.get(phase.phase, {})
+    told = [model.phases[phase.phase].piles for model in models if phase.phase in model.phases]
+    measured = _piles_at([each for each in told if each is not None], len(models), depths, layers)
+    names = [*said, *(name for name in measured or {} if name not in said)]
+    found = (
+        Piles(
+            pile=name,
+            predicted_bytes=said.get(name, 0),
+            measured_bytes=None if measured is None else measured.get(name, 0),
+        )
+        for name in names
+    )
+    return tuple(sorted(found, key=lambda pile: -max(pile.predicted_bytes, pile.measured_bytes or 0)))
+
+
+def _piles_at(
+    told: Sequence[Mapping[str, int]], models: int, depths: Sequence[int], layers: int
+) -> dict[str, int] | None:
+    if not told or len(told) < models:
+        return None
+    if len(told) == 1:
+        return dict(told[0])
+    names = dict.fromkeys(name for each in told for name in each)
+    values = {name: round(at(layers, depths, [each.get(name, 0) for each in told])) for name in names}
+    return {name: max(0, value) for name, value in values.items()}

@@ -1,0 +1,127 @@
+"""The device of a rehearsal: this machine's first GPU, or its processor, also in the place of a GPU.
+
+The processor runs other kernels than a GPU. What it measures in a GPU's place is the allocated memory of the same
+model, sharding and schedule with these kernels, against the estimate for these kernels: that shows whether states,
+activations and buffers are counted rightly. It shows nothing of reserved memory, of the context, of flash attention or
+of the speed, so that such a rehearsal gives no verdict and is no evidence for the run on the GPU.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from launcher import machine
+from launcher.errors import ConfigError, ConfigErrors
+from launcher.preflight import assess
+from launcher.spec import RunSpec
+from launcher.spec.edit import changed_at
+from launcher.spec.hardware import HardwareSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """A device.
+
+    Attributes:
+        kind: ``cpu`` or ``cuda``.
+        name: For a person.
+        memory_bytes: That a process can have of it.
+        host_memory_bytes: Of the machine.
+        cpus: Processors that may be used.
+    """
+
+    kind: str
+    name: str
+    memory_bytes: int
+    host_memory_bytes: int
+    cpus: int
+
+    def stands_in(self, spec: RunSpec) -> bool:
+        """True if it is a processor in the place of the run's GPU."""
+        return self.kind == "cpu" and spec.hardware.device == "cuda"
+
+
+def here() -> Device:
+    """This machine's first GPU that CUDA shows, else its processor."""
+    facts = machine.facts()
+    host, cpus = facts.host_memory_bytes, facts.cpus
+    if facts.gpus:
+        gpu = facts.gpus[0]
+        memory = gpu.memory_bytes - (gpu.reserved_bytes or 0)
+        return Device(kind="cuda", name=gpu.name, memory_bytes=memory, host_memory_bytes=host, cpus=cpus)
+    return Device(kind="cpu", name=_processor(), memory_bytes=_free(host), host_memory_bytes=host, cpus=cpus)
+
+
+def fitted(spec: RunSpec, device: Device) -> RunSpec:
+    """The run as it is rehearsed on a device: without data, names and checkpoints of its own.
+
+    On a GPU its hardware stays the one that was asked for, so that what is compared is its estimate. A GPU's run on the
+    processor becomes one of as many CPU ranks, with the attention that a processor has, and with as many micro-batches
+    as its memory depends on, since its speed is not asked for there.
+
+    Raises:
+        ConfigErrors: A run on CPUs cannot be rehearsed on a GPU, or the processor cannot do what the run does.
+    """
+    if device.kind == "cuda" and spec.hardware.device == "cpu":
+        rule = "this machine has a GPU, and the run's ranks are processors: hide the GPU from the rehearsal"
+        raise ConfigErrors([ConfigError("hardware.device", "cpu", rule, ["CUDA_VISIBLE_DEVICES="])])
+    alone = changed_at(
+        spec,
+        {
+            "data.source": "synthetic",
+            "data.path": None,
+            "data.preview": 0,
+            "data.template": None,
+            "tracking.kind": "none",
+            "save.load": None,
+        },
+    )
+    return _on_cpu(alone, device) if device.stands_in(spec) else alone
+
+
+def _on_cpu(spec: RunSpec, device: Device) -> RunSpec:
+    hardware = HardwareSpec(
+        name="cpu",
+        title="CPU",
+        device="cpu",
+        memory_bytes=None,
+        host_memory_bytes=device.host_memory_bytes,
+        disk_bytes=None,
+        dtypes=("fp32", "bf16"),
+        source="conf/hardware/cpu.yaml",
+    )
+    attention = "sdpa" if spec.model.attention == "flash" else spec.model.attention
+    optimizer = replace(spec.optimizer, fused=None)
+    found = replace(spec, hardware=hardware, model=replace(spec.model, attention=attention), optimizer=optimizer)
+    found = changed_at(found, {"train.allocator": "default"})
+    if errors := assess.errors(found):
+        rule = f"the run is for {spec.hardware.title}, and this machine's processor, which would stand in, cannot do it"
+        reasons = "; ".join(f"{error.where}: {error.rule}" for error in errors)
+        ways = [way for error in errors for way in error.way_out][:4]
+        raise ConfigErrors([ConfigError("hardware.name", spec.hardware.name, f"{rule}: {reasons}", ways)])
+    return found
+
+
+def environment(spec: RunSpec, device: Device) -> dict[str, str]:
+    """Variables of the rehearsed rank beside its job's: a processor in a GPU's place may use all of its cores."""
+    return {"OMP_NUM_THREADS": str(device.cpus)} if device.stands_in(spec) else {}
+
+
+def _processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    try:
+        found = re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    return found[1].strip() if found else os.uname().machine
+
+
+def _free(limit: int, meminfo: Path = Path("/proc/meminfo")) -> int:
+    """Host memory that nobody uses now, at most what this process may have."""
+    try:
+        found = re.search(r"^MemAvailable:\s*(\d+) kB$", meminfo.read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    return min(limit, int(found[1]) * 1024) if found else limit

@@ -1,0 +1,142 @@
+"""The worker as one rank of a run, alone: a process in a folder like a run directory, with its log there."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from signal import SIGKILL
+from typing import Protocol
+
+from launcher import files
+from launcher.errors import ConfigError, ConfigErrors, JobFailed, SubmitError, unreadable
+from launcher.job.rehearsal import Rehearsed, rehearsed
+from launcher.package import IMPORT_FOLDER
+from launcher.preflight.plan import translate
+from launcher.spec import RunSpec
+from launcher.spec.parse import to_dict
+
+LOG, RESULT = "rehearse.log", "rehearsed.json"
+
+_LAST_LINES = 12
+_OF_THE_RUN = "LAUNCH_RUN"
+
+
+class Rehearse(Protocol):
+    """Rehearses one rank of a model as it is; :func:`rehearse`, or what a test puts in its place."""
+
+    def __call__(
+        self, spec: RunSpec, rank: int, *, steps: int, folder: Path, seconds: float, environment: Mapping[str, str]
+    ) -> Rehearsed:
+        """The document of the rank."""
+        ...
+
+
+def rehearse(
+    spec: RunSpec, rank: int, *, steps: int, folder: Path, seconds: float, environment: Mapping[str, str]
+) -> Rehearsed:
+    """Start the worker as one rank and wait for what it measured.
+
+    Args:
+        spec: The run as it is built.
+        rank: The rank.
+        steps: Training steps.
+        folder: A folder for it, which must not exist.
+        seconds: It is ended after these.
+        environment: Variables beside the job's.
+
+    Raises:
+        ConfigErrors: The worker refuses the run.
+        JobFailed: It failed, or took too long.
+        SubmitError: The folder cannot be written.
+    """
+    job = translate(spec, python=sys.executable).at(str(folder))
+    try:
+        (folder / "checkpoints").mkdir(parents=True)
+        (folder / "spec.json").write_text(json.dumps(to_dict(spec)))
+        for name, text in job.files.items():
+            (folder / name).write_text(text)
+    except OSError as error:
+        raise SubmitError(f"the folder {folder} cannot be written: {unreadable(error)}") from None
+    command = [sys.executable, "-P", "-m", "launcher.worker.rehearse", f"--run={folder}", f"--rank={rank}"]
+    command += [f"--steps={steps}", f"--out={folder / RESULT}", "--", *job.worker_argv]
+    returncode = _run(command, {**job.environment, **environment}, folder, seconds)
+    return _answer(folder, returncode)
+
+
+def _run(command: list[str], environment: Mapping[str, str], folder: Path, seconds: float) -> int:
+    """The exit status; the log holds what was printed."""
+    paths = (str(IMPORT_FOLDER), os.environ.get("PYTHONPATH", ""))
+    own = {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}
+    if _OF_THE_RUN in os.environ:  # In a Slurm job, by which its node ends what is left of it.
+        own[_OF_THE_RUN] = os.environ[_OF_THE_RUN]
+    with (folder / LOG).open("ab") as log:
+        try:
+            return subprocess.run(
+                command,
+                env={**os.environ, **environment, **own},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                timeout=max(1.0, seconds),
+                check=False,
+            ).returncode
+        except subprocess.TimeoutExpired:
+            rule = f"the rehearsal was ended after its {seconds / 60:.1f} minutes; its log: {folder / LOG}"
+            ways = "--minutes 60 gives it longer; --layers 1,2, train.sequence_length=... make it shorter"
+            raise JobFailed(f"{rule}; {ways}") from None
+
+
+def _answer(folder: Path, returncode: int) -> Rehearsed:
+    content = files.read_json(folder / RESULT)
+    if content is not None and "error" in content:
+        raise ConfigErrors([ConfigError("rehearse", None, str(content["error"]))])
+    try:
+        if returncode == 0 and content is not None:
+            return rehearsed(content)
+    except (KeyError, TypeError, AttributeError):
+        raise JobFailed(f"{folder / RESULT} is of another version of the worker") from None
+    killed = ": the kernel may have been out of memory, and --layers 1,2 builds less" if returncode == -SIGKILL else ""
+    how = f"ended by signal {-returncode}{killed}" if returncode < 0 else f"exit status {returncode}"
+    raise JobFailed(f"the rehearsed rank failed ({how}); its log, {folder / LOG}, ends:\n{_last_words(folder / LOG)}")
+
+
+def _last_words(log: Path) -> str:
+    """The last lines of a log, up to the error that a traceback ends with: libraries may speak after it."""
+    try:
+        lines = log.read_text(errors="replace").splitlines()
+    except OSError:
+        return "  (it cannot be read)"
+    errors = [number for number, line in enumerate(lines) if re.match(r"[\w.]*(Error|Exception)\b", line)]
+    end = errors[-1] + 1 if errors else len(lines)
+    return "\n".join(f"  {line}" for line in lines[max(0, end - _LAST_LINES) : end])
+
+
+def gflops(dtype: str, environment: Mapping[str, str]) -> float | None:
+    """Products of matrices that this processor does in a second, in GFLOP, tried for a moment; None where it cannot."""
+    name = {"bf16": "bfloat16", "fp16": "float16"}.get(dtype, "float32")
+    program = (
+        "import time, torch\n"
+        f"a = torch.ones(1024, 1024, dtype=torch.{name})\n"
+        "a @ a\n"
+        "began, count = time.perf_counter(), 0\n"
+        "while time.perf_counter() - began < 0.5:\n"
+        "    a @ a; count += 1\n"
+        "print(2 * 1024**3 * count / (time.perf_counter() - began) / 1e9)\n"
+    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", program],
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
+        return float(done.stdout)
+    except (subprocess.SubprocessError, OSError, ValueError):
+        return None

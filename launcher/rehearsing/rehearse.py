@@ -1,0 +1,278 @@
+"""One rehearsal from its question to its answer: the ranks in turn, each at the depths that the device can hold."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher import machine
+from launcher.errors import ConfigError, ConfigErrors
+from launcher.job.rehearsal import Rehearsed
+from launcher.memory import processes
+from launcher.memory.result import MemoryEstimate
+from launcher.preflight.evidence import Evidence
+from launcher.rehearsing import choice, comparison, depth, device, process
+from launcher.rehearsing.device import Device
+from launcher.rehearsing.predicted import Predicted, predicted
+from launcher.rehearsing.process import Rehearse
+from launcher.rehearsing.request import Request
+from launcher.rehearsing.result import Built, Phase, RankRehearsed, Rehearsal
+from launcher.spec import RunSpec
+from launcher.text.units import duration, gib
+
+_QUICK_FLOPS = 1e11
+"""Of all steps: seconds on any processor, so that its speed need not be tried."""
+
+_PATIENCE = 0.5
+"""Share of the time that the products of matrices may take by the forecast: other operations take time, too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """Where a rehearsal takes place.
+
+    Attributes:
+        device: On what.
+        folder: For the files of each model that is built.
+        say: Hears of the progress.
+        run: Rehearses one rank of one model.
+    """
+
+    device: Device
+    folder: Path
+    say: Callable[[str], None]
+    run: Rehearse = process.rehearse
+
+
+def rehearse(spec: RunSpec, estimate: MemoryEstimate, request: Request, stage: Stage) -> Rehearsal:
+    """Rehearse a valid run.
+
+    Args:
+        spec: The run.
+        estimate: Its estimate, which says what stage needs the most.
+        request: The question.
+        stage: Where.
+
+    Raises:
+        ConfigErrors: The run, or the device, is none that can be rehearsed so.
+        JobFailed: The rehearsed rank failed, or took too long.
+    """
+    _require_a_model(spec)
+    ready, ends = device.fitted(spec, stage.device), time.monotonic() + 60 * request.minutes
+    ranks = choice.ranks(spec, estimate, request)
+    found, method = [], ""
+    for number, rank in enumerate(ranks):
+        share = (ends - time.monotonic()) / (len(ranks) - number)
+        one, method = _Rank(spec, ready, rank, request, stage).rehearsed(share)
+        found.append(one)
+    return Rehearsal(
+        ranks=tuple(found),
+        world=spec.gpus,
+        stands_in=stage.device.stands_in(spec),
+        method=method,
+        tokens=spec.tokens_per_step,
+        covers=any(one.stage == estimate.peak.stage for one in found),
+    )
+
+
+def _require_a_model(spec: RunSpec) -> None:
+    if spec.script is not None:
+        rule = "a script of your own trains by itself: only runs of the engines' own workers are rehearsed"
+        raise ConfigErrors([ConfigError("script", spec.script, rule, ["script=null"])])
+
+
+class _Rank:
+    """One rank of the run."""
+
+    def __init__(self, spec: RunSpec, ready: RunSpec, rank: int, request: Request, place: Stage) -> None:
+        self.spec, self.rank, self.request, self.place = spec, rank, request, place
+        self.stage = choice.stage_of(spec, rank)
+        self.stands_in = place.device.stands_in(spec)
+        self.ready = depth.fewer_micro_batches(ready, self.stage) if self.stands_in else ready
+
+    def rehearsed(self, seconds: float) -> tuple[RankRehearsed, str]:
+        """The answer about it, and how it was measured."""
+        layers = self._depths(seconds)
+        ends = time.monotonic() + seconds
+        models, documents, estimates = [], [], []
+        for number in layers:
+            spec = depth.at(self.ready, number)
+            folder = self.place.folder / f"rank{self.rank}-layers{number}"
+            said = predicted(spec, self.stage)
+            self._say(number, said)
+            found = self.place.run(
+                spec,
+                self.rank,
+                steps=self.request.steps,
+                folder=folder,
+                seconds=ends - time.monotonic(),
+                environment=device.environment(self.spec, self.place.device),
+            )
+            of_rank = depth.layers_of(spec, self.stage)
+            models.append(comparison.built(found, said, rank_layers=of_rank, folder=folder))
+            documents.append(found)
+            estimates.append(said)
+            if found.ran_out:
+                break
+        return self._answer(models, documents, estimates), documents[-1].method
+
+    def _depths(self, seconds: float) -> tuple[int, ...]:
+        if self.request.layers:
+            return depth.asked(self.ready, self.request.layers)
+        threads = {"OMP_NUM_THREADS": "1", **device.environment(self.spec, self.place.device)}
+        return _Depths(self.ready, self.stage, self.place.device, self.request.steps, seconds, threads).best()
+
+    def _say(self, layers: int, said: Predicted) -> None:
+        whole = self.ready.model.num_hidden_layers
+        depth_ = f"{layers} of {whole} layers" if layers < whole else f"{whole} layers"
+        at = f"rank {self.rank} of {self.spec.gpus}"
+        at += f" (stage {self.stage})" if self.spec.parallel.pipeline > 1 else ""
+        self.place.say(
+            f"launch: {at}, {depth_}, on {self.place.device.name}: {gib(said.peak_bytes)} are predicted to be allocated"
+        )
+
+    def _answer(
+        self, models: Sequence[Built], documents: Sequence[Rehearsed], estimates: Sequence[Predicted]
+    ) -> RankRehearsed:
+        whole_layers = depth.layers_of(self.ready, self.stage)
+        whole = predicted(self.ready, self.stage)
+        two = len(models) > 1
+        phases = comparison.extrapolated(models, whole, whole_layers) if two else models[-1].phases
+        fullest, depths = comparison.fullest(phases), [model.rank_layers for model in models]
+        is_whole = two or models[-1].layers == self.ready.model.num_hidden_layers
+        beside = whole if is_whole else estimates[-1]
+        bent = comparison.bent(depths, estimates, whole, whole_layers) if two else None
+        decides = is_whole and (bent is None or abs(bent) <= comparison.STRAIGHT)
+        evidence = self._evidence(models, documents[-1], phases, beside, decides=decides)
+        seconds = comparison.seconds(models, whole_layers) if is_whole and not self.stands_in else None
+        return RankRehearsed(
+            rank=self.rank,
+            stage=self.stage,
+            rank_layers=whole_layers,
+            phases=phases,
+            fullest=None if fullest is None else fullest.phase,
+            piles=comparison.piles(fullest, beside, documents, depths, whole_layers),
+            step_seconds=seconds,
+            built=tuple(models),
+            extrapolated=two,
+            whole=is_whole,
+            bent=bent,
+            verdict=evidence.verdict(self.spec.rank_memory_bytes),
+            evidence=evidence,
+        )
+
+    def _evidence(
+        self, models: Sequence[Built], document: Rehearsed, phases: Sequence[Phase], said: Predicted, *, decides: bool
+    ) -> Evidence:
+        measured = [phase for phase in phases if phase.measured.allocated_bytes is not None]
+        peak = max((phase.measured.allocated_bytes or 0 for phase in measured), default=None)
+        beside = max((phase.predicted.allocated_bytes or 0 for phase in measured), default=said.peak_bytes)
+        least, used = (None, None) if peak is None else _needs(phases, said)
+        cut = tuple(model.layers for model in models if model.layers < self.ready.model.num_hidden_layers)
+        return Evidence(
+            time=time.time(),
+            node=machine.node(),
+            device=document.device,
+            device_name=document.device_name,
+            device_bytes=self._capacity(),
+            rank=self.rank,
+            stage=self.stage,
+            predicted_bytes=said.peak_bytes if document.ran_out else beside,
+            measured_bytes=None if document.ran_out else peak,
+            least_bytes=None if document.ran_out else least,
+            used_bytes=None if document.ran_out else used,
+            ran_out=document.ran_out,
+            depths=cut,
+            partial=self.stands_in or not decides,
+            versions=dict(document.versions),
+            directory=str(self.place.folder),
+        )
+
+    def _capacity(self) -> int:
+        """Bytes that the rehearsed rank could have: of the processor, where that is given, what the run says."""
+        given = self.spec.hardware.usable_bytes if self.spec.hardware.device == "cpu" else None
+        return self.place.device.memory_bytes if given is None else given
+
+
+def _needs(phases: Sequence[Phase], said: Predicted) -> tuple[int, int]:
+    """Bytes that the run takes at least, and with all that its allocator keeps, on the rank's device.
+
+    What a rank that is alone does not have, or has not done, is added by the estimate: the communicators, the context
+    where it is not told, and phases that were not measured.
+    """
+    context = said.outside_bytes - said.communicators_bytes
+    least = used = 0
+    for phase in phases:
+        known = phase.measured if phase.measured.allocated_bytes is not None else phase.predicted
+        reserved = known.allocated_bytes or 0 if known.reserved_bytes is None else known.reserved_bytes
+        own = context if known.device_bytes is None else known.device_bytes - reserved
+        least = max(least, (known.allocated_bytes or 0) + own)
+        used = max(used, reserved + own)
+    return least + said.communicators_bytes, used + said.communicators_bytes
+
+
+class _Depths:
+    """The depths that a device can hold, and a processor train in the time that there is."""
+
+    def __init__(
+        self, spec: RunSpec, stage: int, place: Device, steps: int, seconds: float, threads: Mapping[str, str]
+    ) -> None:
+        self._spec, self._stage, self._place, self._steps, self._seconds = spec, stage, place, steps, seconds
+        self._threads = threads
+        self._rate: float | None = None
+
+    def best(self) -> tuple[int, ...]:
+        """The first that the device can hold, and through whose estimates the line meets that of the whole model.
+
+        Raises:
+            ConfigErrors: There is none.
+        """
+        lacks, possible = "", []
+        for depths in depth.candidates(self._spec, self._stage):
+            lacks = self._lacks(depths)
+            if not lacks:
+                bent = self._bent(depths)
+                if bent <= comparison.STRAIGHT:
+                    return depths
+                possible.append((bent, depths))
+        if possible:
+            return min(possible)[1]
+        ways = ["train.micro_batch_size=1", "--layers 1,2", "--minutes 60", "cluster=slurm"]
+        noun = "layer" if depths[-1] == 1 else "layers"
+        raise ConfigErrors([ConfigError("rehearse", None, f"even {depths[-1]} {noun} of the model {lacks}", ways)])
+
+    def _bent(self, depths: tuple[int, ...]) -> float:
+        """By which the line misses the whole model, by the estimate."""
+        if len(depths) == 1:
+            return 0.0
+        built = [depth.at(self._spec, number) for number in depths]
+        layers = [depth.layers_of(spec, self._stage) for spec in built]
+        estimates = [predicted(spec, self._stage) for spec in built]
+        whole = depth.layers_of(self._spec, self._stage)
+        return abs(comparison.bent(layers, estimates, predicted(self._spec, self._stage), whole))
+
+    def _lacks(self, depths: tuple[int, ...]) -> str:
+        """Why these cannot be rehearsed; empty where they can."""
+        deepest = depth.at(self._spec, depths[-1])
+        said = predicted(deepest, self._stage)
+        own = said.outside_bytes - said.communicators_bytes
+        on_cpu = self._place.kind == "cpu"
+        own += processes.of_engine(self._spec.backend.name).rank_bytes if on_cpu else 0
+        needs = said.peak_bytes + own
+        if needs > self._place.memory_bytes:
+            return f"need {gib(needs)}, and {self._place.name} has {gib(self._place.memory_bytes)} to give"
+        if not on_cpu:
+            return ""
+        work = self._steps * sum(depth.flops(depth.at(self._spec, number)) for number in depths)
+        takes = 0.0 if work < _QUICK_FLOPS else work / self._flops_a_second()
+        if takes > _PATIENCE * self._seconds:
+            speed = f"{self._flops_a_second() / 1e9:.0f} GFLOP/s, tried just now"
+            return f"take {duration(takes)} in {self._steps} steps on this processor ({speed})"
+        return ""
+
+    def _flops_a_second(self) -> float:
+        if self._rate is None:
+            self._rate = (process.gflops(self._spec.precision.compute, self._threads) or float("inf")) * 1e9
+        return self._rate

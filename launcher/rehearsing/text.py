@@ -1,0 +1,171 @@
+"""The answer of a rehearsal for a terminal: the verdict, how it was measured, the phases, the piles, and the time."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from launcher.job.memory import OUT_OF_MEMORY, OutOfMemory, ran_out
+from launcher.preflight.assess import Assessment
+from launcher.preflight.evidence import Measured
+from launcher.rehearsing.result import Counters, Phase, RankRehearsed, Rehearsal
+from launcher.spec import RunSpec
+from launcher.text.units import GIB, MIB, duration, gib, rounded
+
+_WORDS: dict[Measured, str] = {
+    "fits": "MEASURED, it fits",
+    "tight": "MEASURED, it fits tightly",
+    "does_not_fit": "MEASURED, it does not fit",
+    "unknown": "NO VERDICT",
+}
+
+_COUNTERS = ("allocated", "needed", "reserved", "device")
+
+_BENT = 0.01
+"""Difference of the estimate from its own line through two depths from which on it is said."""
+
+_STANDS_IN = (
+    "A processor stood in for {}: allocated bytes with its kernels, beside the estimate for these kernels. It says"
+    " nothing of reserved memory, of the context, of the GPU's attention kernels or of the speed, and `run --rehearsed`"
+    " does not take it."
+)
+_LEFT_OUT = "A rank alone has no communicators and writes no checkpoint: for the verdict these are the estimate's."
+
+
+def as_text(rehearsal: Rehearsal, assessment: Assessment, width: int = 80) -> str:
+    """The answer; of several ranks the one that needs the most comes with its phases, the others with a line."""
+    spec, worst = assessment.spec, rehearsal.worst
+    lines = _wrapped(_verdict(spec, rehearsal), width)
+    lines += ["", *_wrapped(_how(spec, rehearsal), width)]
+    for phases, title in _tables(worst):
+        lines += ["", *_wrapped(title, width), *_table(phases, whole=not worst.ran_out)]
+    if worst.piles:
+        lines += ["", *_piles(worst, width)]
+    if len(rehearsal.ranks) > 1:
+        lines += ["", *_others(rehearsal)]
+    for text in _remarks(rehearsal, assessment):
+        lines += ["", *_wrapped(text, width)]
+    return "\n".join(lines)
+
+
+def _verdict(spec: RunSpec, rehearsal: Rehearsal) -> str:
+    worst, capacity = rehearsal.worst, spec.rank_memory_bytes
+    found = worst.evidence
+    at = f"rank {worst.rank} of {rehearsal.world}"
+    at += f" (stage {worst.stage})" if spec.parallel.pipeline > 1 else ""
+    if worst.ran_out:
+        return f"{_WORDS[worst.verdict]}: {at} ran out of the {gib(found.device_bytes or 0)} of {found.device_name}."
+    if worst.verdict == "unknown":
+        why = "" if rehearsal.stands_in else f" {_undecided(worst)}"
+        return f"{_WORDS[worst.verdict]}: {at} was measured, which does not decide whether the run fits.{why}"
+    of = "" if capacity is None else f" of {gib(capacity)}"
+    return f"{_WORDS[worst.verdict]}: {gib(found.used_bytes or 0)}{of} on {at}, on {found.device_name}."
+
+
+def _undecided(worst: RankRehearsed) -> str:
+    if worst.extrapolated:
+        return "By the estimate it is not linear in the depth between those that were built and the whole model."
+    return f"Layers of one depth were built, {worst.built[-1].layers}, and not all."
+
+
+def _layers(count: int) -> str:
+    return f"{count} layer{'' if count == 1 else 's'}"
+
+
+def _how(spec: RunSpec, rehearsal: Rehearsal) -> str:
+    worst = rehearsal.worst
+    built = " and ".join(str(model.layers) for model in worst.built)
+    whole = spec.model.num_hidden_layers
+    text = f"Built: {spec.model.name} with {built} of {whole} layers; {rehearsal.method}."
+    if not worst.extrapolated:
+        return text
+    first, second = (model.rank_layers for model in worst.built)
+    line = f"m({worst.rank_layers}) = m({first}) + (m({second}) - m({first})) / {second - first} x"
+    line = f"{line} {worst.rank_layers - first}"
+    text += f" The {worst.rank_layers} layers of this rank are extrapolated, linear in the depth: {line}."
+    if worst.bent is not None and abs(worst.bent) >= _BENT:
+        text += f" By the estimate this line is {-worst.bent / (1 + worst.bent):+.1%} off the whole model."
+    return text
+
+
+def _tables(worst: RankRehearsed) -> Iterator[tuple[Sequence[Phase], str]]:
+    """The phases of the models that were built, and of the whole one where it follows from these."""
+    for model in worst.built:
+        until = " until memory ended" if model.ran_out else ""
+        yield model.phases, f"{_layers(model.layers)}, predicted/measured{until}:"
+    if worst.extrapolated:
+        yield worst.phases, f"all layers ({worst.rank_layers} on this rank), predicted/extrapolated:"
+
+
+def _table(phases: Sequence[Phase], *, whole: bool) -> Iterator[str]:
+    """A row a phase; a counter that nobody measured is a dash, and one that has neither is left out."""
+    shown = [name for name in _COUNTERS if any(_value(phase.measured, name) is not None for phase in phases)]
+    shown = shown or ["allocated"]
+    largest = max((_value(phase.predicted, "allocated") or 0 for phase in phases), default=0)
+    unit, name_of_unit = (MIB, "MiB") if largest < GIB // 10 else (GIB, "GiB")
+    yield f"  {name_of_unit:<17}" + "".join(f"{name:>17}" for name in shown) + "     error"
+    for phase in phases:
+        cells = [_cell(_value(phase.predicted, name), _value(phase.measured, name), unit) for name in shown]
+        error = "" if phase.error is None or not whole else f"{phase.error:+.1%}"
+        yield f"  {phase.phase.replace('_', ' '):<17}" + "".join(f"{cell:>17}" for cell in cells) + f"{error:>10}"
+
+
+def _value(counters: Counters, name: str) -> int | None:
+    found: int | None = getattr(counters, f"{name}_bytes")
+    return found
+
+
+def _cell(predicted: int | None, measured: int | None, unit: int) -> str:
+    return "/".join("-" if size is None else f"{size / unit:.2f}" for size in (predicted, measured))
+
+
+def _piles(worst: RankRehearsed, width: int) -> list[str]:
+    phase = (worst.fullest or "").replace("_", " ")
+    parts = []
+    for pile in worst.piles:
+        measured = "" if pile.measured_bytes is None else f" / {gib(pile.measured_bytes)}"
+        if pile.predicted_bytes or pile.measured_bytes:
+            parts.append(f"{pile.pile.replace('_', ' ')} {gib(pile.predicted_bytes)}{measured}")
+    kind = "predicted / measured" if worst.piles[0].measured_bytes is not None else "predicted"
+    return _wrapped(f"piles in the {phase} phase, {kind}: {', '.join(parts)}", width)
+
+
+def _others(rehearsal: Rehearsal) -> Iterator[str]:
+    yield "every stage, allocated, predicted/measured:"
+    for one in rehearsal.ranks:
+        found = one.evidence
+        measured = "ran out" if found.measured_bytes is None else gib(found.measured_bytes)
+        yield f"  stage {one.stage}, rank {one.rank}: {gib(found.predicted_bytes)} / {measured}"
+
+
+def _remarks(rehearsal: Rehearsal, assessment: Assessment) -> Iterator[str]:
+    spec, seconds = assessment.spec, rehearsal.step_seconds
+    if rehearsal.worst.ran_out and (end := ran_out(Path(rehearsal.worst.built[-1].folder))) is not None:
+        yield _end(end, rehearsal.worst.built[-1].folder)
+    if rehearsal.stands_in:
+        yield _STANDS_IN.format(spec.hardware.title)
+    elif rehearsal.worst.verdict != "unknown":
+        yield _LEFT_OUT
+    if seconds is not None:
+        text = f"The compute of a step takes {duration(seconds)} here, so that a step takes at least that:"
+        text += f" at most {rounded(rehearsal.tokens / seconds)} tokens/s"
+        if assessment.speed is not None:
+            text += f", where {rounded(assessment.speed.tokens_per_second)} are predicted"
+        yield f"{text}."
+    if not rehearsal.covers and not rehearsal.stands_in:
+        yield "Another stage needs more by the estimate, so that this is no evidence for the run: --all-stages."
+
+
+def _end(found: OutOfMemory, folder: str) -> str:
+    """How memory ended, where the rank could write it down."""
+    where = [f"in the {found.phase} phase"] if found.phase is not None else []
+    where += [f"of layer {found.layer}"] if found.layer is not None else []
+    where += [f"of step {found.step}"] if found.step else []
+    sizes = [] if found.requested_bytes is None else [f"{gib(found.requested_bytes)} were asked for"]
+    sizes += [] if found.free_bytes is None else [f"{gib(found.free_bytes)} were left"]
+    return f"Memory ended {' '.join(where)}: {', '.join(sizes) or found.message}. All of it: {folder}/{OUT_OF_MEMORY}"
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, break_on_hyphens=False)

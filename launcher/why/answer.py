@@ -1,0 +1,146 @@
+"""The answer of ``launch why``: as data, and as the document of ``--json`` (docs/contract.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+type Cause = Literal["out_of_memory", "rank_killed", "hang", "nan", "time_limit", "preempted", "disk", "error", "none"]
+
+OTHER_PROCESSES = "other_processes"
+"""Memory of the device that belongs to processes which are none of the run's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """The place of an end in the run; None is unknown, or all of them.
+
+    Attributes:
+        rank: Of the job.
+        phase: Of a step, as ``launch check`` names it, or ``evaluation``.
+        step: That was being done.
+        layer: The number of the block.
+        node: The name of the machine.
+    """
+
+    rank: int | None = None
+    phase: str | None = None
+    step: int | None = None
+    layer: int | None = None
+    node: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PileRow:
+    """One pile, predicted beside measured; None is unknown."""
+
+    pile: str
+    predicted_bytes: int | None
+    measured_bytes: int | None
+
+    @property
+    def grown_bytes(self) -> int:
+        """Bytes beyond the prediction, negative below it; 0 where one of the two is unknown."""
+        if self.predicted_bytes is None or self.measured_bytes is None:
+            return 0
+        return self.measured_bytes - self.predicted_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """A line of a file that says so.
+
+    Attributes:
+        file: Its path, below the run directory as from there.
+        line: Counted from 1; None where the file as a whole says it, or has no lines.
+        text: What stands there, in short.
+    """
+
+    file: str
+    line: int | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """Something to do.
+
+    Attributes:
+        command: To paste.
+        overrides: The settings in it.
+        text: What it does, or costs.
+        peak_bytes: What the worst rank then needs, judged with the measured piles; None where that is no question.
+        speed: Its tokens a second over those of the run; None is unknown.
+    """
+
+    command: str
+    overrides: tuple[str, ...] = ()
+    text: str = ""
+    peak_bytes: int | None = None
+    speed: float | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """A fix as ``launch check --json`` has it, with the line to paste."""
+        return {
+            "overrides": list(self.overrides),
+            "peak_bytes": self.peak_bytes,
+            "speed": self.speed,
+            "cost": self.text,
+            "command": self.command,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """Why a run ended, or that it has not.
+
+    Attributes:
+        id: The run's name.
+        directory: Where it lies.
+        state: As ``launch status`` shows it.
+        cause: In one word; ``none`` where nothing went wrong.
+        said: Sentences for a person, the first of which is the answer.
+        where: The place of the end.
+        pile: Which pile grew, or was asked for; None where that is no question, or unknown.
+        piles: Predicted beside measured.
+        evidence: Where that stands.
+        ways: What would help, the cheapest first.
+        ways_title: Above them.
+        earlier: How earlier attempts of the run ended, a sentence each, oldest first.
+    """
+
+    id: str
+    directory: Path
+    state: str
+    cause: Cause
+    said: Sequence[str]
+    where: Where = Where()
+    pile: str | None = None
+    piles: Sequence[PileRow] = ()
+    evidence: Sequence[Evidence] = ()
+    ways: Sequence[Way] = ()
+    ways_title: str = "what to do:"
+    earlier: Sequence[str] = ()
+
+    def __str__(self) -> str:
+        from launcher.why.text import as_text  # Late, because that module reads answers.
+
+        return as_text(self)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The part ``why`` of the document."""
+        return {
+            "id": self.id,
+            "directory": str(self.directory),
+            "state": self.state,
+            "cause": self.cause,
+            "where": asdict(self.where),
+            "pile": self.pile,
+            "piles": [asdict(row) for row in self.piles],
+            "text": list(self.said),
+            "evidence": [asdict(each) for each in self.evidence],
+            "fixes": [way.as_dict() for way in self.ways],
+            "attempts": list(self.earlier),
+        }

@@ -1,0 +1,194 @@
+"""What was alive when memory ran out beside what was predicted, and the pile that explains it.
+
+The request counts with the pile that it was for, unless that is ``temporary``, which is no more than a guess. Whatever
+deviates most from the prediction explains the end: a pile that grew, other processes on the device, or what the caching
+allocator had reserved and could not use; where the prediction for that phase was itself above the capacity, by more
+than anything deviates, all went as predicted, and the pile is the one that was asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Literal
+
+from launcher.job.memory import OutOfMemory
+from launcher.memory import device
+from launcher.memory.terms import PILES
+from launcher.spec import RunSpec
+from launcher.why.answer import OTHER_PROCESSES, PileRow
+from launcher.why.predicted import Predicted
+
+WITHIN = 0.02
+"""Of the prediction: what deviates less is said to agree."""
+
+_OPERATIONS = {
+    "gather_buffers": ("all_gather", "allgather", "resize"),
+    "reduce_buffers": ("reduce_scatter", "all_reduce", "allreduce", "chunk_cat"),
+}
+"""Words of operations that make the buffers of collectives; FSDP2 resizes the storages of gathered parameters."""
+
+type Kind = Literal["grown", "other_processes", "fragmentation", "as_predicted", "estimate"]
+"""What explains an end; ``estimate``: nothing deviates, and the prediction was below the capacity."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Predicted and measured piles of one moment.
+
+    Attributes:
+        kind: What explains the end.
+        pile: Which.
+        asked: The pile that the request was for.
+        rows: The piles, the request counted with its own.
+        predicted_bytes: The largest sum that was predicted for these moments.
+    """
+
+    kind: Kind
+    pile: str | None
+    asked: str | None
+    rows: tuple[PileRow, ...]
+    predicted_bytes: int
+
+    @property
+    def grown(self) -> tuple[PileRow, ...]:
+        """Rows that are more above their prediction than what agrees, the largest difference first."""
+        rows = [row for row in self.rows if row.grown_bytes > WITHIN * self.predicted_bytes]
+        return tuple(sorted(rows, key=lambda row: -row.grown_bytes))
+
+    @property
+    def rest(self) -> str:
+        """How far the other rows are from their prediction, as a clause."""
+        others = [row for row in self.rows if row.pile != self.pile and row.measured_bytes is not None]
+        above = max((row.grown_bytes for row in others), default=0)
+        below = min((row.grown_bytes for row in others if row.pile in PILES and row.pile != "fragmentation"), default=0)
+        percent = max(2, ceil(100 * max(above, 0) / max(1, self.predicted_bytes)))
+        if -below <= WITHIN * self.predicted_bytes:
+            return f"the rest is within {percent}%"
+        return f"no other pile is more than {percent}% above its prediction"
+
+
+def compare(spec: RunSpec, predicted: Predicted, oom: OutOfMemory) -> Comparison:
+    """Compare the end of memory on a device with the prediction for that moment.
+
+    Args:
+        spec: The run.
+        predicted: The prediction for the moments at which the rank may have been.
+        oom: What was found.
+    """
+    oom = replace(oom, piles=measured_piles(oom))
+    asked = asked_for(predicted, oom)
+    measured = dict(oom.piles)
+    if measured and asked is not None and asked != "temporary":
+        measured[asked] = measured.get(asked, 0) + (oom.requested_bytes or 0)
+    rows = [*_rows(predicted.piles, measured), *_beside(spec, oom)]
+    found = Comparison(
+        kind="as_predicted", pile=asked, asked=asked, rows=tuple(rows), predicted_bytes=predicted.total_bytes
+    )
+    kind, pile = _explained(spec, found, oom)
+    return replace(found, kind=kind, pile=pile)
+
+
+def named(found: Comparison, pile: str) -> Comparison:
+    """The same with a pile that grows from step to step as its explanation."""
+    return replace(found, kind="grown", pile=pile)
+
+
+def asked_for(predicted: Predicted, oom: OutOfMemory) -> str | None:
+    """The pile that a request was for, by what asked in which phase; None is unknown.
+
+    Where that leaves several, it is the one that lacks most to what was predicted for the moment.
+    """
+    operation = oom.operation or ""
+    for pile, words in _OPERATIONS.items():
+        if any(word in operation for word in words):
+            return pile
+    lacks = {pile: size - oom.piles.get(pile, 0) for pile, size in predicted.piles.items()}
+    if oom.phase == "optimizer":
+        states = predicted.piles.get("optimizer_states", 0)
+        return "optimizer_states" if lacks.get("optimizer_states", 0) > WITHIN * states else "temporary"
+    if oom.phase == "load":
+        return _most(lacks, predicted.piles, oom) or "parameters"
+    if oom.phase == "checkpoint_save":
+        return "temporary"
+    place = (oom.phase, oom.layer is not None)
+    if place not in _OF_A_PASS:
+        return None
+    piles, otherwise = _OF_A_PASS[place]
+    if operation.startswith("aten.empty"):  # Memory that is filled later: a buffer, and no result.
+        return _most(lacks, _BUFFERS, oom) or otherwise
+    return _most(lacks, piles, oom) or otherwise
+
+
+_BUFFERS = ("gather_buffers", "reduce_buffers")
+_OF_A_PASS: Mapping[tuple[str | None, bool], tuple[Sequence[str], str]] = {
+    ("forward", True): (("activations",), "activations"),
+    ("forward", False): (("logits", "gather_buffers"), "logits"),
+    ("evaluation", True): (("activations",), "activations"),
+    ("evaluation", False): (("logits", "gather_buffers"), "logits"),
+    ("backward", True): ((*_BUFFERS, "gradients"), "temporary"),
+    ("backward", False): (("logits", *_BUFFERS, "gradients"), "temporary"),
+}
+"""What is asked for in a pass, in a block and outside of blocks, and what it is where none of these lacks so much."""
+
+
+def _most(lacks: Mapping[str, int], piles: Iterable[str], oom: OutOfMemory) -> str | None:
+    """Of some piles the one that lacks most, where that is as much as was asked for."""
+    pile = max(piles, key=lambda pile: lacks.get(pile, 0), default=None)
+    enough = (1 - WITHIN) * max(1, oom.requested_bytes or 1)
+    return pile if pile is not None and lacks.get(pile, 0) >= enough else None
+
+
+def measured_piles(oom: OutOfMemory) -> dict[str, int]:
+    """What was alive by pile: as it was noted, else by the rank's last record of that phase.
+
+    Where only the sum was noted, piles of passes grow with the tokens since then, and what is left is ``temporary``.
+    """
+    last = None if oom.last is None or oom.phase is None else oom.last.phases.get(oom.phase)
+    if oom.piles or last is None:
+        return dict(oom.piles)
+    found = dict(last.piles)
+    if oom.tokens and oom.last is not None and oom.last.tokens:
+        for pile in ("activations", "logits"):
+            found[pile] = found.get(pile, 0) * oom.tokens // oom.last.tokens
+    rest = (oom.allocated_bytes or 0) - sum(found.values())
+    return found if rest <= 0 else {**found, "temporary": found.get("temporary", 0) + rest}
+
+
+def _rows(predicted: Mapping[str, int], measured: Mapping[str, int]) -> list[PileRow]:
+    names: list[str] = [name for name in PILES if name in predicted or name in measured]
+    names += [name for name in measured if name not in PILES]
+    return [
+        PileRow(
+            pile=name,
+            predicted_bytes=predicted.get(name, 0),
+            measured_bytes=measured.get(name, 0) if measured else None,
+        )
+        for name in names
+    ]
+
+
+def _beside(spec: RunSpec, oom: OutOfMemory) -> list[PileRow]:
+    """What is beside the rank's own tensors: the allocator's loss, and other processes."""
+    rows = []
+    if oom.reserved_bytes is not None and oom.allocated_bytes is not None:
+        expected = int(device.allocator(spec).needed * oom.allocated_bytes)
+        lost = max(0, oom.reserved_bytes - oom.allocated_bytes)
+        rows.append(PileRow(pile="fragmentation", predicted_bytes=expected, measured_bytes=lost))
+    if oom.others_bytes is not None:
+        rows.append(PileRow(pile=OTHER_PROCESSES, predicted_bytes=0, measured_bytes=oom.others_bytes))
+    return rows
+
+
+def _explained(spec: RunSpec, found: Comparison, oom: OutOfMemory) -> tuple[Kind, str | None]:
+    capacity = oom.capacity_bytes or spec.rank_memory_bytes
+    lacked = 0 if capacity is None else found.predicted_bytes - capacity
+    worst = found.grown[0] if found.grown else None
+    if worst is None or worst.grown_bytes < lacked:
+        return ("as_predicted" if lacked > 0 else "estimate"), found.asked
+    if worst.pile == "fragmentation":
+        return "fragmentation", worst.pile
+    if worst.pile == OTHER_PROCESSES:
+        return "other_processes", worst.pile
+    return "grown", worst.pile

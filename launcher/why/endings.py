@@ -1,0 +1,290 @@
+"""Ends that are none of memory: a signal, a hang, a loss that is no number, a limit, a preemption, an error.
+
+Each function takes the run and gives the answer, or None where it was something else. The cause is that which the
+job's node has kept in ``state.json``; of records that have none it is read again from what the last attempt left, and
+of ends that Slurm alone knows from the reason of the state.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+from launcher.job.memory import OutOfMemory
+from launcher.rundir import contents, failure, health, output, results
+from launcher.spec import edit
+from launcher.why import evidence, host
+from launcher.why.answer import Answer, Cause, Evidence, Way, Where
+from launcher.why.subject import Subject
+
+_REASONS: tuple[tuple[str, Cause], ...] = (
+    (r"time limit", "time_limit"),
+    (r"\bpreempted\b", "preempted"),
+    (r"out of (host )?memory|OUT_OF_MEMORY|oom_kill", "out_of_memory"),
+    (r"has hung|timeout in a collective|NCCL timeout", "hang"),
+    (r"the loss of step \d+ (is|jumped)", "nan"),
+    (
+        r"was ended by SIG|is gone$|its process ended before|a node failed|did not boot|which ended the run",
+        "rank_killed",
+    ),
+    (r"No space left|Disk quota|disk is full", "disk"),
+)
+"""Our own words in the reason of a state, by the cause; the first that fits counts."""
+
+_LOG_LINES = 400
+"""Of a script's log, in whose end its traceback stands."""
+
+_STEP = re.compile(r"\bstep (\d+)")
+
+
+def cause_of(run: Subject) -> Cause:
+    """The cause of a run that has failed, or waits to begin again after an end."""
+    known: tuple[Cause, ...] = get_args(Cause.__value__)
+    kept = next((cause for cause in known if cause == run.content.get("cause")), None)
+    if kept is not None and run.content.get("reason") and run.content["reason"] in run.reason:
+        return kept
+    by_files = run.failure.kind if run.failure.text and run.failure.text in run.reason else None
+    if by_files not in (None, "error"):
+        return by_files
+    return next((cause for pattern, cause in _REASONS if re.search(pattern, run.reason)), "error")
+
+
+def answer(run: Subject) -> Answer:
+    """The answer about a run that has ended otherwise than by its memory."""
+    found = _ANSWERS.get(cause_of(run), _error)
+    return found(run)
+
+
+def _killed(run: Subject) -> Answer:
+    directory, rank = run.run, _rank(run)
+    said = [run.reason or "a rank was killed"]
+    if "SIGKILL" in run.reason:
+        said.append(
+            "SIGKILL comes from the kernel when a node's memory is full (`dmesg` there has a line `Out of memory`), "
+            "from an administrator, or from a container that ends"
+        )
+    found = [
+        *evidence.of_line(directory, directory / "logs" / "node.err", r"exitcode\s*:\s*-\d+"),
+        *(
+            line
+            for path in _submitit(directory)
+            for line in evidence.of_line(directory, path, r"(?i)oom[-_]kill|error:")
+        ),
+    ]
+    ways = [run.resume(text=run.from_here())]
+    if run.settings is not None and run.settings.data.workers and run.takes(("data.workers=0",)):
+        ways.append(run.resume("data.workers=0", text="less host memory: no processes that read ahead"))
+    node = run.failure.node
+    return run.answer(
+        "rank_killed", said, where=Where(rank=rank, step=_last_step(run), node=node), evidence=found, ways=ways
+    )
+
+
+def _hang(run: Subject) -> Answer:
+    directory = run.run
+    found = [
+        *evidence.of_line(directory, directory / "events.jsonl", r'"kind": "hang"'),
+        *evidence.of_file(directory, directory / failure.HUNG, "why the ranks were ended"),
+    ]
+    stacks = health.stacks(directory)
+    if stacks is not None:
+        found += evidence.of_file(directory, stacks, "the Python stacks of all ranks")
+    found += _first_error(run)
+    ranks = _hung_ranks(directory)
+    ways = [Way(command=f"launch logs {run.name}", text="shows the stacks"), run.resume(text=run.from_here())]
+    if run.settings is not None and run.settings.train.on_hang != "restart" and run.takes(("train.on_hang=restart",)):
+        ways.append(run.resume("train.on_hang=restart", text="begins again by itself when a step hangs"))
+    first = ranks[0] if ranks else {}
+    step = first.get("step") or _step_in(run.reason) or _last_step(run)
+    at = Where(rank=first.get("rank", _rank(run)), phase=first.get("phase"), step=step, node=first.get("host"))
+    return run.answer("hang", [run.reason or "a step hung"], where=at, evidence=found, ways=ways)
+
+
+def _nan(run: Subject) -> Answer:
+    directory, step = run.run, _step_in(run.reason)
+    found = [
+        *evidence.of_line(directory, directory / "events.jsonl", r'"kind": "spike"'),
+        *evidence.of_line(directory, directory / "metrics.jsonl", lambda text: '"loss"' in text),
+        *_first_error(run),
+    ]
+    said = [run.reason]
+    rows = results.steps(directory)
+    if rows:
+        last = rows[-1]
+        said.append(
+            f"the last loss before was {last['loss']:.4g} in step {last['step']}, with a gradient norm of "
+            f"{last.get('grad_norm', 'unknown')} and a learning rate of {last.get('learning_rate', 'unknown')}"
+        )
+    ways = [] if run.settings is None else list(_calmer(run))
+    ways.append(run.resume(text=run.from_here()))
+    return run.answer("nan", said, where=Where(rank=None, step=step), evidence=found, ways=ways)
+
+
+def _calmer(run: Subject) -> Iterator[Way]:
+    """Settings with which a loss diverges less: those that the run has not got yet."""
+    spec = run.settings
+    assert spec is not None
+    lower = edit.override("optimizer.lr", spec.optimizer.lr / 2)
+    asked = [
+        (("optimizer.clip=1.0",), "gradients of a norm of at most 1", spec.optimizer.clip in (None, 0)),
+        ((lower,), "half of the learning rate", True),
+        (("train.on_spike=rollback",), "goes back by itself and leaves the samples out", bool(run.saved)),
+    ]
+    for words, text, sensible in asked:
+        if sensible and run.takes(words):
+            yield run.resume(*words, text=text)
+
+
+def _time_limit(run: Subject) -> Answer:
+    spec, ways = run.settings, []
+    if spec is not None and spec.cluster.time_limit_min is not None:
+        longer = (f"cluster.time_limit_min={2 * spec.cluster.time_limit_min}",)
+        if run.takes(longer):
+            ways.append(run.resume(*longer, text="twice the time"))
+    if spec is not None and spec.save.every is None and run.takes(("save.every=100",)):
+        ways.append(run.resume("save.every=100", text="a checkpoint every 100 steps, so that less is lost"))
+    return _ended_by_slurm(run, "time_limit", ways)
+
+
+def _preempted(run: Subject) -> Answer:
+    spec, ways = run.settings, []
+    if spec is not None and spec.cluster.requeues < 3 and run.takes(("cluster.requeues=10",)):
+        ways.append(run.resume("cluster.requeues=10", text="is put back into the queue up to ten times in a row"))
+    return _ended_by_slurm(run, "preempted", ways)
+
+
+def _ended_by_slurm(run: Subject, cause: Cause, ways: list[Way]) -> Answer:
+    said = [run.reason]
+    if run.row.state == "requeued":
+        said.append(f"it waits in the queue and goes on by itself; {run.from_here()}")
+        ways = []
+    else:
+        ways = [run.resume(text=run.from_here()), *ways]
+    found = [*evidence.of_file(run.run, run.run / contents.STATE, run.reason)]
+    found += [
+        line for path in _submitit(run.run) for line in evidence.of_line(run.run, path, r"(?i)time limit|preempt")
+    ]
+    return run.answer(cause, said, where=Where(step=_step_in(run.reason) or _last_step(run)), evidence=found, ways=ways)
+
+
+def _disk(run: Subject) -> Answer:
+    error = run.errors[0] if run.errors else {}
+    oom = OutOfMemory(
+        kind="disk",
+        place="disk",
+        time=0.0,
+        rank=_rank(run),
+        node=error.get("node"),
+        step=_step_in(run.reason) or _last_step(run),
+        phase="checkpoint_save" if re.search(r"checkpoint|save", run.reason) else None,
+        operation=next(iter(re.findall(r"'(/[^']+)'", run.reason)), None),
+        message=run.reason,
+    )
+    return host.of_the_disk(run, oom)
+
+
+def _host_memory(run: Subject) -> Answer:
+    """The kernel's or Slurm's kill for host memory, of a run that left no ``oom.json``."""
+    kind: Any = "slurm" if "OUT_OF_MEMORY" in run.reason else "host_killer"
+    oom = OutOfMemory(
+        kind=kind, place="host", time=0.0, rank=_rank(run), node=None, step=_last_step(run), message=run.reason
+    )
+    return host.of_the_host(run, oom, run.reason)
+
+
+def _error(run: Subject) -> Answer:
+    """An error of the program, or of what surrounds it."""
+    said = [run.reason or "it failed without a message"]
+    where = Where(rank=_rank(run), step=_last_step(run), node=run.errors[0].get("node") if run.errors else None)
+    found = list(_frames(run)) + list(_first_error(run)) + list(_last_lines(run))
+    if run.row.state == "lost":
+        said.append(
+            "nobody was left to write down how it ended: a reboot, a killed session, or a kill of all processes"
+        )
+    ways = [Way(command=f"launch logs {run.name}", text="the traceback and the ranks' output")]
+    ways.append(run.resume(text=f"once that is mended; {run.from_here()}"))
+    return run.answer("error", said, where=where, evidence=found, ways=ways)
+
+
+_ANSWERS = {
+    "rank_killed": _killed,
+    "hang": _hang,
+    "nan": _nan,
+    "time_limit": _time_limit,
+    "preempted": _preempted,
+    "disk": _disk,
+    "out_of_memory": _host_memory,
+    "error": _error,
+}
+
+
+def _frames(run: Subject) -> Iterator[Evidence]:
+    """The innermost frame of the error that is of no installed package, else the innermost: file and line."""
+    message, traceback = _traceback(run)
+    frames = re.findall(r'^\s*File "([^"]+)", line (\d+), in (\S+)', traceback, re.MULTILINE)
+    own = [frame for frame in frames if "site-packages" not in frame[0] and "/lib/python" not in frame[0]]
+    for file, line, function in (own or frames)[-1:]:
+        yield Evidence(file=file, line=int(line), text=f"{message[:160]} in {function}")
+
+
+def _traceback(run: Subject) -> tuple[str, str]:
+    """Message and traceback of the first rank that failed: its own error, or of a script the end of its log."""
+    for error in run.errors[:1]:
+        return error["message"].partition("\n")[0], error["traceback"]
+    log = failure.first_log(run.run)
+    lines = [] if log is None else output.tail(log, _LOG_LINES)
+    starts = [number for number, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
+    last = next((line for line in reversed(lines) if line.strip()), "")
+    return last, "\n".join(lines[starts[-1] :]) if starts else ""
+
+
+def _first_error(run: Subject) -> Iterator[Evidence]:
+    for error in run.errors[:1]:
+        path = run.run / "logs" / f"error.rank{error['rank']}.json"
+        yield from evidence.of_file(run.run, path, error["message"])
+
+
+def _last_lines(run: Subject) -> Iterator[Evidence]:
+    """The last line of a log, where no rank has written an error."""
+    if run.errors:
+        return
+    log = failure.first_log(run.run) or run.run / "logs" / "node.err"
+    yield from evidence.of_line(run.run, log, r"\S")
+
+
+def _hung_ranks(run: Path) -> list[dict[str, Any]]:
+    """The ranks for which the others waited, by the event of the hang."""
+    for found in evidence.of_line(run, run / "events.jsonl", r'"kind": "hang"'):
+        lines = (run / "events.jsonl").read_text(errors="replace").splitlines()
+        try:
+            content = json.loads(lines[(found.line or 1) - 1])
+            return health.suspects(content["ranks"])
+        except (ValueError, KeyError, IndexError, TypeError):
+            return []
+    return []
+
+
+def _submitit(run: Path) -> list[Path]:
+    return sorted((run / "logs" / "submitit").glob("*_log.err"))
+
+
+def _rank(run: Subject) -> int | None:
+    kept = run.content.get("rank")
+    if contents.is_whole(kept):
+        return kept
+    found = re.search(r"\brank (\d+)", run.reason)
+    return int(found[1]) if found else run.failure.rank
+
+
+def _step_in(text: str) -> int | None:
+    found = _STEP.search(text)
+    return int(found[1]) if found else None
+
+
+def _last_step(run: Subject) -> int | None:
+    """The step that was being done: the one behind the last that has a line of metrics."""
+    step = run.row.progress.step
+    return None if step is None else step + 1

@@ -1,0 +1,103 @@
+"""``launch why``: the question put to a run, whatever its state, and to the runs of a sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from launcher.job import events
+from launcher.rundir import health
+from launcher.text.units import duration, steps
+from launcher.why import endings, evidence, out_of_memory
+from launcher.why.answer import Answer, Evidence, Way
+from launcher.why.subject import Subject, subject
+from launcher.why.ways_out import Takes
+
+
+def explain(run: Path, folder: Path, takes: Takes | None = None) -> Answer:
+    """Why a run ended as it did; of one that has not, how it stands.
+
+    Args:
+        run: The run directory.
+        folder: The working folder, from which it is named.
+        takes: True of words that a resumed run takes; None takes all.
+    """
+    found = subject(run, folder, takes)
+    answer = _answer(found)
+    earlier = tuple(earlier_ends(run, ended=found.row.state not in ("running", "queued")))
+    return Answer(**{name: getattr(answer, name) for name in Answer.__slots__} | {"earlier": earlier})
+
+
+def _answer(run: Subject) -> Answer:
+    word = run.row.state
+    if word in ("failed", "lost", "not_visible", "unreadable"):
+        oom = out_of_memory.ran_out(run) if word in ("failed", "lost") else None
+        return endings.answer(run) if oom is None else out_of_memory.answer(run, oom)
+    if word == "requeued":
+        return endings.answer(run)
+    if word == "running":
+        return _running(run)
+    if word == "prepared" and "submission failed" in run.reason:
+        way = run.resume(text="submits it again, also with other settings")
+        place = run.run / "not_submitted.json"
+        found = evidence.of_file(run.run, place, run.reason)
+        return run.answer("error", [run.reason], evidence=tuple(found), ways=(way,))
+    return _at_rest(run)
+
+
+def _at_rest(run: Subject) -> Answer:
+    """A run that has finished, was stopped by its user, or has not begun."""
+    word, now = run.row.state, run.row.progress
+    reason = f": {run.reason}" if run.reason else ""
+    if word == "finished":
+        done = "" if now.step is None else f" after {steps(now.step)}"
+        return run.answer("none", [f"nothing went wrong: it has finished{done}{reason}"])
+    if word == "cancelled":
+        said = f"it was stopped by its user, and nothing went wrong{reason}"
+        return run.answer("none", [said], ways=(run.resume(text=run.from_here()),))
+    way = run.resume(text="submits it")
+    return run.answer("none", [f"nothing went wrong: it is {word}{reason}"], ways=(way,) if word == "prepared" else ())
+
+
+def _running(run: Subject) -> Answer:
+    """A run that goes on, with what is noteworthy: all that holds of its events, memory that grows among it."""
+    now = run.row.progress
+    of = "" if now.step is None else f" in step {now.step}" + ("" if now.steps is None else f" of {now.steps}")
+    said, found, ways, pile = [f"nothing has gone wrong: it is running{of}"], list[Evidence](), list[Way](), None
+    for line in health.now(run.run):
+        said.append(str(line["text"]))
+        kind = line["kind"]
+        found += evidence.of_line(run.run, run.run / events.FILE, rf'"kind": "{kind}"')
+        if kind == "hang":
+            ways.append(Way(command=f"launch logs {run.name}", text="the stacks of all ranks"))
+        if kind == "memory_growth" and isinstance(line.get("pile"), str):
+            pile = str(line["pile"])
+    return run.answer("none", said, pile=pile, evidence=found, ways=ways)
+
+
+def earlier_ends(run: Path, *, ended: bool) -> Iterator[str]:
+    """How the attempts before the newest one ended, oldest first.
+
+    Args:
+        run: The run directory.
+        ended: True where the newest has ended, too, which is then left out.
+    """
+    attempts: dict[int, str] = {}
+    began: float | None = None
+    number = 0
+    for line in events.read(run):
+        if line["kind"] in ("start", "restart"):
+            began, number = _time(line), number + 1
+        elif line["kind"] == "end":
+            lasted = "" if began is None else f" after {duration(_time(line) - began)}"
+            word, text = line.get("state"), line["text"]
+            attempts[max(1, number)] = f"{word}{lasted}" + ("" if text == word else f": {text}")
+    if ended and attempts:
+        attempts.pop(max(attempts))
+    for each, text in attempts.items():
+        yield f"attempt {each} was {text}"
+
+
+def _time(line: dict[str, object]) -> float:
+    value = line.get("time")
+    return float(value) if isinstance(value, int | float) else 0.0

@@ -1,0 +1,148 @@
+"""Memory that grows from step to step, from the lines of ``memory.jsonl``: a leak, a cache, longer and longer batches.
+
+Judged are the piles between two steps where they were measured, else those of a phase's peak, on one rank of one
+attempt. The first two steps are left out, since optimizer states appear in them. Where there are too few records for a
+series, what is alive between two steps and should not be tells the same (:func:`kept`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher.job import events
+from launcher.job.memory import MemoryRecord, OutOfMemory, records
+from launcher.rundir import contents
+from launcher.why.comparison import WITHIN, Comparison
+
+_SETTLED = 2
+_FEWEST = 3
+"""Records that make a series."""
+
+_RISES = 0.8
+"""Share of the ways from one record to the next that lead up, of what grows: a bucket that is filled by turns does not.
+"""
+
+_SMALLEST = 0.01
+"""Growth in the whole series over what was alive at its start, of what is worth a word."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """A pile that grows on one rank.
+
+    Attributes:
+        rank: Of the job.
+        pile: Which grows most.
+        first: The first step that was looked at.
+        last: The last one.
+        grown_bytes: Between them.
+        total_bytes: The rank's highest peak in the last record.
+        capacity_bytes: What it may use; None is unknown.
+        longer: True if its micro-batches grew in tokens, too.
+    """
+
+    rank: int
+    pile: str
+    first: int
+    last: int
+    grown_bytes: int
+    total_bytes: int
+    capacity_bytes: int | None
+    longer: bool
+
+    @property
+    def bytes_a_step(self) -> float:
+        """The slope."""
+        return self.grown_bytes / (self.last - self.first)
+
+    @property
+    def full_at(self) -> int | None:
+        """The step at which the device is full at this rate; None where its capacity is unknown."""
+        if self.capacity_bytes is None:
+            return None
+        return self.last + int(max(0, self.capacity_bytes - self.total_bytes) / self.bytes_a_step)
+
+
+def kept(oom: OutOfMemory, idle: Mapping[str, int], found: Comparison) -> int:
+    """Bytes of the pile that grew which were there between steps already, where they were not predicted.
+
+    They count from a quarter of the growth on: a series is not needed to know that something keeps them.
+
+    Args:
+        oom: What was found; its last record tells what was alive behind the step before.
+        idle: The prediction between two steps.
+        found: The comparison.
+    """
+    if found.kind != "grown" or oom.last is None or oom.last.static is None or not oom.last.step:
+        return 0
+    row = found.grown[0]
+    size = oom.last.static.get(row.pile, 0) - idle.get(row.pile, 0)
+    return size if size > WITHIN * found.predicted_bytes and 4 * size >= row.grown_bytes else 0
+
+
+def this_attempt(run: Path) -> list[MemoryRecord]:
+    """The records since the ranks were last started."""
+    return [record for record in records(run) if record.time >= began(run)]
+
+
+def began(run: Path) -> float:
+    """When the ranks were last started; 0 where nothing says so."""
+    times = (line.get("time") for line in events.read(run) if line["kind"] == "start")
+    return max((float(time) for time in times if contents.is_number(time)), default=0.0)
+
+
+def fastest(found: Iterable[MemoryRecord]) -> Growth | None:
+    """The growth of the rank that grows most, where any does."""
+    of_ranks: dict[int, list[MemoryRecord]] = {}
+    for record in found:
+        of_ranks.setdefault(record.rank, []).append(record)
+    growths = (growth for own in of_ranks.values() if (growth := of_rank(own)) is not None)
+    return max(growths, key=lambda growth: growth.bytes_a_step, default=None)
+
+
+def of_rank(own: Sequence[MemoryRecord]) -> Growth | None:
+    """The pile that grows most over the records of one rank; None where nothing does."""
+    if not own:
+        return None
+    settled = [record for record in own if record.step > own[0].step + _SETTLED or record.step > _SETTLED]
+    series = [(record, piles) for record in settled if (piles := _piles(record)) is not None]
+    if len(series) < _FEWEST or series[-1][0].step <= series[0][0].step:
+        return None
+    (start, before), (end, after) = series[0], series[-1]
+    grown = {pile: size - before.get(pile, 0) for pile, size in after.items()}
+    pile = max(grown, key=lambda name: grown[name], default=None)
+    if pile is None or grown[pile] < _SMALLEST * max(1, sum(before.values())):
+        return None
+    if not _rises([piles.get(pile, 0) for _, piles in series]):
+        return None
+    tokens = [record.tokens for record, _ in series if record.tokens is not None]
+    return Growth(
+        rank=end.rank,
+        pile=pile,
+        first=start.step,
+        last=end.step,
+        grown_bytes=grown[pile],
+        total_bytes=_peak(end),
+        capacity_bytes=end.device_bytes,
+        longer=bool(tokens) and tokens[-1] > tokens[0],
+    )
+
+
+def _piles(record: MemoryRecord) -> Mapping[str, int] | None:
+    """What is compared from record to record: between two steps, else at the highest peak of a step."""
+    if record.static is not None:
+        return record.static
+    of_steps = [peak for name, peak in record.phases.items() if name in ("forward", "backward", "optimizer")]
+    return max(of_steps, key=lambda peak: peak.allocated_bytes).piles if of_steps else None
+
+
+def _peak(record: MemoryRecord) -> int:
+    return max((peak.allocated_bytes for peak in record.phases.values()), default=sum((record.static or {}).values()))
+
+
+def _rises(sizes: Sequence[int]) -> bool:
+    ups = sum(after > before for before, after in itertools.pairwise(sizes))
+    return ups >= _RISES * (len(sizes) - 1)

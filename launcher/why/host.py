@@ -1,0 +1,200 @@
+"""Memory that ran out on a node's host, and disks that are full: what was predicted of them, and what would help."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import stat
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from launcher.job.memory import OutOfMemory
+from launcher.memory.result import MemoryEstimate
+from launcher.preflight import assess
+from launcher.spec import RunSpec
+from launcher.text.units import gib
+from launcher.why import evidence, ways_out
+from launcher.why.answer import OTHER_PROCESSES, Answer, Evidence, PileRow, Way, Where
+from launcher.why.comparison import WITHIN
+from launcher.why.subject import Subject
+
+CHECKPOINTS = "checkpoints"
+_WHO = {
+    "host_killer": "the kernel killed {} for want of host memory{}",
+    "cgroup": "the memory limit of the job's cgroup{} ended {}",
+    "slurm": "Slurm ended {} with OUT_OF_MEMORY: more host memory than the job had{}",
+}
+
+
+def of_the_host(run: Subject, oom: OutOfMemory, asked: str) -> Answer:
+    """The answer about host memory.
+
+    Args:
+        run: The run.
+        oom: What was found.
+        asked: The sentence about a request that failed.
+    """
+    first = asked if oom.kind not in _WHO else _killed(oom)
+    spec = run.spec
+    estimate = None if spec is None else assess.estimated(spec)
+    rows = _rows(spec, oom, estimate) if spec is not None and estimate is not None else []
+    pile = _named(rows)
+    ways: tuple[Way, ...] = ()
+    if spec is not None and estimate is not None:
+        ways = (*_more(run, spec), *_fitting(run, spec, oom, estimate))
+    return run.answer(
+        "out_of_memory",
+        (first, *_sentences(oom, estimate, rows, pile)),
+        where=Where(rank=oom.rank, phase=oom.phase, step=oom.step, layer=oom.layer, node=oom.node),
+        pile=pile,
+        piles=rows,
+        evidence=tuple(_evidence(run.run, oom)),
+        ways=ways or (run.resume(text=run.from_here()),),
+        ways_title="what would fit on the node, cheapest first:",
+    )
+
+
+def of_the_disk(run: Subject, oom: OutOfMemory) -> Answer:
+    """The answer about a full disk."""
+    who = "" if oom.rank is None else f" by rank {oom.rank}"
+    what = "a file" if oom.operation is None else oom.operation
+    step = f" of step {oom.step}" if oom.step else ""
+    phase = "" if oom.phase is None else f"in the {oom.phase.replace('_', ' ')}{step}: "
+    free = oom.free_bytes if oom.free_bytes is not None else _free(run.run)
+    left = "" if free is None else f", with {gib(free)} free"
+    said = [f"no space left on the disk {phase}{what} could not be written{who}{left}"]
+    spec, kept = run.spec, _size(run.run / "checkpoints")
+    ways: list[Way] = []
+    rows = []
+    if spec is not None:
+        disk = assess.estimated(spec).disk
+        rows = [PileRow(pile=CHECKPOINTS, predicted_bytes=disk.kept_bytes, measured_bytes=kept)]
+        said.append(
+            f"a checkpoint takes {gib(disk.checkpoint_bytes)}, and {gib(disk.kept_bytes)} are there while one is "
+            f"written (save.keep={spec.save.keep}); {gib(kept)} of this run lie there now"
+        )
+        if free is not None:
+            found = ways_out.within(spec, "hardware.disk_bytes", free + kept, run.name, run.takes)
+            ways += found.ways
+    ways.append(run.resume(text=f"once there is space, or `checkpoints/` is a link to another disk; {run.from_here()}"))
+    return run.answer(
+        "disk",
+        said,
+        where=Where(rank=oom.rank, phase=oom.phase, step=oom.step, node=oom.node),
+        pile=CHECKPOINTS if oom.phase in (None, "checkpoint_save") else None,
+        piles=rows,
+        evidence=tuple(_evidence(run.run, oom)),
+        ways=ways,
+        ways_title="what would fit on the disk, cheapest first:",
+    )
+
+
+def _who(oom: OutOfMemory) -> str:
+    who = "the job" if oom.rank is None else f"rank {oom.rank}"
+    node = "" if oom.node is None else f" on {oom.node}"
+    return f"{who}{node}{f' in step {oom.step}' if oom.step else ''}"
+
+
+def _killed(oom: OutOfMemory) -> str:
+    """Who ended whom, with what there was and what the rank's process had of it."""
+    has = _capacity(oom)
+    size = "" if has is None else f", {gib(has)}," if oom.kind == "cgroup" else f", {gib(has)}"
+    first, second = (size, _who(oom)) if oom.kind == "cgroup" else (_who(oom), size)
+    rank = "" if oom.host is None else f"; the rank's process held {gib(oom.host.rank_bytes)}"
+    return _WHO[oom.kind].format(first, second) + rank
+
+
+def _capacity(oom: OutOfMemory) -> int | None:
+    """What the place had, as far as the end itself tells."""
+    return oom.capacity_bytes or (None if oom.host is None else oom.host.node_bytes)
+
+
+def _rows(spec: RunSpec, oom: OutOfMemory, estimate: MemoryEstimate) -> list[PileRow]:
+    """The piles of a node's memory; measured are the ranks' processes together and what others use."""
+    known = {pile: sum(term.bytes for term in terms) for pile, terms in estimate.host.piles.items()}
+    rows = [PileRow(pile=pile, predicted_bytes=size, measured_bytes=None) for pile, size in known.items()]
+    if oom.host is None or not oom.host.rank_bytes:
+        return rows
+    ranks = spec.cluster.gpus_per_node * oom.host.rank_bytes
+    own = sum(size for pile, size in known.items() if pile != "readers")
+    rows.append(PileRow(pile="ranks", predicted_bytes=own, measured_bytes=ranks))
+    if oom.host.node_used_bytes is not None:
+        others = max(0, oom.host.node_used_bytes - ranks - known.get("readers", 0))
+        rows.append(PileRow(pile=OTHER_PROCESSES, predicted_bytes=0, measured_bytes=others))
+    return rows
+
+
+def _named(rows: list[PileRow]) -> str | None:
+    """The row that is most above its prediction; where none is, the largest that was predicted."""
+    total = sum(row.predicted_bytes or 0 for row in rows if row.pile not in ("ranks", OTHER_PROCESSES))
+    above = max(rows, key=lambda row: row.grown_bytes, default=None)
+    if above is not None and above.grown_bytes > WITHIN * total:
+        return above.pile
+    parts = [row for row in rows if row.pile not in ("ranks", OTHER_PROCESSES)]
+    largest = max(parts, key=lambda row: row.predicted_bytes or 0, default=None)
+    return None if largest is None else largest.pile
+
+
+def _sentences(
+    oom: OutOfMemory, estimate: MemoryEstimate | None, rows: list[PileRow], pile: str | None
+) -> Iterator[str]:
+    if estimate is None:
+        return
+    parts = ", ".join(f"{row.pile} {gib(row.predicted_bytes or 0)}" for row in rows if row.measured_bytes is None)
+    has = _capacity(oom) or estimate.host.capacity_bytes
+    of = "" if has is None else f" of {gib(has)}"
+    yield f"predicted were {gib(estimate.host.bytes_per_node)}{of} a node ({parts})"
+    for row in rows:
+        if row.pile == pile and row.grown_bytes > 0:
+            whose = "the ranks' processes" if pile == "ranks" else "other processes of the node"
+            yield f"against the prediction {whose} had {gib(row.grown_bytes)} more ({gib(row.measured_bytes or 0)})"
+    if oom.others:
+        named = ", ".join(
+            f"{each.get('name') or each.get('pid')} {gib(int(each.get('bytes') or 0))}" for each in oom.others[:3]
+        )
+        yield f"the largest processes there: {named}"
+
+
+def _more(run: Subject, spec: RunSpec) -> Iterator[Way]:
+    """More host memory, where the job asks Slurm for so much of a node."""
+    words = ("cluster.memory=0",)
+    if spec.cluster.kind == "slurm" and spec.cluster.memory not in (None, "0") and run.takes(words):
+        yield run.resume(*words, text="all memory of the node, where the partition gives it")
+
+
+def _fitting(run: Subject, spec: RunSpec, oom: OutOfMemory, estimate: MemoryEstimate) -> tuple[Way, ...]:
+    """Changes with which the node would hold it, less what was beyond the prediction."""
+    has = _capacity(oom) or estimate.host.capacity_bytes
+    if has is None:
+        return ()
+    used = has if oom.host is None or oom.host.node_used_bytes is None else max(has, oom.host.node_used_bytes)
+    beyond = max(0, used - estimate.host.bytes_per_node)
+    return ways_out.within(spec, "hardware.host_memory_bytes", has - beyond - 1, run.name, run.takes).ways
+
+
+def _evidence(run: Path, oom: OutOfMemory) -> Iterator[Evidence]:
+    yield from evidence.of_file(run, run / "oom.json", f"{oom.kind}: {oom.message}")
+    if oom.rank is not None:
+        yield from evidence.of_file(run, run / "logs" / f"error.rank{oom.rank}.json", oom.message)
+    for path in sorted((run / "logs" / "submitit").glob("*_log.err")):
+        yield from evidence.of_line(run, path, r"(?i)oom[-_]kill|out of memory")
+    if oom.place == "host":
+        for found in evidence.of_line(run, run / "memory.jsonl", r'"host"'):
+            yield replace(found, text="the last record of memory before")
+
+
+def _free(run: Path) -> int | None:
+    try:
+        return shutil.disk_usage(run).free
+    except OSError:
+        return None
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):
+            facts = path.lstat()
+            total += facts.st_size if stat.S_ISREG(facts.st_mode) else 0
+    return total

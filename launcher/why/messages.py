@@ -1,0 +1,114 @@
+"""The end of memory as torch's own message tells it: of a run that left no ``oom.json``.
+
+The words are those of ``CUDACachingAllocator.cpp`` (torch 2.2 and newer; older ones have fewer). What they do not say
+stays unknown; the phase is read from the functions of the traceback.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from launcher.job.memory import OutOfMemory
+from launcher.text.units import bytes_of
+
+_SIZE = r"([\d.]+) (bytes|KiB|MiB|GiB)"
+_REQUESTED = re.compile(rf"Tried to allocate {_SIZE}")
+_CAPACITY = re.compile(rf"total capacity of {_SIZE}")
+_FREE = re.compile(rf"of which {_SIZE} is free")
+_OWN = re.compile(rf"this process has {_SIZE} memory in use")
+_ALLOCATED = re.compile(rf"allocated memory {_SIZE} is allocated by PyTorch")
+_UNUSED = re.compile(rf"and {_SIZE} is reserved by PyTorch but unallocated")
+_OTHER = re.compile(rf"Process (\d+) has {_SIZE} memory in use")
+
+_FUNCTIONS = re.compile(r"^\s*File \"(?P<file>[^\"]+)\", line \d+, in (?P<function>\S+)", re.MULTILINE)
+_PHASES = (
+    (re.compile(r"evaluate"), "evaluation"),
+    (re.compile(r"backward"), "backward"),
+    (re.compile(r"/optim/|optimizer|_update|clip_grad"), "optimizer"),
+    (re.compile(r"save|checkpoint/state_dict"), "checkpoint_save"),
+    (re.compile(r"forward|functional\.py|_call_impl"), "forward"),
+    (re.compile(r"restore|build|load"), "load"),
+)
+"""Names in a traceback by the phase that they are of, the more special first."""
+
+
+def ran_out(error: Mapping[str, Any]) -> OutOfMemory | None:
+    """What an error of a rank says of the end of memory; None where it is of something else.
+
+    Args:
+        error: As ``launcher.rundir.failure.written_errors`` gives it.
+    """
+    message = str(error["message"])
+    if error["type"] != "OutOfMemoryError" and "out of memory" not in message.lower():
+        return None
+    allocated, unused = _size(_ALLOCATED, message), _size(_UNUSED, message)
+    others = tuple(
+        {"pid": int(found[1]), "name": "", "bytes": _bytes(*found.groups()[1:])} for found in _OTHER.finditer(message)
+    )
+    on_host = "DefaultCPUAllocator" in message or "Cannot allocate memory" in message
+    return OutOfMemory(
+        kind="allocator" if on_host else "device",
+        place="host" if on_host else "device",
+        time=0.0,
+        rank=int(error["rank"]),
+        node=error.get("node"),
+        phase=phase_of(str(error["traceback"])),
+        requested_bytes=_size(_REQUESTED, message) or _of_the_cpu(message),
+        free_bytes=_size(_FREE, message),
+        capacity_bytes=_size(_CAPACITY, message),
+        allocated_bytes=allocated,
+        reserved_bytes=None if allocated is None or unused is None else allocated + unused,
+        others_bytes=_others(message),
+        others=others,
+        message=message,
+    )
+
+
+def of_a_reason(reason: str) -> OutOfMemory | None:
+    """What the reason of a run's state says, where its other files are gone: ours, of any version; else None."""
+    found = re.match(r"rank (\d+): out of (GPU )?memory", reason)
+    size = re.search(rf"(?:tried to allocate|asked for) {_SIZE}", reason)
+    return (
+        None
+        if found is None
+        else OutOfMemory(
+            kind="device",
+            place="device",
+            time=0.0,
+            rank=int(found[1]),
+            node=None,
+            requested_bytes=None if size is None else _bytes(size[1], size[2]),
+            message=reason,
+        )
+    )
+
+
+def phase_of(traceback: str) -> str | None:
+    """The phase that the functions of a traceback are of; None where none of them tells."""
+    frames = [f"{found['file']} {found['function']}" for found in _FUNCTIONS.finditer(traceback)]
+    return next((phase for pattern, phase in _PHASES if any(pattern.search(frame) for frame in frames)), None)
+
+
+def _of_the_cpu(message: str) -> int | None:
+    """``DefaultCPUAllocator: can't allocate memory: you tried to allocate 123 bytes.`` (``alloc_cpu.cpp``)."""
+    found = re.search(r"tried to allocate (\d+) bytes", message)
+    return int(found[1]) if found else None
+
+
+def _others(message: str) -> int | None:
+    """Bytes of the device that are neither free nor this process's."""
+    capacity, free, own = (_size(each, message) for each in (_CAPACITY, _FREE, _OWN))
+    if capacity is None or free is None or own is None:
+        return None
+    return max(0, capacity - free - own)
+
+
+def _size(pattern: re.Pattern[str], message: str) -> int | None:
+    found = pattern.search(message)
+    return None if found is None else _bytes(found[1], found[2])
+
+
+def _bytes(number: str, unit: str) -> int:
+    return int(float(number)) if unit == "bytes" else bytes_of(f"{number}{unit}") or 0

@@ -1,0 +1,147 @@
+"""Memory that ran out on a device: who asked for how much, which pile grew, why, and what would fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from launcher.job import memory
+from launcher.job.memory import OutOfMemory
+from launcher.rundir import failure
+from launcher.rundir.contents import MEMORY, PLAN
+from launcher.text.units import gib
+from launcher.why import comparison, evidence, growth, host, messages, predicted, reasons, ways_out
+from launcher.why.answer import Answer, Evidence, PileRow, Where
+from launcher.why.comparison import Comparison
+from launcher.why.predicted import Predicted
+from launcher.why.subject import Subject
+
+_TITLE = "what would fit, judged with the measured piles, cheapest first:"
+_PLACES = {"device": "the device", "host": "the node", "disk": "the disk"}
+
+
+def ran_out(run: Subject) -> OutOfMemory | None:
+    """How memory ran out in the last attempt: as the ranks have written it, else by an error's own words."""
+    found = memory.ran_out(run.run)
+    if found is not None and found.time >= growth.began(run.run):
+        return found
+    for error in run.errors[:1]:
+        return messages.ran_out(error)
+    return messages.of_a_reason(run.reason)
+
+
+def answer(run: Subject, oom: OutOfMemory) -> Answer:
+    """The answer about a run that has ended by it."""
+    if oom.place == "host" and (oom.kind != "allocator" or not _is_cpu(run)):
+        return host.of_the_host(run, oom, asked(oom))
+    if oom.place == "disk":
+        return host.of_the_disk(run, oom)
+    if run.spec is None:
+        return _without_prediction(run, oom)
+    foreseen = predicted.of(run.spec, oom.rank, oom.phase, oom.layer)
+    found = comparison.compare(run.spec, foreseen, oom)
+    grows = _growth(run, oom, found)
+    if grows is not None:
+        found = comparison.named(found, grows.pile)
+    kept = growth.kept(oom, predicted.between_steps(run.spec, oom.rank).piles, found) if grows is None else 0
+    ways = _ways(run, oom, found, foreseen, grows=grows is not None, kept=kept)
+    said = (asked(oom), *reasons.sentences(run, oom, found, foreseen, grows, kept))
+    return run.answer(
+        "out_of_memory",
+        (*said, *_untaken(ways.untaken)),
+        where=where(oom),
+        pile=found.pile,
+        piles=found.rows,
+        evidence=tuple(evidence_of(run, oom)),
+        ways=(*reasons.first_ways(run, oom, found, grows), *ways.ways),
+        ways_title=_TITLE,
+    )
+
+
+def _without_prediction(run: Subject, oom: OutOfMemory) -> Answer:
+    said = [
+        asked(oom),
+        "nothing was predicted for it that this version can compare: its model, or its record, is not known",
+    ]
+    return run.answer(
+        "out_of_memory",
+        said,
+        where=where(oom),
+        pile=max(oom.piles, key=lambda pile: oom.piles[pile], default=None),
+        piles=[PileRow(pile=p, predicted_bytes=None, measured_bytes=s) for p, s in oom.piles.items()],
+        evidence=tuple(evidence_of(run, oom)),
+        ways=(run.resume("train.micro_batch_size=1", text="the smallest micro-batch; the global batch stays"),),
+    )
+
+
+def _is_cpu(run: Subject) -> bool:
+    """True if the devices of the ranks are the host, whose memory their tensors are in."""
+    return run.spec is not None and run.spec.hardware.device == "cpu"
+
+
+def where(oom: OutOfMemory) -> Where:
+    """The place of the end."""
+    return Where(rank=oom.rank, phase=oom.phase, step=oom.step, layer=oom.layer, node=oom.node)
+
+
+def asked(oom: OutOfMemory) -> str:
+    """Who asked for how much, and how much was free: the first sentence."""
+    who = "it" if oom.phase is None else oom.phase.replace("_", " ")
+    parts = [f"{who} of layer {oom.layer}" if oom.layer is not None else who]
+    if oom.rank is not None:
+        parts.append(f"on rank {oom.rank}")
+    if oom.node is not None:
+        parts.append(f"on {oom.node}" if oom.rank is None else f"({oom.node})")
+    if oom.step:
+        parts.append(f"in step {oom.step}")
+    size = "more memory" if oom.requested_bytes is None else gib(oom.requested_bytes)
+    text = f"{' '.join(parts)} asked for {size}"
+    if oom.free_bytes is not None:
+        text += f" with {gib(oom.free_bytes)} free"
+    if oom.capacity_bytes is not None:
+        text += f" of {gib(oom.capacity_bytes)}"
+    return f"{text} on {_PLACES[oom.place]}"
+
+
+def _growth(run: Subject, oom: OutOfMemory, found: Comparison) -> growth.Growth | None:
+    """The growth over the steps of the rank, where it explains what is beyond the prediction."""
+    own = [record for record in growth.this_attempt(run.run) if oom.rank in (None, record.rank)]
+    grows = growth.fastest(own)
+    if grows is None or grows.longer:
+        return None
+    beyond = found.grown[0].grown_bytes if found.grown else 0
+    return grows if grows.grown_bytes * 2 >= beyond else None
+
+
+def _ways(
+    run: Subject, oom: OutOfMemory, found: Comparison, foreseen: Predicted, *, grows: bool, kept: int
+) -> ways_out.WaysOut:
+    spec = run.spec
+    if spec is None or grows:
+        return ways_out.WaysOut(ways=())
+    rule = ways_out.carried(spec, found, oom, foreseen.moments, grows=kept > 0)
+    return ways_out.on_device(spec, rule, run.name, run.takes)
+
+
+def _untaken(count: int) -> Iterator[str]:
+    if count:
+        noun = "change that would fit is" if count == 1 else "changes that would fit are"
+        yield f"{count} more {noun} none that a resumed run takes: `launch check` with its words names them"
+
+
+def evidence_of(run: Subject, oom: OutOfMemory) -> Iterator[Evidence]:
+    """The files that say so."""
+    directory: Path = run.run
+    yield from evidence.of_file(directory, directory / memory.OUT_OF_MEMORY, f"{oom.kind}: {oom.message}")
+    of_rank = rf'"rank": {oom.rank}[,}}]' if oom.rank is not None else r'"rank":'
+    for found in evidence.of_line(directory, directory / memory.RECORDS, of_rank):
+        yield Evidence(file=found.file, line=found.line, text="the last record of memory before")
+    if oom.snapshot is not None:
+        yield from evidence.of_file(directory, directory / oom.snapshot, "all allocations", line=None)
+    rank = failure.written_errors(directory)[0]["rank"] if run.errors else None
+    if rank is not None:
+        path = directory / "logs" / f"error.rank{rank}.json"
+        yield from evidence.of_file(directory, path, run.errors[0]["message"])
+    yield from evidence.of_file(directory, directory / PLAN, "the prediction when it was recorded", line=None)
+    if not (directory / memory.RECORDS).is_file():
+        yield from evidence.of_file(directory, directory / MEMORY, "measured peaks by phase and rank", line=None)

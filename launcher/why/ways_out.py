@@ -1,0 +1,139 @@
+"""Ways out of memory that ran out: changes of the run, judged with what was measured of it (``launcher.why.carried``).
+
+Each is given as the words to paste behind ``launch resume RUN``. A preset that changes a layout is put into single
+keys, since a recorded run takes no options of these groups; what a resumed run does not take is left out, and counted.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from launcher.job.memory import OutOfMemory
+from launcher.measurements.known import Measured
+from launcher.memory.estimate import needs
+from launcher.memory.moments import MOMENTS, TRAINING, Moments
+from launcher.memory.terms import PILES, Pile
+from launcher.preflight import assess, verdict
+from launcher.preflight.fixes import Fix, Search
+from launcher.rundir import lock
+from launcher.spec import RunSpec, edit
+from launcher.text.units import gib
+from launcher.why.answer import OTHER_PROCESSES, PileRow, Way
+from launcher.why.carried import BY_SIZE, Added, Carried
+from launcher.why.comparison import Comparison
+
+type Takes = Callable[[Sequence[str]], bool]
+"""True if ``launch resume`` takes these words for the run."""
+
+_STEADY = ("forward", "backward", "optimizer", "evaluation", None)
+"""Phases whose piles by size are those of every step; loading and saving have piles of their own."""
+
+_OTHERS = "other processes on the device"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaysOut:
+    """Ways to go on, and how many more there are that a resumed run does not take."""
+
+    ways: tuple[Way, ...]
+    untaken: int = 0
+
+
+def carried(spec: RunSpec, found: Comparison, oom: OutOfMemory, moments: Moments, *, grows: bool) -> Carried:
+    """The differences of a run, to be carried to its neighbours.
+
+    Args:
+        spec: The run.
+        found: Its comparison.
+        oom: What was found.
+        moments: At which the rank may have been.
+        grows: True where the pile that explains it grows from step to step.
+    """
+    ratios: dict[str, Fraction] = {}
+    added: list[Added] = []
+    unusable = 0
+    for row in found.grown:
+        if row.pile == "fragmentation":
+            unusable = row.grown_bytes
+        elif row.pile == OTHER_PROCESSES:
+            added.append(Added(pile="context", moments=frozenset(MOMENTS), bytes=row.grown_bytes))
+        elif _keeps_ratio(row, oom) and not (grows and row.pile == found.pile):
+            ratios[row.pile] = Fraction(row.measured_bytes or 0, row.predicted_bytes or 1)
+        else:
+            when = TRAINING if grows else moments
+            added.append(Added(pile=_pile(row.pile), moments=when, bytes=row.grown_bytes))
+    rule = Carried(ratios=ratios, added=tuple(added), unusable_bytes=unusable, allocator=spec.train.allocator)
+    lacking = _lacking(spec, rule, moments)
+    if not lacking:
+        return rule
+    return replace(rule, added=(*rule.added, Added(pile="temporary", moments=moments, bytes=lacking)))
+
+
+def _keeps_ratio(row: PileRow, oom: OutOfMemory) -> bool:
+    return row.pile in BY_SIZE and bool(row.predicted_bytes) and oom.phase in _STEADY
+
+
+def _pile(name: str) -> Pile:
+    return next((pile for pile in PILES if pile == name), "temporary")
+
+
+def _lacking(spec: RunSpec, rule: Carried, moments: Moments) -> int:
+    """Bytes by which the run would still fit, which did not; 0 where it would not."""
+    capacity = spec.rank_memory_bytes
+    if capacity is None:
+        return 0
+    own = needs(spec, **assess.parts(spec), adjusted=rule)
+    if verdict.judge(spec, own).excess_bytes:
+        return 0
+    here = max(size for moment, size in zip(MOMENTS, own.moments, strict=True) if moment in moments)
+    return max(0, capacity - here) + 1
+
+
+def on_device(spec: RunSpec, rule: Carried, name: str, takes: Takes) -> WaysOut:
+    """Changes with which the run would fit on its devices, the cheapest first."""
+    return as_ways(spec, assess.ways_out(spec, rule, Measured()), name, takes)
+
+
+def within(spec: RunSpec, key: str, has: int, name: str, takes: Takes) -> WaysOut:
+    """Changes with which it would fit where a node's host, or the disk, has so much: ``key`` is its capacity's."""
+    smaller = edit.changed(spec, key, max(0, has))
+    found = assess.ways_out(smaller, None, Measured())
+    back = [replace(fix, spec=edit.changed(fix.spec, key, edit.value_at(spec, key))) for fix in found.found]
+    return as_ways(spec, Search(found=tuple(back)), name, takes, of_device=False)
+
+
+def as_ways(spec: RunSpec, search: Search, name: str, takes: Takes, *, of_device: bool = True) -> WaysOut:
+    """Fixes as lines to paste, those that a resumed run takes, with what they need of a device where that is asked."""
+    ways, untaken = [], 0
+    for fix in search.found:
+        words = next((words for words in _spellings(spec, fix) if takes(words)), None)
+        if words is None:
+            untaken += 1
+        else:
+            ways.append(_way(fix, words, name, of_device=of_device))
+    return WaysOut(ways=tuple(ways), untaken=untaken)
+
+
+def _spellings(spec: RunSpec, fix: Fix) -> Iterator[tuple[str, ...]]:
+    """The words of a fix as they are for a new run, and as single keys."""
+    if all("." in word.partition("=")[0] for word in fix.overrides):
+        yield fix.overrides
+    yield tuple(edit.override(path, after) for path, _, after in lock.spec_differences(spec, fix.spec))
+
+
+def _way(fix: Fix, words: tuple[str, ...], name: str, *, of_device: bool) -> Way:
+    return Way(
+        command=resume(name, words),
+        overrides=words,
+        text=f"needs {gib(fix.peak_bytes)}; {fix.price}" if of_device else fix.price,
+        peak_bytes=fix.peak_bytes if of_device else None,
+        speed=fix.speed,
+    )
+
+
+def resume(name: str, words: Sequence[str] = ()) -> str:
+    """``launch resume RUN WORDS`` as a shell takes it."""
+    return shlex.join(["launch", "resume", name, *words])

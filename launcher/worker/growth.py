@@ -1,0 +1,218 @@
+"""Memory that grows from sample to sample: which pile, how fast, and when the place is full.
+
+The rule: of a series' last eighteen samples, or of all of them where they are more, every value of the middle third
+lies above every value of the first, and every value of the last above those of the middle; and the median of the last
+third is more than 1% of what the place holds above that of the first. Eighteen values without a trend come in such an
+order once in 17 million times (18! / (6!)^3), and more of them less often; a level that is reached and kept never does.
+The rate is what lies between the two medians, by step; the place is full where its newest bytes, going on at that rate,
+reach what it has. The first samples behind a start are no part of it; of a node, which others may use, only what is
+full before the run's end is said.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from launcher.job.memory import MemoryRecord
+from launcher.text.units import MIB, gib
+
+_FEWEST = 18
+_MOST = 72
+"""Samples of which a trend is seen at the least, and that are kept; of more every second one goes."""
+
+_WARM_UP = 2
+"""Samples behind a start that do not count: caches of the allocator, of kernels and of the interpreter fill up."""
+
+_SHARE = 0.01
+"""Of what a place holds: less is no growth that anybody has to know of."""
+
+type Where = Literal["device", "rank", "node"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """One thing that grows.
+
+    Attributes:
+        where: On the rank's device, in the rank's part of host memory, or on its node.
+        pile: Of the device; empty elsewhere.
+        peak: True if the pile grows at its peak alone and not between steps.
+        bytes_per_step: How fast.
+        full_at: The step at which the place is full; None where its size is unknown.
+        rank: Whose it is.
+        node: The name of its machine.
+        tokens: Of the micro-batch in the first and the newest sample, where that grew, too.
+    """
+
+    where: Where
+    pile: str
+    peak: bool
+    bytes_per_step: int
+    full_at: int | None
+    rank: int
+    node: str
+    tokens: tuple[int, int] | None = None
+
+    def matters(self, steps: int) -> bool:
+        """True but for a node that is not full by the last step: others may use it, too."""
+        return self.where != "node" or (self.full_at is not None and self.full_at <= steps)
+
+    def sentence(self, steps: int) -> str:
+        """For a person.
+
+        Args:
+            steps: The last step of the run.
+        """
+        what = {
+            "device": f"the {self.pile.replace('_', ' ')} pile of rank {self.rank} on {self.node} grows by",
+            "rank": f"the host memory of rank {self.rank} on {self.node} grows by",
+            "node": f"the host memory in use on {self.node} grows by",
+        }[self.where]
+        text = f"{what} {_size(self.bytes_per_step)} a step{' at its peak' if self.peak else ''}"
+        if self.tokens:
+            text += f" (micro-batches went from {self.tokens[0]:,} to {self.tokens[1]:,} tokens)"
+        if self.full_at is None or self.full_at > steps:
+            return text
+        place = "its memory" if self.where == "device" else "the node's memory"
+        return f"{text}: at step {self.full_at:,} of {steps:,} {place} is full"
+
+
+class Watch:
+    """The samples of one rank."""
+
+    def __init__(self) -> None:
+        self._ignored = 0
+        self._records: list[MemoryRecord] = []
+
+    def add(self, record: MemoryRecord) -> list[Growth]:
+        """What grows, by this sample and those before; the first to fill its place first."""
+        if record.static is None:  # A checkpoint or an evaluation.
+            return []
+        if self._ignored < _WARM_UP:
+            self._ignored += 1
+            return []
+        self._records.append(record)
+        if len(self._records) > _MOST:
+            self._records = self._records[:-_FEWEST:2] + self._records[-_FEWEST:]
+        device = self._device()
+        if device is not None and record.device_used_bytes is None:  # A CPU's tensors are host memory themselves.
+            return [device]
+        found = [growth for growth in (device, self._host("rank"), self._host("node")) if growth]
+        return sorted(found, key=lambda growth: (growth.full_at is None, growth.full_at or 0))
+
+    def rewind(self) -> None:
+        """The run goes back: what was before is no part of a trend."""
+        self._records.clear()
+
+    def _device(self) -> Growth | None:
+        """The pile that grows fastest: between steps, or only at its peak."""
+        newest = self._records[-1]
+        used, total = newest.reserved_bytes or highest(newest), newest.device_bytes
+        if total is None and newest.host is not None:
+            used, total = newest.host.node_used_bytes or 0, newest.host.node_bytes
+        rates = {
+            (pile, peak): rate
+            for peak, samples in ((False, self._static()), (True, self._peaks()))
+            for pile in samples[-1]
+            if (rate := self._rate([each.get(pile, 0) for each in samples], highest(newest)))
+        }
+        if not rates:
+            return None
+        still = {key: rate for key, rate in rates.items() if not key[1]}
+        pile, peak = max(still or rates, key=lambda key: rates[key])
+        rate, tokens = rates[pile, peak], (self._records[0].tokens, newest.tokens)
+        longer = (tokens[0], tokens[1]) if tokens[0] and tokens[1] and tokens[1] > tokens[0] else None
+        return self._growth("device", rate, used, total, pile=pile, peak=peak, tokens=longer)
+
+    def _static(self) -> list[Mapping[str, int]]:
+        return [record.static or {} for record in self._records]
+
+    def _peaks(self) -> list[Mapping[str, int]]:
+        """The highest of each pile over the phases of each sample."""
+        return [
+            {
+                pile: max(phase.piles.get(pile, 0) for phase in record.phases.values())
+                for pile in {pile for phase in record.phases.values() for pile in phase.piles}
+            }
+            for record in self._records
+        ]
+
+    def _host(self, where: Literal["rank", "node"]) -> Growth | None:
+        newest = self._records[-1].host
+        if newest is None:
+            return None
+        every = [record.host for record in self._records if record.host is not None]
+        values = [host.rank_bytes if where == "rank" else host.node_used_bytes or 0 for host in every]
+        rate = self._rate(values, values[-1]) if len(values) == len(self._records) else None
+        used = newest.node_used_bytes if newest.node_used_bytes is not None else newest.rank_bytes
+        return self._growth(where, rate, used, newest.node_bytes) if rate else None
+
+    def _rate(self, values: Sequence[int], holds: int) -> float | None:
+        """Bytes a step by the rule, of the last samples or of all; None where there is no growth."""
+        steps = [record.step for record in self._records]
+        for start in {max(0, len(values) - _FEWEST), 0}:
+            rate = trend(steps[start:], values[start:], _SHARE * holds)
+            if rate:
+                return rate
+        return None
+
+    def _growth(
+        self,
+        where: Where,
+        rate: float,
+        used: int,
+        total: int | None,
+        *,
+        pile: str = "",
+        peak: bool = False,
+        tokens: tuple[int, int] | None = None,
+    ) -> Growth:
+        newest = self._records[-1]
+        return Growth(
+            where=where,
+            pile=pile,
+            peak=peak,
+            bytes_per_step=max(1, round(rate)),
+            full_at=None if total is None else newest.step + max(0, int((total - used) / rate)),
+            rank=newest.rank,
+            node=newest.node,
+            tokens=tokens,
+        )
+
+
+def trend(steps: Sequence[int], values: Sequence[int], least: float) -> float | None:
+    """Bytes a step by which values rise; None where they do not by the rule of this module.
+
+    Args:
+        steps: Of each value.
+        values: Oldest first.
+        least: The smallest rise from the first to the last third that counts.
+    """
+    size = len(values) // 3
+    if 3 * size < _FEWEST:
+        return None
+    thirds = list(_thirds(values, size))
+    if not (max(thirds[0]) < min(thirds[1]) and max(thirds[1]) < min(thirds[2])):
+        return None
+    rise = statistics.median(thirds[2]) - statistics.median(thirds[0])
+    apart = statistics.median(steps[-size:]) - statistics.median(steps[:size])
+    return rise / apart if rise > least and apart > 0 else None
+
+
+def _thirds(values: Sequence[int], size: int) -> Iterator[Sequence[int]]:
+    """The first, the middle and the last; what does not divide by three belongs to the middle."""
+    yield values[:size]
+    yield values[size:-size]
+    yield values[-size:]
+
+
+def _size(size: int) -> str:
+    return gib(size) if size >= MIB // 10 else f"{size:,} bytes"
+
+
+def highest(record: MemoryRecord) -> int:
+    """The highest allocated bytes of a record's phases."""
+    return max((phase.allocated_bytes for phase in record.phases.values()), default=0)

@@ -1,0 +1,84 @@
+"""The block that runs now, in forward and in backward passes.
+
+Hooks of a block say when its forward pass begins and ends. A hook on its output says when autograd is back at it, which
+is where the block's backward pass begins; while :attr:`Layers.on`, one on its input says where that ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+
+class Layers:
+    """Numbers of blocks, counted from 0 as in the names of parameters.
+
+    Attributes:
+        now: The block that runs; None outside of blocks.
+        on: True while it matters where backward passes end, and :attr:`passed` is called.
+        passed: Called wherever a block begins or ends.
+    """
+
+    def __init__(self) -> None:
+        self.now: int | None = None
+        self.on = False
+        self.passed: Callable[[], None] = _nothing
+        self._kept: list[RemovableHandle] = []
+
+    def follow(self, blocks: Mapping[int, nn.Module]) -> None:
+        """Follow these blocks from now on."""
+        for number, block in blocks.items():
+            block.register_forward_pre_hook(self._entering(number), with_kwargs=True)
+            block.register_forward_hook(self._leaving(number), with_kwargs=True)
+
+    def forget(self) -> None:
+        """Take the hooks off tensors that outlive a pass: those that a pipeline stage receives."""
+        for handle in self._kept:
+            handle.remove()
+        self._kept.clear()
+
+    def _entering(self, number: int) -> Any:
+        def entering(block: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+            self.now = number
+            if self.on:
+                self.passed()
+                self._hook((*inputs, *named.values()), lambda _: self._left(number))
+
+        return entering
+
+    def _leaving(self, number: int) -> Any:
+        def leaving(block: nn.Module, inputs: Any, named: Any, output: Any) -> None:
+            self.now = None
+            if self.on:
+                self.passed()
+            self._hook(output if isinstance(output, tuple) else (output,), lambda _: self._entered(number))
+
+        return leaving
+
+    def _hook(self, values: tuple[Any, ...], call: Any) -> None:
+        """Call back when the gradient of the first of these tensors that has one is known."""
+        for value in values:
+            if isinstance(value, torch.Tensor) and value.requires_grad:
+                handle = value.register_hook(call)  # type: ignore[no-untyped-call]
+                if value.is_leaf:
+                    self._kept.append(handle)
+                return
+
+    def _entered(self, number: int) -> None:
+        if self.on:
+            self.passed()
+        self.now = number
+
+    def _left(self, number: int) -> None:
+        """A block's input is the output of the one before, whose hook comes first and stays."""
+        if self.now == number:
+            self.passed()
+            self.now = None
+
+
+def _nothing() -> None:
+    """Nobody asks."""

@@ -1,0 +1,186 @@
+"""Every allocation and release of tensors, in order, each with its phase, its pile and the block that made it.
+
+:class:`LiveBytes` notices new storages by their tensors, operation by operation, and freed ones by finalizers. Here
+each becomes an event of a :class:`Recording`. Its pile is guessed from its operation, then corrected as more is known:
+tensors that autograd saves are activations, those of a collective are its buffers, and the caller labels what the
+engine keeps. So the piles of a moment are asked for after it, when they are known.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_iter
+
+from launcher.memory.terms import Pile
+from launcher.worker.layers import Layers
+from launcher.worker.live_bytes import LiveBytes
+from launcher.worker.piles import GATHERED, of_collective, of_tensor, plain
+from launcher.worker.recording import Allocation, Mark, Recording
+
+
+class LivePiles(LiveBytes):  # type: ignore[no-untyped-call]  # torch types the base class only in part.
+    """Follows tensors by purpose; what it knows of live ones lasts over any number of recordings.
+
+    Args:
+        vocabulary: Sizes of a last dimension that only logits have.
+        layers: Tells the block that runs.
+
+    Attributes:
+        recording: Events since :meth:`restart`, or since this was made.
+        layers: As it was given.
+        operation: The operation that runs.
+    """
+
+    def __init__(self, *, vocabulary: frozenset[int] = frozenset(), layers: Layers | None = None) -> None:
+        super().__init__()
+        self.recording = Recording()
+        self.layers = layers or Layers()
+        self.operation = "load"
+        self._vocabulary = vocabulary
+        self._numbers: dict[int, int] = {}
+        self._first = 0
+        self._result: torch.Tensor | None = None
+
+    def restart(self) -> None:
+        """Forget all events; what is alive is the start of a new recording, before its first phase."""
+        before, self.recording = self.recording, Recording()
+        self.begin(0, "")
+        for key, number in list(self._numbers.items()):
+            self._note(key, before.allocations[number])
+        self._first = len(self.recording.allocations)
+
+    def begin(self, step: int, phase: str) -> None:
+        """Begin a phase of a step (0 while loading), to which all events that follow belong."""
+        self.recording.marks.append(Mark(event=len(self.recording.events), step=step, phase=phase))
+
+    def label(self, pile: Pile, tensors: Iterable[object], *, only: frozenset[Pile] | None = None) -> None:
+        """Assign tensors to a pile; storages not seen before are followed from now on.
+
+        Args:
+            pile: The pile that they belong to.
+            tensors: DTensors stand for their local part; objects that are no tensors are passed over.
+            only: Leave alone what belongs to another pile than these.
+        """
+        for tensor in tensors:
+            for held in plain(tensor):
+                if self._counts(held):
+                    self._follow(held)
+                    self._assign(pile, held.untyped_storage()._cdata, only)
+
+    def _assign(self, pile: Pile, key: int, only: frozenset[Pile] | None) -> None:
+        number = self._numbers.get(key)
+        if number is not None:
+            allocation = self.recording.allocations[number]
+            if only is None or allocation.pile in only:
+                allocation.pile = pile
+
+    @contextlib.contextmanager
+    def saving(self) -> Iterator[None]:
+        """Label tensors that autograd saves for the backward pass as activations."""
+
+        def pack(tensor: Any) -> Any:
+            self.label("activations", (tensor,), only=frozenset(("temporary",)))
+            return tensor
+
+        with warnings.catch_warnings(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            # What selective checkpointing keeps does not pass the hooks: it is counted, and labelled temporary.
+            warnings.filterwarnings("ignore", "A saved_tensors_hooks context", FutureWarning)
+            yield
+
+    def outlived(self) -> None:
+        """A forward pass is over: what it made and is still alive was saved for the backward pass."""
+        for number in list(self._numbers.values()):
+            allocation = self.recording.allocations[number]
+            if number >= self._first and allocation.pile == "temporary":
+                allocation.pile = "activations"
+
+    def alive(self) -> list[Allocation]:
+        """The allocations that are alive now."""
+        allocations = self.recording.allocations
+        return [allocations[number] for number in list(self._numbers.values())]
+
+    def piles(self) -> dict[Pile, int]:
+        """Bytes alive now, by pile; they sum to :attr:`bytes`."""
+        found: Counter[Pile] = Counter()
+        for allocation in self.alive():
+            found[allocation.pile] += allocation.bytes
+        return dict(found)
+
+    def largest(self, count: int) -> list[Allocation]:
+        """The largest allocations that are alive now."""
+        return heapq.nlargest(count, self.alive(), key=lambda allocation: allocation.bytes)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Follow an operation; tensors of a collective are its buffers."""
+        name, pile = _known(func)
+        before, self.operation = self.operation, name
+        try:
+            result = super().__torch_dispatch__(func, types, args, kwargs)
+        finally:
+            self.operation = before
+        if pile is not None:
+            self.label(pile, tree_iter((args, kwargs, result)), only=frozenset(("temporary",)))
+        return result
+
+    def _follow(self, tensor: torch.Tensor) -> None:
+        before, self._result = self._result, tensor
+        super()._follow(tensor)
+        self._result = before
+
+    def _set(self, key: int, size: int) -> None:
+        if size == self._sizes[key]:
+            return
+        self._drop(key)
+        if size:
+            self._note(key, self._allocation(size))
+        super()._set(key, size)
+
+    def _note(self, key: int, allocation: Allocation) -> None:
+        self._numbers[key] = len(self.recording.allocations)
+        self.recording.events.append(len(self.recording.allocations))
+        self.recording.allocations.append(allocation)
+
+    def _allocation(self, size: int) -> Allocation:
+        operation, pile, shape = "resize_", GATHERED, None
+        if self._result is not None:
+            operation, pile = self.operation, of_tensor(self._result, self.operation, self._vocabulary)
+            shape = tuple(self._result.shape)
+        if pile == "temporary" and self._recomputing:
+            pile = "activations"
+        return Allocation(
+            bytes=size, stream=self._stream(), operation=operation, pile=pile, shape=shape, layer=self.layers.now
+        )
+
+    def _stream(self) -> int:
+        """The stream that allocates now."""
+        return 0
+
+    @property
+    def _recomputing(self) -> bool:
+        """The backward pass runs without gradients of its own; what it runs with them is a forward pass again."""
+        return self.recording.phase == "backward" and torch.is_grad_enabled()
+
+    def _drop(self, key: int) -> None:
+        number = self._numbers.pop(key, None)
+        if number is not None:
+            self.recording.events.append(-1 - number)
+
+    def _freed(self, key: int) -> None:
+        self._drop(key)
+        super()._freed(key)
+
+
+@cache
+def _known(operation: Any) -> tuple[str, Pile | None]:
+    """The name of an operation, and the pile of its tensors where it is a collective."""
+    return str(operation), of_collective(str(operation))

@@ -1,0 +1,270 @@
+"""``oom.json``: what a rank knows when its memory, or a disk, has ended; and the capacity within which it is kept.
+
+What was alive is noted at the moment of the refusal, before anything is freed: by the follower of tensors on the CPU,
+by the allocator's observer on a GPU. It becomes a file only when an error ends the rank, since frameworks may catch the
+first and try again. The first rank that ends so writes it. Nothing of this makes an end worse: a failure in here is
+swallowed, and the rank's error is as before.
+
+On a GPU the allocator keeps its newest 50,000 requests with their Python frames, so that the snapshot tells who asked:
+2 us a request (docs.pytorch.org, "Understanding CUDA Memory Usage"), of which a step makes some thousands.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import resource
+import shutil
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from launcher import files as whole_files
+from launcher import machine, secret
+from launcher.job import host
+from launcher.job.memory import OUT_OF_MEMORY, Held, Kind, OutOfMemory, Place
+from launcher.worker import files, shortage
+from launcher.worker.engine import Context
+
+_LARGEST = 16
+_HISTORY = 50_000
+_LONGEST = 4000
+"""Allocations and requests that are kept, and characters of a message."""
+
+
+@contextlib.contextmanager
+def watched(context: Context) -> Iterator[None]:
+    """Notice a refusal in the code inside; with ``train.enforce_memory`` the rank is kept within its capacity there."""
+    watch = _Watch(context)
+    _watches.append(watch)
+    with contextlib.ExitStack() as around:
+        if context.device.type == "cuda":
+            with contextlib.suppress(Exception):
+                _observe(watch)
+        limit = context.spec.rank_memory_bytes
+        if context.spec.train.enforce_memory and limit is not None:
+            around.enter_context(context.memory.enforce(limit))
+        context.memory.tell(refused=watch.refused, failed=watch.failed)
+        yield
+
+
+_watches: list[_Watch] = []
+"""That of this process: an error is reported where nobody knows the rank's context."""
+
+
+def write(directory: Path, error: BaseException) -> None:
+    """Leave ``oom.json`` where an error that ends this rank says that memory or a disk has ended."""
+    with contextlib.suppress(Exception):
+        found = shortage.kind_of(error)
+        if found is None:
+            return
+        kind, place, innermost = found
+        told = _noted(kind, place) or _now(kind, place, innermost, directory)
+        message = secret.hidden(str(innermost))[:_LONGEST]
+        content = json.dumps(replace(told, message=message).as_dict())
+        whole_files.write_new(directory / OUT_OF_MEMORY, f"{content}\n".encode())
+
+
+class _Watch:
+    """One rank.
+
+    Attributes:
+        context: Its own.
+        noted: What was known at the newest refusal.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.noted: OutOfMemory | None = None
+
+    def refused(self, requested: int, operation: str) -> None:
+        """Note what is alive; called by the follower of tensors on the CPU, whose budget has ended."""
+        with contextlib.suppress(Exception):
+            told = self.now("budget", "device", requested, operation)
+            free = max(0, (told.capacity_bytes or 0) - (told.allocated_bytes or 0))
+            self.noted = replace(told, free_bytes=free, snapshot=self._write_alive())
+
+    def failed(self, error: RuntimeError, operation: str) -> None:
+        """Note what is alive; called by the same, where an operation has failed: the C library may have no memory."""
+        with contextlib.suppress(Exception):
+            if shortage.is_of_the_host(error):
+                told = self.now("allocator", "host", shortage.requested_bytes(str(error)), operation)
+                self.noted = replace(_of_the_host(told), snapshot=self._write_alive())
+
+    def observed(self, device: int, requested: int, total: int, free: int) -> None:
+        """Note what is alive; called by the allocator of a GPU, which has freed what it could by now."""
+        with contextlib.suppress(Exception):
+            told = self.now("device", "device", requested, None)
+            self.noted = replace(
+                told,
+                free_bytes=free,
+                capacity_bytes=total,
+                allocated_bytes=torch.cuda.memory_allocated(device),
+                reserved_bytes=torch.cuda.memory_reserved(device),
+                piles=_of_a_pass(told, self.context.memory.measured),
+            )
+            self.noted = replace(self.noted, **self._from_snapshot())
+            others = _others_on(device)
+            if others is not None:
+                total_of_others = sum(int(each["bytes"]) for each in others)
+                self.noted = replace(self.noted, others=others, others_bytes=total_of_others)
+
+    def now(self, kind: Kind, place: Place, requested: int | None, operation: str | None) -> OutOfMemory:
+        """What is known at this moment."""
+        context, memory = self.context, self.context.memory
+        (step, phase), alive, piles = context.beat.doing, memory.alive(), memory.piles()
+        largest = sorted(alive or (), key=lambda each: -each.bytes)[:_LARGEST]
+        return OutOfMemory(
+            kind=kind,
+            place=place,
+            time=time.time(),
+            rank=context.rank,
+            node=machine.node(),
+            step=step,
+            phase=phase,
+            layer=memory.layers.now if phase in ("forward", "backward", "evaluation") else None,
+            operation=operation,
+            requested_bytes=requested,
+            capacity_bytes=context.spec.rank_memory_bytes if place == "device" else None,
+            allocated_bytes=None if alive is None else sum(piles.values()),
+            tokens=memory.tokens,
+            piles=piles,
+            largest=tuple(largest),
+            host=host.memory(),
+            last=memory.last,
+        )
+
+    def _write_alive(self) -> str | None:
+        """All allocations as JSON, the largest first, on the CPU, where torch has no snapshot."""
+        alive = self.context.memory.alive()
+        if alive is None:
+            return None
+        name = f"logs/memory_snapshot.rank{self.context.rank}.json"
+        rows = [asdict(each) for each in sorted(alive, key=lambda each: -each.bytes)]
+        files.write_json(self.context.directory / name, {"schema": 1, "allocations": rows})
+        return name
+
+    def _from_snapshot(self) -> dict[str, Any]:
+        """Torch's own snapshot as a file for its viewer (docs.pytorch.org/memory_viz), and the largest blocks in it."""
+        name = f"logs/memory_snapshot.rank{self.context.rank}.pickle"
+        snapshot = torch.cuda.memory._snapshot()
+        found: dict[str, Any] = {"largest": _largest(snapshot)}
+        with contextlib.suppress(OSError), (self.context.directory / name).open("wb") as file:
+            pickle.dump(snapshot, file)
+            found["snapshot"] = name
+        return found
+
+
+def _largest(snapshot: Any) -> tuple[Held, ...]:
+    """The largest allocated blocks of a GPU, each with the innermost line of Python that asked for it."""
+    blocks = [block for segment in snapshot["segments"] for block in segment["blocks"]]
+    alive = sorted((block for block in blocks if block["state"] == "active_allocated"), key=lambda each: -each["size"])
+    found = []
+    for block in alive[:_LARGEST]:
+        frame = next(iter(block.get("frames") or ()), None)
+        line = None if frame is None else f"{frame['name']} ({Path(frame['filename']).name}:{frame['line']})"
+        found.append(Held(bytes=block["size"], pile="unknown", operation=line))
+    return tuple(found)
+
+
+def _of_a_pass(told: OutOfMemory, measured: bool) -> Mapping[str, int]:
+    """Piles of a GPU in a step that was not measured, where nobody has looked at what autograd saved.
+
+    Of a forward or backward pass all that is beyond what was temporary between two steps of the last line is called
+    activations: logits and temporaries of the pass are among them, of which the last line has the usual ones.
+    """
+    if measured or told.phase not in ("forward", "backward"):
+        return told.piles
+    rest = told.piles.get("temporary", 0)
+    static = 0 if told.last is None or told.last.static is None else told.last.static.get("temporary", 0)
+    kept = min(rest, static)
+    passing = {"activations": told.piles.get("activations", 0) + rest - kept, "temporary": kept}
+    return {pile: size for pile, size in {**told.piles, **passing}.items() if size}
+
+
+def _observe(watch: _Watch) -> None:
+    """Be told by the allocator, with frames of Python for what it was asked last."""
+    torch.cuda.memory._record_memory_history(enabled="all", context="alloc", stacks="python", max_entries=_HISTORY)
+    attach: Any = torch._C
+    attach._cuda_attach_out_of_memory_observer(watch.observed)  # As torch's own page on memory shows it.
+
+
+def _noted(kind: Kind, place: Place) -> OutOfMemory | None:
+    """What was noted of this very end: of the disk nothing is."""
+    noted = _watches[-1].noted if _watches else None
+    return noted if noted is not None and (noted.kind, noted.place) == (kind, place) else None
+
+
+def _now(kind: Kind, place: Place, error: BaseException, directory: Path) -> OutOfMemory:
+    """What can still be told when the error is reported, of which nobody has noted the moment."""
+    requested = shortage.requested_bytes(str(error))
+    if _watches:
+        told = _watches[-1].now(kind, place, requested, None)
+    else:
+        rank, node = int(os.environ.get("RANK", "0")), machine.node()
+        told = OutOfMemory(kind=kind, place=place, time=time.time(), rank=rank, node=node, phase="load", step=0)
+        told = replace(told, requested_bytes=requested, host=host.memory())
+    if place == "disk":
+        return _of_the_disk(told, error, directory)
+    if place == "host":
+        return _of_the_host(told)
+    return told
+
+
+def _of_the_host(told: OutOfMemory) -> OutOfMemory:
+    """The node's memory, and who has it; or the limit that this process has for its addresses."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY:  # Of this process alone (``ulimit -v``), whatever the node has.
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        free = max(0, limit - pages * resource.getpagesize())
+        return replace(told, capacity_bytes=limit, free_bytes=free)
+    capacity = None if told.host is None else told.host.node_bytes
+    used = None if told.host is None else told.host.node_used_bytes
+    left = None if capacity is None or used is None else max(0, capacity - used)
+    return replace(told, capacity_bytes=capacity, free_bytes=left, others=host.biggest(without={os.getpid()}))
+
+
+def _of_the_disk(told: OutOfMemory, error: BaseException, directory: Path) -> OutOfMemory:
+    """The disk of the file that was written."""
+    name = error.filename if isinstance(error, OSError) else None
+    path = Path(os.fsdecode(name)) if name is not None else _written_by(error, directory)
+    space = shutil.disk_usage(next(place for place in (path, *path.parents) if place.exists()))
+    phase = "checkpoint_save" if directory / "checkpoints" in (path, *path.parents) else told.phase
+    told = replace(told, operation=str(path), phase=phase, layer=None, free_bytes=space.free)
+    return replace(told, capacity_bytes=space.total)
+
+
+def _written_by(error: BaseException, directory: Path) -> Path:
+    """What was being written, by the files of the code in which it failed."""
+    frames: list[Any] = traceback.extract_tb(error.__traceback__)
+    names = {Path(frame.filename).stem for frame in frames}
+    if "metrics" in names and not names & {"checkpoints", "saving"}:
+        return directory / "metrics.jsonl"
+    return directory / "checkpoints" if (directory / "checkpoints").is_dir() else directory
+
+
+def _others_on(device: int) -> tuple[dict[str, Any], ...] | None:
+    """The other processes on a GPU by NVML, the largest first; None where this one is not found among them.
+
+    NVML names processes by the numbers of the host: in a container without the host's, nobody can tell which is ours.
+    """
+    import pynvml
+
+    pynvml.nvmlInit()
+    try:
+        uuid = torch.cuda.get_device_properties(device).uuid
+        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+        found = [(each.pid, each.usedGpuMemory or 0) for each in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)]
+    finally:
+        pynvml.nvmlShutdown()
+    if os.getpid() not in [pid for pid, _ in found]:
+        return None
+    rows = [{"pid": pid, "name": host.name_of(pid), "bytes": used} for pid, used in found if pid != os.getpid()]
+    return tuple(sorted(rows, key=lambda row: -row["bytes"]))

@@ -1,0 +1,90 @@
+"""The pile of an allocation, as far as its operation tells, and of the tensors that a model in training keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from launcher.memory.terms import Pile
+
+GATHERED: Pile = "gather_buffers"
+"""Pile of storages resized from nothing: FSDP2's gathered parameters, whose storages it keeps."""
+
+_COLLECTIVES: dict[str, Pile] = {
+    "all_gather": "gather_buffers",
+    "allgather": "gather_buffers",
+    "broadcast": "gather_buffers",
+    "reduce_scatter": "reduce_buffers",
+    "chunk_cat": "reduce_buffers",
+    "all_reduce": "reduce_buffers",
+    "allreduce": "reduce_buffers",
+}
+
+
+def of_collective(operation: str) -> Pile | None:
+    """The pile of the tensors that a collective or its packing reads and writes; None for any other operation."""
+    if not operation.startswith(("c10d.", "_c10d_functional.", "fsdp.")):
+        return None
+    return next((pile for name, pile in _COLLECTIVES.items() if name in operation), None)
+
+
+def of_tensor(tensor: torch.Tensor, operation: str, vocabulary: frozenset[int]) -> Pile:
+    """The pile of a new tensor: those of collectives and logits can be told at once."""
+    collective = of_collective(operation)
+    if collective is not None:
+        return collective
+    if tensor.dim() >= 2 and tensor.shape[-1] in vocabulary and tensor.is_floating_point():
+        return "logits"
+    return "temporary"
+
+
+type Kept = tuple[Pile, list[torch.Tensor]]
+"""Tensors that an engine keeps, and the pile that they belong to; a later pile counts where a tensor is in two."""
+
+
+def of_model(modules: Iterable[nn.Module]) -> Iterator[Kept]:
+    """Parameters with buffers, and gradients; of parameters cut by ZeRO 3 the rank's part, and what is gathered."""
+    made = list(modules)
+    parameters = [parameter for module in made for parameter in module.parameters()]
+    cut = [parameter for parameter in parameters if hasattr(parameter, "ds_tensor")]
+    whole = [parameter for parameter in parameters if not hasattr(parameter, "ds_tensor")]
+    yield "gather_buffers", [parameter.data for parameter in cut]
+    every = (part for module in made for part in module.modules())  # Megatron's DDP has a list in place of buffers().
+    buffers = [buffer for part in every for buffer in part._buffers.values() if buffer is not None]
+    yield "parameters", buffers + whole + [parameter.ds_tensor for parameter in cut]
+    yield "gradients", [parameter.grad for parameter in parameters if parameter.grad is not None]
+
+
+def flat(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors in lists, tuples and the values of dictionaries."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from flat(part)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from flat(part)
+
+
+def storages(tensors: Iterable[object]) -> Iterator[torch.UntypedStorage]:
+    """The memory of tensors; one that several share comes several times."""
+    for tensor in tensors:
+        for held in plain(tensor):
+            yield held.untyped_storage()
+
+
+def plain(tensor: object) -> Iterator[torch.Tensor]:
+    """The tensors with memory of their own that a tensor consists of; none for anything else."""
+    if isinstance(tensor, DTensor):
+        yield from plain(tensor._local_tensor)
+    elif isinstance(tensor, torch.Tensor) and hasattr(tensor, "__tensor_flatten__"):
+        names, _ = tensor.__tensor_flatten__()
+        for name in names:
+            yield from plain(getattr(tensor, name))
+    elif isinstance(tensor, torch.Tensor):
+        yield tensor

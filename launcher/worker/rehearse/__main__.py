@@ -1,0 +1,48 @@
+"""``python -m launcher.worker.rehearse --run FOLDER --rank R --steps N --out FILE [-- ARGUMENTS]``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from launcher.errors import LauncherError
+from launcher.spec.parse import parse
+from launcher.worker import files
+from launcher.worker.rehearse.rehearsal import Rehearsal
+
+
+def rehearsed(arguments: Sequence[str]) -> tuple[Path, Mapping[str, Any]]:
+    """The file that the command line names, and its content: what a rank measured, or an error."""
+    options = _parser().parse_args(arguments)
+    try:
+        spec = parse(json.loads((options.run / "spec.json").read_text()))
+        words = [word for word in options.words if word != "--"]
+        asked = Rehearsal(spec=spec, directory=options.run, rank=options.rank, steps=options.steps, words=words)
+        engine = importlib.import_module(f"launcher.worker.rehearse.{spec.backend.name}")
+        return options.out, engine.rehearse(asked).as_dict()
+    except LauncherError as error:
+        return options.out, {"schema": 1, "error": str(error)}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description="One rank of a run, alone on this machine.", allow_abbrev=False)
+    parser.add_argument("--run", type=Path, required=True, metavar="FOLDER", help="holds spec.json and the job's files")
+    parser.add_argument("--rank", type=int, default=0, metavar="R", help="of the run's ranks")
+    parser.add_argument("--steps", type=int, default=3, metavar="N", help="training steps; all but two are only timed")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="where the document goes")
+    parser.add_argument("words", nargs="*", metavar="ARGUMENT", help="of the run's own program")
+    return parser
+
+
+if __name__ == "__main__":
+    out, content = rehearsed(sys.argv[1:])
+    files.write_json(out, content)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(2 if "error" in content else 0)  # Frameworks take seconds to tidy up what nobody needs.

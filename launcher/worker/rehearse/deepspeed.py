@@ -1,0 +1,74 @@
+"""A rank of DeepSpeed, alone: it takes what it has for what the others have, and knows what a stage would send."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from launcher.job.rehearsal import Rehearsed
+from launcher.spec import RunSpec
+from launcher.worker.deepspeed.__main__ import build
+from launcher.worker.engine import Context, Engine
+from launcher.worker.model import initial
+from launcher.worker.rehearse import answers, training
+from launcher.worker.rehearse.rehearsal import Rehearsal
+from launcher.worker.trace import shims
+
+
+def rehearse(rehearsal: Rehearsal) -> Rehearsed:
+    """Load and train the rank."""
+    if rehearsal.spec.hardware.device == "cpu":
+        os.environ["DS_ACCELERATOR"] = "cpu"
+    with contextlib.ExitStack() as stack:
+
+        def made(context: Context) -> Engine:
+            """The engine, with the others answered from when DeepSpeed is there until the last step."""
+            if importlib.util.find_spec("deepspeed") is not None:
+                stack.enter_context(_answered(context.spec))
+            return build(context)
+
+        return training.rehearse(rehearsal, made)
+
+
+@contextlib.contextmanager
+def _answered(spec: RunSpec) -> Iterator[None]:
+    """Compare nothing with other ranks, and receive hidden states without asking for their shape."""
+    from launcher.worker.deepspeed import model
+
+    engine, pipe = (importlib.import_module(f"deepspeed.runtime.{name}") for name in ("engine", "pipe.engine"))
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(shims.agreed())
+        stack.enter_context(shims.replaced(model, "opened", _drawing(model.opened)))
+        stack.enter_context(shims.replaced(pipe.PipelineEngine, "_recv_tensor_meta", _received(spec)))
+        if hasattr(engine, "compare_tensors_in_structures"):  # AutoTP asks whether its ranks read the same rows.
+            stack.enter_context(shims.replaced(engine, "compare_tensors_in_structures", lambda *_: True))
+        yield
+
+
+def _drawing(opened: initial.Access) -> initial.Access:
+    """Values in place for a parameter that ZeRO 3's first rank would send, without what that rank allocates for it."""
+
+    @contextlib.contextmanager
+    def drawn(parameter: torch.Tensor) -> Iterator[torch.Tensor | initial.Local | None]:
+        with opened(parameter) as part:
+            if part is None:
+                answers.draw((parameter.data,))
+            yield part
+
+    return drawn
+
+
+def _received(spec: RunSpec) -> Callable[[Any, int], Any]:
+    """The buffer for the hidden states of a micro-batch, which DeepSpeed allocates for the shape that is sent first."""
+
+    def buffer(engine: Any, stage: int) -> Any:
+        shape = [spec.micro_batch_size, spec.sequence_length, spec.model.hidden_size]
+        return engine._allocate_or_extend_buffers(0, shape, next(engine.module.parameters()).dtype)
+
+    return buffer

@@ -1,0 +1,110 @@
+"""The steps of a rehearsed rank of Megatron-LM: the follower of a run without its files, and the exchange of tokens."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from megatron.core.transformer.moe import token_dispatcher
+
+from launcher.worker import loop
+from launcher.worker.data import Batches
+from launcher.worker.engine import Context
+from launcher.worker.megatron.follow import Call, Follower
+from launcher.worker.memory_log import MemoryLog
+
+
+class Done(Exception):  # It is no error: Megatron's loop has no other way out that saves nothing.
+    """All steps of the rehearsal are done."""
+
+
+class _Unwritten(MemoryLog):
+    """Leaves what was measured to the document of the rehearsal, and measures no later step."""
+
+    def __init__(self) -> None:
+        pass
+
+    def due(self, step: int) -> bool:
+        """Never: the later steps are timed."""
+        return False
+
+    def write(self, step: int, tokens: int | None = None) -> None:
+        """Nothing is taken from the tracker."""
+
+
+class Steps(Follower):
+    """Follows as in a run, but writes no file, and ends behind the last step of the rehearsal.
+
+    Attributes:
+        seconds: Of each step that was only timed.
+    """
+
+    def __init__(self, context: Context, batches: Batches, last: int) -> None:
+        super().__init__(context, batches)
+        self._end = last
+        self.seconds: list[float] = []
+
+    def _begun(self) -> None:
+        """A run would open its metrics here."""
+        self._memory = _Unwritten()
+
+    def load_checkpoint(self, original: Call, *arguments: Any, **options: Any) -> tuple[int, int]:
+        """Begin at the first step, with no operations counted: what a checkpoint holds changes no size."""
+        return 0, 0
+
+    def train_step(self, original: Call, *arguments: Any, **options: Any) -> Any:
+        """Follow the first steps, and take the time of the others."""
+        if self.step < loop.MEASURED_STEPS:
+            return super().train_step(original, *arguments, **options)
+        self._wait()
+        began = time.perf_counter()
+        answer = super().train_step(original, *arguments, **options)
+        self._wait()
+        self.seconds.append(time.perf_counter() - began)
+        return answer
+
+    def save_checkpoint_and_time(self, original: Call, iteration: int, *rest: Any, **options: Any) -> None:
+        """Nothing is saved: one rank's share of a checkpoint is planned by all of them together."""
+
+    def _note(self, evaluate: Callable[[], torch.Tensor] | None = None) -> None:
+        if evaluate is not None:
+            evaluate()
+        if self.step >= self._end:
+            raise Done
+
+    def _wait(self) -> None:
+        if self._context.device.type == "cuda":
+            torch.cuda.synchronize(self._context.device)
+
+
+@contextlib.contextmanager
+def tokens_exchanged() -> Iterator[None]:
+    """Let expert parallel ranks tell how many tokens they have for each expert, as if theirs were spread evenly.
+
+    This rank's own tokens go where its router sends them. Otherwise every rank would seem to have just these, and a
+    chance of few tokens would be counted once for each rank. (``MoEAlltoAllTokenDispatcher.preprocess``.)
+    """
+    module: Any = token_dispatcher
+    gather = module.gather_from_sequence_parallel_region
+
+    def gathered(tensor: torch.Tensor, *arguments: Any, group: Any = None, **options: Any) -> torch.Tensor:
+        answer: torch.Tensor = gather(tensor, *arguments, group=group, **options)
+        if tensor.dim() == 1 and not tensor.is_floating_point():
+            rows, own = answer.view(-1, tensor.numel()), group.rank()
+            rows[:own] = rows[own + 1 :] = _even(tensor)
+        return answer
+
+    module.gather_from_sequence_parallel_region = gathered
+    try:
+        yield
+    finally:
+        module.gather_from_sequence_parallel_region = gather
+
+
+def _even(tokens: torch.Tensor) -> torch.Tensor:
+    """As many tokens in all, spread evenly; the remainder goes to the first experts."""
+    count = tokens.numel()
+    return (tokens.sum() + count - 1 - torch.arange(count, device=tokens.device)) // count

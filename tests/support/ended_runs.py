@@ -1,0 +1,100 @@
+"""Runs that have ended in some way, written as a job leaves them: memory that ran out, errors, events."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from launcher.job.memory import MemoryRecord, OutOfMemory, PhaseMemory
+from launcher.rundir import contents, state
+from launcher.why import predicted
+from tests.support import out_of_memory
+from tests.support.recorded_runs import recorded
+
+GPUS = ("model=llama3_8b", "parallel=fsdp", "hardware=h100_80g", "cluster.gpus_per_node=8")
+"""Eight ranks, whose backward pass is predicted to take 40 of 78.7 GiB."""
+
+GIB = 2**30
+
+
+def failed(run: Path, *words: str, reason: str = "rank 0: no", cause: str | None = None, **facts: Any) -> Path:
+    """A run that has failed for this reason; ``facts`` are those of :func:`recorded`."""
+    recorded(run, *words, **facts)
+    state.put(run, "failed", reason=reason, cause=cause)
+    return run
+
+
+def without_memory(run: Path, *words: str, grown: Mapping[str, int] | None = None, **facts: Any) -> Path:
+    """A run of whose rank 3 a request failed in the backward pass of block 17.
+
+    Args:
+        run: Its directory.
+        words: Of the run; none are :data:`GPUS`.
+        grown: Bytes by pile beside what is predicted for that moment.
+        facts: Of its ``oom.json`` that are others than these.
+    """
+    failed(run, *(words or GPUS), reason="rank 3: out of memory; `launch why RUN` says which pile grew")
+    content: dict[str, Any] = {"rank": 3, "phase": "backward", "layer": 17, **facts}
+    spec = contents.spec_of(run)
+    piles = dict(predicted.of(spec, content["rank"], content["phase"], content["layer"]).piles)
+    for pile, size in (grown or {}).items():
+        piles[pile] = piles.get(pile, 0) + size
+    allocated = sum(piles.values())
+    usual: dict[str, Any] = {
+        "kind": "device",
+        "place": "device",
+        "time": time.time(),
+        "node": "gpu07",
+        "step": 412,
+        "operation": "aten.mm.default",
+        "requested_bytes": GIB,
+        "free_bytes": GIB // 2,
+        "capacity_bytes": spec.rank_memory_bytes,
+        "allocated_bytes": allocated,
+        "reserved_bytes": allocated + GIB // 4 if spec.hardware.device == "cuda" else None,
+        "piles": piles,
+        "message": "CUDA out of memory. Tried to allocate 1.00 GiB",
+    }
+    write_oom(run, OutOfMemory(**{**usual, **content}))
+    return run
+
+
+def write_oom(run: Path, found: OutOfMemory) -> None:
+    """Leave an ``oom.json``."""
+    (run / "oom.json").write_text(json.dumps(found.as_dict()))
+
+
+def write_records(run: Path, sizes: Sequence[int], *, pile: str = "temporary", tokens: Sequence[int] = ()) -> None:
+    """A line of ``memory.jsonl`` for each of rank 3's sizes of a pile between two steps, every tenth step."""
+    lines = []
+    for number, size in enumerate(sizes):
+        static = {"parameters": 4 * GIB, pile: size}
+        record = MemoryRecord(
+            step=10 * (number + 1),
+            rank=3,
+            node="gpu07",
+            time=time.time() - 1,
+            tokens=tokens[number] if tokens else 4096,
+            phases={"forward": PhaseMemory(allocated_bytes=sum(static.values()) + GIB, piles=static)},
+            static=static,
+            device_bytes=80 * GIB,
+        )
+        lines.append(json.dumps(record.as_dict()))
+    (run / "memory.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def write_error(run: Path, message: str, *, kind: str = "RuntimeError", rank: int = 0, traceback: str = "") -> None:
+    """The error that a rank leaves."""
+    path = run / "logs" / f"error.rank{rank}.json"
+    path.write_text(json.dumps({"type": kind, "message": message, "traceback": traceback, "node": "gpu07"}))
+    os.utime(path, ns=(rank, rank))
+
+
+def pile_of(case: str) -> str | None:
+    """What is to be named of a case of ``tests.support.out_of_memory``, also where no pile of a device grew."""
+    elsewhere = {"disk": "checkpoints", "disk in the background": "checkpoints", "other process": "other_processes"}
+    return elsewhere.get(case, out_of_memory.CASES[case].pile)

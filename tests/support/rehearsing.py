@@ -1,0 +1,103 @@
+"""A rank of a real run beside the same rank rehearsed alone."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from launcher.job.rehearsal import Rehearsed, rehearsed
+from tests.support import ranks as ranks_of_a_job
+from tests.support import train_many
+from tests.support.training import environment, prepare, train_all
+
+_LATE = 3
+"""Times that a real run is made at most. Gloo's own thread at times lets go of a collective's tensors late, which adds
+them to a peak (``launcher.worker.live_bytes``), and nothing lowers one: the lowest of equal runs is without that."""
+
+
+def rehearse(directory: Path, ranks: Iterable[int], *, backend: str, steps: int = 2) -> dict[int, Rehearsed]:
+    """What ranks of the run in a directory measure alone, each in a process that holds nothing of another run."""
+    return {rank: rehearsed(document(directory, rank, backend=backend, steps=steps)) for rank in ranks}
+
+
+def document(directory: Path, rank: int, *, backend: str, steps: int = 2) -> dict[str, Any]:
+    """What the program writes for a rank: its measurement, or an error."""
+    out = directory / f"rehearsed.{rank}.json"
+    ranks_of_a_job.run(
+        _main,
+        [backend, "--run", str(directory), "--rank", str(rank), "--steps", str(steps), "--out", str(out)],
+        imports=train_many.IMPORTS[backend],
+        count=1,
+        environment=environment(),
+        log=directory / f"rehearsed.{rank}.log",
+    )
+    content: dict[str, Any] = json.loads(out.read_text())
+    return content
+
+
+def _main(backend: str, *arguments: str) -> None:
+    import torch  # As launcher.worker: only ranks import it.
+
+    from launcher.worker import files
+
+    torch.set_num_threads(1)
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "LOCAL_WORLD_SIZE"):
+        os.environ.pop(name)  # The rehearsal sets them itself.
+    program = importlib.import_module("launcher.worker.rehearse.__main__")
+    out, content = program.rehearsed(arguments)
+    files.write_json(out, content)
+
+
+def compared(
+    folder: Path, overrides: Sequence[str], *, ranks: int, which: Sequence[int], within: float
+) -> dict[int, dict[str, tuple[int, int]]]:
+    """Peaks of a rank's phases, and ``static``: rehearsed alone, and in the real run of all ranks.
+
+    Args:
+        folder: Where the run goes.
+        overrides: Of the run (``tests.support.training``).
+        ranks: Of the run.
+        which: Ranks that are compared.
+        within: The relative error at which the real run is not made again.
+    """
+    spec = prepare(folder / "spec", *overrides, ranks=ranks)
+    alone = rehearse(folder / "spec", which, backend=spec.backend.name)
+    pairs: dict[int, dict[str, tuple[int, int]]] = {}
+    for attempt in range(_LATE):
+        train_all(folder, {f"real{attempt}": (*overrides, "train.steps=2")}, ranks=ranks)
+        for rank, measured in _real(folder / f"real{attempt}").items():
+            if rank in which:
+                before = pairs.setdefault(rank, {})
+                for name, value in measured.items():
+                    lowest = min(value, before[name][1]) if name in before else value
+                    before[name] = (_of(alone[rank], name), lowest)
+        if all(error(*pair) <= within for pairs_of_rank in pairs.values() for pair in pairs_of_rank.values()):
+            break
+    return pairs
+
+
+def error(found: int, real: int) -> float:
+    """Relative to the real one."""
+    return abs(found / real - 1)
+
+
+def _real(directory: Path) -> dict[int, Mapping[str, int]]:
+    content = json.loads((directory / "memory.json").read_text())
+    return {
+        entry["rank"]: {
+            **{phase: peak for phase, peak in entry["phases"].items() if peak is not None},
+            "static": entry["static_bytes"],
+        }
+        for entry in content["ranks"]
+    }
+
+
+def _of(measured: Rehearsed, name: str) -> int:
+    if name == "static":
+        assert measured.static_bytes is not None
+        return measured.static_bytes
+    return measured.phases[name].allocated_bytes
