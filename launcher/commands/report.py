@@ -61,9 +61,11 @@ def _page(directories: list[Path], sweep: Path | None) -> str:
         from launcher.report import many
 
         return many.several(directories)
+    from launcher.commands.why import takes
     from launcher.report import page
 
-    return page.of_run(directories[0])
+    [directory] = directories
+    return page.of_run(directory, lambda words: takes(directory, words))
 
 
 def _require_page(path: Path) -> None:
