@@ -89,6 +89,10 @@ def _enforced(spec: RunSpec) -> Iterator[ConfigError]:
         rule = "what a rank may use is not known: there is nothing to keep it within"
         way_out = ["train.enforce_memory=false", "hardware.memory_bytes=80000000000"]
         yield ConfigError("train.enforce_memory", True, rule, way_out)
+    zero, on_cpu = spec.zero, spec.hardware.device == "cpu"
+    if on_cpu and "cpu" in (zero.offload_parameters, zero.offload_optimizer):
+        rule = "on the CPU offloaded tensors lie in the same memory: they count in the budget and not in the prediction"
+        yield ConfigError("train.enforce_memory", True, rule, ["train.enforce_memory=false"])
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:

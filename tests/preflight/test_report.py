@@ -38,6 +38,7 @@ KEYS = [
     "fixes",
     "speed",
     "data",
+    "rehearsed",
 ]
 PEAK = "allocated_bytes needed_bytes reserved_bytes device_bytes low_bytes high_bytes phase stage"
 

@@ -101,6 +101,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         script=train.py train.on_spike=stop
         script=train.py train.enforce_memory=true
         hardware=cpu hardware.host_memory_bytes=null train.enforce_memory=true
+        hardware=cpu parallel=zero3 zero.offload_optimizer=cpu train.enforce_memory=true
         data=tokens
         cluster.environment.HF_HOME=/x cluster.pass_environment=[HF_HOME,TOKEN]
         cluster=slurm hardware=h100_80g cluster.container=pyxis

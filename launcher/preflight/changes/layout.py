@@ -72,15 +72,15 @@ def _smaller_ends(layers: int, stages: int) -> dict[str, object]:
 
 
 def offloaded_optimizer(spec: RunSpec) -> Iterator[Change]:
-    """Optimizer states in host memory."""
-    if spec.zero.stage > 0 and spec.zero.offload_optimizer == "none":
+    """Optimizer states in host memory, where that is another one."""
+    if spec.zero.stage > 0 and spec.zero.offload_optimizer == "none" and spec.hardware.device != "cpu":
         cost = "optimizer states in host memory: each step waits for the CPU and for PCIe"
         yield set_to(spec, cost, {"zero.offload_optimizer": "cpu"})
 
 
 def offloaded_parameters(spec: RunSpec) -> Iterator[Change]:
-    """Parameters in host memory too."""
-    if spec.zero.stage == 3 and spec.zero.offload_parameters == "none":
+    """Parameters in host memory too, where that is another one."""
+    if spec.zero.stage == 3 and spec.zero.offload_parameters == "none" and spec.hardware.device != "cpu":
         cost = "parameters fetched over PCIe in both passes"
         settings: dict[str, object] = {"zero.offload_parameters": "cpu"}
         if spec.zero.offload_optimizer == "none":
