@@ -51,7 +51,7 @@ slurm-demo: $(VENV)/.built-demo ## a real Slurm on this machine: a run on two no
 	$(BIN)/python -m slurm.dev_cluster run bash slurm/demo.sh
 
 lock: $(VENV)/.uv ## write requirements/ anew from pyproject.toml
-	$(BIN)/uv pip compile -q --no-header --no-annotate --python-version 3.12 --extra fsdp -o requirements/demo.txt pyproject.toml
+	$(BIN)/uv pip compile -q --no-header --no-annotate --python-version 3.12 --extra fsdp --extra report -o requirements/demo.txt pyproject.toml
 	$(BIN)/uv pip compile -q --no-header --no-annotate --python-version 3.12 --extra deepspeed --extra megatron --extra dev -o requirements/test.txt pyproject.toml
 
 $(VENV)/.uv:

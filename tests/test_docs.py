@@ -137,7 +137,7 @@ def test_every_command_that_the_readme_types_is_one_that_its_reader_can_type(
     assert ["run", "--from", f"runs/{_NAMED}"] in commands
 
 
-_ACTING = ("status", "doctor", "compare", "prepare", "rehearse", "resume")
+_ACTING = ("status", "why", "report", "doctor", "compare", "prepare", "rehearse", "resume")
 _NAMED = "a"
 
 _WRITTEN = {
