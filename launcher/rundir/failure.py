@@ -24,6 +24,7 @@ from launcher.slurm.states import NO_STEP
 _REPORTED = re.compile(
     r"rank\s*:\s*(?P<rank>\d+) \(local_rank: (?P<local>\d+)\)|exitcode\s*:\s*(?P<code>-?\d+)(?: \(pid: (?P<pid>\d+)\))?"
 )
+_TRACEBACK = "Traceback (most recent call last)"
 _ROOT = "Root Cause (first observed failure):"
 _WATCHDOG = re.compile(r"Watchdog caught collective operation timeout:.*?OpType=(\w+).*?ran for (\d+) milliseconds")
 _OOM_KILL = re.compile(r"oom[-_]kill", re.IGNORECASE)
@@ -43,6 +44,15 @@ _HARDWARE = re.compile(
     re.IGNORECASE,
 )
 """Words of CUDA (``cudaGetErrorString``) about a GPU that does not work, whatever the program does."""
+
+_NO_MEMORY = re.compile(r"^(\w+\.)*OutOfMemoryError: ")
+"""The last line of a traceback of torch's, whichever module the version has the class in."""
+
+_PREFIX = re.compile(r"^\[rank\d+\]: ", re.MULTILINE)
+"""Torch puts this before each line of an exception once a process group is there (``_distributed_excepthook``)."""
+
+_NOTE = re.compile(r"^(\[rank\d+\]:)?\[[IWEF]\d{4} ")
+"""The beginning of a line of torch's own log, such as NCCL's behind an exception: it was not destroyed."""
 
 _TAIL = 65536
 HUNG = Path("logs", "hung.json")
@@ -149,6 +159,27 @@ def first_log(directory: Path) -> Path | None:
     """The standard error of the rank that failed first by torchrun's report, which knows a script's ranks, too."""
     root = next((local for _, local, _ in _exits(directory / "logs" / "node.err")), None)
     return next((path for path in _rank_logs(directory) if path.parent.name == root and path.stat().st_size), None)
+
+
+def logged_error(directory: Path) -> dict[str, Any] | None:
+    """The exception in which the log of the rank that failed first ends, as :func:`written_errors` has those of ours.
+
+    A script's ranks write no error of their own. None where there is no log of that rank.
+    """
+    log = first_log(directory)
+    lines = [] if log is None else _last_lines(log)
+    if not lines:
+        return None
+    rank = next((rank for rank, _, _ in _exits(directory / "logs" / "node.err")), "")
+    traceback = "\n".join(lines)
+    at = traceback.rfind(_TRACEBACK)
+    return {
+        "rank": rank if rank.isdecimal() else None,
+        "node": None,
+        "type": lines[-1].partition(":")[0].rpartition(".")[2],
+        "message": lines[-1],
+        "traceback": traceback[at:] if at >= 0 else "",
+    }
 
 
 def not_started(log: Path) -> str | None:
@@ -339,16 +370,26 @@ def _reported(path: Path) -> list[tuple[str, str, int, int | None]]:
 def _last_words(directory: Path, returncode: int) -> Failure:
     """The end of the log of the rank that failed first, with the frame that a traceback in it ends in."""
     logs = directory / "logs"
-    root = next((local for _, local, _ in _exits(logs / "node.err")), None)
+    rank, root = next(((rank, local) for rank, local, _ in _exits(logs / "node.err")), ("", None))
     paths = _rank_logs(directory)
     first = [path for path in paths if path.parent.name == root]
     for path in [*first, *paths, logs / "node.err"]:
-        text = _end(path)
-        lines = [line for line in text.splitlines() if line.strip()]
+        lines = _last_lines(path)
         if lines:
-            where = _frame(text) if "Traceback (most recent call last)" in text else ""
-            return Failure(text=f"{_one_line(lines[-1])}{where} (exit status {returncode}; {path})")
+            text = "\n".join(lines)
+            where = _frame(text) if _TRACEBACK in text else ""
+            kind: Kind = "out_of_memory" if _NO_MEMORY.search(lines[-1]) else "error"
+            of = int(rank) if path in first and rank.isdecimal() else None
+            said = f"{_one_line(lines[-1])}{where} (exit status {returncode}; {path})"
+            return Failure(text=said, kind=kind, rank=of)
     return Failure(text=f"exit status {returncode} without a message; see {logs}")
+
+
+def _last_lines(path: Path) -> list[str]:
+    """The end of a log without empty lines, what torch puts before a rank's, and what it notes behind them."""
+    lines = [line for line in _PREFIX.sub("", _end(path)).splitlines() if line.strip()]
+    said = max((number for number, line in enumerate(lines, 1) if not _NOTE.match(line)), default=len(lines))
+    return lines[:said]
 
 
 def _rank_logs(directory: Path) -> list[Path]:

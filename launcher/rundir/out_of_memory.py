@@ -9,7 +9,7 @@ from pathlib import Path
 
 from launcher import files
 from launcher.job.memory import OUT_OF_MEMORY, OutOfMemory, ran_out
-from launcher.text.units import gib
+from launcher.text.units import gib, request
 
 EARLIER = Path("logs", "earlier")
 """Where what is left of earlier attempts lies, a folder each, by when it ended."""
@@ -46,12 +46,8 @@ def line(found: OutOfMemory) -> str:
     step = f" of step {found.step}" if found.step else ""
     where = "" if found.phase is None else f" in {found.phase.replace('_', ' ')}{step}"
     layer = "" if found.layer is None else f", layer {found.layer}"
-    asked = "" if found.requested_bytes is None else f": asked for {gib(found.requested_bytes)}{_free(found)}"
+    asked = "" if found.requested_bytes is None else f": asked for {request(found.requested_bytes, found.free_bytes)}"
     return f"{who}: {what}{where}{layer}{asked}; `launch why RUN` says which pile grew"
-
-
-def _free(found: OutOfMemory) -> str:
-    return "" if found.free_bytes is None else f" with {gib(found.free_bytes)} free"
 
 
 def _host(found: OutOfMemory) -> str:

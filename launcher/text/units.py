@@ -20,6 +20,15 @@ def gib(size: int) -> str:
     return f"{size / GIB:.2f} GiB"
 
 
+def request(size: int, free: int | None) -> str:
+    """What was asked for, and what was free, in bytes where they differ by less than text shows."""
+    if free is None:
+        return gib(size)
+    if size != free and gib(size) == gib(free):
+        return f"{size:,} bytes with {free:,} free"
+    return f"{gib(size)} with {gib(free)} free"
+
+
 def bytes_of(text: str) -> int | None:
     """Bytes of a size as people write it: 50GB are 50 * 10^9, 50GiB and 50G are 50 * 2^30; None for no size."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT])(B|iB)?", text, re.IGNORECASE)

@@ -59,14 +59,14 @@ class Comparison:
 
     @property
     def rest(self) -> str:
-        """How far the other rows are from their prediction, as a clause."""
+        """How far the other rows are from their prediction, in percent of the predicted sum, as a clause."""
         others = [row for row in self.rows if row.pile != self.pile and row.measured_bytes is not None]
         above = max((row.grown_bytes for row in others), default=0)
         below = min((row.grown_bytes for row in others if row.pile in PILES and row.pile != "fragmentation"), default=0)
         percent = max(2, ceil(100 * max(above, 0) / max(1, self.predicted_bytes)))
         if -below <= WITHIN * self.predicted_bytes:
-            return f"the rest is within {percent}%"
-        return f"no other pile is more than {percent}% above its prediction"
+            return f"the rest is within {percent}% of the whole"
+        return f"no other pile is above its prediction by more than {percent}% of the whole"
 
 
 def compare(spec: RunSpec, predicted: Predicted, oom: OutOfMemory) -> Comparison:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from launcher.job.memory import OutOfMemory
-from launcher.rundir import contents, failure, health, output, results
+from launcher.rundir import contents, failure, health, progress, results
 from launcher.spec import edit
 from launcher.why import evidence, host
 from launcher.why.answer import Answer, Cause, Evidence, Way, Where
@@ -23,7 +23,7 @@ from launcher.why.subject import Subject
 _REASONS: tuple[tuple[str, Cause], ...] = (
     (r"time limit", "time_limit"),
     (r"\bpreempted\b", "preempted"),
-    (r"out of (host )?memory|OUT_OF_MEMORY|oom_kill", "out_of_memory"),
+    (r"(?<!may have been )out of (host )?memory|OUT_OF_MEMORY|oom_kill", "out_of_memory"),
     (r"has hung|timeout in a collective|NCCL timeout", "hang"),
     (r"the loss of step \d+ (is|jumped)", "nan"),
     (
@@ -33,9 +33,6 @@ _REASONS: tuple[tuple[str, Cause], ...] = (
     (r"No space left|Disk quota|disk is full", "disk"),
 )
 """Our own words in the reason of a state, by the cause; the first that fits counts."""
-
-_LOG_LINES = 400
-"""Of a script's log, in whose end its traceback stands."""
 
 _STEP = re.compile(r"\bstep (\d+)")
 
@@ -114,13 +111,23 @@ def _nan(run: Subject) -> Answer:
     rows = results.steps(directory)
     if rows:
         last = rows[-1]
-        said.append(
-            f"the last loss before was {last['loss']:.4g} in step {last['step']}, with a gradient norm of "
-            f"{last.get('grad_norm', 'unknown')} and a learning rate of {last.get('learning_rate', 'unknown')}"
-        )
+        said.append(f"the last loss before was {last['loss']:.4g} in step {last['step']}{_gradient(last)}")
     ways = [] if run.settings is None else list(_calmer(run))
     ways.append(run.resume(text=run.from_here()))
     return run.answer("nan", said, where=Where(rank=None, step=step), evidence=found, ways=ways)
+
+
+def _gradient(last: dict[str, Any]) -> str:
+    """What a line of metrics says of its update, as a clause; a norm that is null was not finite."""
+    said = []
+    norm, rate = progress.number(last, "grad_norm"), progress.number(last, "learning_rate")
+    if norm is not None:
+        said.append(f"a gradient norm of {norm:.3g}")
+    elif "grad_norm" in last:
+        said.append("a gradient norm that was no number already")
+    if rate is not None:
+        said.append(f"a learning rate of {rate:.3g}")
+    return f", with {' and '.join(said)}" if said else ""
 
 
 def _calmer(run: Subject) -> Iterator[Way]:
@@ -187,8 +194,9 @@ def _disk(run: Subject) -> Answer:
 
 
 def _host_memory(run: Subject) -> Answer:
-    """The kernel's or Slurm's kill for host memory, of a run that left no ``oom.json``."""
-    kind: Any = "slurm" if "OUT_OF_MEMORY" in run.reason else "host_killer"
+    """Host memory that ran out, by the kernel's or Slurm's kill or else, of a run that left no ``oom.json``."""
+    killed = re.search(r"ended by the kernel|the kernel killed|oom_kill", run.reason)
+    kind: Any = "slurm" if "OUT_OF_MEMORY" in run.reason else "host_killer" if killed else "allocator"
     oom = OutOfMemory(
         kind=kind, place="host", time=0.0, rank=_rank(run), node=None, step=_last_step(run), message=run.reason
     )
@@ -199,7 +207,7 @@ def _error(run: Subject) -> Answer:
     """An error of the program, or of what surrounds it."""
     said = [run.reason or "it failed without a message"]
     where = Where(rank=_rank(run), step=_last_step(run), node=run.errors[0].get("node") if run.errors else None)
-    found = list(_frames(run)) + list(_first_error(run)) + list(_last_lines(run))
+    found = list(frames(run)) + list(_first_error(run)) + list(_last_lines(run))
     if run.row.state == "lost":
         said.append(
             "nobody was left to write down how it ended: a reboot, a killed session, or a kill of all processes"
@@ -221,7 +229,7 @@ _ANSWERS = {
 }
 
 
-def _frames(run: Subject) -> Iterator[Evidence]:
+def frames(run: Subject) -> Iterator[Evidence]:
     """The innermost frame of the error that is of no installed package, else the innermost: file and line."""
     message, traceback = _traceback(run)
     frames = re.findall(r'^\s*File "([^"]+)", line (\d+), in (\S+)', traceback, re.MULTILINE)
@@ -234,11 +242,8 @@ def _traceback(run: Subject) -> tuple[str, str]:
     """Message and traceback of the first rank that failed: its own error, or of a script the end of its log."""
     for error in run.errors[:1]:
         return error["message"].partition("\n")[0], error["traceback"]
-    log = failure.first_log(run.run)
-    lines = [] if log is None else output.tail(log, _LOG_LINES)
-    starts = [number for number, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
-    last = next((line for line in reversed(lines) if line.strip()), "")
-    return last, "\n".join(lines[starts[-1] :]) if starts else ""
+    logged = failure.logged_error(run.run)
+    return ("", "") if logged is None else (logged["message"], logged["traceback"])
 
 
 def _first_error(run: Subject) -> Iterator[Evidence]:

@@ -95,7 +95,7 @@ def earlier_ends(run: Path, *, ended: bool) -> Iterator[str]:
     if ended and attempts:
         attempts.pop(max(attempts))
     for each, text in attempts.items():
-        yield f"attempt {each} was {text}"
+        yield f"attempt {each}: {text}"
 
 
 def _time(line: dict[str, object]) -> float:

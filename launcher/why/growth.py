@@ -18,8 +18,8 @@ from launcher.rundir import contents
 from launcher.why.comparison import WITHIN, Comparison
 
 _SETTLED = 2
-_FEWEST = 3
-"""Records that make a series."""
+_FEWEST = 6
+"""Records that make a series: three that rise do so by chance once in six times. Of fewer :func:`kept` judges."""
 
 _RISES = 0.8
 """Share of the ways from one record to the next that lead up, of what grows: a bucket that is filled by turns does not.

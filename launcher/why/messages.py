@@ -52,7 +52,7 @@ def ran_out(error: Mapping[str, Any]) -> OutOfMemory | None:
         kind="allocator" if on_host else "device",
         place="host" if on_host else "device",
         time=0.0,
-        rank=int(error["rank"]),
+        rank=None if error["rank"] is None else int(error["rank"]),
         node=error.get("node"),
         phase=phase_of(str(error["traceback"])),
         requested_bytes=_size(_REQUESTED, message) or _of_the_cpu(message),
@@ -67,7 +67,12 @@ def ran_out(error: Mapping[str, Any]) -> OutOfMemory | None:
 
 
 def of_a_reason(reason: str) -> OutOfMemory | None:
-    """What the reason of a run's state says, where its other files are gone: ours, of any version; else None."""
+    """What the reason of a run's state says, where its other files are gone: ours, of any version; else None.
+
+    That of a script is the last line of its traceback, with torch's own words.
+    """
+    if re.match(r"(\w+\.)*OutOfMemoryError: ", reason):
+        return ran_out({"rank": None, "type": "OutOfMemoryError", "message": reason, "traceback": ""})
     found = re.match(r"rank (\d+): out of (GPU )?memory", reason)
     size = re.search(rf"(?:tried to allocate|asked for) {_SIZE}", reason)
     return (

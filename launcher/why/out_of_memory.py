@@ -7,11 +7,12 @@ from pathlib import Path
 
 from launcher.job import memory
 from launcher.job.memory import OutOfMemory
+from launcher.preflight import assess
 from launcher.rundir import failure
-from launcher.rundir.contents import MEMORY, PLAN
-from launcher.text.units import gib
-from launcher.why import comparison, evidence, growth, host, messages, predicted, reasons, ways_out
-from launcher.why.answer import Answer, Evidence, PileRow, Where
+from launcher.rundir.contents import MEMORY, PLAN, SPEC
+from launcher.text.units import gib, request
+from launcher.why import comparison, endings, evidence, growth, host, messages, predicted, reasons, ways_out
+from launcher.why.answer import Answer, Evidence, PileRow, Way, Where
 from launcher.why.comparison import Comparison
 from launcher.why.predicted import Predicted
 from launcher.why.subject import Subject
@@ -27,7 +28,8 @@ def ran_out(run: Subject) -> OutOfMemory | None:
         return found
     for error in run.errors[:1]:
         return messages.ran_out(error)
-    return messages.of_a_reason(run.reason)
+    logged = failure.logged_error(run.run) if "OutOfMemoryError" in run.reason else None
+    return (None if logged is None else messages.ran_out(logged)) or messages.of_a_reason(run.reason)
 
 
 def answer(run: Subject, oom: OutOfMemory) -> Answer:
@@ -59,10 +61,11 @@ def answer(run: Subject, oom: OutOfMemory) -> Answer:
 
 
 def _without_prediction(run: Subject, oom: OutOfMemory) -> Answer:
-    said = [
-        asked(oom),
-        "nothing was predicted for it that this version can compare: its model, or its record, is not known",
-    ]
+    said = [asked(oom), f"nothing was predicted that it can be compared with: {_not_judged(run)}"]
+    ways = [Way(command=f"launch logs {run.name}", text="the traceback and the ranks' output")]
+    smallest = ("train.micro_batch_size=1",)
+    if run.settings is not None and run.settings.micro_batch_size > 1 and run.takes(smallest):
+        ways.insert(0, run.resume(*smallest, text="the smallest micro-batch; the global batch stays"))
     return run.answer(
         "out_of_memory",
         said,
@@ -70,8 +73,18 @@ def _without_prediction(run: Subject, oom: OutOfMemory) -> Answer:
         pile=max(oom.piles, key=lambda pile: oom.piles[pile], default=None),
         piles=[PileRow(pile=p, predicted_bytes=None, measured_bytes=s) for p, s in oom.piles.items()],
         evidence=tuple(evidence_of(run, oom)),
-        ways=(run.resume("train.micro_batch_size=1", text="the smallest micro-batch; the global batch stays"),),
+        ways=ways,
     )
+
+
+def _not_judged(run: Subject) -> str:
+    """Why a run's memory cannot be estimated."""
+    if run.settings is None:
+        return f"this version cannot read the record of its settings, {SPEC}"
+    if run.settings.judges_no_model:
+        return "what model the script builds is not known (`model=` names one)"
+    broken = next(assess.broken_rules(run.settings), None)
+    return "" if broken is None else f"its settings break a rule of this version: {broken}"
 
 
 def _is_cpu(run: Subject) -> bool:
@@ -89,14 +102,14 @@ def asked(oom: OutOfMemory) -> str:
     who = "it" if oom.phase is None else oom.phase.replace("_", " ")
     parts = [f"{who} of layer {oom.layer}" if oom.layer is not None else who]
     if oom.rank is not None:
-        parts.append(f"on rank {oom.rank}")
+        parts = [f"rank {oom.rank}"] if parts == ["it"] else [*parts, f"on rank {oom.rank}"]
     if oom.node is not None:
         parts.append(f"on {oom.node}" if oom.rank is None else f"({oom.node})")
     if oom.step:
         parts.append(f"in step {oom.step}")
-    size = "more memory" if oom.requested_bytes is None else gib(oom.requested_bytes)
+    size = "more memory" if oom.requested_bytes is None else request(oom.requested_bytes, oom.free_bytes)
     text = f"{' '.join(parts)} asked for {size}"
-    if oom.free_bytes is not None:
+    if oom.requested_bytes is None and oom.free_bytes is not None:
         text += f" with {gib(oom.free_bytes)} free"
     if oom.capacity_bytes is not None:
         text += f" of {gib(oom.capacity_bytes)}"
@@ -107,10 +120,11 @@ def _growth(run: Subject, oom: OutOfMemory, found: Comparison) -> growth.Growth 
     """The growth over the steps of the rank, where it explains what is beyond the prediction."""
     own = [record for record in growth.this_attempt(run.run) if oom.rank in (None, record.rank)]
     grows = growth.fastest(own)
-    if grows is None or grows.longer:
+    if grows is None or grows.longer or found.kind == "as_predicted":
         return None
     beyond = found.grown[0].grown_bytes if found.grown else 0
-    return grows if grows.grown_bytes * 2 >= beyond else None
+    enough = max(beyond / 2, comparison.WITHIN * found.predicted_bytes)
+    return grows if grows.grown_bytes >= enough else None
 
 
 def _ways(
@@ -142,6 +156,10 @@ def evidence_of(run: Subject, oom: OutOfMemory) -> Iterator[Evidence]:
     if rank is not None:
         path = directory / "logs" / f"error.rank{rank}.json"
         yield from evidence.of_file(directory, path, run.errors[0]["message"])
+    log = None if run.errors else failure.first_log(directory)
+    if log is not None and "OutOfMemoryError" in run.reason:
+        yield from endings.frames(run)
+        yield from evidence.of_line(directory, log, "OutOfMemoryError")
     yield from evidence.of_file(directory, directory / PLAN, "the prediction when it was recorded", line=None)
     if not (directory / memory.RECORDS).is_file():
         yield from evidence.of_file(directory, directory / MEMORY, "measured peaks by phase and rank", line=None)

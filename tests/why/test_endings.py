@@ -99,6 +99,35 @@ def test_a_loss_that_is_no_number_has_the_last_one_before_and_calmer_settings(fo
 
 
 @pytest.mark.parametrize(
+    ("update", "said"),
+    [
+        ({}, ""),
+        (
+            {"grad_norm": None, "learning_rate": 961.9397662556433},
+            ", with a gradient norm that was no number already and a learning rate of 962",
+        ),
+        (
+            {"grad_norm": 2.34567, "learning_rate": 0.0003},
+            ", with a gradient norm of 2.35 and a learning rate of 0.0003",
+        ),
+    ],
+)
+def test_the_update_before_a_loss_that_is_no_number_is_told_as_far_as_it_is_known(
+    folder: Path, update: dict[str, float | None], said: str
+) -> None:
+    run = failed(folder / "runs" / "a", reason="rank 0: the loss of step 3 is nan")
+    (run / "metrics.jsonl").write_text(json.dumps({"step": 2, "loss": 5.545178, **update}) + "\n")
+    assert why(run).said[1] == f"the last loss before was 5.545 in step 2{said}"
+
+
+def test_only_the_kernels_word_makes_it_the_kernels_kill(folder: Path) -> None:
+    own = why(failed(folder / "runs" / "a", reason="rank 1: out of host memory in forward of step 3, layer 2"))
+    assert (own.cause, own.said[0]) == ("out_of_memory", "rank 1: out of host memory in forward of step 3, layer 2")
+    killed = why(failed(folder / "runs" / "b", reason="rank 1 was ended by the kernel: out of host memory"))
+    assert killed.said[0].startswith("the kernel killed rank 1 for want of host memory")
+
+
+@pytest.mark.parametrize(
     ("reason", "cause", "command"),
     [
         ("its time limit came near after step 7; not requeued: cluster.requeues=0", "time_limit", "launch resume a"),
@@ -154,6 +183,7 @@ def test_a_run_without_a_cause_in_its_state_is_read_from_its_files_and_its_reaso
         "timeout in a collective: rank 2 did not arrive while 2 waited (train.timeout_s)": "hang",
         "preempted, and its partition or cluster.requeues does not put it back into the queue": "preempted",
         "its time limit ended it before it had saved; raise cluster.save_margin_s": "time_limit",
+        "rank 1 was ended by SIGKILL: the kernel may have been out of memory": "rank_killed",
         "the kernel killed it: out of host memory": "out_of_memory",
         "something else": "error",
     }

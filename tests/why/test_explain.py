@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from launcher.job import events
-from launcher.rundir import state
+from launcher.job.memory import OutOfMemory
+from launcher.rundir import failure, out_of_memory, state
 from launcher.why.answer import Answer
 from launcher.why.explain import explain
 from launcher.why.text import as_line, as_text
 from tests.support.ended_runs import GIB, GPUS, failed, without_memory, write_error, write_records
 from tests.support.helpers import assert_golden
 from tests.support.recorded_runs import line, recorded
+
+OOM: dict[str, Any] = {"kind": "device", "place": "device", "time": 0.0, "rank": 3, "node": None, "message": ""}
 
 
 @pytest.fixture(autouse=True)
@@ -60,12 +64,26 @@ def test_only_words_that_a_resumed_run_takes_are_given(folder: Path) -> None:
 
 def test_a_leak_has_no_layout_that_ends_it(folder: Path) -> None:
     run = without_memory(folder / "runs" / "a", grown={"temporary": 40 * GIB})
-    write_records(run, [10 * GIB, 20 * GIB, 30 * GIB, 40 * GIB])
+    write_records(run, [10 * GIB, 16 * GIB, 22 * GIB, 28 * GIB, 34 * GIB, 40 * GIB])
     found = why(run)
     assert found.pile == "temporary"
     assert "a leak or a cache, which no layout ends" in found.said[1]
     assert [way.overrides for way in found.ways] == [()]
     assert found.ways[0].text.startswith("it goes on from the start, and lasts until the device is full again")
+
+
+def test_a_run_that_was_not_to_fit_has_its_ways_out_though_something_grows_a_little(folder: Path) -> None:
+    run = without_memory(folder / "runs" / "a", *GPUS, "hardware.memory_bytes=40000000000")
+    write_records(run, [GIB + number * GIB // 8 for number in range(8)])
+    found = why(run)
+    assert found.said[1].startswith("as predicted: the backward phase takes 40.05 GiB where a rank has 37.25 GiB")
+    assert all(way.overrides for way in found.ways)
+
+
+def test_growth_below_what_agrees_with_the_prediction_explains_no_end(folder: Path) -> None:
+    run = without_memory(folder / "runs" / "a")
+    write_records(run, [GIB + number * GIB // 16 for number in range(8)])
+    assert why(run).said[1].startswith("prediction and measurement agree")
 
 
 def test_other_processes_are_named_and_asked_away_before_the_run_is_changed(folder: Path) -> None:
@@ -137,12 +155,12 @@ def test_earlier_attempts_are_told_with_how_they_ended(folder: Path) -> None:
     events.add(run, "start", "the ranks are started", step=3)
     state.put(run, "requeued", reason="preempted after step 7", cause="preempted")
     [first] = why(run).earlier
-    assert first.startswith("attempt 1 was failed after ")
+    assert first.startswith("attempt 1: failed after ")
     assert first.endswith(" s: rank 3: out of memory; `launch why RUN` says which pile grew")
     events.add(run, "start", "the ranks are started", step=7)
     state.put(run, "finished")
     found = why(run)
-    assert [each.partition(" after")[0] for each in found.earlier] == ["attempt 1 was failed", "attempt 2 was requeued"]
+    assert [each.partition(" after")[0] for each in found.earlier] == ["attempt 1: failed", "attempt 2: requeued"]
     assert found.said == ("nothing went wrong: it has finished",)
 
 
@@ -154,6 +172,72 @@ def test_a_run_whose_record_cannot_be_read_still_says_who_asked(folder: Path) ->
     assert found.said[0].startswith("backward of layer 17 on rank 3")
     assert found.pile == "activations"
     assert {row.predicted_bytes for row in found.piles} == {None}
+    assert found.said[1].endswith("this version cannot read the record of its settings, spec.json")
+    assert [way.command for way in found.ways] == ["launch logs a"]
+
+
+@pytest.mark.parametrize(("size", "smaller"), [(1, []), (2, ["launch resume a train.micro_batch_size=1"])])
+def test_a_run_that_breaks_a_rule_of_today_names_it_and_offers_only_what_resume_takes(
+    folder: Path, size: int, smaller: list[str]
+) -> None:
+    run = without_memory(folder / "runs" / "a", *GPUS, f"train.micro_batch_size={size}")
+    spec = json.loads((run / "spec.json").read_text())
+    spec["parallel"]["tensor"] = 3
+    (run / "spec.json").write_text(json.dumps(spec))
+    found = why(run)
+    assert "its settings break a rule of this version: parallel.tensor=3: " in found.said[1]
+    assert [way.command for way in found.ways] == [*smaller, "launch logs a"]
+    assert [way.command for way in explain(run, folder, lambda words: False).ways] == ["launch logs a"]
+
+
+def test_a_request_is_told_in_bytes_where_it_was_hardly_more_than_what_was_free(folder: Path) -> None:
+    found = why(without_memory(folder / "runs" / "a", requested_bytes=352_256, free_bytes=338_332))
+    assert "asked for 352,256 bytes with 338,332 free of 78.75 GiB" in found.said[0]
+    assert out_of_memory.line(OutOfMemory(**OOM, requested_bytes=352_256, free_bytes=338_332)) == (
+        "rank 3: out of memory: asked for 352,256 bytes with 338,332 free; `launch why RUN` says which pile grew"
+    )
+    assert "asked for 2.00 GiB with 1.00 GiB free;" in out_of_memory.line(
+        OutOfMemory(**OOM, requested_bytes=2 * GIB, free_bytes=GIB)
+    )
+
+
+SCRIPT = """\
+[rank1]: Traceback (most recent call last):
+[rank1]:   File "/home/me/train.py", line 31, in main
+[rank1]:     loss.backward()
+[rank1]:   File "/venv/lib/python3.12/site-packages/torch/_tensor.py", line 7, in backward
+[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB. GPU 1 has a total capacity of 78.75 \
+GiB of which 500.00 MiB is free. Including non-PyTorch memory, this process has 78.00 GiB memory in use. Of the \
+allocated memory 70.00 GiB is allocated by PyTorch, and 7.00 GiB is reserved by PyTorch but unallocated.
+[rank1]:[W1123 08:08:20.123456789 ProcessGroupNCCL.cpp:1524] Warning: destroy_process_group() was not called
+"""
+REPORT = "Root Cause (first observed failure):\n[0]:\n  rank      : 1 (local_rank: 1)\n  exitcode  : 1 (pid: 9)\n"
+
+
+@pytest.mark.parametrize("cause", ["out_of_memory", "error", None])
+def test_a_gpu_that_a_script_filled_is_told_by_the_words_of_torch_in_its_log(folder: Path, cause: str | None) -> None:
+    run = failed(folder / "runs" / "a", *GPUS, reason="")
+    log = run / "logs" / "ranks" / "1_x" / "attempt_0" / "1"
+    log.mkdir(parents=True)
+    (log / "stderr.log").write_text(SCRIPT)
+    (run / "logs" / "node.err").write_text(REPORT)
+    told = failure.explain(run, 1)
+    assert (told.kind, told.rank, told.transient) == ("out_of_memory", 1, False)
+    state.put(run, "failed", reason=told.text, cause=cause)
+    found = why(run)
+    assert (found.cause, found.where.rank, found.where.phase) == ("out_of_memory", 1, "backward")
+    assert found.said[0] == "backward on rank 1 asked for 1.00 GiB with 0.49 GiB free of 78.75 GiB on the device"
+    assert [(each.file, each.line) for each in found.evidence][:2] == [
+        ("/home/me/train.py", 31),
+        ("logs/ranks/1_x/attempt_0/1/stderr.log", 5),
+    ]
+
+
+def test_a_script_without_its_log_tells_by_the_reason_of_its_state(folder: Path) -> None:
+    reason = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 2.0"
+    found = why(failed(folder / "runs" / "a", *GPUS, reason=f"{reason} ... (train.py:2 in main) (exit status 1; /x)"))
+    assert found.cause == "out_of_memory"
+    assert found.said[0] == "it asked for 1.00 GiB on the device"
 
 
 @pytest.mark.parametrize(
@@ -185,7 +269,7 @@ def test_a_run_that_trains_says_what_is_noteworthy(folder: Path) -> None:
         "rank 1 is 30% slower than the median",
         "the temporary pile grows",
     )
-    assert [(each.file, each.line) for each in found.evidence] == [("events.jsonl", 1), ("events.jsonl", 2)]
+    assert [(each.file, each.line) for each in found.evidence] == [("events.jsonl", 2), ("events.jsonl", 3)]
 
 
 def test_a_submission_that_failed_is_told_with_what_the_cluster_said(folder: Path) -> None:
