@@ -121,7 +121,8 @@ def of_files(row: RunState, queue: Waiting | None = None) -> Live:
 
 
 def _point(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {"step": row["step"], **{key: progress.number(row, key) for key in ("loss", "tokens_per_second")}}
+    speed = None if row.get("followed") else progress.number(row, "tokens_per_second")
+    return {"step": row["step"], "loss": progress.number(row, "loss"), "tokens_per_second": speed}
 
 
 def _memory(run: Path) -> MemoryNow | None:
