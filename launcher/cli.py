@@ -34,7 +34,7 @@ VERBS = {
     "logs": "a run's steps, its errors and what its processes printed",
     "why": "why a run ended as it did, and what would help",
     "compare": "runs side by side: settings, losses, speed, memory",
-    "report": "a page of a run, or of several: one file that a browser opens from disk",
+    "report": "a page of a run, of several or of a sweep, for any browser",
     "cancel": "stop runs; each saves a checkpoint first",
     "resume": "go on with runs from their newest checkpoint",
     "doctor": "what this machine and its Slurm offer and lack, and a profile",

@@ -7,6 +7,7 @@ which are shown once the row is chosen. Other parts of a page may restrict the r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -110,7 +111,7 @@ def _head(column: Column, wordy: bool) -> Html:
 
 def _best(column: Column, cells: Sequence[Cell]) -> float | None:
     """The best number of a column; None where none is better than another."""
-    numbers = {cell for cell in cells if isinstance(cell, int | float)}
+    numbers = {cell for cell in cells if isinstance(cell, int | float) and math.isfinite(cell)}
     if column.best is None or len(numbers) < 2:
         return None
     return min(numbers) if column.best == "least" else max(numbers)

@@ -181,15 +181,10 @@ def show(options: argparse.Namespace) -> int:
         raise JobFailed(f"the rehearsal failed: {why}; its logs: launch logs {row.id}")
     try:
         if not rehearsal.stands_in:
-            kept.keep(_made(evidence.place(spec)), rehearsal)
+            kept.keep_as_evidence(spec, rehearsal)
     except OSError as error:
         say(f"launch: the answer is not kept for later runs: {unreadable(error)}")
     return told(options, answer(assessment, rehearsal))
-
-
-def _made(place: Path) -> Path:
-    place.mkdir(parents=True, exist_ok=True)
-    return place
 
 
 def _question(directory: Path) -> dict[str, Any]:

@@ -146,7 +146,7 @@ def here(assessment: Assessment, request: Request, told_to: Callable[[str], None
         rehearsal = rehearse(spec, assessment.estimate, request, place)
         kept.keep(folder, rehearsal)
         if not rehearsal.stands_in:
-            kept.keep(folder.parent, rehearsal)
+            kept.keep_as_evidence(spec, rehearsal)
     except OSError as error:
         where = getattr(error, "filename", None) or "the folder of rehearsals"
         raise SubmitError(f"{where} cannot be written: {unreadable(error)}") from None

@@ -38,7 +38,8 @@ def run(options: argparse.Namespace) -> int:
     rows = status.read_all(find(options.runs))
     rows = in_order(_by_place(rows) if everywhere else rows, options.sort)
     if options.json:
-        print_json({"schema": 1, "runs": [{**row.as_dict(), **live.read(row).as_dict()} for row in rows]})
+        facts = zip(rows, live.read(rows), strict=True)
+        print_json({"schema": 1, "runs": [{**row.as_dict(), **now.as_dict()} for row, now in facts]})
         return 0
     if not rows:
         print("no runs below runs/")

@@ -103,7 +103,7 @@ class _Watched:
         self._at = time.monotonic()
         self._on_disk = contents.known(self._run, contents.STATE).get("state")
         row = status.read(self._run)
-        return row, live.read(row)
+        return row, live.read([row])[0]
 
 
 class _WatchedSweep:

@@ -108,7 +108,14 @@ def _processes() -> list[int]:
     if not limited:
         return [int(folder.name) for folder in _PROC.glob("[0-9]*")]
     _, smallest = min(limited)
-    return [int(pid) for path in smallest.rglob("cgroup.procs") for pid in path.read_text().split()]
+    return [pid for path in smallest.rglob("cgroup.procs") for pid in _inside(path)]
+
+
+def _inside(path: Path) -> list[int]:
+    """The processes of a group, which may be gone by now, or tell only its threads."""
+    with contextlib.suppress(OSError, ValueError):
+        return [int(pid) for pid in path.read_text().split()]
+    return []
 
 
 def _limits() -> Iterator[tuple[Path, int]]:

@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from launcher import files
+from launcher.job import typed
 
 RECORDS = "memory.jsonl"
 OUT_OF_MEMORY = "oom.json"
 
-_END_BYTES = 1 << 22
+_END_BYTES = (1 << 16, 1 << 19, 1 << 22)
+"""Read of the file's end, until a whole step is in it: some forty ranks, hundreds, or thousands."""
 
 type Place = Literal["device", "host", "disk"]
 """What was full: the memory of a rank's device (on the CPU its budget), a node's host memory, or a disk."""
@@ -87,6 +89,11 @@ class MemoryRecord:
     device_used_bytes: int | None = None
     device_bytes: int | None = None
     host: HostMemory | None = None
+
+    @property
+    def trained(self) -> bool:
+        """True for a step; a save or an evaluation has a line of its own."""
+        return "forward" in self.phases or "backward" in self.phases
 
     def as_dict(self) -> dict[str, Any]:
         """The line as JSON."""
@@ -178,8 +185,12 @@ def records(directory: Path) -> Iterator[MemoryRecord]:
 
 
 def newest(directory: Path) -> list[MemoryRecord]:
-    """The whole lines at the end of ``memory.jsonl``, oldest first: a few steps of thousands of ranks."""
-    return list(_understood(files.last_lines(directory / RECORDS, _END_BYTES)))
+    """The whole lines at the end of ``memory.jsonl``, oldest first: the newest step that trained, of all ranks."""
+    for size in _END_BYTES:
+        found = list(_understood(files.last_lines(directory / RECORDS, size)))
+        if len({each.step for each in found if each.trained}) > 1:  # The newest of them is whole.
+            break
+    return found
 
 
 def ran_out(directory: Path) -> OutOfMemory | None:
@@ -199,11 +210,14 @@ def record(content: Mapping[str, Any]) -> MemoryRecord:
     """
     known = {name: content[name] for name in MemoryRecord.__slots__ if name in content}
     host = content.get("host")
-    return MemoryRecord(**{
-        **known,
-        "phases": {name: PhaseMemory(**peak) for name, peak in content["phases"].items()},
-        "host": None if host is None else HostMemory(**host),
-    })
+    return typed.made(
+        MemoryRecord,
+        {
+            **known,
+            "phases": {name: typed.made(PhaseMemory, peak) for name, peak in content["phases"].items()},
+            "host": None if host is None else typed.made(HostMemory, host),
+        },
+    )
 
 
 def _understood(lines: Iterable[str]) -> Iterator[MemoryRecord]:
@@ -215,15 +229,18 @@ def _understood(lines: Iterable[str]) -> Iterator[MemoryRecord]:
 def _out_of_memory(content: Mapping[str, Any]) -> OutOfMemory:
     known = {name: content[name] for name in OutOfMemory.__slots__ if name in content}
     host, last = content.get("host"), content.get("last")
-    return OutOfMemory(**{
-        **known,
-        "others": tuple(content.get("others") or ()),
-        "largest": tuple(map(_held, content.get("largest") or ())),
-        "host": None if host is None else HostMemory(**host),
-        "last": None if last is None else record(last),
-    })
+    return typed.made(
+        OutOfMemory,
+        {
+            **known,
+            "others": tuple(content.get("others") or ()),
+            "largest": tuple(map(_held, content.get("largest") or ())),
+            "host": None if host is None else typed.made(HostMemory, host),
+            "last": None if last is None else record(last),
+        },
+    )
 
 
 def _held(content: Mapping[str, Any]) -> Held:
     shape = content.get("shape")
-    return Held(**{**content, "shape": None if shape is None else tuple(shape)})
+    return typed.made(Held, {**content, "shape": None if shape is None else tuple(shape)})

@@ -119,6 +119,11 @@ class Evidence:
     versions: Mapping[str, str]
     directory: str
 
+    @property
+    def is_whole(self) -> bool:
+        """True if it decides for a device of any size."""
+        return not (self.ran_out or self.partial or self.least_bytes is None or self.used_bytes is None)
+
     def verdict(self, capacity: int | None) -> Measured:
         """The verdict for a device of this capacity; unknown where what was measured cannot decide."""
         if self.ran_out:
@@ -140,7 +145,8 @@ class Evidence:
         rank = f"rank {self.rank} of {spec.gpus}" + (f", stage {self.stage}" if spec.parallel.pipeline > 1 else "")
         start = f"rehearsed {day} on {self.device_name} ({rank})"
         if self.measured_bytes is None:
-            return f"{start}: it ran out of memory; {gib(self.predicted_bytes)} were predicted"
+            of = "memory" if self.device_bytes is None else gib(self.device_bytes)
+            return f"{start}: it ran out of {of}; {gib(self.predicted_bytes)} were predicted"
         how = f", from {_depths(self.depths)} layers" if self.depths else ""
         error = self.predicted_bytes / self.measured_bytes - 1 if self.measured_bytes else 0.0
         figures = (

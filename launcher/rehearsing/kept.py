@@ -54,6 +54,24 @@ def keep(folder: Path, rehearsal: Rehearsal) -> None:
     files.write_text_atomically(folder / evidence.RESULT, json.dumps(as_dict(rehearsal)) + "\n")
 
 
+def keep_as_evidence(spec: RunSpec, rehearsal: Rehearsal) -> None:
+    """Keep an answer where ``check`` and ``run`` of its run find it.
+
+    A whole measurement decides for a device of any size. One that ended on a smaller device, or measured too little,
+    does not take its place, unless it was of other versions or ran out of what had been enough.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    before, now, place = evidence.read(spec), rehearsal.evidence, evidence.place(spec)
+    if before is not None and before.versions == now.versions and before.is_whole and not now.is_whole:
+        enough = before.used_bytes or 0
+        if not (now.ran_out and now.device_bytes is not None and now.device_bytes >= enough):
+            return
+    place.mkdir(parents=True, exist_ok=True)
+    keep(place, rehearsal)
+
+
 def note_submitted(spec: RunSpec, directory: Path) -> None:
     """Note the run directory of a rehearsal that is a Slurm job, where its answer will be.
 

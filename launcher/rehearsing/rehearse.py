@@ -73,7 +73,7 @@ def rehearse(spec: RunSpec, estimate: MemoryEstimate, request: Request, stage: S
         stands_in=stage.device.stands_in(spec),
         method=method,
         tokens=spec.tokens_per_step,
-        covers=any(one.stage == estimate.peak.stage for one in found),
+        covers=any(one.rank == choice.rank_of(spec, estimate.peak.stage) for one in found),
     )
 
 

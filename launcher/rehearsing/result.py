@@ -138,7 +138,7 @@ class Rehearsal:
         stands_in: True if a processor stood in for the run's GPU.
         method: How memory was measured.
         tokens: Of a step, over all ranks.
-        covers: True if the stage is among them that needs the most by the estimate.
+        covers: True if the rank is among them that needs the most by the estimate.
     """
 
     ranks: tuple[RankRehearsed, ...]

@@ -154,7 +154,7 @@ def _remarks(rehearsal: Rehearsal, assessment: Assessment) -> Iterator[str]:
             text += f", where {rounded(assessment.speed.tokens_per_second)} are predicted"
         yield f"{text}."
     if not rehearsal.covers and not rehearsal.stands_in:
-        yield "Another stage needs more by the estimate, so that this is no evidence for the run: --all-stages."
+        yield "Another rank may need more by the estimate, so this is no evidence for the run: leave its choice out."
 
 
 def _end(found: OutOfMemory, folder: str) -> str:

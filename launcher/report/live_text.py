@@ -106,6 +106,8 @@ def _memory(found: MemoryNow, width: int) -> Iterator[str]:
     if found.rank is not None:
         where += f" on rank {found.rank}, step {found.step:,}"
     yield f"{'memory':{_HEAD}}{gib(found.allocated_bytes)}{of}{said}"
+    if _is_small(found, width - _HEAD):
+        where += "; the bar is the peak alone"
     yield f"{'':{_HEAD}}{where.strip()}"
     yield f"{'':{_HEAD}}{memory_bar(found, width - _HEAD)}"
     shown = sorted(found.piles.items(), key=lambda pile: -pile[1])
@@ -115,9 +117,17 @@ def _memory(found: MemoryNow, width: int) -> Iterator[str]:
         yield f"{'':{_HEAD}}{line}".replace("\0", " ")
 
 
+def _is_small(found: MemoryNow, columns: int) -> bool:
+    """True if the peak would not fill a column of the capacity."""
+    return found.allocated_bytes * (columns - 2) < (found.capacity_bytes or 0)
+
+
 def memory_bar(found: MemoryNow, columns: int) -> str:
-    """The peak by pile, a letter for each, against the capacity; where that is unknown, against the peak itself."""
-    whole = max(found.capacity_bytes or 0, found.allocated_bytes) or 1
+    """The peak by pile, a letter for each, against the capacity; where that is unknown or far away, against itself."""
+    whole = (
+        found.allocated_bytes if _is_small(found, columns) else max(found.capacity_bytes or 0, found.allocated_bytes)
+    )
+    whole = whole or 1
     known = [(_LETTERS[name], found.piles.get(name, 0)) for name in PILES]
     text, total, inside = "", 0, columns - 2
     for letter, size in known if found.piles else [("#", found.allocated_bytes)]:

@@ -53,6 +53,8 @@ def read(run: Path, name: str, tokens_per_step: int | None) -> Curve:
     for line in results.steps(run):
         step = progress.number(line, "step")
         for key, points in found.items():
+            if key == "tokens_per_second" and line.get("followed"):  # Following its memory takes time of its own.
+                continue
             if step is not None and results.is_number(value := line.get(key, "")):
                 points[step] = float(value)
     return Curve(

@@ -97,7 +97,8 @@ def _single(rows: Sequence[Mapping[str, Any]]) -> Iterator[Chart]:
 
 
 def _speed(source: Source) -> Iterator[Chart]:
-    measured = points(source.rows, "tokens_per_second")
+    # A step whose memory is followed takes time of its own.
+    measured = points([row for row in source.rows if not row.get("followed")], "tokens_per_second")
     if measured:
         named = {"measured": measured}
         if predicted := points(source.rows, "predicted_tokens_per_second"):

@@ -78,6 +78,7 @@ _FIELDS: Mapping[str, Mapping[str, _Kind]] = {
         "phases": _optional(_MAPPING),
         "static_bytes": _optional(_WHOLE),
         "speed": _optional(_MAPPING),
+        "gpu": _optional(_MAPPING),
     },
     JOB: {
         "argv": _TEXTS,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -100,10 +100,11 @@ class Live:
         return asdict(self)
 
 
-def read(row: RunState) -> Live:
-    """Look at a run whose state is known; Slurm is asked where a run waits for it."""
-    waits = row.state in ("queued", "requeued")
-    return of_files(row, jobs.waiting(row.job_id) if waits and row.job_id else None)
+def read(rows: Sequence[RunState]) -> list[Live]:
+    """Look at runs whose states are known; Slurm is asked once where runs wait for it."""
+    waits = [row.job_id for row in rows if row.job_id is not None and row.state in ("queued", "requeued")]
+    places = jobs.waiting(waits)
+    return [of_files(row, places.get(row.job_id or "")) for row in rows]
 
 
 def of_files(row: RunState, queue: Waiting | None = None) -> Live:
@@ -120,7 +121,8 @@ def of_files(row: RunState, queue: Waiting | None = None) -> Live:
 
 
 def _point(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {"step": row["step"], **{key: progress.number(row, key) for key in ("loss", "tokens_per_second")}}
+    speed = None if row.get("followed") else progress.number(row, "tokens_per_second")
+    return {"step": row["step"], "loss": progress.number(row, "loss"), "tokens_per_second": speed}
 
 
 def _memory(run: Path) -> MemoryNow | None:
@@ -152,7 +154,7 @@ def newest_records(run: Path) -> list[MemoryRecord]:
     """The lines of ``memory.jsonl`` of the newest step that was sampled while training, one a rank."""
     found: dict[int, MemoryRecord] = {}
     for record in memory.newest(run):
-        if "forward" in record.phases or "backward" in record.phases:
+        if record.trained:
             if any(record.step != other.step for other in found.values()):
                 found = {}
             found[record.rank] = record

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -76,21 +77,26 @@ class Waiting:
     start: str
 
 
-def waiting(job: str) -> Waiting | None:
-    """The place of a job that waits; None where it does not, or Slurm does not answer."""
+def waiting(ids: Iterable[str]) -> dict[str, Waiting]:
+    """The places of jobs that wait, by one question for all; none where Slurm does not answer."""
+    wanted = frozenset(ids)
+    queue = ["squeue", "-h", "-a", "-r", "--states=PENDING", "--sort=-p,i", "-o", "%i|%P|%S"]
     try:
-        found = ask("squeue", "-h", "-a", "-r", "--states=PENDING", f"--jobs={job}", "-o", "%P|%S").splitlines()
-        if not found:
-            return None
-        partition, _, start = found[0].partition("|")
-        # Of a job for several partitions Slurm prints them all, and it waits in each.
-        queue = ["squeue", "-h", "-a", "-r", "--states=PENDING", f"--partition={partition}", "--sort=-p,i", "-o", "%i"]
-        order = ask(*queue).split()
+        lines = ask(*queue).splitlines() if wanted else []
     except (SlurmRefused, SubmitError):
-        return None
-    if job not in order:  # It was started in between.
-        return None
-    return Waiting(partition=partition, place=order.index(job) + 1, jobs=len(order), start=_minute(start))
+        return {}
+    before: Counter[str] = Counter()
+    found: dict[str, tuple[str, int, str]] = {}
+    for job, partitions, start in (line.split("|") for line in lines):
+        before.update(partitions.split(","))  # A job for several partitions waits in each.
+        if job in wanted:
+            found[job] = (partitions, max(before[each] for each in partitions.split(",")), start)
+    return {
+        job: Waiting(
+            partition=names, place=place, jobs=max(before[each] for each in names.split(",")), start=_minute(start)
+        )
+        for job, (names, place, start) in found.items()
+    }
 
 
 def commented() -> dict[str, str]:

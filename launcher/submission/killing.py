@@ -20,7 +20,7 @@ from typing import Any
 
 from launcher import files, machine
 from launcher.job import beat, host
-from launcher.job.memory import OUT_OF_MEMORY, HostMemory, Kind, MemoryRecord, OutOfMemory, records
+from launcher.job.memory import OUT_OF_MEMORY, HostMemory, Kind, MemoryRecord, OutOfMemory, newest
 from launcher.rundir import failure, process
 
 _LOOK_S = 1.0
@@ -50,6 +50,10 @@ class Killing:
         if now - self._looked < _LOOK_S:
             return
         self._looked = now
+        with contextlib.suppress(Exception):  # What is only for an explanation ends no job.
+            self._look()
+
+    def _look(self) -> None:
         found = host.memory()
         if found is None or found.node_used_bytes is None or found.node_bytes is None:
             return
@@ -60,8 +64,9 @@ class Killing:
 
     def read(self, beats: Path) -> None:
         """Read what the ranks of this node did last, while the folder of their heartbeats is there."""
-        found = (beat.read(path) for path in beats.glob("*.beat"))
-        self._beats = {each.rank: each for each in found if each is not None}
+        with contextlib.suppress(OSError):
+            found = (beat.read(path) for path in beats.glob("*.beat"))
+            self._beats = {each.rank: each for each in found if each is not None}
 
     def tell(self, report: Path, agent: subprocess.Popen[bytes]) -> None:
         """Leave ``oom.json`` where a rank of this node was killed for want of memory, unless a rank has written one.
@@ -152,8 +157,5 @@ def _logged(pid: int | None) -> str | None:
 
 
 def _last(directory: Path, rank: int) -> MemoryRecord | None:
-    found = None
-    for each in records(directory):
-        if each.rank == rank:
-            found = each
-    return found
+    own = [each for each in newest(directory) if each.rank == rank]
+    return own[-1] if own else None

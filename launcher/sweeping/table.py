@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import textwrap
 from collections.abc import Iterable
@@ -81,8 +82,9 @@ def text(found: Iterable[Row], width: int = 80, *, heading: bool = True) -> str:
 
 
 def best(found: Iterable[Row]) -> Row | None:
-    """The point with the lowest loss; None where none has one."""
-    return min((row for row in found if row.loss is not None), key=lambda row: row.loss or 0.0, default=None)
+    """The point with the lowest loss; None where none has one that is a number."""
+    known = ((row.loss, row) for row in found if row.loss is not None and math.isfinite(row.loss))
+    return min(known, key=lambda pair: pair[0], default=(0.0, None))[1]
 
 
 def words(directory: Path, row: Row) -> list[str]:

@@ -7,6 +7,10 @@ import math
 import os
 import shutil
 from pathlib import Path
+from typing import BinaryIO
+
+_BLOCK = 1 << 16
+"""Bytes that are read at once."""
 
 
 def write_json(path: Path, content: object) -> None:
@@ -36,17 +40,37 @@ def flush(path: Path) -> None:
 
 
 def cut(path: Path, step: int) -> None:
-    """Leave the whole lines up to a step in a file of JSON lines; those after it will be written again."""
+    """Take the lines behind a step off the end of a file of JSON lines: they will be written again.
+
+    The end is read backwards, so that a file of a long run costs no more than what is cut. A last line that is not
+    whole goes, too.
+    """
     if not path.exists():
         return
-    kept = [line for line in path.read_text().splitlines() if _step_of(line) <= step]
-    temporary = path.with_name(f".{path.name}")
-    temporary.write_text("".join(f"{line}\n" for line in kept))
-    temporary.replace(path)
+    with path.open("r+b") as file:
+        file.truncate(_end_of(file, step))
 
 
-def _step_of(line: str) -> float:
+def _end_of(file: BinaryIO, step: int) -> int:
+    """Where the newest line of this step or one before ends."""
+    end, block = file.seek(0, os.SEEK_END), _BLOCK
+    while end:
+        start = max(0, end - block)
+        file.seek(start)
+        data = file.read(end - start)
+        first = data.find(b"\n", 0, len(data) - 1) + 1 if start else 0
+        if start and not first:  # A line is longer than the block.
+            block *= 2
+            continue
+        for line in reversed(data[first:].splitlines(keepends=True)):
+            if line.endswith(b"\n") and _step_of(line) <= step:
+                return end
+            end -= len(line)
+    return 0
+
+
+def _step_of(line: bytes) -> float:
     try:
         return float(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return math.inf

@@ -110,7 +110,8 @@ class Watch:
     def _device(self) -> Growth | None:
         """The pile that grows fastest: between steps, or only at its peak."""
         newest = self._records[-1]
-        used, total = newest.reserved_bytes or highest(newest), newest.device_bytes
+        used = newest.device_used_bytes or newest.reserved_bytes or highest(newest)
+        total = newest.device_bytes
         if total is None and newest.host is not None:
             used, total = newest.host.node_used_bytes or 0, newest.host.node_bytes
         rates = {

@@ -58,6 +58,7 @@ class MemoryTracker:
         kept: Tells what the engine keeps, once there is one.
         tokens: Of the micro-batch that is worked on.
         last: This rank's newest line of ``memory.jsonl``.
+        followed: True once something was measured, which takes time of its own; whoever times steps sets it back.
     """
 
     method = CPU_METHOD
@@ -76,6 +77,7 @@ class MemoryTracker:
         self.kept: Callable[[], Iterable[Kept]] = tuple
         self.tokens: int | None = None
         self.last: MemoryRecord | None = None
+        self.followed = False
         self._live = LivePiles(vocabulary=vocabulary, layers=self.layers)
         self._on = self._one_phase = False
         self._peaks: dict[str, int] = {}
@@ -98,7 +100,7 @@ class MemoryTracker:
             alive: Tensors that existed before.
             summary: False where it is for :meth:`take` alone and not for :meth:`summary`.
         """
-        self._on = self.layers.on = True
+        self._on = self.layers.on = self.followed = True
         self._one_phase = phase != "forward"
         try:
             with self._measured(alive):
@@ -163,6 +165,10 @@ class MemoryTracker:
         """What was measured since the last call."""
         sample, self._sample = self._sample, Sample()
         return sample
+
+    def peak_of_line(self) -> int | None:
+        """The peak of allocated bytes since a counter was last set back; None on the CPU, whose tensors have none."""
+        return None
 
     def has(self, phase: Phase) -> bool:
         """True if a phase has been measured."""
@@ -236,7 +242,7 @@ class CudaTracker(MemoryTracker):
         super().__init__(heard, vocabulary=vocabulary)
         self._device = device
         self._phase: Part | None = None
-        self._highest = self._highest_reserved = 0
+        self._highest = self._highest_reserved = self._highest_of_line = 0
         self._saved = SavedBytes(vocabulary)
         self._labelled: dict[int, tuple[Pile, weakref.ref[torch.UntypedStorage]]] = {}
         self.layers.passed = self._look
@@ -286,6 +292,7 @@ class CudaTracker(MemoryTracker):
         peak = torch.cuda.max_memory_allocated(self._device)
         reserved = torch.cuda.max_memory_reserved(self._device)
         self._highest, self._highest_reserved = max(self._highest, peak), max(self._highest_reserved, reserved)
+        self._highest_of_line = max(self._highest_of_line, peak)
         if self._phase is not None:
             before = self._sample.phases.get(self._phase)
             self._sample.reserved_bytes = max(self._sample.reserved_bytes or 0, reserved)
@@ -302,6 +309,11 @@ class CudaTracker(MemoryTracker):
                 kept.append((pile, [storage]))
         kept += [(pile, storages(tensors)) for pile, tensors in self.kept()]
         return divided(allocated, {**_kept_bytes(kept, self._device), **self._saved.peak})
+
+    def peak_of_line(self) -> int:
+        """The peak since the last call, or longer: the allocator's counter is set back in measured steps alone."""
+        peak, self._highest_of_line = max(self._highest_of_line, torch.cuda.max_memory_allocated(self._device)), 0
+        return peak
 
     def _peak_allocated(self) -> int:
         return max(self._highest, torch.cuda.max_memory_allocated(self._device))

@@ -36,7 +36,7 @@ class MemoryLog:
 
     def due(self, step: int) -> bool:
         """True if a step behind the first ones is measured: each, where all of them are followed anyway."""
-        if self._context.spec.train.enforce_memory:
+        if self._context.spec.train.enforce_memory and self._context.device.type == "cpu":
             return True
         return self._every is not None and step % self._every == 0
 
@@ -117,7 +117,8 @@ def device_memory(context: Context) -> tuple[int | None, int | None]:
     if context.device.type == "cpu":
         return None, context.spec.hardware.memory_bytes
     free, total = torch.cuda.mem_get_info(context.device)
-    return total - free, total
+    limit = context.spec.rank_memory_bytes if context.spec.train.enforce_memory else None
+    return total - free, total if limit is None else min(total, limit)
 
 
 def host_memory() -> HostMemory:

@@ -46,6 +46,7 @@ class Metrics:
     def mark(self) -> None:
         """Start the clock of the next step; called where time passed that belongs to no step."""
         self._since, self._steps = time.perf_counter(), 0
+        self._context.memory.followed = False
 
     def step(self, step: int, result: StepResult, evaluate: Callable[[], torch.Tensor] | None = None) -> None:
         """Note a step. Between two lines (``train.log_every``) nothing is read from the device.
@@ -77,8 +78,10 @@ class Metrics:
             **self._predicted,
             "step_seconds": round(seconds, 6),
             "time": round(time.time(), 3),
-            "memory_bytes": _memory_bytes(self._context.device),
+            "memory_bytes": _memory_bytes(self._context),
         }
+        if self._context.memory.followed:
+            line["followed"] = True
         if evaluate is not None:
             line["eval_loss"] = float(evaluate())
         self._write(line)
@@ -133,10 +136,11 @@ def _predicted(directory: Path) -> dict[str, float]:
     return {}
 
 
-def _memory_bytes(device: torch.device) -> int:
+def _memory_bytes(context: Context) -> int:
     """On a GPU the peak of allocated bytes; on the CPU the resident memory of this process now."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
+    peak = context.memory.peak_of_line()
+    if peak is not None:
+        return peak
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * 4096
 

@@ -102,12 +102,14 @@ class _Watch:
         """Note what is alive; called by the allocator of a GPU, which has freed what it could by now."""
         with contextlib.suppress(Exception):
             told = self.now("device", "device", requested, None)
+            reserved = torch.cuda.memory_reserved(device)
             self.noted = replace(
                 told,
-                free_bytes=free,
+                # With a limit of its own the allocator tells that as the total, and of the card what is free.
+                free_bytes=max(0, min(free, total - reserved)),
                 capacity_bytes=total,
                 allocated_bytes=torch.cuda.memory_allocated(device),
-                reserved_bytes=torch.cuda.memory_reserved(device),
+                reserved_bytes=reserved,
                 piles=_of_a_pass(told, self.context.memory.measured),
             )
             self.noted = replace(self.noted, **self._from_snapshot())

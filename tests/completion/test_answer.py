@@ -63,7 +63,7 @@ def test_the_first_word_is_a_verb_a_group_or_a_key(offered: Offered) -> None:
     assert "train=" not in found, "a group with one option is no choice"
     assert found["status"] == VERBS["status"]
     assert found["train."].startswith("What is trained and for how long")
-    assert offered("re") == ["report", "resume", "recipe", "recipe="]
+    assert offered("re") == ["rehearse", "report", "resume", "recipe", "recipe="]
     assert offered("--v") == ["--version"]
 
 

@@ -85,7 +85,7 @@ def test_a_run_is_cancelled_while_it_waits_and_while_it_trains_and_goes_on_later
     waiting = submit("waiting", "cluster.gpus_per_node=1", "cluster.extra.begin=now+1hour")
     assert status.read(waiting).state == "queued"
     assert str(status.read(waiting).reason).startswith("waiting for its start time; Slurm expects it to start at 20")
-    queue = live.read(status.read(waiting)).queue
+    queue = live.read([status.read(waiting)])[0].queue
     assert queue is not None
     assert (queue.place, queue.jobs, queue.start[:2]) == (1, 1, "20")
     assert f"queue     1 of 1 that wait in partition {queue.partition}" in launch("watch", "waiting").out

@@ -15,7 +15,7 @@ from launcher.job import host
 from launcher.job.host import Kills
 from launcher.job.memory import OutOfMemory, ran_out
 from launcher.rundir import out_of_memory
-from launcher.submission import node
+from launcher.submission import killing, node
 from launcher.why.explain import explain
 from tests.support import ended_runs
 from tests.support import out_of_memory as cases
@@ -142,3 +142,15 @@ def test_a_run_whose_rank_has_said_more_is_explained_by_that(tmp_path: Path) -> 
         node.run(run)
     text = "rank 3: out of memory in backward of step 120, layer 17: asked for 1.40 GiB with 0.90 GiB free; `launch why"
     assert json.loads((run / "state.json").read_text())["reason"].startswith(text)
+
+
+def test_a_reading_that_fails_ends_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watched, asked = killing.Killing(tmp_path), []
+
+    def fails() -> None:
+        asked.append(1)
+        raise FileNotFoundError("a cgroup that is gone")
+
+    monkeypatch.setattr(host, "memory", fails)
+    watched.look()
+    assert asked == [1]
