@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 
 from launcher import machine
@@ -213,6 +214,10 @@ def _needs(phases: Sequence[Phase], said: Predicted) -> tuple[int, int]:
     return least + said.communicators_bytes, used + said.communicators_bytes
 
 
+_QUEUED = "cluster=slurm"
+"""A GPU of the queue rehearses what this machine cannot."""
+
+
 class _Depths:
     """The depths that a device can hold, and a processor train in the time that there is."""
 
@@ -229,9 +234,9 @@ class _Depths:
         Raises:
             ConfigErrors: There is none.
         """
-        lacks, possible = "", []
+        lacks, ways, possible = "", [_QUEUED], []
         for depths in depth.candidates(self._spec, self._stage):
-            lacks = self._lacks(depths)
+            lacks, *ways = self._lacks(depths)
             if not lacks:
                 bent = self._bent(depths)
                 if bent <= comparison.STRAIGHT:
@@ -239,7 +244,6 @@ class _Depths:
                 possible.append((bent, depths))
         if possible:
             return min(possible)[1]
-        ways = ["train.micro_batch_size=1", "--layers 1,2", "--minutes 60", "cluster=slurm"]
         noun = "layer" if depths[-1] == 1 else "layers"
         raise ConfigErrors([ConfigError("rehearse", None, f"even {depths[-1]} {noun} of the model {lacks}", ways)])
 
@@ -253,8 +257,9 @@ class _Depths:
         whole = depth.layers_of(self._spec, self._stage)
         return abs(comparison.bent(layers, estimates, predicted(self._spec, self._stage), whole))
 
-    def _lacks(self, depths: tuple[int, ...]) -> str:
-        """Why these cannot be rehearsed; empty where they can."""
+    def _lacks(self, depths: tuple[int, ...]) -> tuple[str, ...]:
+        """Why these cannot be rehearsed, empty where they can, and the ways out."""
+        smaller = ["train.micro_batch_size=1"] if self._spec.micro_batch_size > 1 else []
         deepest = depth.at(self._spec, depths[-1])
         said = predicted(deepest, self._stage)
         own = said.outside_bytes - said.communicators_bytes
@@ -262,15 +267,21 @@ class _Depths:
         own += processes.of_engine(self._spec.backend.name).rank_bytes if on_cpu else 0
         needs = said.peak_bytes + own
         if needs > self._place.memory_bytes:
-            return f"need {gib(needs)}, and {self._place.name} has {gib(self._place.memory_bytes)} to give"
+            text = f"need {gib(needs)}, and {self._place.name} has {gib(self._place.memory_bytes)} to give"
+            return (text, *smaller, _QUEUED)
         if not on_cpu:
-            return ""
-        work = self._steps * sum(depth.flops(depth.at(self._spec, number)) for number in depths)
-        takes = 0.0 if work < _QUICK_FLOPS else work / self._flops_a_second()
+            return ("",)
+        takes = self._takes(depths)
         if takes > _PATIENCE * self._seconds:
             speed = f"{self._flops_a_second() / 1e9:.0f} GFLOP/s, tried just now"
-            return f"take {duration(takes)} in {self._steps} steps on this processor ({speed})"
-        return ""
+            text = f"take {duration(takes)} in {self._steps} steps on this processor ({speed})"
+            return (text, *smaller, f"--minutes {ceil(takes / _PATIENCE / 60) + 1}", _QUEUED)
+        return ("",)
+
+    def _takes(self, depths: tuple[int, ...]) -> float:
+        """Seconds by the processor's products alone; 0 for what is quick anyway."""
+        work = self._steps * sum(depth.flops(depth.at(self._spec, number)) for number in depths)
+        return 0.0 if work < _QUICK_FLOPS else work / self._flops_a_second()
 
     def _flops_a_second(self) -> float:
         if self._rate is None:
