@@ -17,13 +17,16 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils._pytree import tree_iter
 
 from launcher.memory.terms import Pile
 from launcher.worker.layers import Layers
 from launcher.worker.live_bytes import LiveBytes
-from launcher.worker.piles import GATHERED, of_collective, of_tensor, plain
+from launcher.worker.piles import GATHERED, of_operation, of_tensor, plain
 from launcher.worker.recording import Allocation, Mark, Recording
+
+_CAST = "aten._to_copy.default"
 
 
 class LivePiles(LiveBytes):  # type: ignore[no-untyped-call]  # torch types the base class only in part.
@@ -121,7 +124,7 @@ class LivePiles(LiveBytes):  # type: ignore[no-untyped-call]  # torch types the 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Follow an operation; tensors of a collective are its buffers."""
+        """Follow an operation; tensors of a collective are its buffers, and so are a pass's own copies of weights."""
         name, pile = _known(func)
         before, self.operation = self.operation, name
         try:
@@ -130,6 +133,8 @@ class LivePiles(LiveBytes):  # type: ignore[no-untyped-call]  # torch types the 
             self.operation = before
         if pile is not None:
             self.label(pile, tree_iter((args, kwargs, result)), only=frozenset(("temporary",)))
+        if name == _CAST and isinstance(args[0], nn.Parameter) and self._in_a_forward_pass:
+            self.label("gather_buffers", (result,))  # Autocast's, which the plan counts with what is gathered.
         return result
 
     def _follow(self, tensor: torch.Tensor) -> None:
@@ -166,6 +171,10 @@ class LivePiles(LiveBytes):  # type: ignore[no-untyped-call]  # torch types the 
         return 0
 
     @property
+    def _in_a_forward_pass(self) -> bool:
+        return self.recording.phase in ("forward", "evaluation") or self._recomputing
+
+    @property
     def _recomputing(self) -> bool:
         """The backward pass runs without gradients of its own; what it runs with them is a forward pass again."""
         return self.recording.phase == "backward" and torch.is_grad_enabled()
@@ -182,5 +191,5 @@ class LivePiles(LiveBytes):  # type: ignore[no-untyped-call]  # torch types the 
 
 @cache
 def _known(operation: Any) -> tuple[str, Pile | None]:
-    """The name of an operation, and the pile of its tensors where it is a collective."""
-    return str(operation), of_collective(str(operation))
+    """The name of an operation, and the pile of its tensors where it tells."""
+    return str(operation), of_operation(str(operation))

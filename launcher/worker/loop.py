@@ -83,9 +83,24 @@ def entered(spec: RunSpec, directory: Path, backend: str | None = None) -> Itera
 
 
 def vocabulary_sizes(spec: RunSpec) -> frozenset[int]:
-    """Sizes of a last dimension that only logits have: whole, and a tensor parallel rank's part."""
-    whole = spec.model.vocab_size
-    return frozenset((whole, -(-whole // spec.parallel.tensor)))
+    """Sizes of a last dimension that only logits have: whole, and a tensor parallel rank's part.
+
+    None where other tensors are as wide, as hidden states of the model ``tiny`` are: there the loss tells its logits.
+    """
+    model, ranks = spec.model, spec.parallel.tensor
+    whole = model.vocab_size
+    queries, keys, up = model.query_size, model.key_value_size, 2 if model.gated else 1
+    others = (
+        *(model.hidden_size, model.head_size, queries, keys, queries + 2 * keys),  # Some families project all at once.
+        *(model.intermediate_size, up * model.intermediate_size),
+        *(model.moe_intermediate_size, up * model.moe_intermediate_size, model.num_experts),
+        *(model.num_shared_experts * model.moe_intermediate_size, spec.sequence_length),
+        *(model.q_lora_rank, model.kv_lora_rank, model.kv_lora_rank + model.qk_rope_head_dim),
+        model.num_attention_heads * (model.qk_nope_head_dim + model.qk_rope_head_dim),
+        model.num_attention_heads * (model.qk_nope_head_dim + model.v_head_dim),
+    )
+    taken = {size // share for size in others for share in (1, ranks)}
+    return frozenset((whole, -(-whole // ranks))) - taken
 
 
 class _Training:

@@ -32,14 +32,25 @@ def of_collective(operation: str) -> Pile | None:
     return next((pile for name, pile in _COLLECTIVES.items() if name in operation), None)
 
 
+def of_operation(operation: str) -> Pile | None:
+    """The pile of all that an operation reads and writes: a collective's, or the loss's, which alone takes a logarithm.
+
+    None for any other operation.
+    """
+    return "logits" if operation.startswith("aten._log_softmax") else of_collective(operation)
+
+
 def of_tensor(tensor: torch.Tensor, operation: str, vocabulary: frozenset[int]) -> Pile:
     """The pile of a new tensor: those of collectives and logits can be told at once."""
-    collective = of_collective(operation)
-    if collective is not None:
-        return collective
-    if tensor.dim() >= 2 and tensor.shape[-1] in vocabulary and tensor.is_floating_point():
-        return "logits"
-    return "temporary"
+    known = of_operation(operation)
+    if known is not None:
+        return known
+    return "logits" if has_logits(tensor, vocabulary) else "temporary"
+
+
+def has_logits(tensor: torch.Tensor, vocabulary: frozenset[int]) -> bool:
+    """True if the last dimension is one that only logits have."""
+    return tensor.dim() >= 2 and tensor.shape[-1] in vocabulary and tensor.is_floating_point()
 
 
 type Kept = tuple[Pile, list[torch.Tensor]]

@@ -7,13 +7,16 @@ autograd saves as well, and all else that the engine keeps are no activations.
 from __future__ import annotations
 
 import contextlib
+import warnings
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
 import torch
+from torch import nn
 
-from launcher.worker.piles import Kept, plain, storages
+from launcher.memory.terms import Pile
+from launcher.worker.piles import Kept, has_logits, plain, storages
 
 
 class SavedBytes:
@@ -38,28 +41,65 @@ class SavedBytes:
     def following(self, kept: Iterable[Kept]) -> Iterator[None]:
         """Count what is saved from here on, but for what the engine keeps."""
         self._kept = frozenset(storage._cdata for _, tensors in kept for storage in storages(tensors))
-        with torch.autograd.graph.saved_tensors_hooks(self._packed, lambda tensor: tensor):
+        with (
+            warnings.catch_warnings(),
+            torch.autograd.graph.saved_tensors_hooks(self._packed, lambda tensor: tensor),
+        ):
+            # Selective checkpointing says that what it keeps does not pass the hooks.
+            warnings.filterwarnings("ignore", "A saved_tensors_hooks context", FutureWarning)
             yield
 
     def forget_peak(self) -> None:
         """Look for the highest sum anew."""
-        self.peak = dict(self.now)
+        self.peak = _held(self.now)
 
     def _packed(self, tensor: torch.Tensor) -> torch.Tensor:
-        for held in plain(tensor):
-            storage = held.untyped_storage()
-            key = storage._cdata
-            if key not in self._kept and key not in self._sizes and held.device.type != "meta":
-                logits = held.dim() >= 2 and held.shape[-1] in self._vocabulary and held.is_floating_point()
-                pile = "logits" if logits else "activations"
-                self._sizes[key] = (pile, storage.nbytes())
-                self.now[pile] += storage.nbytes()
-                weakref.finalize(storage, self._freed, key).atexit = False
-                if self.now.total() > sum(self.peak.values()):
-                    self.peak = dict(self.now)
+        # FSDP2 gathers into storages that were not there before, and only resizes them afterwards.
+        if not isinstance(_base(tensor), nn.Parameter):
+            for held in plain(tensor):
+                self._count(held, self._pile(tensor, held))
         # An output that its own node held would never be freed; a parameter's values may be elsewhere by the time.
         return tensor if tensor.is_leaf else tensor.detach()
+
+    def _pile(self, tensor: torch.Tensor, held: torch.Tensor) -> Pile:
+        if _is_copy_of_weights(tensor):
+            return "gather_buffers"
+        return "logits" if has_logits(held, self._vocabulary) or _is_of_the_loss(tensor) else "activations"
+
+    def _count(self, held: torch.Tensor, pile: Pile) -> None:
+        storage = held.untyped_storage()
+        key = storage._cdata
+        if key in self._kept or key in self._sizes or held.device.type == "meta":
+            return
+        self._sizes[key] = (pile, storage.nbytes())
+        self.now[pile] += storage.nbytes()
+        weakref.finalize(storage, self._freed, key).atexit = False
+        if self.now.total() > sum(self.peak.values()):
+            self.peak = _held(self.now)
 
     def _freed(self, key: int) -> None:
         pile, size = self._sizes.pop(key)
         self.now[pile] -= size
+
+
+def _held(now: Counter[str]) -> dict[str, int]:
+    return {pile: size for pile, size in now.items() if size}
+
+
+def _base(tensor: torch.Tensor) -> torch.Tensor:
+    """What a tensor is a view of; itself where it is none."""
+    return tensor if tensor._base is None else tensor._base
+
+
+def _is_copy_of_weights(tensor: torch.Tensor) -> bool:
+    """True for autocast's copy of a trained parameter, and views of it: autograd's node of the copy leads to a leaf."""
+    node = _base(tensor).grad_fn
+    if node is None or node.name() != "ToCopyBackward0":
+        return False
+    leaf = getattr(node.next_functions[0][0], "variable", None)
+    return isinstance(leaf, nn.Parameter)
+
+
+def _is_of_the_loss(tensor: torch.Tensor) -> bool:
+    node = tensor.grad_fn
+    return node is not None and node.name().startswith("LogSoftmax")

@@ -8,6 +8,8 @@ pytest.importorskip("torch", reason="workers need the extra 'fsdp'")
 
 import torch
 from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from launcher.worker.layers import Layers
 from launcher.worker.live_piles import LivePiles
@@ -74,3 +76,46 @@ def test_a_new_recording_begins_with_what_is_alive() -> None:
         live.label("optimizer_states", [kept], only=frozenset(("temporary",)))
         del kept
     assert live.piles() == {"temporary": other.nbytes}
+
+
+@pytest.mark.parametrize("recomputed", [False, True])
+def test_autocasts_copies_of_weights_are_gathered_weights(recomputed: bool) -> None:
+    live, weights = LivePiles(), 2 * 16 * 16
+    blocks = [nn.Linear(16, 16, bias=False) for _ in range(3)]
+    with live:
+        live.begin(1, "load")
+        spare = blocks[0].weight.to(torch.bfloat16)
+        assert live.piles()["temporary"] >= weights, "a copy that is made while the model is loaded is none of a pass"
+        del spare
+        live.begin(1, "forward")
+        states = torch.ones(8, 16, requires_grad=True)
+        with live.saving(), torch.autocast("cpu", torch.bfloat16):
+            for block in blocks:
+                states = checkpoint(block, states, use_reentrant=False) if recomputed else block(states)
+            loss: torch.Tensor = states.float().sum()
+            del states
+        forward = live.piles()
+        live.begin(1, "backward")
+        live.outlived()
+        loss.backward()  # type: ignore[no-untyped-call]
+    assert forward.get("gather_buffers", 0) == (0 if recomputed else 3 * weights)
+    backward = range(live.recording.marks[-1].event, len(live.recording.events))
+    peak = max(live.recording.piles(event).get("gather_buffers", 0) for event in backward)
+    assert peak == (weights if recomputed else 3 * weights), "a block's that is computed again, or all blocks'"
+    assert live.piles().get("gather_buffers", 0) == 0
+
+
+def test_the_loss_tells_its_logits_where_hidden_states_are_as_wide() -> None:
+    live, head, rows = LivePiles(), nn.Linear(16, 16, bias=False), 8
+    with live:
+        live.begin(1, "forward")
+        states = torch.ones(rows, 16)
+        with live.saving():
+            loss = functional.cross_entropy(head(states), torch.zeros(rows, dtype=torch.int64))
+        forward = live.piles()
+        live.begin(1, "backward")
+        loss.backward()  # type: ignore[no-untyped-call]
+    assert forward["logits"] == states.nbytes, "what the loss saves"
+    assert forward["activations"] >= states.nbytes, "what the head saves"
+    peak = live.recording.piles(live.recording.peaks(1)["backward"].event)
+    assert peak["logits"] >= 2 * states.nbytes, "and the gradient of the logits"
