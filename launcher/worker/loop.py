@@ -77,6 +77,7 @@ def entered(spec: RunSpec, directory: Path, backend: str | None = None) -> Itera
             beat=pulse,
             clock=Clock(on=place.world > 1),
         )
+        context.memory.recomputes = spec.checkpointing.mode != "none"
         with out_of_memory.watched(context):
             probe.probe(context)
             yield context

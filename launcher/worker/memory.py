@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import resource
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -23,7 +24,7 @@ from launcher.memory.moments import PHASES, Phase
 from launcher.memory.terms import Pile
 from launcher.worker.layers import Layers
 from launcher.worker.live_piles import LivePiles
-from launcher.worker.piles import Kept, storages
+from launcher.worker.piles import Kept, computed_again, storages
 from launcher.worker.saved_bytes import SavedBytes
 
 CPU_METHOD = (
@@ -59,6 +60,7 @@ class MemoryTracker:
         tokens: Of the micro-batch that is worked on.
         last: This rank's newest line of ``memory.jsonl``.
         followed: True once something was measured, which takes time of its own; whoever times steps sets it back.
+        recomputes: True if backward passes run blocks again.
     """
 
     method = CPU_METHOD
@@ -78,6 +80,7 @@ class MemoryTracker:
         self.tokens: int | None = None
         self.last: MemoryRecord | None = None
         self.followed = False
+        self.recomputes = False
         self._live = LivePiles(vocabulary=vocabulary, layers=self.layers)
         self._on = self._one_phase = False
         self._peaks: dict[str, int] = {}
@@ -242,7 +245,7 @@ class CudaTracker(MemoryTracker):
         super().__init__(heard, vocabulary=vocabulary)
         self._device = device
         self._phase: Part | None = None
-        self._highest = self._highest_reserved = self._highest_of_line = 0
+        self._highest = self._highest_reserved = self._highest_of_line = self._usual = 0
         self._saved = SavedBytes(vocabulary)
         self._labelled: dict[int, tuple[Pile, weakref.ref[torch.UntypedStorage]]] = {}
         self.layers.passed = self._look
@@ -275,6 +278,7 @@ class CudaTracker(MemoryTracker):
     @contextlib.contextmanager
     def _measured(self, alive: Iterable[torch.Tensor]) -> Iterator[None]:
         self._labelled.clear()
+        self._usual = self.piles().get("temporary", 0)
         with self._saved.following(self.kept()):
             yield
 
@@ -297,7 +301,10 @@ class CudaTracker(MemoryTracker):
             before = self._sample.phases.get(self._phase)
             self._sample.reserved_bytes = max(self._sample.reserved_bytes or 0, reserved)
             if before is None or peak > before.allocated_bytes:
-                self._sample.phases[self._phase] = PhaseMemory(allocated_bytes=peak, piles=self._piles(peak))
+                piles = self._piles(peak)
+                if self._phase == "backward" and self.recomputes:
+                    piles = computed_again(piles, self._usual)
+                self._sample.phases[self._phase] = PhaseMemory(allocated_bytes=peak, piles=piles)
         self._saved.forget_peak()
         torch.cuda.reset_peak_memory_stats(self._device)
 
@@ -308,7 +315,7 @@ class CudaTracker(MemoryTracker):
             if (storage := reference()) is not None:
                 kept.append((pile, [storage]))
         kept += [(pile, storages(tensors)) for pile, tensors in self.kept()]
-        return divided(allocated, {**_kept_bytes(kept, self._device), **self._saved.peak})
+        return divided(allocated, dict(Counter(_kept_bytes(kept, self._device)) + Counter(self._saved.peak)))
 
     def peak_of_line(self) -> int:
         """The peak since the last call, or longer: the allocator's counter is set back in measured steps alone."""

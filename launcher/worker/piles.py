@@ -53,6 +53,18 @@ def has_logits(tensor: torch.Tensor, vocabulary: frozenset[int]) -> bool:
     return tensor.dim() >= 2 and tensor.shape[-1] in vocabulary and tensor.is_floating_point()
 
 
+def computed_again(piles: Mapping[str, int], usual: int) -> dict[str, int]:
+    """Piles of a backward pass that computes blocks again, whose hooks of saved tensors come before anybody else's.
+
+    Args:
+        piles: As they are known without.
+        usual: What is temporary between two steps; beyond that all is called activations.
+    """
+    again = max(0, piles.get("temporary", 0) - usual)
+    moved = {"activations": piles.get("activations", 0) + again, "temporary": piles.get("temporary", 0) - again}
+    return {pile: size for pile, size in {**piles, **moved}.items() if size}
+
+
 type Kept = tuple[Pile, list[torch.Tensor]]
 """Tensors that an engine keeps, and the pile that they belong to; a later pile counts where a tensor is in two."""
 

@@ -105,7 +105,10 @@ def test_divided_piles_sum_to_what_is_allocated(allocated: int, known: dict[str,
         }
 
 
-def test_on_a_gpu_the_highest_look_between_two_blocks_is_a_phases_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("recomputes", [False, True])
+def test_on_a_gpu_the_highest_look_between_two_blocks_is_a_phases_peak(
+    recomputes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Counters are the bytes that the CPU's follower would see at most; only what is done with them is tested here."""
     readings = {"max_memory_allocated": 10_000, "max_memory_reserved": 20_000, "memory_allocated": 9_000}
     for name in readings:
@@ -115,6 +118,7 @@ def test_on_a_gpu_the_highest_look_between_two_blocks_is_a_phases_peak(monkeypat
     made = model()
     tracker: Any = CudaTracker(torch.device("cuda", 0), vocabulary=frozenset((VOCABULARY,)))
     tracker.layers.follow(dict(enumerate(made[:2])))
+    tracker.recomputes = recomputes
     with tracker.measuring("forward"):
         states = made[0](torch.ones(8, WIDTH))
         readings |= {"max_memory_allocated": 50_000}
@@ -133,3 +137,7 @@ def test_on_a_gpu_the_highest_look_between_two_blocks_is_a_phases_peak(monkeypat
     assert forward["activations"] >= 2 * 8 * WIDTH * 4
     assert sum(forward.values()) == 50_000
     assert sum(sample.static.values()) == 9_000
+    assert forward["temporary"] > 5_000, "the workspaces of a forward pass"
+    backward = sample.phases["backward"].piles
+    assert sum(backward.values()) == 70_000
+    assert (backward["temporary"] == 9_000 - 4_000) == recomputes, "beyond what is temporary between two steps"

@@ -74,6 +74,7 @@ def entered(rehearsal: Rehearsal, backend: str | None = None) -> Iterator[Contex
             memory=tracker or memory.MemoryTracker(pulse.enter, vocabulary=words),
             beat=pulse,
         )
+        context.memory.recomputes = rehearsal.spec.checkpointing.mode != "none"
         (rehearsal.directory / "logs").mkdir(exist_ok=True)  # For the snapshot of a rank that runs out of memory.
         with out_of_memory.watched(context):
             yield context
