@@ -65,8 +65,8 @@ def second_half(found: Sequence[dict[str, Any]], predicted: PredictedSpeed | Non
     """The lines that a run's speed is of; the arguments are those of :func:`speed`."""
     rows = [] if predicted is None else [row for row in found if _is_of(row, predicted)]
     known = [row for row in rows or found if contents.is_number(row.get("tokens_per_second"))]
-    known = [row for row in known if not row.get("followed")] or known  # Following its memory takes time of a step.
-    return known[len(known) // 2 :]
+    half = known[len(known) // 2 :]
+    return [row for row in half if not row.get("followed")] or half  # Following its memory takes time of a step.
 
 
 class PredictedSpeed(NamedTuple):
