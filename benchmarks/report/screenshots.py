@@ -15,7 +15,16 @@ from benchmarks.report import browser as chromium
 DOCS = Path(__file__).parents[2] / "docs"
 
 _SMALL = ("model=tiny", "parallel=fsdp", "hardware.device=cpu", "cluster.gpus_per_node=2", "train.sequence_length=64")
-_TINY = ("run", *_SMALL, "precision=bf16", "train.steps=120", "train.eval_every=20", "save.every=40", "run.name=tiny")
+_TINY = (
+    "run",
+    *_SMALL,
+    "precision=bf16",
+    "train.steps=120",
+    "train.eval_every=20",
+    "train.log_memory_every=10",
+    "save.every=40",
+    "run.name=tiny",
+)
 _FASTER = ("run", *_SMALL, "train.steps=120", "optimizer.lr=1e-3", "run.name=faster")
 _LARGER = ("run", *_SMALL, "train.steps=120", "train.global_batch_size=8", "run.name=larger-batch")
 _TOO_MUCH = (

@@ -208,7 +208,8 @@ def _numbers(
 
 
 def _over_time(source: Source) -> Iterator[Chart | Html | str]:
-    stepped = [record for record in source.memory if record.phases]
+    # A first save or evaluation has a line of its own, which is no step.
+    stepped = [record for record in source.memory if record.trained or "load" in record.phases]
     if not stepped:
         if not source.is_script:
             yield _missing("Memory over time is not known: the run left no memory.jsonl (train.log_memory_every).")
