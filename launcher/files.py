@@ -97,12 +97,17 @@ def read_text(path: Path, most: int = MOST_BYTES) -> str:
 
 def last_lines(path: Path, most: int) -> list[str]:
     """The lines in the last ``most`` bytes of a file that grows; of the first only its end, none where it is absent."""
+    return end_of(path, most).splitlines()
+
+
+def end_of(path: Path, most: int) -> str:
+    """The text in the last ``most`` bytes of a file that grows; empty where it cannot be read."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - most))
-            return file.read().decode(errors="replace").splitlines()
+            return file.read().decode(errors="replace")
     except OSError:
-        return []
+        return ""
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from launcher.memory.moments import Phase
-from launcher.worker.memory import CudaTracker, MemoryTracker
+from launcher.worker import memory
+from launcher.worker.memory import CudaTracker
 
 
 class PhaseCounters(CudaTracker):
@@ -38,15 +40,8 @@ class PhaseCounters(CudaTracker):
         super()._look()
 
 
-def tracker(
-    device: torch.device,
-    heard: Callable[[Phase], None] = lambda phase: None,
-    vocabulary: frozenset[int] = frozenset(),
-) -> MemoryTracker:
-    """The tracker for a device; on the CPU that of every run."""
-    if device.type == "cpu":
-        return MemoryTracker(heard, vocabulary=vocabulary)
-    return PhaseCounters(device, heard, vocabulary=vocabulary)
+tracker = functools.partial(memory.tracker, of_gpus=PhaseCounters)
+"""The tracker for a device; on the CPU that of every run."""
 
 
 def card(device: torch.device) -> int:

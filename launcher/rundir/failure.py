@@ -184,7 +184,7 @@ def logged_error(directory: Path) -> dict[str, Any] | None:
 
 def not_started(log: Path) -> str | None:
     """The reason why Slurm did not start the job's program, where that is the last that srun says in a log; or None."""
-    for line in _end(log).splitlines()[-3:]:
+    for line in files.last_lines(log, _TAIL)[-3:]:
         if re.match(NO_STEP, line):
             return f"Slurm could not start it on its nodes: {_one_line(line.removeprefix('srun: error: '))}"
     return None
@@ -197,7 +197,7 @@ def never_began(directory: Path) -> str:
         *sorted(filter(Path.is_file, (logs / "submitit").glob("*_log.err")), key=lambda log: -log.stat().st_mtime),
         logs / "node.err",
     ]:
-        lines = [line for line in _end(path).splitlines() if line.strip()]
+        lines = [line for line in files.last_lines(path, _TAIL) if line.strip()]
         if lines:
             return f"its process ended before the job began: {_one_line(lines[-1])} ({path})"
     return f"its process ended before the job began, without a message; see {logs}"
@@ -300,7 +300,7 @@ def _node_of(directory: Path, rank: int) -> str | None:
 def _watchdog(directory: Path) -> Failure | None:
     """NCCL's watchdog ends the process without a Python error; its text is in the rank's stderr."""
     for path in _rank_logs(directory):
-        found = _WATCHDOG.search(_end(path))
+        found = _WATCHDOG.search(files.end_of(path, _TAIL))
         if found:
             text = f"NCCL timeout in {found[1]} after {int(found[2]) // 1000} s (train.timeout_s)"
             return Failure(text=text, transient=True, kind="hang")
@@ -333,7 +333,7 @@ def _failed_agents(logs: Path, hosts: Sequence[str]) -> Iterator[tuple[int, str]
 
 def _apart(directory: Path) -> Failure | None:
     """Nodes that did not find each other, or lost sight before the ranks began: no fault of the program."""
-    found = _RENDEZVOUS.search(_end(directory / "logs" / "node.err"))
+    found = _RENDEZVOUS.search(files.end_of(directory / "logs" / "node.err", _TAIL))
     return Failure(text=f"torchrun's rendezvous failed: {_one_line(found[0])}", transient=True) if found else None
 
 
@@ -341,7 +341,7 @@ def _by_signal(who: str, number: int, directory: Path, node: str | None) -> Fail
     name = signal.Signals(number).name
     if name != "SIGKILL":
         return Failure(text=f"{who} was ended by {name}", transient=True, node=node, kind="rank_killed")
-    if any(_OOM_KILL.search(_end(path)) for path in (directory / "logs" / "submitit").glob("*_log.err")):
+    if any(_OOM_KILL.search(files.end_of(path, _TAIL)) for path in (directory / "logs" / "submitit").glob("*_log.err")):
         return Failure(text=f"{who} was ended by the kernel: out of host memory", kind="out_of_memory")
     text = f"{who} was ended by SIGKILL: the kernel may have been out of memory"
     return Failure(text=text, transient=True, node=node, kind="rank_killed")
@@ -355,7 +355,7 @@ def _exits(path: Path) -> list[tuple[str, str, int]]:
 def _reported(path: Path) -> list[tuple[str, str, int, int | None]]:
     """As :func:`_exits`, with the number of the process where the report has it."""
     found: list[tuple[str, str, int, int | None]] = []
-    text = _end(path)
+    text = files.end_of(path, _TAIL)
     at = text.rfind(_ROOT)
     for part in (text[at:], text[:at]) if at >= 0 else (text,):
         rank, local = "?", ""
@@ -387,7 +387,7 @@ def _last_words(directory: Path, returncode: int) -> Failure:
 
 def _last_lines(path: Path) -> list[str]:
     """The end of a log without empty lines, what torch puts before a rank's, and what it notes behind them."""
-    lines = [line for line in _PREFIX.sub("", _end(path)).splitlines() if line.strip()]
+    lines = [line for line in _PREFIX.sub("", files.end_of(path, _TAIL)).splitlines() if line.strip()]
     said = max((number for number, line in enumerate(lines, 1) if not _NOTE.match(line)), default=len(lines))
     return lines[:said]
 
@@ -410,12 +410,3 @@ def _frame(traceback: str) -> str:
 def _one_line(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."
-
-
-def _end(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _TAIL))
-            return file.read().decode(errors="replace")
-    except OSError:
-        return ""

@@ -363,8 +363,10 @@ def tracker(
     device: torch.device,
     heard: Callable[[Phase], None] = lambda phase: None,
     vocabulary: frozenset[int] = frozenset(),
+    *,
+    of_gpus: type[CudaTracker] = CudaTracker,
 ) -> MemoryTracker:
-    """The tracker for a device; the arguments are those of its class."""
+    """The tracker for a device, of a GPU one of that class; the other arguments are those of its class."""
     if device.type == "cpu":
         return MemoryTracker(heard, vocabulary=vocabulary)
-    return CudaTracker(device, heard, vocabulary=vocabulary)
+    return of_gpus(device, heard, vocabulary=vocabulary)

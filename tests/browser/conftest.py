@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Page
 
 from benchmarks.report import browser as chromium
 
@@ -18,3 +19,12 @@ def browser() -> Iterator[Browser]:
             yield stack.enter_context(chromium.started())
         except chromium.NoBrowser as error:
             pytest.skip(f"pages are not opened in a browser: {error}")
+
+
+@pytest.fixture(scope="module")
+def visited(browser: Browser, file: Path) -> Iterator[Page]:
+    """The page of the module's ``file``, which asks for nothing, says nothing and runs nobody's name."""
+    with chromium.visit(browser, file) as found:
+        yield found.page
+        assert (found.asked, found.said) == ([], [])
+        assert found.page.evaluate("window.hurt") is None, "a name has run"

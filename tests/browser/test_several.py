@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,14 +32,6 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = folder / "page.html"
     path.write_text(many.several([folder / "a", folder / "b", folder / HOSTILE]))
     return path
-
-
-@pytest.fixture(scope="module")
-def visited(browser: Browser, file: Path) -> Iterator[Page]:
-    with chromium.visit(browser, file) as found:
-        yield found.page
-        assert (found.asked, found.said) == ([], [])
-        assert found.page.evaluate("window.hurt") is None, "a name has run"
 
 
 @pytest.fixture

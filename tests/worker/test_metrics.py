@@ -19,6 +19,18 @@ from tests.support.helpers import make_spec
 from tests.support.recorded_runs import predicted
 
 
+def alone(folder: Path) -> Context:
+    device = torch.device("cpu")
+    return Context(
+        spec=make_spec("train.steps=9"),
+        directory=folder,
+        rank=0,
+        world=1,
+        device=device,
+        memory=memory.tracker(device),
+    )
+
+
 @pytest.mark.parametrize(
     ("plan", "expected"),
     [
@@ -34,15 +46,7 @@ def test_a_line_has_the_speed_that_the_plan_predicts_beside_the_measured_one(
 ) -> None:
     if plan is not None:
         (tmp_path / "plan.json").write_text(json.dumps(plan))
-    device = torch.device("cpu")
-    context = Context(
-        spec=make_spec("train.steps=9"),
-        directory=tmp_path,
-        rank=0,
-        world=1,
-        device=device,
-        memory=memory.tracker(device),
-    )
+    context = alone(tmp_path)
     metrics = Metrics(context, resumed_at=0)
     metrics.step(1, StepResult(loss=torch.tensor(2.0), grad_norm=torch.tensor(1.0), learning_rate=0.1))
     metrics.close()
@@ -53,15 +57,7 @@ def test_a_line_has_the_speed_that_the_plan_predicts_beside_the_measured_one(
 
 
 def test_a_line_says_that_its_step_was_followed_and_speeds_leave_it_out(tmp_path: Path) -> None:
-    device = torch.device("cpu")
-    context = Context(
-        spec=make_spec("train.steps=9"),
-        directory=tmp_path,
-        rank=0,
-        world=1,
-        device=device,
-        memory=memory.tracker(device),
-    )
+    context = alone(tmp_path)
     metrics = Metrics(context, resumed_at=0)
     result = StepResult(loss=torch.tensor(2.0), grad_norm=torch.tensor(1.0), learning_rate=0.1)
     for step in range(1, 6):

@@ -148,10 +148,7 @@ class Alone(_ProcessGroup):  # type: ignore[misc]  # It is Any for the reason ab
         self, outputs: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor], *_: Any, **__: Any
     ) -> dist.Work:
         """This rank's own tensor for each rank, where it is the one that gathers."""
-        for row, mine in zip(outputs, inputs, strict=False):
-            for output in row:
-                _copy(output, mine)
-        return _done(list(outputs))
+        return self.allgather(outputs, inputs) if outputs else _done(())
 
     def scatter(
         self, outputs: Sequence[torch.Tensor], inputs: Sequence[Sequence[torch.Tensor]], *_: Any, **__: Any
