@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import os
+import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,16 @@ def end_of(path: Path, most: int) -> str:
             return file.read().decode(errors="replace")
     except OSError:
         return ""
+
+
+def bytes_in(folder: Path) -> int:
+    """Bytes of all files in a folder and below; what vanishes meanwhile counts as nothing."""
+    total = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):
+            facts = path.lstat()
+            total += facts.st_size if stat.S_ISREG(facts.st_mode) else 0
+    return total
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

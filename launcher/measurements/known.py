@@ -14,6 +14,8 @@ from launcher.speed.result import Constant
 
 if TYPE_CHECKING:
     from launcher.measurements.constants import Key, Own
+    from launcher.measurements.row import Row
+    from launcher.measurements.storage import Storage
 
 NAME = "measurements.jsonl"
 
@@ -29,11 +31,12 @@ def place(cluster: ClusterSpec) -> Path:
 
 
 class Measured:
-    """Gives the constants of measured runs; each file is read once."""
+    """Gives what measured runs say of speed and of storage; each file is read once."""
 
     def __init__(self) -> None:
         """Begin with no file read."""
         self._tables: dict[str | None, Mapping[Key, Own]] = {}
+        self._rows: dict[str | None, tuple[Row, ...]] = {}
         self._told: list[str] = []
 
     def __call__(self, spec: RunSpec) -> Constant | None:
@@ -51,27 +54,46 @@ class Measured:
         """What was measured of a cluster, by the file that it names; read the first time that it is asked for."""
         named = cluster.measurements
         if named not in self._tables:
-            self._tables[named] = self._read(place(cluster))
+            rows = self._known(cluster)
+            if rows:
+                from launcher.measurements import constants
+
+            self._tables[named] = constants.of_rows(rows) if rows else {}
         return self._tables[named]
+
+    def storage(self, spec: RunSpec, checkpoint_bytes: int) -> Storage | None:
+        """How fast the runs of its cluster wrote checkpoints such as that of a run; None where none says it."""
+        rows = self._known(spec.cluster)
+        if not rows:
+            return None
+        from launcher.measurements.storage import of_rows
+
+        return of_rows(rows, spec.cluster.kind, spec.cluster.nodes, checkpoint_bytes)
 
     def tell(self, say: Callable[[str], None]) -> None:
         """Say once what was found wrong with the files."""
         while self._told:
             say(f"launch: {self._told.pop(0)}")
 
-    def _read(self, path: Path) -> Mapping[Key, Own]:
+    def _known(self, cluster: ClusterSpec) -> tuple[Row, ...]:
+        named = cluster.measurements
+        if named not in self._rows:
+            self._rows[named] = self._read(place(cluster))
+        return self._rows[named]
+
+    def _read(self, path: Path) -> tuple[Row, ...]:
         try:
             path.stat()
-            from launcher.measurements import constants, file
+            from launcher.measurements import file
 
             found = file.load(path)
         except (FileNotFoundError, NotADirectoryError):
-            return {}
+            return ()
         except OSError as error:
             self._told.append(f"the measured runs of {path} cannot be read: {error.strerror or error}")
-            return {}
+            return ()
         if found.unreadable:
             count = len(found.unreadable)
             lines = "1 line is no measured run" if count == 1 else f"{count} lines are no measured runs"
             self._told.append(f"{path}: {lines} and left out: {found.unreadable[0]}")
-        return constants.of_rows(found.rows)
+        return found.rows

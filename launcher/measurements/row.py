@@ -53,12 +53,18 @@ class Found:
         steps: The steps that this is of.
         allocated_bytes: The peak of the worst rank.
         reserved_bytes: What its allocator kept.
+        checkpoint_bytes: Of a checkpoint.
+        save_seconds: From its begin until it was whole, the median of its checkpoints.
+        blocking_seconds: Those of them for which training waited; None where it waited for all.
     """
 
     tokens_per_second_per_gpu: float | None = None
     steps: int = 0
     allocated_bytes: int | None = None
     reserved_bytes: int | None = None
+    checkpoint_bytes: int | None = None
+    save_seconds: float | None = None
+    blocking_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

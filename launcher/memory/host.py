@@ -120,12 +120,14 @@ def checkpoint(rank: RankModel, total: int, outside_blocks: int) -> DiskSpace:
 
     ``(4 + 8) P`` for fp32 parameters and Adam, ``(2 + 4 + 8) P`` beside a master copy; a frozen base is not saved.
     ``outside_blocks`` of the ``total`` parameters are embedding and head, of which Muon keeps more.
-    ``save.keep`` of them are kept while one more is written; a run that saves at its end alone writes one.
+    ``save.keep`` of them are kept while one more is written, since the oldest is removed once that is whole; a run that
+    writes fewer keeps all of them.
     """
     spec, dtypes = rank.spec, rank.dtypes
     if spec.adapter.name != "none":
         total, outside_blocks = rank.elements.trained, 0
     size = total * (dtypes.size("parameters") + dtypes.size("master"))
     size += moment_bytes(spec.optimizer.name, total, outside_blocks, dtypes.size("optimizer_states"))
-    kept = spec.save.keep + 1 if spec.save.every is not None else int(spec.save.last)
+    written = (0 if spec.save.every is None else (spec.steps - 1) // spec.save.every) + int(spec.save.last)
+    kept = min(spec.save.keep + 1, written)
     return DiskSpace(checkpoint_bytes=size, kept_bytes=kept * size, capacity_bytes=spec.hardware.disk_bytes)

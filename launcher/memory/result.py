@@ -108,7 +108,7 @@ class HostMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskSpace:
-    """One checkpoint on disk; ``kept_bytes`` counts those that ``save.keep`` keeps and the one being written."""
+    """One checkpoint on disk; ``kept_bytes`` are the most of a run: those that it keeps and the one being written."""
 
     checkpoint_bytes: int
     kept_bytes: int
@@ -161,7 +161,6 @@ class MemoryEstimate(Needs):
 
     def as_dict(self) -> dict[str, object]:
         """The memory part of the document of ``launch check --json``."""
-        disk = {"checkpoint_bytes": self.disk.checkpoint_bytes, "capacity_bytes": self.disk.capacity_bytes}
         return {
             "parameters": _values(self.parameters),
             "static_bytes": self.static_bytes,
@@ -170,7 +169,6 @@ class MemoryEstimate(Needs):
             "piles": [_values(pile) for pile in self.piles],
             "ranks": [_values(rank) for rank in self.ranks],
             "host": self.host.as_dict(),
-            "disk": disk,
         }
 
 

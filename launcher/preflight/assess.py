@@ -22,11 +22,12 @@ from launcher.errors import ConfigError
 from launcher.memory.breakdown import Breakdown, breakdown
 from launcher.memory.estimate import Adjusted, RankTerms, estimate, needs, needs_within, rank_terms
 from launcher.memory.result import MemoryEstimate, Needs
-from launcher.preflight import fixes, pricing, time_limit, verdict
+from launcher.preflight import fixes, pricing, saving, time_limit, verdict
 from launcher.preflight.data import Seen
 from launcher.preflight.evidence import Evidence
 from launcher.preflight.fixes import Fix, Judge, Searching
 from launcher.preflight.pricing import Measured
+from launcher.preflight.saving import Saves, Stored
 from launcher.preflight.verdict import Verdict
 from launcher.rules import places, secrets, variables
 from launcher.spec import RunSpec, edit
@@ -61,6 +62,7 @@ class Assessment:
         speed: The predicted speed, of a run that does not fit as if it did; None where it is unknown.
         speed_unknown: Why it is unknown; None where it is not, and of an invalid run.
         rehearsed: What was measured of a rank of it (``launch rehearse``); None where nothing was.
+        saves: What its checkpoints take; None for an invalid run.
     """
 
     spec: RunSpec
@@ -75,6 +77,7 @@ class Assessment:
     speed: SpeedEstimate | None = None
     speed_unknown: str | None = None
     rehearsed: Evidence | None = None
+    saves: Saves | None = None
 
     def refused(self, found: Iterable[ConfigError]) -> Assessment:
         """The same run with more errors: it is invalid, and has no estimate."""
@@ -89,6 +92,7 @@ class Assessment:
             speed=None,
             speed_unknown=None,
             rehearsed=None,
+            saves=None,
         )
 
 
@@ -100,6 +104,7 @@ def assess(
     native: Callable[[RunSpec], Judgement] | None = None,
     search: Searching | None = fixes.search,
     measured: Measured | None = None,
+    stored: Stored | None = None,
 ) -> Assessment:
     """Judge a run.
 
@@ -111,6 +116,7 @@ def assess(
         native: Asks the validator of the run's own engine, where no rule of ours has found an error.
         search: How to look for ways out where the run needs more than there is; None is not at all.
         measured: Gives the constant of the user's own measured runs; None takes the shipped one.
+        stored: Gives what was measured of the cluster's storage; None asks for nothing.
     """
     unread = tuple(earlier)
     stands_in = any(hasattr(spec, error.path) for error in unread)
@@ -125,7 +131,8 @@ def assess(
     speed = pricing.predicted(spec, parts, judged, measured)
     ways_out = fixes.Search() if search is None else _ways_out(spec, judged, formula, search)
     ways_out = pricing.priced(ways_out, spec, speed.speed, parts, measured)
-    remarks = (*verdict.remarks(spec, estimate), *time_limit.remarks(spec, speed.speed))
+    saves = saving.predicted(spec, estimate.disk, stored)
+    remarks = (*verdict.remarks(spec, estimate), *time_limit.remarks(spec, speed.speed, saves))
     return Assessment(
         spec=spec,
         errors=(),
@@ -136,6 +143,7 @@ def assess(
         nearest=ways_out.nearest,
         speed=speed.speed,
         speed_unknown=speed.unknown,
+        saves=saves,
     )
 
 

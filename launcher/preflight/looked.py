@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from launcher.backends import Judgement
 from launcher.errors import ConfigError
-from launcher.preflight import assess, data, fixes, job_python
+from launcher.measurements.known import Measured
+from launcher.preflight import assess, data, fixes, job_python, saving
 from launcher.preflight.assess import Assessment, Refinement
 from launcher.preflight.data import Looking
 from launcher.preflight.fixes import Searching
-from launcher.preflight.pricing import Measured
 from launcher.preflight.this_machine import not_seen_here, without_template
 from launcher.spec import RunSpec
 
@@ -48,11 +49,14 @@ def assessed(
         native: Asks the engine's own validator.
         search: How to look for ways out; None is not at all.
         python: How the packages of the job's Python are found out; as it is, nothing is started for it.
-        measured: Gives the constant of the user's own measured runs; None takes the shipped one.
+        measured: The user's own measured runs; None takes the shipped constants.
     """
-    judged = assess.assess(spec, earlier=earlier, refined=refined, native=native, search=search, measured=measured)
+    stored = None if measured is None else measured.storage
+    how: dict[str, Any] = {"native": native, "search": search, "measured": measured, "stored": stored}
+    judged = assess.assess(spec, earlier=earlier, refined=refined, **how)
     found = data.seen(spec, looking)
     if found.errors:
         judged = judged.refused(found.errors)
-    here = (*job_python.warnings(spec, python), *not_seen_here(spec), *without_template(spec), *found.warnings)
+    disk = () if judged.estimate is None else tuple(saving.too_large_here(spec, judged.estimate.disk))
+    here = (*disk, *job_python.warnings(spec, python), *not_seen_here(spec), *without_template(spec), *found.warnings)
     return Looked(assessment=replace(judged, data=found, warnings=(*judged.warnings, *here)), here=here)

@@ -14,7 +14,7 @@ from typing import Any
 from launcher import backends
 from launcher.errors import ConfigError
 from launcher.memory.result import HostMemory, MemoryEstimate
-from launcher.preflight import speed_line
+from launcher.preflight import saving, speed_line
 from launcher.preflight.answer import answer, reason
 from launcher.preflight.assess import Assessment
 from launcher.preflight.bars import SMALLEST, bars, legend
@@ -70,6 +70,7 @@ def as_json(assessment: Assessment) -> dict[str, Any]:
         "gpu": {"name": spec.hardware.name, "memory_bytes": spec.rank_memory_bytes},
         "world": world_as_json(spec),
         **figures,
+        "disk": None if assessment.saves is None or spec.judges_no_model else assessment.saves.as_dict(),
         "fixes": [fix.as_dict() for fix in assessment.fixes],
         "speed": None if assessment.speed is None else speed_line.as_dict(spec, assessment.speed),
         "data": None if assessment.data is None else assessment.data.as_dict(),
@@ -145,7 +146,7 @@ def _evidence(assessment: Assessment, estimate: MemoryEstimate, width: int) -> I
     for text in legend(estimate, spec.hardware, capacity):
         yield from textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
     yield from ("", *_wrapped(_phases(estimate), width))
-    yield from _wrapped(_elsewhere(estimate), width)
+    yield from _wrapped(_elsewhere(assessment, estimate), width)
     yield from _target(spec, width)
 
 
@@ -212,14 +213,14 @@ def _phases(estimate: MemoryEstimate) -> str:
     return f"allocated by phase: {peaks}; between steps {gib(estimate.static_bytes)}"
 
 
-def _elsewhere(estimate: MemoryEstimate) -> str:
-    parameters, host, disk = estimate.parameters, estimate.host, estimate.disk
+def _elsewhere(assessment: Assessment, estimate: MemoryEstimate) -> str:
+    parameters, host = estimate.parameters, estimate.host
     active = "" if parameters.active == parameters.total else f" ({count(parameters.active)} active)"
     text = f"parameters: {count(parameters.total)}{active}, {count(parameters.per_rank)} kept on the worst rank"
     if host.bytes_per_node:
         text += f"; host memory: {gib(host.bytes_per_node)} a node{_of_host(host)}"
         text += " (what it has is unknown: hardware.host_memory_bytes)" if host.capacity_bytes is None else ""
-    return f"{text}; a checkpoint: {gib(disk.checkpoint_bytes)}"
+    return text if assessment.saves is None else f"{text}; {saving.as_text(assessment.spec, assessment.saves)}"
 
 
 def _of_host(host: HostMemory) -> str:

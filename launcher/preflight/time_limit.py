@@ -11,36 +11,68 @@ import math
 from collections.abc import Iterator
 
 from launcher.errors import ConfigError
+from launcher.preflight.saving import Saves
 from launcher.spec import RunSpec
 from launcher.speed.result import SpeedEstimate
-from launcher.text.units import duration
+from launcher.text.units import duration, gib, rounded
 
 _ROUND_MIN = 10
 """Minutes to which a limit that is proposed is rounded up."""
 
 
-def remarks(spec: RunSpec, speed: SpeedEstimate | None) -> Iterator[ConfigError]:
-    """Warnings of a valid run; none where its speed or its limit is unknown, and of a script of the user's own."""
-    cluster = spec.cluster
-    if speed is None or cluster.time_limit_min is None or cluster.kind != "slurm" or spec.script is not None:
+def remarks(spec: RunSpec, speed: SpeedEstimate | None, saves: Saves) -> Iterator[ConfigError]:
+    """Warnings of a valid run of a queue; none of a script of the user's own."""
+    if spec.cluster.kind != "slurm" or spec.script is not None:
         return
-    fastest, slowest = (speed.step_seconds * speed.tokens_per_second_per_gpu / end for end in (speed.high, speed.low))
-    limit, margin = 60 * cluster.time_limit_min, cluster.save_margin_s
-    if fastest > margin:
-        rule = (
-            f"the job is told to save {margin} s before its time limit, and ends the step that it is in first, which"
-            f" takes {_between(fastest, slowest)} by the estimate"
-        )
-        way = f"cluster.save_margin_s={2 * math.ceil(slowest)}"
-        yield ConfigError("cluster.save_margin_s", margin, rule, [way])
-    if spec.steps * fastest > limit - margin:
-        needed = math.ceil((spec.steps * slowest + margin) / 60 / _ROUND_MIN) * _ROUND_MIN
-        least = math.ceil(spec.steps * fastest / max(1, limit - margin))
-        rule = (
-            f"{spec.steps:,} steps take {_between(spec.steps * fastest, spec.steps * slowest)} by the estimate:"
-            f" {_afterwards(cluster.requeues, least)}"
-        )
-        yield ConfigError("cluster.time_limit_min", cluster.time_limit_min, rule, [f"cluster.time_limit_min={needed}"])
+    ends = None
+    if speed is not None:
+        ends = tuple(speed.step_seconds * speed.tokens_per_second_per_gpu / end for end in (speed.high, speed.low))
+    yield from _margin(spec, ends, saves)
+    if ends is not None and spec.cluster.time_limit_min is not None:
+        yield from _limit(spec, spec.cluster.time_limit_min, *ends)
+
+
+def _margin(spec: RunSpec, ends: tuple[float, ...] | None, saves: Saves) -> Iterator[ConfigError]:
+    """A margin in which the job cannot end its step and write the checkpoint whole, also one in the background."""
+    limit, margin, (fastest, slowest) = spec.cluster.time_limit_min, spec.cluster.save_margin_s, ends or (0.0, 0.0)
+    save = saves.least_seconds if saves.seconds is None else saves.seconds
+    if fastest + save <= margin:
+        return
+    parts = []
+    if ends is not None:
+        parts.append(f"ends the step that it is in first, which takes {_between(fastest, slowest)} by the estimate")
+    if fastest <= margin or saves.seconds is not None:
+        parts.append(_written(spec, saves))
+    rule = f"the job is told to save {margin} s before its time limit, and {', and '.join(parts)}"
+    enough = 2 * math.ceil(slowest + save)
+    longer = "" if limit is None or enough < 60 * limit else f" cluster.time_limit_min={math.ceil(enough / 30)}"
+    yield ConfigError("cluster.save_margin_s", margin, rule, [f"cluster.save_margin_s={enough}{longer}"])
+
+
+def _written(spec: RunSpec, saves: Saves) -> str:
+    """The checkpoint and the time that it takes, or the least that any storage known to us would take."""
+    size = gib(saves.disk.checkpoint_bytes)
+    if saves.seconds is not None and saves.bandwidth is not None:
+        rate = rounded(saves.bandwidth / 1e9)
+        return f"writes a checkpoint of {size}, which takes {duration(saves.seconds)} at {rate} GB/s ({saves.source})"
+    nodes = f"{spec.cluster.nodes} node{'' if spec.cluster.nodes == 1 else 's'}"
+    return (
+        f"writes a checkpoint of {size}, which takes {duration(saves.least_seconds)} even with the fastest"
+        f" storage that NVIDIA recommends for {nodes} (cluster.storage_bandwidth says how fast this one is)"
+    )
+
+
+def _limit(spec: RunSpec, limit_min: int, fastest: float, slowest: float) -> Iterator[ConfigError]:
+    limit, margin = 60 * limit_min, spec.cluster.save_margin_s
+    if spec.steps * fastest <= limit - margin:
+        return
+    needed = math.ceil((spec.steps * slowest + margin) / 60 / _ROUND_MIN) * _ROUND_MIN
+    least = math.ceil(spec.steps * fastest / max(1, limit - margin))
+    rule = (
+        f"{spec.steps:,} steps take {_between(spec.steps * fastest, spec.steps * slowest)} by the estimate:"
+        f" {_afterwards(spec.cluster.requeues, least)}"
+    )
+    yield ConfigError("cluster.time_limit_min", limit_min, rule, [f"cluster.time_limit_min={needed}"])
 
 
 def _between(low: float, high: float) -> str:

@@ -34,7 +34,10 @@ from launcher.text import terminal
 SCHEMA = 1
 
 _NOT_COMPARED = ("data.list", "hardware.host_memory", "versions.git.changed")
-_NOT_THE_RUN = ("run.", "sweep.", "hardware.disk_bytes", "hardware.host_memory_bytes", "cluster.measurements")
+_NOT_THE_RUN = (
+    *("run.", "sweep.", "hardware.disk_bytes", "hardware.host_memory_bytes"),
+    *("cluster.measurements", "cluster.storage_bandwidth"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from launcher import backends, machine
 from launcher.config.hardware import option_of
+from launcher.job import events
 from launcher.job.versions import every
 from launcher.measurements import constants, file
 from launcher.measurements.known import place
@@ -27,17 +29,31 @@ _FEWEST_STEPS = 10
 _PACKAGES = ("llm-launch", "torch", "deepspeed", "megatron-core", "transformers")
 
 
-def enter(run: Path) -> None:
-    """Add a finished run to the file of measured runs; a script of the user's own, which trains as it likes, is none.
+def enter(run: Path, *, finished: bool = True) -> None:
+    """Add a run that has ended to the file of measured runs; not a script of the user's own, which trains as it likes.
 
-    Whatever goes wrong, a fault of ours included, is said on stderr: the run has finished.
+    Whatever goes wrong, a fault of ours included, is said on stderr: the run has ended.
+
+    Args:
+        run: Its directory.
+        finished: False for one that ended otherwise: it is added where it wrote checkpoints and is not there yet, and
+            only they count.
     """
     try:
         spec = contents.spec_of(run)
-        if spec.script is None:
-            file.add(place(spec.cluster), row_of(run, spec))
+        if spec.script is not None:
+            return
+        path, row = place(spec.cluster), row_of(run, spec)
+        if finished:
+            file.add(path, row)
+        elif row.measured.save_seconds is not None and not _is_there(path, row):
+            file.add(path, replace(row, left_out="it did not finish"))
     except Exception as error:
         sys.stderr.write(f"launch: this run is not among the measured ones: {error}\n")
+
+
+def _is_there(path: Path, row: Row) -> bool:
+    return any((row.id, row.directory) == (known.id, known.directory) for known in file.load(path).rows)
 
 
 def row_of(run: Path, spec: RunSpec) -> Row:
@@ -129,10 +145,32 @@ def _measured(run: Path, spec: RunSpec) -> Found:
     for name in ("allocated_bytes", "reserved_bytes"):
         peaks = [size for rank in ranks if contents.is_whole(size := rank.get(f"peak_{name}")) and size > 0]
         sizes[name] = max(peaks, default=None)
+    sizes |= _saved(run)
     if speed is None or speed <= 0:
         return Found(**sizes)
     steps = len(results.second_half(lines, predicted)) * spec.train.log_every
     return Found(tokens_per_second_per_gpu=speed / spec.gpus, steps=steps, **sizes)
+
+
+def _saved(run: Path) -> dict[str, Any]:
+    """The bytes and the seconds of its checkpoints, medians; nothing where it has told of none."""
+    from statistics import median
+
+    told = [line for line in events.read(run) if line["kind"] == "save" and all(map(_is_positive, _amounts(line)))]
+    if not told:
+        return {}
+    size, seconds = (median(values) for values in zip(*map(_amounts, told), strict=True))
+    blocking = [line["blocking_seconds"] for line in told if _is_positive(line.get("blocking_seconds"))]
+    found = {"checkpoint_bytes": int(size), "save_seconds": seconds}
+    return found | ({"blocking_seconds": median(blocking)} if blocking else {})
+
+
+def _amounts(line: dict[str, Any]) -> tuple[Any, Any]:
+    return line.get("bytes"), line.get("seconds")
+
+
+def _is_positive(value: object) -> bool:
+    return contents.is_number(value) and value > 0
 
 
 def _left_out(run: Path, card: str, seen: list[str], measured: Found) -> str | None:

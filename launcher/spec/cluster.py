@@ -42,6 +42,7 @@ class ClusterSpec:
     interface: str | None
     network_bandwidth: Positive | None = None
     network_latency: Positive | None = None
+    storage_bandwidth: Positive | None = None
     price_per_gpu_hour: NonNegative | None = None
     measurements: str | None = None
     shared_folder: str | None

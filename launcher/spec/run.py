@@ -165,7 +165,7 @@ class RunSpec:
         """Twelve hexadecimal digits that identify the run.
 
         Its name, directory and sweep do not count, nor what its machine has left of disk and host memory just now, nor
-        the file of measured runs.
+        the file of measured runs, nor how fast storage is said to be.
         """
         content = {name: group for name, group in _shallow(self).items() if name not in ("run", "sweep")}
         texts = (f'"{name}":{_text(group)}' for name, group in sorted(content.items()))
@@ -187,7 +187,7 @@ def _text(group: Any) -> str:
         if isinstance(group, HardwareSpec):
             content |= {"disk_bytes": None, "host_memory_bytes": None}
         if isinstance(group, ClusterSpec):
-            del content["measurements"]
+            del content["measurements"], content["storage_bandwidth"]
         if len(_TEXTS) >= _MOST_TEXTS:
             _TEXTS.clear()
         _TEXTS[id(group)] = group, _COMPACT.encode(content)

@@ -37,6 +37,8 @@ def conclude(directory: Path, returncode: int, place: SlurmPlace | None) -> str 
     saved = (
         f"; `launch resume {names.id_of(directory)}` goes on from step {outcome['step']}" if outcome.get("step") else ""
     )
+    if returncode or stopped or asked_to_end(directory):
+        measuring.enter(directory, finished=False)
     if asked_to_end(directory) or (stopped and place is None):
         state.put(directory, "cancelled", reason=f"stopped{saved}", **facts)
         return None

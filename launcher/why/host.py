@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
-import stat
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from launcher import files
 from launcher.job.memory import OutOfMemory
 from launcher.memory.result import MemoryEstimate
 from launcher.preflight import assess
@@ -64,7 +63,7 @@ def of_the_disk(run: Subject, oom: OutOfMemory) -> Answer:
     free = oom.free_bytes if oom.free_bytes is not None else _free(run.run)
     left = "" if free is None else f", with {gib(free)} free"
     said = [f"no space left on the disk {phase}{what} could not be written{who}{left}"]
-    spec, kept = run.spec, _size(run.run / "checkpoints")
+    spec, kept = run.spec, files.bytes_in(run.run / "checkpoints")
     ways: list[Way] = []
     rows = []
     if spec is not None:
@@ -189,12 +188,3 @@ def _free(run: Path) -> int | None:
         return shutil.disk_usage(run).free
     except OSError:
         return None
-
-
-def _size(folder: Path) -> int:
-    total = 0
-    for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):
-            facts = path.lstat()
-            total += facts.st_size if stat.S_ISREG(facts.st_mode) else 0
-    return total

@@ -108,6 +108,7 @@ class Checkpoints:
             self._finish(step, partial, last=last)
         else:
             self._pending = (step, partial, pending[0])
+            self._saving.released(step)
 
     def _begin(self, partial: Path, step: int) -> None:
         if self._context.rank == 0:

@@ -17,10 +17,9 @@ from pathlib import Path
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
-from launcher import machine
+from launcher import files, machine
 from launcher.job import events
 from launcher.saved import paused
-from launcher.saved.find import STATE
 from launcher.worker import shortage
 from launcher.worker.engine import Context
 from launcher.worker.errors import CheckpointError
@@ -46,6 +45,8 @@ class Saving:
             kept: Gives the name of the newest whole checkpoint.
         """
         self._context, self._kept = context, kept
+        self._begun: dict[int, float] = {}
+        self._blocked: dict[int, float] = {}
         if context.rank == 0:
             paused.end(context.directory)
 
@@ -61,6 +62,7 @@ class Saving:
         Raises:
             CheckpointError: On all ranks alike; the checkpoints before this one are intact.
         """
+        self._begun.setdefault(step, time.monotonic())
         failed: BaseException | None = None
         try:
             act()
@@ -73,6 +75,7 @@ class Saving:
         troubles = [trouble for trouble in found if trouble is not None]
         if not troubles:
             return True
+        self._begun.pop(step)  # It may be tried again.
         if self._context.rank == 0:
             shutil.rmtree(folder, ignore_errors=True)
         # A writer that only hears of another rank's failure does not know the reason.
@@ -93,12 +96,23 @@ class Saving:
                 paused.note(self._context.directory, step, f"{text} ({folder}); {newest}")
             print(f"launch: {error}; training goes on", file=sys.stderr, flush=True)  # noqa: T201
 
+    def released(self, step: int) -> None:
+        """Note that training goes on while a checkpoint is still being written."""
+        self._blocked[step] = self._seconds(step)
+
     def note(self, path: Path, step: int) -> None:
-        """Say on rank 0 that a checkpoint is whole, and how long it took since its first file was written."""
+        """Say on rank 0 that a checkpoint is whole, with its bytes, its seconds, and those that training waited."""
         with contextlib.suppress(OSError):
-            seconds = round(max(0.0, time.time() - (path / STATE).stat().st_mtime), 3)
-            text = f"the checkpoint of step {step} is whole"
-            events.add(self._context.directory, "save", text, step=step, seconds=seconds, node=machine.node())
+            text, seconds = f"the checkpoint of step {step} is whole", self._seconds(step)
+            blocked = {"blocking_seconds": self._blocked.pop(step)} if step in self._blocked else {}
+            facts = {"seconds": seconds, **blocked, "bytes": files.bytes_in(path), "node": machine.node()}
+            events.add(self._context.directory, "save", text, step=step, **facts)
+        self._begun.pop(step, None)
+
+    def _seconds(self, step: int) -> float:
+        """Since the checkpoint of a step was begun."""
+        now = time.monotonic()
+        return round(now - self._begun.get(step, now), 3)
 
     def error(self, step: int, folder: Path, text: str) -> CheckpointError:
         """The error of a checkpoint that could not be written, with the one that is left."""

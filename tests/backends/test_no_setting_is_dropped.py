@@ -27,6 +27,7 @@ PLANNING_ONLY = frozenset({
     "cluster.network_latency",
     "cluster.price_per_gpu_hour",
     "cluster.shared_folder",
+    "cluster.storage_bandwidth",
     "data.preview",
     "hardware.name",
     "hardware.title",

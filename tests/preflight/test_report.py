@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from launcher.memory.result import DiskSpace, HostMemory, MemoryEstimate
-from launcher.preflight import assess, fixes, verdict
+from launcher.preflight import assess, fixes, saving, verdict
 from launcher.preflight.assess import Assessment
 from launcher.preflight.fixes import Fix
 from launcher.preflight.report import as_json, as_text, errors_as_text, invalid_as_json
@@ -54,6 +54,7 @@ def _assessment(spec: RunSpec, estimate: MemoryEstimate, search: fixes.Search | 
         verdict=verdict.judge(spec, estimate),
         fixes=search.found if search else (),
         nearest=search.nearest if search else None,
+        saves=saving.predicted(spec, estimate.disk),
     )
 
 
@@ -145,7 +146,10 @@ def test_the_document_has_exactly_the_keys_of_the_contract() -> None:
     assert list(document["peak"]) == PEAK.split()
     assert list(document["phases"]) == ["load", "forward", "backward", "optimizer", "checkpoint_save"]
     assert list(document["host"]) == ["bytes_per_node", "capacity_bytes", "piles"]
-    assert list(document["disk"]) == ["checkpoint_bytes", "capacity_bytes"]
+    assert list(document["disk"]) == [
+        *("checkpoint_bytes", "capacity_bytes", "total_bytes"),
+        *("save_seconds", "blocking_seconds", "storage_bandwidth"),
+    ]
     assert [list(rank) for rank in document["ranks"]] == [
         ["stage", "static_bytes", "allocated_bytes", "reserved_bytes"]
     ]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from launcher.errors import ConfigError
-from launcher.preflight import assess, time_limit
+from launcher.preflight import assess, saving, time_limit
 from launcher.spec import RunSpec
 from launcher.speed.result import Constant, SpeedEstimate
 from tests.support.helpers import make_spec
@@ -37,7 +37,7 @@ def run(minutes: int | None, steps: int = 1000, margin: int = 60, **cluster: obj
 
 
 def said(spec: RunSpec, speed: SpeedEstimate | None = SPEED) -> list[ConfigError]:
-    return list(time_limit.remarks(spec, speed))
+    return list(time_limit.remarks(spec, speed, saving.predicted(spec, assess.estimated(spec).disk)))
 
 
 def test_steps_that_even_at_the_fastest_take_longer_than_the_limit_are_warned_of_with_a_limit_that_suffices() -> None:
@@ -64,7 +64,7 @@ def test_a_step_that_is_longer_than_the_margin_to_save_in_is_warned_of() -> None
         "the job is told to save 4 s before its time limit, and ends the step that it is in first, which takes 5 s to"
         " 8 s by the estimate"
     )
-    assert said(run(600, margin=5)) == []
+    assert said(run(600, margin=6)) == []
 
 
 def test_nothing_is_said_where_the_speed_or_the_limit_is_unknown_or_no_queue_ends_the_job() -> None:

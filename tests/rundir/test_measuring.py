@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from launcher import machine
+from launcher.job import events
 from launcher.machine import Gpu, Machine
 from launcher.measurements import file
 from launcher.rundir import contents, measuring, status
@@ -107,3 +108,30 @@ def test_a_run_that_cannot_be_entered_has_ended_well_all_the_same(
 def test_a_script_of_the_user_s_own_is_no_measured_run(tmp_path: Path) -> None:
     measuring.enter(run(tmp_path / "a", words=(*H100, "script=train.py")))
     assert not file.load(users_own()).rows
+
+
+def saved(run: Path, *seconds: float, **also: float) -> Path:
+    for step, each in enumerate(seconds, 1):
+        events.add(run, "save", "the checkpoint is whole", step=step, seconds=each, bytes=6 * 2**30, **also)
+    return run
+
+
+def test_a_run_tells_how_fast_its_checkpoints_were_written(tmp_path: Path) -> None:
+    measuring.enter(saved(run(tmp_path / "a"), 9.0, 3.0, 2.0))
+    measuring.enter(saved(run(tmp_path / "b"), 3.0, blocking_seconds=0.5))
+    plain, background = (row.measured for row in file.load(users_own()).rows)
+    assert (plain.checkpoint_bytes, plain.save_seconds, plain.blocking_seconds) == (6 * 2**30, 3.0, None)
+    assert (background.save_seconds, background.blocking_seconds) == (3.0, 0.5)
+
+
+def test_a_run_that_did_not_finish_tells_of_its_checkpoints_alone_and_replaces_nothing(tmp_path: Path) -> None:
+    measuring.enter(run(tmp_path / "none"), finished=False)
+    assert file.load(users_own()).rows == ()
+    killed = saved(run(tmp_path / "a"), 3.0)
+    measuring.enter(killed, finished=False)
+    [row] = file.load(users_own()).rows
+    assert (row.left_out, row.ratio, row.measured.save_seconds) == ("it did not finish", None, 3.0)
+    measuring.enter(killed)
+    measuring.enter(killed, finished=False)
+    [row] = file.load(users_own()).rows
+    assert row.left_out is None

@@ -130,7 +130,9 @@ class Checkpoints:
         if self._spec.save.asynchronous:
             self._writing.append(step)
         if self._written(step, write, last=last) and self._context.rank == 0:
-            if not self._spec.save.asynchronous:
+            if self._spec.save.asynchronous:
+                self._saving.released(step)
+            else:
                 self._saving.note(path, step)
             self._remove_old()
 

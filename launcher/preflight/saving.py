@@ -1,0 +1,138 @@
+"""What the checkpoints of a run take: bytes on disk, and seconds of a save by the bandwidth of the storage.
+
+The bandwidth is what ``cluster.storage_bandwidth`` says, else what earlier runs of this kind of cluster measured. Where
+neither is known no time is predicted, but none can be shorter than on the fastest storage that NVIDIA recommends, so
+that a margin which no storage could keep is found even then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+
+from launcher import machine
+from launcher.errors import ConfigError
+from launcher.machine import disk_free
+from launcher.measurements.storage import Storage
+from launcher.memory.result import DiskSpace
+from launcher.preflight import this_machine
+from launcher.slurm import client
+from launcher.spec import RunSpec
+from launcher.text.units import duration, gib, rounded
+
+type Stored = Callable[[RunSpec, int], Storage | None]
+"""What was measured of the storage of a run's cluster, for checkpoints of so many bytes."""
+
+_NODE, _UNIT, _NODES = 20e9, 62e9, 32
+"""Bytes/s of writing of one node, of one scalable unit, and its nodes: "best" in the table of storage performance of
+NVIDIA's DGX SuperPOD reference architecture for H100 (RA-11333)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saves:
+    """The checkpoints of a run.
+
+    Attributes:
+        disk: Their bytes.
+        least_seconds: Those that a save takes on the fastest storage.
+        seconds: Until a checkpoint is whole; None where the bandwidth is unknown.
+        blocking_seconds: Those for which training waits; None where that is unknown, as of most background saves.
+        bandwidth: Bytes/s of all ranks together.
+        source: Whose bandwidth it is, in words.
+    """
+
+    disk: DiskSpace
+    least_seconds: float
+    seconds: float | None = None
+    blocking_seconds: float | None = None
+    bandwidth: float | None = None
+    source: str = ""
+
+    def as_dict(self) -> dict[str, object]:
+        """The key ``disk`` of ``launch check --json``."""
+        return {
+            "checkpoint_bytes": self.disk.checkpoint_bytes,
+            "capacity_bytes": self.disk.capacity_bytes,
+            "total_bytes": self.disk.kept_bytes,
+            "save_seconds": self.seconds,
+            "blocking_seconds": self.blocking_seconds,
+            "storage_bandwidth": self.bandwidth,
+        }
+
+
+def predicted(spec: RunSpec, disk: DiskSpace, stored: Stored | None = None) -> Saves:
+    """What the checkpoints of a valid run take.
+
+    Args:
+        spec: The run.
+        disk: Their bytes, by the estimate.
+        stored: Gives what was measured of storage; None where nothing is to be asked.
+    """
+    size, nodes = disk.checkpoint_bytes, spec.cluster.nodes
+    least = size / min(_NODE * nodes, _UNIT * ceil(nodes / _NODES))
+    given = spec.cluster.storage_bandwidth
+    own = None if given is not None or stored is None else stored(spec, size)
+    bandwidth = own.bandwidth if own is not None else given
+    if bandwidth is None or spec.script is not None:  # What a script of the user's own saves is not known.
+        return Saves(disk=disk, least_seconds=least)
+    seconds = size / bandwidth
+    share = (None if own is None else own.blocking) if spec.save.asynchronous else 1.0
+    return Saves(
+        disk=disk,
+        least_seconds=min(least, seconds),
+        seconds=seconds,
+        blocking_seconds=None if share is None else share * seconds,
+        bandwidth=bandwidth,
+        source="cluster.storage_bandwidth" if own is None else _measured(own),
+    )
+
+
+def _measured(own: Storage) -> str:
+    runs = "1 run" if own.runs == 1 else f"{own.runs} runs"
+    return f"measured in {runs} on {own.nodes} node{'' if own.nodes == 1 else 's'}"
+
+
+def as_text(spec: RunSpec, saves: Saves) -> str:
+    """The bytes of the checkpoints and the time of a save, as a clause."""
+    disk = saves.disk
+    text = f"a checkpoint: {gib(disk.checkpoint_bytes)}"
+    if (number := disk.kept_bytes // max(1, disk.checkpoint_bytes)) > 1:
+        one_more = " and the one in writing" if number > spec.save.keep else ""
+        text += f", up to {gib(disk.kept_bytes)} on disk ({number - bool(one_more)} that are kept{one_more})"
+    if saves.seconds is None or saves.bandwidth is None:
+        return text
+    text += f", whole {duration(saves.seconds)} after it is begun at {rounded(saves.bandwidth / 1e9)} GB/s"
+    text += f" ({saves.source})"
+    if spec.save.asynchronous and saves.blocking_seconds is not None:
+        text += f", {duration(saves.blocking_seconds)} of which training waits"
+    return text
+
+
+def too_large_here(spec: RunSpec, disk: DiskSpace) -> Iterator[ConfigError]:
+    """A warning where the file system of the run's folder on this machine has less room than the checkpoints take.
+
+    Where ``hardware.disk_bytes`` is known the verdict says it. A run for another machine, of which this one shows
+    nothing, is warned of where its settings keep more than the one at its end.
+    """
+    if disk.capacity_bytes is not None or spec.script is not None:
+        return
+    is_here = client.installed() if spec.cluster.kind == "slurm" else this_machine.is_meant(spec, machine.facts())
+    if not is_here and spec.save.every is None:
+        return
+    folder = Path(spec.run.directory or spec.cluster.shared_folder or "runs")
+    free = disk_free(folder.absolute())
+    if free is None or disk.kept_bytes <= free:
+        return
+    number, keep = disk.kept_bytes // disk.checkpoint_bytes, spec.save.keep
+    each = f"{number} of {gib(disk.checkpoint_bytes)}" if number > 1 else "one"
+    rule = (
+        f"the checkpoints take {gib(disk.kept_bytes)} ({each}{', the one in writing among them' * (number > keep)}), "
+        f"and the file system of {folder} on this machine has {gib(free)} free"
+    )
+    fewer = free // disk.checkpoint_bytes - 1
+    ways = [f"save.keep={fewer}"] if 1 <= fewer < keep else []
+    last = ["save.every=null"] if spec.save.every is not None and disk.checkpoint_bytes <= free else []
+    ways += [] if ways else last
+    yield ConfigError("save.keep", keep, rule, [*ways, "run.directory=/path/on/a/larger/disk"])
