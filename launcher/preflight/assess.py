@@ -23,6 +23,7 @@ from launcher.memory.breakdown import Breakdown, breakdown
 from launcher.memory.estimate import Adjusted, RankTerms, estimate, needs, needs_within, rank_terms
 from launcher.memory.result import MemoryEstimate, Needs
 from launcher.preflight import fixes, pricing, saving, time_limit, verdict
+from launcher.preflight.changes import TRAINS_OTHERS
 from launcher.preflight.data import Seen
 from launcher.preflight.evidence import Evidence
 from launcher.preflight.fixes import Fix, Judge, Searching
@@ -208,6 +209,8 @@ def terms_of(spec: RunSpec) -> tuple[RankTerms, ...]:
 def ways_out(spec: RunSpec, adjusted: Adjusted | None = None, measured: Measured | None = None) -> fixes.Search:
     """Changes with which a valid run fits for certain, or else by what is most likely, the cheapest first.
 
+    None of them trains other parameters than the run has begun to train.
+
     Args:
         spec: The run, of which is known that it ran out of memory.
         adjusted: Puts what was measured of it into the estimates of its neighbours.
@@ -223,10 +226,10 @@ def search_safely(spec: RunSpec, own: Needs, adjusted: Adjusted | None) -> fixes
     """Changes with which the whole error band lies below the capacity, or else the middle of it."""
     if verdict.judge(spec, own, safely=True).excess_bytes == 0:
         return fixes.Search()
-    found = fixes.search(spec, _judge(spec, own, safely=True, adjusted=adjusted))
+    found = fixes.search(spec, _judge(spec, own, safely=True, adjusted=adjusted), TRAINS_OTHERS)
     if found.found or not verdict.judge(spec, own).excess_bytes:
         return found
-    return fixes.search(spec, _judge(spec, own, adjusted=adjusted))
+    return fixes.search(spec, _judge(spec, own, adjusted=adjusted), TRAINS_OTHERS)
 
 
 def parts(spec: RunSpec) -> dict[str, Any]:

@@ -108,14 +108,16 @@ type Searching = Callable[[RunSpec, Judge], Search]
 """A way to search."""
 
 
-def search(spec: RunSpec, judge: Judge) -> Search:
+def search(spec: RunSpec, judge: Judge, without: Collection[Neighbour] = ()) -> Search:
     """Look for changes with which a run fits.
 
     Args:
         spec: A valid run that does not fit.
         judge: The rules and the estimate; None for an invalid run.
+        without: Changes that are no answer.
     """
     tree = _Tree(spec, judge)
+    tree.neighbours = tuple(neighbour for neighbour in tree.neighbours if neighbour not in without)
     singles, alone = _alone(tree)
     enough = {n for n, fix in alone.items() if n not in ANOTHER_TRAINING and not tree.asks_for_more(fix)}
     if len(enough) >= _ENOUGH:

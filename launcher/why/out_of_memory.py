@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from launcher.job import memory
@@ -137,10 +137,11 @@ def _ways(
     return ways_out.on_device(spec, rule, run.name, run.takes)
 
 
-def _untaken(count: int) -> Iterator[str]:
-    if count:
-        noun = "change that would fit is" if count == 1 else "changes that would fit are"
-        yield f"{count} more {noun} none that a resumed run takes: `launch check` with its words names them"
+def _untaken(words: Sequence[str]) -> Iterator[str]:
+    """The changes with which a new run would fit, and this one cannot go on."""
+    if words:
+        named, it = " or ".join(f"`{each}`" for each in words), "it" if len(words) == 1 else "these"
+        yield f"a new run would fit with {named}, too; this one cannot be resumed with {it}"
 
 
 def evidence_of(run: Subject, oom: OutOfMemory) -> Iterator[Evidence]:

@@ -1,7 +1,7 @@
 """Ways out of memory that ran out: changes of the run, judged with what was measured of it (``launcher.why.carried``).
 
 Each is given as the words to paste behind ``launch resume RUN``. A preset that changes a layout is put into single
-keys, since a recorded run takes no options of these groups; what a resumed run does not take is left out, and counted.
+keys, since a recorded run takes no options of these groups; what a resumed run does not take is left out, and named.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _OTHERS = "other processes on the device"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaysOut:
-    """Ways to go on, and how many more there are that a resumed run does not take."""
+    """Ways to go on, and the words of those that a resumed run does not take."""
 
     ways: tuple[Way, ...]
-    untaken: int = 0
+    untaken: tuple[str, ...] = ()
 
 
 def carried(spec: RunSpec, found: Comparison, oom: OutOfMemory, moments: Moments, *, grows: bool) -> Carried:
@@ -107,14 +107,14 @@ def within(spec: RunSpec, key: str, has: int, name: str, takes: Takes) -> WaysOu
 
 def as_ways(spec: RunSpec, search: Search, name: str, takes: Takes, *, of_device: bool = True) -> WaysOut:
     """Fixes as lines to paste, those that a resumed run takes, with what they need of a device where that is asked."""
-    ways, untaken = [], 0
+    ways, untaken = [], list[str]()
     for fix in search.found:
         words = next((words for words in _spellings(spec, fix) if takes(words)), None)
         if words is None:
-            untaken += 1
+            untaken.append(shlex.join(fix.overrides))
         else:
             ways.append(_way(fix, words, name, of_device=of_device))
-    return WaysOut(ways=tuple(ways), untaken=untaken)
+    return WaysOut(ways=tuple(ways), untaken=tuple(untaken))
 
 
 def _spellings(spec: RunSpec, fix: Fix) -> Iterator[tuple[str, ...]]:

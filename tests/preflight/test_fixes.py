@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from launcher.preflight import assess, fixes
-from launcher.preflight.changes import NEIGHBOURS, Neighbour
+from launcher.preflight.changes import NEIGHBOURS, Neighbour, layout, settings
 from launcher.preflight.verdict import Verdict, VerdictName
-from launcher.spec import RunSpec
+from launcher.spec import RunSpec, edit
 from tests.support.helpers import composed_once, make_spec
 from tests.support.rule_cases import NODE
 from tests.support.starts import STARTS
@@ -128,12 +128,39 @@ def test_a_pair_is_offered_where_no_single_change_suffices() -> None:
 
 def test_more_gpus_and_sharding_are_found_together_where_one_gpu_cannot_shard() -> None:
     case = ("model=7b", "parallel=ddp", "hardware=rtx4090", "cluster.gpus_per_node=1", "checkpointing=full")
-    assessment = assess.assess(make_spec(*case))
+    assessment = assess.assess(make_spec(*case, "model.weights=/weights"))
     assert assessment.verdict.name == "does_not_fit"
     overrides = [set(fix.overrides) for fix in assessment.fixes]
     assert {"cluster.gpus_per_node=8", "parallel=fsdp"} in overrides
     assert overrides[0] == {"adapter=qlora"}, "another training, but on the one GPU that there is"
     assert [fix.spec.gpus > 1 for fix in assessment.fixes[1:]] == [True] * (len(overrides) - 1)
+
+
+def test_an_adapter_is_offered_beside_weights_alone_and_never_to_a_run_that_has_begun() -> None:
+    case = ("model=7b", "parallel=ddp", "hardware=rtx4090", "cluster.gpus_per_node=1", "checkpointing=full")
+
+    def adapters(found: fixes.Search) -> list[str]:
+        return [word for fix in found.found for word in fix.overrides if word.startswith("adapter")]
+
+    from_scratch, tuned = make_spec(*case), make_spec(*case, "model.weights=/weights")
+    assert not adapters(fixes.Search(found=assess.assess(from_scratch).fixes))
+    assert adapters(fixes.Search(found=assess.assess(tuned).fixes)) == ["adapter=qlora"]
+    assert not adapters(assess.ways_out(from_scratch))
+    assert not adapters(assess.ways_out(tuned))
+    assert assess.ways_out(tuned).found, "the rest is offered"
+
+
+def test_changes_of_the_training_say_that_they_are() -> None:
+    small = make_spec("model=7b", "parallel=ddp", "precision=fp32", "hardware=h100_80g", "cluster.gpus_per_node=4")
+    tuned = edit.changed(small, "model.weights", "/weights")
+    numbers = [*settings.bf16(small), *settings.eight_bit_optimizer(small)]
+    other = [*settings.low_rank_adapter(tuned), *settings.shorter_sequences(small), *layout.whole_node(small)]
+    assert len(numbers) == 2
+    assert {change.overrides[0].partition("=")[0] for change in other} == {
+        *("adapter", "train.sequence_length", "cluster.gpus_per_node"),
+    }
+    assert all("the numbers of the training" in change.cost for change in numbers)
+    assert all("another training" in change.cost for change in other)
 
 
 def test_a_change_counts_although_the_peak_of_another_moment_hides_its_help() -> None:

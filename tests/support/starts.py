@@ -10,6 +10,7 @@ STARTS = (
     ("parallel=fsdp", "train.micro_batch_size=4", "train.global_batch_size=64", *NODE),
     ("parallel=fsdp", "zero=2", "precision=fp32", "precision.reduce=fp32", *NODE),
     ("parallel=hsdp", "optimizer.foreach=true", *NODE),
+    ("parallel=fsdp", "model=7b", "model.weights=/weights", *NODE),
     ("parallel=ddp", "backend.bucket_view=false", "optimizer.fused=false", *NODE),
     ("parallel=zero0", "train.sequence_length=256", *NODE),
     ("parallel=zero1", "zero=2", *NODE),

@@ -58,7 +58,10 @@ def test_only_words_that_a_resumed_run_takes_are_given(folder: Path) -> None:
     run = without_memory(folder / "runs" / "a", grown={"activations": 38 * GIB})
     taken = explain(run, folder, lambda words: words[0].startswith("checkpointing"))
     assert {way.overrides[0].partition(".")[0] for way in taken.ways} == {"checkpointing"}
-    assert taken.said[-1].endswith("none that a resumed run takes: `launch check` with its words names them")
+    [untaken] = [each for each in taken.said if "cannot be resumed with" in each]
+    assert untaken.startswith("a new run would fit with `")
+    assert all(f"`{' '.join(way.overrides)}`" not in untaken for way in taken.ways)
+    assert untaken.endswith("; this one cannot be resumed with these")
     assert all(way.command == f"launch resume a {' '.join(way.overrides)}" for way in taken.ways)
 
 

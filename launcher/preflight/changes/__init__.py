@@ -17,6 +17,7 @@ __all__ = [
     "NEIGHBOURS",
     "OF_PASSES",
     "ON_DISK",
+    "TRAINS_OTHERS",
     "Change",
     "Neighbour",
 ]
@@ -85,3 +86,6 @@ OF_PASSES = ELSEWHERE | {
 
 ANOTHER_TRAINING = frozenset({settings.low_rank_adapter, settings.shorter_sequences})
 """Changes that make it another training: alone they are not answer enough where two others together suffice."""
+
+TRAINS_OTHERS = frozenset({settings.low_rank_adapter})
+"""Changes after which other parameters are trained: no way on for a run that has begun to train its own."""

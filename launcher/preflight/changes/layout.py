@@ -111,6 +111,6 @@ def more_nodes(spec: RunSpec) -> Iterator[Change]:
 def _more(spec: RunSpec, settings: dict[str, object]) -> Change:
     change = set_to(spec, "", settings, stays=True)
     before, after = spec.global_batch_size, change.spec.global_batch_size
-    batch = f"; a step sees {after} sequences, not {before}" if after != before else ""
+    batch = f"; a step sees {after} sequences, not {before}: another training" if after != before else ""
     noun = "GPUs" if spec.hardware.device == "cuda" else "CPU ranks"
     return replace(change, cost=f"{change.spec.gpus} {noun} in place of {spec.gpus}{batch}")

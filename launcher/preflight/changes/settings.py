@@ -121,7 +121,7 @@ def bf16(spec: RunSpec) -> Iterator[Change]:
     precision = spec.precision
     if precision.compute != "fp32" or "bf16" not in spec.hardware.dtypes:
         return
-    cost = "precision: matrix products with 8 bits of mantissa, which are faster"
+    cost = "precision: matrix products with 8 bits of mantissa, which are faster and change the numbers of the training"
     if precision == _FP32:
         settings: dict[str, object] = {"precision.name": "bf16", "precision.compute": "bf16"}
         yield set_to(spec, cost, settings, ("precision=bf16",), stays=True)
@@ -132,7 +132,7 @@ def bf16(spec: RunSpec) -> Iterator[Change]:
 def eight_bit_optimizer(spec: RunSpec) -> Iterator[Change]:
     """Adam's moments in 8 bits."""
     if spec.optimizer.name == "adamw" and spec.hardware.device == "cuda":
-        cost = "moments of 8 bits, and the package bitsandbytes"
+        cost = "moments of 8 bits, which change the numbers of the training, and the package bitsandbytes"
         settings: dict[str, object] = {"optimizer.name": "adamw_8bit"}
         for key in ("fused", "foreach"):
             if getattr(spec.optimizer, key) is not None:
@@ -141,12 +141,17 @@ def eight_bit_optimizer(spec: RunSpec) -> Iterator[Change]:
 
 
 def low_rank_adapter(spec: RunSpec) -> Iterator[Change]:
-    """Small trained matrices beside frozen weights, which qlora quantises to 4 bits."""
+    """Small trained matrices beside frozen weights, which qlora quantises to 4 bits; of a run that starts from weights.
+
+    One that starts from random values has nothing worth freezing.
+    """
+    if spec.model.weights is None:
+        return
     if spec.adapter.name == "none":
-        cost = "training of an adapter alone, beside frozen weights"
+        cost = "another training: of an adapter alone, beside frozen weights"
         yield set_to(spec, cost, {"adapter.name": "lora"}, ("adapter=lora",), stays=True)
     if spec.adapter.name != "qlora":
-        cost = "training of an adapter alone, beside frozen weights of 4 bits"
+        cost = "another training: of an adapter alone, beside frozen weights of 4 bits"
         yield set_to(spec, cost, {"adapter.name": "qlora"}, ("adapter=qlora",), stays=True)
 
 
