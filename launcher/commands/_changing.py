@@ -23,6 +23,7 @@ from launcher.config.overrides import Override, read
 from launcher.config.request import Request, request
 from launcher.errors import ConfigError, ConfigErrors, DoesNotFit, SubmitError
 from launcher.measurements.known import Measured
+from launcher.preflight import assess
 from launcher.preflight.assess import Assessment
 from launcher.preflight.plan import Plan, plan
 from launcher.preflight.report import as_text
@@ -238,7 +239,8 @@ def _judged(changed: _Changed, refused: Sequence[ConfigError], *, forced: bool, 
         DoesNotFit: It does not fit, and the run was not forced when it was made.
     """
     asked = Request(overrides=changed.words, spec=changed.after, errors=tuple(refused))
-    assessment = assessed(asked, resumed=resumed, measured=Measured())
+    refined = (lambda spec, formula: assess.estimated(assess.going_on(spec))) if resumed else None
+    assessment = assessed(asked, refined, resumed=resumed, measured=Measured())
     lacks = obstacles(assessment.spec, machine.facts())
     started_from = {"save.load"} if resumed else set()  # It may be gone: the run has a checkpoint of its own.
     errors = [*assessment.errors] or [error for error in lacks if error.path not in started_from]

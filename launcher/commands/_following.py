@@ -162,7 +162,7 @@ def table(directory: Path) -> str:
 def _memory(directory: Path) -> Iterator[str]:
     """The memory of the worst rank in each phase."""
     check, measured = contents.known(directory, contents.PLAN), results.measured(directory)
-    predicted = {**(check.get("phases") or {}), BETWEEN: check.get("static_bytes")}
+    predicted = {**results.predicted_phases(directory), BETWEEN: check.get("static_bytes")}
     for phase in (*PHASES, BETWEEN):
         size, seen = predicted.get(phase), measured.get(phase)
         if size and seen:

@@ -196,6 +196,11 @@ def estimated(spec: RunSpec) -> MemoryEstimate:
     return estimate(spec, **parts(spec))
 
 
+def going_on(spec: RunSpec) -> RunSpec:
+    """A run as it goes on from a checkpoint of its own, so that its load is predicted with that of the checkpoint."""
+    return spec if spec.save.load is not None else edit.changed(spec, "save.load", "checkpoints")
+
+
 def broken_down(spec: RunSpec, estimate: MemoryEstimate) -> Breakdown:
     """The piles of every phase and of every pipeline stage of a valid run."""
     return breakdown(rank_terms(spec, **parts(spec)), estimate)

@@ -93,14 +93,14 @@ def read(folder: Path) -> Source:
         state=status.read(folder),
         spec=spec,
         settings=contents.known(folder, contents.SPEC),
-        plan=contents.known(folder, contents.PLAN),
+        plan=contents.known(folder, contents.PLAN) | {"phases": results.predicted_phases(folder)},
         job=contents.known(folder, contents.JOB),
         rows=tuple(results.steps(folder)),
         events=tuple(events.read(folder)),
         memory=tuple(records(folder)),
         measured=results.measured(folder),
         ran_out=ran_out(folder),
-        predicted=None if spec is None else _predicted(spec),
+        predicted=None if spec is None else _predicted(assess.going_on(spec) if results.was_restored(folder) else spec),
         damage=tuple(damage),
     )
 

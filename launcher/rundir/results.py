@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from launcher.errors import LauncherError
 from launcher.rundir import contents
 
 BETWEEN = "between steps"
@@ -108,6 +109,27 @@ def loss(found: Sequence[dict[str, Any]]) -> float:
         return float(held_out[-1])
     last = found[-max(1, len(found) // 10) :]
     return float(sum(row["loss"] for row in last) / len(last))
+
+
+def predicted_phases(run: Path) -> dict[str, int]:
+    """The predicted peak of each phase by the plan; of a run that has gone on from a checkpoint, with its load."""
+    found = contents.known(run, contents.PLAN).get("phases") or {}
+    if not was_restored(run) or not found:
+        return found
+    from launcher.preflight import assess  # Late, because most runs are not resumed.
+
+    try:
+        spec = contents.spec_of(run)
+        if spec.judges_no_model or assess.errors(spec):
+            return found
+        return {**found, "load": assess.estimated(assess.going_on(spec)).phases["load"]}
+    except LauncherError:  # Of another version, or an extension that the run needs is not installed here.
+        return found
+
+
+def was_restored(run: Path) -> bool:
+    """True if what was measured in the load is that of a checkpoint."""
+    return contents.known(run, contents.MEMORY).get("restored", 0) not in (0, None)
 
 
 def measured(run: Path) -> dict[str, int]:

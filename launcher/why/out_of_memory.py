@@ -40,7 +40,8 @@ def answer(run: Subject, oom: OutOfMemory) -> Answer:
         return host.of_the_disk(run, oom)
     if run.spec is None:
         return _without_prediction(run, oom)
-    foreseen = predicted.of(run.spec, oom.rank, oom.phase, oom.layer)
+    loads = oom.phase == "load" and run.saved
+    foreseen = predicted.of(assess.going_on(run.spec) if loads else run.spec, oom.rank, oom.phase, oom.layer)
     found = comparison.compare(run.spec, foreseen, oom)
     grows = _growth(run, oom, found)
     if grows is not None:

@@ -130,7 +130,7 @@ class _Training:
         self._checkpoints.wait(last=True)
         if self._spec.save.export != "none" and not interrupted:
             self._export()
-        metrics.write(self._context)
+        metrics.write(self._context, self._restored)
         self._metrics.close()
         dist.barrier()  # The outcome speaks for all ranks.
         if self._context.rank == 0:
@@ -192,7 +192,7 @@ class _Training:
         self._metrics.step(step, result, functools.partial(self._evaluate, step) if evaluates else None)
         # ``memory.json`` is there from now on, also for a run that is killed later.
         if step == measured_until:
-            metrics.write(self._context)
+            metrics.write(self._context, self._restored)
             self._metrics.mark()
 
     def _evaluate(self, step: int) -> torch.Tensor:

@@ -145,10 +145,16 @@ def _memory_bytes(context: Context) -> int:
     return pages * 4096
 
 
-def write(context: Context) -> None:
-    """Gather every rank's summary and leave ``memory.json``; called by all ranks together."""
+def write(context: Context, restored: int) -> None:
+    """Gather every rank's summary and leave ``memory.json``; called by all ranks together.
+
+    Args:
+        context: This rank.
+        restored: The step of the checkpoint that it has loaded; 0 is none.
+    """
     ranks: list[dict[str, Any] | None] = [None] * context.world
     dist.all_gather_object(ranks, {"rank": context.rank, **context.memory.summary()})
     if context.rank == 0:
-        content = {"schema": 1, "device": context.device.type, "method": context.memory.method, "ranks": ranks}
+        facts = {"schema": 1, "device": context.device.type, "method": context.memory.method, "restored": restored}
+        content = {**facts, "ranks": ranks}
         files.write_json(Path(context.directory) / "memory.json", content)

@@ -15,11 +15,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from launcher.preflight import stored
-from launcher.rundir import state
+from launcher.job import events
+from launcher.preflight import assess, stored
+from launcher.rundir import contents, state
 from launcher.rundir.process import Process
 from launcher.saved import headers, paused
 from launcher.saved.find import STATE
@@ -93,6 +95,24 @@ def test_the_newest_checkpoints_are_kept(runs: Runs) -> None:
     kept = [path.name for path in checkpoints.complete(runs.folder / "background" / "checkpoints")]
     assert kept == ["step-00000006", "step-00000008"]
     assert not list((runs.folder / "background" / "checkpoints").glob("*.partial"))
+
+
+def test_the_load_of_a_checkpoint_takes_what_is_predicted_of_it(resumed: Runs) -> None:
+    run = resumed.folder / "whole"
+    content = json.loads((run / "memory.json").read_text())
+    predicted = assess.estimated(assess.going_on(contents.spec_of(run))).phases["load"]
+    assert content["restored"] == SAVED
+    assert predicted == pytest.approx(max(rank["phases"]["load"] for rank in content["ranks"]), rel=0.01)
+
+
+def test_a_background_save_tells_how_long_training_waited_for_it(runs: Runs) -> None:
+    def saves(name: str) -> list[dict[str, Any]]:
+        return [line for line in events.read(runs.folder / name) if line["kind"] == "save"]
+
+    assert all(line["bytes"] > 0 and "blocking_seconds" not in line for line in saves("whole"))
+    background = saves("background")
+    assert [line["step"] for line in background] == [3, 6, 8]
+    assert all(0 <= line["blocking_seconds"] <= line["seconds"] for line in background)
 
 
 def test_memory_is_measured_by_phase_on_every_rank(runs: Runs) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from launcher.backends.deepspeed import optimizer, partition, pipeline
 from launcher.backends.deepspeed.traits import buffers_partition, flat_fp32_gradients
+from launcher.memory import states
 from launcher.memory.activations import content, inside_mlp, running_blocks
 from launcher.memory.moments import (
     BACKWARD_FROM_BLOCKS,
@@ -35,6 +36,7 @@ def overheads(rank: RankModel) -> Iterable[MemoryTerm]:
     """Everything that DeepSpeed adds at the run's stage."""
     stage = rank.spec.zero.stage
     yield from start(rank)
+    yield from restoring(rank)
     yield from whole_gradients(rank)
     yield from step_copies(rank)
     yield from first_step(rank)
@@ -82,6 +84,36 @@ def start(rank: RankModel) -> Iterator[MemoryTerm]:
     if rank.dtypes.master:
         what = "fp32 copy of the shard and its clone"
         yield _term("master_weights", LOAD, what, "2 * 4 * shard", shard=shard).at("shard copy")
+
+
+def restoring(rank: RankModel) -> Iterator[MemoryTerm]:
+    """While a checkpoint is loaded: optimizer states, and where the device is the host, the file that is read.
+
+    Files are read on the host (``map_location`` in ``runtime/engine.py``): first the parameters, which stage 3 keeps
+    with the states; then this rank's states and fp32 weights. On the CPU the states read are those that stay. Stage 0
+    has all in one file. With a master copy it has stepped once while it started, which took more (:func:`first_step`).
+    """
+    zero, dtypes = rank.spec.zero, rank.dtypes
+    if rank.spec.save.load is None or (zero.stage == 0 and dtypes.master is not None):
+        return
+    made = (*states.master_weights(rank), *states.gradients(rank), *fp32_partition(rank))
+    made = (*made, *(stage3_bucket(rank) if zero.stage == 3 else ()))
+    kept = [each for each in made if each.moments == LOAD]
+    read = [each._replace(moments=LOAD) for each in states.optimizer_states(rank)]
+    z_par, w, shard = dtypes.size("parameters"), rank.elements.trained, rank.elements.optimizer
+    model = _term("temporary", LOAD, "parameters of the file", "z_par * trained", z_par=z_par, trained=w)
+    fp32 = _term("temporary", LOAD, "fp32 weights of the file", "4 * shard", shard=shard)
+    if zero.stage == 0:
+        yield from _restored((*kept, *read), model if not rank.cuda else None, "restoring")
+        return
+    yield from _restored((*kept, *read), fp32 if not rank.cuda else None, "restoring")
+    if zero.stage < 3 and not rank.cuda:
+        yield from _restored(kept, model, "restoring parameters")
+
+
+def _restored(terms: Iterable[MemoryTerm], file: MemoryTerm | None, instant: str) -> Iterator[MemoryTerm]:
+    for each in (*terms, *(() if file is None else (file,))):
+        yield each.at(instant)
 
 
 def whole_gradients(rank: RankModel) -> Iterator[MemoryTerm]:

@@ -13,11 +13,13 @@ from math import ceil
 
 from launcher.backends.fsdp import ring, stages
 from launcher.backends.fsdp.traits import is_ddp, reshards
+from launcher.memory import states
 from launcher.memory.activations import content, first_norm, inside_mlp, running_blocks
 from launcher.memory.moments import (
     ALWAYS,
     BLOCK_BACKWARD,
     LATER_BLOCKS_BACKWARD,
+    LOAD,
     PASSES,
     ROOT_BACKWARD,
     UNTIL_FIRST_GRADIENTS,
@@ -47,6 +49,7 @@ def overheads(rank: RankModel) -> Iterable[MemoryTerm]:
     for moments, kind in running_blocks(rank):
         yield from block_instants(rank, kind, moments)
     yield from untied(rank)
+    yield from restoring(rank)
     yield from ring.overheads(rank)
     yield from stages.overheads(rank, ddp=is_ddp(rank.spec))
 
@@ -203,6 +206,27 @@ def untied(rank: RankModel) -> Iterator[MemoryTerm]:
         shard, z_par = ceil(rank.embedding.largest * rank.view.states.parameters), rank.dtypes.size("parameters")
         what, source = "a tied output projection", "launcher/worker/fsdp/engine.py, torch.nn.Module.to_empty"
         yield term("temporary", ("load",), what, "z_par * shard", source, z_par=z_par, shard=shard).at("untied")
+
+
+def restoring(rank: RankModel) -> Iterator[MemoryTerm]:
+    """While a checkpoint is loaded, torch makes the optimizer's states by a step on gradients of zeros.
+
+    So it takes what a step takes (``_init_optim_state``, ``torch/distributed/checkpoint/state_dict.py``); where
+    gradients are views of buckets the zeros come beside these. Tensors are read into their places afterwards, one at a
+    time.
+    """
+    if rank.spec.save.load is None or rank.spec.zero.offload_parameters != "none":
+        return
+    what, source, z_par = (
+        "gradients of zeros",
+        "torch/distributed/checkpoint/state_dict.py",
+        rank.dtypes.size("parameters"),
+    )
+    shard = rank.elements.optimizer
+    yield term("gradients", LOAD, what, "z_par * shard", source, z_par=z_par, shard=shard).at("restoring")
+    buffers = (each for each in states.gradients(rank) if each.moments == LOAD)
+    for each in (*buffers, *states.optimizer_states(rank), *states.step_temporaries(rank)):
+        yield each._replace(moments=LOAD).at("restoring")
 
 
 def output_elements(rank: RankModel) -> int:

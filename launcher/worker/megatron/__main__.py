@@ -46,7 +46,7 @@ def _train(context: Context, arguments: Sequence[str]) -> None:
     if context.spec.save.export != "none" and not interrupted:
         with process.whole_directory(context, context.directory / "export") as partial:
             weights.write(chunks, context, partial)
-    metrics.write(context)
+    metrics.write(context, follower.restored)
     if follower.metrics is not None:
         follower.metrics.close()
     dist.barrier()

@@ -52,7 +52,7 @@ class Follower:
     def __init__(self, context: Context, batches: Batches) -> None:
         self._context, self._spec = context, context.spec
         self._checkpoints = Checkpoints(context, batches)
-        self.step = self._restored = 0
+        self.step = self.restored = 0
         self.metrics: Metrics | None = None
         self._memory: MemoryLog | None = None
         self._has_evaluated = False
@@ -88,13 +88,13 @@ class Follower:
             tracker.kept = functools.partial(piles.kept, chunks, optimizer)
         for chunk in chunks:
             tracker.layers.follow(piles.numbered(chunk))
-        self.step = self._restored = get_args().iteration
+        self.step = self.restored = get_args().iteration
         self._begun()
         return answer
 
     def _begun(self) -> None:
-        self.metrics = Metrics(self._context, resumed_at=self._restored)
-        self._memory = MemoryLog(self._context, resumed_at=self._restored)
+        self.metrics = Metrics(self._context, resumed_at=self.restored)
+        self._memory = MemoryLog(self._context, resumed_at=self.restored)
         self._memory.write(0)
 
     def load_checkpoint(self, original: Call, *arguments: Any, **options: Any) -> Any:
@@ -109,7 +109,7 @@ class Follower:
         self._context.beat.step(self.step + 1)
         self._rate = get_canonical_lr_for_logging(optimizer.param_groups) or 0.0
         call = functools.partial(original, forward, data, model, optimizer, *rest, **options)
-        first = self.step < self._restored + loop.MEASURED_STEPS
+        first = self.step < self.restored + loop.MEASURED_STEPS
         if not first and not self._log.due(self.step + 1):
             return call()
         tracker, step = self._context.memory, optimizer.step
@@ -205,8 +205,8 @@ class Follower:
             raise AssertionError("a step is noted once")
         result, self._last = self._last, None
         self._measured.step(self.step, result, evaluate)
-        if self.step == self._restored + loop.MEASURED_STEPS:
-            metrics.write(self._context)
+        if self.step == self.restored + loop.MEASURED_STEPS:
+            metrics.write(self._context, self.restored)
             self._measured.mark()
 
     def _from_the_last_rank(self, losses: dict[str, torch.Tensor]) -> torch.Tensor:
