@@ -134,7 +134,8 @@ def _show(spec: RunSpec, quiet: bool) -> Any:
         steps = [line for line in lines or () if "loss" in line]
         if steps:
             last = steps[-1]
-            now = f"loss {last['loss']:.4f}  {last.get('tokens_per_second', 0):,.0f} tokens/s{_left(steps, spec)}"
+            speed = f"{last.get('tokens_per_second', 0):,.0f} tokens/s{_left(steps, spec)}"
+            now = f"last loss {last['loss']:.4f}  {speed}"
             progress.update(task, completed=last["step"], description="training", now=now)
 
     return show
@@ -183,6 +184,6 @@ def _speed(directory: Path, steps: Sequence[dict[str, Any]]) -> Iterator[str]:
 def _ending(directory: Path, steps: Sequence[dict[str, Any]]) -> Iterator[str]:
     """The losses and the speed, as far as the metrics hold them."""
     if steps:
-        yield f"loss {steps[0]['loss']:.4f} -> {steps[-1]['loss']:.4f} in {steps[-1]['step']} steps"
+        yield f"loss {steps[0]['loss']:.4f} -> {results.closing_loss(steps)} in {steps[-1]['step']} steps"
     if (speed := results.speed(steps, results.predicted_speed(directory))) is not None:
         yield f"{speed:,.0f} tokens/s (median of the second half)"

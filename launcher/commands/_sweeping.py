@@ -182,9 +182,8 @@ def begun(
 def _print_best(asked: Sweep, directory: Path) -> None:
     """The best point of a sweep that was run here; on Slurm its runs have hardly begun."""
     rows = table.rows(directory) if asked.settings.cluster.kind == "local" else []
-    best = table.best(rows)
-    if best is not None:
-        print(table.best_line(directory, best, rows))
+    if said := table.best_line(directory, table.best(rows), rows):
+        print(said)
 
 
 def resume(directory: Path, *, quiet: bool, trusted: bool = False) -> int:

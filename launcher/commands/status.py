@@ -18,7 +18,7 @@ from launcher.rundir import live, status
 from launcher.rundir.state import RunState
 from launcher.text.units import duration
 
-_HEADINGS = ("run", "state", "step", "loss", "tokens/s", "left", "saved", "job")
+_HEADINGS = ("run", "state", "step", "last loss", "tokens/s", "left", "saved", "job")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,12 +58,13 @@ def _sweep(directory: Path, options: argparse.Namespace) -> None:
     if options.json:
         found = None
         if best is not None:
-            found = {"point": best.point.id, "loss": best.loss, "overrides": table.words(directory, best)}
+            loss = table.basis(points).loss(best.trained)
+            found = {"point": best.point.id, "loss": loss, "overrides": table.words(directory, best)}
         print_json({"schema": 1, "runs": [row.as_dict() for row in points], "best": found})
         return
     print(table.text(points, width()))
-    if best is not None:
-        print(table.best_line(directory, best, points))
+    if said := table.best_line(directory, best, points):
+        print(said)
 
 
 def _table(rows: Sequence[RunState], *, placed: bool) -> list[str]:

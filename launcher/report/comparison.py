@@ -9,16 +9,14 @@ same, else at the newest line before a step or a number of tokens.
 from __future__ import annotations
 
 import bisect
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher.errors import LauncherError
-from launcher.rundir import contents, lock, progress, results, status
+from launcher.rundir import contents, lock, progress, ranking, results, status
+from launcher.rundir.ranking import Basis, Trained
 from launcher.rundir.state import RunState
-from launcher.spec.parse import parse
 
 _POINTS = 6
 """Steps, and numbers of tokens, at which losses are compared."""
@@ -34,7 +32,7 @@ class Side:
         tokens_per_step: The global batch in tokens; None where it is not known.
         gpus: Its ranks.
         curve: Step and loss of every line of metrics that has both.
-        held_out: The last loss on held-out samples.
+        trained: What it was trained on, and its losses.
         tokens_per_second: Of all ranks, the median of the second half of the lines.
         predicted_speed: Tokens a second and GPU, by the pre-flight.
         predicted_bytes: Allocated peak of the worst rank, by the pre-flight.
@@ -46,7 +44,7 @@ class Side:
     tokens_per_step: int | None
     gpus: int
     curve: tuple[tuple[int, float], ...]
-    held_out: float | None
+    trained: Trained
     tokens_per_second: float | None
     predicted_speed: float | None
     predicted_bytes: int | None
@@ -67,12 +65,6 @@ class Side:
         """Tokens a second and GPU."""
         return None if self.tokens_per_second is None else self.tokens_per_second / self.gpus
 
-    @property
-    def training_loss(self) -> float | None:
-        """The mean over the last tenth of the lines."""
-        last = [loss for _, loss in self.curve[-max(1, len(self.curve) // 10) :]]
-        return sum(last) / len(last) if last else None
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
@@ -83,18 +75,24 @@ class Comparison:
         differences: Keys of settings whose values differ, with the value of each run.
         at_steps: Steps, with the loss of each run there.
         at_tokens: Numbers of tokens, with the loss of each run there; empty where a step has as many in all runs.
-        held_out: True where all runs that have losses have some on held-out samples: then these are compared.
+        by: The loss that runs are ranked by.
     """
 
     sides: tuple[Side, ...]
     differences: Mapping[str, tuple[Any, ...]]
     at_steps: Mapping[int, tuple[float | None, ...]]
     at_tokens: Mapping[int, tuple[float | None, ...]]
-    held_out: bool
+    by: Basis
+
+    @property
+    def held_out(self) -> bool:
+        """True where the losses shown are those on held-out samples, which all runs that have losses have."""
+        known = [side.trained for side in self.sides if side.curve]
+        return bool(known) and all(run.held_out is not None for run in known)
 
     def loss(self, side: Side) -> float | None:
-        """The loss of a run that is compared."""
-        return side.held_out if self.held_out else side.training_loss
+        """The loss of a run that is shown."""
+        return side.trained.held_out if self.held_out else side.trained.training
 
     def as_dict(self) -> dict[str, Any]:
         """The document of ``launch compare --json``."""
@@ -128,13 +126,12 @@ def compare(directories: Sequence[Path]) -> Comparison:
     sides = tuple(_side(Path(row.directory), row) for row in status.read_all(directories))
     keys = dict.fromkeys(key for side in sides for key in side.settings)
     values = {key: tuple(side.settings.get(key) for side in sides) for key in keys}
-    with_curves = [side for side in sides if side.curve]
     return Comparison(
         sides=sides,
         differences={key: found for key, found in values.items() if any(value != found[0] for value in found)},
         at_steps=_at_steps(sides),
         at_tokens=_at_tokens(sides),
-        held_out=bool(with_curves) and all(side.held_out is not None for side in with_curves),
+        by=ranking.basis(side.trained for side in sides),
     )
 
 
@@ -143,15 +140,14 @@ def _side(run: Path, row: RunState) -> Side:
     rows = results.steps(run)
     points = ((progress.number(line, "step"), progress.number(line, "loss")) for line in rows)
     curve = {int(step): loss for step, loss in points if step is not None and loss is not None}
-    held_out = [loss for line in rows if (loss := progress.number(line, "eval_loss")) is not None]
     predicted = results.predicted_speed(run)
     return Side(
         run=row,
         settings=lock.settings(content),
-        tokens_per_step=_tokens_per_step(content),
+        tokens_per_step=ranking.tokens_per_step(content),
         gpus=gpus(run),
         curve=tuple(sorted(curve.items())),  # A script that starts again repeats steps.
-        held_out=held_out[-1] if held_out else None,
+        trained=ranking.trained(run, rows),
         tokens_per_second=results.speed(rows, predicted),
         predicted_speed=None if predicted is None else predicted.per_gpu,
         predicted_bytes=size if contents.is_whole(size := (plan.get("peak") or {}).get("allocated_bytes")) else None,
@@ -163,15 +159,6 @@ def gpus(run: Path) -> int:
     """Ranks of a run."""
     job = contents.known(run, contents.JOB)
     return max(1, int(job.get("nodes", 1)) * int(job.get("gpus_per_node", 1)))
-
-
-def _tokens_per_step(content: Mapping[str, Any]) -> int | None:
-    """Tokens of a global batch; a script of the user's own decides that by itself."""
-    try:
-        spec = parse(json.loads(json.dumps(content)))
-    except LauncherError:  # Of another version.
-        return None
-    return None if spec.script is not None else spec.global_batch_size * spec.sequence_length
 
 
 def _at_steps(sides: Sequence[Side]) -> dict[int, tuple[float | None, ...]]:

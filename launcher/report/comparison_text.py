@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from launcher.report.comparison import Comparison, Side, lowest
+from launcher.rundir.ranking import MEAN
 from launcher.text.units import gib
 
 type Line = tuple[str, Sequence[str]]
@@ -39,11 +40,7 @@ def names(found: Comparison) -> list[str]:
 
 def sentences(found: Comparison) -> Iterator[str]:
     """The answer first: who has the lowest loss where, who is fastest, and what cannot be compared."""
-    for what, table in (("step", found.at_steps), ("tokens", found.at_tokens)):
-        if table:
-            at, losses = list(table.items())[-1]
-            where = f"step {at:,}" if what == "step" else f"{at:,} tokens"
-            yield from _first(found, dict(zip(found.sides, losses, strict=True)), f"at {where}, the last that all have")
+    yield from _ranked(found)
     fastest = lowest(found, lambda side: None if side.speed_per_gpu is None else -side.speed_per_gpu)
     if fastest is not None and len({side.speed_per_gpu for side in found.sides} - {None}) > 1:
         yield f"fastest: {fastest.run.id}, {_number(fastest.speed_per_gpu, ',.0f')} tokens/s a GPU"
@@ -57,6 +54,18 @@ def sentences(found: Comparison) -> Iterator[str]:
             yield f"{side.run.id}: the tokens of a script's own steps are not known"
 
 
+def _ranked(found: Comparison) -> Iterator[str]:
+    """Who has the lowest loss: on held-out samples, else of training at the last step that all have; or why nobody."""
+    if found.by.kind is None:
+        yield f"not ranked by loss: {found.by.why}"
+    elif found.by.kind == "held_out":
+        yield from _first(found, {side: side.trained.held_out for side in found.sides}, "on held-out samples, the last")
+    elif found.at_steps:
+        at, losses = list(found.at_steps.items())[-1]
+        where = f"at step {at:,}, the last that all have"
+        yield from _first(found, dict(zip(found.sides, losses, strict=True)), where)
+
+
 def _first(found: Comparison, losses: Mapping[Side, float | None], where: str) -> Iterator[str]:
     best = lowest(found, losses.get)
     if best is not None:
@@ -65,7 +74,7 @@ def _first(found: Comparison, losses: Mapping[Side, float | None], where: str) -
 
 
 def _facts(found: Comparison) -> Iterator[Line]:
-    loss = "loss, last on held-out samples" if found.held_out else "loss, mean of the last tenth"
+    loss = "loss, last on held-out samples" if found.held_out else f"loss, {MEAN}"
     columns: dict[str, Callable[[Side], str]] = {
         "state": lambda side: side.run.state,
         "steps": _steps,

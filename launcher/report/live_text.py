@@ -77,7 +77,7 @@ def _bar(share: float, columns: int) -> str:
 
 def _curves(now: Live, width: int) -> Iterator[str]:
     room = max(10, min(len(now.recent), width - _HEAD - 34))
-    for key, name, form in (("loss", "loss", ".4f"), ("tokens_per_second", "tokens/s", ",.0f")):
+    for key, name, form in (("loss", "last loss", ".4f"), ("tokens_per_second", "tokens/s", ",.0f")):
         values = [point[key] for point in now.recent if point[key] is not None]
         if values:
             beside = _beside(now, values) if key == "tokens_per_second" else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Literal
 
 from launcher import secret
 from launcher.charts import html, table
@@ -15,6 +16,7 @@ from launcher.report.comparison import Comparison, Side
 from launcher.report.many_points import unit_of
 from launcher.rundir import by_files, contents
 from launcher.rundir import names as run_names
+from launcher.rundir.ranking import MEAN
 from launcher.text.units import GIB
 
 MOST_CURVES = 24
@@ -51,9 +53,11 @@ def _curves(found: Comparison, names: Sequence[str]) -> Iterator[Chart | Html | 
         return
     shown = named
     if len(named) > MOST_CURVES:
-        by_loss = sorted(named, key=lambda pair: _rank(found.loss(pair[0])))
+        ranked = found.by.kind is not None
+        by_loss = sorted(named, key=lambda pair: _rank(found.by.loss(pair[0].trained))) if ranked else named
         shown = [pair for pair in named if pair in by_loss[:MOST_CURVES]]
-        yield f"The {MOST_CURVES} runs of the lowest loss, of {len(named)} with metrics."
+        which = "runs of the lowest loss" if ranked else "first runs"
+        yield f"The {MOST_CURVES} {which}, of {len(named)} with metrics."
     yield many_curves.switches([name for _, name in shown])
     curves = [many_curves.read(Path(side.run.directory), name, side.tokens_per_step) for side, name in shown]
     yield from many_curves.charts(curves, by_tokens=bool(found.at_tokens))
@@ -80,12 +84,13 @@ def _runs(found: Comparison, names: Sequence[str], paths: Sequence[str]) -> tupl
     sizes = [size for side in found.sides for size in (side.predicted_bytes, side.peak_bytes) if size is not None]
     unit = unit_of(sizes)
     name = "GiB" if unit == GIB else "MiB"
+    least: Literal["least"] | None = None if found.by.kind is None else "least"
     columns = [
         Column(key="state", title="state"),
         *(Column(key=path, title=path) for path in paths),
         Column(key="steps", title="steps", form=","),
         Column(key="tokens", title="tokens", form=","),
-        Column(key="loss", title="loss", form=".4f", best="least", hint=_loss_is(found)),
+        Column(key="loss", title="loss", form=".4f", best=least, hint=_loss_is(found)),
         Column(key="predicted_speed", title="tokens/s a GPU, predicted", form=",.0f"),
         Column(key="speed", title="tokens/s a GPU", form=",.0f", best="most", hint="median of the second half"),
         Column(key="gpus", title="GPUs", form=","),
@@ -103,7 +108,7 @@ def _runs(found: Comparison, names: Sequence[str], paths: Sequence[str]) -> tupl
 
 
 def _loss_is(found: Comparison) -> str:
-    return "the last one on held-out samples" if found.held_out else "mean of the last tenth of the lines"
+    return "the last one on held-out samples" if found.held_out else MEAN
 
 
 def _line(run: Path) -> str | None:

@@ -15,6 +15,7 @@ from launcher.charts.parallel import Axis
 from launcher.charts.table import Cell, Column, Row
 from launcher.report import many_curves, many_points
 from launcher.report.many_points import Found, Numbers
+from launcher.rundir import ranking
 from launcher.sweeping import table as points
 from launcher.text.units import GIB
 
@@ -48,8 +49,8 @@ def _lead(found: Found) -> Html:
     parts: list[Html] = [tag("p", f"{len(found.rows):,} points: {counted}.")]
     if found.fixed:
         parts.append(tag("p", f"In all: {' '.join(f'{key}={value}' for key, value in found.fixed.items())}."))
-    if found.best is not None:
-        said, _, line = points.best_line(found.directory, found.best, found.rows).strip().partition("\n")
+    said, _, line = points.best_line(found.directory, found.best, found.rows).strip().partition("\n")
+    if said and (found.best is not None or not found.measures):
         parts.append(tag("p", tag("strong", said[:1].upper() + said[1:])))
         parts += [tag("pre", secret.hidden(line), tabindex="0")] if line else []
     if found.words is not None:
@@ -97,13 +98,18 @@ def _measured_or_predicted(title: str, measured: Numbers, predicted: Numbers) ->
     return Axis(title=f"{title}, predicted", values=predicted, result=True)
 
 
+def _loss_is(by: ranking.Basis) -> str:
+    return "the last one on held-out samples" if by.kind == "held_out" else ranking.MEAN
+
+
 def _points(found: Found) -> Html:
+    by = points.basis(found.rows)
     name = "GiB" if found.unit == GIB else "MiB"
     columns = [
         Column(key="state", title="state"),
         Column(key="verdict", title="verdict"),
         *(Column(key=key, title=key) for key in found.axes),
-        Column(key="loss", title="loss", form=".4f", best="least"),
+        Column(key="loss", title="loss", form=".4f", best=None if by.kind is None else "least", hint=_loss_is(by)),
         Column(key="predicted_speed", title="tokens/s a GPU, predicted", form=",.0f"),
         Column(key="speed", title="tokens/s a GPU", form=",.0f", best="most", hint="median of the second half"),
         Column(key="predicted_memory", title=f"memory, predicted, {name}", form=",.2f"),
@@ -149,12 +155,14 @@ def _left_out(found: Found) -> Iterator[Html]:
 
 
 def _curves(found: Found) -> Iterator[Chart | Html | str]:
-    known = [row for row in found.rows if row.loss is not None]
-    best = sorted(known, key=lambda row: row.loss if row.loss == row.loss and row.loss is not None else float("inf"))
+    best, by = [row for row in found.rows if row.loss is not None], points.basis(found.rows)
     if not best:
         return
+    if by.kind is not None:
+        best.sort(key=lambda row: loss if (loss := by.loss(row.trained)) is not None and loss == loss else float("inf"))
     if len(best) > _CURVES:
-        yield f"The {_CURVES} points of the lowest loss, of {len(best):,} with one."
+        which = "points of the lowest loss" if by.kind is not None else "first points"
+        yield f"The {_CURVES} {which}, of {len(best):,} with one."
     chosen = best[:_CURVES]
     names = [row.point.id for row in chosen]
     yield many_curves.switches(names)

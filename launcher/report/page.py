@@ -12,7 +12,7 @@ from launcher.preflight.answer import answer, reason
 from launcher.preflight.verdict import judge
 from launcher.report import page_asked, page_curves, page_memory, page_source, page_speed, page_story
 from launcher.report.page_source import Source
-from launcher.rundir import contents, health, progress
+from launcher.rundir import contents, health, progress, results
 from launcher.text.units import duration, gib
 from launcher.why.answer import Evidence
 from launcher.why.explain import explain
@@ -48,7 +48,7 @@ def _lead(source: Source) -> Iterator[Html]:
     word = tag("span", now.state, class_=_STATES.get(now.state, ""))
     steps = "" if now.progress.step is None else f", step {now.progress.step:,}"
     steps += f" of {now.progress.steps:,}" if steps and now.progress.steps is not None else ""
-    loss = "" if now.progress.loss is None else f", loss {now.progress.loss:.4f}"
+    loss = f", loss {results.closing_loss(source.rows)}" if source.rows else ""
     yield tag("p", word, steps, loss, f"; {now.reason}" if now.reason else "")
     yield tag("p", *_verdict(source))
     left = now.progress.seconds_left

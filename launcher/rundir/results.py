@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -107,8 +107,13 @@ def loss(found: Sequence[dict[str, Any]]) -> float:
     held_out = [row["eval_loss"] for row in found if is_number(row.get("eval_loss"))]
     if held_out:
         return float(held_out[-1])
-    last = found[-max(1, len(found) // 10) :]
-    return float(sum(row["loss"] for row in last) / len(last))
+    return training_loss(found) or 0.0
+
+
+def training_loss(found: Sequence[Mapping[str, Any]]) -> float | None:
+    """The mean over the last tenth of the lines, at least one: single lines scatter; None where there are none."""
+    last = [row["loss"] for row in found[-max(1, len(found) // 10) :]]
+    return float(sum(last) / len(last)) if last else None
 
 
 def predicted_phases(run: Path) -> dict[str, int]:
@@ -130,6 +135,12 @@ def predicted_phases(run: Path) -> dict[str, int]:
 def was_restored(run: Path) -> bool:
     """True if what was measured in the load is that of a checkpoint."""
     return contents.known(run, contents.MEMORY).get("restored", 0) not in (0, None)
+
+
+def closing_loss(found: Sequence[Mapping[str, Any]]) -> str:
+    """The loss of training that a run has come to, as text: the mean of the last tenth of its lines, which is said."""
+    count = max(1, len(found) // 10)
+    return f"{training_loss(found):.4f}" + (f" (mean of the last {count} lines)" if count > 1 else "")
 
 
 def measured(run: Path) -> dict[str, int]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher.rundir import contents, results, state, status
+from launcher.rundir import contents, ranking, results, state, status
 from launcher.sweeping import sweep
 from launcher.sweeping.point import Point
 from launcher.text.units import gib, rounded
@@ -29,6 +29,7 @@ class Row:
     loss: float | None
     tokens_per_second: float | None
     measured_bytes: int | None
+    trained: ranking.Trained | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The row of ``launch status SWEEP --json``: that of a run, and the point's own columns."""
@@ -65,6 +66,7 @@ def row(directory: Path, point: Point, now: state.RunState | None = None) -> Row
         loss=results.loss(steps) if steps else None,
         tokens_per_second=results.speed(steps),
         measured_bytes=max(measured.values(), default=None),
+        trained=ranking.trained(run, steps) if steps else None,
     )
 
 
@@ -81,9 +83,16 @@ def text(found: Iterable[Row], width: int = 80, *, heading: bool = True) -> str:
     return "\n".join(lines)
 
 
+def basis(found: Iterable[Row]) -> ranking.Basis:
+    """The loss by which points are ranked."""
+    return ranking.basis(row.trained for row in found if row.trained is not None)
+
+
 def best(found: Iterable[Row]) -> Row | None:
-    """The point with the lowest loss; None where none has one that is a number."""
-    known = ((row.loss, row) for row in found if row.loss is not None and math.isfinite(row.loss))
+    """The point with the lowest loss; None where none has one that is a number, or their losses cannot be ranked."""
+    rows = list(found)
+    by = basis(rows)
+    known = ((loss, row) for row in rows if (loss := by.loss(row.trained)) is not None and math.isfinite(loss))
     return min(known, key=lambda pair: pair[0], default=(0.0, None))[1]
 
 
@@ -93,14 +102,22 @@ def words(directory: Path, row: Row) -> list[str]:
     return [word for word in recorded if not word.startswith(("run.name=", "run.directory=", "sweep=", "sweep."))]
 
 
-def best_line(directory: Path, row: Row, found: Iterable[Row]) -> str:
-    """The best point in words, with the line that repeats it; of a measurement, the line that ranks its layouts."""
+def best_line(directory: Path, row: Row | None, found: Iterable[Row]) -> str:
+    """The best point in words, with the line that repeats it; of a measurement, the line that ranks its layouts.
+
+    Where there is none since the losses cannot be ranked, the reason.
+    """
     if contents.known(directory, state.SWEEP).get(sweep.MEASUREMENT) is not None:
         return f"\nranked by speed: launch plan --results {shlex.quote(status.name_of(directory, Path.cwd()))}"
-    rest = sum(one.run is not None and one.run.state != "finished" for one in found)
+    rows = list(found)
+    by = basis(rows)
+    if row is None:
+        return f"\nnot ranked by loss: {by.why}" if by.kind is None else ""
+    rest = sum(one.run is not None and one.run.state != "finished" for one in rows)
     so_far = f" so far ({rest} not finished)" if rest else ""
-    loss = f"{row.loss:.4f}" if row.loss is not None else "-"
-    return f"\nlowest loss{so_far}: {row.point.id}, {loss}\n{shlex.join(['launch', *words(directory, row)])}"
+    loss = by.loss(row.trained)
+    said = f"{loss:.4f}" if loss is not None else "-"
+    return f"\n{by.words}{so_far}: {row.point.id}, {said}\n{shlex.join(['launch', *words(directory, row)])}"
 
 
 def judged(points: Iterable[Point], width: int = 80) -> str:

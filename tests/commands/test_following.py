@@ -33,7 +33,7 @@ def test_the_progress_of_a_run_says_how_long_it_will_take(
     assert _following.follow(run, spec, quiet=False) == 130
     thread.join()
     said = " ".join(capsys.readouterr().err.split())
-    assert "10/100 loss 2.0000 100 tokens/s 3 min left" in said
+    assert "10/100 last loss 2.0000 100 tokens/s 3 min left" in said
 
 
 def test_the_table_at_the_end_compares_the_speed_of_a_plan_that_was_given_a_prediction(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def test_a_run_that_trains_shows_its_step_loss_speed_time_left_and_checkpoint(
     said = launch("status")
     assert said.err == "launch: no runs below runs/; these were recorded in other folders\n"
     assert [row.split() for row in said.out.splitlines()] == [
-        ["run", "state", "step", "loss", "tokens/s", "left", "saved", "job"],
+        ["run", "state", "step", "last", "loss", "tokens/s", "left", "saved", "job"],
         ["in", f"{tmp_path}/a/runs:"],
         ["mine", "running", "4/100", "6.0000", "100", "3", "min", "3", "-"],
         ["in", f"{tmp_path}/b/runs:"],
@@ -132,7 +132,8 @@ def test_an_array_is_found_by_its_id_and_its_tasks_by_theirs(tmp_path: Path) -> 
 def test_a_sweeps_table_is_put_in_order_and_names_its_best_point_with_its_line(tmp_path: Path) -> None:
     swept(tmp_path / "p" / "runs" / "s", {"1e-3": 2.5, "9": None, "2e-4": 1.5, "1e-2": 4.0})
     assert launch("status", "s", "--sort", "loss").out.endswith(
-        "\nlowest loss: 002, 1.5000\nlaunch model=tiny cluster.gpus_per_node=2 optimizer.lr=2e-4\n"
+        "\nlowest loss (mean of the last tenth of the lines): 002, 1.5000\n"
+        "launch model=tiny cluster.gpus_per_node=2 optimizer.lr=2e-4\n"
     )
 
     def order(column: str) -> list[str]:
@@ -147,7 +148,9 @@ def test_a_sweeps_table_is_put_in_order_and_names_its_best_point_with_its_line(t
     assert (said.status, said.err.splitlines()[:2]) == (2, ["error: --sort=los: no such column", "  try  --sort loss"])
     path = tmp_path / "p" / "runs" / "s" / "000" / "state.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "state": "cancelled"}))
-    assert "\nlowest loss so far (1 not finished): 002" in launch("status", "s").out
+    assert (
+        "\nlowest loss (mean of the last tenth of the lines) so far (1 not finished): 002" in launch("status", "s").out
+    )
 
 
 def test_runs_are_put_in_order_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

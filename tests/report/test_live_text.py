@@ -40,7 +40,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_run_that_trains(run: Path) -> None:
     text = "\n".join(live_text.frame(status.read(run), NOW, 80))
     assert "step      ━━━━━━━━━━━━━━┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄  19/40 48%  42 s left" in text
-    assert "loss      1.1000     ███▇▇▆▆▅▅▅▄▄▃▃▂▂▁▁▁" in text
+    assert "last loss 1.1000     ███▇▇▆▆▅▅▅▄▄▃▃▂▂▁▁▁" in text
     assert "tokens/s  1,000      ▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄  -20% of 1,250 predicted" in text
     assert "memory    60.0 MiB of 80.0 MiB, predicted 58.0 MiB" in text
     assert "at the peak in backward on rank 3, step 100" in text
