@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
@@ -105,8 +106,8 @@ class Saving:
         with contextlib.suppress(OSError):
             text, seconds = f"the checkpoint of step {step} is whole", self._seconds(step)
             blocked = {"blocking_seconds": self._blocked.pop(step)} if step in self._blocked else {}
-            facts = {"seconds": seconds, **blocked, "bytes": files.bytes_in(path), "node": machine.node()}
-            events.add(self._context.directory, "save", text, step=step, **facts)
+            facts: dict[str, Any] = {"seconds": seconds, **blocked, "bytes": files.bytes_in(path)}
+            events.add(self._context.directory, "save", text, step=step, node=machine.node(), **facts)
         self._begun.pop(step, None)
 
     def _seconds(self, step: int) -> float:
