@@ -103,7 +103,7 @@ def as_text(spec: RunSpec, saves: Saves) -> str:
         text += f", up to {gib(disk.kept_bytes)} on disk ({number - bool(one_more)} that are kept{one_more})"
     if saves.seconds is None or saves.bandwidth is None:
         return text
-    text += f", whole {duration(saves.seconds)} after it is begun at {rounded(saves.bandwidth / 1e9)} GB/s"
+    text += f", written in {duration(saves.seconds)} at {rounded(saves.bandwidth / 1e9)} GB/s"
     text += f" ({saves.source})"
     if spec.save.asynchronous and saves.blocking_seconds is not None:
         text += f", {duration(saves.blocking_seconds)} of which training waits"

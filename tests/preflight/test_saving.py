@@ -64,8 +64,8 @@ def test_the_document_and_the_text_say_the_bytes_on_disk_and_the_seconds_of_a_sa
     }
     text = " ".join(report.as_text(found).split())
     assert (
-        f"up to {101 * size / GIB:.2f} GiB on disk (100 that are kept and the one in writing), whole 20 s after it is"
-        " begun at 4.00 GB/s (cluster.storage_bandwidth)"
+        f"up to {101 * size / GIB:.2f} GiB on disk (100 that are kept and the one in writing), written in 20 s"
+        " at 4.00 GB/s (cluster.storage_bandwidth)"
     ) in text
 
 
