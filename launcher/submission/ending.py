@@ -37,8 +37,6 @@ def conclude(directory: Path, returncode: int, place: SlurmPlace | None) -> str 
     saved = (
         f"; `launch resume {names.id_of(directory)}` goes on from step {outcome['step']}" if outcome.get("step") else ""
     )
-    if returncode or stopped or asked_to_end(directory):
-        measuring.enter(directory, finished=False)
     if asked_to_end(directory) or (stopped and place is None):
         state.put(directory, "cancelled", reason=f"stopped{saved}", **facts)
         return None
@@ -46,6 +44,7 @@ def conclude(directory: Path, returncode: int, place: SlurmPlace | None) -> str 
         state.put(directory, "finished", **facts)
         measuring.enter(directory)
         return None
+    measuring.enter(directory, finished=False)
     if place is not None and (stopped or place.told_to_save.is_set() or place.told_to_end.is_set()):
         return _told(directory, outcome, place)
     if place is not None:
