@@ -19,7 +19,7 @@ from launcher.errors import ConfigError, ConfigErrors
 from launcher.files import LARGEST
 from launcher.spec import Range, RunSpec
 from launcher.text.terminal import CONTROL
-from launcher.text.units import bytes_of
+from launcher.text.units import bytes_of, seconds_of
 
 MISSING = "???"
 """OmegaConf's mark for a mandatory value that nobody set."""
@@ -352,6 +352,10 @@ def _way_out(kind: Any, value: object, path: str) -> list[str]:
         return [f"{path}={end:g}"] if end is not None and (end == 0 or abs(end) >= 1) else []
     if origin is Annotated and path.endswith("_bytes") and isinstance(value, str):
         return [f"{path}={size}"] if (size := bytes_of(value)) else []
+    if origin is Annotated and isinstance(value, str) and (seconds := seconds_of(value)) is not None:
+        whole = int(value) if value.strip().isdigit() else None  # A number in quotes is in the key's own unit.
+        length = whole or {"min": -(-seconds // 60), "s": seconds}.get(path.rpartition("_")[2])
+        return [] if length is None else [f"{path}={length}"]
     if kind is bool:
         return [f"{path}=true", f"{path}=false"]
     return []

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from launcher.errors import ConfigErrors
+from launcher.spec.cluster import UNHASHED_WHEN_UNSET
 from launcher.spec.edit import changed
 from launcher.spec.parse import known_keys, parse, to_dict
 from tests.support.helpers import ask, make_spec
@@ -120,9 +121,14 @@ def test_the_hash_is_that_of_all_groups_as_one_text_of_json(clip: float) -> None
     spec = changed(make_spec("model=tiny"), "optimizer.clip", clip)
     content = {name: group for name, group in asdict(spec).items() if name not in ("run", "sweep")}
     content["hardware"] |= {"disk_bytes": None, "host_memory_bytes": None}
-    del content["cluster"]["measurements"]
+    for key in ("measurements", *UNHASHED_WHEN_UNSET):
+        del content["cluster"][key]
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     assert spec.hash == sha256(text.encode()).hexdigest()[:12]
+
+
+def test_a_key_that_came_later_counts_only_where_it_is_set() -> None:
+    assert make_spec("cluster=slurm", "cluster.mail=me").hash != make_spec("cluster=slurm").hash
 
 
 def test_nothing_below_an_open_node_breaks_a_line_of_the_batch_script() -> None:
