@@ -66,7 +66,7 @@ def test_wrong_types_values_and_ranges_are_all_named_at_once() -> None:
         "train.steps": ("must be an integer of at least 1 or null", ()),
         "train.compile": ("must be true or false", ("train.compile=true", "train.compile=false")),
         "checkpointing.mode": ("must be one of none, selective, full", ("checkpointing.mode=full",)),
-        "optimizer.lr": ("must be a number above 0, at most 1000", ()),
+        "optimizer.lr": ("must be a number above 0", ()),
         "optimizer.beta1": ("must be a number from 0 to 1", ("optimizer.beta1=1",)),
         "adapter.targets": ("must be a list, each text of one line", ()),
         "backend.name": ("must be one of deepspeed, fsdp, megatron", ("backend.name=deepspeed",)),
@@ -139,7 +139,7 @@ def test_nothing_below_an_open_node_breaks_a_line_of_the_batch_script() -> None:
     assert [error.path for error in caught.value.errors] == ["cluster.extra"]
 
 
-@pytest.mark.parametrize("key", ["train.seed", "cluster.nodes", "hardware.memory_bytes", "train.steps"])
+@pytest.mark.parametrize("key", ["train.seed", "hardware.disk_bytes"])
 def test_a_whole_number_has_at_most_64_bits(key: str) -> None:
     assert ask("model=tiny", f"{key}={2**64 - 1}").errors == ()
     for value in (2**64, 10**400, "1e300"):

@@ -122,6 +122,9 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         run.directory=/
         run.directory=./..
         run.directory=~/runs/a
+        run.directory=/proc
+        run.directory=/dev/null
+        run.directory=/tmp/../sys/a
         run.directory=
         cluster=slurm hardware=h100_80g run.name=a%j
         cluster=slurm hardware=h100_80g cluster.shared_folder=/shared/%A
