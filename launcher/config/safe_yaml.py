@@ -106,7 +106,7 @@ class _Nodes:
         if isinstance(event, events.ScalarEvent) and _is_long_number(event):
             raise _error(self._where, f"{event.value[:_LONGEST]}...", f"no number has more than {_LONGEST} characters")
         if isinstance(event, events.ScalarEvent) and event.implicit[0] and _BASE_60.fullmatch(event.value):
-            line = event.start_mark.line + 1
+            line = event.start_mark.line + 1 if event.start_mark else "?"
             rule = f"{event.value} {_IS_BASE_60}, as in '{event.value}'"  # Its reader would take 24:00:00 for 86400.
             raise _error(f"{self._where}: line {line}", event.value, rule)
 
