@@ -157,6 +157,8 @@ REFUSED = [
     ),
     ("cluster.constraint=a100", 2, "no node has this feature", "cluster.constraint=null"),
     ("cluster.reservation=nope", 2, "Slurm has no such reservation for this user", "cluster.reservation=null"),
+    ("cluster.nodelist=nope", 2, "Slurm knows no such node", "cluster.nodelist=null"),
+    ("cluster.licenses=nope:1", 2, "Slurm has no such licence, or not so many", "cluster.licenses=null"),
     ("cluster.save_margin_s=600", 2, "partition main ends a job without a time limit after 600 s", "time_limit_min=20"),
     ("cluster.partition=short", 2, "partition short ends a job without a time limit", "cluster.save_margin_s=60"),
     ("cluster.gpus_per_node=9", 2, "a node of partition main has at most 8 GPUs", "cluster.gpus_per_node=8"),
