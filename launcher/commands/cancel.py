@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
         elif not stopped:
             say(
                 f"launch: {name} is not running"
-                + (f": {told.reason}" if told.word == "prepared" and told.reason else "")
+                + (f": {told.reason}" if told.word in ("prepared", "failed") and told.reason else "")
             )
     if hidden:  # Nobody can tell what to stop; the others were stopped before.
         raise SubmitError("; ".join(hidden))

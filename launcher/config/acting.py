@@ -63,6 +63,7 @@ ACTS: Mapping[str, tuple[str, _Test]] = {
     "cluster.python": ("runs this program in place of Python", _always),
     "cluster.modules": ("loads these modules", _always),
     "cluster.pass_environment": ("hands these variables of your shell to the job", _always),
+    "cluster.mail": ("has Slurm write to this address", _always),
     "cluster.extra": ("hands these options to sbatch", _always),
     "backend.path": ("runs the code in this folder", _always),
     "backend.extra": ("hands these options to the engine", _always),

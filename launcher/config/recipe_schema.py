@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from launcher.config.catalog import Catalog
 from launcher.spec import Range
+from launcher.spec.bounds import BOUNDS
 from launcher.spec.parse import OPEN_NODES, kinds
 
 _SIMPLE: dict[Any, dict[str, Any]] = {
@@ -21,7 +22,7 @@ _SIMPLE: dict[Any, dict[str, Any]] = {
 
 def recipe_schema(catalog: Catalog) -> dict[str, Any]:
     """The schema (draft 2020-12). Options of a user's own ``conf/`` are strings that it does not know."""
-    keys = {key: _of(kind) for key, kind in kinds().items()}
+    keys = {key: {**_of(kind), **_largest(key)} for key, kind in kinds().items()}
     options = {
         group: {"anyOf": [{"enum": list(names)}, {"type": ["string", "integer"]}]}
         for group, names in catalog.groups.items()
@@ -66,6 +67,11 @@ def _of(kind: Any) -> dict[str, Any]:
     if origin is Mapping:
         return {"type": "object"}
     return _SIMPLE[kind]
+
+
+def _largest(key: str) -> dict[str, float]:
+    bound = BOUNDS.get(key)
+    return {} if bound is None or bound.most is None else {"maximum": bound.most}
 
 
 def _range(limits: Range) -> dict[str, float]:

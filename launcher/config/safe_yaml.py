@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from yaml.events import Event
 
 _FLOAT = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+\Z")
+_BASE_60 = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
+"""Numbers to base 60 of YAML 1.1 (yaml.org/type/int, yaml.org/type/float), without quotes."""
+
+_IS_BASE_60 = "is a number to base 60 in YAML 1.1: quote it where it is text"
 _LONGEST = 40
 """Characters of a number; those of a float with all of its digits are 24."""
 
@@ -101,6 +105,10 @@ class _Nodes:
             raise _error(self._where, None, f"it holds more than {files.MOST_NODES:,} values, its aliases put in")
         if isinstance(event, events.ScalarEvent) and _is_long_number(event):
             raise _error(self._where, f"{event.value[:_LONGEST]}...", f"no number has more than {_LONGEST} characters")
+        if isinstance(event, events.ScalarEvent) and event.implicit[0] and _BASE_60.fullmatch(event.value):
+            line = event.start_mark.line + 1 if event.start_mark else "?"
+            rule = f"{event.value} {_IS_BASE_60}, as in '{event.value}'"  # Its reader would take 24:00:00 for 86400.
+            raise _error(f"{self._where}: line {line}", event.value, rule)
 
 
 def _is_long_number(event: Any) -> bool:
@@ -133,7 +141,7 @@ def _number_by(construct: Callable[[Any, Any], float]) -> Callable[[Any, Any], f
         text = str(node.value)
         reason = None
         if ":" in text:
-            reason = "is a number to base 60 in YAML 1.1: quote it where it is text"
+            reason = _IS_BASE_60
         elif len(text) > _LONGEST:
             reason = f"is a number of {len(text)} characters: none has more than {_LONGEST}"
         elif type(value := construct(self, node)) is int and abs(value) > files.LARGEST:

@@ -1,10 +1,12 @@
 """Words of other tools, and the words here that they stand for: data for the way out of an unknown key or verb.
 
 A tool's own spelling counts as the same word in any case, with hyphens or underscores, and behind ``--``. ``{}`` in a
-way out is the value that was typed; a way without it holds whatever was typed.
+way out is the value that was typed, ``{m}`` that in minutes; a way without it holds whatever was typed.
 """
 
 from __future__ import annotations
+
+from launcher.text.units import seconds_of
 
 _MICRO = ("micro_bs", "micro_batch", "mbs", "device_batch_size", "per_device_batch_size", "per_gpu_batch_size",
           "per_device_train_batch_size", "train_micro_batch_size_per_gpu", "local_batch_size")  # fmt: skip
@@ -23,6 +25,8 @@ _TENSOR = ("tp", "tp_size", "tensor_parallel", "tensor_parallel_size", "tensor_p
 _PIPELINE = ("pp", "pp_size", "pipeline_parallel", "pipeline_parallel_size", "pipeline_parallel_degree",
              "pipeline_model_parallel_size")  # fmt: skip
 _RECOMPUTE = ("activation_checkpointing", "gradient_checkpointing", "recompute", "recompute_activations", "remat")
+_TIME = ("time", "walltime", "time_limit", "timelimit", "timeout_min", "cluster.time", "cluster.walltime",
+         "cluster.time_limit", "cluster.timelimit", "cluster.time_min", "cluster.timeout_min")  # fmt: skip
 _FOLDER = ("output", "output_dir", "out_dir", "save_dir", "run_dir", "log_dir")
 
 _KEYS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
@@ -76,7 +80,11 @@ _KEYS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("name", "run_name", "exp_name", "experiment", "job_name"), ("run.name={}",)),
     (("report_to", "logger"), ("tracking={}",)),
     (("wandb_project",), ("tracking.project={}",)),
-    (("time", "walltime", "time_limit", "timeout_min"), ("cluster.time_limit_min={}",)),
+    (_TIME, ("cluster.time_limit_min={m}",)),
+    (("mail_user", "mail_type", "cluster.mail_user", "cluster.mail_type"), ("cluster.mail={}",)),
+    (("cpus_per_task", "cluster.cpus_per_task"), ("cluster.cpus_per_node={}",)),
+    (("mem", "cluster.mem"), ("cluster.memory={}",)),
+    (("exclude", "cluster.exclude"), ("cluster.extra.exclude={}",)),
     (("env",), ("cluster.environment.NAME={}",)),
     (("plot",), ("--plot {}",)),
 )
@@ -119,7 +127,10 @@ def plain(word: str) -> str:
 
 def ways(key: str, value: str) -> list[str]:
     """Overrides for a key of another tool; none where it is not known."""
-    return [way.replace("{}", value or "...") for way in _BY_KEY.get(plain(key), ())]
+    seconds = seconds_of(value)
+    minutes = value if seconds is None else str(-(-seconds // 60))
+    found = _BY_KEY.get(plain(key), ())
+    return [way.replace("{}", value or "...").replace("{m}", minutes or "...") for way in found]
 
 
 def verbs(word: str) -> list[str]:

@@ -20,6 +20,8 @@ def answer(spec: RunSpec, verdict: Verdict, estimate: MemoryEstimate) -> str:
     word, device = _WORDS[verdict.name], _on_device(spec, verdict, estimate)
     if verdict.capacity_bytes is None and verdict.name == "fits":
         return f"{word} as far as is known: {device}; how much it has is unknown, so nothing is refused"
+    if spec.rank_memory_bytes is None and _lacks(verdict, "device"):
+        device += "; how much it has is unknown, and none has more"
     elsewhere = "; ".join(_elsewhere(short) for short in verdict.shortages if short.place != "device")
     if not elsewhere:
         return f"{word}: {device}"

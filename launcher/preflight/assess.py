@@ -30,15 +30,15 @@ from launcher.preflight.fixes import Fix, Judge, Searching
 from launcher.preflight.pricing import Measured
 from launcher.preflight.saving import Saves, Stored
 from launcher.preflight.verdict import Verdict
-from launcher.rules import places, secrets, variables
+from launcher.rules import places, sbatch, secrets, variables
 from launcher.spec import RunSpec, edit
 from launcher.spec.parse import accepts, known_keys
 from launcher.speed.result import SpeedEstimate
 
 _WAYS_SHOWN = 4
 
-LEFT_OUT_OF_CHANGES = (places, secrets, variables)
-"""Rules that no neighbour of a valid run breaks, since none changes a name, a place or a variable."""
+LEFT_OUT_OF_CHANGES = (places, sbatch, secrets, variables)
+"""Rules that no neighbour of a valid run breaks, since none changes a name, a place, a variable or Slurm's words."""
 
 type Rule = Callable[[RunSpec], Iterable[ConfigError]]
 

@@ -2,23 +2,27 @@
 
 The device is compared with the error band around ``needed``: it does not fit where even the lower end is above the
 capacity, it is tight where the capacity lies within the band. Host memory and disk have no band. A capacity that is
-unknown refuses nothing. For the search for ways out a verdict also says what is lacking at each moment of a step: a
-change that helps at any such moment may be half of an answer.
+unknown refuses nothing that some device could hold. For the search for ways out a verdict also says what is lacking at
+each moment of a step: a change that helps at any such moment may be half of an answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from launcher import backends
 from launcher.errors import ConfigError
 from launcher.memory.result import MemoryEstimate, Needs
-from launcher.spec import RunSpec
+from launcher.spec import Device, RunSpec
 from launcher.text.units import gib
 
 type VerdictName = Literal["fits", "tight", "does_not_fit", "invalid"]
+
+MOST_OF_ANY: Mapping[Device, int] = {"cpu": 2**46, "cuda": 2**40}
+"""Bytes that no rank has, for where its memory is unknown: 64 TiB are the most of one machine (HPE Superdome Flex), and
+a TiB is three times the largest card of ``conf/hardware``."""
 
 _CROWDED = 0.5
 """Share of the device that whole copies of the model states may take before DDP gets a warning."""
@@ -40,7 +44,7 @@ class Verdict:
     Attributes:
         name: ``tight`` is a fit within the estimate's error band.
         used_bytes: ``needed`` with context and communicators on the worst rank; None for an invalid run.
-        capacity_bytes: Bytes that a rank may use; None is unknown, and then nothing is refused.
+        capacity_bytes: Bytes that a rank may use; None is unknown, and then nothing is refused that some device has.
         shortages: The places that are too small; empty unless it does not fit.
         shortfall_by_moment: Bytes that the device lacks at each moment, then host and disk; negative where there is
             room.
@@ -91,7 +95,7 @@ def judge(spec: RunSpec, needs: Needs, *, safely: bool = False) -> Verdict:
     """
     if spec.judges_no_model:
         return Verdict(name="fits", capacity_bytes=spec.rank_memory_bytes)  # What is not known refuses nothing.
-    outside, capacity = needs.outside_bytes, spec.rank_memory_bytes
+    outside, capacity = needs.outside_bytes, _capacity(spec, needs)
     used = needs.peak.needed_bytes + outside
     margin = needs.peak.high_bytes - needs.peak.needed_bytes if safely else 0
     shortages = tuple(_shortages(spec, needs))
@@ -115,8 +119,15 @@ def beyond(capacity: int) -> Verdict:
     return Verdict(name="does_not_fit", used_bytes=capacity + 1, capacity_bytes=capacity, shortages=(short,))
 
 
+def _capacity(spec: RunSpec, needs: Needs) -> int | None:
+    """Bytes that a rank may use; where that is unknown, None, unless the run needs more than any device has."""
+    known = spec.rank_memory_bytes
+    most = MOST_OF_ANY[spec.hardware.device] if known is None else 0
+    return most if known is None and needs.peak.low_bytes + needs.outside_bytes > most else known
+
+
 def _shortages(spec: RunSpec, needs: Needs) -> Iterator[Shortage]:
-    peak, outside, capacity = needs.peak, needs.outside_bytes, spec.rank_memory_bytes
+    peak, outside, capacity = needs.peak, needs.outside_bytes, _capacity(spec, needs)
     if capacity is not None and peak.low_bytes + outside > capacity:
         yield Shortage(place="device", used_bytes=peak.needed_bytes + outside, capacity_bytes=capacity)
     host, disk = needs.host, needs.disk
@@ -128,7 +139,7 @@ def _shortages(spec: RunSpec, needs: Needs) -> Iterator[Shortage]:
 
 def _shortfall_by_moment(spec: RunSpec, needs: Needs, margin: int) -> tuple[int, ...]:
     """Bytes that each moment, the host and the disk lack (:class:`Verdict`); 0 where a capacity is unknown."""
-    capacity, disk = spec.rank_memory_bytes, needs.disk
+    capacity, disk = _capacity(spec, needs), needs.disk
     device = (0,) if capacity is None else tuple(used + margin - capacity for used in needs.moments)
     kept = 0 if disk.capacity_bytes is None else disk.kept_bytes - disk.capacity_bytes
     return (*device, _host_shortfall(spec, needs), kept)

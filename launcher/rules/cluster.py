@@ -1,23 +1,15 @@
-"""Rules about the cluster that the job runs on: its container, its margin of time, the words that Slurm reads."""
+"""Rules about the cluster that the job runs on: its container, its margin of time, its cores."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from launcher.errors import ConfigError
 from launcher.spec import RunSpec, edit
 
-_MEMORY = re.compile(r"\d+[KMGT]?", re.IGNORECASE)
-"""sbatch(1), ``--mem``: a whole number and one of the letters K, M, G and T."""
-
-_WORD = re.compile(r"[^\s'\"`$;&|<>#%,]+(,[^\s'\"`$;&|<>#%,]+)*")
-_WORDS = ("partition", "account", "qos", "reservation", "gpu_type")
-"""Keys of one word, or of several with commas between them."""
-
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
-    """A container without an image, a margin without time, words that sbatch would refuse, readers without cores."""
+    """A container without an image, a margin without time, readers without cores."""
     if spec.cluster.probe and spec.script is not None:
         rule = "the ranks of a script of your own start by themselves, and are not compared first"
         yield ConfigError("cluster.probe", True, rule, ["cluster.probe=null"])
@@ -30,22 +22,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
         rule = f"the job would be told to save before it starts: its time limit is {limit * 60} s"
         ways_out = [f"cluster.time_limit_min={cluster.save_margin_s // 30}", f"cluster.save_margin_s={limit * 30}"]
         yield ConfigError("cluster.save_margin_s", cluster.save_margin_s, rule, ways_out)
-    yield from _words(spec)
     yield from _readers(spec)
-
-
-def _words(spec: RunSpec) -> Iterator[ConfigError]:
-    memory = None if spec.cluster.memory is None else str(spec.cluster.memory)  # A way out is tried as a number.
-    if memory is not None and not _MEMORY.fullmatch(memory):
-        rule = "Slurm reads a whole number with K, M, G or T behind it (sbatch(1), --mem); 0 is all of the node"
-        found = re.match(r"\s*(\d+)\s*([KMGT])", memory, re.IGNORECASE)
-        near = [f"cluster.memory={found[1]}{found[2].upper()}"] if found else []
-        yield ConfigError("cluster.memory", memory, rule, [*near, "cluster.memory=0"])
-    for key in _WORDS:
-        value = getattr(spec.cluster, key)
-        if value is not None and not _WORD.fullmatch(str(value)):
-            rule = "Slurm reads one name here, or several with commas between them: no blanks, quotes or other signs"
-            yield ConfigError(f"cluster.{key}", value, rule, [f"cluster.{key}=null"])
 
 
 def _readers(spec: RunSpec) -> Iterator[ConfigError]:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import PurePath
 from urllib.parse import urlsplit
 
 from launcher.errors import ConfigError
-from launcher.spec import RunSpec, edit
+from launcher.spec import RunSpec, bounds, edit
 
 _SERVERS = ("http", "https")
 _STORES = (*_SERVERS, "file", "sqlite", "postgresql", "mysql", "mssql", "databricks", "databricks-uc", "uc", "s3")
 """Schemes of a tracking address that MLflow takes (mlflow.org, "Backend Stores"; a driver may follow a plus sign)."""
 
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*(:\d+)?\Z")
+
+_OF_THE_SYSTEM = ("proc", "sys", "dev")
+"""Trees of which Linux makes the files up (hier(7)); ``/dev/shm`` alone is memory that takes folders."""
 
 _NOT_BLANK: dict[str, str | None] = {
     "backend.path": None,
@@ -69,9 +73,15 @@ def _directory(spec: RunSpec) -> Iterator[ConfigError]:
     directory = spec.run.directory
     if directory is None:
         return
-    ways = ["run.directory=null", "run.directory=runs/mine"]
+    ways, parts = ["run.directory=null", "run.directory=runs/mine"], PurePath(os.path.normpath(directory)).parts
     if set(PurePath(directory).parts) <= {"/", "//", ".", ".."}:
         rule = "a run has a folder of its own, which must not exist yet"
+        yield ConfigError("run.directory", directory, rule, ways)
+    elif parts[0][:1] == "/" and parts[1] in _OF_THE_SYSTEM and parts[1:3] != ("dev", "shm"):
+        rule = "/proc, /sys and /dev are the system's own view of itself: no folder can be made there"
+        yield ConfigError("run.directory", directory, rule, ways)
+    elif (longest := max(len(os.fsencode(part)) for part in parts)) > bounds.LONGEST_NAME:
+        rule = f"a folder of it has a name of {longest} bytes: a run's has at most {bounds.LONGEST_NAME}"
         yield ConfigError("run.directory", directory, rule, ways)
     elif directory.startswith("~"):
         rule = "~ is no home folder here, since the shell expands it only in front of a word: write the path out"

@@ -86,5 +86,5 @@ def _not_begun(run: Path, submission: Mapping[str, Any]) -> tuple[state.State, s
     if job_id is not None:
         return "queued", None
     if (failed := contents.read(run, state.NOT_SUBMITTED)) is not None:
-        return "prepared", f"its submission failed: {failed['reason']}; {_TAKES_ITS_PLACE.format(names.id_of(run))}"
+        return "failed", f"its submission failed: {failed['reason']}; {_TAKES_ITS_PLACE.format(names.id_of(run))}"
     return "prepared", _NOT_SUBMITTED.format(names.id_of(run)) if submission else None

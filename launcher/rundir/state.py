@@ -82,7 +82,7 @@ def put(run: Path, state: State, *, reason: str | None = None, **facts: object) 
 
 def forget_ending(run: Path) -> None:
     """Make a run that has ended ready to be submitted again; a submission whose id nobody has noted stays."""
-    old = ["state.json", CANCEL_REQUEST]
+    old = ["state.json", CANCEL_REQUEST, NOT_SUBMITTED]
     if (read_json(run / SUBMISSION) or {}).get("job_id") is not None:
         old.append(SUBMISSION)
     for name in old:

@@ -33,7 +33,7 @@ def obstacle(job: str, bad: Sequence[str]) -> str | None:
     except (SlurmRefused, SubmitError) as error:
         return f"Slurm does not say which others there are: {error}"
     if fixed:
-        return f"the job asks for {', '.join(fixed)} by name (cluster.extra.nodelist)"
+        return f"the job asks for {', '.join(fixed)} by name (cluster.nodelist)"
     left = {node for node, state in rows if not state.startswith(_NOT_UP)} - out
     needed = int(re.match(r"\d*", facts.get("NumNodes", ""))[0] or 1)  # type: ignore[index]
     if len(left) >= needed:

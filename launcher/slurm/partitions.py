@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 
 from launcher.slurm.client import ask
+from launcher.text.units import seconds_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,16 +99,8 @@ def gpus(gres: str) -> tuple[tuple[str, int], ...]:
 
 def minutes(text: str) -> int | None:
     """A time limit as Slurm prints it, ``days-hours:minutes:seconds``, in minutes; None for no limit."""
-    if text in ("UNLIMITED", "INFINITE", "infinite", "NONE"):
-        return None
-    days, _, clock = text.rpartition("-")
-    parts = [int(part) for part in clock.split(":")]
-    if days:
-        hours, mins = [*parts, 0, 0][:2]
-        return int(days) * 1440 + hours * 60 + mins
-    if len(parts) == 3:
-        return parts[0] * 60 + parts[1]
-    return parts[0]
+    seconds = seconds_of(text)  # None for UNLIMITED, INFINITE and NONE.
+    return None if seconds is None else seconds // 60
 
 
 def _number(text: str) -> int:

@@ -26,13 +26,16 @@ _REFUSALS = {
     "Invalid qos": ("qos", "Slurm has no such quality of service for this user and partition"),
     "Invalid feature": ("constraint", "no node has this feature"),
     "reservation is invalid": ("reservation", "Slurm has no such reservation for this user"),
+    "Invalid node name": ("nodelist", "Slurm knows no such node"),
+    "dependency problem": ("dependency", "Slurm knows no such job, or none that this one could wait for"),
+    "Invalid license": ("licenses", "Slurm has no such licence, or not so many"),
     "Invalid --time": ("time_limit_min", "Slurm cannot read this time limit"),
     "time limit is invalid": ("time_limit_min", "it is missing, or over what the account or the partition allows"),
     "Invalid generic resource": ("gpu_request", "Slurm knows no such GPUs here"),
 }
 """The part of sbatch's refusal that names the cause, the key under ``cluster`` that it is about, and our words."""
 
-_LEFT_TO_SLURM = ("account", "qos", "constraint", "reservation")
+_LEFT_TO_SLURM = ("account", "qos", "constraint", "reservation", "nodelist", "dependency", "licenses")
 """Keys without which Slurm takes its own default, or asks for nothing."""
 
 _WAYS = 4

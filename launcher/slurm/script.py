@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from launcher.job import sbatch
 from launcher.slurm.states import NO_STEP
 from launcher.spec import ClusterSpec
 
@@ -34,10 +35,6 @@ def parameters(
         wait_for: Jobs that must have ended, however they did, before it begins.
     """
     optional = {
-        "partition": cluster.partition,
-        "account": cluster.account,
-        "qos": cluster.qos,
-        "constraint": cluster.constraint,
         "cpus_per_task": cluster.cpus_per_node,
         "exclusive": cluster.exclusive or None,
         cluster.memory_request: cluster.memory,
@@ -134,12 +131,12 @@ def _dependency(cluster: ClusterSpec, wait_for: Sequence[str]) -> dict[str, str]
     """Both what the user asks for and what the sweep needs; Slurm takes them as one list, all of which must hold."""
     if not wait_for:
         return {}
-    own = cluster.extra.get("dependency")
+    own = cluster.dependency or cluster.extra.get("dependency")  # There in runs recorded before it was a key.
     return {"dependency": ",".join([*([str(own)] if own else []), f"afterany:{':'.join(wait_for)}"])}
 
 
 def _additional(cluster: ClusterSpec) -> dict[str, Any]:
     wanted: dict[str, Any] = {"requeue" if cluster.requeues else "no-requeue": True}
-    if cluster.reservation is not None:
-        wanted["reservation"] = cluster.reservation
-    return wanted | dict(cluster.extra)
+    wanted |= {key: value for key in sbatch.COPIED if (value := getattr(cluster, key)) is not None}
+    wanted |= sbatch.mail(cluster.mail) or {} if cluster.mail is not None else {}
+    return wanted | {key: value for key, value in cluster.extra.items() if value is not None}

@@ -29,14 +29,14 @@ _PENDING = {
     "BeginTime": "waiting for its start time",
     "Dependency": "waiting for another job to end",
     "DependencyNeverSatisfied": (
-        "it will never start: a job that it had to wait for did not end as asked (cluster.extra.dependency); cancel it"
+        "it will never start: a job that it had to wait for did not end as asked (cluster.dependency); cancel it"
     ),
     "JobArrayTaskLimit": "waiting for other points of its sweep (sweep.parallelism)",
     "JobHeldUser": "held: scontrol release lets it go",
     "JobHeldAdmin": "held by an administrator",
     "JobLaunchFailure": "Slurm could not start it on its nodes",
     "Cleaning": "its last attempt is being cleaned up",
-    "Licenses": "waiting for a licence",
+    "Licenses": "waiting for a licence (cluster.licenses)",
     "Reservation": "waiting for its reservation to begin (cluster.reservation)",
     "ReservationDeleted": "its reservation is gone, so it will never start (cluster.reservation)",
     "PartitionDown": "its partition is down",

@@ -47,3 +47,11 @@ class ClusterSpec:
     measurements: str | None = None
     shared_folder: str | None
     extra: Mapping[str, Any]
+    nodelist: str | None = None
+    dependency: str | None = None
+    licenses: str | None = None
+    mail: str | None = None
+
+
+UNHASHED_WHEN_UNSET = ("nodelist", "dependency", "licenses", "mail")
+"""Keys that are younger than many recorded runs: unset they do not count in a run's hash, which so stays as it was."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from launcher.spec.values import Count, Hashed, Layers, Natural, NonNegative, Positive, Probability, Small
+from launcher.spec.values import Count, Hashed, Natural, NonNegative, Positive, Probability, Small
 
 SCRIPTS_OWN = "what the script builds"
 """The source of a model that nobody named, because a script of the user's own builds one."""
@@ -20,7 +20,7 @@ class ModelSpec(Hashed):
 
     name: str
     family: str
-    num_hidden_layers: Layers
+    num_hidden_layers: Count
     hidden_size: Count
     intermediate_size: Count
     num_attention_heads: Count

@@ -17,9 +17,9 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeAliasType, Union, ge
 from launcher import registry
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.files import LARGEST
-from launcher.spec import Range, RunSpec
+from launcher.spec import Range, RunSpec, bounds
 from launcher.text.terminal import CONTROL
-from launcher.text.units import bytes_of
+from launcher.text.units import bytes_of, seconds_of
 
 MISSING = "???"
 """OmegaConf's mark for a mandatory value that nobody set."""
@@ -79,8 +79,11 @@ def kinds() -> Mapping[str, Any]:
 
 
 def accepts(path: str, value: object) -> bool:
-    """True if a key takes a value by its type and range, whatever the rules say."""
-    return path in kinds() and _reader_of(path)(value)[0]
+    """True if a key takes a value by its type, range and bounds, whatever the rules say."""
+    if path not in kinds():
+        return False
+    accepted, result = _reader_of(path)(value)
+    return accepted and bounds.wrong(path, result) is None
 
 
 @cache
@@ -163,10 +166,18 @@ def _dataclass(cls: type, config: object, prefix: str, errors: list[ConfigError]
         elif prefix + key in _MODULES:
             values[field.name] = _module(value, prefix + key, errors)
         else:
-            accepted, values[field.name] = field.reader(value)
-            if not accepted:
-                errors.append(_wrong(field.kind, value, prefix + key))
+            values[field.name] = _value(field.kind, field.reader, value, prefix + key, errors)
     return cls(**values) if not errors else None
+
+
+def _value(kind: Any, reader: _Reader, value: object, path: str, errors: list[ConfigError]) -> object:
+    """One value as its type has it, or an error of its type, its range or its bounds."""
+    accepted, result = reader(value)
+    if not accepted:
+        errors.append(_wrong(kind, value, path))
+    elif (rule := bounds.wrong(path, result)) is not None:
+        errors.append(ConfigError(path, result, rule))
+    return result
 
 
 def _group(cls: type, config: Any, prefix: str, errors: list[ConfigError]) -> object:
@@ -352,6 +363,10 @@ def _way_out(kind: Any, value: object, path: str) -> list[str]:
         return [f"{path}={end:g}"] if end is not None and (end == 0 or abs(end) >= 1) else []
     if origin is Annotated and path.endswith("_bytes") and isinstance(value, str):
         return [f"{path}={size}"] if (size := bytes_of(value)) else []
+    if origin is Annotated and isinstance(value, str) and (seconds := seconds_of(value)) is not None:
+        whole = int(value) if value.strip().isdigit() else None  # A number in quotes is in the key's own unit.
+        length = whole or {"min": -(-seconds // 60), "s": seconds}.get(path.rpartition("_")[2])
+        return [] if length is None else [f"{path}={length}"]
     if kind is bool:
         return [f"{path}=true", f"{path}=false"]
     return []

@@ -15,7 +15,7 @@ from functools import cache
 from operator import attrgetter
 from typing import Any
 
-from launcher.spec.cluster import ClusterSpec
+from launcher.spec.cluster import UNHASHED_WHEN_UNSET, ClusterSpec
 from launcher.spec.data import DataSpec
 from launcher.spec.hardware import HardwareSpec
 from launcher.spec.model import SCRIPTS_OWN, AdapterSpec, ModelSpec
@@ -187,7 +187,9 @@ def _text(group: Any) -> str:
         if isinstance(group, HardwareSpec):
             content |= {"disk_bytes": None, "host_memory_bytes": None}
         if isinstance(group, ClusterSpec):
-            del content["measurements"], content["storage_bandwidth"]
+            unset = [key for key in UNHASHED_WHEN_UNSET if content[key] is None]
+            unhashed = {*unset, "measurements", "storage_bandwidth"}
+            content = {key: value for key, value in content.items() if key not in unhashed}
         if len(_TEXTS) >= _MOST_TEXTS:
             _TEXTS.clear()
         _TEXTS[id(group)] = group, _COMPACT.encode(content)

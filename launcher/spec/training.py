@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from launcher.spec.values import Count, Dtype, Factor, Hashed, Natural, NonNegative, Positive, Probability, Rate, Small
+from launcher.spec.values import Count, Dtype, Factor, Hashed, Natural, NonNegative, Positive, Probability, Small
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class OptimizerSpec:
     """The optimizer, its schedule and clipping. ``fused``/``foreach`` as in ``torch.optim``; None is torch's choice."""
 
     name: Literal["adamw", "adamw_8bit", "paged_adamw_8bit", "adafactor", "sgd", "lion", "muon"]
-    lr: Rate
+    lr: Positive
     min_lr: NonNegative
     weight_decay: NonNegative
     beta1: Probability

@@ -44,12 +44,11 @@ class Range:
     high: float | None = None
 
 
+# How large each number can be is a matter of its key: ``launcher.spec.bounds``.
 type Count = Annotated[int, Range(low=1)]
-type Layers = Annotated[int, Range(low=1, high=10_000)]  # They are counted one by one.
 type Natural = Annotated[int, Range(low=0)]
 type Positive = Annotated[float, Range(low=1e-30)]
 type Small = Annotated[float, Range(low=1e-30, high=1)]  # transformers takes no wider initializer_range.
-type Rate = Annotated[float, Range(low=1e-30, high=1e3)]
 type Factor = Annotated[float, Range(low=1)]
 type NonNegative = Annotated[float, Range(low=0)]
 type Probability = Annotated[float, Range(low=0, high=1)]

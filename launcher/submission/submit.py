@@ -102,9 +102,8 @@ def resubmit(directory: Path, spec: RunSpec, *, before: Callable[[], None] = lam
             raise SubmitError(f"{now.id} cannot go on: {now.reason}")
         moving.settle(directory)
         before()
-        state.forget_ending(directory)
         failed_before = files.read_json(directory / state.NOT_SUBMITTED)
-        (directory / state.NOT_SUBMITTED).unlink(missing_ok=True)
+        state.forget_ending(directory)
         try:
             return _submit(directory, spec.cluster)
         except (ConfigErrors, SubmitError) as error:
@@ -135,6 +134,15 @@ def submit_all(
         SubmitError: Slurm is missing, does not answer or refuses a job.
         ConfigErrors: Slurm has no such partition, account or node.
     """
+    try:
+        return _submit_arrays(recorded, parallelism, live)
+    except (ConfigErrors, SubmitError) as error:
+        for directory, _ in recorded:
+            _note_failure(directory, str(error))
+        raise
+
+
+def _submit_arrays(recorded: Sequence[tuple[Path, RunSpec]], parallelism: int | None, live: Sequence[str]) -> list[str]:
     shapes: dict[str, list[Path]] = {}
     for directory, spec in recorded:
         shapes.setdefault(repr(script.parameters("", "", "", spec.cluster)), []).append(directory)

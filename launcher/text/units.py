@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from functools import lru_cache
 
@@ -36,6 +37,28 @@ def bytes_of(text: str) -> int | None:
         return None
     base = 1000 if (found[3] or "").lower() == "b" else 1024
     return int(float(found[1]) * base ** ("KMGT".index(found[2].upper()) + 1))
+
+
+_UNIT_S = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+_PARTS = re.compile(r"(\d+(?:\.\d+)?)\s*(d|h|m|s)(?:ay|our|r|in|inute|ec|econd)?s?\s*", re.IGNORECASE)
+
+
+def seconds_of(text: str) -> int | None:
+    """Seconds of a time as people or Slurm write it: ``24h``, ``1d 12h``, ``24:00:00``, ``1-12``; None for no time.
+
+    Slurm's forms (sbatch(1), ``--time``): minutes, minutes:seconds, hours:minutes:seconds, and days-hours, to which
+    minutes and seconds may be added in the same way.
+    """
+    text = text.strip()
+    if re.fullmatch(f"(?:{_PARTS.pattern})+", text, re.IGNORECASE):
+        return math.ceil(sum(float(number) * _UNIT_S[unit[0].lower()] for number, unit in _PARTS.findall(text)))
+    found = re.fullmatch(r"(?:(\d{1,9})-)?(\d{1,9}(?::\d{1,9}){0,2})", text)
+    if found is None:
+        return None
+    days, parts = found[1], [int(part) for part in found[2].split(":")]
+    begins_with_hours = bool(days) or len(parts) == 3
+    hours, minutes, seconds = [*([] if begins_with_hours else [0]), *parts, 0, 0][:3]
+    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 _SAME = 1

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from launcher.job import events
 from launcher.rundir import health
+from launcher.rundir.state import NOT_SUBMITTED
 from launcher.text.units import duration, steps
 from launcher.why import endings, evidence, out_of_memory
 from launcher.why.answer import Answer, Evidence, Way
@@ -30,6 +31,10 @@ def explain(run: Path, folder: Path, takes: Takes | None = None) -> Answer:
 
 def _answer(run: Subject) -> Answer:
     word = run.row.state
+    if word == "failed" and run.reason.startswith("its submission failed"):
+        way = run.resume(text="submits it again, also with other settings")
+        found = evidence.of_file(run.run, run.run / NOT_SUBMITTED, run.reason)
+        return run.answer("error", [run.reason], evidence=tuple(found), ways=(way,))
     if word in ("failed", "lost", "not_visible", "unreadable"):
         oom = out_of_memory.ran_out(run) if word in ("failed", "lost") else None
         return endings.answer(run) if oom is None else out_of_memory.answer(run, oom)
@@ -37,11 +42,6 @@ def _answer(run: Subject) -> Answer:
         return endings.answer(run)
     if word == "running":
         return _running(run)
-    if word == "prepared" and "submission failed" in run.reason:
-        way = run.resume(text="submits it again, also with other settings")
-        place = run.run / "not_submitted.json"
-        found = evidence.of_file(run.run, place, run.reason)
-        return run.answer("error", [run.reason], evidence=tuple(found), ways=(way,))
     return _at_rest(run)
 
 

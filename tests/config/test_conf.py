@@ -270,6 +270,7 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
         (f"name: 1{':1' * 1000}", "no number has more than 40 characters"),
         ("[" * 100, "it is nested deeper than 12"),
         (f"name: {'x' * (1 << 20)}", "it cannot be read: it is larger than 1 MiB"),
+        ("time_limit_min: 24:00:00", "24:00:00 is a number to base 60 in YAML 1.1: quote it where it is text"),
         ("hidden_size: 0x_", "it does not compose: invalid literal for int()"),
     ],
 )

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from launcher.memory.result import DiskSpace, HostMemory
-from launcher.preflight import verdict
+from launcher.preflight import answer, verdict
 from launcher.preflight.verdict import Shortage
 from launcher.spec import RunSpec, edit
 from tests.support.estimates import GIB, estimate_of
@@ -37,6 +37,16 @@ def test_the_band_around_needed_with_context_decides(capacity: int | None, name:
     assert judged.used_bytes == 21 * GIB
     assert judged.capacity_bytes == capacity
     assert judged.headroom_bytes == (None if capacity is None else capacity - 21 * GIB)
+
+
+def test_a_memory_that_is_unknown_still_holds_no_more_than_any_device() -> None:
+    needs = estimate_of(low=1025 * GIB, needed=1100 * GIB, high=1200 * GIB)
+    judged = verdict.judge(_spec(None), needs)
+    assert (judged.name, judged.capacity_bytes) == ("does_not_fit", 1024 * GIB)
+    assert judged.headroom_bytes == -judged.excess_bytes == -77 * GIB
+    assert "; how much it has is unknown, and none has more" in answer.answer(_spec(None), judged, needs)
+    on_the_host = edit.changed_at(make_spec("hardware=cpu"), {"hardware.host_memory_bytes": None})
+    assert verdict.judge(on_the_host, needs).name == "fits"
 
 
 @pytest.mark.parametrize(("name", "measured"), [("a100_80g", 79.15), ("gh200", 94.50)])

@@ -33,7 +33,7 @@ def test_a_full_disk_pauses_saving_and_leaves_the_last_checkpoint(cluster: Clust
     run = Path.cwd() / "runs" / "full"
     small = f"cluster.setup=['mount -t tmpfs -o size=2m tmpfs {run}/checkpoints']"
     words = ("cluster.gpus_per_node=1", "train.micro_batch_size=4", "parallel=fsdp", "save.every=5", "save.keep=3")
-    submit("full", *SMALL, *words, "save.last=true", "cluster.extra.nodelist=node4", small)
+    submit("full", *SMALL, *words, "save.last=true", "cluster.nodelist=node4", small)
     ending = ended(run, 240)
     assert ending.state == "failed"
     assert "the checkpoint of step 20 could not be written" in str(ending.reason)

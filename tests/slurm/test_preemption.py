@@ -15,7 +15,7 @@ CLUSTER = "preemption"
 
 def test_a_preempted_run_has_the_losses_of_an_undisturbed_one(cluster: Cluster) -> None:
     world = ("cluster.nodes=2", "cluster.gpus_per_node=1", "train.micro_batch_size=4")
-    place = ("cluster.partition=low", "cluster.extra.nodelist='node[3-4]'")  # The cluster's own tests have the others.
+    place = ("cluster.partition=low", "cluster.nodelist='node[3-4]'")  # The cluster's own tests have the others.
     words = (*SMALL, *world, "train.steps=150", "data.workers=1", *place)
     disturbed = submit("disturbed", *words, "parallel=fsdp")
     wait("steps", lambda: len(lines(disturbed)) > 3, 240)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from launcher.slurm import partitions
-from launcher.submission.submit import sbatch_text
+from launcher.job.sbatch import mail
+from launcher.preflight import assess
+from launcher.rules import sbatch
+from launcher.slurm import partitions, script
+from launcher.submission.submit import array_text, sbatch_text
 from slurm.dev_cluster import Cluster
 from tests.support.helpers import assert_golden, make_spec
 from tests.support.slurm_runs import SCRIPT, SLURM, launch
@@ -32,7 +37,11 @@ PROFILES = {
         "cluster.requeues=0",
         "cluster.modules=[cuda/12.8,nccl]",
         "cluster.setup=['source /opt/site.sh']",
-        "cluster.extra.mail-type=END",
+        "cluster.nodelist='n[1-2]'",
+        "cluster.dependency=afterok:123",
+        "cluster.licenses=matlab:2",
+        "cluster.mail=me@lab.org",
+        "cluster.extra.nice=100",
     ),
     "pyxis": (
         "cluster.container=pyxis",
@@ -57,6 +66,57 @@ def test_the_script_of_each_site_profile(profile: str) -> None:
     text = sbatch_text("name", "/shared/runs/name", spec.cluster)
     assert text is not None
     assert_golden(f"sbatch_{profile}.txt", text)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_no_option_that_the_script_says_itself_is_taken_from_the_further_ones(profile: str) -> None:
+    spec = make_spec("cluster=slurm", "cluster.nodes=2", *PROFILES[profile])
+    texts = (sbatch_text("name", "/runs/name", spec.cluster), array_text(Path("/runs/sweep"), spec.cluster, 4))
+    options = {option for text in texts for option in re.findall("#SBATCH --([a-z-]+)", str(text))} - {"nice"}
+    assert {"array", "comment", "error", "job-name", "nodes", "open-mode", "output", "signal"} <= options
+    for spelt in (*options, *(option.replace("-", "_") for option in options), *(option[:-1] for option in options)):
+        errors = [error.path for error in sbatch.check(make_spec("cluster=slurm", f"cluster.extra.{spelt}='gpu:1'"))]
+        assert errors == [f"cluster.extra.{spelt}"], spelt
+
+
+def test_what_the_script_does_not_say_is_handed_on_and_null_says_nothing() -> None:
+    words = ("nice=100", "exclude=n7", "gres='nvme:1'", "exclusive=user", "time-min=30", "hold=true", "time=null")
+    spec = make_spec("cluster=slurm", *(f"cluster.extra.{word}" for word in words))
+    assert [str(error) for error in assess.errors(spec)] == []
+    text = str(sbatch_text("name", "/runs/name", spec.cluster))
+    handed_on = ("nice=100", "exclude=n7", "gres=nvme:1", "exclusive=user", "time-min=30", "hold")
+    assert all(f"#SBATCH --{line}\n" in text for line in handed_on)
+    assert "--time=" not in text
+
+
+def test_a_line_of_options_among_the_commands_is_refused_with_the_setting_that_says_it() -> None:
+    spec = make_spec("cluster=slurm")
+    cluster = replace(spec.cluster, setup=("#SBATCH --time=1-0",))
+    [error] = sbatch.check(replace(spec, cluster=cluster))
+    assert (error.path, error.way_out) == ("cluster.setup", ("cluster.setup=[] cluster.time_limit_min=1440",))
+    cluster = replace(spec.cluster, setup=("# comment", "source a.sh"))
+    assert not list(sbatch.check(replace(spec, cluster=cluster)))
+
+
+def test_an_array_waits_for_the_users_own_jobs_and_for_those_of_its_sweep() -> None:
+    spec = make_spec("cluster=slurm", "cluster.dependency='afterok:1'")
+    asked = script.parameters("name", "/runs/a", "/runs/a", spec.cluster, wait_for=["7", "8"])
+    assert asked["additional_parameters"]["dependency"] == "afterok:1,afterany:7:8"
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        ("me@lab.org", {"mail-type": "END,FAIL", "mail-user": "me@lab.org"}),
+        ("me:BEGIN,TIME_LIMIT_80", {"mail-type": "BEGIN,TIME_LIMIT_80", "mail-user": "me"}),
+        ("ALL", {"mail-type": "ALL"}),
+        ("me@lab.org:NEVER", None),
+        ("a b", None),
+        ("me@lab.org:", None),
+    ],
+)
+def test_mail_is_an_address_and_when_slurm_writes_to_it(text: str, options: dict[str, str] | None) -> None:
+    assert mail(text) == options
 
 
 def test_no_secret_reaches_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,6 +157,8 @@ REFUSED = [
     ),
     ("cluster.constraint=a100", 2, "no node has this feature", "cluster.constraint=null"),
     ("cluster.reservation=nope", 2, "Slurm has no such reservation for this user", "cluster.reservation=null"),
+    ("cluster.nodelist=nope", 2, "Slurm knows no such node", "cluster.nodelist=null"),
+    ("cluster.licenses=nope:1", 2, "Slurm has no such licence, or not so many", "cluster.licenses=null"),
     ("cluster.save_margin_s=600", 2, "partition main ends a job without a time limit after 600 s", "time_limit_min=20"),
     ("cluster.partition=short", 2, "partition short ends a job without a time limit", "cluster.save_margin_s=60"),
     ("cluster.gpus_per_node=9", 2, "a node of partition main has at most 8 GPUs", "cluster.gpus_per_node=8"),

@@ -18,7 +18,7 @@ from tests.support.training import SMALL
 
 def test_two_jobs_on_one_node_do_not_meet(cluster: Cluster) -> None:
     words = (*SMALL, "cluster.gpus_per_node=1", "train.micro_batch_size=4", "parallel=fsdp", "train.steps=5")
-    both = [submit(name, *words, "cluster.extra.nodelist=node3") for name in ("one", "other")]
+    both = [submit(name, *words, "cluster.nodelist=node3") for name in ("one", "other")]
     for run in both:
         succeeds(run, 300)
     assert losses(both[0]) == losses(both[1])

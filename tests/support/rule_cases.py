@@ -122,6 +122,9 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         run.directory=/
         run.directory=./..
         run.directory=~/runs/a
+        run.directory=/proc
+        run.directory=/dev/null
+        run.directory=/tmp/../sys/a
         run.directory=
         cluster=slurm hardware=h100_80g run.name=a%j
         cluster=slurm hardware=h100_80g cluster.shared_folder=/shared/%A
@@ -150,6 +153,46 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         cluster=slurm hardware=h100_80g cluster.network_bandwidth=12.5
         """
     ),
+    "sbatch": _cases(
+        """
+        cluster.extra.array=1-4
+        cluster.extra.array=1-100%4
+        cluster.extra.gres='gpu:2'
+        cluster.extra.gres='gpu:h100:2'
+        cluster.gpu_request=gres cluster.extra.gres='nvme:1'
+        cluster.extra.gpus=16
+        cluster.extra.gpus_per_node=4
+        cluster.extra.nodes=9
+        cluster.extra.job-name=x
+        cluster.extra.job=x
+        cluster.extra.time='2-00:00:00'
+        cluster.extra.ntasks-per-node=8
+        cluster.extra.cpus_per_task=12
+        cluster.extra.mem=500G
+        cluster.extra.mem-per-gpu=60G
+        cluster.extra.partition=gpu
+        cluster.extra.mail-user=me@lab.org
+        cluster.extra.dependency='afterok:1'
+        cluster.extra.signal='TERM@60'
+        cluster.extra.no-requeue=true
+        cluster.extra.exclusive=true
+        cluster.exclusive=true cluster.extra.exclusive=user
+        cluster.extra.output=/tmp/out
+        cluster.extra.chdir=/tmp
+        cluster.extra.comment=mine
+        cluster.extra.parsable=true
+        cluster.setup=['#SBATCH']
+        cluster.dependency=123
+        cluster.dependency=afterok
+        cluster.dependency='afterok:1?afterok:2' sweep.parallelism=2
+        cluster.nodelist=/etc/hosts
+        cluster.licenses=a:b
+        cluster.mail=me@
+        cluster.mail='me@lab.org:SOMETIMES'
+        """,
+        "cluster=slurm",
+        "hardware=h100_80g",
+    ),
     "dependencies": _cases(
         """
         cluster.partition=gpu
@@ -157,6 +200,10 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         cluster.qos=high
         cluster.constraint=h100
         cluster.reservation=week
+        cluster.nodelist=n1
+        cluster.dependency=afterok:123
+        cluster.licenses=matlab:2
+        cluster.mail=me@lab.org
         cluster.cpus_per_node=8
         cluster.exclusive=true
         cluster.gpu_request=gres

@@ -57,3 +57,28 @@ def test_a_predicted_number_has_no_more_digits_than_it_deserves(number: float, d
 )
 def test_a_speed_is_compared_in_words(ratio: float, words: str) -> None:
     assert units.compared(ratio) == words
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("24h", 86_400),
+        ("1d 12h", 129_600),
+        ("1.5 hours", 5_400),
+        ("90min", 5_400),
+        ("45 s", 45),
+        ("60", 3_600),
+        ("2:30", 150),
+        ("24:00:00", 86_400),
+        ("1-12", 129_600),
+        ("7-12:30:00", 649_800),
+        ("soon", None),
+        ("3 weeks", None),
+        ("1-", None),
+        ("-5", None),
+        ("", None),
+        ("UNLIMITED", None),
+    ],
+)
+def test_a_time_is_read_as_people_and_slurm_write_it(text: str, seconds: int | None) -> None:
+    assert units.seconds_of(text) == seconds

@@ -1,0 +1,162 @@
+"""The options of sbatch that a job's script says itself, each with the key that sets it.
+
+``cluster.extra`` hands further ones on. One that the script says already would be there twice, or ask for the same in
+another form, and Slurm takes one of the two without a word: :func:`said_already` tells which it is and how it is said.
+Names are those of sbatch(1), Slurm 24.11 and, for those that are gone, 22.05.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from launcher.spec import ClusterSpec
+from launcher.text.units import seconds_of
+
+COPIED = ("partition", "account", "qos", "constraint", "reservation", "nodelist", "dependency", "licenses")
+"""Keys of ``cluster`` whose text is that of the option of the same name."""
+
+MAIL_TYPES = ("NONE", "BEGIN", "END", "FAIL", "REQUEUE", "ALL", "INVALID_DEPEND", "STAGE_OUT", "TIME_LIMIT",
+              "TIME_LIMIT_90", "TIME_LIMIT_80", "TIME_LIMIT_50", "ARRAY_TASKS")  # fmt: skip
+"""sbatch(1), ``--mail-type``."""
+
+_USUAL = "END,FAIL"
+"""When mail is sent to an address that is given alone; Slurm itself would send none."""
+
+_ADDRESS = re.compile(r"[\w.+-]+(@[\w-]+(\.[\w-]+)*)?")
+
+type _Ways = Callable[[str], list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """An option that the script says itself.
+
+    Attributes:
+        option: Its name in full.
+        why: How it comes there, or why it must not.
+        ways: The settings that say the same as a value of it, spelt as they are typed.
+    """
+
+    option: str
+    why: str
+    ways: _Ways = lambda value: []
+
+
+def mail(text: str) -> dict[str, str] | None:
+    """The options for ``cluster.mail``, an address, ``address:TYPES`` or ``TYPES`` alone; None where it is neither."""
+    address, colon, types = text.partition(":")
+    if not colon and set(address.split(",")) <= set(MAIL_TYPES):
+        return {"mail-type": address}
+    types = types if colon else _USUAL
+    if not _ADDRESS.fullmatch(address) or not set(types.split(",")) <= set(MAIL_TYPES):
+        return None
+    return {"mail-type": types, "mail-user": address}
+
+
+def said_already(key: str, value: object, cluster: ClusterSpec) -> Said | None:
+    """The option that a key of ``cluster.extra`` would say a second time; None where the script does not say it.
+
+    A key is taken as submitit and sbatch take it: dashes or underscores, and any beginning of a name.
+    """
+    name = key.lstrip("-").replace("_", "-").lower()
+    if name in ("gres", "tres-per-task") and "gpu" not in str(value).lower():  # Other resources than GPUs.
+        return _OTHER_GRES if name == "gres" and cluster.gpu_request == "gres" else None
+    if name == "exclusive" and value in ("user", "mcs", "topo") and not cluster.exclusive:
+        return None  # Finer than cluster.exclusive, which is all or nothing.
+    if name in _BY_NAME:
+        return _BY_NAME[name]
+    return next((said for option, said in _BY_NAME.items() if name and option.startswith(name)), None)
+
+
+def text(value: object) -> str:
+    """A value of ``cluster.extra`` as the ways out take it: a switch, which has none, is ``true``."""
+    return "true" if value is True else str(value)
+
+
+def _as_it_is(key: str) -> _Ways:
+    """The same text for a key of ours; one of several values stands in quotes, of which the shell takes the outer."""
+    return lambda value: [f"""'{key}="{value}"'""" if set(value) & set(",[") else f"{key}={value}"]
+
+
+def _if(pattern: str, *ways: str) -> _Ways:
+    """Settings with what a pattern found in the value; none where it finds nothing."""
+
+    def found(value: str) -> list[str]:
+        match = re.fullmatch(pattern, value, re.IGNORECASE)
+        return [] if match is None else [way.format(*match.groups()) for way in ways]
+
+    return found
+
+
+def _gpus(value: str) -> list[str]:
+    """Settings for a request of untyped or typed GPUs of a node: ``8``, ``gpu:8``, ``gpu:h100:8``."""
+    return _PER_NODE(value) or _TYPED(value)
+
+
+def _time(value: str) -> list[str]:
+    seconds = seconds_of(value)
+    return [] if seconds is None else [f"cluster.time_limit_min={-(-seconds // 60)}"]
+
+
+def _memory(request: str) -> _Ways:
+    return lambda value: [f"cluster.memory={value} cluster.memory_request={request}"]
+
+
+_FROM = "the script says it, from {}, and of two Slurm takes one without a word"
+_RANKS = "a node has one task, which starts a rank for each of cluster.gpus_per_node"
+_POINTS = "the points of a sweep (launch -m) are the tasks of an array"
+_PLACE = "launch reads the job's output where it lies, in the run directory (launch logs)"
+_ANSWER = "launch reads sbatch's answer, which has to be one job that waits or runs"
+_FOLDER = "the job runs in the folder that it is submitted from, since relative paths begin there"
+_GPUS = _FROM.format("cluster.gpus_per_node, cluster.gpu_type and cluster.gpu_request")
+_MARGIN = _FROM.format("cluster.save_margin_s")
+_CPUS = _FROM.format("cluster.cpus_per_node")
+_MEMORY = _FROM.format("cluster.memory and cluster.memory_request")
+_PER_NODE = _if(r"(?:gres[:/])?(?:gpu:)?(\d+)", "cluster.gpus_per_node={}")
+_TYPED = _if(r"(?:gres[:/])?(?:gpu:)?([a-z][\w.-]*):(\d+)", "cluster.gpus_per_node={1} cluster.gpu_type={0}")
+
+_OTHER_GRES = Said("gres", _GPUS, lambda value: ["cluster.gpu_request=gpus_per_node"])
+
+_BY_NAME = {
+    said.option: said
+    for said in (
+        *(Said(key, _FROM.format(f"cluster.{key}"), _as_it_is(f"cluster.{key}")) for key in COPIED),
+        Said("nodes", _FROM.format("cluster.nodes"), _if(r"(\d+)(?:-\d+)?", "cluster.nodes={}")),
+        Said("nodefile", _FROM.format("cluster.nodelist")),
+        Said("time", _FROM.format("cluster.time_limit_min"), _time),
+        Said("job-name", _FROM.format("run.name"), _as_it_is("run.name")),
+        Said("array", _POINTS, _if(r".*%(\d+)", "sweep.parallelism={}")),
+        Said("ntasks", _RANKS),
+        Said("ntasks-per-node", _RANKS, _if(r"(\d+)", "cluster.gpus_per_node={}")),
+        Said("tasks-per-node", _RANKS, _if(r"(\d+)", "cluster.gpus_per_node={}")),
+        Said("ntasks-per-core", _RANKS),
+        Said("ntasks-per-gpu", _RANKS),
+        Said("ntasks-per-socket", _RANKS),
+        Said("gpus", _GPUS),
+        Said("gpus-per-node", _GPUS, _gpus),
+        Said("gpus-per-task", _GPUS, _gpus),
+        Said("gpus-per-socket", _GPUS),
+        Said("gres", _GPUS, _gpus),
+        Said("tres-per-task", _GPUS, _gpus),
+        Said("cpus-per-task", _CPUS, _as_it_is("cluster.cpus_per_node")),
+        Said("cpus-per-gpu", _CPUS),
+        Said("mem", _MEMORY, _as_it_is("cluster.memory")),
+        Said("mem-per-gpu", _MEMORY, _memory("mem_per_gpu")),
+        Said("mem-per-cpu", _MEMORY, _memory("mem_per_cpu")),
+        Said("exclusive", _FROM.format("cluster.exclusive"), _if("true", "cluster.exclusive=true")),
+        Said("requeue", _FROM.format("cluster.requeues"), _if("true", "cluster.requeues=3")),
+        Said("no-requeue", _FROM.format("cluster.requeues"), _if("true", "cluster.requeues=0")),
+        Said("signal", _MARGIN, _if(r".*@(\d+)", "cluster.save_margin_s={}")),
+        Said("mail-type", _FROM.format("cluster.mail"), _as_it_is("cluster.mail")),
+        Said("mail-user", _FROM.format("cluster.mail"), _as_it_is("cluster.mail")),
+        Said("comment", "launch finds a job by its comment whose id it did not live to note"),
+        *(Said(option, _PLACE) for option in ("output", "error", "open-mode")),
+        *(Said(option, _FOLDER) for option in ("chdir", "workdir")),
+        *(
+            Said(option, _ANSWER)
+            for option in ("parsable", "quiet", "test-only", "wait", "wrap", "help", "usage", "version")
+        ),
+    )
+}  # fmt: skip
