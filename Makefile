@@ -15,7 +15,7 @@ PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --durat
 # `make test ARGS="-k word"` runs a part.
 ARGS ?=
 
-.PHONY: demo test test-oldest lint bench gpu-wheels slurm-demo lock clean
+.PHONY: demo test chromium test-oldest lint bench gpu-wheels slurm-demo lock clean
 
 demo: $(VENV)/.built-demo ## build the environment and train a small model on this machine
 	$(BIN)/launch model=tiny parallel=fsdp precision=bf16
@@ -23,9 +23,13 @@ demo: $(VENV)/.built-demo ## build the environment and train a small model on th
 # Slurm's clocks (time limits, margins) go on while other tests have the processors, so its tests come by themselves;
 # they wait more than they compute, so each of the five long files has a worker.
 # Status 5 is pytest's for a selection that leaves nothing.
-test: $(VENV)/.built-test ## build what the tests need and run them all, or a part: make test ARGS="-k word"
+test: $(VENV)/.built-test chromium ## build what the tests need and run them all, or a part: make test ARGS="-k word"
 	$(PYTEST) -n 2 --ignore=tests/slurm $(ARGS) || test $$? = 5
 	$(PYTEST) -n 5 tests/slurm $(ARGS) || test $$? = 5
+
+# It belongs to the system and not to .venv, so that no file here can say whether it is there: it is looked for each time.
+chromium: $(VENV)/.built-test ## install the browser of tests/browser where this may be done; else they are skipped
+	@$(BIN)/python -m benchmarks.report.browser
 
 # The lowest version of every range in pyproject.toml, in an environment of its own; no part of `make test`.
 test-oldest: $(VENV)/.uv ## train, resume and export every engine with the oldest packages that are supported

@@ -1,7 +1,8 @@
 """A headless Chromium, in which pages are opened from the disk as their readers open them.
 
-It is the system's own, of Debian's packages, installed where it is missing and this user may; Playwright drives it.
-Nothing but the page's own file is let through, and what a page asks for, says and throws is kept.
+It is the system's own, of Debian's packages; ``make chromium`` installs it (``python -m benchmarks.report.browser``),
+and Playwright drives it. Nothing but the page's own file is let through, and what a page asks for, says and throws is
+kept.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from urllib.parse import urldefrag
 
 from playwright.sync_api import Browser, CDPSession, ConsoleMessage, Page, Route, sync_playwright
 
+from benchmarks.reporting import takes_no_option
 from slurm.dev_cluster import ClusterError, packages
 
 _PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -60,21 +62,38 @@ class Visit:
 
 
 def program() -> str:
-    """The path of Chromium.
+    """The path of Chromium's executable.
+
+    Raises:
+        NoBrowser: It is not installed.
+    """
+    found = next((path for name in _PROGRAMS if (path := shutil.which(name)) is not None), None)
+    if found is None:
+        raise NoBrowser(f"there is no Chromium; {_way()}")
+    return str(Path(found).absolute())
+
+
+def _way() -> str:
+    """How Chromium comes to this machine."""
+    if shutil.which("apt-get") is None:
+        return "there is no apt-get, by which `make chromium` installs it: install Chromium by hand"
+    return "as root, `make chromium` installs it" if os.geteuid() else "`make chromium` installs it, or says why not"
+
+
+def install() -> str:
+    """The path of Chromium's executable, which is installed first where it is missing.
 
     Raises:
         NoBrowser: It is missing, and cannot be installed.
     """
-    found = next((path for name in _PROGRAMS if (path := shutil.which(name)) is not None), None)
-    if found is not None:
-        return found
-    if os.geteuid() != 0:
-        raise NoBrowser("there is no Chromium, and only root installs it: sudo apt-get install chromium")
-    try:
-        packages.provide({"chromium": "chromium"}, beside=_FONTS)
-    except ClusterError as error:
-        raise NoBrowser(str(error)) from None
-    return "chromium"
+    with contextlib.suppress(NoBrowser):
+        return program()
+    if os.geteuid() == 0:
+        try:
+            packages.provide({"chromium": "chromium"}, beside=_FONTS)
+        except ClusterError as error:
+            raise NoBrowser(str(error)) from None
+    return program()
 
 
 @contextlib.contextmanager
@@ -152,3 +171,16 @@ def until(page: Page, condition: str, argument: object = None) -> None:
         if time.monotonic() > end:
             raise TimeoutError(f"not within {_TIMEOUT_MS / 1000:.0f} s: {condition}")
         page.wait_for_timeout(20)
+
+
+def main() -> None:
+    """Install Chromium; where that cannot be, say why, and that the tests in a browser are left out."""
+    try:
+        print(f"Chromium is {install()}")
+    except NoBrowser as error:
+        print(f"pages are not opened in a browser, and tests/browser is skipped: {error}")
+
+
+if __name__ == "__main__":
+    takes_no_option(__doc__)
+    main()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import shutil
@@ -73,10 +74,10 @@ def _missing(wanted: Mapping[str, str]) -> list[str]:
 
 def _apt_get(packages: list[str]) -> None:
     ours = not _POLICY.exists()
-    if ours:
-        _POLICY.write_text("#!/bin/sh\nexit 101\n")  # "Action forbidden by policy": invoke-rc.d(8).
-        _POLICY.chmod(0o755)
     try:
+        if ours:
+            _POLICY.write_text("#!/bin/sh\nexit 101\n")  # "Action forbidden by policy": invoke-rc.d(8).
+            _POLICY.chmod(0o755)
         for words in (("update",), ("install", "--yes", "--no-install-recommends", *packages)):
             environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
             done = subprocess.run(
@@ -90,6 +91,11 @@ def _apt_get(packages: list[str]) -> None:
             if done.returncode:
                 last = " ".join(done.stderr.strip().splitlines()[-3:])
                 raise ClusterError(f"apt-get {' '.join(words)} failed: {last}")
+    except subprocess.TimeoutExpired:
+        raise ClusterError(f"apt-get {' '.join(words)} has not ended after {_TIMEOUT_S} s") from None
+    except OSError as error:
+        raise ClusterError(f"packages cannot be installed here: {error}") from None
     finally:
         if ours:
-            _POLICY.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # It is not there where it could not be written.
+                _POLICY.unlink()
