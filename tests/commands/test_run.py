@@ -171,6 +171,22 @@ def test_ctrl_c_stops_the_job_and_its_children_and_the_run_goes_on_later(folder:
     assert "nothing to resume" in launch(folder, "resume", "e").stderr
 
 
+def test_a_launch_that_was_started_to_ignore_ctrl_c_says_nothing_of_it_and_lives(folder: Path) -> None:
+    run = folder / "runs" / "i"
+    deaf = ["sh", "-c", "trap '' INT HUP; exec \"$@\"", "sh", LAUNCH, *script("i", "wait")]
+    process = subprocess.Popen(deaf, cwd=folder, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    wait_for(run, "running")
+    for _ in range(2):
+        os.killpg(process.pid, signal.SIGINT)
+        os.killpg(process.pid, signal.SIGHUP)
+    assert launch(folder, "cancel", "i").returncode == 0
+    _, said = process.communicate(timeout=60)
+    assert "stopping after this step" not in said
+    assert "killed" not in said
+    assert "interrupted" not in said
+    assert (run / "checkpoints" / "step").exists(), "the ranks were given the time to save"
+
+
 def test_a_run_is_cancelled_from_elsewhere(folder: Path) -> None:
     run = folder / "runs" / "f"
     process = subprocess.Popen([LAUNCH, *script("f", "wait")], cwd=folder, stderr=subprocess.PIPE, text=True)
