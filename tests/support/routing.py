@@ -19,8 +19,8 @@ from launcher.spec import RunSpec
 from launcher.worker.model import initial, network
 
 _LARGE = 2.0
-"""A hundred times the standard deviation of an embedding's other values: the residual stream stays near the embedding of
-its token for as many steps as a test takes."""
+"""A hundred times the standard deviation of an embedding's other values: for as many steps as a test takes the
+residual stream stays near the embedding of its token."""
 
 _TABLE, _ROUTER = "model.embed_tokens.weight", "mlp.gate.weight"
 
