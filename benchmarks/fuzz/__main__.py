@@ -1,6 +1,7 @@
 """Hostile and hapless input of every source that a stranger may have written.
 
-    python -m benchmarks.fuzz [--cases 20000] [--first N] [--seed N] [--processes N] [--minutes M] [--seconds S] [--keep]
+    python -m benchmarks.fuzz [--cases 20000] [--first N] [--seed N] [--processes N] [--minutes M]
+        [--seconds S] [--keep]
 
 Sources: command lines, questions of ``plan``, recipes, files for the importers, points, run directories, locks. Every
 answer must be an exit status of docs/contract.md within ``--seconds``, with no traceback, no file written, no character
