@@ -160,7 +160,7 @@ def test_a_run_is_started_from_a_thread_and_waited_for_and_signal_handlers_stay(
     thread = threading.Thread(target=lambda: runs.append(launcher.submit([*SCRIPT, "run.name=a"])))
     thread.start()
     thread.join()
-    assert_type(runs[0].wait(timeout=500), RunState)
+    assert_type(runs[0].wait(timeout=60), RunState)
     assert runs[0].status.state == "finished"
     assert runs[0].spec.script is not None
     assert launcher.Run("a").directory == folder / "runs" / "a"

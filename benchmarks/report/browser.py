@@ -10,21 +10,23 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urldefrag
 
+from playwright._impl._driver import compute_driver_executable
 from playwright.sync_api import Browser, CDPSession, ConsoleMessage, Page, Route, sync_playwright
 
 from benchmarks.reporting import takes_no_option
 from slurm.dev_cluster import ClusterError, packages
 
 _PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-_FONTS = ("fonts-dejavu-core",)
-"""Chromium's package asks for no font, and without one a page has no text."""
+_PACKAGES = ("chromium", "fonts-dejavu-core", "libatomic1")
+"""Chromium's own asks for no font, and without one a page has no text; Playwright's Node.js is linked with the last."""
 
 _TIMEOUT_MS = 20_000
 _VIEWS = """window.views = {};
@@ -62,38 +64,49 @@ class Visit:
 
 
 def program() -> str:
-    """The path of Chromium's executable.
+    """The path of Chromium's executable, where Playwright can drive it.
 
     Raises:
-        NoBrowser: It is not installed.
+        NoBrowser: It is not installed, or Playwright does not start.
     """
     found = next((path for name in _PROGRAMS if (path := shutil.which(name)) is not None), None)
     if found is None:
         raise NoBrowser(f"there is no Chromium; {_way()}")
+    driver = subprocess.run([compute_driver_executable()[0], "--version"], capture_output=True, text=True, check=False)
+    if driver.returncode:
+        raise NoBrowser(f"Playwright does not start: {driver.stderr.strip()}; {_way()}")
     return str(Path(found).absolute())
 
 
 def _way() -> str:
-    """How Chromium comes to this machine."""
+    """How Chromium, and what else is needed, comes to this machine."""
     if shutil.which("apt-get") is None:
-        return "there is no apt-get, by which `make chromium` installs it: install Chromium by hand"
+        return f"`make chromium` installs {', '.join(_PACKAGES)} by apt-get, which is not here: install them by hand"
     return "as root, `make chromium` installs it" if os.geteuid() else "`make chromium` installs it, or says why not"
 
 
 def install() -> str:
-    """The path of Chromium's executable, which is installed first where it is missing.
+    """The path of Chromium's executable; what is missing is installed first.
 
     Raises:
-        NoBrowser: It is missing, and cannot be installed.
+        NoBrowser: It cannot be installed.
     """
     with contextlib.suppress(NoBrowser):
         return program()
     if os.geteuid() == 0:
         try:
-            packages.provide({"chromium": "chromium"}, beside=_FONTS)
+            packages.fetch(_PACKAGES, still=_lacking)
         except ClusterError as error:
             raise NoBrowser(str(error)) from None
     return program()
+
+
+def _lacking() -> Sequence[str]:
+    try:
+        program()
+    except NoBrowser:
+        return _PACKAGES
+    return ()
 
 
 @contextlib.contextmanager

@@ -96,10 +96,29 @@ def test_what_apt_get_says_is_the_reason_where_it_fails(
 
 
 def test_without_apt_get_chromium_comes_by_hand(bare: Path) -> None:
-    with pytest.raises(chromium.NoBrowser, match=r"^there is no Chromium; there is no apt-get, .* by hand$"):
+    with pytest.raises(
+        chromium.NoBrowser, match=r"^there is no Chromium; .* by apt-get, which is not here: .* by hand$"
+    ):
         chromium.program()
-    with pytest.raises(chromium.NoBrowser, match=r"^chromium is missing, and there is no apt-get"):
+    with pytest.raises(
+        chromium.NoBrowser, match=r"^chromium, fonts-dejavu-core, libatomic1 are missing, and there is no"
+    ):
         chromium.install()
+
+
+def test_a_library_that_the_driver_lacks_is_installed_beside_a_chromium_that_is_there(
+    bare: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packages, "_POLICY", tmp_path / "policy")
+    monkeypatch.setattr(chromium, "compute_driver_executable", lambda: (str(bare / "node"), "cli.js"))
+    put(bare, "chromium")
+    put(bare, "node", f"test -e {bare}/libatomic1 || {{ echo node: libatomic.so.1 is missing >&2; exit 127; }}")
+    with pytest.raises(
+        chromium.NoBrowser, match=r"^Playwright does not start: node: libatomic\.so\.1 is missing; `make chromium`"
+    ):
+        chromium.program()
+    put(bare, "apt-get", f'for name in "$@"; do test "$name" != libatomic1 || : > {bare}/libatomic1; done')
+    assert chromium.install() == f"{bare}/chromium"
 
 
 def test_the_tests_need_the_browser_and_the_demo_does_not() -> None:
