@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTHON := $(shell for p in python3.12 python3.13 python3.14 python3 $$HOME/.pyenv/versions/3.1[2-9]*/bin/python; do \
 	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null && echo $$p && break; done)
+# uv keeps what it has fetched in the home folder, or for this one call alone where nothing may be written there.
+UV := $(BIN)/uv $(shell cache="$${UV_CACHE_DIR:-$${XDG_CACHE_HOME:-$$HOME/.cache}/uv}"; \
+	mkdir -p "$$cache" 2>/dev/null && test -w "$$cache" || echo --no-cache)
 SOURCES := launcher tests benchmarks slurm
 export HYDRA_FULL_ERROR =
 # Bytecode is kept even where the environment says otherwise: to compile torch anew takes longer than many a test, and
@@ -15,7 +18,7 @@ PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --durat
 # `make test ARGS="-k word"` runs a part.
 ARGS ?=
 
-.PHONY: demo test test-oldest lint bench gpu-wheels slurm-demo lock clean
+.PHONY: demo test chromium test-oldest lint bench gpu-wheels slurm-demo lock clean
 
 demo: $(VENV)/.built-demo ## build the environment and train a small model on this machine
 	$(BIN)/launch model=tiny parallel=fsdp precision=bf16
@@ -23,14 +26,19 @@ demo: $(VENV)/.built-demo ## build the environment and train a small model on th
 # Slurm's clocks (time limits, margins) go on while other tests have the processors, so its tests come by themselves;
 # they wait more than they compute, so each of the five long files has a worker.
 # Status 5 is pytest's for a selection that leaves nothing.
-test: $(VENV)/.built-test ## build what the tests need and run them all, or a part: make test ARGS="-k word"
+test: $(VENV)/.built-test chromium ## build what the tests need and run them all, or a part: make test ARGS="-k word"
+	@command -v git >/dev/null || { echo "the tests need git: install it, for example by 'apt-get install git'." >&2; exit 1; }
 	$(PYTEST) -n 2 --ignore=tests/slurm $(ARGS) || test $$? = 5
 	$(PYTEST) -n 5 tests/slurm $(ARGS) || test $$? = 5
 
+# It belongs to the system and not to .venv, so that no file here can say whether it is there: it is looked for each time.
+chromium: $(VENV)/.built-test ## install the browser of tests/browser where this may be done; else they are skipped
+	@$(BIN)/python -m benchmarks.report.browser
+
 # The lowest version of every range in pyproject.toml, in an environment of its own; no part of `make test`.
 test-oldest: $(VENV)/.uv ## train, resume and export every engine with the oldest packages that are supported
-	$(BIN)/uv venv -q --clear --python $(BIN)/python $(VENV)-oldest
-	DS_BUILD_OPS=0 $(BIN)/uv pip install --quiet --python $(VENV)-oldest/bin/python --resolution lowest-direct -e '.[deepspeed,megatron]'
+	$(UV) venv -q --clear --python $(BIN)/python $(VENV)-oldest
+	DS_BUILD_OPS=0 $(UV) pip install --quiet --python $(VENV)-oldest/bin/python --resolution lowest-direct -e '.[deepspeed,megatron]'
 	$(VENV)-oldest/bin/python -m benchmarks.versions --keep
 
 lint: $(VENV)/.built-test
@@ -51,8 +59,8 @@ slurm-demo: $(VENV)/.built-demo ## a real Slurm on this machine: a run on two no
 	$(BIN)/python -m slurm.dev_cluster run bash slurm/demo.sh
 
 lock: $(VENV)/.uv ## write requirements/ anew from pyproject.toml
-	$(BIN)/uv pip compile -q --no-header --no-annotate --python-version 3.12 --extra fsdp --extra report -o requirements/demo.txt pyproject.toml
-	$(BIN)/uv pip compile -q --no-header --no-annotate --python-version 3.12 --extra deepspeed --extra megatron --extra dev -o requirements/test.txt pyproject.toml
+	$(UV) pip compile -q --no-header --no-annotate --python-version 3.12 --extra fsdp --extra report -o requirements/demo.txt pyproject.toml
+	$(UV) pip compile -q --no-header --no-annotate --python-version 3.12 --extra deepspeed --extra megatron --extra dev -o requirements/test.txt pyproject.toml
 
 $(VENV)/.uv:
 	@test -n "$(PYTHON)" || { echo "launch needs Python 3.12 or later and found none: install one, for example by" \
@@ -63,8 +71,8 @@ $(VENV)/.uv:
 
 # DS_BUILD_OPS=0: DeepSpeed compiles nothing at installation.
 $(VENV)/.built-%: $(VENV)/.uv requirements/%.txt pyproject.toml
-	DS_BUILD_OPS=0 $(BIN)/uv pip install --quiet --python $(BIN)/python -r requirements/$*.txt
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
+	DS_BUILD_OPS=0 $(UV) pip install --quiet --python $(BIN)/python -r requirements/$*.txt
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --editable .
 	@touch $@
 
 clean:

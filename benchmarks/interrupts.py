@@ -28,6 +28,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks import signals
 from benchmarks.reporting import keep
 from launcher import files
 from launcher.rundir import state, status
@@ -85,12 +86,6 @@ class Disturbed:
     said: str
 
 
-def hear_signals() -> None:
-    """Undo that a shell's background, or nohup, ignores signals: what is started here would ignore them, too."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
-
-
 def main() -> None:
     """Disturb launches and keep the figures; status 1 where a launch has ended otherwise than it should."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -99,7 +94,7 @@ def main() -> None:
     parser.add_argument("--slurm", type=int, default=0, help="on the development cluster, beside these")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    hear_signals()
+    signals.hear_in_children()
     with tempfile.TemporaryDirectory(prefix="launch-interrupts-") as name:
         os.environ.update(XDG_STATE_HOME=f"{name}/state", XDG_CACHE_HOME=f"{name}/cache")
         found = _in_lanes(Path(name), options.moments, options.seed, options.minutes) if options.moments else []

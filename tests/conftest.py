@@ -1,4 +1,5 @@
-"""Shared set-up: no test reads or writes the user's cache or state, and none waits for the network.
+"""Shared set-up: no test reads or writes the user's cache or state, none waits for the network, and what a test starts
+hears signals, also where the whole suite was started to ignore them.
 
 Properties are tried on the same examples every time, so that a change is judged by itself; ``LAUNCH_EXPLORE=1 pytest``
 looks for new ones.
@@ -16,8 +17,11 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from benchmarks import signals
 from slurm import dev_cluster
 from tests.support import slurm_runs
+
+signals.hear_in_children()
 
 _CACHE = tempfile.mkdtemp(prefix="launch-cache-")
 atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)

@@ -101,7 +101,7 @@ def test_every_line_of_the_tour_prints_what_the_page_says(tmp_path: Path) -> Non
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=300,
+            timeout=500,
             check=False,
         )
         status = done.returncode

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import math
 import re
 import shlex
 import shutil
@@ -20,9 +21,6 @@ import submitit  # noqa: F401  # Now, because its import closes log handlers, an
 from benchmarks.fuzz.case import Case
 from benchmarks.fuzz.mutation import HOSTILE, MARK
 from launcher.cli import main as launch
-
-LIMIT_S = 2.0
-"""Of processor time, so that a busy machine is no fault."""
 
 _STATUSES = {"check": (0, 2, 3), "show": (0, 2, 3), "plan": (0, 2, 3), "import": (0, 2)}
 _OTHER_STATUSES = (0, 2, 3, 4, 5)
@@ -48,19 +46,25 @@ class Fault:
         return f"launch {shlex.join(self.case.words)}\n{shown}{self.what}\n"
 
 
-def fault(case: Case, folder: Path) -> str | None:
-    """Run a case in an empty folder, and empty it again; what is wrong with the answer, or None."""
+def fault(case: Case, folder: Path, limit_s: float = math.inf) -> str | None:
+    """Run a case in an empty folder, and empty it again; what is wrong with the answer, or None.
+
+    Args:
+        case: The words and their files.
+        folder: Where they lie.
+        limit_s: Seconds of processor time that the answer may take.
+    """
     for name, content in case.files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
     try:
-        return _fault(case, folder)
+        return _fault(case, folder, limit_s)
     finally:
         for path in folder.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def _fault(case: Case, folder: Path) -> str | None:
+def _fault(case: Case, folder: Path, limit_s: float) -> str | None:
     before = _files(folder)
     out, err = io.StringIO(), io.StringIO()
     begin = time.process_time()
@@ -74,7 +78,7 @@ def _fault(case: Case, folder: Path) -> str | None:
     seconds = time.process_time() - begin
     if status not in _STATUSES.get(case.words[0], _OTHER_STATUSES):
         return f"exit status {status}: {err.getvalue()[-2000:]}"
-    if seconds > LIMIT_S:
+    if seconds > limit_s:
         return f"it took {seconds:.1f} s"
     if _files(folder) - before:
         return f"files were written: {sorted(_files(folder) - before)}"

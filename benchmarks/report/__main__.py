@@ -1,6 +1,6 @@
 """What pages of runs cost to make and to open: ``python -m benchmarks.report``; their pictures: ``--screenshots``.
 
-Both need Chromium (``benchmarks.report.browser``). The measured pages are of runs that are made up, a thousand points
+Both need Chromium (``make chromium``). The measured pages are of runs that are made up, a thousand points
 and a hundred thousand steps; the pictures in ``docs/`` are of real runs, which this command trains first, on this
 machine's CPU.
 """

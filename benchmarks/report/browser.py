@@ -1,7 +1,8 @@
 """A headless Chromium, in which pages are opened from the disk as their readers open them.
 
-It is the system's own, of Debian's packages, installed where it is missing and this user may; Playwright drives it.
-Nothing but the page's own file is let through, and what a page asks for, says and throws is kept.
+It is the system's own, of Debian's packages; ``make chromium`` installs it (``python -m benchmarks.report.browser``),
+and Playwright drives it. Nothing but the page's own file is let through, and what a page asks for, says and throws is
+kept.
 """
 
 from __future__ import annotations
@@ -9,20 +10,23 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urldefrag
 
+from playwright._impl._driver import compute_driver_executable
 from playwright.sync_api import Browser, CDPSession, ConsoleMessage, Page, Route, sync_playwright
 
+from benchmarks.reporting import takes_no_option
 from slurm.dev_cluster import ClusterError, packages
 
 _PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-_FONTS = ("fonts-dejavu-core",)
-"""Chromium's package asks for no font, and without one a page has no text."""
+_PACKAGES = ("chromium", "fonts-dejavu-core", "libatomic1")
+"""Chromium's own asks for no font, and without one a page has no text; Playwright's Node.js is linked with the last."""
 
 _TIMEOUT_MS = 20_000
 _VIEWS = """window.views = {};
@@ -60,21 +64,49 @@ class Visit:
 
 
 def program() -> str:
-    """The path of Chromium.
+    """The path of Chromium's executable, where Playwright can drive it.
 
     Raises:
-        NoBrowser: It is missing, and cannot be installed.
+        NoBrowser: It is not installed, or Playwright does not start.
     """
     found = next((path for name in _PROGRAMS if (path := shutil.which(name)) is not None), None)
-    if found is not None:
-        return found
-    if os.geteuid() != 0:
-        raise NoBrowser("there is no Chromium, and only root installs it: sudo apt-get install chromium")
+    if found is None:
+        raise NoBrowser(f"there is no Chromium; {_way()}")
+    driver = subprocess.run([compute_driver_executable()[0], "--version"], capture_output=True, text=True, check=False)
+    if driver.returncode:
+        raise NoBrowser(f"Playwright does not start: {driver.stderr.strip()}; {_way()}")
+    return str(Path(found).absolute())
+
+
+def _way() -> str:
+    """How Chromium, and what else is needed, comes to this machine."""
+    if shutil.which("apt-get") is None:
+        return f"`make chromium` installs {', '.join(_PACKAGES)} by apt-get, which is not here: install them by hand"
+    return "as root, `make chromium` installs it" if os.geteuid() else "`make chromium` installs it, or says why not"
+
+
+def install() -> str:
+    """The path of Chromium's executable; what is missing is installed first.
+
+    Raises:
+        NoBrowser: It cannot be installed.
+    """
+    with contextlib.suppress(NoBrowser):
+        return program()
+    if os.geteuid() == 0:
+        try:
+            packages.fetch(_PACKAGES, still=_lacking)
+        except ClusterError as error:
+            raise NoBrowser(str(error)) from None
+    return program()
+
+
+def _lacking() -> Sequence[str]:
     try:
-        packages.provide({"chromium": "chromium"}, beside=_FONTS)
-    except ClusterError as error:
-        raise NoBrowser(str(error)) from None
-    return "chromium"
+        program()
+    except NoBrowser:
+        return _PACKAGES
+    return ()
 
 
 @contextlib.contextmanager
@@ -152,3 +184,16 @@ def until(page: Page, condition: str, argument: object = None) -> None:
         if time.monotonic() > end:
             raise TimeoutError(f"not within {_TIMEOUT_MS / 1000:.0f} s: {condition}")
         page.wait_for_timeout(20)
+
+
+def main() -> None:
+    """Install Chromium; where that cannot be, say why, and that the tests in a browser are left out."""
+    try:
+        print(f"Chromium is {install()}")
+    except NoBrowser as error:
+        print(f"pages are not opened in a browser, and tests/browser is skipped: {error}")
+
+
+if __name__ == "__main__":
+    takes_no_option(__doc__)
+    main()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from slurm.dev_cluster.texts import ClusterError
@@ -44,39 +45,48 @@ def install(*, accounting: bool) -> None:
     provide({**SLURM, **(ACCOUNTING if accounting else {})})
 
 
-def provide(wanted: Mapping[str, str], *, beside: Sequence[str] = ()) -> None:
-    """Install what is missing by apt-get, without starting the services that the packages bring.
+def provide(wanted: Mapping[str, str]) -> None:
+    """Install the packages of the programs that are missing.
 
     Args:
         wanted: The package of each program that is to be there.
-        beside: Packages without a program that belong to these.
 
     Raises:
         ClusterError: It cannot be installed, with apt-get's own last words.
     """
-    if not _missing(wanted):
-        return
+    if missing := _missing(wanted):
+        fetch(missing, still=lambda: _missing(wanted))
+
+
+def fetch(names: Sequence[str], *, still: Callable[[], Sequence[str]]) -> None:
+    """Install packages by apt-get, without starting the services that they bring.
+
+    Args:
+        names: The packages.
+        still: Those of them that are missing once no other process installs any.
+
+    Raises:
+        ClusterError: They cannot be installed, with apt-get's own last words.
+    """
     if shutil.which("apt-get") is None:
-        names = _missing(wanted)
         lacking = f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} missing"
         raise ClusterError(f"{lacking}, and there is no apt-get: they are installed on Debian and Ubuntu")
     with (Path(tempfile.gettempdir()) / f"slurm-dev-cluster.{os.getuid()}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        packages = _missing(wanted)
-        if packages:
-            _apt_get([*packages, *beside])
+        if wanted := still():
+            _apt_get(wanted)
 
 
 def _missing(wanted: Mapping[str, str]) -> list[str]:
     return [package for program, package in wanted.items() if shutil.which(program, path=path()) is None]
 
 
-def _apt_get(packages: list[str]) -> None:
+def _apt_get(packages: Sequence[str]) -> None:
     ours = not _POLICY.exists()
-    if ours:
-        _POLICY.write_text("#!/bin/sh\nexit 101\n")  # "Action forbidden by policy": invoke-rc.d(8).
-        _POLICY.chmod(0o755)
     try:
+        if ours:
+            _POLICY.write_text("#!/bin/sh\nexit 101\n")  # "Action forbidden by policy": invoke-rc.d(8).
+            _POLICY.chmod(0o755)
         for words in (("update",), ("install", "--yes", "--no-install-recommends", *packages)):
             environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
             done = subprocess.run(
@@ -90,6 +100,11 @@ def _apt_get(packages: list[str]) -> None:
             if done.returncode:
                 last = " ".join(done.stderr.strip().splitlines()[-3:])
                 raise ClusterError(f"apt-get {' '.join(words)} failed: {last}")
+    except subprocess.TimeoutExpired:
+        raise ClusterError(f"apt-get {' '.join(words)} has not ended after {_TIMEOUT_S} s") from None
+    except OSError as error:
+        raise ClusterError(f"packages cannot be installed here: {error}") from None
     finally:
         if ours:
-            _POLICY.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # It is not there where it could not be written.
+                _POLICY.unlink()

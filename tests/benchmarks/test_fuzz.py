@@ -19,7 +19,7 @@ from launcher.spec.parse import kinds
 
 
 def test_generated_input_of_every_source_is_answered_and_does_no_harm() -> None:
-    command = [sys.executable, "-m", "benchmarks.fuzz", "--cases", "100"]
+    command = [sys.executable, "-m", "benchmarks.fuzz", "--cases", "100", "--seconds", "inf"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("100 cases, 0 faults")
@@ -40,7 +40,7 @@ def test_no_value_acts_in_generated_shell_text(tmp_path: Path, value: str) -> No
 
 
 @pytest.mark.parametrize("value", [10**9 + 7, 10**39 + 7])
-def test_any_key_may_have_an_enormous_number_and_is_answered_at_once(tmp_path: Path, value: int) -> None:
+def test_any_key_may_have_an_enormous_number_and_is_answered(tmp_path: Path, value: int) -> None:
     numbers = [key for key, kind in sorted(kinds().items()) if "int" in str(kind)]
     assert len(numbers) > 30
     for key in numbers:
@@ -69,6 +69,11 @@ def test_a_key_that_is_in_no_list_or_in_two_is_a_fault(lists: dict[str, object],
     found = {"overrides": ["x=1"], **whole, **lists}
     assert not_parted(case, json.dumps({"import": found})) == what
     assert not_parted(case, json.dumps({"import": None, "errors": []})) == "nothing is imported, and nothing wrong"
+
+
+def test_an_answer_that_takes_longer_than_it_may_is_a_fault(tmp_path: Path) -> None:
+    case = Case(source="words", words=("status", "no-such-run"))
+    assert (fault(case, tmp_path, limit_s=0.0) or "").startswith("it took ")
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,10 @@
-"""Many points in one go: the same answers in order whoever gives them, fast, and in memory that does not grow."""
+"""Many points in one go: the same answers in order whoever gives them, in memory that does not grow."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-import time
 from itertools import islice
 from pathlib import Path
 
@@ -15,28 +14,12 @@ from launcher.commands import _points as command
 from launcher.config.catalog import Catalog
 from tests.support.slurm_runs import launch
 
-BAR = 100
-"""Points a second that a machine must answer on which the loop below takes its usual time."""
 
-USUAL_S = 0.0045
-
-
-def loop() -> float:
-    """Seconds of a fixed piece of Python: how fast this machine is now, with what else runs on it."""
-    start, total = time.perf_counter(), 0
-    for number in range(100_000):
-        total += number * number
-    return time.perf_counter() - start
-
-
-def test_points_are_answered_fast_and_in_memory_that_does_not_grow(tmp_path: Path) -> None:
+def test_points_are_answered_in_memory_that_does_not_grow(tmp_path: Path) -> None:
     few = measured(islice(points(), 150), tmp_path)
-    before = sorted(loop() for _ in range(20))[10]
     many = measured(islice(points(), 450), tmp_path)
-    after = sorted(loop() for _ in range(20))[10]
     assert {"fits", "does_not_fit", "invalid"} <= set(many["verdicts"])
     assert many["peak_memory_bytes"] - few["peak_memory_bytes"] < 16 * 2**20
-    assert many["points_per_second"] * max(before, after, USUAL_S) / USUAL_S > BAR
 
 
 def test_processes_give_the_answers_of_one_in_order(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_a_rehearsal_that_was_submitted_is_no_run_that_goes_on_otherwise(here: P
         submit_changed(run, ["train.steps=9"], trusted=False)
 
 
-def _start(spec: RunSpec, folder: Path, program: str, monkeypatch: pytest.MonkeyPatch, seconds: float = 60) -> None:
+def _start(spec: RunSpec, folder: Path, program: str, monkeypatch: pytest.MonkeyPatch, seconds: float = 400) -> None:
     """Rehearse with another program in the worker's place."""
     (folder / "python").write_text(f"#!/bin/sh\n{program}\n")
     (folder / "python").chmod(0o755)
@@ -131,7 +131,7 @@ def test_a_worker_that_fails_is_told_with_its_last_words(tmp_path: Path, monkeyp
         _start(spec, tmp_path / "killed", "kill -9 $$", monkeypatch)
     (tmp_path / "slow").mkdir()
     with pytest.raises(JobFailed, match=r"ended after its 0\.0 minutes"):
-        _start(spec, tmp_path / "slow", "exec sleep 60", monkeypatch, seconds=1)
+        _start(spec, tmp_path / "slow", "exec sleep 600", monkeypatch, seconds=1)
 
 
 def test_a_processor_without_torch_has_no_known_speed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ WORDS = (
 
 
 def launch(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([LAUNCH, *words], cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run([LAUNCH, *words], cwd=folder, capture_output=True, text=True, timeout=500, check=False)
 
 
 def test_a_megatron_run_is_stopped_and_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_a_megatron_run_is_stopped_and_goes_on_where_it_was(tmp_path: Path) -> N
         assert time.monotonic() < deadline
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=240)
+    _, said = process.communicate(timeout=500)
     assert process.returncode == 130, said
     stopped = int((run / "checkpoints" / "latest_checkpointed_iteration.txt").read_text())
     assert 3 <= stopped < 30

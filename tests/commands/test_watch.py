@@ -44,7 +44,7 @@ class Terminal:
 
     def until(self, text: str) -> None:
         """Read until a text was drawn."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while text not in self.seen:
             assert time.monotonic() < deadline, self.seen
             if select.select([self._ours], [], [], 1)[0]:
@@ -56,7 +56,7 @@ class Terminal:
 
     def end(self) -> tuple[int, str]:
         """Wait for its end: status and messages."""
-        _, err = self.process.communicate(timeout=60)
+        _, err = self.process.communicate(timeout=500)
         os.close(self._ours)
         return self.process.returncode, err.decode()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -178,7 +177,7 @@ def test_bash_gets_the_part_that_it_replaces_and_quotes(folder: Path, capsys: py
         assert said == [wanted] if wanted else len(said) > 20, line
 
 
-def test_an_answer_takes_less_than_a_tenth_of_a_second_and_imports_next_to_nothing(folder: Path) -> None:
+def test_an_answer_imports_next_to_nothing(folder: Path) -> None:
     vocabulary.read(VERBS)
     program = (
         "import sys\n"
@@ -187,15 +186,9 @@ def test_an_answer_takes_less_than_a_tenth_of_a_second_and_imports_next_to_nothi
         "heavy = ('hydra', 'omegaconf', 'yaml', 'torch', 'typing', 'pathlib', 'dataclasses', 'launcher.spec')\n"
         "sys.exit(str([name for name in heavy if name in sys.modules]) if set(heavy) & set(sys.modules) else 0)\n"
     )
-    seconds = []
-    for _ in range(3):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        seconds.append(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
-        assert (done.returncode, done.stderr) == (0, "")
-        assert "llama3_8b" in done.stdout.split()
-    assert min(seconds) < 0.1, f"processor seconds of the process, start of Python included: {seconds}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "llama3_8b" in done.stdout.split()
 
 
 def test_the_vocabulary_is_gathered_anew_when_what_it_comes_from_has_changed(

@@ -18,7 +18,7 @@ import pytest
 from launcher.cli import main
 
 _BEGINNING_OF_LINE, _ALL = "\x01", "\x1b*"
-_PATIENCE_S = 30
+_PATIENCE_S = 300
 _AT_TERMINAL = """
 import fcntl, os, sys, termios
 os.setsid()

@@ -78,7 +78,7 @@ def test_a_config_is_fetched_once_and_what_goes_wrong_is_said_at_once(address: s
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=500,
         check=False,
     )
     lines = done.stdout.splitlines()

@@ -95,9 +95,9 @@ def test_of_two_processes_one_makes_the_folder_and_the_other_waits(tmp_path: Pat
         fcntl.flock(lock, fcntl.LOCK_EX)
         other = threading.Thread(target=prepared, args=(data, cache), kwargs={"waits": waited.set})
         other.start()
-        assert waited.wait(10)
+        assert waited.wait(300)
         assert token_folder.kept(cache).folders == 0
-    other.join(10)
+    other.join(300)
     assert token_folder.kept(cache).folders == 1
 
 

@@ -14,7 +14,6 @@ import resource
 import shlex
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -149,11 +148,9 @@ def test_there_are_files_of_every_format_and_their_keys_are_found_by_another_rea
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.name}")
-def test_the_four_lists_partition_the_keys_of_a_file_within_half_a_second(path: Path) -> None:
+def test_the_four_lists_partition_the_keys_of_a_file(path: Path) -> None:
     imported.cache_clear()
-    began = time.process_time()
     found = imported(path)
-    assert time.process_time() - began < 0.5
     if found is not None:
         assert_partition(found, keys_of(path))
 

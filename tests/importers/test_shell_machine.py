@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from launcher.importers._shell import marks
@@ -139,9 +137,7 @@ def test_a_file_that_is_sourced_is_named_and_one_that_prepares_the_machine_is_no
         ("X=a\n" + "X=$X$X\n" * 60, "its variables come to more than 128 KiB"),
     ],
 )  # fmt: skip
-def test_what_is_no_script_or_asks_for_too_much_is_refused_at_once(text: str, rule: str) -> None:
-    began = time.process_time()
+def test_what_is_no_script_or_asks_for_too_much_is_refused(text: str, rule: str) -> None:
     with pytest.raises(ShellError) as caught:
         follow(text, {}, lambda _words: False)
     assert str(caught.value) == rule
-    assert time.process_time() - began < 0.5

@@ -109,7 +109,7 @@ def test_a_python_that_hangs_costs_a_limited_time(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = interpreter(folder)
-    path.write_text("#!/bin/sh\nexec sleep 60\n")
+    path.write_text("#!/bin/sh\nexec sleep 600\n")
     monkeypatch.setattr(job_python, "_TIMEOUT_S", 0.2)
     assert any("it did not answer within 0.2 s" in text for text in warned(capsys, f"cluster.python={path}"))
 

@@ -32,7 +32,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def stranger() -> Iterator[subprocess.Popen[bytes]]:
     """A process that is none of the run's, and leads a process group."""
-    with subprocess.Popen(["sleep", "60"], start_new_session=True) as process:
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as process:
         yield process
         process.kill()
 
@@ -75,7 +75,7 @@ def test_cancel_spares_a_stranger_with_the_bare_pid_of_an_older_record(
 
 
 def test_a_run_that_an_older_version_keeps_is_seen_and_cancelled(run: Path) -> None:
-    command = [sys.executable, "-c", "import time; time.sleep(60)", str(run / "logs" / "submitit")]
+    command = [sys.executable, "-c", "import time; time.sleep(600)", str(run / "logs" / "submitit")]
     environment = {**os.environ, "LAUNCH_RUN": str(run)}
     with (
         subprocess.Popen(command) as keeper,
@@ -84,7 +84,7 @@ def test_a_run_that_an_older_version_keeps_is_seen_and_cancelled(run: Path) -> N
         keeps(run, keeper.pid, process_group=agent.pid)
         assert row(launch("status", "a", "--json")) == ("running", None)
         assert launch("cancel", "a").err == ""
-        assert agent.wait(10) == -signal.SIGTERM
+        assert agent.wait(300) == -signal.SIGTERM
         keeper.kill()
 
 
@@ -97,7 +97,7 @@ def test_a_run_whose_keeper_alone_is_gone_still_runs_and_can_be_ended(
     refused = launch("resume", "a")
     assert refused.status == 4
     launch("cancel", "a")
-    assert stranger.wait(10) == -signal.SIGTERM
+    assert stranger.wait(300) == -signal.SIGTERM
 
 
 @pytest.mark.parametrize("keeper", OTHERS.values(), ids=list(OTHERS))
@@ -158,7 +158,7 @@ def test_a_run_in_another_container_is_watched_and_ended_from_here(run: Path) ->
     if subprocess.run([*spaces, "true"], capture_output=True, check=False).returncode:
         pytest.skip("namespaces cannot be made here: that takes root")
     job = {
-        "argv": [sys.executable, "-c", "import time; time.sleep(60)"],
+        "argv": [sys.executable, "-c", "import time; time.sleep(600)"],
         "environment": {"LAUNCH_RUN": str(run)},
         "working_directory": "/",
     }
@@ -166,7 +166,7 @@ def test_a_run_in_another_container_is_watched_and_ended_from_here(run: Path) ->
     acting.note(run)
     program = f"from pathlib import Path; from launcher.submission import node; node.run(Path({str(run)!r}))"
     keeper = subprocess.Popen([*spaces, "sh", "-c", f'hostname inside && exec {sys.executable} -c "$0"', program])
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 300
     while not (run / "state.json").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     now, reason = row(launch("status", "a", "--json"))
@@ -176,7 +176,7 @@ def test_a_run_in_another_container_is_watched_and_ended_from_here(run: Path) ->
     )
     assert launch("resume", "a").status == 4
     assert launch("cancel", "a").status == 0
-    assert keeper.wait(30) == 0
+    assert keeper.wait(300) == 0
     assert row(launch("status", "a", "--json")) == ("cancelled", "stopped")
     assert not (run / lease.FILE).exists()
 

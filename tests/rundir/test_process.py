@@ -19,7 +19,7 @@ from launcher.rundir.process import Process, children, marked, speaks_of
 
 @pytest.fixture
 def sleeper() -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen(["sleep", "60"], start_new_session=True, env={"LAUNCH_RUN": "/there/is/a run"}) as process:
+    with subprocess.Popen(["sleep", "600"], start_new_session=True, env={"LAUNCH_RUN": "/there/is/a run"}) as process:
         while not Path(f"/proc/{process.pid}/environ").read_bytes():
             time.sleep(0.001)  # The kernel shows it a moment after the program has begun.
         yield process
@@ -34,7 +34,7 @@ def test_a_process_is_found_again_from_its_record(sleeper: subprocess.Popen[byte
     assert found in children(os.getpid())
     assert found in marked("LAUNCH_RUN=/there/is/a run")
     assert found.send(signal.SIGTERM, group=True)
-    assert sleeper.wait(10) == -signal.SIGTERM
+    assert sleeper.wait(300) == -signal.SIGTERM
     assert not found.send(signal.SIGTERM)
 
 

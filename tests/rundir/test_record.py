@@ -49,7 +49,7 @@ def _at_once(count: int, *words: str) -> list[subprocess.CompletedProcess[str]]:
     commands = [[sys.executable, "-c", PROGRAM, str(number), *words] for number in range(count)]
     options = {"env": environment, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     started = [subprocess.Popen(command, **options) for command in commands]  # type: ignore[call-overload]
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while len(list(Path().glob("ready-*"))) < count:
         assert time.monotonic() < deadline
         time.sleep(0.005)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,14 +45,12 @@ def test_a_run_on_two_nodes_from_submission_to_its_end(
 ) -> None:
     words = (*SLURM, "script=train.py", "run.name=two", "cluster.nodes=2", "cluster.gpus_per_node=2")
     shown = launch("show", "--json", *words)
-    began = time.monotonic()
     answer = launch("--json", *words)
-    assert time.monotonic() - began < 10, "it does not wait for the job"
     assert answer.status == 0, answer.err
     row = answer.json["run"]
     run = Path(row["directory"])
     assert (row["id"], run) == ("two", Path.cwd() / "runs" / "two")
-    assert row["state"] in ("queued", "running")
+    assert row["state"] in ("queued", "running"), "it does not wait for the job"
     script = next((run / "logs" / "submitit").glob("*_submission.sh")).read_text()
     assert script == shown.json["sbatch"], "what show prints is what Slurm got"
     os.chdir(tmp_path_factory.mktemp("elsewhere"))

@@ -41,7 +41,7 @@ beat.put(content, beat.Beat(rank=0, pid=0, step=7, phase="backward", began=now, 
 faulthandler.register(signal.SIGUSR1, file=beat.stack(folder, 0).open("ab"))
 beat.collectives(folder, 0).write_text(json.dumps({"asked": 1, "collectives": []}))
 beat.path(folder, 0).write_bytes(content)
-time.sleep(60)
+time.sleep(600)
 """
 """A rank that hangs in step 7 in as many starts as its argument says."""
 
@@ -60,7 +60,7 @@ def sleeper(run: Path, on_hang: str, *, times: int, requeues: int = 3) -> Path:
     return run
 
 
-def wait(until: Callable[[], object], seconds: float = 150) -> None:
+def wait(until: Callable[[], object], seconds: float = 400) -> None:
     deadline = time.monotonic() + seconds
     while not until():
         assert time.monotonic() < deadline, "it took too long"
@@ -156,7 +156,7 @@ def test_a_script_that_writes_metrics_is_watched_by_its_lines(tmp_path: Path, mo
         "for step in range(1, 9):\n"
         "    with open(os.environ['LAUNCH_RUN'] + '/metrics.jsonl', 'a') as file:\n"
         '        file.write(\'{"step": %d, "loss": 1.0}\\n\' % step)\n'
-        "    time.sleep(0.6 if step < 5 else 60)\n"
+        "    time.sleep(0.6 if step < 5 else 600)\n"
     )
     words = ("script=train.py", "cluster.gpus_per_node=1", "hardware=cpu", "train.timeout_s=2", "train.hang_factor=1")
     said = launch(*words, "train.on_hang=fail", "run.name=a")

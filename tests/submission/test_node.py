@@ -91,13 +91,13 @@ def test_an_interrupted_worker_leaves_a_cancelled_run_that_names_its_step(tmp_pa
 def test_no_process_of_the_job_outlives_it(tmp_path: Path, own_session: bool) -> None:
     program = (
         "import subprocess, sys\n"
-        "wait = [sys.executable, '-c', 'import time; time.sleep(60)']\n"
+        "wait = [sys.executable, '-c', 'import time; time.sleep(600)']\n"
         f"child = subprocess.Popen(wait, start_new_session={own_session})\n"
         f"open('{tmp_path}/pid', 'w').write(str(child.pid))"
     )
     node.run(recorded(tmp_path / "a", program))
     pid = int((tmp_path / "pid").read_text())
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 300
     while process.alive(pid) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not process.alive(pid)
@@ -105,7 +105,7 @@ def test_no_process_of_the_job_outlives_it(tmp_path: Path, own_session: bool) ->
 
 def test_an_attempt_that_another_node_has_replaced_ends_and_says_nothing(tmp_path: Path) -> None:
     run = recorded(
-        tmp_path / "a", f"import os, time; open('{tmp_path}/pid', 'w').write(str(os.getpid())); time.sleep(60)"
+        tmp_path / "a", f"import os, time; open('{tmp_path}/pid', 'w').write(str(os.getpid())); time.sleep(600)"
     )
     (run / "spec.json").write_text('{"cluster": {"requeues": 3}}')
     place = SlurmPlace(
@@ -119,12 +119,12 @@ def test_an_attempt_that_another_node_has_replaced_ends_and_says_nothing(tmp_pat
     )
     keeper = threading.Thread(target=node.run, args=(run,), kwargs={"place": place})
     keeper.start()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 300
     while not (tmp_path / "pid").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     attempts.begin(run, "7_1")
     state.put(run, "running", reason="of the second attempt")
-    keeper.join(30)
+    keeper.join(300)
     assert not keeper.is_alive()
     assert not process.alive(int((tmp_path / "pid").read_text()))
     assert (files.read_json(run / "state.json") or {})["reason"] == "of the second attempt"
@@ -141,14 +141,14 @@ def test_a_run_whose_keeper_is_gone_is_lost(tmp_path: Path) -> None:
 def test_a_running_job_can_be_asked_to_stop(tmp_path: Path) -> None:
     from launcher.commands.cancel import stop
 
-    run = recorded(tmp_path / "a", "import time; time.sleep(60)")
+    run = recorded(tmp_path / "a", "import time; time.sleep(600)")
     keeper = threading.Thread(target=node.run, args=(run,))
     keeper.start()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 300
     while status.read(run).state != "running" and time.monotonic() < deadline:
         time.sleep(0.02)
     assert stop(run, signal.SIGTERM)
-    keeper.join(10)
+    keeper.join(300)
     assert not keeper.is_alive()
     assert status.read(run).state == "cancelled"
     assert not stop(run, signal.SIGTERM), "what has ended is not stopped again"

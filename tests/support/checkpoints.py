@@ -22,15 +22,20 @@ def exported(folder: Path) -> Any:
 
 def held_out_loss(model: Any, directory: Path) -> float:
     """What the worker evaluates at the end of a run, computed here from its specification."""
-    spec = parse(json.loads((directory / "spec.json").read_text()))
-    whole = Synthetic(spec.model.vocab_size, spec.sequence_length, spec.train.seed)
-    _, part = split(whole, spec.data.eval_fraction)
-    rows = torch.stack([
-        torch.from_numpy(row) for row in evaluated(part, spec.train.eval_steps, spec.global_batch_size)
-    ])
+    rows = held_out(directory)
     with torch.no_grad():
         logits = model(input_ids=rows[:, :-1]).logits
     return float(torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten()))
+
+
+def held_out(directory: Path) -> torch.Tensor:
+    """The samples that the worker evaluates at the end of a run, of shape (samples, length + 1)."""
+    spec = parse(json.loads((directory / "spec.json").read_text()))
+    whole = Synthetic(spec.model.vocab_size, spec.sequence_length, spec.train.seed)
+    _, part = split(whole, spec.data.eval_fraction)
+    return torch.stack([
+        torch.from_numpy(row) for row in evaluated(part, spec.train.eval_steps, spec.global_batch_size)
+    ])
 
 
 def evaluated(part: Part, steps: int, batch: int) -> Iterator[Any]:

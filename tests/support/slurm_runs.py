@@ -91,7 +91,7 @@ def submitted(run: Path) -> Path:
     return run
 
 
-def wait(what: str, condition: Callable[[], object], seconds: float = 120) -> None:
+def wait(what: str, condition: Callable[[], object], seconds: float = 400) -> None:
     """Wait until a condition holds."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -99,7 +99,7 @@ def wait(what: str, condition: Callable[[], object], seconds: float = 120) -> No
         time.sleep(0.2)
 
 
-def ended(run: Path, seconds: float = 180) -> RunState:
+def ended(run: Path, seconds: float = 400) -> RunState:
     """The state in which a run ends."""
     found: list[RunState] = []
 
@@ -111,7 +111,7 @@ def ended(run: Path, seconds: float = 180) -> RunState:
     return found[-1]
 
 
-def succeeds(run: Path, seconds: float = 180) -> None:
+def succeeds(run: Path, seconds: float = 400) -> None:
     """Wait for the end of a run, which has to be a good one; else show what there is to see of it."""
     ending = ended(run, seconds)
     paths = [*run.glob("logs/**/*.err"), *run.glob("logs/**/*.log")]

@@ -238,7 +238,7 @@ def test_tpe_comes_closer_than_chance_and_learns_from_what_is_left_out() -> None
 
 def launch(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "launcher.cli", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200, check=False)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=500, check=False)
 
 
 def test_a_sweep_starts_what_may_run_and_resume_starts_what_has_not_finished(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ for path in sys.argv[1:]:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=500,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 
 from launcher.preflight.assess import estimated
 from launcher.spec.parse import parse
-from tests.support import memory_lines
-from tests.support.checkpoints import exported, held_out_loss
-from tests.support.training import GPT, MOE, lines, train_all
+from tests.support import memory_lines, routing
+from tests.support.checkpoints import exported, held_out, held_out_loss
+from tests.support.helpers import make_spec
+from tests.support.training import GPT, MOE, SMALL, lines, train_all
 
 TOLERANCE = 2e-5
 """Relative, over ten steps."""
+
+LARGE = 1.0
+"""Between the logits of experts that are chosen and not: ten thousand times what they differ by from rounding."""
 
 STEPS, SAVED = 10, 5
 LEARNT = ("model.num_hidden_layers=4", f"train.steps={STEPS}", f"train.eval_every={STEPS}", "optimizer.clip=0.1")
@@ -33,7 +38,7 @@ ONE_RANK = {
     "llama": ("parallel=ddp", *LLAMA),
     "tied": ("parallel=ddp", *TIED),
     "gpt2": ("parallel=ddp", *GPT2),
-    "moe": ("parallel=ddp", *MIXTRAL),
+    "moe": ("parallel=ddp", *MIXTRAL, "save.export=safetensors"),
     "lora": ("parallel=ddp", *LORA),
 }
 TWO_RANKS = {
@@ -68,6 +73,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("runs")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def routed(folder: Path) -> None:
+    """First weights with which rounding changes no token's experts, which would change all that follows."""
+    routing.write(folder / "routed", make_spec(*SMALL, *MIXTRAL, "parallel=ddp", "cluster.gpus_per_node=1"))
+
+
+def untied(runs: Mapping[str, Sequence[str]], folder: Path) -> dict[str, Sequence[str]]:
+    """The same runs, those with experts from the first weights of :func:`routed`."""
+    weights = f"model.weights={folder}/routed"
+    return {name: (*words, weights) if name.startswith("moe") else words for name, words in runs.items()}
+
+
 @pytest.fixture(scope="module")
 def four(folder: Path) -> Mapping[str, list[float]]:
     return train_all(folder / "four", FOUR_RANKS, ranks=4)
@@ -85,14 +102,14 @@ def two(folder: Path, four: Mapping[str, list[float]]) -> Mapping[str, list[floa
         "resumed-tied": (*DDP, *INTERLEAVED, *TIED, elsewhere(folder, "tied-fsdp")),
         "resumed-weights": (*FSDP, *LLAMA, f"model.weights={folder}/four/llama-fsdp/export"),
     }
-    return train_all(folder / "two", {**TWO_RANKS, **resumed}, ranks=2)
+    return train_all(folder / "two", {**untied(TWO_RANKS, folder), **resumed}, ranks=2)
 
 
 @pytest.fixture(scope="module")
 def one(folder: Path, four: Mapping[str, list[float]]) -> Mapping[str, list[float]]:
     weights = f"model.weights={folder}/four/llama-fsdp/export"
     resumed = {"weights": ("parallel=ddp", *LLAMA, weights)}
-    return train_all(folder / "one", {**ONE_RANK, **resumed}, ranks=1)
+    return train_all(folder / "one", {**untied(ONE_RANK, folder), **resumed}, ranks=1)
 
 
 @pytest.mark.parametrize("name", TWO_RANKS)
@@ -116,6 +133,16 @@ def compare(folder: Path, ranks: str, name: str) -> None:
     for key in ("loss", "grad_norm"):
         assert [line[key] for line in found] == pytest.approx([line[key] for line in expected], rel=TOLERANCE), key
     assert found[-1]["eval_loss"] == pytest.approx(expected[-1]["eval_loss"], rel=TOLERANCE)
+
+
+def test_rounding_cannot_change_the_experts_of_a_token(one: Mapping[str, list[float]], folder: Path) -> None:
+    directory = folder / "one" / "moe"
+    rows = held_out(directory)[:, :-1]
+    model = exported(directory / "export")
+    learnt = routing.smallest_gap(model, rows)
+    model.load_state_dict(load_file(folder / "routed" / "model.safetensors"))
+    assert learnt > LARGE
+    assert routing.smallest_gap(model, rows) > LARGE
 
 
 def test_a_checkpoint_of_stages_goes_on_with_other_degrees(
