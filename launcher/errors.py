@@ -53,6 +53,11 @@ class ConfigError(LauncherError):
         """The error in one line, without its ways out."""
         return f"{self.path}={self.found!r}: {self.rule}"
 
+    def __repr__(self) -> str:
+        """All of it, as it would be made: a tuple of errors is shown by this."""
+        parts = (f"{name}={value!r}" for name, value in self.as_dict().items())
+        return f"{type(self).__name__}({', '.join(parts)})"
+
     @property
     def path(self) -> str:
         """The setting; this and what follows are without anything that may be a secret (``launcher.secret``)."""

@@ -114,6 +114,14 @@ def test_words_are_a_list_and_options_are_keywords() -> None:
         launcher.check(FITS, force=True)  # type: ignore[call-arg]
 
 
+def test_errors_of_a_check_say_what_is_wrong_where_they_are_printed() -> None:
+    errors = launcher.check(["model=tiny", "parallel.tensor=3"]).errors
+    assert repr(errors).startswith("(ConfigError(path='parallel.tensor', found=3, rule='the ranks of one model copy")
+    assert "way_out=['parallel.tensor=2'" in repr(errors)
+    secret = "hf_" + "a1B2" * 9
+    assert secret not in repr(launcher.check([f"cluster.environment.HF_TOKEN={secret}"]).errors)
+
+
 def test_a_check_takes_foreign_files_and_explains_a_pile(tmp_path: Path) -> None:
     (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": 1}')
     check = launcher.check(["model=1b", "hardware=a100_80g", "cluster.gpus_per_node=8"], deepspeed=tmp_path / "ds.json")

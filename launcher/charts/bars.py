@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher.charts.look import LIMIT
+from launcher.charts.look import LEAST_WIDTH, LIMIT
 
-_LABELLED = 0.006
-"""Share of the axis that each letter of a label needs inside of a piece."""
+_LETTER = 6.4
+"""Pixels of a letter of a label inside of a piece: 0.6 em, which the digits of a sans serif font take."""
 _ROW, _PAIR, _AROUND = 30, 50, 20
 """Pixels of a row, of one with two bars, and of what is around them."""
 
@@ -93,7 +93,7 @@ def bars(
     if mark is not None:
         layers += _band(mark)
     height = (_PAIR if several else _ROW) * len(rows) + _AROUND
-    return {"width": "container", "height": height, "layer": layers}
+    return {"width": "container", "height": height, "usermeta": {"least": LEAST_WIDTH}, "layer": layers}
 
 
 def _across(*, several: bool) -> dict[str, Any]:
@@ -112,8 +112,6 @@ def _along(title: str, start: float, top: float, labels: str | None, ticks: Sequ
 
 
 def _values(piece: Piece, width: float) -> dict[str, Any]:
-    room = (piece.end - piece.start) / width if width else 0
-    label = piece.label if piece.label and room >= _LABELLED * (len(piece.label) + 1) else ""
     return {
         "row": piece.row,
         "of": piece.of,
@@ -121,7 +119,8 @@ def _values(piece: Piece, width: float) -> dict[str, Any]:
         "_from": piece.start,
         "_to": piece.end,
         "_middle": (piece.start + piece.end) / 2,
-        "_label": label,
+        "_label": piece.label,
+        "_room": (piece.end - piece.start) / width if width else 0,
         **piece.hover,
     }
 
@@ -129,7 +128,7 @@ def _values(piece: Piece, width: float) -> dict[str, Any]:
 def _stretches(
     values: Sequence[Mapping[str, Any]], colours: Mapping[str, str], across: Mapping[str, Any], along: Mapping[str, Any]
 ) -> dict[str, Any]:
-    plain = ("row", "of", "name", "_from", "_to", "_middle", "_label", "_ink")
+    plain = ("row", "of", "name", "_from", "_to", "_middle", "_label", "_room", "_ink")
     hover = dict.fromkeys(key for row in values for key in row if key not in plain)
     used = {row["name"] for row in values}
     legend = {"orient": "top", "symbolType": "square", "columns": 7} if len(used) > 1 else None
@@ -150,14 +149,15 @@ def _stretches(
 
 
 def _inside(values: Sequence[Mapping[str, Any]], across: Mapping[str, Any]) -> dict[str, Any]:
-    shown = [{key: row[key] for key in ("row", "of", "_middle", "_label", "_ink")} for row in values]
+    shown = [{key: row[key] for key in ("row", "of", "_middle", "_label", "_room", "_ink")} for row in values]
+    has_room = f"datum._room * width >= {_LETTER} * (length(datum._label) + 1)"
     return {
         "data": {"values": shown},
         "mark": {"type": "text", "fontSize": 10.5, "tooltip": None},
         "encoding": {
             **across,
             "x": {"field": "_middle", "type": "quantitative"},
-            "text": {"field": "_label", "type": "nominal"},
+            "text": {"condition": {"test": has_room, "field": "_label", "type": "nominal"}, "value": ""},
             "color": {"field": "_ink", "type": "nominal", "scale": None},
         },
     }

@@ -40,5 +40,8 @@ def _config(ink: str, faint: str, edge: str, background: str | None) -> dict[str
     }
 
 
+LEAST_WIDTH = 960
+"""Pixels of a chart with names beside its bars and figures behind them; a narrower window scrolls it (``page.js``)."""
+
 LIGHT: Mapping[str, Any] = _config("#1d1f23", "#e0e2e6", "#ffffff", "#ffffff")
 DARK: Mapping[str, Any] = _config("#e7e9ee", "#3b404a", "#aab0bb", "#16181d")

@@ -57,6 +57,19 @@
     return spec;
   }
 
+  // A legend has as many columns as it has room beside the axis, some 80 pixels: a letter takes 6.5, what is around a
+  // name 45.
+  function folded(spec, width) {
+    for (const unit of units(spec)) {
+      for (const { legend, scale, field } of Object.values(unit.encoding ?? {})) {
+        if (legend?.orient !== "top") continue;
+        const names = scale?.domain ?? (unit.data?.values ?? []).map((row) => row[field]);
+        const longest = Math.max(1, ...names.map((name) => String(name).length));
+        legend.columns = Math.max(1, Math.min(legend.columns ?? names.length, Math.floor((width - 80) / (6.5 * longest + 45))));
+      }
+    }
+  }
+
   function look() {
     const chosen = document.getElementById("look").value;
     if (chosen !== "auto") return chosen;
@@ -84,7 +97,9 @@
     }
     const options = { mode: "vega-lite", renderer: "svg", ast: true, actions, config: looks[drawn], tooltip: { theme: drawn, formatTooltip: told } };
     const apart = document.createElement("div");
-    apart.style.width = `${place.clientWidth}px`;
+    const width = Math.max(place.clientWidth, spec.usermeta?.least ?? 0);
+    folded(spec, width);
+    apart.style.width = `${width}px`;
     apart.className = "drawing";
     place.append(apart);
     const result = await vegaEmbed(apart, spec, { ...options, ...chart.spec.usermeta?.embedOptions });
@@ -97,6 +112,7 @@
     views[chart.id] = result;
     place.replaceChildren(apart);
     apart.style.width = "";
+    apart.style.minWidth = `${spec.usermeta?.least ?? 0}px`;
     if (chart.zoom) brushed(chart, result.view, place);
     place.dataset.drawn = String(turn);
     place.dispatchEvent(new CustomEvent("drawn", { bubbles: true, detail: { view: result.view, chart } }));

@@ -72,7 +72,11 @@ def parallel(
     colour = {"name": "colour", "type": "linear", "domain": _ends(numbers), "range": list(_COLOURS)}
     places = {"name": "along", "type": "point", "domain": [*range(len(axes))], "range": "width", "padding": 0.35}
     return {
-        "usermeta": {"table": table, "embedOptions": {"mode": "vega", "renderer": "canvas"}},
+        "usermeta": {
+            "table": table,
+            "least": _LABEL * len(axes),
+            "embedOptions": {"mode": "vega", "renderer": "canvas"},
+        },
         "height": _HEIGHT,
         "padding": {"left": 5, "right": 5, "top": 5, "bottom": 5},
         "autosize": {"type": "fit-x", "contains": "padding"},

@@ -33,6 +33,7 @@ from launcher.preflight import assess, evidence, fixes, job_python, looked
 from launcher.preflight.assess import Assessment, Refinement
 from launcher.preflight.data import Looking
 from launcher.preflight.fixes import Searching
+from launcher.rules.model import not_named
 from launcher.spec import ClusterSpec, RunSpec
 from launcher.text import terminal
 
@@ -189,7 +190,10 @@ def memory_engine(options: argparse.Namespace) -> Refinement | None:
 
 def draw(options: argparse.Namespace, assessment: Assessment) -> None:
     """Draw the figure, if one was asked for and there is an estimate."""
-    if options.plot is None or assessment.estimate is None:
+    if options.plot is None or assessment.errors:
+        return
+    if assessment.estimate is None:
+        say(f"launch: {options.plot} is not written: {not_named().rule}")
         return
     from launcher.preflight import plot
 
@@ -320,6 +324,11 @@ def _on_stderr(text: str) -> None:
 
 _hears: ContextVar[Callable[[str], None]] = ContextVar("hears", default=_on_stderr)
 """Who hears the messages: of each thread of its own, since a program may check in several."""
+
+
+def is_heard_on_stderr() -> bool:
+    """True if messages go to stderr, and not to a program that uses the API."""
+    return _hears.get() is _on_stderr
 
 
 @contextmanager

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 
 from launcher.commands._common import say
+from launcher.commands._waiting import sign
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.planner import wording
 from launcher.planner.judge import Preflight
@@ -48,9 +48,8 @@ def _refused(found: Plan, judge: Preflight) -> list[tuple[Layout, ConfigError]]:
     """The shown layouts that a validator refuses, which the judge takes as invalid from now on."""
     tight = () if found.tight is None else (found.tight,)
     shown = (*found.layouts, *found.others, *tight)
-    if sys.stderr.isatty() and shown:
-        say("launch: the engines' own validators are asked about these layouts; --no-native leaves them out")
-    judged = list(zip(shown, judge_all([each.spec for each in shown]), strict=True))
+    with sign("asking the engines' own validators about these layouts; --no-native leaves them out"):
+        judged = list(zip(shown, judge_all([each.spec for each in shown]), strict=True))
     for remark in dict.fromkeys(remark.rule for _, judgement in judged for remark in judgement.warnings):
         say(f"launch: {remark}")
     refused = [(layout, judgement.errors[0]) for layout, judgement in judged if judgement.errors]

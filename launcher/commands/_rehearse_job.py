@@ -75,9 +75,8 @@ def _require(assessment: Assessment, request: Request) -> None:
     Raises:
         ConfigErrors: There is something.
     """
-    if assessment.spec.script is not None or assessment.estimate is None:
-        rule = "a script of your own trains by itself: only runs of the engines' own workers are rehearsed"
-        raise ConfigErrors([ConfigError("script", assessment.spec.script, rule, ["script=null"])])
+    if assessment.estimate is None:
+        raise AssertionError("a rehearsal of a run that is not valid")
     choice.ranks(assessment.spec, assessment.estimate, request)
     if request.layers:
         depth.asked(assessment.spec, request.layers)

@@ -1,7 +1,8 @@
 """Judge a run without starting it: validity, memory by pile and phase, verdict, fixes.
 
-Needs no GPU, no torch, no Slurm and no network. Exit status: 0 it fits, 2 the configuration is wrong, 3 it does not
-fit. With -m or --points: 0 when at least one point is valid and fits, else 3 (all unfit) or 2 (all invalid).
+Needs no GPU, no torch, no Slurm and no network. Exit status: 0 it fits, or it is not known what it builds, 2 the
+configuration is wrong, 3 it does not fit. With -m or --points: 0 when at least one point is valid and is not refused,
+else 3 (all unfit) or 2 (all invalid).
 """
 
 from __future__ import annotations
@@ -33,14 +34,16 @@ from launcher.commands._common import (
 )
 from launcher.commands._importing import Foreign, add_partial, add_set, read, take_partial, variables_of
 from launcher.commands._trusting import judge, may_preview, python_of, require_for_trace, require_trust
+from launcher.commands._waiting import sign
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.measurements.known import Measured
 from launcher.memory.terms import PILES
 from launcher.preflight import explain
 from launcher.preflight.check import Check
 from launcher.preflight.explain import Explanation
+from launcher.preflight.verdict import VerdictName
 
-_STATUS = {"fits": 0, "tight": 0, "does_not_fit": 3, "invalid": 2}
+_STATUS: dict[VerdictName, int] = {"fits": 0, "tight": 0, "unknown": 0, "does_not_fit": 3, "invalid": 2}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -153,7 +156,8 @@ def checked(options: argparse.Namespace, foreign: Sequence[Foreign]) -> Check:
     native = judge(options, sources, typed) if options.native else None
     python = python_of(options, sources, typed)
     how: dict[str, Any] = {"native": native, "python": python, "measured": measured(options)}
-    return Check.of(assessed(found, memory_engine(options), **how), warnings=remarks)
+    with sign("checking the run"):
+        return Check.of(assessed(found, memory_engine(options), **how), warnings=remarks)
 
 
 def _explanation(options: argparse.Namespace, found: Check) -> Explanation | None:

@@ -11,12 +11,13 @@ interrupted, with the best found so far.
 from __future__ import annotations
 
 import argparse
+import time
 from dataclasses import replace
 from pathlib import Path
 from textwrap import wrap
 
 from launcher.commands import _plan_native, _plan_options, _plan_plot, _plan_progress, _plan_questions, _plan_save
-from launcher.commands._common import add_measured, add_native, add_overrides, measured, print_json, width
+from launcher.commands._common import add_measured, add_native, add_overrides, measured, print_json, say, width
 from launcher.commands._plan_questions import Answer
 from launcher.errors import INTERRUPTED, DoesNotFit
 from launcher.measurements.known import Measured
@@ -24,8 +25,14 @@ from launcher.planner import document, planning, table
 from launcher.planner.judge import Judge, Preflight
 from launcher.planner.question import Question
 from launcher.planner.result import Plan
+from launcher.text.units import rounded
 
 _WIDEST = 120
+
+_WORTH_SAYING_S = 1.0
+"""Seconds behind the answer from which on the time of the whole command is said, too."""
+
+_clock = time.monotonic
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,13 +63,7 @@ def run(options: argparse.Namespace) -> int:
         from launcher.commands import _plan_results  # Late, as all that starts runs or reads them.
 
         return _plan_results.show(options)
-    early = answered(options)
-    if not options.json:
-        _print(options, early)
-    answer = _sound(options, early)
-    if answer is not early and not options.json:
-        print("\nagain, without what the engines' own validators refuse:\n")
-        _print(options, answer)
+    answer = _told(options)
     question, found = answer.question, answer.plan
     measures = options.measure is not None and found.finished and bool(found.layouts) and answer.is_enough
     status = 0 if measures and options.json else _ended(options, answer)
@@ -75,8 +76,26 @@ def run(options: argparse.Namespace) -> int:
     return _plan_measure.measure(options, question, found)
 
 
+def _told(options: argparse.Namespace) -> Answer:
+    """The answer, printed before the engines' own validators are asked and again where they refuse a part of it."""
+    began = _clock()
+    early = answered(options)
+    if not options.json:
+        _print(options, early)
+    answer = _sound(options, early)
+    seconds = _clock() - began
+    whole = replace(answer, plan=replace(answer.plan, seconds=seconds))
+    if answer is not early and not options.json:
+        print("\nagain, without what the engines' own validators refuse:\n")
+        _print(options, whole)
+    elif not options.json and (asked := seconds - early.plan.seconds) >= _WORTH_SAYING_S:
+        own = f"{rounded(asked, 2)} s of them for the engines' own validators (--no-native leaves them out)"
+        say(f"launch: {rounded(seconds, 2)} s in all, {own}")
+    return whole
+
+
 def answered(options: argparse.Namespace, *, quiet: bool = False) -> Answer:
-    """The question of a command line, and its answer.
+    """The question of a command line, and its answer with the seconds that all of it took.
 
     Args:
         options: Those of the verb.
@@ -86,6 +105,7 @@ def answered(options: argparse.Namespace, *, quiet: bool = False) -> Answer:
         ConfigErrors: The words are wrong, or the figure of ``--plot`` cannot be made.
         SubmitError: The name of ``--save`` is taken.
     """
+    began = _clock()
     _plan_save.require_free(options)
     question = _plan_questions.read(options)
     if options.plot is not None:
@@ -96,7 +116,9 @@ def answered(options: argparse.Namespace, *, quiet: bool = False) -> Answer:
         _plan_measure.require(options, question)
     judge = Preflight(_own(options, question))
     search = _quietly if quiet else _plan_progress.planned
-    return replace(_plan_questions.answer(options, question, judge, search), asked=question, judge=judge)
+    found = _plan_questions.answer(options, question, judge, search)
+    plan = replace(found.plan, seconds=_clock() - began)
+    return replace(found, plan=plan, asked=question, judge=judge)
 
 
 def _sound(options: argparse.Namespace, answer: Answer) -> Answer:

@@ -36,6 +36,7 @@ from launcher.commands._trusting import require_trust
 from launcher.errors import ConfigError, ConfigErrors, DoesNotFit, SubmitError, unreadable
 from launcher.preflight import assess, job_python
 from launcher.preflight.assess import Assessment
+from launcher.preflight.evidence import not_a_script
 from launcher.rehearsing import device, kept
 from launcher.rehearsing.answer import Rehearsed
 from launcher.rehearsing.rehearse import Stage, rehearse
@@ -124,8 +125,9 @@ def judged(options: argparse.Namespace) -> Assessment:
     native = assess.judge if options.native else None
     how: dict[str, Any] = {"native": native, "python": job_python.asked, "measured": measured(options)}
     assessment = assessed(found, **how)
-    if assessment.errors:
-        raise ConfigErrors(assessment.errors)
+    script = () if assessment.spec.script is None else (not_a_script(assessment.spec),)
+    if assessment.errors or script:
+        raise ConfigErrors((*assessment.errors, *script))
     return assessment
 
 

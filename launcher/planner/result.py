@@ -165,7 +165,7 @@ class Plan:
         others: The fastest of each engine that has none among these.
         tight: The fastest of those that fit within the estimate's error alone, where it is faster than the first.
         counts: What became of all layouts.
-        seconds: How long the search took.
+        seconds: How long the search took; of an answer to a command line, how long the whole command did.
         single: The words with one value each: those that a layout's overrides are typed behind.
         finished: False if the search was broken off.
         length: The length of the training, where somebody has said it.

@@ -33,13 +33,16 @@ _ROUNDING = 1 - 1e-9
 """A sum of floating-point numbers in another order may be larger by so little."""
 
 
-class Candidate(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Candidate:
     """A layout that fits; the fastest sorts first, of equal ones that which does least beside training.
+
+    The order is total: :attr:`place` says it, and ends with the hash of the run, so that no two runs are compared.
 
     Attributes:
         seconds: Seconds of a step; 0 where they are unknown.
         effort: How much it does beside training.
-        order: Its place among all.
+        order: Its number among those of its search; the other half of a search counts for itself.
         opening: The number of its engine's opening.
         spec: The run.
         verdict: The verdict on its memory.
@@ -51,6 +54,14 @@ class Candidate(NamedTuple):
     opening: int
     spec: RunSpec
     verdict: Verdict
+
+    @property
+    def place(self) -> tuple[float, tuple[int, ...], int, int, str]:
+        """What it is sorted by."""
+        return (self.seconds, self.effort, self.order, self.opening, self.spec.hash)
+
+    def __lt__(self, other: Candidate) -> bool:
+        return self.place < other.place
 
     @property
     def idea(self) -> Idea:

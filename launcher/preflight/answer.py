@@ -32,6 +32,11 @@ def answer(spec: RunSpec, verdict: Verdict, estimate: MemoryEstimate) -> str:
     )
 
 
+def not_known(spec: RunSpec) -> str:
+    """The verdict on a run of which it is not known what it builds."""
+    return f"UNKNOWN: what {spec.script} builds is not known, so nothing is refused"
+
+
 def reason(spec: RunSpec, verdict: Verdict, estimate: MemoryEstimate) -> str:
     """Why: the moment and the largest pile, what is left or lacking, and the checkpoints where the disk lacks."""
     sentences: list[str] = []

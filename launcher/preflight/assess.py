@@ -53,7 +53,7 @@ class Assessment:
         spec: The run.
         errors: All errors; the rest is empty where there are any.
         warnings: Pitfalls of a valid run.
-        estimate: The memory estimate; None for an invalid run.
+        estimate: The memory estimate; None for an invalid run, and where it is not known what the run builds.
         verdict: The verdict on its memory.
         fixes: Changes with which it would fit, the cheapest first; only where it does not. Of a run that is tight,
             those with which it fits for certain.
@@ -126,6 +126,8 @@ def assess(
     found = (*found, *judgement.errors)
     if found:
         return _invalid(spec, found, judgement, as_typed=not unread)
+    if spec.judges_no_model:
+        return _unknown(spec, judgement)
     formula = estimated(spec)
     estimate = formula if refined is None else refined(spec, formula)
     judged = verdict.judge(spec, estimate)
@@ -158,6 +160,21 @@ def _invalid(spec: RunSpec, found: tuple[ConfigError, ...], judgement: Judgement
         fixes=(),
         nearest=None,
         as_typed=as_typed,
+    )
+
+
+def _unknown(spec: RunSpec, judgement: Judgement) -> Assessment:
+    """The answer about a valid run of which it is not known what it builds: no figure of another model stands in."""
+    judged = verdict.unknown(spec)
+    return Assessment(
+        spec=spec,
+        errors=(),
+        warnings=_distinct((*warnings(spec), *judgement.warnings)),
+        estimate=None,
+        verdict=judged,
+        fixes=(),
+        nearest=None,
+        speed_unknown=pricing.predicted(spec, parts, judged).unknown,
     )
 
 

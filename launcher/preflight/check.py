@@ -14,6 +14,7 @@ from launcher.preflight.explain import Explanation
 from launcher.preflight.fixes import Fix
 from launcher.preflight.report import as_json, as_text, errors_as_text, invalid_as_json
 from launcher.preflight.verdict import VerdictName
+from launcher.rules.model import not_named
 from launcher.spec import RunSpec
 from launcher.speed.result import SpeedEstimate
 
@@ -40,13 +41,13 @@ class Check:
 
     @property
     def verdict(self) -> VerdictName:
-        """The answer in one word: ``fits``, ``tight``, ``does_not_fit`` or ``invalid``."""
+        """The answer in one word: ``fits``, ``tight``, ``does_not_fit``, ``invalid`` or ``unknown``."""
         return "invalid" if self.assessment is None else self.assessment.verdict.name
 
     @property
-    def fits(self) -> bool:
-        """True if the run would be started: it fits, or does so within the estimate's error band."""
-        return self.verdict in ("fits", "tight")
+    def fits(self) -> bool | None:
+        """True if it fits, also within the estimate's error band; None where it is not known what the run builds."""
+        return False if self.assessment is None else self.assessment.verdict.fits
 
     @property
     def spec(self) -> RunSpec | None:
@@ -55,7 +56,7 @@ class Check:
 
     @property
     def peak(self) -> Peak | None:
-        """The peak of the worst rank in bytes; None for an invalid run."""
+        """The peak of the worst rank in bytes; None for an invalid run, and where the verdict is ``unknown``."""
         estimate = None if self.assessment is None else self.assessment.estimate
         return None if estimate is None else estimate.peak
 
@@ -73,23 +74,24 @@ class Check:
         """The terms of one pile: what ``launch check --explain PILE`` prints.
 
         Raises:
-            ConfigErrors: The run is not valid, so that nothing was estimated.
+            ConfigErrors: Nothing was estimated: the run is not valid, or it is not known what it builds.
         """
-        if self.assessment is None or self.assessment.estimate is None:
-            raise ConfigErrors(self.errors)
-        return explain.explained(self.assessment.spec, pile)
+        return explain.explained(self._estimated().spec, pile)
 
     def speed_table(self, width: int = 80) -> str:
         """The text of ``launch check --speed``: the parts of a step, with formulas, numbers and sources.
 
         Raises:
-            ConfigErrors: The run is not valid, so that nothing was estimated.
+            ConfigErrors: Nothing was estimated: the run is not valid, or it is not known what it builds.
         """
-        if self.assessment is None or self.assessment.estimate is None:
-            raise ConfigErrors(self.errors)
         from launcher.preflight import speed_table  # Late, because few checks ask for it.
 
-        return speed_table.as_text(self.assessment, width)
+        return speed_table.as_text(self._estimated(), width)
+
+    def _estimated(self) -> Assessment:
+        if self.assessment is None or self.assessment.estimate is None:
+            raise ConfigErrors(self.errors or [not_named()])
+        return self.assessment
 
     def as_dict(self) -> dict[str, Any]:
         """The document of ``launch check --json`` (docs/contract.md)."""

@@ -23,6 +23,7 @@ _COLOURS: dict[VerdictName, str] = {
     "tight": "#c77f0a",
     "does_not_fit": "#c0392b",
     "invalid": "#c0392b",
+    "unknown": "#808080",
 }
 _BAR = "display:inline-block;height:.8em;background:{};width:{:.1f}%"
 _WIDTH = "30em"
@@ -37,15 +38,16 @@ def as_html(
     """The whole cell."""
     word = verdict.replace("_", " ").upper()
     parts = [f'<div><b style="color:{_COLOURS[verdict]}">{word}</b>']
-    if assessment is not None and assessment.estimate is not None:
+    if assessment is not None and not assessment.errors:
         run, answer = heading(assessment)
         parts.append(f" {in_html(run)}<br>{in_html(answer)}")
         parts += [f"<br>{in_html(text)}" for text in speed_line.said(assessment)]
+    if assessment is not None and assessment.estimate is not None:
         parts += _piles(assessment.estimate, assessment.verdict.capacity_bytes, _COLOURS[verdict])
     parts += _findings("errors", errors)
     parts += _findings("warnings", warnings)
     if assessment is not None:
-        parts += _fixes(assessment.fixes, fits=assessment.verdict.fits)
+        parts += _fixes(assessment.fixes, fits=assessment.verdict.fits is True)
     return "".join([*parts, "</div>"])
 
 

@@ -168,8 +168,11 @@ def _depths(depths: tuple[int, ...]) -> str:
 
 
 def read(spec: RunSpec) -> Evidence | None:
-    """The kept rehearsal of a run; None where there is none, or one of another version of the file."""
-    if not _root().is_dir():  # Whoever has rehearsed nothing pays for nothing.
+    """The kept rehearsal of a run; None where there is none, or one of another version of the file.
+
+    A script has none: the engines' own workers are rehearsed, and whatever it builds, it is other code.
+    """
+    if spec.script is not None or not _root().is_dir():  # Whoever has rehearsed nothing pays for nothing.
         return None
     folder = place(spec)
     found = _read(folder / RESULT)
@@ -204,6 +207,12 @@ def evidence(content: Mapping[str, Any]) -> Evidence:
     return Evidence(**{**known, "depths": tuple(content["depths"])})
 
 
+def not_a_script(spec: RunSpec) -> ConfigError:
+    """The refusal to rehearse a script of the user's own."""
+    rule = "a script of your own trains by itself: only runs of the engines' own workers are rehearsed"
+    return ConfigError("script", spec.script, rule, ["script=null"])
+
+
 def demanded(assessment: Assessment, words: str) -> Assessment:
     """A valid run with the verdict of its rehearsal in place of the estimate's for the device (``run --rehearsed``).
 
@@ -216,6 +225,8 @@ def demanded(assessment: Assessment, words: str) -> Assessment:
     """
     spec, found = assessment.spec, assessment.rehearsed
     again = f"launch rehearse {words}".rstrip()
+    if spec.script is not None:
+        raise ConfigErrors([not_a_script(spec)])
     if found is None:
         rule = "no rank of this run has been rehearsed by you, by all that decides its memory"
         raise ConfigErrors([ConfigError("--rehearsed", None, rule, [again])])

@@ -23,7 +23,7 @@ from launcher.preflight.verdict import VerdictName
 from launcher.speed.result import SpeedEstimate
 from launcher.text.units import gib
 
-_WORDS: Mapping[VerdictName, str] = {"fits": "good", "tight": "warn", "does_not_fit": "bad", "invalid": "bad"}
+_WORDS: Mapping[VerdictName, str] = {"fits": "good", "tight": "warn", "does_not_fit": "bad"}
 
 _NOISE = 1e-9
 """Seconds below which hidden time is a rounding error."""

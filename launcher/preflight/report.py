@@ -15,7 +15,7 @@ from launcher import backends
 from launcher.errors import ConfigError
 from launcher.memory.result import HostMemory, MemoryEstimate
 from launcher.preflight import saving, speed_line
-from launcher.preflight.answer import answer, reason
+from launcher.preflight.answer import answer, not_known, reason
 from launcher.preflight.assess import Assessment
 from launcher.preflight.bars import SMALLEST, bars, legend
 from launcher.preflight.fixes import Fix
@@ -25,23 +25,8 @@ from launcher.text import units
 from launcher.text.terminal import visible
 from launcher.text.units import count, gib
 
-_NOTHING = {
-    "spec_hash": None,
-    "gpu": None,
-    "world": None,
-    "parameters": None,
-    "static_bytes": None,
-    "peak": None,
-    "phases": None,
-    "piles": None,
-    "ranks": None,
-    "host": None,
-    "disk": None,
-    "fixes": None,
-    "speed": None,
-    "data": None,
-    "rehearsed": None,
-}
+_FIGURES = ("parameters", "static_bytes", "peak", "phases", "piles", "ranks", "host", "disk")
+_NOTHING = dict.fromkeys(("spec_hash", "gpu", "world", *_FIGURES, "fixes", "speed", "data", "rehearsed"))
 
 
 def invalid_as_json(errors: Iterable[ConfigError], warnings: Iterable[ConfigError] = ()) -> dict[str, Any]:
@@ -58,9 +43,8 @@ def invalid_as_json(errors: Iterable[ConfigError], warnings: Iterable[ConfigErro
 def as_json(assessment: Assessment) -> dict[str, Any]:
     """The document of ``launch check --json`` (docs/contract.md)."""
     spec, estimate = assessment.spec, assessment.estimate
-    if estimate is None:
+    if assessment.errors:
         return invalid_as_json(assessment.errors, assessment.warnings)
-    figures = dict.fromkeys(estimate.as_dict()) if spec.judges_no_model else estimate.as_dict()
     return {
         "schema": 1,
         "verdict": assessment.verdict.name,
@@ -69,8 +53,8 @@ def as_json(assessment: Assessment) -> dict[str, Any]:
         "errors": [],
         "gpu": {"name": spec.hardware.name, "memory_bytes": spec.rank_memory_bytes},
         "world": world_as_json(spec),
-        **figures,
-        "disk": None if assessment.saves is None or spec.judges_no_model else assessment.saves.as_dict(),
+        **(dict.fromkeys(_FIGURES) if estimate is None else estimate.as_dict()),
+        "disk": None if assessment.saves is None else assessment.saves.as_dict(),
         "fixes": [fix.as_dict() for fix in assessment.fixes],
         "speed": None if assessment.speed is None else speed_line.as_dict(spec, assessment.speed),
         "data": None if assessment.data is None else assessment.data.as_dict(),
@@ -89,7 +73,7 @@ def heading(assessment: Assessment) -> tuple[str, str]:
     """The run with its layout, and the verdict: each one line of prose for a valid run."""
     spec, estimate, verdict = assessment.spec, assessment.estimate, assessment.verdict
     if estimate is None:
-        raise AssertionError("a heading for a run that is not valid")
+        return _headline(spec), f"{not_known(spec)}."
     said = f"{answer(spec, verdict, estimate)}. {reason(spec, verdict, estimate)}"
     return f"{_headline(spec)}: {_layout(spec)}", said
 
@@ -97,11 +81,11 @@ def heading(assessment: Assessment) -> tuple[str, str]:
 def as_text(assessment: Assessment, width: int = 80) -> str:
     """The answer for a terminal of ``width`` columns: the verdict, the reason, the evidence, and what to do."""
     spec, estimate = assessment.spec, assessment.estimate
-    if estimate is None:
+    if assessment.errors:
         lines = _wrapped(_invalid(assessment), width)
         lines += ["", *findings_as_text("error", assessment.errors, width)]
-    elif spec.judges_no_model:
-        lines = _wrapped(_headline(spec), width)
+    elif estimate is None:
+        lines = [*_wrapped(not_known(spec), width), "", *_wrapped(_headline(spec), width)]
     else:
         lines = _wrapped(answer(spec, assessment.verdict, estimate), width)
         lines += _wrapped(reason(spec, assessment.verdict, estimate), width)

@@ -18,7 +18,7 @@ from launcher.memory.result import MemoryEstimate, Needs
 from launcher.spec import Device, RunSpec
 from launcher.text.units import gib
 
-type VerdictName = Literal["fits", "tight", "does_not_fit", "invalid"]
+type VerdictName = Literal["fits", "tight", "does_not_fit", "invalid", "unknown"]
 
 MOST_OF_ANY: Mapping[Device, int] = {"cpu": 2**46, "cuda": 2**40}
 """Bytes that no rank has, for where its memory is unknown: 64 TiB are the most of one machine (HPE Superdome Flex), and
@@ -42,8 +42,9 @@ class Verdict:
     """The answer in one word, and the figures that it rests on.
 
     Attributes:
-        name: ``tight`` is a fit within the estimate's error band.
-        used_bytes: ``needed`` with context and communicators on the worst rank; None for an invalid run.
+        name: ``tight`` is a fit within the estimate's error band; ``unknown`` is that of a run of which it is not known
+            what it builds.
+        used_bytes: ``needed`` with context and communicators on the worst rank; None for an invalid or unknown run.
         capacity_bytes: Bytes that a rank may use; None is unknown, and then nothing is refused that some device has.
         shortages: The places that are too small; empty unless it does not fit.
         shortfall_by_moment: Bytes that the device lacks at each moment, then host and disk; negative where there is
@@ -74,9 +75,14 @@ class Verdict:
         return elsewhere + (0 if headroom is None else max(0, self.margin_bytes - headroom))
 
     @property
-    def fits(self) -> bool:
-        """True if the run may start: ``tight`` counts as fitting."""
-        return self.name in ("fits", "tight")
+    def fits(self) -> bool | None:
+        """True if it fits, where ``tight`` counts as fitting; None where that is unknown."""
+        return None if self.name == "unknown" else self.name in ("fits", "tight")
+
+    @property
+    def may_start(self) -> bool:
+        """True if the run is not refused: what is not known refuses nothing."""
+        return self.fits is not False
 
 
 INVALID = Verdict(name="invalid")
@@ -93,8 +99,6 @@ def judge(spec: RunSpec, needs: Needs, *, safely: bool = False) -> Verdict:
         needs: Its needs.
         safely: True to count what lacks until the whole band is below the capacity.
     """
-    if spec.judges_no_model:
-        return Verdict(name="fits", capacity_bytes=spec.rank_memory_bytes)  # What is not known refuses nothing.
     outside, capacity = needs.outside_bytes, _capacity(spec, needs)
     used = needs.peak.needed_bytes + outside
     margin = needs.peak.high_bytes - needs.peak.needed_bytes if safely else 0
@@ -111,6 +115,11 @@ def judge(spec: RunSpec, needs: Needs, *, safely: bool = False) -> Verdict:
         shortfall_by_moment=_shortfall_by_moment(spec, needs, margin),
         margin_bytes=margin,
     )
+
+
+def unknown(spec: RunSpec) -> Verdict:
+    """The verdict on a run of which it is not known what it builds."""
+    return Verdict(name="unknown", capacity_bytes=spec.rank_memory_bytes)
 
 
 def beyond(capacity: int) -> Verdict:

@@ -60,7 +60,6 @@ def rehearse(spec: RunSpec, estimate: MemoryEstimate, request: Request, stage: S
         ConfigErrors: The run, or the device, is none that can be rehearsed so.
         JobFailed: The rehearsed rank failed, or took too long.
     """
-    _require_a_model(spec)
     ready, ends = device.fitted(spec, stage.device), time.monotonic() + 60 * request.minutes
     ranks = choice.ranks(spec, estimate, request)
     found, method = [], ""
@@ -76,12 +75,6 @@ def rehearse(spec: RunSpec, estimate: MemoryEstimate, request: Request, stage: S
         tokens=spec.tokens_per_step,
         covers=any(one.rank == choice.rank_of(spec, estimate.peak.stage) for one in found),
     )
-
-
-def _require_a_model(spec: RunSpec) -> None:
-    if spec.script is not None:
-        rule = "a script of your own trains by itself: only runs of the engines' own workers are rehearsed"
-        raise ConfigErrors([ConfigError("script", spec.script, rule, ["script=null"])])
 
 
 class _Rank:

@@ -7,6 +7,7 @@ from typing import Any
 
 from launcher.charts import html
 from launcher.charts.html import Html, tag
+from launcher.charts.look import LEAST_WIDTH
 from launcher.charts.page import Chart
 from launcher.report.comparison import Side
 from launcher.report.many_points import unit_of
@@ -95,6 +96,7 @@ def _spec(title: str, rows: Sequence[dict[str, Any]], names: Sequence[str]) -> d
     return {
         "data": {"values": list(rows)},
         "width": "container",
+        "usermeta": {"least": LEAST_WIDTH},
         "height": 2 * _STEP * len(names) + _STEP,
         "encoding": {"y": runs, "yOffset": {**kinds, "scale": scale}},
         "layer": [

@@ -62,8 +62,8 @@ def _lead(source: Source) -> Iterator[Html]:
 
 def _verdict(source: Source) -> Iterator[Html | str]:
     name = source.plan.get("verdict")
-    if source.is_script:
-        yield "A script of your own: the check judges its settings, and not its memory."
+    if name == "unknown" or (source.spec is not None and source.spec.judges_no_model):
+        yield "A script of your own beside which no model is named: the check judges its settings, and not its memory."
     elif not isinstance(name, str):
         yield "The verdict of the check is not recorded."
     else:

@@ -52,7 +52,7 @@ def _by_phase(source: Source) -> Iterator[Chart | Html | str]:
         pieces,
         piles.COLOURS,
         title=f"allocated on the worst rank, {name}",
-        top=1.35 * top / unit,  # Room for the longest label behind the longest bar.
+        top=1.45 * top / unit,  # Room for the longest label behind the longest bar.
         ends=ends,
         limit=limit,
     )

@@ -158,11 +158,16 @@ def _vocabulary(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError("model.vocab_size", size, rule, [edit.override("model.vocab_size", _BYTES)])
 
 
+def not_named() -> ConfigError:
+    """What is said of a script beside which no model is named."""
+    rule = "the script builds its own model, of which nothing is known here: its memory is not judged"
+    return ConfigError("model", None, rule, ["model=llama3_8b", "model=./folder"])
+
+
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
     """A script's model that nobody named; a single token; a token file that cannot hold the vocabulary's ids."""
     if spec.judges_no_model:
-        rule = "the script builds its own model, of which nothing is known here: its memory is not judged"
-        yield ConfigError("model", None, rule, ["model=llama3_8b", "model=./folder"])
+        yield not_named()
     size = spec.model.vocab_size
     if size == 1:
         rule = "of one token the next is always known: the loss is 0 from the first step on"

@@ -74,7 +74,7 @@ def build(
     spec, estimate = plan.spec, plan.assessment.estimate
     requirements = [f"{name}=={version}" for name, version in provenance.installed().items()]
     prediction: dict[str, Any] = {"verdict": plan.assessment.verdict.name}
-    if estimate is not None and not spec.judges_no_model:
+    if estimate is not None:
         prediction |= {"static_bytes": estimate.static_bytes, "peak_allocated_bytes": estimate.peak.allocated_bytes}
     content = {
         "schema": SCHEMA,

@@ -116,12 +116,12 @@ class Sweep:
         if not errors and directory is not None:
             untrusted = () if self.trusted else loading.foreign_pickles(loaded.spec)
             errors = (*obstacles(loaded.spec, self.facts), *untrusted)
-        if errors or assessment.estimate is None:
+        if errors:
             return invalid(name, overrides, errors), None
         warnings = (each for each in (*found.warnings, *judged.here) if each.path not in self.meant)
         self._note(name, (*(f"launch: {line}" for line in loaded.said), *map(_warned, warnings)))
-        left_out = not assessment.verdict.fits and not self.force
-        estimate = None if found.spec.judges_no_model else assessment.estimate
+        left_out = not assessment.verdict.may_start and not self.force
+        estimate = assessment.estimate
         point = Point(
             id=name,
             overrides=tuple(overrides),

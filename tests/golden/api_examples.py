@@ -5,7 +5,7 @@ import launcher
 
 words = ["model=llama3_8b", "parallel=fsdp", "hardware=a100_40g", "cluster.gpus_per_node=8"]
 check = launcher.check(words)
-assert check.verdict == "does_not_fit"  # fits | tight | does_not_fit | invalid, as in --json
+assert check.verdict == "does_not_fit"  # fits | tight | does_not_fit | invalid | unknown, as in --json
 print(check)  # what `launch check` prints; in a notebook `check` alone draws it
 for fix in check.fixes:
     print(fix.overrides, fix.price)  # "24% slower", and what it costs beside time

@@ -5,8 +5,11 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterator, Sequence
+from functools import cache
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from launcher.memory.estimate import needs
 from launcher.planner import halves
@@ -159,3 +162,48 @@ def test_a_second_process_that_is_killed_leaves_its_half_to_the_first(monkeypatc
     monkeypatch.setattr(halves, "_FEW", 0)
     listed = spaces(ask(QUESTIONS["long sequences"].split()))
     assert fastest(searched(listed, Killed())) == fastest(searched(listed, Preflight()))
+
+
+@cache
+def runs_of_two_ideas() -> list[RunSpec]:
+    words = QUESTIONS["long sequences"]
+    return [
+        ask(f"{words} {layout}".split()).openings[0].spec
+        for layout in ("parallel.tensor=1", "parallel.tensor=1 train.seed=1", "parallel.tensor=2")
+    ]
+
+
+def candidates() -> st.SearchStrategy[list[Candidate]]:
+    """Layouts of which most tie in all that the search knows of them: seconds, effort, order and opening."""
+    few = st.integers(0, 1)
+    one = st.builds(
+        lambda seconds, effort, order, opening, run: Candidate(
+            float(seconds), (effort,), order, opening, runs_of_two_ideas()[run], Verdict(name="fits")
+        ),
+        *(few, few, few, few),
+        st.integers(0, 2),
+    )
+    return st.lists(one, min_size=1, max_size=6)
+
+
+def half(listed: list[Candidate]) -> Found:
+    found = Found()
+    for each in listed:
+        found.best[each.idea] = found.tight[each.idea] = min(each, found.best.get(each.idea, each))
+    return found
+
+
+def merged(first: list[Candidate], second: list[Candidate]) -> Found:
+    found = half(first)
+    found.merge(half(second))
+    return found
+
+
+@given(candidates(), candidates())
+def test_two_halves_make_one_answer_in_either_order_also_where_layouts_tie(
+    first: list[Candidate], second: list[Candidate]
+) -> None:
+    answers = [merged(first, second), merged(second, first), half([*second, *first])]
+    shown = [(found.first, found.shown(), found.others(), found.tight) for found in answers]
+    assert shown[0] == shown[1] == shown[2]
+    assert shown[0][1]

@@ -199,7 +199,7 @@ def test_a_script_of_ones_own_has_no_prediction(tmp_path: Path) -> None:
     content = json.loads((run / "spec.json").read_text())
     (run / "spec.json").write_text(json.dumps({**content, "script": "train.py", "script_args": ["--lr", "1e-3"]}))
     words, _ = made(run)
-    assert "A script of your own: the check judges its settings, and not its memory." in words
+    assert "The check said FITS" in words, "the model beside it is named"
     assert "train.steps=40 save.every=10 -- --lr 1e-3" in words
 
 

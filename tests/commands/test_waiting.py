@@ -1,0 +1,142 @@
+"""What takes longer than a second shows on a terminal that it is at work, and says in the end how long it was."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+import launcher
+from launcher import cli
+from launcher.backends import Judgement
+from launcher.commands import _plan_native, _waiting, plan
+from launcher.commands import check as check_verb
+from launcher.commands import run as run_verb
+from launcher.errors import ConfigError, ConfigErrors
+
+FEW = ("model=125m", "hardware=h100_80g", "cluster.gpus_per_node=1", "parallel=ddp", "train.micro_batch_size=1")
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Late:
+    """A timer whose time is up at once, as where the block takes longer than it."""
+
+    daemon = False
+
+    def __init__(self, seconds: float, show: Callable[[], None]) -> None:
+        assert seconds == 1.0
+        self._show = show
+
+    def start(self) -> None:
+        self._show()
+
+    def cancel(self) -> None:
+        pass
+
+    def join(self) -> None:
+        pass
+
+
+class Early(Late):
+    """A timer whose time is never up."""
+
+    def start(self) -> None:
+        pass
+
+
+def on_a_terminal(monkeypatch: pytest.MonkeyPatch, timer: type[Late]) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(_waiting, "Timer", timer)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("check", "model=tiny"), ("check", "model=tiny", "--json"), ("run", "model=tiny", "parallel.tensor=3")],
+)
+def test_a_check_that_takes_longer_than_a_second_says_on_a_terminal_that_it_is_at_work(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    on_a_terminal(monkeypatch, Late)
+    cli.main(list(words))
+    assert "checking the run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", [check_verb, run_verb])
+def test_the_sign_is_there_while_the_engines_own_validator_is_waited_for(
+    verb: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen = []
+
+    def asked(*given: object, **named: object) -> None:
+        seen.append("checking the run" in capsys.readouterr().err)
+        raise ConfigErrors([ConfigError("model", None, "enough is seen")])
+
+    on_a_terminal(monkeypatch, Late)
+    monkeypatch.setattr(verb, "assessed", asked)
+    cli.main([str(verb.__name__).rpartition(".")[2], "model=tiny"])  # type: ignore[attr-defined]
+    assert seen == [True]
+
+
+def test_a_quick_check_and_one_that_nobody_looks_at_show_no_sign(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(_waiting, "Timer", Late)
+    assert cli.main(["check", "model=tiny"]) == 0
+    assert capsys.readouterr().err == "", "no terminal"
+    on_a_terminal(monkeypatch, Late)
+    assert launcher.check(["model=tiny"]).fits
+    assert capsys.readouterr().err == "", "a program asks"
+    on_a_terminal(monkeypatch, Early)
+    assert cli.main(["check", "model=tiny"]) == 0
+    assert capsys.readouterr().err == "", "quick"
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Reading the words takes 3 seconds, and the engines' own validators take 38."""
+    clock = Clock()
+    read, ask = plan._plan_questions.read, _plan_native.judge_all
+
+    def reading(*given: object) -> object:
+        clock.now += 3
+        return read(*given)  # type: ignore[arg-type]
+
+    def asking(specs: object) -> tuple[Judgement, ...]:
+        clock.now += 38
+        return ask(specs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(plan, "_clock", clock)
+    monkeypatch.setattr(plan._plan_questions, "read", reading)
+    monkeypatch.setattr(_plan_native, "judge_all", asking)
+    return clock
+
+
+def test_a_plan_says_how_long_the_whole_command_took(slow: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["plan", *FEW]) == 0
+    said = capsys.readouterr()
+    assert "layouts in 3.0 s" in said.out, "it is printed before the validators are asked"
+    assert "launch: 41 s in all, 38 s of them for the engines' own validators" in said.err
+    assert cli.main(["plan", *FEW, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["plan"]["seconds"] == 41
+    assert cli.main(["plan", *FEW, "--no-native"]) == 0
+    said = capsys.readouterr()
+    assert ("layouts in 3.0 s" in said.out, said.err) == (True, "")
+
+
+def test_a_plan_that_waits_for_the_validators_says_so_on_a_terminal(
+    slow: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    on_a_terminal(monkeypatch, Late)
+    assert cli.main(["plan", *FEW]) == 0
+    assert "asking the engines' own validators about these layouts" in " ".join(capsys.readouterr().err.split())
