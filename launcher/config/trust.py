@@ -5,10 +5,10 @@ that act (``launcher.config.acting``) need the user's word: ``--trust``, or ``la
 
 A file is the user's own if it was shipped, was written by ``launch`` from the user's own words, or lies in
 ``recipes/`` or ``conf/`` of the working folder, belongs to this user, and the folder is in no repository that has a
-remote which is not trusted. What people do not write by hand, a lock and all that lies in ``runs/``, is their own by
-its bytes alone, unless they trust the repository that it came with. A file is foreign all the same where it was fetched, imported, or saved from what is
-foreign: these are known by their hash, by the place that they were written to, whatever was edited there since, and by
-the code that they name, wherever it was copied to.
+remote which is not trusted. What nobody writes by hand, a lock and all that lies in ``runs/``, is their own by its
+bytes alone, unless they trust the repository that it came with. A file is foreign all the same where it was fetched,
+imported, or saved from what is foreign: these are known by their hash, by the place that they were written to, whatever
+was edited there since, and by the code that they name, wherever it was copied to.
 """
 
 from __future__ import annotations

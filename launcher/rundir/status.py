@@ -6,8 +6,8 @@ all other runs Slurm is asked, once for many: its word counts, with the file's r
 id was never noted (the launcher was killed in between) is found by the job's comment, which is the folder that it was
 submitted from. What a copy says of a job is about its original (``launcher.rundir.home``), and what cannot be read is
 told as the state ``unreadable`` with its reason. Names are looked up below ``runs/``, then in the user's list of runs
-recorded anywhere; whether a run is the user's own is told by its bytes (``launcher.rundir.acting``). A word that several runs
-answer to is refused (:class:`Ambiguous`): a guess might cancel another run than was meant.
+recorded anywhere; whether a run is the user's own is told by its bytes (``launcher.rundir.acting``). A word that
+several runs answer to is refused (:class:`Ambiguous`): a guess might cancel another run than was meant.
 """
 
 from __future__ import annotations

@@ -87,8 +87,10 @@ def foreign(place: Path, source: Path, *, word: str, left_out: frozenset[str], s
     shutil.copytree(source, place, dirs_exist_ok=True)
     spec = json.loads((place / "spec.json").read_text())
     job = json.loads((place / "job.json").read_text())
-    found = lock.read(place).content
-    lock.write(place / losses.NAME, {**found, "spec": acts(dict(found["spec"])), "losses": [LOSS]})
+    found = {key: value for key, value in lock.read(place).content.items() if key != "losses"}
+    lock.write(place / losses.NAME, {**found, "spec": acts(dict(found["spec"]))})
+    text = (place / losses.NAME).read_text()
+    (place / losses.NAME).write_text(text.replace("losses: []\n", f"losses:\n- {json.dumps(LOSS)}\n"))
     for name, content in {
         "spec.json": acts(spec),
         "job.json": {**job, "argv": ["touch", str(place.parent / "started")]},
@@ -111,7 +113,7 @@ LEFT_OUT = ("home.json", "state.json", "submission.json", "plan.json", losses.NA
 
 @given(
     above=st.sampled_from(ABOVE),
-    below=st.lists(st.sampled_from(["000", "007", "logs", "kid", "step-00000001"]), min_size=1, max_size=2),
+    below=st.lists(st.sampled_from(["000", "007", "logs", "kid", "step-00000001"]), max_size=2),
     source=st.sampled_from(["copies/own", "copies/sweep/001"]),
     word=st.sampled_from(["failed", "finished", "prepared", "lost"]),
     left_out=st.frozensets(st.sampled_from(LEFT_OUT)),
@@ -131,13 +133,13 @@ def test_nothing_of_a_record_that_nobody_noted_starts_wherever_it_lies(
 ) -> None:
     before = [*house.started]
     name = f"new{next(house.count)}"
-    place = house.folder / above / name / Path(*below)
+    place = house.folder / above / Path(*below) / name
     foreign(place, house.folder / source, word=word, left_out=left_out, sweep=sweep)
     for verb in verbs:
         assert main(verb.format(place).split()) in ANSWERS, verb
         assert house.started == before, f"{verb} has started something"
     assert not status.is_own(place)
-    shutil.rmtree(house.folder / above / name)
+    shutil.rmtree(place)
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -152,6 +154,16 @@ def test_nothing_of_a_record_that_took_the_place_of_ones_own_starts(house: House
         shutil.rmtree(own)
         kept.rename(own)
         assert status.is_own(own), "the bytes are what they were"
+
+
+@pytest.mark.parametrize("verb", ["resume {} --trust", "run --from {} run.name=trusted --trust"])
+def test_such_a_record_starts_where_the_user_says_so(house: House, verb: str) -> None:
+    place = house.folder / "runs" / "own" / "kid"
+    foreign(place, house.folder / "copies" / "own", word="failed", left_out=frozenset(), sweep=False)
+    before = len(house.started)
+    assert main(verb.format(place).split()) == 0
+    assert len(house.started) == before + 1
+    shutil.rmtree(place)
 
 
 def test_a_recipe_saved_of_such_a_record_is_as_foreign(house: House) -> None:
