@@ -87,10 +87,9 @@ def foreign(place: Path, source: Path, *, word: str, left_out: frozenset[str], s
     shutil.copytree(source, place, dirs_exist_ok=True)
     spec = json.loads((place / "spec.json").read_text())
     job = json.loads((place / "job.json").read_text())
-    found = {key: value for key, value in lock.read(place).content.items() if key != "losses"}
-    lock.write(place / losses.NAME, {**found, "spec": acts(dict(found["spec"]))})
-    text = (place / losses.NAME).read_text()
-    (place / losses.NAME).write_text(text.replace("losses: []\n", f"losses:\n- {json.dumps(LOSS)}\n"))
+    found = lock.read(place).content
+    theirs = json.dumps({**found, "spec": acts(dict(found["spec"])), "losses": [LOSS]})
+    (place / losses.NAME).write_text(theirs)  # By another hand: what lock.write writes is noted.
     for name, content in {
         "spec.json": acts(spec),
         "job.json": {**job, "argv": ["touch", str(place.parent / "started")]},
