@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import files
+from launcher import files, secret
 from launcher.errors import SubmitError
 from launcher.rundir import (
     acting,
@@ -284,5 +284,5 @@ def _row(run: Path, word: state.State, reason: str | None) -> RunState:
         state=word,
         job_id=contents.known(run, state.SUBMISSION).get("job_id") if claimed else None,
         progress=progress.read(run),
-        reason=health.beside(run, word, reason),
+        reason=None if (said := health.beside(run, word, reason)) is None else secret.hidden(said),
     )
