@@ -32,6 +32,13 @@ _SECRET = frozenset({
 _PERHAPS = frozenset({"PASS", "TOKEN", "KEY", "PAT"})
 """Parts that also stand in names of other things (a column's key, a token to pad with, a compiler's pass)."""
 
+_GLUED = ("PASSWD", "PASSWORD", "PASSPHRASE", "PASS", "PWD", "PW")
+"""Ends of a part in capitals that make the name a secret's: ``PGPASS``, ``SSHPASS``, ``MYSQL_PWD``, ``BINDPW``."""
+
+_NOT_GLUED = frozenset({"ASKPASS", "BYPASS", "COMPASS", "ENCOMPASS", "SURPASS", "TRESPASS", "LOWPASS", "HIGHPASS"})
+_FOLDERS = frozenset({"PWD", "OLDPWD"})
+"""Whole names of variables in which a shell keeps folders."""
+
 _KEEPERS = frozenset({"API", "ACCESS", "AUTH", "PRIVATE", "CLIENT", "SIGNING", "ENCRYPTION"})
 """Parts in front of KEY or TOKEN that leave no other meaning."""
 
@@ -54,6 +61,12 @@ class Form(NamedTuple):
 def _form(title: str, variable: str, marks: str, pattern: str) -> Form:
     return Form(title, variable, tuple(marks.split()), rf"(?<![A-Za-z0-9]){pattern}")
 
+
+_GIVEN = r"(?![\\\"']*[$`<{(%*\s])"
+"""What follows is said, and no reference to another place."""
+
+_OPEN = rf"[\\\"']*{_GIVEN}"
+"""The quotes of a value, escaped or not, that is said."""
 
 # The forms that their issuers document: docs.github.com lists most of them under "Supported secret scanning patterns",
 # and detect-secrets 1.5.0 and gitleaks 8 look for the same. Lengths are less than those, since issuers change them.
@@ -104,8 +117,24 @@ FORMS = (
         r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----(?s:.*?)(?:-----END [A-Z0-9 ]*-----|\Z)",
     ),
     _form("a bearer token", "TOKEN", "earer", r"(?i:bearer) (?=\S*[0-9])[\w.~+/-]{16,}=*"),
-    _form("a password in an address", "PASSWORD", "://", r"(?<=://)[^\s/?#:@'\"]*:(?![${%])[^\s/?#@'\"]+(?=@)"),
+    _form("a password in an address", "PASSWORD", "://", r"(?<=://)[^\s/?#:@'\"]*:(?![${%]|\d+/)[^\s?#@'\"]+(?=@)"),
     _form("a token in an address", "TOKEN", "://", r"(?<=://)(?=[^\s/@]*[0-9])[\w.-]{20,}(?=@)"),
+    _form(
+        "a password for curl or wget",
+        "PASSWORD",
+        "curl wget",
+        rf"-(?:[a-zA-Z]*[uU]\s*|-(?:proxy-)?user[\s=]+){_OPEN}[^\s:\"'/]+:{_GIVEN}[^\s\"',\])}}]+",
+    ),
+    _form("a password of a login", "PASSWORD", "login", rf"login\b[^\n|;&]*?\s-p[\s=]*{_OPEN}[^\s\"',\]]+"),
+    _form("a password for sshpass", "SSHPASS", "sshpass", rf"sshpass\s+-p\s*{_OPEN}[^\s\"',\]]+"),
+    _form("a password for MySQL", "MYSQL_PWD", "mysql", rf"mysql\w*\s(?:[^\n|;&]*?\s)?-p{_GIVEN}[^\s\"',\]]+"),
+    _form("a password", "PASSWORD", "-stdin", r"(?:echo|printf)\s[^\n|$`]+\|[^\n|]*--password-stdin"),
+    _form(
+        "an authorization",
+        "AUTHORIZATION",
+        "uthorization",
+        rf"(?i:authorization\W{{1,4}}(?:basic|token) +){_GIVEN}[\w.~+/=-]{{8,}}",
+    ),
 )
 
 _SHORT = 4096
@@ -116,7 +145,7 @@ _NAMED = re.compile(
     r"(?P<sign>\s?=\s?|:\s?|(?(flag)\s+|(?!)))"
     r"(?=(?P<value>\"[^\"\n]*\"|'[^'\n]*'|(?![\[{(])(?:[^\s,;&|}\])\"']|,(?![\w.+-]+[=:]))+))"
 )
-_WORDS = re.compile(r"pass|token|key|pat|secret|credential|bearer", re.IGNORECASE)
+_WORDS = re.compile(r"pass|token|key|pat|secret|credential|bearer|pw", re.IGNORECASE)
 _REFERENCE = re.compile(r"[$`%<{\[(*]|\.\.\.")
 _PATH = re.compile(r"(?:[~.]{0,2}/)[\w.\-/ @]*")
 _TRIVIAL = frozenset({"true", "false", "yes", "no", "on", "off", "none", "null", "value", "auto", ""})
@@ -145,10 +174,14 @@ def of_name(name: str) -> int:
     if not parts or parts[-1] in _NOT_A_SECRET:
         return 0
     likely = [at for at, part in enumerate(parts) if part in _PERHAPS and parts[at : at + 2] != ["KEY", "VALUE"]]
-    in_capitals = any(typed[at] == parts[at] for at in likely)
+    in_capitals = any(typed[at] == parts[at] for at in likely) or (name not in _FOLDERS and any(map(_is_glued, typed)))
     if _SECRET & whole or in_capitals or any(at and parts[at - 1] in _KEEPERS for at in likely):
         return _CERTAIN
     return _LIKELY if likely and likely[-1] == len(parts) - 1 else 0
+
+
+def _is_glued(part: str) -> bool:
+    return part.isupper() and part.endswith(_GLUED) and part not in _NOT_GLUED
 
 
 def held(text: str) -> Form | None:
@@ -197,8 +230,16 @@ def shown(value: object, name: str = "") -> object:
     if isinstance(value, Mapping):
         return {hidden(str(key)): shown(item, f"{name}.{key}") for key, item in value.items()}
     if isinstance(value, list | tuple):
+        if _in_parts(value):
+            return NOT_SHOWN
         return [shown(item, _flag(before) or name) for before, item in zip(["", *value], value, strict=False)]
     return value
+
+
+def _in_parts(items: list[object] | tuple[object, ...]) -> bool:
+    """True for the words of a command of which one alone is no secret, and all together hold one."""
+    texts = [item for item in items if isinstance(item, str)]
+    return known(" ".join(texts)) is not None and not any(map(known, texts))
 
 
 def without(text: str, value: object, name: str) -> str:

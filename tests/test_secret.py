@@ -40,6 +40,16 @@ KNOWN = [
     f"https://{LETTERS[:36]}@github.com/me/code",
     f"curl -H 'Authorization: Bearer {LETTERS[:30]}' https://example.org",
     f"https://example.org/a.bin?X-Amz-Signature={HEX[:64]}",
+    "https://me:hunter2/x9@example.org",
+    "curl -u me:hunter2 https://example.org",
+    "curl -sSLume:hunter2 https://example.org",
+    "curl --proxy-user 'me:hunter2' https://example.org",
+    "wget --user=me:hunter2 https://example.org",
+    "docker login -u me -p hunter2 registry.example.org",
+    "echo hunter2 | docker login --password-stdin",
+    "sshpass -p hunter2 ssh node",
+    "mysqldump -u root -phunter2 runs",
+    "curl -H 'Authorization: Basic aHVudGVyMjpodW50ZXIy' https://example.org",
 ]
 
 NAMED = [
@@ -48,6 +58,11 @@ NAMED = [
     "--password=hunter2",
     "DB_PASS=hunter2",
     "MY_PAT=hunter2",
+    "PGPASS=hunter2",
+    "export MYSQL_PWD=hunter2",
+    "SSHPASS=hunter2 sshpass -e ssh node",
+    "PGPASSWORD='hunter2'",
+    "LDAP_BINDPW=hunter2",
     "cluster.environment={HF_TOKEN:hunter2,B:1}",
     "{'api_key': 'hunter2'}",
     "srun --export=ALL,WANDB_API_KEY=hunter2 env",
@@ -74,6 +89,18 @@ ORDINARY = [
     "cluster.pass_environment=[HF_TOKEN,WANDB_API_KEY]",
     "TOKENIZERS_PARALLELISM=false NCCL_IB_PKEY=0x8001 KEYBOARD=us",
     "moe-token-dispatcher-type=alltoall",
+    "PWD=/home/me OLDPWD=/scratch GIT_ASKPASS=/usr/bin/askpass PGPASSFILE=/home/me/.pgpass",
+    "cd $PWD && export MYSQL_PWD=$(cat ~/.word)",
+    "curl -u $USER:$WORD https://example.org/a:b",
+    "curl -u me https://example.org:8080/a@main --user-agent mine:1",
+    "docker run --user 1000:1000 image",
+    "https://example.org:8080/path@v1",
+    "git clone ssh://git@example.org:2222/me/code",
+    "echo $WORD | docker login -u me --password-stdin",
+    "huggingface-cli login --token $HF_TOKEN -p",
+    "mysql -p < dump.sql",
+    "sshpass -p $WORD ssh node",
+    "COMPASS=north BYPASS=all",
 ]
 
 
@@ -93,9 +120,13 @@ def test_what_only_looks_long_or_is_named_alike_is_no_secret(text: str) -> None:
 
 def test_names_are_judged_by_their_parts() -> None:
     yes = (
-        "HF_TOKEN DB_PASS DB_PASSWD db-password apiKey wandb.api_key MY_PAT AWS_SECRET_ACCESS_KEY BEARER_1 TOKEN_VALUE"
+        "HF_TOKEN DB_PASS DB_PASSWD db-password apiKey wandb.api_key MY_PAT AWS_SECRET_ACCESS_KEY BEARER_1 TOKEN_VALUE "
+        "PGPASS SSHPASS PGPASSWORD MYSQL_PWD LDAP_BINDPW"
     )
-    no = "data.path keyboard num_key_value_heads tokenizer monkey pattern bypass PATH PASSAGE token_dtype KEY_FILE"
+    no = (
+        "PWD OLDPWD GIT_ASKPASS PGPASSFILE COMPASS data.path keyboard num_key_value_heads tokenizer monkey pattern "
+        "bypass PATH PASSAGE token_dtype KEY_FILE"
+    )
     assert [name for name in yes.split() if not secret.of_name(name)] == []
     assert [name for name in no.split() if secret.of_name(name)] == []
     assert [key for key in known_keys() if secret.of_name(key)] == []

@@ -50,21 +50,11 @@ def require_own(directories: Sequence[Path], *, trusted: bool) -> None:
         raise ConfigErrors(errors)
     for directory in foreign:
         for record in (directory, *_points(directory)):
-            if status.read(record).state not in ("queued", "running", "requeued"):  # Else its job still needs them.
-                _forget_pickles(record)
             status.remember(record)
 
 
-def _forget_pickles(record: Path) -> None:
-    """Remove the tasks of earlier submissions: Slurm's script would take one of the new job's id for its own."""
-    folder = record.resolve() / "logs" / "submitit"
-    if folder.resolve() == folder:  # A link leads to files that are not the record's.
-        for task in folder.glob("*.pkl"):
-            task.unlink()
-
-
 def _is_own(directory: Path) -> bool:
-    return status.is_own(directory) and all(map(acting.is_unchanged, _points(directory)))
+    return all(map(status.is_own, (directory, *_points(directory))))
 
 
 def _asked(directory: Path, *, trusted: bool) -> ConfigError | None:

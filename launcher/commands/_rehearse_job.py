@@ -179,7 +179,7 @@ def show(options: argparse.Namespace) -> int:
         why = row.reason or f"it is {row.state}, and has no answer"
         raise JobFailed(f"the rehearsal failed: {why}; its logs: launch logs {row.id}")
     try:
-        if not rehearsal.stands_in:
+        if not rehearsal.stands_in and status.is_own(directory):  # A verdict rests on what was measured here.
             kept.keep_as_evidence(spec, rehearsal)
     except OSError as error:
         say(f"launch: the answer is not kept for later runs: {unreadable(error)}")

@@ -33,7 +33,6 @@ from launcher.files import MOST_BYTES
 from launcher.preflight import assess
 from launcher.preflight.plan import plan
 from launcher.preflight.this_machine import obstacles
-from launcher.rundir import acting as records
 from launcher.rundir import contents, loading, lock, losses, results, script_copy, state, status
 from launcher.rundir.lock import Lock
 from launcher.rundir.record import record
@@ -68,9 +67,7 @@ def _require_trust(found: Lock, texts: Sequence[str], *, given: bool) -> None:
         ConfigErrors: It was not given.
     """
     deeds = acting.of_spec(found.spec, [text.lstrip("+").partition("=")[0] for text in texts])
-    run = found.path.parent  # Locks of newer records are known by their own bytes (trust.note_lock).
-    own = found.path.name == losses.NAME and status.is_own(run) and not records.is_noted(run)
-    trust.require([Source(path=found.path, deeds=deeds, own=own)], folder=folder(), given=given)
+    trust.require([Source(path=found.path, deeds=deeds, written=True)], folder=folder(), given=given)
 
 
 def _located(path: Path) -> Path:

@@ -62,7 +62,7 @@ def _sources(word: str) -> list[Source]:
         return [Source(path=file, deeds=deeds) for file, deeds in acting.of_conf(path).items()]
     if path.is_dir() or (path.is_file() and _is_lock(path)):
         found = lock.read(path)
-        return [Source(path=found.path, deeds=acting.of_spec(found.spec))]
+        return [Source(path=found.path, deeds=acting.of_spec(found.spec), written=True)]
     recipe = Catalog(folder=folder()).recipe(word)
     return [Source(path=recipe, deeds=acting.of_recipe(recipes.load(recipe)))]
 

@@ -95,6 +95,7 @@ def _stop_here(row: RunState, how: signal.Signals) -> None:
 
 
 def _request(directory: Path) -> None:
+    contents.require_no_links(directory)
     try:
         (directory / state.CANCEL_REQUEST).touch()
     except OSError as error:

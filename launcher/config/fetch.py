@@ -162,9 +162,12 @@ def public_address(host: str, port: int) -> str:
 
     Raises:
         ConfigErrors: One is loopback, private, link-local or otherwise not of the public internet.
-        OSError: The name is not known.
+        OSError: The name is not known, or none that a host can have.
     """
-    found = [str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+    try:
+        found = [str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+    except (UnicodeError, OverflowError) as error:  # A part of 64 letters, or a port beyond 65535.
+        raise OSError(f"{host}:{port} is no address: {error}") from None
     hidden = [address for address in found if not ipaddress.ip_address(address).is_global]
     if hidden:
         rule = f"it leads to {hidden[0]}, which is not a public address"
@@ -181,7 +184,11 @@ def _from_git(source: str) -> bytes:
     if not repository.startswith(("https://", "ssh://", "file://")):
         raise ConfigErrors([ConfigError("SOURCE", source, "git is asked by https, ssh or file alone")])
     if repository.startswith("https://"):
-        public_address(*_address(repository))
+        host, port = _address(repository)
+        try:
+            public_address(host, port)
+        except OSError as error:
+            raise SubmitError(f"{repository} cannot be fetched: {error}") from None
     deadline, file = time.monotonic() + GIT_TIMEOUT_S, f"FETCH_HEAD:{match['path']}"
     with tempfile.TemporaryDirectory() as folder:
         _git(folder, deadline, "init", "--quiet")
@@ -209,15 +216,17 @@ def _git(folder: str, deadline: float, *words: str) -> bytes:
     """Run git with no prompt, no hooks, no redirect to another place, and no file larger than :data:`PACK_BYTES`.
 
     Raises:
-        SubmitError: It fails, takes too long, or brings too much.
+        SubmitError: It fails, is not installed, takes too long, or brings too much.
     """
     settings = [word for name, value in _SETTINGS.items() for word in ("-c", f"{name}={value}")]
-    environment = {"GIT_TERMINAL_PROMPT": "0", "GIT_SSH_COMMAND": "ssh -oBatchMode=yes"}
+    no_name = {"GIT_TERMINAL_PROMPT": "0", "GIT_ASKPASS": "true", "SSH_ASKPASS": "true"}  # An empty name, at once.
+    environment = {**no_name, "GIT_SSH_COMMAND": "ssh -oBatchMode=yes"}
     try:
         with subprocess.Popen(
             ["git", *settings, *words],
             cwd=folder,
             env={name: value for name, value in os.environ.items() if name not in _OTHER_REPOSITORY} | environment,
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
@@ -229,6 +238,8 @@ def _git(folder: str, deadline: float, *words: str) -> bytes:
                 os.killpg(process.pid, signal.SIGKILL)  # Its helpers hold the connection.
                 _left(deadline, GIT_TIMEOUT_S)
                 raise
+    except FileNotFoundError:
+        raise SubmitError("git is not installed, and a recipe in a repository is fetched by it") from None
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SubmitError(f"git {words[0]}: {error}") from None
     if process.returncode != 0:

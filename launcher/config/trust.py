@@ -4,10 +4,11 @@ Reading, checking and showing a foreign file asks for nothing and lets nothing o
 that act (``launcher.config.acting``) need the user's word: ``--trust``, or ``launch recipe trust FILE`` before.
 
 A file is the user's own if it was shipped, was written by ``launch`` from the user's own words, or lies in
-``recipes/``, ``runs/`` or ``conf/`` of the working folder, belongs to this user, and the folder is in no repository
-that has a remote which is not trusted. It is foreign all the same where it was fetched, imported, or saved from what is
-foreign: these are known by their hash, by the place that they were written to, whatever was edited there since, and by
-the code that they name, wherever it was copied to.
+``recipes/`` or ``conf/`` of the working folder, belongs to this user, and the folder is in no repository that has a
+remote which is not trusted. What nobody writes by hand, a lock and all that lies in ``runs/``, is their own by its
+bytes alone, unless they trust the repository that it came with. A file is foreign all the same where it was fetched,
+imported, or saved from what is foreign: these are known by their hash, by the place that they were written to, whatever
+was edited there since, and by the code that they name, wherever it was copied to.
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ from launcher.errors import ConfigError, ConfigErrors
 from launcher.package import shipped
 from launcher.spec import RunSpec
 
-_OWN_FOLDERS = ("recipes", "runs", "conf")
+_RUNS = ("runs",)
+_OWN_FOLDERS = ("recipes", *_RUNS, "conf")
 _LOSSES = b"\nlosses:"
 ELSEWHERE = "it does not lie in recipes/, runs/ or conf/ of the working folder"
+NOT_WRITTEN = "it is not what `launch` has written for you, byte by byte"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +42,12 @@ class Source:
     Attributes:
         path: The recipe, the lock, the imported file, or the option of a group.
         deeds: What needs the user's word.
-        own: True if the caller knows it as the user's own.
+        written: True for a lock: ``launch`` writes them, and nobody by hand.
     """
 
     path: Path
     deeds: Sequence[Deed]
-    own: bool = False
+    written: bool = False
 
 
 def needs_of_spec(spec: RunSpec) -> list[str]:
@@ -83,7 +86,9 @@ def _refusal(source: Source, reason: str, folder: Path) -> ConfigError:
 
 def why_foreign(source: Source, *, folder: Path) -> str | None:
     """Why a source needs the user's word; None where it wants nothing, or is the user's own or trusted already."""
-    return None if source.own or not source.deeds else origin_of(source.path, source.deeds, folder=folder)
+    if not source.deeds:
+        return None
+    return origin_of(source.path, source.deeds, folder=folder, written=source.written)
 
 
 def is_foreign(path: Path, *, folder: Path, deeds: Sequence[Deed] = ()) -> bool:
@@ -91,7 +96,7 @@ def is_foreign(path: Path, *, folder: Path, deeds: Sequence[Deed] = ()) -> bool:
     return origin_of(path, deeds, folder=folder) is not None
 
 
-def origin_of(path: Path, deeds: Sequence[Deed], *, folder: Path) -> str | None:
+def origin_of(path: Path, deeds: Sequence[Deed], *, folder: Path, written: bool = False) -> str | None:
     """Where a file that is not trusted comes from, as a clause; None where it is the user's own or trusted."""
     if _is_shipped(path):
         return None
@@ -107,15 +112,17 @@ def origin_of(path: Path, deeds: Sequence[Deed], *, folder: Path) -> str | None:
         return f"it names the same as a file from {source}"
     if not _lies_in(path, folder):
         return ELSEWHERE
-    return _not_written_here(path, known)
+    return _not_written_here(path, known, by_hand=not written and not _lies_in(path, folder, _RUNS))
 
 
-def _not_written_here(path: Path, known: Known) -> str | None:
+def _not_written_here(path: Path, known: Known, *, by_hand: bool) -> str | None:
     """Why a file without a record, in a folder of the user's, may be somebody else's; None for the user's own."""
     if path.stat().st_uid != os.getuid():
         return "it belongs to another user"
-    unknown = [url for url in origins.remotes(path) if url not in known.origins]
-    return f"it lies in a repository from {' and '.join(unknown)}, which is not trusted" if unknown else None
+    remotes = origins.remotes(path)
+    if unknown := [url for url in remotes if url not in known.origins]:
+        return f"it lies in a repository from {' and '.join(unknown)}, which is not trusted"
+    return None if by_hand or remotes else NOT_WRITTEN
 
 
 def untrusted_remotes(path: Path) -> list[str]:
@@ -157,9 +164,9 @@ def _is_shipped(path: Path) -> bool:
     return any(path.resolve().is_relative_to(shipped(kind).resolve()) for kind in ("recipes", "conf"))
 
 
-def _lies_in(path: Path, folder: Path) -> bool:
+def _lies_in(path: Path, folder: Path, names: Sequence[str] = _OWN_FOLDERS) -> bool:
     place = path.resolve()
-    return any(place.is_relative_to(folder.resolve() / name) for name in _OWN_FOLDERS)
+    return any(place.is_relative_to(folder.resolve() / name) for name in names)
 
 
 def _digest(content: bytes) -> str:

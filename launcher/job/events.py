@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from launcher import files
+from launcher import files, secret
 
 FILE = "events.jsonl"
 
@@ -41,7 +41,7 @@ def add(directory: Path, kind: Kind, text: str, *, step: int | None, over: bool 
         over: True where it ends what an earlier line of this kind, and of the same ``rank``, has said.
         facts: Anything else that a program may want.
     """
-    line = {"time": round(time.time(), 3), "kind": kind, "step": step, "text": text, **facts}
+    line = {"time": round(time.time(), 3), "kind": kind, "step": step, "text": secret.hidden(text), **facts}
     content = json.dumps({**line, "over": True} if over else line) + "\n"
     with contextlib.suppress(OSError):
         descriptor = os.open(directory / FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
@@ -67,4 +67,4 @@ def _understood(lines: Iterable[str]) -> Iterable[dict[str, Any]]:
             content = json.loads(line)
             texts = isinstance(content, dict) and all(isinstance(content.get(key), str) for key in ("kind", "text"))
             if texts and isinstance(content.get("rank"), int | None):
-                yield content
+                yield {**content, "text": secret.hidden(content["text"])}

@@ -1,22 +1,28 @@
 """The files of a record that say what is started, known by their bytes: one that was changed since is not the user's.
 
-Noted is a hash of ``job.json``, ``spec.json``, the generated files and the script's copy, or of the words of a sweep,
-when a run is recorded, changed by ``launch resume``, or trusted. The list lies in the user's state folder, never in the
-record, which could bring it along. A record of an earlier version has no line there and is known by its place alone.
+Noted is a hash of all files that decide what is started, and where, when a run is recorded, changed by ``launch
+resume``, or trusted. The list lies in the user's state folder, never in the record, which could bring it along. A
+record that was never noted is nobody's own, wherever it lies: in a run or a sweep of the user's own, too, or where an
+earlier version has recorded it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
+import os
 from pathlib import Path
 
 from launcher import files
 from launcher.job.run_script import FOLDER
 from launcher.rundir.state import SWEEP
 
-_ALWAYS = ("job.json", "spec.json")
+_ALWAYS = ("home.json", "job.json", "plan.json", "spec.json", SWEEP)
+"""``home.json`` says which path the job's words are rid of, and ``plan.json`` whether the run was forced."""
+
+_HASH = 64
+"""Characters of a SHA-256, at the begin of each line of the list."""
+
 _LIST_BYTES = 1 << 19
 """Thousands of records; a longer list loses those that are gone."""
 
@@ -29,9 +35,6 @@ def digest(record: Path) -> str:
             content = path.read_bytes()
             found.update(f"{path.relative_to(record)} {len(content)}\n".encode(errors="surrogateescape"))
             found.update(content)
-    if (record / SWEEP).is_file():
-        sweep = files.read_json(record / SWEEP) or {}
-        found.update(json.dumps([sweep.get("overrides"), sweep.get("forced")]).encode())
     return found.hexdigest()
 
 
@@ -50,15 +53,9 @@ def note(record: Path) -> None:
     _add(_list(), record)
 
 
-def is_unchanged(record: Path) -> bool:
-    """True if a record would start what it did when it was noted, or never was: of an earlier version."""
-    noted = _last(_list(), record)
-    return noted is None or noted == digest(record)
-
-
 def is_noted(record: Path) -> bool:
-    """True if a record was noted by its bytes, as all are but those of earlier versions."""
-    return _last(_list(), record) is not None
+    """True if a record would start what it did when it was noted at its place."""
+    return _last(_list(), record) == digest(record)
 
 
 def note_shown(record: Path) -> None:
@@ -76,25 +73,29 @@ def _add(path: Path, record: Path) -> None:
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_file() and path.stat().st_size > _LIST_BYTES:
-            lines = [line for line in _read(path).splitlines(keepends=True) if Path(line[65:-1]).is_dir()]
-            files.write_text_atomically(path, "".join(lines))
-        with path.open("a") as file:
-            file.write(f"{digest(record)} {record.resolve()}\n")  # One short write: launchers do not mix their lines.
+            lines = [f"{line}\n" for line in _lines(path) if line and Path(line[_HASH + 1 :]).is_dir()]
+            files.write_bytes_atomically(path, os.fsencode("".join(lines)))
+        with path.open("ab") as file:  # One short write: launchers do not mix their lines.
+            file.write(os.fsencode(f"{digest(record)} {_place(record)}\n"))
 
 
 def _last(path: Path, record: Path) -> str | None:
     """The hash that was noted last; None where none was."""
-    text = _read(path)
-    at = text.rfind(f" {record.resolve()}\n")
-    return None if at < 0 else text[text.rfind("\n", 0, at) + 1 : at]
+    place = _place(record)
+    return next((line[:_HASH] for line in reversed(_lines(path)) if line[_HASH + 1 :] == place), None)
 
 
-def _read(path: Path) -> str:
+def _place(record: Path) -> str:
+    """Where a record lies, in one line, whatever its name is."""
+    return os.path.realpath(record).replace("\n", "\\n")
+
+
+def _lines(path: Path) -> list[str]:
     """The list: a hash and a place a line, oldest first."""
     try:
-        return path.read_text(errors="replace")
+        return os.fsdecode(path.read_bytes()).split("\n")
     except OSError:
-        return ""
+        return []
 
 
 def _list(name: str = "records.txt") -> Path:

@@ -192,6 +192,20 @@ def exists(run: Path, name: str) -> bool:
     return True
 
 
+def require_no_links(run: Path) -> None:
+    """Refuse a run or sweep before anything of it is written, where a file would be written elsewhere through a link.
+
+    Folders may be links: checkpoints on another disk are a use of them.
+
+    Raises:
+        SubmitError: One of its files, or of its logs, is a link.
+    """
+    links = [path for path in (*run.glob("*"), *run.glob("logs/*")) if path.is_symlink() and not path.is_dir()]
+    for path in links:
+        rule = "a run's files are written in its own folder"
+        raise SubmitError(f"{path} leads to {path.readlink()} by a link, and {rule}: `rm {shlex.quote(str(path))}`")
+
+
 def spec_of(run: Path) -> RunSpec:
     """The specification of a run.
 

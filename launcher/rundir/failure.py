@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from launcher import files
+from launcher import files, secret
 from launcher.job.memory import ran_out
 from launcher.rundir import contents, out_of_memory
 from launcher.slurm.states import NO_STEP
@@ -147,7 +147,8 @@ def written_errors(directory: Path) -> list[dict[str, Any]]:
         same = (error for error in own if error["message"] == own[0]["message"])
         first = max(same, key=lambda error: len(error["traceback"]))
         found.sort(key=lambda error: (error is not first, error not in own))
-    return [{key: error.get(key) for key in ("rank", "node", "type", "message", "traceback")} for error in found]
+    keys = ("rank", "node", "type", "message", "traceback")
+    return [{key: secret.shown(error.get(key)) for key in keys} for error in found]
 
 
 def is_of_another(error: dict[str, Any]) -> bool:

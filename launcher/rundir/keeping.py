@@ -80,11 +80,15 @@ def _lives(run: Path, record: object) -> bool:
 
 
 def agent(run: Path, content: Mapping[str, Any]) -> Process | None:
-    """Torchrun of a run on this machine, where it lives and is seen from here."""
+    """Torchrun of a run on this machine, where it lives, is seen from here, and was started for this run.
+
+    A record from elsewhere may name any process of this machine, with all that it is known by.
+    """
     record = agent_of(content)
     if not _lives(run, record):
         return None
-    return Process.recorded(record) or Process.of(int(str(record)))
+    process = Process.recorded(record) or Process.of(int(str(record)))
+    return process if speaks_of(process.pid, run) else None
 
 
 def without_slurm(run: Path, word: State, silent: str) -> tuple[State, str]:

@@ -153,14 +153,15 @@ def marked(variable: str) -> list[Process]:
 def speaks_of(pid: int, folder: Path) -> bool:
     """True if a process was started for a run: its command line or its environment names the run's folder.
 
-    By this a bare pid of older records is told from a stranger that has got the number since; a system without
-    ``/proc`` cannot tell, and takes its word.
+    By this a bare pid of older records is told from a stranger that has got the number since, and torchrun from what
+    a record from elsewhere names in its place; a system without ``/proc`` cannot tell, and takes its word.
     """
     if not (_PROC / "self").exists():
         return True
     words = (*_strings(_PROC / str(pid) / "cmdline"), *_strings(_PROC / str(pid) / "environ"))
+    named = (word.removeprefix(b"LAUNCH_RUN=").removeprefix(b"--log-dir=") for word in words)
     place = os.fsencode(folder)
-    return any(word == b"LAUNCH_RUN=" + place or word.startswith((place, place + b"/")) for word in words)
+    return any(word == place or word.startswith(place + b"/") for word in named)
 
 
 def _strings(path: Path) -> list[bytes]:

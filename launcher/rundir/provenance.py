@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache, lru_cache
@@ -23,6 +22,7 @@ from launcher import machine, registry, secret
 from launcher.data.files import data_files
 from launcher.job.versions import every
 from launcher.package import __version__
+from launcher.rundir import repository
 from launcher.spec import DataSpec
 
 PACKAGES = (
@@ -45,9 +45,6 @@ PACKAGES = (
 _ENVIRONMENT = re.compile(
     r"^(CUDA|NCCL|GLOO|TORCH|TORCHINDUCTOR|PYTORCH|OMP|MKL|CUBLAS|DS|UCX|HF_DATASETS|TRITON)_[A-Z0-9_]+\Z|^LD_PRELOAD\Z"
 )
-_FIELDS = {"1": 9, "2": 10, "u": 11}
-"""Fields of a line of ``git status --porcelain=v2`` by its kind; the last is the file's name (git-status(1))."""
-
 _DIFF_BYTES = 200_000
 _WHOLE_BYTES = 1 << 26
 _BLOCKS, _BLOCK_BYTES = 64, 1 << 16
@@ -115,25 +112,17 @@ def git(folder: Path) -> dict[str, Any] | None:
 
     None outside a repository or without git.
     """
-    status = _git(folder, "status", "--porcelain=v2", "--branch", "--untracked-files=no")
-    if status is None:
+    found = repository.state(folder)
+    if found is None:
         return None
-    lines = status.splitlines()
-    commit = next((line.split()[-1] for line in lines if line.startswith("# branch.oid")), None)
-    changed = [_name_in(line) for line in lines if not line.startswith("#")]
-    text = _git(folder, "diff", "HEAD", "--no-color", "--no-ext-diff", "--no-textconv") or "" if changed else None
+    text = found.difference
     return {
-        "commit": commit,
-        "dirty": bool(changed),
-        "changed": changed,
+        "commit": found.commit,
+        "dirty": bool(found.changed),
+        "changed": list(found.changed),
         "diff_sha256": None if text is None else diff_hash(text),
         "diff": None if text is None else _held_whole(text),
     }
-
-
-def _name_in(line: str) -> str:
-    """The name of the file that a line of git's status is about; of a renamed one, its new name."""
-    return line.split(" ", _FIELDS.get(line[0], 9) - 1)[-1].partition("\t")[0]
 
 
 def diff_hash(text: str) -> str:
@@ -144,27 +133,6 @@ def diff_hash(text: str) -> str:
 def _held_whole(text: str) -> str:
     """A difference as a lock holds it: of a very long one its size and hash."""
     return text if len(text) <= _DIFF_BYTES else f"{len(text)} characters, sha256 {diff_hash(text)}\n"
-
-
-_ASKS_NOBODY = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
-"""A repository's own settings name programs that git starts; a folder that was unpacked may have brought them."""
-
-
-def _git(folder: Path, *words: str) -> str | None:
-    """What git says; it runs no program that the repository's own configuration names to watch or show its files."""
-    try:
-        done = subprocess.run(
-            ["git", *_ASKS_NOBODY, *words],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=10,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout if done.returncode == 0 else None
 
 
 def environment() -> dict[str, str]:

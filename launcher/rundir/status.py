@@ -6,8 +6,8 @@ all other runs Slurm is asked, once for many: its word counts, with the file's r
 id was never noted (the launcher was killed in between) is found by the job's comment, which is the folder that it was
 submitted from. What a copy says of a job is about its original (``launcher.rundir.home``), and what cannot be read is
 told as the state ``unreadable`` with its reason. Names are looked up below ``runs/``, then in the user's list of runs
-recorded anywhere, which is also how a run is known to be the user's own (:func:`is_own`). A word that several runs
-answer to is refused (:class:`Ambiguous`): a guess might cancel another run than was meant.
+recorded anywhere; whether a run is the user's own is told by its bytes (``launcher.rundir.acting``). A word that
+several runs answer to is refused (:class:`Ambiguous`): a guess might cancel another run than was meant.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import files
+from launcher import files, secret
 from launcher.errors import SubmitError
 from launcher.rundir import (
     acting,
@@ -190,7 +190,7 @@ def is_point(run: Path) -> bool:
 
 
 def remember(run: Path) -> None:
-    """Note where a run or sweep of this user lies: for :func:`find` from other folders, and to know it as their own.
+    """Note where a run or sweep of this user lies, for :func:`find` from other folders, and what it would start.
 
     A list that cannot be kept is no reason to fail.
     """
@@ -198,10 +198,10 @@ def remember(run: Path) -> None:
         path = _list()
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_file() and path.stat().st_size > _LIST_BYTES:
-            lines = (line for line in _noted() if Path(line).is_dir())
-            files.write_text_atomically(path, "".join(f"{line}\n" for line in lines))
-        with path.open("a") as file:
-            file.write(f"{run}\n")  # One short write in append mode: launchers do not mix their lines.
+            lines = (f"{line}\n" for line in _noted() if Path(line).is_dir())
+            files.write_bytes_atomically(path, os.fsencode("".join(lines)))
+        with path.open("ab") as file:
+            file.write(os.fsencode(f"{run}\n"))  # One short write in append mode: launchers do not mix their lines.
     acting.note(run)
 
 
@@ -211,10 +211,8 @@ def remembered() -> list[Path]:
 
 
 def is_own(run: Path) -> bool:
-    """True if a run or sweep is as this user recorded, or trusted, it, wherever its folder is seen from."""
-    place = Path(os.path.realpath(run))  # Path.resolve raises an error of its own for a link that leads to itself.
-    noted = {Path(os.path.realpath(line)) for line in _noted()} & {place, place.parent}
-    return bool(noted) and all(map(acting.is_unchanged, {place, *noted}))
+    """True if a run or sweep is, byte by byte, what this user recorded, or trusted, at the place where it lies."""
+    return acting.is_noted(run)
 
 
 def has_started(run: Path) -> bool:
@@ -230,7 +228,7 @@ def kind(run: Path) -> str | None:
 
 def _noted() -> list[str]:
     try:
-        return list(dict.fromkeys(_list().read_text(errors="surrogateescape").splitlines()))
+        return list(dict.fromkeys(os.fsdecode(_list().read_bytes()).splitlines()))
     except OSError:
         return []
 
@@ -286,5 +284,5 @@ def _row(run: Path, word: state.State, reason: str | None) -> RunState:
         state=word,
         job_id=contents.known(run, state.SUBMISSION).get("job_id") if claimed else None,
         progress=progress.read(run),
-        reason=health.beside(run, word, reason),
+        reason=None if (said := health.beside(run, word, reason)) is None else secret.hidden(said),
     )

@@ -24,7 +24,7 @@ from typing import Any
 from launcher import files
 from launcher.errors import ConfigErrors, Refused, SubmitError
 from launcher.job import events
-from launcher.rundir import attempts, lease, state, status
+from launcher.rundir import attempts, contents, lease, state, status
 from launcher.rundir.process import Process
 from launcher.slurm import client, jobs, precheck, script
 from launcher.spec import ClusterSpec, RunSpec
@@ -114,9 +114,26 @@ def resubmit(directory: Path, spec: RunSpec, *, before: Callable[[], None] = lam
 
 def _submit(directory: Path, cluster: ClusterSpec) -> str:
     try:
-        return _to_slurm(directory, cluster) if cluster.kind == "slurm" else _start_here(directory, cluster)
+        if cluster.kind == "slurm":
+            return _to_slurm(directory, cluster)
+        _forget_tasks(directory)
+        return _start_here(directory, cluster)
     except OSError as error:
         raise SubmitError(f"the run directory {directory} cannot be written: {error.strerror or error}") from None
+
+
+def _forget_tasks(directory: Path) -> None:
+    """Remove the pickled tasks of earlier submissions: the new job would take one of its own id for its task.
+
+    Raises:
+        SubmitError: Their folder lies elsewhere.
+    """
+    folder = directory.resolve() / "logs" / "submitit"
+    if folder.resolve() != folder:
+        rule = "a job's task is pickled, and none is read from outside of the run's folder"
+        raise SubmitError(f"{directory}/logs/submitit leads to {folder.resolve()} by a link: {rule}; remove the link")
+    for task in folder.glob("*.pkl"):
+        task.unlink()
 
 
 def submit_all(
@@ -219,6 +236,7 @@ def _to_slurm(directory: Path, cluster: ClusterSpec) -> str:
     found = status.adopted(directory)
     if found is not None:
         return found
+    _forget_tasks(directory)
     folder = directory / "logs" / "submitit"
     parameters = script.parameters(directory.name, str(folder), str(directory), cluster)
     with interrupts.let_through():
@@ -316,8 +334,9 @@ def one_at_a_time(directory: Path, *, wait: bool = True) -> Iterator[None]:
     """Lock a run or sweep: of two launchers the second waits and finds it submitted, or is refused.
 
     Raises:
-        SubmitError: Another launcher is at it, or the directory cannot be written.
+        SubmitError: Another launcher is at it, or the directory cannot be written, or a file of it lies elsewhere.
     """
+    contents.require_no_links(directory)
     with contextlib.ExitStack() as stack:
         try:
             lock = stack.enter_context((directory / "submission.lock").open("w"))

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from launcher import secret
 from launcher.text.terminal import visible
 from launcher.why.answer import Evidence
 
@@ -47,5 +48,5 @@ def _named(run: Path, path: Path) -> str:
 
 
 def _short(text: str) -> str:
-    line = visible(" ".join(text.split()))
+    line = visible(secret.hidden(" ".join(text.split())))
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."

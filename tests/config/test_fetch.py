@@ -164,3 +164,66 @@ def test_a_recipe_of_a_repository_is_kept_under_the_name_of_its_file(
 def test_a_recipe_of_the_network_is_fetched_before_it_is_used(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "recipe=https://example.org/a.yaml"]) == 2
     assert "launch recipe fetch https://example.org/a.yaml" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("source", ["https://example.org/a.yaml", "git+https://example.org/a@main#b.yaml"])
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (socket.gaierror(-3, "Temporary failure in name resolution"), "name resolution"),
+        (UnicodeError("label too long"), "example.org:443 is no address: label too long"),
+    ],
+)
+def test_without_a_name_server_a_fetch_ends_in_words_by_https_and_by_git_alike(
+    source: str, error: Exception, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def look_up(*words: object, **options: object) -> list[object]:
+        raise error
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    assert main(["recipe", "fetch", source]) == 4
+    err = " ".join(capsys.readouterr().err.split())
+    assert err.startswith("launch: https://example.org/a")
+    assert "cannot be fetched: " in err
+    assert said in err
+
+
+def test_git_is_asked_with_nobody_there_to_answer_it_and_its_words_are_the_error(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = folder / "bin" / "git"
+    program.parent.mkdir()
+    program.write_text(
+        '#!/bin/sh\nread line && exit 1\necho "fatal: $GIT_TERMINAL_PROMPT $GIT_ASKPASS" >&2\nexit 128\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent))
+    assert main(["recipe", "fetch", f"git+file://{folder}@main#a.yaml"]) == 4
+    assert capsys.readouterr().err == "launch: git init: fatal: 0 true\n"
+    program.unlink()
+    assert main(["recipe", "fetch", f"git+file://{folder}@main#a.yaml"]) == 4
+    assert capsys.readouterr().err == "launch: git is not installed, and a recipe in a repository is fetched by it\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("nowhere@main#a.yaml", "does not appear to be a git repository"),
+        ("repository@nosuch#a.yaml", "couldn't find remote ref nosuch"),
+        ("repository@main#nosuch.yaml", "path 'nosuch.yaml' does not exist"),
+        ("repository@main#folder", "bad file"),
+    ],
+)
+def test_what_a_repository_lacks_is_said_in_words(
+    folder: Path, words: str, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LC_ALL", "C")
+    (folder / "repository" / "folder").mkdir(parents=True)
+    (folder / "repository" / "folder" / "a.yaml").write_bytes(RECIPE)
+    identity = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+    for each in (("init", "-q", "-b", "main"), ("add", "."), (*identity, "commit", "-qm", "x")):
+        subprocess.run(["git", *each], cwd=folder / "repository", check=True, capture_output=True)
+    assert main(["recipe", "fetch", f"git+file://{folder}/{words}"]) == 4
+    err = capsys.readouterr().err
+    assert err.startswith("launch: git ")
+    assert said in err

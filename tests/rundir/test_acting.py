@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 from launcher import files
 from launcher.cli import main
 from launcher.rundir import acting, status
+from launcher.rundir.process import Process
 from tests.support import resuming
 from tests.support.helpers import make_spec
 from tests.support.training import SMALL
@@ -78,15 +81,17 @@ def test_a_run_whose_job_was_changed_after_its_recording_is_shown_whole_and_need
     task = run / "logs" / "submitit" / "7_submitted.pkl"
     task.parent.mkdir(exist_ok=True)
     task.touch()
-    (run / "kept").symlink_to("/theirs")
+    (run / "kept").symlink_to("/usr")
     assert main(["resume", "a", "--trust"]) == 0
     said = capsys.readouterr().err
     assert "\n  variable           LD_PRELOAD=/tmp/evil.so\n" in said
-    assert "\n  link               kept -> /theirs\n" in said
+    assert "\n  link               kept -> /usr\n" in said
     assert not task.exists(), "what was pickled for an earlier job is no part of what was shown"
 
 
-@pytest.mark.parametrize("name", ["job.json", "spec.json", "script/train.py", "run_script.py"])
+@pytest.mark.parametrize(
+    "name", ["home.json", "job.json", "plan.json", "spec.json", "script/train.py", "run_script.py"]
+)
 def test_each_file_that_says_what_is_started_counts(run: Path, name: str) -> None:
     assert status.is_own(run)
     (run / name).write_text((run / name).read_text() + " ")
@@ -122,9 +127,23 @@ def test_of_a_slurm_run_the_script_is_shown_with_all_of_its_lines(
     assert "\n  checkpoints        deepspeed reads them as pickles, which run whatever code they hold\n" in said
 
 
-def test_a_record_of_an_earlier_version_is_known_by_its_place_alone(run: Path, tmp_path: Path) -> None:
+def test_a_record_that_was_never_noted_is_nobodys_own_though_its_place_is_known(run: Path, tmp_path: Path) -> None:
     (tmp_path / "state" / "launch" / "records.txt").unlink()
-    edited(run, argv=["true"])
+    assert status.remembered() == [run]
+    assert not status.is_own(run)
+
+
+def test_a_place_is_known_by_the_whole_of_its_line(run: Path, tmp_path: Path) -> None:
+    assert status.is_own(run)
+    other = tmp_path / f"other {run.name}"
+    other.mkdir()
+    for place in (other, tmp_path / "two\nlines", tmp_path / os.fsdecode(b"no utf-8 \xff")):
+        shutil.copytree(run, place, dirs_exist_ok=True)
+        assert not status.is_own(place)
+        status.remember(place)
+        assert status.is_own(place)
+        (place / "job.json").write_text("{}")
+        assert not status.is_own(place)
     assert status.is_own(run)
 
 
@@ -159,14 +178,41 @@ def test_a_long_list_loses_the_records_that_are_gone(
     assert "gone" not in text
 
 
-def test_a_link_in_a_record_leads_nobody_to_remove_files_elsewhere(run: Path, tmp_path: Path) -> None:
+def test_no_task_is_read_or_removed_through_a_link(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     kept = tmp_path / "elsewhere" / "data.pkl"
     kept.parent.mkdir()
     kept.touch()
     (run / "logs" / "submitit").symlink_to(kept.parent)
-    edited(run, argv=["true"])
-    assert main(["resume", "a", "--trust"]) == 0
+    assert main(["resume", "a"]) == 4
+    assert f"leads to {kept.parent} by a link: a job's task is pickled" in " ".join(capsys.readouterr().err.split())
     assert kept.exists()
+
+
+def test_tasks_that_lie_in_a_run_of_ones_own_are_gone_before_it_is_submitted(run: Path) -> None:
+    task = run / "logs" / "submitit" / "7_submitted.pkl"
+    task.parent.mkdir()
+    task.touch()
+    assert main(["resume", "a"]) == 0
+    assert not task.exists()
+
+
+@pytest.mark.parametrize("verb", ["resume", "cancel"])
+@pytest.mark.parametrize("name", ["submission.lock", "cancel_requested", "events.jsonl", "logs/node.out"])
+def test_nothing_is_written_through_a_link(
+    run: Path, tmp_path: Path, name: str, verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "profile").write_text("theirs")
+    (run / name).unlink(missing_ok=True)
+    (run / name).symlink_to(tmp_path / "profile")
+    if verb == "cancel":
+        here = Process.here().as_dict()
+        files.write_atomically(run / "submission.json", {"kind": "local", "job_id": "7", "process": here})
+    assert main([verb, "a"]) == 4
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"{run / name} leads to {tmp_path / 'profile'} by a link, and a run's files are written in its own" in said
+    assert (tmp_path / "profile").read_text() == "theirs"
 
 
 @pytest.mark.parametrize(

@@ -88,16 +88,25 @@ def test_a_run_that_an_older_version_keeps_is_seen_and_cancelled(run: Path) -> N
         keeper.kill()
 
 
-def test_a_run_whose_keeper_alone_is_gone_still_runs_and_can_be_ended(
-    run: Path, stranger: subprocess.Popen[bytes]
-) -> None:
-    keeps(run, replace(Process.here(), start=7), agent=Process.of(stranger.pid).as_dict())
-    now, reason = row(launch("status", "a", "--json"))
-    assert (now, "its ranks still run: `launch cancel a` ends them" in str(reason)) == ("running", True)
-    refused = launch("resume", "a")
-    assert refused.status == 4
-    launch("cancel", "a")
-    assert stranger.wait(300) == -signal.SIGTERM
+def test_a_run_whose_keeper_alone_is_gone_still_runs_and_can_be_ended(run: Path) -> None:
+    environment = {**os.environ, "LAUNCH_RUN": str(run)}
+    with subprocess.Popen(["sleep", "60"], env=environment, start_new_session=True) as agent:
+        keeps(run, replace(Process.here(), start=7), agent=Process.of(agent.pid).as_dict())
+        now, reason = row(launch("status", "a", "--json"))
+        assert (now, "its ranks still run: `launch cancel a` ends them" in str(reason)) == ("running", True)
+        refused = launch("resume", "a")
+        assert refused.status == 4
+        launch("cancel", "a")
+        assert agent.wait(300) == -signal.SIGTERM
+
+
+def test_cancel_spares_a_stranger_that_a_record_names_with_all_that_it_is_known_by(run: Path) -> None:
+    environment = {**os.environ, "LAUNCH_RUN": f"{run}b"}  # Another run, whose name begins like this one's.
+    with subprocess.Popen(["sleep", "60"], env=environment, start_new_session=True) as stranger:
+        keeps(run, replace(Process.here(), start=7), agent=Process.of(stranger.pid).as_dict())
+        launch("cancel", "a")
+        assert stranger.poll() is None
+        stranger.kill()
 
 
 @pytest.mark.parametrize("keeper", OTHERS.values(), ids=list(OTHERS))

@@ -96,7 +96,8 @@ def test_a_sweep_of_someone_else_is_resumed_only_with_trust(tmp_path: Path, caps
     assert not status.is_own(sweep / "0")
     status.remember(sweep)
     assert status.is_own(sweep)
-    assert status.is_own(sweep / "0")
+    assert not status.is_own(sweep / "0"), "a place is not what makes a record one's own"
+    assert main(["resume", "theirs"]) == 2
 
 
 def test_a_list_of_runs_that_is_long_loses_those_that_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

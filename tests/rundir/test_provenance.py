@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -104,16 +106,117 @@ def test_a_repository_whose_settings_name_programs_is_asked_and_none_is_started(
 
     git("init", "--quiet")
     (tmp_path / "text").write_text("before\n")
-    (tmp_path / ".gitattributes").write_text("text diff=theirs\n")
+    (tmp_path / ".gitattributes").write_text("text diff=theirs filter=theirs\n")
     git("add", "--all")
     git("commit", "--quiet", "--message=a")
     program = tmp_path / "program.sh"
-    program.write_text("#!/bin/sh\ntouch started\ncat $1\n")
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\ncat $1\n")
     program.chmod(0o755)
-    for key in ("core.fsmonitor", "diff.external", "diff.theirs.textconv"):
-        git("config", key, "./program.sh")
+    for key in ("core.fsmonitor", "diff.external", "diff.theirs.textconv", "diff.theirs.command", "core.pager",
+                "filter.theirs.clean", "filter.theirs.process", "filter.theirs.smudge", "core.sshCommand"):  # fmt: skip
+        git("config", key, str(program))
+    for hook in ("post-index-change", "fsmonitor-watchman", "pre-auto-gc", "reference-transaction"):
+        (tmp_path / ".git" / "hooks" / hook).symlink_to(program)
     (tmp_path / "text").write_text("after\n")
     found = provenance.git(tmp_path)
     assert found is not None
     assert found["dirty"]
     assert not (tmp_path / "started").exists()
+
+
+def test_the_difference_is_that_of_git_whatever_has_changed(repository: Path) -> None:
+    def git(*words: str) -> str:
+        who = ("-c", "user.name=me", "-c", "user.email=me@example.org", "-c", "protocol.file.allow=always")
+        done = subprocess.run(["git", *who, *words], cwd=repository, check=True, capture_output=True, text=True)
+        return done.stdout
+
+    for name in ("gone", "link", "mode", "moved", "staged", "zähl\tung", "binary"):
+        (repository / name).write_text(f"{name}\n" * 9)
+    (repository / "folder").mkdir()
+    (repository / "folder" / "replaced").touch()
+    git("add", ".")
+    git("commit", "-q", "-m", "second")
+    provenance.git.cache_clear()
+    assert provenance.git(repository) == {
+        "commit": git("rev-parse", "HEAD").strip(),
+        "dirty": False,
+        "changed": [],
+        "diff_sha256": None,
+        "diff": None,
+    }
+    (repository / "gone").unlink()
+    (repository / "link").unlink()
+    (repository / "link").symlink_to("/nowhere")
+    (repository / "mode").chmod(0o755)
+    git("mv", "moved", "there")
+    (repository / "staged").write_text("staged\n")
+    git("add", "staged")
+    (repository / "zähl\tung").write_text("other\n")
+    (repository / "binary").write_bytes(bytes(range(256)))
+    shutil.rmtree(repository / "folder")
+    os.mkfifo(repository / "folder")
+    (repository / "new, which git does not know").touch()
+    provenance.git.cache_clear()
+    found = provenance.git(repository / ".git" / "..")
+    assert found is not None
+    assert found["diff"] == git("diff", "HEAD", "--no-color")
+    names = ["binary", "folder/replaced", "gone", "link", "mode", "moved", "staged", "there", "zähl\tung"]
+    assert found["changed"] == names
+
+
+def test_a_clone_of_parts_fetches_nothing_where_its_state_is_asked(tmp_path: Path) -> None:
+    def git(*words: str) -> None:
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a", *words], cwd=tmp_path, check=True)
+
+    git("init", "--quiet")
+    (tmp_path / "text").write_text("before\n")
+    git("add", "text")
+    git("commit", "--quiet", "--message=a")
+    program = tmp_path / "program.sh"
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
+    program.chmod(0o755)
+    for key, value in {
+        "core.repositoryFormatVersion": "1",
+        "extensions.partialClone": "origin",
+        "remote.origin.promisor": "true",
+        "remote.origin.url": str(tmp_path),
+        "remote.origin.uploadpack": str(program),
+    }.items():
+        git("config", key, value)
+    name = subprocess.run(["git", "rev-parse", "HEAD:text"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    blob = name.stdout.strip()
+    (tmp_path / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
+    (tmp_path / "text").write_text("after\n")
+    found = provenance.git(tmp_path)
+    assert found is not None
+    assert found["dirty"]
+    assert not (tmp_path / "started").exists()
+
+
+@pytest.mark.parametrize("when", ["no commit yet", "sparse", "a module that has moved on"])
+def test_a_repository_of_another_shape_is_told_of_as_it_is(repository: Path, when: str) -> None:
+    def git(*words: str, at: Path = repository) -> None:
+        who = ("-c", "user.name=me", "-c", "user.email=me@example.org", "-c", "protocol.file.allow=always")
+        subprocess.run(["git", *who, *words], cwd=at, check=True, capture_output=True)
+
+    git("add", ".")
+    git("commit", "-q", "-m", "second")
+    place, expected = repository, list[str]()
+    if when == "no commit yet":
+        place = repository / "another"
+        place.mkdir()
+        git("init", "-q", at=place)
+    elif when == "sparse":
+        git("update-index", "--skip-worktree", "b.py")
+        (repository / "b.py").unlink()
+    else:
+        git("clone", "-q", str(repository), "module")
+        git("add", "module")
+        git("commit", "-q", "-m", "third")
+        git("commit", "-q", "--allow-empty", "-m", "on", at=repository / "module")
+        expected = ["module"]
+    provenance.git.cache_clear()
+    found = provenance.git(place)
+    assert found is not None
+    assert found["changed"] == expected
+    assert (found["commit"] == "(initial)") == (when == "no commit yet")
