@@ -26,7 +26,7 @@ def digest(record: Path) -> str:
     found = hashlib.sha256()
     for path in acting_files(record):
         with contextlib.suppress(OSError):
-            content = path.read_bytes()
+            content = files.read_bytes(path, files.MOST_OF_A_LOG)
             found.update(f"{path.relative_to(record)} {len(content)}\n".encode(errors="surrogateescape"))
             found.update(content)
     if (record / SWEEP).is_file():
@@ -91,10 +91,7 @@ def _last(path: Path, record: Path) -> str | None:
 
 def _read(path: Path) -> str:
     """The list: a hash and a place a line, oldest first."""
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""
+    return files.end_of(path, files.MOST_OF_A_RECORD)
 
 
 def _list(name: str = "records.txt") -> Path:

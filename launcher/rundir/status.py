@@ -230,7 +230,9 @@ def kind(run: Path) -> str | None:
 
 def _noted() -> list[str]:
     try:
-        return list(dict.fromkeys(_list().read_text(errors="surrogateescape").splitlines()))
+        return list(
+            dict.fromkeys(files.read_text(_list(), files.MOST_OF_A_RECORD, errors="surrogateescape").splitlines())
+        )
     except OSError:
         return []
 
