@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
 import os
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 MOST_BYTES = 1 << 20
 """Of a file that people write: a recipe, a lock, a configuration, an argument list, a line of points."""
@@ -19,6 +20,9 @@ MOST_OF_A_SCRIPT = 1 << 17
 
 MOST_OF_A_RECORD = 1 << 26
 """Bytes of a JSON file that programs write: the points of a sweep may be many."""
+
+MOST_OF_A_LOG = 1 << 28
+"""Bytes of a file that grows with every step or is as long as its sweep: a million lines of metrics."""
 
 MOST_NODES = 100_000
 """Values in a YAML file; a lock has some two thousand."""
@@ -77,26 +81,102 @@ def _written_beside(path: Path, content: bytes) -> Iterator[Path]:
             temporary.unlink()
 
 
-def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
-    """A file's content, of a device or pipe no more than the limit.
+class Refused(OSError, ValueError):
+    """A file that is not read: it is no regular file, or larger than any of its kind."""
+
+
+_KINDS = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+_HANDED = ("/dev/stdin", "/dev/fd/")
+"""Names of what the caller's own shell has opened for this process, as ``<(command)`` is named."""
+
+
+def opened(path: Path, *, handed: bool = False) -> BinaryIO:
+    """A regular file, open for reading: to open a pipe may wait for ever, and a device may have no end.
+
+    Args:
+        path: The file, or a link to it.
+        handed: True where a pipe is read, too, that the shell has opened for this command.
 
     Raises:
         OSError: It cannot be read.
-        ValueError: It is larger.
+        Refused: It is a pipe, a socket or a device.
     """
-    with path.open("rb") as file:
+    return os.fdopen(descriptor(path, os.O_RDONLY, handed=handed), "rb")
+
+
+def descriptor(path: Path, flags: int, *, handed: bool = False) -> int:
+    """The descriptor of a regular file, opened without waiting; flags and errors as of :func:`opened` and ``os.open``.
+
+    Args:
+        path: The file, or a link to it.
+        flags: Of ``os.open``; a file that it makes may be read and written by all whom the umask lets.
+        handed: As of :func:`opened`.
+    """
+    try:
+        found = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # A socket; or a pipe that nobody reads, opened for writing.
+            check_kind(path, path.stat().st_mode)
+        raise
+    try:
+        if not (handed and str(path).startswith(_HANDED)):
+            check_kind(path, os.fstat(found).st_mode)
+        os.set_blocking(found, True)
+    except BaseException:
+        os.close(found)
+        raise
+    return found
+
+
+def check_kind(path: Path, mode: int | None = None) -> None:
+    """See whether a file is a regular one, for a library that opens it by itself.
+
+    Args:
+        path: The file.
+        mode: Of its ``stat``; None asks for it.
+
+    Raises:
+        OSError: It is not there.
+        Refused: It is a pipe, a socket or a device.
+    """
+    kind = stat.S_IFMT(path.stat().st_mode if mode is None else mode)
+    if kind == stat.S_IFDIR:
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if kind != stat.S_IFREG:
+        raise Refused(errno.EINVAL, f"it is {_KINDS.get(kind, 'no file')}, and only regular files are read", str(path))
+
+
+def read_bytes(path: Path, most: int = MOST_BYTES, *, handed: bool = False) -> bytes:
+    """A regular file's content, up to a limit.
+
+    Args:
+        path: The file.
+        most: Bytes that it may have.
+        handed: As of :func:`opened`.
+
+    Raises:
+        OSError: It cannot be read.
+        Refused: It is larger, or no regular file.
+    """
+    with opened(path, handed=handed) as file:
         content = file.read(most + 1)
     if len(content) > most:
-        raise ValueError(f"it is larger than {most >> 20} MiB")
+        raise Refused(errno.EFBIG, f"it is larger than {most >> 20} MiB", str(path))
     return content
 
 
-def read_text(path: Path, most: int = MOST_BYTES) -> str:
-    """A file's text, as :func:`read_bytes`; what is not UTF-8 is a ``UnicodeDecodeError``."""
-    return read_bytes(path, most).decode()
+def read_text(path: Path, most: int = MOST_BYTES, *, errors: str = "strict", handed: bool = False) -> str:
+    """A file's text, as :func:`read_bytes`; what is not UTF-8 is an error of ``errors`` as of ``decode``."""
+    return read_bytes(path, most, handed=handed).decode(errors=errors)
 
 
-def last_lines(path: Path, most: int) -> list[str]:
+def last_lines(path: Path, most: int = MOST_OF_A_LOG) -> list[str]:
     """The lines in the last ``most`` bytes of a file that grows; of the first only its end, none where it is absent."""
     return end_of(path, most).splitlines()
 
@@ -104,9 +184,9 @@ def last_lines(path: Path, most: int) -> list[str]:
 def end_of(path: Path, most: int) -> str:
     """The text in the last ``most`` bytes of a file that grows; empty where it cannot be read."""
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - most))
-            return file.read().decode(errors="replace")
+            return file.read(most).decode(errors="replace")
     except OSError:
         return ""
 

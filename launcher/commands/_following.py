@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from launcher import files
 from launcher.commands._common import say
 from launcher.commands._events import Events
 from launcher.commands._script_output import Printed
@@ -101,11 +102,11 @@ def _news(directory: Path) -> Iterator[list[dict[str, Any]]]:
     while True:
         ended = status.read(directory).state in state.ENDED
         text = ""
-        with contextlib.suppress(OSError), path.open("rb") as file:
+        with contextlib.suppress(OSError), files.opened(path) as file:
             if path.stat().st_size < offset:
                 offset = 0  # A resumed worker has cut the lines after its checkpoint.
             file.seek(offset)
-            data = file.read()
+            data = file.read(files.MOST_OF_A_LOG)
             whole = data[: data.rfind(b"\n") + 1]
             offset += len(whole)
             text = whole.decode(errors="replace")

@@ -112,7 +112,8 @@ def _of_run(run: Path) -> Iterator[str]:
     yield from (f"variable           {name}={value}" for name, value in sorted(_mapping(job, "environment").items()))
     yield from (f"variable of yours  {name}" for name in _texts(job, "pass_environment"))
     for path in acting.acting_files(run):
-        yield f"file               {path.relative_to(run)}  sha256={hashlib.sha256(path.read_bytes()).hexdigest()}"
+        digest = hashlib.sha256(files.read_bytes(path, files.MOST_OF_A_LOG)).hexdigest()
+        yield f"file               {path.relative_to(run)}  sha256={digest}"
     for path in sorted((*run.iterdir(), *run.glob("logs/*"))):
         if path.is_symlink():
             yield f"link               {path.relative_to(run)} -> {path.readlink()}"

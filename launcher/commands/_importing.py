@@ -109,7 +109,7 @@ def _model_of(folder: Path) -> Imported:
 
 def _text(path: Path) -> str:
     try:
-        return files.read_text(path)
+        return files.read_text(path, handed=True)
     except (OSError, ValueError) as error:
         raise ConfigErrors([ConfigError(str(path), None, f"the file cannot be read: {unreadable(error)}")]) from None
 

@@ -6,12 +6,14 @@ The ways out of a point are single changes: pairs and chains of them take ten ti
 
 from __future__ import annotations
 
+import os
 import select
 import signal
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
+from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +33,6 @@ from launcher.text import terminal
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ProcessPoolExecutor
-    from io import FileIO
 
 _TOGETHER = 16
 """Points that a process takes at a time: enough to make the way to it short, few enough to share them out evenly."""
@@ -62,7 +63,7 @@ def answers(path: Path, own: Measured | None = None) -> Iterator[Answer]:
     from a program that waits for each answer.
 
     Args:
-        path: The file, or a pipe; ``-`` is stdin.
+        path: The file, or a pipe that the shell has opened (``/dev/fd/63``); ``-`` is stdin.
         own: The user's own measured runs; None takes the shipped constants.
 
     Raises:
@@ -71,7 +72,8 @@ def answers(path: Path, own: Measured | None = None) -> Iterator[Answer]:
     facts, catalog = machine.facts(), Catalog(folder=folder())
     _look.forget()
     try:
-        with Path("/dev/stdin" if str(path) == "-" else path).open("rb", buffering=0) as file, ExitStack() as stack:
+        opened = files.descriptor(Path("/dev/stdin") if str(path) == "-" else path, os.O_RDONLY, handed=True)
+        with FileIO(opened) as file, ExitStack() as stack:
             lines, pool = _Lines(file), None
             yield from _answered(lines.take(_TOGETHER), facts, catalog, own)
             while batch := lines.take(_TOGETHER):

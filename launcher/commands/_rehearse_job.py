@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from launcher import files
 from launcher.commands._common import folder, print_json, say
 from launcher.commands._finding import find
 from launcher.commands.rehearse import answer, told
@@ -188,7 +189,7 @@ def show(options: argparse.Namespace) -> int:
 
 def _question(directory: Path) -> dict[str, Any]:
     try:
-        content = json.loads((directory / FILE).read_text())
+        content = files.load_json(directory / FILE)
     except (OSError, ValueError) as error:
         raise SubmitError(f"{directory / FILE} cannot be read: {unreadable(error)}") from None
     return dict(content)

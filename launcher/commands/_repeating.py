@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import machine
+from launcher import files, machine
 from launcher.commands._common import folder, print_json, say
 from launcher.commands._finding import refusal
 from launcher.commands.cancel import stop
@@ -249,5 +249,5 @@ def _described(name: str) -> tuple[RunSpec, Mapping[str, Any] | None]:
 
 
 def _is_lock(path: Path) -> bool:
-    with path.open("rb") as file:
+    with files.opened(path) as file:
         return b"\nspec:\n" in file.read(MOST_BYTES)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any, TextIO
 
+from launcher import files
 from launcher.text import terminal
 
 _RANK_0 = "logs/ranks/*/attempt_*/0"
@@ -29,9 +30,9 @@ class Printed:
 
     def _pass_on(self, path: Path, to: TextIO) -> None:
         try:
-            with path.open("rb") as file:
+            with files.opened(path) as file:
                 file.seek(self._read.get(path, 0))
-                data = file.read()
+                data = file.read(files.MOST_OF_A_LOG)
         except OSError:
             return
         # A character of several bytes may be cut between two looks.

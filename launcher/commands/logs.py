@@ -9,6 +9,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from launcher import files
 from launcher.commands._common import add_json, print_json, say
 from launcher.commands._finding import find, settle
 from launcher.errors import ConfigError, ConfigErrors
@@ -92,7 +93,7 @@ def _print_hang(row: RunState) -> None:
     """The stacks of all ranks of a hang that is not over, or by which the run has ended."""
     path = health.stacks(Path(row.directory)) if row.state in ("running", *_BAD) else None
     if path is not None:
-        print_file(path, path.read_text(errors="replace").splitlines())
+        print_file(path, files.last_lines(path))
 
 
 def _errors(row: RunState, rank: int | None) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ import textwrap
 from dataclasses import dataclass
 from typing import Any
 
+from launcher import files
 from launcher.commands._common import add_overrides, asked, assessed, folder, print_json, say, width
 from launcher.config.catalog import Catalog
 from launcher.errors import DoesNotFit
@@ -136,4 +137,4 @@ def _text(job: Job, sbatch: str | None) -> str:
 def _keys(catalog: Catalog, group: str) -> str:
     """The keys of a group with defaults and meaning, as YAML; a recipe is a file of its own and has none."""
     base = catalog.conf[-1] / group / "_base.yaml"
-    return base.read_text().rstrip("\n") if base.is_file() else ""
+    return files.read_text(base).rstrip("\n") if base.is_file() else ""

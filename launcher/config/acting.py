@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from launcher import files
 from launcher.config import hub, safe_yaml
 from launcher.config.catalog import yaml_files
 from launcher.config.overrides import is_own_model
@@ -206,7 +207,7 @@ def of_conf(folder: Path) -> dict[Path, list[Deed]]:
 def _option(path: Path) -> tuple[str, Mapping[str, Any]] | None:
     """The text and the content of an option; None where it cannot be read."""
     try:
-        content, text = safe_yaml.load(path), path.read_text()
+        content, text = safe_yaml.load(path), files.read_text(path)
     except (ConfigErrors, OSError, UnicodeDecodeError):
         return None
     return text, content if isinstance(content, dict) else {}

@@ -184,8 +184,8 @@ def _beginning(path: Path) -> str:
     """As much of a file's text as is read of any; what is wrong with it is said where it is chosen."""
     if not path.is_file():
         return ""
-    with path.open(encoding="utf-8", errors="replace") as file:
-        return file.read(files.MOST_BYTES)
+    with files.opened(path) as file:
+        return file.read(files.MOST_BYTES).decode(errors="replace")
 
 
 def yaml_files(folder: Path) -> Iterator[Path]:

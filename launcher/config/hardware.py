@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from launcher import files
 from launcher.config import safe_yaml
 from launcher.machine import Machine, another_disk, disk_free
 from launcher.package import shipped
@@ -122,7 +123,7 @@ def option_of(name: str) -> str | None:
     product = name.removeprefix("NVIDIA ").removeprefix("Tesla ")
     titles = {f"title: {vendor}{product}" for vendor in ("NVIDIA ", "Tesla ", "")}
     for path in sorted((shipped("conf") / "hardware").glob("*.yaml")):
-        if not titles.isdisjoint(path.read_text(encoding="utf-8").splitlines()):
+        if not titles.isdisjoint(files.read_text(path).splitlines()):
             return path.stem
     return None
 

@@ -14,7 +14,7 @@ import threading
 from importlib.util import find_spec
 from pathlib import Path
 
-from launcher import package
+from launcher import files, package
 from launcher.errors import ConfigError, ConfigErrors
 
 CONFIG = "config.json"
@@ -36,7 +36,7 @@ def snapshot(name: str) -> Path | None:
     """The folder of a model in the cache whose ``config.json`` is there; None where it was never fetched."""
     model = cache() / f"models--{name.replace('/', '--')}"
     try:
-        revision = (model / "refs" / "main").read_text().strip()
+        revision = files.read_text(model / "refs" / "main").strip()
     except (OSError, ValueError):
         return None
     if not _REVISION.match(revision):

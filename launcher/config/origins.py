@@ -10,6 +10,8 @@ import re
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
+from launcher import files
+
 _REMOTE = re.compile(r'^\s*\[\s*remote\s+"(.*)"\s*\]', re.IGNORECASE)
 _SECTION = re.compile(r"^\s*\[")
 _URL = re.compile(r"^\s*url\s*=\s*(.+?)\s*$", re.IGNORECASE)
@@ -22,7 +24,7 @@ def remotes(place: Path) -> tuple[str, ...]:
         git = folder / ".git"
         if git.exists():
             try:
-                return _addresses(_configuration(git).read_text(errors="replace"))
+                return _addresses(files.read_text(_configuration(git), errors="replace"))
             except OSError:  # It stands for an address that nobody trusts.
                 return (f"a repository whose {git} cannot be read",)
     return ()
@@ -31,9 +33,9 @@ def remotes(place: Path) -> tuple[str, ...]:
 def _configuration(git: Path) -> Path:
     """The configuration of a repository; that of a worktree or a submodule lies where its file ``.git`` says."""
     if git.is_file():
-        place = git.parent / git.read_text(errors="replace").removeprefix("gitdir:").strip()
+        place = git.parent / files.read_text(git, errors="replace").removeprefix("gitdir:").strip()
         common = place / "commondir"
-        git = place / common.read_text(errors="replace").strip() if common.is_file() else place
+        git = place / files.read_text(common, errors="replace").strip() if common.is_file() else place
     return git / "config"
 
 

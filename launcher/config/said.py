@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from launcher import files
 from launcher.config import safe_yaml
 from launcher.config.catalog import Catalog
 from launcher.config.overrides import Override
@@ -42,7 +43,7 @@ def _of_option(group: str, option: str, catalog: Catalog) -> Iterator[str]:
         return
     for default in content.pop("defaults", ()):
         yield from _of_default(group, default, catalog)
-    sections = content if _GLOBAL in path.read_text() else {group: content}
+    sections = content if _GLOBAL in files.read_text(path) else {group: content}
     for section, values in sections.items():
         if isinstance(values, Mapping):
             yield from (f"{section}.{key}" for key in values)

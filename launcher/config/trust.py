@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher import secret
+from launcher import files, secret
 from launcher.config import acting, origins, trust_store
 from launcher.config.acting import Deed
 from launcher.config.trust_store import Known
@@ -100,7 +100,7 @@ def origin_of(path: Path, deeds: Sequence[Deed], *, folder: Path, written: bool 
     """Where a file that is not trusted comes from, as a clause; None where it is the user's own or trusted."""
     if _is_shipped(path):
         return None
-    known, content = trust_store.known(), path.read_bytes()
+    known, content = trust_store.known(), files.read_bytes(path)
     digest = _digest(content)
     if digest in known.trusted or _head(content) in known.locks:
         return None
@@ -157,7 +157,7 @@ def note_lock(text: str) -> None:
 
 def note_trusted(path: Path) -> None:
     """Record a file as it is now as trusted."""
-    note_own(path, path.read_bytes())
+    note_own(path, files.read_bytes(path))
 
 
 def _is_shipped(path: Path) -> bool:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from launcher import files
 from launcher.errors import ConfigError, ConfigErrors
 
 NAME = "trust.jsonl"
@@ -116,7 +117,7 @@ def _old(name: str) -> dict[str, str]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        return files.read_text(path, files.MOST_OF_A_RECORD, errors="replace")
     except FileNotFoundError:
         return ""
     except OSError as error:
@@ -133,7 +134,7 @@ def _add(entry: dict[str, Any]) -> None:
     path, line = _store(), f"\n{json.dumps(entry)}\n".encode()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o600)
         try:
             if os.write(file, line) < len(line):
                 raise OSError(0, "no space left")

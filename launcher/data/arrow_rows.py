@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from launcher import package
+from launcher import files, package
 from launcher.data.opening import told
 from launcher.data.unusable import PackageMissing, Unusable
 
@@ -131,5 +131,5 @@ def _is_stream(path: Path) -> bool:
 
 
 def _starts(path: Path, magic: bytes) -> bool:
-    with path.open("rb") as file:
+    with files.opened(path) as file:
         return file.read(len(magic)) == magic

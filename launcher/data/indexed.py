@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from launcher.data.unusable import Unusable
+from launcher.files import opened
 
 _MARK = b"MMIDIDX\x00\x00"
 _TYPE_AT = len(_MARK) + 8
@@ -31,7 +32,7 @@ def check_type(tokens: Path, dtype: str) -> None:
     index = tokens.with_suffix(".idx")
     if tokens.suffix != ".bin" or not index.is_file():
         return
-    with index.open("rb") as file:
+    with opened(index) as file:
         head = file.read(_TYPE_AT + 1)
     if not head.startswith(_MARK) or len(head) <= _TYPE_AT or head[_TYPE_AT] not in _TYPES:
         rule = "it is no index of token ids as Megatron-LM's preprocess_data.py writes one"

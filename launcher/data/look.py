@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from launcher import files as regular
 from launcher import package
 from launcher.data import counting, documents, formats, indexed, sampling
 from launcher.data.files import other_splits
@@ -296,7 +297,7 @@ def _of_ids(files: Sequence[Path], dtype: str) -> Survey:
             rule = f"{path} has {size} bytes, which is no multiple of the {width} of data.token_dtype={dtype}"
             raise Unusable("data.path", str(path), rule, [f"data.token_dtype={other}"] if other else ())
     for path, size, offset in sampling.places(files, sizes):
-        with told(path), path.open("rb") as file:
+        with told(path), regular.opened(path) as file:
             file.seek(offset - offset % width)
             ids = array.array(code, file.read(min(_IDS, size) // width * width))
         if sys.byteorder == "big":

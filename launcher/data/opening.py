@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
-from launcher import package
+from launcher import files, package
 from launcher.data.unusable import PackageMissing, Unusable
 from launcher.errors import unreadable
 
@@ -32,7 +32,7 @@ def opened(path: Path, *, raw: io.BufferedReader | None = None) -> Iterator[io.B
         Unusable: It cannot be read, or is cut off.
     """
     with told(path), contextlib.ExitStack() as stack:
-        file = raw if raw is not None else stack.enter_context(path.open("rb"))
+        file = raw if raw is not None else stack.enter_context(files.opened(path))
         start = file.read(len(ZSTANDARD))
         file.seek(0)
         if start.startswith(GZIP):
@@ -84,7 +84,7 @@ def is_compressed(path: Path) -> bool:
     Raises:
         Unusable: It cannot be read.
     """
-    with told(path), path.open("rb") as file:
+    with told(path), files.opened(path) as file:
         start = file.read(len(ZSTANDARD))
     return start.startswith(GZIP) or start == ZSTANDARD
 

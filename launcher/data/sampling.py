@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import codecs
 import io
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from launcher import files as regular
 from launcher.data import arrow_rows, formats, json_rows
 from launcher.data.formats import Kind, Row
 from launcher.data.opening import is_compressed, opened, told
@@ -138,7 +140,7 @@ def places(files: Sequence[Path], sizes: Sequence[int]) -> Iterator[tuple[Path, 
 
 def _piece(path: Path, size: int, offset: int, kind: Kind) -> Block:
     """A block from an offset on, or from the next row behind it."""
-    with told(path), path.open("rb") as file:
+    with told(path), regular.opened(path) as file:
         file.seek(max(0, offset - 1))
         if offset and kind == "jsonl":
             file.readline()
@@ -167,7 +169,7 @@ def _rows(lines: Sequence[bytes], path: Path, offset: int, size: int) -> list[Ro
     except Unusable:
         if size > _COUNTED:
             raise
-    with path.open("rb") as file:
+    with regular.opened(path) as file:
         first = file.read(offset).count(b"\n") + 1
     return list(json_rows.parsed(lines, path, first=first))
 
@@ -187,7 +189,7 @@ class _Short(io.BufferedReader):
 
 def _start(path: Path, kind: Kind, size: int, chars: int) -> Iterator[Block]:
     """Blocks from the start of a file, of about so many characters."""
-    with told(path), _Short(io.FileIO(path)) as raw:
+    with told(path), _Short(io.FileIO(regular.descriptor(path, os.O_RDONLY))) as raw:
         if kind == "text":
             with opened(path, raw=raw) as file:
                 text = codecs.getincrementaldecoder("utf-8")().decode(file.read(chars))

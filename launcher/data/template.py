@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from launcher import package
 from launcher.data.chat import Conversation
 from launcher.data.unusable import PackageMissing, Unusable
-from launcher.files import load_json
+from launcher.files import load_json, read_text
 from launcher.spec.data import DataSpec
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def lacks_own(data: DataSpec) -> bool:
 def _text(name: str) -> str:
     path = _SHIPPED / f"{name}.jinja" if name in shipped() else Path(name)
     try:
-        return path.read_text()
+        return read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         rule = f"it is no shipped template, nor a file that can be read: {why}"
@@ -188,7 +188,7 @@ def _own(folder: Path) -> str | None:
     path = folder / "chat_template.jinja"
     if path.is_file():
         try:
-            return path.read_text(encoding="utf-8")
+            return read_text(path)
         except (OSError, UnicodeDecodeError) as error:
             raise _unreadable(path, error) from None
     found = _json(folder / "tokenizer_config.json").get("chat_template")

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from launcher import files
 from launcher.data.unusable import NotHere, Unusable
 
 type Pieces = tuple[Sequence[int], Sequence[tuple[int, int]]]
@@ -114,7 +115,7 @@ def fingerprint(name: str) -> str:
     content = hashlib.sha256()
     for path in sorted(path for path in Path(name).glob("*") if _decides_ids(path)):
         content.update(f"{path.name}\0{path.stat().st_size}\0".encode())
-        content.update(path.read_bytes())
+        content.update(files.read_bytes(path, files.MOST_OF_A_LOG))
     return content.hexdigest()
 
 

@@ -12,6 +12,8 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
+from launcher import files
+
 FOLDER = "LAUNCH_BEATS"
 """The variable that names the folder to the ranks of a node."""
 
@@ -74,7 +76,7 @@ def put(buffer: bytearray | memoryview, beat: Beat) -> None:
 def read(path: Path) -> Beat | None:
     """What a rank has written last; None where it has not, yet."""
     try:
-        content = path.read_bytes()
+        content = files.read_bytes(path)
     except OSError:
         return None
     if len(content) != SIZE or not content.startswith(_MAGIC):

@@ -44,7 +44,7 @@ def add(directory: Path, kind: Kind, text: str, *, step: int | None, over: bool 
     line = {"time": round(time.time(), 3), "kind": kind, "step": step, "text": secret.hidden(text), **facts}
     content = json.dumps({**line, "over": True} if over else line) + "\n"
     with contextlib.suppress(OSError):
-        descriptor = os.open(directory / FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        descriptor = files.descriptor(directory / FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
             os.write(descriptor, content.encode())
         finally:

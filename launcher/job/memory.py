@@ -8,6 +8,7 @@ tell is null, and a line that is not whole is passed over.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -180,7 +181,7 @@ class OutOfMemory:
 
 def records(directory: Path) -> Iterator[MemoryRecord]:
     """The whole lines of ``memory.jsonl``, in the order in which they were written; none where there is no file."""
-    with contextlib.suppress(OSError), (directory / RECORDS).open(errors="replace") as file:
+    with contextlib.suppress(OSError), io.TextIOWrapper(files.opened(directory / RECORDS), errors="replace") as file:
         yield from _understood(file)
 
 

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from launcher import files
 from launcher.errors import SubmitError, unreadable
 from launcher.measurements import row as rows
 from launcher.measurements.row import Row
@@ -53,7 +54,7 @@ def load(path: Path) -> Content:
         OSError: It cannot be read.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        descriptor = files.descriptor(path, os.O_RDONLY)
     except FileNotFoundError:
         return Content(path=path)
     with os.fdopen(descriptor, "rb") as file:
@@ -129,7 +130,7 @@ def _locked(path: Path, flags: int) -> Iterator[int]:
     """
     until = time.monotonic() + _PATIENCE_S
     while time.monotonic() < until:
-        descriptor = os.open(path, flags, 0o666)
+        descriptor = files.descriptor(path, flags)
         try:
             if _lock(descriptor) and _is_still(path, descriptor):
                 yield descriptor

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from launcher import backends, package
+from launcher import backends, files, package
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.memory.moments import PHASES, Phase
 from launcher.memory.result import MemoryEstimate, Peak, PileBytes, RankPeak
@@ -71,7 +71,7 @@ def document(spec: RunSpec, *, python: str = sys.executable, rank: int | None = 
             timeout=_TIMEOUT_S,
             check=False,
         )
-        content: dict[str, Any] = json.loads(target.read_text()) if target.exists() else {}
+        content: dict[str, Any] = files.load_json(target) if target.exists() else {}
     if done.returncode != 0:
         rule = content.get("error") or _reason(done.stderr)
         ways = [package.install(package.TRAINING)] if rule == _NO_TORCH else []

@@ -7,11 +7,11 @@ is that of ``launch rehearse`` but for a run that does not fit: that is an answe
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 from pathlib import Path
 
+from launcher import files
 from launcher.errors import LauncherError
 from launcher.preflight import assess
 from launcher.rehearsing import device, kept
@@ -26,7 +26,7 @@ def main() -> int:
     parser.add_argument("--run", type=Path, required=True, metavar="DIRECTORY")
     directory = parser.parse_args().run
     try:
-        content = json.loads((directory / FILE).read_text())
+        content = files.load_json(directory / FILE)
         spec, request = parse(content["spec"]), Request.of(content["request"])
         folder = Path(tempfile.mkdtemp(prefix="rehearsal-", dir=directory))
         place = Stage(device=device.here(), folder=folder, say=_said)

@@ -107,10 +107,7 @@ def _answer(folder: Path, returncode: int) -> Rehearsed:
 
 def _last_words(log: Path) -> str:
     """The last lines of a log, up to the error that a traceback ends with: libraries may speak after it."""
-    try:
-        lines = log.read_text(errors="replace").splitlines()
-    except OSError:
-        return "  (it cannot be read)"
+    lines = files.last_lines(log)
     errors = [number for number, line in enumerate(lines) if re.match(r"[\w.]*(Error|Exception)\b", line)]
     end = errors[-1] + 1 if errors else len(lines)
     return "\n".join(f"  {line}" for line in lines[max(0, end - _LAST_LINES) : end])

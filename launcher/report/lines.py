@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from launcher import files
+
 
 def of_file(path: Path) -> Iterator[dict[str, Any]]:
     """The objects of a file; none where it is missing or cannot be read."""
-    with contextlib.suppress(OSError), path.open(errors="replace") as file:
+    with contextlib.suppress(OSError), io.TextIOWrapper(files.opened(path), errors="replace") as file:
         for line in file:
             content: Any = None
             with contextlib.suppress(ValueError, RecursionError):

@@ -31,10 +31,13 @@ def digest(record: Path) -> str:
     """The hash of what a run or sweep would start."""
     found = hashlib.sha256()
     for path in acting_files(record):
-        with contextlib.suppress(OSError):
-            content = path.read_bytes()
-            found.update(f"{path.relative_to(record)} {len(content)}\n".encode(errors="surrogateescape"))
-            found.update(content)
+        name = str(path.relative_to(record)).encode(errors="surrogateescape")
+        try:
+            content = files.read_bytes(path, files.MOST_OF_A_LOG)
+        except OSError as error:  # Its name counts all the same: a file that is too large to read may still be started.
+            content = type(error).__name__.encode()
+        found.update(b"%b %d\n" % (name, len(content)))
+        found.update(content)
     return found.hexdigest()
 
 
@@ -93,7 +96,7 @@ def _place(record: Path) -> str:
 def _lines(path: Path) -> list[str]:
     """The list: a hash and a place a line, oldest first."""
     try:
-        return os.fsdecode(path.read_bytes()).split("\n")
+        return os.fsdecode(files.read_bytes(path, files.MOST_OF_A_RECORD)).split("\n")
     except OSError:
         return []
 

@@ -11,9 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from launcher.job import events
 from launcher.rundir import contents, failure, home, keeping, names, state
 
 _NOT_SUBMITTED = "recorded, but not submitted: `launch resume {}` submits it"
+
+_GROWING = ("metrics.jsonl", events.FILE)
+"""Files that the rows of runs are read from, and that may be missing."""
 
 _TAKES_ITS_PLACE = "`launch resume {}` tries again, and a corrected run of this name takes its place"
 
@@ -57,10 +61,12 @@ def _copied(run: Path, there: Path, content: dict[str, Any] | None) -> str:
 
 
 def damage(run: Path) -> str | None:
-    """What is wrong with the files that a run is resumed by; None where nothing is."""
+    """What is wrong with the files that a run is resumed by or told by; None where nothing is."""
     try:
         for name in (contents.SPEC, contents.JOB):
             contents.read(run, name)
+        for name in _GROWING:
+            contents.check_kind(run, name)
     except contents.BadRecord as bad:
         return bad.short
     return None

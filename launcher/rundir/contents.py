@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import math
 import shlex
-import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeGuard, get_args
 
-from launcher.errors import ConfigErrors, SubmitError
+from launcher import files
+from launcher.errors import ConfigErrors, SubmitError, unreadable
 from launcher.job.job import RUN
 from launcher.rundir import older, state
 from launcher.spec import RunSpec
@@ -24,11 +24,10 @@ from launcher.spec.parse import parse
 SPEC, PLAN, JOB = "spec.json", "plan.json", "job.json"
 STATE, MEMORY = "state.json", "memory.json"
 
-_MOST_BYTES = 1 << 28
-"""A sweep of a hundred thousand points; what is larger is none of ours, and is not taken into memory."""
-
 _MOST = 1 << 63
 """Whole numbers beyond are no count, size, process id or step."""
+
+_FOLDER = "it is a folder"
 
 STATES: tuple[state.State, ...] = get_args(state.State.__value__)
 
@@ -206,6 +205,22 @@ def require_no_links(run: Path) -> None:
         raise SubmitError(f"{path} leads to {path.readlink()} by a link, and {rule}: `rm {shlex.quote(str(path))}`")
 
 
+def check_kind(run: Path, name: str) -> None:
+    """See whether a file that grows is one, where it is there.
+
+    Raises:
+        BadRecord: It is a folder, a pipe, a socket or a device.
+    """
+    try:
+        files.check_kind(run / name)
+    except IsADirectoryError:
+        raise BadRecord(run / name, _FOLDER) from None
+    except files.Refused as error:
+        raise BadRecord(run / name, unreadable(error)) from None
+    except OSError:  # It is not there yet, or not to be looked at, which its reader says.
+        return
+
+
 def spec_of(run: Path) -> RunSpec:
     """The specification of a run.
 
@@ -259,17 +274,16 @@ def _json(path: Path) -> object:
         BadRecord: It cannot be read.
     """
     try:
-        facts = path.stat()
-        if not stat.S_ISREG(facts.st_mode):
-            raise BadRecord(path, f"it is {'a folder' if stat.S_ISDIR(facts.st_mode) else 'no file'}")
-        if facts.st_size > _MOST_BYTES:
-            raise BadRecord(path, f"it has {facts.st_size} bytes, more than any such file")
-        text = path.read_bytes().decode()
+        text = files.read_text(path, files.MOST_OF_A_LOG)
         return json.loads(text)
     except (FileNotFoundError, NotADirectoryError):
         return _NOTHING
+    except IsADirectoryError:
+        raise BadRecord(path, _FOLDER) from None
+    except files.Refused as error:
+        raise BadRecord(path, unreadable(error)) from None
     except OSError as error:
-        raise BadRecord(path, f"it cannot be read: {error.strerror or error}") from None
+        raise BadRecord(path, f"it cannot be read: {unreadable(error)}") from None
     except UnicodeDecodeError:
         raise BadRecord(path, "it is not UTF-8 text") from None
     except ValueError as error:

@@ -120,7 +120,7 @@ def _name_anew(run: Path, there: Path, names: Any) -> None:
     for name in (*names, POINTER):
         path = run / Path(name).name  # A record from elsewhere may name a file beyond its own folder.
         with contextlib.suppress(FileNotFoundError):
-            text = path.read_text()
+            text = files.read_text(path, files.MOST_OF_A_RECORD)
             changed = _renamed(text, there, RUN if name == POINTER else str(run))
             if changed != text:
                 files.write_text_atomically(path, changed)

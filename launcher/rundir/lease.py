@@ -61,7 +61,7 @@ def _beat(run: Path, over: threading.Event) -> None:
 def age(run: Path) -> float | None:
     """Seconds since the run's heartbeat was renewed; None where there is none."""
     try:
-        with (run / FILE).open("rb") as file:  # To open it makes NFS ask its server, where a look alone may not.
+        with files.opened(run / FILE) as file:  # To open it makes NFS ask its server, where a look alone may not.
             beat = os.fstat(file.fileno()).st_mtime
     except OSError:
         return None
@@ -88,7 +88,7 @@ def is_renewed(run: Path) -> bool:
 
 def _stamp(run: Path) -> int | None:
     try:
-        with (run / FILE).open("rb") as file:
+        with files.opened(run / FILE) as file:
             return os.fstat(file.fileno()).st_mtime_ns
     except OSError:
         return None

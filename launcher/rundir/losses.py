@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from launcher import files
 from launcher.files import write_text_atomically
 from launcher.rundir import results
 
@@ -26,7 +27,7 @@ def add_losses(run: Path) -> None:
     """Put the first losses of a run into its lock; a lock that has them stays as it is."""
     path = run / NAME
     try:
-        text, lines = path.read_text(), (run / "metrics.jsonl").read_text(errors="replace").splitlines()
+        text, lines = files.read_text(path, files.MOST_OF_A_RECORD), files.last_lines(run / "metrics.jsonl")
     except OSError:
         return
     rows = [_row(row) for row in itertools.islice(results.training(lines), FIRST_LOSSES)]

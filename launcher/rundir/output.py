@@ -8,12 +8,14 @@ the others, and what torchrun and submitit say, are of interest where the ranks 
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from launcher import files
 from launcher.rundir import contents, failure, home, state
 
 _RANDOM = 9
@@ -66,7 +68,7 @@ def of_rank(directory: Path, rank: int) -> Outputs | None:
 def tail(path: Path, lines: int) -> list[str]:
     """The last lines of a file, without their ends."""
     try:
-        with path.open(errors="replace") as file:
+        with io.TextIOWrapper(files.opened(path), errors="replace") as file:
             return [line.rstrip("\n") for line in deque(file, maxlen=lines)]
     except OSError as error:
         return [f"(it cannot be read: {error.strerror or error})"]
@@ -76,8 +78,8 @@ def count(paths: Sequence[Path]) -> int:
     """Lines of files."""
     found = 0
     for path in paths:
-        with contextlib.suppress(OSError):
-            found += path.read_bytes().count(b"\n")
+        with contextlib.suppress(OSError), files.opened(path) as file:
+            found += sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
     return found
 
 
@@ -99,7 +101,7 @@ class Tail:
     def lines(self, *, ended: bool = False) -> list[str]:
         """Whole lines since the last call; with ``ended`` also a last one that has no end."""
         try:
-            with self._path.open("rb") as file:
+            with files.opened(self._path) as file:
                 facts = os.fstat(file.fileno())
                 known = self._inode in (0, facts.st_ino) and facts.st_size >= self._offset
                 self.restarted, self._inode = not known, facts.st_ino

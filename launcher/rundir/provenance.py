@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from launcher import machine, registry, secret
+from launcher import files, machine, registry, secret
 from launcher.data.files import data_files
 from launcher.job.versions import every
 from launcher.package import __version__
@@ -91,7 +91,7 @@ def _cuda() -> str | None:
     spec = find_spec("torch")
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
         path = Path(folder) / "version.py"
-        match = re.search(r"^cuda[^=]*= *'([^']+)'", path.read_text(), re.MULTILINE) if path.is_file() else None
+        match = re.search(r"^cuda[^=]*= *'([^']+)'", files.read_text(path), re.MULTILINE) if path.is_file() else None
         if match is not None:
             return match[1]
     return None
@@ -187,7 +187,7 @@ def data(data: DataSpec) -> dict[str, Any] | None:
 def _hash(path: Path, size: int, changed_ns: int, whole: bool) -> str:
     """The hash of a file as it was last changed at that time."""
     digest = hashlib.sha256(str(size).encode())
-    with path.open("rb") as file:
+    with files.opened(path) as file:
         if whole or size <= _BLOCKS * _BLOCK_BYTES:
             digest.update(file.read())
         else:
@@ -207,4 +207,4 @@ def _revision(name: str) -> str | None:
     """The commit of a hub data set in the local cache; None where it has not been fetched yet."""
     home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
     path = home / "hub" / f"datasets--{name.replace('/', '--')}" / "refs" / "main"
-    return path.read_text().strip() if path.is_file() else None
+    return files.read_text(path).strip() if path.is_file() else None

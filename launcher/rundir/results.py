@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from launcher import files
 from launcher.errors import LauncherError
 from launcher.rundir import contents
 
@@ -20,10 +21,7 @@ _ROUNDED = 0.1
 
 def steps(run: Path) -> list[dict[str, Any]]:
     """The whole lines of ``metrics.jsonl`` that belong to a training step; none where there is no such file."""
-    lines: list[str] = []
-    with contextlib.suppress(OSError):
-        lines = (run / "metrics.jsonl").read_text(errors="replace").splitlines()
-    return list(training(lines))
+    return list(training(files.last_lines(run / "metrics.jsonl")))
 
 
 def training(lines: Iterable[str]) -> Iterator[dict[str, Any]]:

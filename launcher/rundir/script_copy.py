@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from launcher import secret
+from launcher import files, secret
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.job.run_script import FOLDER
 from launcher.spec import RunSpec, edit
@@ -42,7 +42,7 @@ def require_no_secret(spec: RunSpec) -> None:
     """
     if spec.script is None or not Path(spec.script).is_file():
         return
-    lines = Path(spec.script).read_text(errors="replace").splitlines()
+    lines = files.read_text(Path(spec.script), files.MOST_OF_A_RECORD, errors="replace").splitlines()
     for number, line in enumerate(lines, 1):
         if (form := secret.known(line)) is not None:
             rule = f"line {number} holds {form.title}, and the run keeps a copy: read it from the environment there"
@@ -79,6 +79,6 @@ def is_edited(run: Path, spec: RunSpec, folder: Path) -> bool:
 def _digest(path: Path) -> str | None:
     """The hash of a file; None where there is none."""
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return hashlib.sha256(files.read_bytes(path, files.MOST_OF_A_RECORD)).hexdigest()
     except OSError:
         return None

@@ -228,7 +228,7 @@ def kind(run: Path) -> str | None:
 
 def _noted() -> list[str]:
     try:
-        return list(dict.fromkeys(os.fsdecode(_list().read_bytes()).splitlines()))
+        return list(dict.fromkeys(os.fsdecode(files.read_bytes(_list(), files.MOST_OF_A_RECORD)).splitlines()))
     except OSError:
         return []
 

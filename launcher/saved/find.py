@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.errors import LauncherError
-from launcher.files import load_json
+from launcher.files import last_lines, load_json, read_text
 
 STATE = "state.json"
 TRACKER = "latest_checkpointed_iteration.txt"
@@ -74,7 +74,7 @@ def _whole(folder: Path) -> Iterator[Saved]:
 def _newest_iteration(folder: Path) -> int | None:
     """Megatron writes its tracker last, so a checkpoint that is newer than it is still being written."""
     try:
-        return int((folder / TRACKER).read_text())
+        return int(read_text(folder / TRACKER))
     except (OSError, ValueError):
         return None
 
@@ -157,11 +157,7 @@ def _best(run: Path, name: str, found: list[Saved]) -> Path:
 def _evaluated(run: Path) -> dict[int, float]:
     """The loss on held-out samples by step, from ``metrics.jsonl``."""
     losses = {}
-    try:
-        lines = (run / "metrics.jsonl").read_text(errors="replace").splitlines()
-    except OSError:
-        return {}
-    for line in lines:
+    for line in last_lines(run / "metrics.jsonl"):
         try:
             row = json.loads(line)
             losses[int(row["step"])] = float(row["eval_loss"])

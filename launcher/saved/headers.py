@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from launcher.files import any_json, load_json
+from launcher.files import any_json, load_json, opened
 
 type Shapes = Mapping[str, tuple[int, ...]]
 
@@ -60,7 +60,7 @@ def _indexed(folder: Path) -> list[str]:
 
 def _header(path: Path) -> dict[str, tuple[int, ...]]:
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
             (length,) = struct.unpack("<Q", file.read(8))
             if length > _LONGEST:
                 raise ValueError
@@ -92,7 +92,7 @@ def distributed(checkpoint: Path) -> Distributed | None:
     if not path.is_file():
         return None
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
             content = _Descriptions(file).load()
         tensors = {name: entry.state.get("size") for name, entry in content.state["state_dict_metadata"].items()}
         shapes = {name: tuple(size.arguments[0]) for name, size in tensors.items() if size is not None}

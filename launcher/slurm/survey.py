@@ -8,7 +8,6 @@ patience is over.
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import tempfile
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from launcher import files
 from launcher.slurm import script
 from launcher.slurm.client import SlurmRefused, ask
 from launcher.slurm.partitions import NodeKind, Partition, partitions
@@ -97,15 +97,15 @@ def _answer(job: str, place: Path, wait_s: float) -> tuple[dict[str, Any] | None
     deadline, state = time.monotonic() + wait_s, "PENDING"
     while time.monotonic() < deadline and state in _ENOUGH:
         if (place / ANSWER).exists():
-            return json.loads((place / ANSWER).read_text()), None
+            return files.load_json(place / ANSWER), None
         time.sleep(_POLL_S)
         state, _, reason = ask("squeue", "-h", "--states=all", "-j", job, "-o", "%T %r").strip().partition(" ")
     if (place / ANSWER).exists():
-        return json.loads((place / ANSWER).read_text()), None
+        return files.load_json(place / ANSWER), None
     if state in _ENOUGH:
         ask("scancel", job)
         return None, f"no node answered within {wait_s:.0f} s (job {state.lower()}: {reason})"
-    said = (place / "out").read_text().split("\n")[-2:] if (place / "out").exists() else []
+    said = files.last_lines(place / "out")[-2:]
     if not said:
         return None, f"a node cannot write to {place.parent}: it is not shared, or not writable there"
     return None, f"the job ended as {state}: {' '.join(said).strip()}"

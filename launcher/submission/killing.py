@@ -134,9 +134,9 @@ class Killing:
     def _slurms(self) -> str | None:
         """What Slurm's step daemon has printed since into the job's output about processes that were killed."""
         for path in _outputs(self._directory):
-            with path.open(errors="replace") as file:
+            with contextlib.suppress(OSError), files.opened(path) as file:
                 file.seek(self._said.get(path, 0))
-                if found := _OF_SLURM.search(file.read()):
+                if found := _OF_SLURM.search(file.read(files.MOST_OF_A_LOG).decode(errors="replace")):
                     return found[0].strip()[:_LONGEST]
         return None
 

@@ -6,7 +6,6 @@ notes the folder, or the error, in ``tokens.json`` of the run directory, under t
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -102,5 +101,5 @@ def _seen(folder: Path, directory: Path, rank: int, stopped: Callable[[], bool])
 
 def _spec(directory: Path) -> RunSpec | None:
     """The run; None for a job that is not described by one."""
-    content = json.loads((directory / "spec.json").read_text())
+    content = files.load_json(directory / "spec.json")
     return parse(content) if "data" in content else None

@@ -161,9 +161,9 @@ def _by_signal(folder: Path, process: Rank, until: float) -> tuple[str, str]:
     with contextlib.suppress(PermissionError):
         known.send(signal.SIGUSR1)
     _wait(lambda: path.stat().st_size > before, until)
-    with contextlib.suppress(OSError), path.open("rb") as file:
+    with contextlib.suppress(OSError), files.opened(path) as file:
         file.seek(before)
-        text = file.read().decode(errors="replace")
+        text = file.read(files.MOST_OF_A_RECORD).decode(errors="replace")
         return ("faulthandler", text) if text else ("", "")
     return "", ""
 

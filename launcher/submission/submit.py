@@ -339,7 +339,8 @@ def one_at_a_time(directory: Path, *, wait: bool = True) -> Iterator[None]:
     contents.require_no_links(directory)
     with contextlib.ExitStack() as stack:
         try:
-            lock = stack.enter_context((directory / "submission.lock").open("w"))
+            opened = files.descriptor(directory / "submission.lock", os.O_WRONLY | os.O_CREAT)
+            lock = stack.enter_context(os.fdopen(opened, "w"))
             with interrupts.let_through():
                 fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

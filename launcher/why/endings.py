@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
+from launcher import files
 from launcher.job.memory import OutOfMemory
 from launcher.rundir import contents, failure, health, progress, results
 from launcher.spec import edit
@@ -263,7 +264,7 @@ def _last_lines(run: Subject) -> Iterator[Evidence]:
 def _hung_ranks(run: Path) -> list[dict[str, Any]]:
     """The ranks for which the others waited, by the event of the hang."""
     for found in evidence.of_line(run, run / "events.jsonl", r'"kind": "hang"'):
-        lines = (run / "events.jsonl").read_text(errors="replace").splitlines()
+        lines = files.last_lines(run / "events.jsonl")
         try:
             content = json.loads(lines[(found.line or 1) - 1])
             return health.suspects(content["ranks"])

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from launcher import secret
+from launcher import files, secret
 from launcher.text.terminal import visible
 from launcher.why.answer import Evidence
 
@@ -26,7 +26,7 @@ def of_line(run: Path, path: Path, matches: str | Callable[[str], bool]) -> Iter
     """The last line of a file that a pattern is found in, or that a function says yes to; none where there is none."""
     test = matches if callable(matches) else _searching(matches)
     found: tuple[int | None, str] | None = None
-    with contextlib.suppress(OSError), path.open("rb") as file:
+    with contextlib.suppress(OSError), files.opened(path) as file:
         skipped = path.stat().st_size > _MOST_BYTES
         if skipped:
             file.seek(-_MOST_BYTES, 2)

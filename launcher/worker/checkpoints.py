@@ -18,6 +18,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from launcher.files import load_json
 from launcher.saved import paused
 from launcher.saved import state as content
 from launcher.saved.find import STATE, NoCheckpoint, steps_of_the_worker
@@ -56,7 +57,7 @@ class Checkpoints:
             source = find(self._spec.save.load)
         if source is None:
             return Position()
-        state = json.loads((source / STATE).read_text())
+        state = load_json(source / STATE)
         fits(self._spec, state, source, self._batches.identity())
         try:
             engine.load(source)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 from launcher.data import token_folder
 from launcher.data.look import look
+from launcher.files import load_json
 from launcher.spec import RunSpec
 from launcher.spec.parse import parse
 from launcher.worker import process
@@ -32,7 +32,7 @@ def main(run: Callable[[RunSpec, Path, list[str]], object], *, arguments: bool =
         process.die_with_agent()
         process.link_logs(directory)
     with process.reported(directory):
-        spec = parse(json.loads((directory / "spec.json").read_text()))
+        spec = parse(load_json(directory / "spec.json"))
         if os.environ.get("RANK", "0") == "0":
             _look(spec, directory)
         kept = run(spec, directory, rest)

@@ -9,6 +9,8 @@ import shutil
 from pathlib import Path
 from typing import BinaryIO
 
+from launcher.files import descriptor
+
 _BLOCK = 1 << 16
 """Bytes that are read at once."""
 
@@ -47,7 +49,7 @@ def cut(path: Path, step: int) -> None:
     """
     if not path.exists():
         return
-    with path.open("r+b") as file:
+    with os.fdopen(descriptor(path, os.O_RDWR), "r+b") as file:
         file.truncate(_end_of(file, step))
 
 

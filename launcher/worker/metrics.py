@@ -20,6 +20,7 @@ from typing import IO, Any
 import torch
 import torch.distributed as dist
 
+from launcher.files import load_json
 from launcher.job import events
 from launcher.worker import files, spikes, trackers
 from launcher.worker.engine import Context, StepResult
@@ -131,7 +132,7 @@ class Metrics:
 def _predicted(directory: Path) -> dict[str, float]:
     """The speed of all ranks by the run's plan; nothing where it has none, as on a CPU and in older records."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-        plan = json.loads((directory / "plan.json").read_text())
+        plan = load_json(directory / "plan.json")
         return {"predicted_tokens_per_second": round(float(plan["speed"]["tokens_per_second"]), 1)}
     return {}
 

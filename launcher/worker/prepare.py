@@ -7,7 +7,6 @@ run directory, for which the job's other nodes wait.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import sys
@@ -18,6 +17,7 @@ from types import FrameType
 from launcher.data import token_folder
 from launcher.data.prepare import Progress, Tell, prepared
 from launcher.errors import LauncherError
+from launcher.files import load_json
 from launcher.spec.parse import parse
 from launcher.text.units import count
 
@@ -32,7 +32,7 @@ def main() -> int:
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, _end)
     run: Path = options.run
-    spec = parse(json.loads((run / "spec.json").read_text()))
+    spec = parse(load_json(run / "spec.json"))
     try:
         found = token_folder.pointed(run, spec.data)
         if found is None:

@@ -11,13 +11,13 @@ earlier place in the data; whoever goes on from it, in this attempt or a later o
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections import deque
 from pathlib import Path
 from typing import Any
 
+from launcher.files import load_json
 from launcher.spec import RunSpec
 from launcher.worker import files
 from launcher.worker.errors import TrainingError
@@ -77,7 +77,7 @@ def diverged(step: int, loss: float) -> str:
 def read(directory: Path) -> list[dict[str, Any]]:
     """The ways back of a run, oldest first."""
     try:
-        found: list[dict[str, Any]] = json.loads((directory / FILE).read_text())["rollbacks"]
+        found: list[dict[str, Any]] = load_json(directory / FILE)["rollbacks"]
     except FileNotFoundError:
         return []
     return found

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import shutil
 import subprocess
@@ -24,6 +23,7 @@ import torch
 import torch.distributed as dist
 
 from launcher.backends.deepspeed.checkpoints import facts, layout_differs, reason_against
+from launcher.files import load_json
 from launcher.worker import files
 from launcher.worker.engine import Context
 from launcher.worker.errors import CheckpointError
@@ -83,7 +83,7 @@ def load(context: Context, engine: Any, directory: Path) -> None:
             f"{directory} was not written by backend=deepspeed: go on with the backend that wrote it, "
             "or export there (save.export=safetensors) and start here with model.weights"
         )
-    there, here = json.loads((directory / FACTS).read_text()), facts(context.spec)
+    there, here = load_json(directory / FACTS), facts(context.spec)
     readable(there, here, directory)
     folder, tag = directory, TAG
     if here["stage"] > 0 and layout_differs(there, here):

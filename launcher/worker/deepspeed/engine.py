@@ -9,7 +9,6 @@ phases by wrapping the instructions of its schedule.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import torch
 import torch.distributed as dist
 from deepspeed.runtime.pipe import schedule
 
+from launcher.files import load_json
 from launcher.worker import live_bytes, marks
 from launcher.worker.deepspeed import checkpoint, model, piles, stages, start, tensor, ulysses
 from launcher.worker.engine import Context, PendingSave, StepResult
@@ -34,7 +34,7 @@ def build(context: Context) -> DeepSpeedTraining:
         TrainingError: One of DeepSpeed's operators cannot be compiled here.
     """
     spec = context.spec
-    config: dict[str, Any] = json.loads((context.directory / "ds_config.json").read_text())
+    config: dict[str, Any] = load_json(context.directory / "ds_config.json")
     start.prepare(context.device, config)
     shared = ulysses.Ulysses(context) if spec.parallel.ulysses > 1 else None
     built, groups = model.build(context, config, shared)

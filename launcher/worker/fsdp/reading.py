@@ -19,6 +19,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.planner import ReadItem
 
+from launcher.files import opened
 from launcher.saved import headers
 
 
@@ -31,7 +32,7 @@ class Reader(FileSystemReader):
         Raises:
             pickle.UnpicklingError: It names anything that describes no tensor.
         """
-        with (Path(self.path) / headers.METADATA).open("rb") as file:
+        with opened(Path(self.path) / headers.METADATA) as file:
             content = _Descriptions(file).load()
         if not isinstance(content, Metadata):
             raise pickle.UnpicklingError(f"{headers.METADATA} holds {type(content).__name__}, and no description")

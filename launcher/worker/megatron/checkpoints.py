@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-import json
 import os
 import re
 import shutil
@@ -22,6 +21,7 @@ from typing import NoReturn
 
 from torch.distributed.checkpoint.api import CheckpointException
 
+from launcher.files import load_json, read_text
 from launcher.saved import state
 from launcher.saved.find import STATE, TRACKER, NoCheckpoint, find
 from launcher.worker import checkpoints, files, saving
@@ -72,7 +72,7 @@ def newest(folder: Path) -> int:
     Raises:
         CheckpointError: Megatron's tracker file is damaged.
     """
-    text = (folder / TRACKER).read_text().strip()
+    text = read_text(folder / TRACKER).strip()
     if not text.isdigit():
         raise CheckpointError(f"{folder / TRACKER} does not name a step but {text!r}")
     return int(text)
@@ -100,7 +100,7 @@ class Checkpoints:
             return
         path = found[0] / folder_of(found[1])
         with contextlib.suppress(FileNotFoundError):  # One that Megatron-LM wrote without the launcher.
-            there = json.loads((path / STATE).read_text())
+            there = load_json(path / STATE)
             checkpoints.fits(self._spec, there, path, self._batches.identity())
             if there.get("global_batch_size", self._spec.global_batch_size) != self._spec.global_batch_size:
                 batch = there["global_batch_size"]
@@ -164,7 +164,7 @@ class Checkpoints:
 
     def _tracked(self) -> str | None:
         path = self._folder / TRACKER
-        return path.read_text() if self._context.rank == 0 and path.is_file() else None
+        return read_text(path) if self._context.rank == 0 and path.is_file() else None
 
     def _begin(self, path: Path, step: int) -> None:
         """Make the folder, if the disk takes one more checkpoint like the newest.

@@ -9,7 +9,6 @@ fresh values.
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
+from launcher.files import load_json
 from launcher.worker.errors import CheckpointError
 from launcher.worker.model import initial
 
@@ -88,7 +88,7 @@ def _files(folder: Path) -> dict[str, Path]:
     """The file of each tensor."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        listed: dict[str, str] = json.loads(index.read_text())["weight_map"]
+        listed: dict[str, str] = load_json(index)["weight_map"]
         return {name: folder / file for name, file in listed.items()}
     single = folder / "model.safetensors"
     if not single.is_file():

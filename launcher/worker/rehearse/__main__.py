@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.errors import LauncherError
+from launcher.files import load_json
 from launcher.spec.parse import parse
 from launcher.worker import files
 from launcher.worker.rehearse.rehearsal import Rehearsal
@@ -21,7 +21,7 @@ def rehearsed(arguments: Sequence[str]) -> tuple[Path, Mapping[str, Any]]:
     """The file that the command line names, and its content: what a rank measured, or an error."""
     options = _parser().parse_args(arguments)
     try:
-        spec = parse(json.loads((options.run / "spec.json").read_text()))
+        spec = parse(load_json(options.run / "spec.json"))
         words = [word for word in options.words if word != "--"]
         asked = Rehearsal(spec=spec, directory=options.run, rank=options.rank, steps=options.steps, words=words)
         engine = importlib.import_module(f"launcher.worker.rehearse.{spec.backend.name}")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.errors import LauncherError
+from launcher.files import MOST_OF_A_RECORD, read_text
 from launcher.spec import RunSpec
 from launcher.spec.parse import parse
 from launcher.worker.trace import adapt
@@ -46,7 +47,7 @@ def main() -> int:
     parser.add_argument("--rank", type=int, default=0, help="the rank to trace")
     options = parser.parse_args()
     warnings.simplefilter("ignore")  # Fake tensors make frameworks warn of addresses that they ask for.
-    text = options.spec.read_text() if options.spec else sys.stdin.read()
+    text = read_text(options.spec, MOST_OF_A_RECORD) if options.spec else sys.stdin.read()
     try:
         status, content = 0, trace(parse(json.loads(text)), options.rank)
     except LauncherError as error:
