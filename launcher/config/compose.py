@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher import cache, secret
+from launcher.config import safe_yaml
 from launcher.config.catalog import PRESETS, PRIMARY, Catalog
 from launcher.config.overrides import Override, takes_text
 from launcher.errors import ComposeError, ConfigError
@@ -120,7 +121,7 @@ def _composed(name: str, choices: tuple[tuple[str, str], ...], folder: Path, dig
         return _hydra([Override("", *item, group=True).hydra for item in choices], Catalog(folder=folder), name)
 
     # The user's cache folder outlives this version, and another one may compose the same files otherwise.
-    config: Config = cache.answer("compose", [__version__, name, choices, digest], found)
+    config: Config = cache.answer("composed", [__version__, name, choices, digest], found)
     return config
 
 
@@ -149,7 +150,29 @@ def _hydra(overrides: list[str], catalog: Catalog, name: str = PRIMARY) -> Confi
         raise ComposeError([ConfigError("conf", str(catalog.conf[0]), f"it does not compose: {rule}")]) from None
     if not isinstance(config, dict):
         raise AssertionError("a composed configuration is a mapping")
-    return {str(key): value for key, value in config.items()}
+    return _completed({str(key): value for key, value in config.items()}, catalog, name)
+
+
+def _completed(config: Config, catalog: Catalog, name: str) -> Config:
+    """The same with what a user's own file leaves out: each key of a group that it lacks, from the shipped base.
+
+    Raises:
+        ComposeError: A group is no mapping.
+    """
+    if len(catalog.conf) == 1:
+        return config  # Every shipped option inherits its base.
+    chosen, is_option, _ = name.partition("/")
+    for group in [chosen] if is_option else catalog.groups:
+        found, base = config.get(group, {}), catalog.conf[-1] / group / "_base.yaml"
+        if not isinstance(found, dict):
+            rule = f"a group of keys is expected here, by a file in {catalog.conf[0]}"
+            raise ComposeError([ConfigError(group, found, rule, [f"launch show {group}"])])
+        if base.is_file():
+            inherited: Any = safe_yaml.load(base)
+            config[group] = {**inherited, **found}
+    if not is_option:
+        config = {"script": None, "script_args": [], **config}
+    return config
 
 
 def _refuse_other_folders() -> None:

@@ -55,10 +55,11 @@ class Override:
 
     @property
     def hydra(self) -> str:
-        """The spelling that Hydra takes: option names quoted (``zero=3`` is no string to it), open nodes forced."""
-        if self.group:
-            return f"{self.key}='{self.value}'"
-        return f"++{self.key}={self.value}" if _is_open(self.key) else f"{self.key}={self.value}"
+        """The spelling that Hydra takes: option names quoted (``zero=3`` is no string to it).
+
+        A key is forced, since it may be of an open node, or one that a user's own option leaves to its base.
+        """
+        return f"{self.key}='{self.value}'" if self.group else f"++{self.key}={self.value}"
 
     @property
     def sweeps(self) -> bool:

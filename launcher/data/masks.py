@@ -14,7 +14,8 @@ from itertools import batched
 
 from launcher.data.chat import conversation, conversations, empty
 from launcher.data.encoded import Encoded
-from launcher.data.template import Span, Written, template
+from launcher.data.rendering import writer, written
+from launcher.data.template import Span, Written
 from launcher.data.tokenizer import Pieces, Tokenizer
 from launcher.spec.data import DataSpec
 
@@ -36,37 +37,37 @@ def encoded(
     Raises:
         Unusable: A row or the template cannot be used, or no row is left.
     """
-    writer = template(data)
+    template = writer(data)
     for some in batched(conversations(rows, data, skipped), _BATCH):
-        written = [writer.written(each, data.train_on) for each in some]
-        for text, pieces in zip(written, words.pieces([each.text for each in written]), strict=True):
+        texts = [written(each) for each in template.outcomes(some, data.train_on)]
+        for text, pieces in zip(texts, words.pieces([each.text for each in texts]), strict=True):
             yield marked(text, pieces, words.special)
 
 
 def encoder(data: DataSpec, words: Tokenizer) -> Callable[[Mapping[str, object], int], Encoded | None]:
     """A function that encodes a row, given its number from 1; None for one that has nothing to learn from."""
-    writer = template(data)
+    template = writer(data)
 
     def encode(row: Mapping[str, object], number: int) -> Encoded | None:
         one = conversation(row, number, data.column)
         if empty(one, data.train_on) is not None:
             return None
-        written = writer.written(one, data.train_on)
-        [pieces] = words.pieces([written.text])
-        return marked(written, pieces, words.special)
+        [text] = map(written, template.outcomes([one], data.train_on))
+        [pieces] = words.pieces([text.text])
+        return marked(text, pieces, words.special)
 
     return encode
 
 
-def marked(written: Written, pieces: Pieces, special: frozenset[int]) -> Encoded:
+def marked(text: Written, pieces: Pieces, special: frozenset[int]) -> Encoded:
     """The tokens of a text, marked where what they stand for is trained."""
     ids, places = pieces
-    if written.trained is None:
+    if text.trained is None:
         return Encoded(ids, [True] * len(ids))
     trained = [False] * len(ids)
-    for first, last in _tokens(places, written.trained):
+    for first, last in _tokens(places, text.trained):
         end = _end_of_turn(ids[first:last], special)
-        behind = written.text[places[first + end - 1][1] : places[last - 1][1]] if end else ""
+        behind = text.text[places[first + end - 1][1] : places[last - 1][1]] if end else ""
         last = first + end if end and not behind.strip() else last
         trained[first:last] = [True] * (last - first)
     return Encoded(ids, trained)

@@ -10,7 +10,7 @@ from typing import Any
 from launcher.data.chat import conversations
 from launcher.data.documents import table_rows
 from launcher.data.masks import marked
-from launcher.data.template import template
+from launcher.data.rendering import writer, written
 from launcher.data.tokenizer import tokenizer
 from launcher.spec.data import DataSpec
 
@@ -59,14 +59,14 @@ def previews(data: DataSpec, length: int) -> list[Preview]:
     Raises:
         DataError: The data, the tokenizer or the template cannot be used.
     """
-    writer, words, found = template(data), tokenizer(data.tokenizer), []
+    template, words, found = writer(data), tokenizer(data.tokenizer), []
     for one in islice(conversations(table_rows(data), data, Counter()), data.preview):
-        written = writer.written(one, data.train_on)
-        [(ids, places)] = words.pieces([written.text])
-        marks = marked(written, (ids, places), words.special).trained or ()
+        [text] = map(written, template.outcomes([one], data.train_on))
+        [(ids, places)] = words.pieces([text.text])
+        marks = marked(text, (ids, places), words.special).trained or ()
         tokens, shown = [], 0
         for number, (start, end), trained in islice(zip(ids, places, marks, strict=True), length + 1):
-            tokens.append(Token(int(number), written.text[max(start, shown) : end], trained))
+            tokens.append(Token(int(number), text.text[max(start, shown) : end], trained))
             shown = max(end, shown)
         found.append(Preview(one.row, tuple(tokens), max(0, len(ids) - length - 1)))
     return found

@@ -72,6 +72,7 @@ class Template:
         Raises:
             Unusable: The template fails, or where a turn begins or ends cannot be said.
         """
+        self.require()
         whole = self._render(conversation, len(conversation.messages))
         if _GENERATION.search(self.text):
             text, spans = _enclosed(whole, conversation)
@@ -93,27 +94,47 @@ class Template:
                 f"row {conversation.row}: {self.name} writes the beginning of a conversation in another way once more "
                 f"follows, so where turn {place + 1} begins and ends cannot be said"
             )
-            raise Unusable("data.template", self.asked, rule, [*_ways_out(), "data.train_on=last"])
+            raise Unusable("data.template", self.asked, rule, [*ways_out(), "data.train_on=last"])
         return len(before), len(upto)
+
+    def require(self) -> None:
+        """See that it is a template, by compiling it.
+
+        Raises:
+            Unusable: It is no Jinja.
+        """
+        try:
+            _compiled(self.text)
+        except Unusable:
+            raise
+        except Exception as error:
+            rule = f"{self.name} is no Jinja template: {type(error).__name__}: {error}"
+            raise Unusable("data.template", self.asked, rule, ways_out()) from error
 
     def _render(self, conversation: Conversation, count: int, *, prompt: bool = False) -> str:
         """The first messages as text."""
         try:
             rendered: str = _compiled(self.text).render(
-                messages=_plain(conversation.messages[:count]),
-                tools=_plain(conversation.tools),
+                messages=plain(conversation.messages[:count]),
+                tools=plain(conversation.tools),
                 documents=None,
                 add_generation_prompt=prompt,
                 **self.tokens,
             )
+        except MemoryError:
+            rule = (
+                f"row {conversation.row}: {self.name} needs more memory than it may have: it repeats a text too often"
+            )
+            raise Unusable("data.template", self.asked, rule, ways_out()) from None
         except Exception as error:  # A template is a program: whatever it does wrong ends here.
             part = "" if count == len(conversation.messages) else f" (its first {count} messages)"
             rule = f"row {conversation.row}{part}: {self.name} fails: {type(error).__name__}: {error}"
-            raise Unusable("data.template", self.asked, rule, _ways_out()) from error
+            raise Unusable("data.template", self.asked, rule, ways_out()) from error
         return rendered
 
 
-def _ways_out() -> list[str]:
+def ways_out() -> list[str]:
+    """Templates to take instead."""
     return [f"data.template={name}" for name in shipped()]
 
 
@@ -136,11 +157,16 @@ def shipped() -> list[str]:
     return sorted(path.stem for path in _SHIPPED.glob("*.jinja"))
 
 
+def is_shipped(found: Template) -> bool:
+    """True for a template that comes with this program."""
+    return (found.asked or PLAIN) in shipped() and found.text == _text(found.asked or PLAIN)
+
+
 def template(data: DataSpec) -> Template:
     """The chat template of a run.
 
     Raises:
-        Unusable: There is no such template, or it is no Jinja.
+        Unusable: There is no such template.
     """
     folder = None if data.tokenizer == "bytes" else Path(data.tokenizer)
     tokens = {} if folder is None else _special_tokens(folder)
@@ -150,13 +176,6 @@ def template(data: DataSpec) -> Template:
         name, text = f"the chat template of data.tokenizer={data.tokenizer}", own
     else:
         text = _text(data.template or PLAIN)
-    try:
-        _compiled(text)
-    except Unusable:
-        raise
-    except Exception as error:
-        rule = f"{name} is no Jinja template: {type(error).__name__}: {error}"
-        raise Unusable("data.template", data.template, rule, _ways_out()) from error
     return Template(name, data.template, text, tokens)
 
 
@@ -180,7 +199,7 @@ def _text(name: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         rule = f"it is no shipped template, nor a file that can be read: {why}"
-        raise Unusable("data.template", name, rule, _ways_out()) from None
+        raise Unusable("data.template", name, rule, ways_out()) from None
 
 
 def _own(folder: Path) -> str | None:
@@ -286,12 +305,12 @@ def _to_json(
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
-def _plain(value: object) -> Any:
+def plain(value: object) -> Any:
     """A value of JSON's kinds alone: methods of anything else could lead out of the sandbox."""
     if value is None or type(value) in (str, int, float, bool):
         return value
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return str(value)

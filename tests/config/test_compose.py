@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from launcher.cli import main
 from launcher.config import compose as module
 from launcher.config.catalog import Catalog
 from launcher.config.overrides import read
@@ -142,6 +144,69 @@ def test_the_users_own_folder_comes_first(tmp_path: Path) -> None:
     assert composed("model=mine", catalog=catalog)["model"]["hidden_size"] == 128
     assert composed("model=tiny", catalog=catalog)["model"]["name"] == "ours"
     assert composed("model=tiny")["model"]["name"] == "tiny"
+
+
+GROUPS = [group for group in SHIPPED.groups if group != "recipe"]
+
+
+def chosen(group: str) -> str:
+    """An option of a group that the defaults choose, or any."""
+    return {"model": "tiny", "hardware": "auto", "parallel": "fsdp"}.get(group, SHIPPED.groups[group][0])
+
+
+@pytest.mark.parametrize("text", ["", "one"])
+@pytest.mark.parametrize("group", GROUPS)
+def test_an_option_of_the_users_inherits_the_base_of_its_group(group: str, text: str, tmp_path: Path) -> None:
+    folder = tmp_path / "conf" / group
+    folder.mkdir(parents=True)
+    key, value = next(item for item in composed()[group].items() if item[1] != "???")
+    head = "# @package parallel\n" if group == "parallel" else ""
+    (folder / "mine.yaml").write_text(head + (f"{key}: {json.dumps(value)}\n" if text == "one" else text))
+    catalog = Catalog(folder=tmp_path)
+    found = request(["model=tiny", f"{group}=mine"], catalog=catalog)
+    assert all(error.path.startswith(f"{group}.") and error.rule == "must be set" for error in found.errors)
+    assert (
+        composed(f"{group}=mine", catalog=catalog)[group].keys() == composed(f"{group}={chosen(group)}")[group].keys()
+    )
+
+
+def test_a_key_that_an_option_leaves_to_its_base_can_be_set_where_hydra_composes_in_full(tmp_path: Path) -> None:
+    folder = tmp_path / "conf" / "cluster"
+    folder.mkdir(parents=True)
+    (folder / "local.yaml").write_text("kind: local\nsetup: ['echo ${cluster.kind}']\n")
+    catalog = Catalog(folder=tmp_path)
+    assert catalog.interpolates
+    assert composed("cluster.gpus_per_node=3", catalog=catalog)["cluster"]["gpus_per_node"] == 3
+
+
+@pytest.mark.parametrize("verb", ["check", "plan", "recipe list"])
+def test_a_cluster_option_of_two_keys_serves_every_verb(
+    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "conf" / "cluster").mkdir(parents=True)
+    (tmp_path / "conf" / "cluster" / "local.yaml").write_text("kind: local\nsetup: []\n")
+    monkeypatch.chdir(tmp_path)
+    words = "model=tiny hardware=h100_80g cluster.gpus_per_node=2 parallel=ddp train.micro_batch_size=1"
+    assert main([*verb.split(), *("" if verb == "recipe list" else words).split()]) == 0
+    assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_group_that_is_no_mapping_is_an_error_of_the_users_folder(group: str, tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    primary = (SHIPPED.conf[-1] / "launch.yaml").read_text()
+    (tmp_path / "conf" / "launch.yaml").write_text(f"{primary}\n{group}: 3\n")
+    found = request([], catalog=Catalog(folder=tmp_path)).errors
+    assert found
+    assert all("expected here" in error.rule or "does not compose" in error.rule for error in found)
+
+
+def test_a_primary_file_of_the_users_may_leave_groups_and_keys_out(tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "launch.yaml").write_text("defaults: [{model: tiny}, _self_]\n")
+    found = request([], catalog=Catalog(folder=tmp_path)).errors
+    assert found
+    assert {error.rule for error in found} == {"must be set"}
 
 
 def test_a_changed_file_is_composed_anew(tmp_path: Path) -> None:

@@ -1,0 +1,221 @@
+"""Conversations as text, by a template in whose author nobody needs to trust: in a process with limits of its own.
+
+Jinja's sandbox keeps a template from the machine and not from its time: two nested loops of ``range(99999)`` take
+hours, ``'x' * 10**11`` all memory, at times before the first row, when constants are folded. So a template that is not
+shipped is compiled and rendered by ``python -m launcher.data.rendering``, which the kernel ends beyond its limits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import resource
+import signal
+import subprocess
+import sys
+import time
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import batched
+from typing import Any, Protocol
+
+from launcher.data.chat import Conversation
+from launcher.data.template import Template, Written, is_shipped, plain, template, ways_out
+from launcher.data.unusable import PackageMissing, Unusable
+from launcher.spec.data import DataSpec
+
+SECONDS = 5
+"""Processor seconds for one text, a hundred thousand times what one of six messages takes (40 microseconds)."""
+
+MEMORY = 4 << 30
+"""Bytes of the process: the largest row that is read has 256 MiB, and Python's text takes up to four times that."""
+
+_AT_ONCE = 256
+"""Conversations that are sent together."""
+
+type Outcome = Written | Unusable
+
+
+class Writer(Protocol):
+    """Writes conversations as text."""
+
+    def outcomes(self, conversations: Iterable[Conversation], train_on: str) -> Iterator[Outcome]:
+        """Each conversation as text with what of it ``data.train_on`` trains, or why it cannot be written."""
+
+
+def written(outcome: Outcome) -> Written:
+    """The text.
+
+    Raises:
+        Unusable: There is none.
+    """
+    if isinstance(outcome, Unusable):
+        raise outcome
+    return outcome
+
+
+def writer(data: DataSpec) -> Writer:
+    """A writer for the chat template of a run.
+
+    Raises:
+        Unusable: There is no such template, or it is no Jinja.
+    """
+    found = template(data)
+    if is_shipped(found):
+        found.require()
+        return _Here(found)
+    return _Apart(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Here:
+    """Writes in this process."""
+
+    template: Template
+
+    def outcomes(self, conversations: Iterable[Conversation], train_on: str) -> Iterator[Outcome]:
+        for each in conversations:
+            yield _outcome(self.template, each, train_on)
+
+
+def _outcome(writer: Template, conversation: Conversation, train_on: str) -> Outcome:
+    try:
+        return writer.written(conversation, train_on)
+    except Unusable as error:
+        return error
+
+
+class _Apart:
+    """Writes in a process of its own, which is started anew where it was ended."""
+
+    def __init__(self, template: Template) -> None:
+        self._template = template
+        self._process = self._started()
+
+    def outcomes(self, conversations: Iterable[Conversation], train_on: str) -> Iterator[Outcome]:
+        for some in batched(conversations, _AT_ONCE):
+            found = self._asked(some, train_on)
+            if found is not None:
+                yield from found
+                continue
+            self._process = self._started()  # One of them ended it: which one shows when each is asked by itself.
+            for each in some:
+                alone = self._asked([each], train_on)
+                yield from alone or [self._ended(f"row {each.row}: ")]
+                self._process = self._process if alone else self._started()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        """The process, once it has compiled the template.
+
+        Raises:
+            Unusable: It is no Jinja, or was ended over it.
+        """
+        argv = [sys.executable, "-P", "-W", "ignore", "-m", __name__, str(SECONDS)]
+        self._process = process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        weakref.finalize(self, _end, process)
+        said = _answer(process, asdict(self._template))
+        if said is None:
+            raise self._ended("")
+        if said:
+            raise _unusable(said)
+        return process
+
+    def _asked(self, conversations: Sequence[Conversation], train_on: str) -> list[Outcome] | None:
+        """The outcomes of some conversations; None where the process was ended over one of them."""
+        asked = [[plain(each.messages), each.row, plain(each.tools)] for each in conversations]
+        found = _answer(self._process, [train_on, asked])
+        return None if found is None else [_outcome_of(each) for each in found]
+
+    def _ended(self, where: str) -> Unusable:
+        """The finding about a template over which the process was ended."""
+        status = self._process.wait()
+        why = f"does not end within {SECONDS} s of processor time"
+        if status != -signal.SIGXCPU:
+            why = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended its process ({status})"
+        rule = f"{where}{self._template.name} {why}: it is a program, which loops too much"
+        return Unusable("data.template", self._template.asked, rule, ways_out())
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    for pipe in (process.stdin, process.stdout):
+        with contextlib.suppress(OSError):
+            if pipe is not None:
+                pipe.close()
+    process.kill()
+    process.wait()
+
+
+def _answer(process: subprocess.Popen[bytes], content: object) -> Any:
+    """The answer of the process, to a line of JSON with one; None where it has ended."""
+    if process.stdin is None or process.stdout is None:
+        raise AssertionError("the process is asked through pipes")
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.write(json.dumps(content).encode() + b"\n")
+        process.stdin.flush()
+    line = process.stdout.readline()
+    return json.loads(line) if line.endswith(b"\n") else None
+
+
+def _outcome_of(said: Any) -> Outcome:
+    if isinstance(said, dict):
+        return _unusable(said)
+    text, trained = said
+    return Written(text, None if trained is None else [(start, end) for start, end in trained])
+
+
+def _unusable(said: dict[str, Any]) -> Unusable:
+    kind = PackageMissing if said.pop("missing") else Unusable
+    return kind(**said)
+
+
+def _said(error: Unusable) -> dict[str, Any]:
+    finding = error.finding
+    return {**finding.as_dict(), "missing": isinstance(error, PackageMissing)}
+
+
+def main() -> None:
+    """Compile the template of the first line, then answer each further one: conversations, a line each."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program that asks, whose pipe then ends.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    seconds = int(sys.argv[1])
+    lines = sys.stdin.buffer
+    _limit(seconds)
+    found = _Limited(**json.loads(lines.readline()), seconds=seconds)
+    try:
+        found.require()
+    except Unusable as error:
+        _say(_said(error))
+        return
+    _say({})
+    for line in lines:
+        train_on, asked = json.loads(line)
+        outcomes = [_outcome(found, Conversation(*each), train_on) for each in asked]
+        _say([_said(each) if isinstance(each, Unusable) else [each.text, each.trained] for each in outcomes])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Limited(Template):
+    """A template each of whose texts has so much time."""
+
+    seconds: int
+
+    def _render(self, conversation: Conversation, count: int, *, prompt: bool = False) -> str:
+        _limit(self.seconds)
+        return Template._render(self, conversation, count, prompt=prompt)
+
+
+def _limit(seconds: int) -> None:
+    """Let the kernel end this process by SIGXCPU after so many more seconds of processor time."""
+    until = int(time.process_time()) + seconds + 1
+    resource.setrlimit(resource.RLIMIT_CPU, (until, resource.RLIM_INFINITY))
+
+
+def _say(content: object) -> None:
+    sys.stdout.buffer.write(json.dumps(content).encode() + b"\n")
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()
