@@ -168,6 +168,17 @@ def test_placeholders_in_yaml_are_asked_for_and_tokens_and_redirections_are_none
     assert parse("torchrun pretrain_gpt.py --load <模型>", "a.sh").unset == {"load": ("placeholder",)}
 
 
+def test_a_yaml_key_may_stand_twice_with_one_value_and_two_values_are_an_error_with_both_lines() -> None:
+    def found(second: str) -> Parsed:
+        return parse(f"MODEL_ARGS:\n  --num-layers: 2\n  --bf16: true\n  --num-layers: {second}\n", "case.yaml")
+
+    assert values(found("2")) == {"num-layers": 2, "bf16": True}
+    for other in ("3", "2.0", "true", '"2"', "[2]"):
+        with pytest.raises(ConfigErrors) as error:
+            found(other)
+        assert "the key '--num-layers' has one value in line 2 and another in line 4" in str(error.value)
+
+
 def test_what_a_command_would_write_has_no_value_and_is_asked_for_by_the_variable_that_holds_it() -> None:
     found = parsed("what_the_machine_knows.sh")
     assert (values(found)["num-attention-heads"], values(found)["hidden-size"]) == (16, 1024)
