@@ -432,3 +432,19 @@ def test_the_checkpoint_that_is_certain_is_loaded(tmp_path: Path) -> None:
     found = imported(f"--load {tmp_path} --save elsewhere")
     assert words_of(found, "--load") == (f"save.load={tmp_path}",)
     assert "--load" in left(imported(f"--load {tmp_path} --finetune"))
+
+
+def test_what_is_left_open_is_asked_for_and_no_key_is_said_by_it() -> None:
+    text = WHOLE.replace("--vocab-size 1000", "")
+    words = "--tokenizer-type HuggingFaceTokenizer --tokenizer-model /none --tensor-model-parallel-size ??? --load ''"
+    found = read(f"{text} {words}", "args.txt")
+    assert "model.vocab_size='???'" in found.overrides
+    assert not [said.key for said in found.said if "???" in " ".join(said.overrides)]
+    assert left(found)["--tokenizer-type"] == (
+        "it alone knows the size of the vocabulary: set model.vocab_size",
+        True,
+    )
+    asks = "its value is not known, so that it has the default here: set parallel.tensor"
+    assert left(found)["--tensor-model-parallel-size"] == (asks, True)
+    assert "--tensor-model-parallel-size ???: the file leaves it open" in found.not_understood
+    assert left(found)["--load"][1]
