@@ -85,7 +85,7 @@ def _model(config: Config) -> dict[str, Any]:
             config.ledger.leave(key, "the model as a whole is no run here")
         return {}
     found = known[kind].read_config(config)
-    _enter_others(config)
+    _enter_others(config, found)
     return found
 
 
@@ -101,12 +101,38 @@ def _readers(names: Iterable[str]) -> dict[str, Family]:
     return {kind: family for family in families for kind in family.traits.model_types}
 
 
-def _enter_others(config: Config) -> None:
+def _enter_others(config: Config, model: Mapping[str, Any]) -> None:
     """Enter the keys that the family did not read."""
     reads = frozenset(keys.class_of(config.model_type)["reads"])
     for leaf in config.ledger.values:
         if config.ledger.is_open(leaf):
             _enter(config, leaf, leaf.partition(".")[0], reads)
+            _enter_size(config, leaf, model)
+
+
+def _enter_size(config: Config, leaf: str, model: Mapping[str, Any]) -> None:
+    """Enter what names a size that is read from another key, which may say the same.
+
+    Positions that are computed have no size, and a class without experts, or with one, is the same model.
+    """
+    value, key = config.ledger.values[leaf], leaf.partition(".")[0]
+    sizes = [] if key in keys.NO_EFFECT or key in keys.MATTERS else keys.sizes_of(leaf.rpartition(".")[2])
+    if model.get("position_embedding") != "learned":
+        sizes = [size for size in sizes if size != "max_position_embeddings"]
+    if not sizes or value in (None, False, 0, "", [], {}):
+        return
+    heads = model.get("num_attention_heads") or 1
+    usual = {"num_key_value_heads": heads, "head_dim": model.get("hidden_size", 0) // heads, "num_experts": 1}
+    have = {size: model.get(size) or usual.get(size) for size in sizes}
+    said = [size for size in sizes if have[size] == value]
+    if said:
+        config.ledger.leave(leaf, f"no effect: {config.sources.get(said[0], 'its class')} says the same", matters=False)
+        return
+    size = sizes[0]
+    read = config.sources.get(size)
+    where = f"this size is read from {read}, and is {have[size]}" if read else "its class has no such size"
+    rename = f"call it {read} in the file, or " if read and read != leaf else ""
+    config.ledger.leave(leaf, f"nothing reads it: of {config.model_type} {where}: {rename}set model.{size}")
 
 
 def _enter(config: Config, leaf: str, key: str, reads: frozenset[str]) -> None:

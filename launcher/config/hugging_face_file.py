@@ -37,6 +37,7 @@ class Config:
         path: For messages.
         ledger: Where each key ends.
         errors: What is wrong with values.
+        sources: The key that the family reads for a key of ``model``, whether the file has it or not.
     """
 
     def __init__(self, content: Mapping[str, Any], path: str) -> None:
@@ -44,6 +45,7 @@ class Config:
         self.path = path
         self.ledger = Ledger(keys.leaves(content))
         self.errors: list[ConfigError] = []
+        self.sources: dict[str, str] = {}
         self._defaults: Mapping[str, Any] = keys.class_of(self.model_type)["defaults"]
 
     @property
@@ -69,6 +71,7 @@ class Config:
 
     def say(self, key: str, *settings: str) -> None:
         """Enter a key, with all leaves below it, as said by settings of ``model``."""
+        self.sources |= dict.fromkeys(settings, key)
         for leaf in self._below(key):
             self.ledger.say(leaf, *(f"model.{setting}" for setting in settings))
 

@@ -7,6 +7,7 @@ version of ``transformers``: the value that each takes for a key that a file lea
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -119,6 +120,55 @@ HARMLESS: Mapping[str, tuple[object, ...]] = {
 """Values with which a key that has no counterpart changes nothing."""
 
 
+_SIZES: Mapping[str, tuple[str, ...]] = {
+    "num_hidden_layers": (
+        "num_hidden_layers", "num_layers", "n_layers", "n_layer", "layers", "depth", "num_blocks", "n_blocks",
+        "num_decoder_layers", "decoder_layers", "num_transformer_layers",
+    ),
+    "hidden_size": (
+        "hidden_size", "hidden_dim", "hidden_dims", "n_embd", "n_embed", "d_model", "model_dim", "dim", "embed_dim",
+        "embedding_dim", "embedding_size", "decoder_embed_dim", "decoder_hidden_size",
+    ),
+    "intermediate_size": (
+        "intermediate_size", "intermediate_dim", "hidden_dim", "ffn_dim", "ffn_embed_dim", "ffn_hidden_size",
+        "ffn_hidden_dim", "ffn_intermediate_size", "decoder_ffn_dim", "decoder_ffn_embed_dim", "n_inner", "d_ff",
+        "d_ffn", "ff_dim", "mlp_dim", "mlp_hidden_size", "feedforward_dim", "inner_size", "inner_dim",
+    ),
+    "num_attention_heads": (
+        "num_attention_heads", "num_attn_heads", "attention_heads", "decoder_attention_heads", "num_heads", "n_heads",
+        "n_head", "heads", "num_query_heads",
+    ),
+    "num_key_value_heads": (
+        "num_key_value_heads", "num_kv_heads", "n_kv_heads", "n_head_kv", "kv_n_heads", "kv_heads", "num_query_groups",
+        "multi_query_group_num", "num_key_value_groups",
+    ),
+    "head_dim": ("head_dim", "head_size", "d_head", "attention_head_dim", "attention_head_size", "kv_channels"),
+    "vocab_size": ("vocab_size", "n_vocab", "vocabulary_size", "vocab", "num_embeddings", "padded_vocab_size"),
+    "max_position_embeddings": (
+        "max_position_embeddings", "max_target_positions", "max_positions", "n_positions", "max_seq_len",
+        "max_seq_length", "seq_length", "seq_len", "block_size",
+    ),
+    "num_experts": (
+        "num_experts", "num_local_experts", "n_routed_experts", "num_routed_experts", "n_experts", "moe_num_experts",
+        "num_moe_experts",
+    ),
+    "num_experts_per_tok": (
+        "num_experts_per_tok", "num_experts_per_token", "n_experts_per_tok", "experts_per_token", "moe_top_k",
+        "moe_topk", "moe_router_topk", "num_selected_experts",
+    ),
+    "moe_intermediate_size": (
+        "moe_intermediate_size", "moe_ffn_hidden_size", "expert_ffn_hidden_size", "expert_intermediate_size",
+        "moe_hidden_dim", "expert_hidden_size",
+    ),
+    "num_shared_experts": ("num_shared_experts", "n_shared_experts", "moe_num_shared_experts"),
+}  # fmt: skip
+"""What ``transformers``, fairseq, Megatron-LM, the programs of model makers and estimators call the sizes of a model.
+
+By the key of ``model``; ``hidden_dim`` is the width of the MLP in some and the hidden size in others.
+"""
+
+_HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
+
 OLDER_NAMES: Mapping[str, tuple[str, ...]] = {"bloom": ("n_embed",), "falcon": ("n_embed",)}
 """Names of sizes that a class takes in its code alone, from files of older versions."""
 
@@ -134,6 +184,12 @@ def class_of(kind: str) -> dict[str, Any]:
     """``defaults`` and ``reads`` of the class of a model type; empty where no family reads it."""
     found: dict[str, Any] = table()["classes"].get(kind, {"defaults": {}, "reads": []})
     return found
+
+
+def sizes_of(key: str) -> list[str]:
+    """The keys of ``model`` that a key means in some program, in whatever case; none where it names no size."""
+    word = _HUMP.sub("_", key).replace("-", "_").lower()
+    return [setting for setting, words in _SIZES.items() if word in words]
 
 
 def leaves(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

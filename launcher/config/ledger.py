@@ -15,6 +15,9 @@ from launcher import secret
 from launcher.config.recipes import SCHEMA, literal
 from launcher.errors import ConfigError
 
+OPEN = "???"
+"""A value that must be set before the run is one: Hydra's own mark."""
+
 UNKNOWN = "nothing here is known of it"
 """The effect of leaving out a key that no importer knows."""
 
@@ -144,7 +147,9 @@ class Ledger:
         chosen = {group: f"{group}={option}" for group, option in choose.items()}
         typed = {key: f"{key}={literal(value)}" for key, value in settings.items()}
         for key in self.values:
-            if self.is_open(key):
+            if (effect := self._left_open(key, settings)) is not None:
+                self.leave(key, effect)
+            elif self.is_open(key):
                 self.leave(key, UNKNOWN)
         words = {key: self._words(paths, chosen | typed) for key, paths in self._said.items()}
         return Imported(
@@ -163,6 +168,16 @@ class Ledger:
             not_understood=tuple(dict.fromkeys(not_understood)),
             errors=tuple(errors),
         )
+
+    def _left_open(self, key: str, settings: Mapping[str, Any]) -> str | None:
+        """The effect of a key that would be taken although the file, or what it says here, is still to be filled in."""
+        if key in self._left:
+            return None
+        paths = [path for path in self._said.get(key, ()) if path in settings]
+        asked = [path for path in paths if settings[path] in (OPEN, "")]
+        if self.values[key] == OPEN or asked:
+            return "the file leaves it open" + "".join(f": set {path}" for path in (asked or paths)[:1])
+        return None
 
     def _enter(self, key: str) -> bool:
         """Take the key out of all lists; False where the file does not have it."""

@@ -1,4 +1,4 @@
-"""YAML from someone else, read as plain data: no tags, no aliases, no duplicate keys, within the limits of ``files``.
+"""YAML from someone else, read as plain data: no tags, no aliases, one value a key, within the limits of ``files``.
 
 ``yaml.safe_load`` alone still expands aliases (a kilobyte can become gigabytes), takes the last of two equal keys,
 recurses as deep as the text does, and takes a time that grows with the square of a number to base 60.
@@ -154,17 +154,20 @@ def _number_by(construct: Callable[[Any, Any], float]) -> Callable[[Any, Any], f
 
 
 def _construct_mapping(self: Any, node: Any, deep: bool = False) -> dict[object, object]:
-    """A mapping whose keys are texts and differ."""
+    """A mapping whose keys are texts; one that is there again has the same value."""
     import yaml
 
     content: dict[object, object] = {}
+    lines: dict[object, int] = {}
     for key_node, value_node in node.value:
-        key = self.construct_object(key_node, deep=deep)
+        key, line = self.construct_object(key_node, deep=deep), key_node.start_mark.line + 1
         if not isinstance(key, str):
             raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} is not text", key_node.start_mark)
-        if key in content:
-            raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} appears twice", key_node.start_mark)
-        content[key] = self.construct_object(value_node, deep=True)
+        value = self.construct_object(value_node, deep=True)
+        if key in content and repr(content[key]) != repr(value):  # By their text, because 1 == 1.0 == True.
+            rule = f"the key {key!r} has one value in line {lines[key]} and another in line {line}"
+            raise yaml.constructor.ConstructorError(None, None, rule, key_node.start_mark)
+        content[key], lines[key] = value, lines.get(key, line)
     return content
 
 

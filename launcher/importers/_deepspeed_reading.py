@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from launcher.config.ledger import OPEN
 from launcher.errors import ConfigError
 from launcher.importers import Ledger
 
@@ -42,9 +43,9 @@ class Reading:
     notes: list[str] = field(default_factory=list)
 
     def value(self, key: str) -> Any:
-        """The value of a key; None where it is absent, null or ``auto``."""
+        """The value of a key; None where it is absent, null or left open: ``auto``, ``???``."""
         value = self.ledger.values.get(key)
-        return None if value == AUTO else value
+        return None if value in (AUTO, OPEN) else value
 
     def absent(self, key: str) -> bool:
         """True if the file says nothing of a key, so that DeepSpeed's default holds; ``auto`` says something."""

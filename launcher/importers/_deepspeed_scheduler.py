@@ -49,19 +49,18 @@ def read(reading: Reading) -> None:
 
 
 def _warmup(reading: Reading) -> None:
-    """The way up: by default logarithmic over a thousand steps, and of two steps at least."""
-    key = f"{_PARAMS}.warmup_num_steps"
+    """The way up: by default logarithmic over a thousand steps, and of two steps at least.
+
+    Where the steps are left to the program that reads the file, the curve is DeepSpeed's all the same.
+    """
+    key, kind = f"{_PARAMS}.warmup_num_steps", f"{_PARAMS}.warmup_type"
     steps = _WARMUP_STEPS if reading.absent(key) else reading.count(key)
-    if steps is None:
-        reading.idle(reading.inside(f"{_PARAMS}.warmup_type"), "the steps of the warm-up are left open")
-        return
-    steps = max(2, steps) if steps else 0
-    reading.say(_TYPE if reading.absent(key) else key, {"optimizer.warmup_steps": steps})
-    kind = f"{_PARAMS}.warmup_type"
+    if steps is not None:
+        reading.say(_TYPE if reading.absent(key) else key, {"optimizer.warmup_steps": max(2, steps) if steps else 0})
     if not reading.absent(kind) and reading.value(kind) is None:
         return
     by = "linear" if reading.value(kind) == "linear" else "log"
-    reading.say(_TYPE if reading.absent(kind) else kind, {"optimizer.warmup": by} if steps else {})
+    reading.say(_TYPE if reading.absent(kind) else kind, {} if steps == 0 else {"optimizer.warmup": by})
     if reading.value(kind) not in (None, "log", "linear"):
         effect = "no effect: DeepSpeed takes a logarithmic warm-up for any other word, and so does this"
         reading.ledger.leave(kind, effect, matters=False)

@@ -1,12 +1,12 @@
-"""Models that Megatron-LM trains and no family here describes: their lists are refused by the model's name.
+"""Lists that are refused by what they are: models that no family here describes, and programs that train nothing.
 
-Their sizes are spelt as a GPT's are, so that an estimate would be given, and be of another model.
+Their sizes are spelt as a GPT's are, so that an estimate would be given, and be of another model or of no run.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from launcher.errors import ConfigError
 from launcher.importers._megatron_reader import Reader
@@ -29,8 +29,9 @@ ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     ),
     "Retro, which retrieves neighbours of its text": ("retro-*",),
     _RETRIEVAL: (
-        "bert-load", "biencoder-*", "block-data-path", "embedding-path", "evidence-data-path", "ict-*", "indexer-*",
-        "query-in-block-prob", "retriever-*", "titles-data-path", "use-one-sent-docs",
+        "bert-load", "biencoder-*", "block-data-path", "embedding-path", "evidence-data-path", "ict-*",
+        "indexer-batch-size", "indexer-log-interval", "query-in-block-prob", "retriever-*", "titles-data-path",
+        "use-one-sent-docs",
     ),
     "T5, an encoder and a decoder": (
         "decoder-num-layers", "decoder-seq-length", "encoder-pipeline-model-parallel-size",
@@ -44,7 +45,7 @@ ARGUMENTS: Mapping[str, tuple[str, ...]] = {
         "hybrid-override-pattern", "is-hybrid-model", "mamba-*", "mtp-hybrid-override-pattern",
     ),
     "a model with another attention (gated delta net, DeepSeek's sparse attention)": (
-        "experimental-attention-variant", "linear-attention-freq", "linear-attention-type",
+        "experimental-attention-variant", "indexer-*", "linear-attention-freq", "linear-attention-type",
     ),
     "a model whose layers differ in size": (
         "heterogeneous-layers-config-encoded-json", "heterogeneous-layers-config-path",
@@ -55,7 +56,32 @@ ARGUMENTS: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Arguments that only such a model has; a name that ends in ``*`` is a beginning."""
 
-_TRAINS_NOTHING = "a program that trains nothing"
+_INFERENCE = "inference, which generates text"
+_EVALUATION = "an evaluation of a trained model"
+_CONVERSION = "a conversion of a checkpoint"
+_PREPARATION = "a preparation of data"
+
+TRAINS_NOTHING: Mapping[str, tuple[str, ...]] = {
+    _INFERENCE: (
+        "genfile", "num-tokens-to-generate", "out-seq-length", "prompt-file", "prompts", "sample-input-file",
+        "sample-output-file", "text-generate-input-file", "text-generate-output-file",
+    ),
+    _EVALUATION: ("adaptive-seq-len", "eval-only", "num-fewshot", "overlapping-eval", "skip-train", "strict-lambada",
+                  "task-list"),
+    _CONVERSION: ("ckpt-convert-format", "convert-checkpoint-*", "target-pipeline-parallel-size",
+                  "target-tensor-parallel-size"),
+    _PREPARATION: ("json-keys", "output-prefix"),
+}  # fmt: skip
+"""Arguments that only such a program has; a name that ends in ``*`` is a beginning."""
+
+_MODES = (
+    (r"infer|generat|(^|_)(server|serve|serving|sample|chat|decode)(_|$)", _INFERENCE),
+    (r"(^|_)eval|zero_?shot|(^|_)(mmlu|lambada)(_|$)", _EVALUATION),
+    (r"merge|conver(t|sion)|quantize|export|to_universal|checkpoint_util", _CONVERSION),
+    (r"preprocess|tokenize_", _PREPARATION),
+)
+"""Programs that train nothing, and what ``MODE`` of a functional test says, by a part of their names."""
+
 _PROGRAMS = (
     (r"vlm|multimodal|llava|mimo|clip", _VISION_LANGUAGE),
     (r"vision|vit\b|dino|imagenet", "an image model"),
@@ -65,42 +91,62 @@ _PROGRAMS = (
     (r"bert", "BERT"),
     (r"mamba|hybrid", _HYBRID),
     (r"(^|_)(rl|grpo|ppo|dpo)(_|$)", _REINFORCED),
-    (r"inference|generat|preprocess|merge|convert|(^|_)eval|quantize|export|(^|_)server", _TRAINS_NOTHING),
 )
 """Programs by a part of their names: ``pretrain_t5.py``, ``pretrain_vision_classify.py``."""
 
-_ORDER = (*ARGUMENTS, _TRAINS_NOTHING)
-_RULE = "and launch reads lists of decoders alone (GPT, Llama, mixtures of experts, DeepSeek)"
+_TRAINING = re.compile(r"(pre|post)?train|fine_?tun|sft")
+"""How the names of programs begin that train, whatever else they do."""
+
+_PLACE = "the program"
+_ORDER = (*TRAINS_NOTHING, *ARGUMENTS)
 
 
 def refuse(reader: Reader) -> None:
-    """Collect an error where the list is of a model that no family here describes; its program says most of it."""
+    """Collect an error where the list is of a model that no family here describes, or of a program that trains nothing.
+
+    The program's name, or the mode of a test, says most of it.
+    """
     program = reader.parsed.program
     found: dict[str, tuple[str, object]] = {}
     if program is not None and (kind := _of_program(program)) is not None:
-        found[kind] = ("the program", program)
+        found[kind] = (_PLACE, program)
+    mode = reader.parsed.other_keys.get("MODE")
+    if isinstance(mode, str) and (kind := _matching(_MODES, mode.lower())) is not None:
+        found.setdefault(kind, ("MODE", mode))
     for name, argument in reader.arguments.items():
         kind = _of_argument(reader, name)
         if kind is not None:
             found.setdefault(kind, (f"--{argument.spelling}", argument.value))
             reader.leave(name, f"the list is of {kind}")
     if found:
-        kind = min(found, key=lambda kind: (found[kind][0] != "the program", _ORDER.index(kind)))
+        kind = min(found, key=lambda kind: (found[kind][0] != _PLACE, _ORDER.index(kind)))
         where, value = found[kind]
         way_out = [f"script={program}"] if program is not None and program.endswith(".py") else ["script=FILE.py"]
-        reader.errors.append(ConfigError(f"{reader.path}: {where}", value, f"it is of {kind}, {_RULE}", way_out))
+        reader.errors.append(ConfigError(f"{reader.path}: {where}", value, _rule(kind), way_out))
+
+
+def _rule(kind: str) -> str:
+    if kind in TRAINS_NOTHING:
+        return f"it is {kind}: nothing is trained there, and launch reads lists of trainings alone"
+    return f"it is of {kind}, and launch reads lists of decoders alone (GPT, Llama, mixtures of experts, DeepSeek)"
 
 
 def _of_program(program: str) -> str | None:
     stem = program.removesuffix(".py").replace("\\", "/").rpartition("/")[2].rpartition(".")[2].lower()
-    return next((kind for pattern, kind in _PROGRAMS if re.search(pattern, stem)), None)
+    return (None if _TRAINING.match(stem) else _matching(_MODES, stem)) or _matching(_PROGRAMS, stem)
+
+
+def _matching(table: Iterable[tuple[str, str]], text: str) -> str | None:
+    return next((kind for pattern, kind in table if re.search(pattern, text)), None)
 
 
 def _of_argument(reader: Reader, name: str) -> str | None:
-    for kind, names in ARGUMENTS.items():
-        if any(name == known or (known.endswith("*") and name.startswith(known[:-1])) for known in names):
-            return kind
+    kind = _WHOLE.get(name) or next((kind for start, kind in _BEGINNINGS if name.startswith(start)), None)
     value = reader.arguments[name].value
+    if kind is not None:
+        return None if value is False else kind
+    if name == "task" and reader.parsed.program in ("main.py", "tasks.main"):  # Of Megatron-LM's tasks.
+        return _EVALUATION
     if name == "tokenizer-type" and str(value).startswith("BertWordPiece"):
         return "BERT"
     if name == "tokenizer-type" and "Multimodal" in str(value):
@@ -114,3 +160,12 @@ def _of_argument(reader: Reader, name: str) -> str | None:
     ):
         return "BERT"  # GPT-2's tokenizer, a GPT's default, has merges beside its vocabulary.
     return None
+
+
+def _kinds() -> Iterator[tuple[str, str]]:
+    for kind, names in (*TRAINS_NOTHING.items(), *ARGUMENTS.items()):
+        yield from ((name, kind) for name in names)
+
+
+_WHOLE = {name: kind for name, kind in _kinds() if not name.endswith("*")}
+_BEGINNINGS = [(name[:-1], kind) for name, kind in _kinds() if name.endswith("*")]

@@ -5,6 +5,7 @@ Where ``validate_args`` itself repairs a setting, so does this, and says so in a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from launcher.importers._megatron_reader import Reader
@@ -14,12 +15,12 @@ _FP8_FORMATS = {"delayed": "hybrid", "tensorwise": "hybrid", "blockwise": "e4m3"
 """Formats that the translation chooses for a recipe (``launcher.backends.megatron.layout``)."""
 
 
-def parallel(reader: Reader, layers: Any) -> dict[str, Any]:
-    """Degrees, and where the layers go, as ``parallel.KEY``."""
+def parallel(reader: Reader, sizes: Mapping[str, Any]) -> dict[str, Any]:
+    """Degrees, and where the layers go, as ``parallel.KEY``, for the sizes of a model."""
     old = reader.count("model-parallel-size", "parallel.tensor", default=1)  # Before there was another kind of it.
     tensor = reader.count("tensor-model-parallel-size", "parallel.tensor", default=old)
     pipeline = reader.count("pipeline-model-parallel-size", "parallel.pipeline", default=1)
-    virtual = _virtual(reader, layers, pipeline)
+    virtual = _virtual(reader, sizes["model.num_hidden_layers"], pipeline)
     found = {
         "tensor": tensor,
         "pipeline": pipeline,
@@ -28,7 +29,7 @@ def parallel(reader: Reader, layers: Any) -> dict[str, Any]:
         "last_stage_layers": reader.count("decoder-last-pipeline-num-layers", "parallel.last_stage_layers"),
         "context": _context(reader),
         "expert": reader.count("expert-model-parallel-size", "parallel.expert", default=1),
-        "expert_tensor": reader.count("expert-tensor-parallel-size", "parallel.expert_tensor"),
+        "expert_tensor": _expert_tensor(reader, has_experts="model.num_experts" in sizes),
         "sequence": _sequence(reader, tensor),
         "replicate": reader.count("num-distributed-optimizer-instances", "parallel.replicate", default=1),
         "schedule": "interleaved" if virtual > 1 else None,
@@ -43,6 +44,16 @@ def preset(degrees: dict[str, Any]) -> str:
     if degrees["parallel.pipeline"] > 1:
         return "tp_pp" if degrees["parallel.tensor"] > 1 else "pp"
     return "cp" if degrees["parallel.context"] > 1 and degrees["parallel.tensor"] == 1 else "tp"
+
+
+def _expert_tensor(reader: Reader, *, has_experts: bool) -> Any:
+    """Of a dense model Megatron-LM makes the groups of ranks and puts nothing on them."""
+    name = "expert-tensor-parallel-size"
+    found = reader.count(name, "parallel.expert_tensor")
+    if has_experts:
+        return found
+    reader.leave(name, "no effect: the model has no experts", matters=False)
+    return None
 
 
 def _context(reader: Reader) -> int:
@@ -214,10 +225,14 @@ def checkpointing(reader: Reader) -> tuple[str, dict[str, Any]]:
         reader.wrong("recompute-granularity", mode, "is full or selective", ["--recompute-granularity full"])
         return "none", {}
     _idle(reader, kind)
+    if layer and kind == "full":
+        rule = "Megatron-LM refuses it beside full recomputation"
+        reader.wrong("moe-layer-recompute", True, rule, ["--recompute-granularity selective"])
     if kind == "full":
         found = {"method": method or "uniform", "layers": layers or 1}
         return kind, {f"checkpointing.{key}": value for key, value in found.items()}
-    modules = list(dict.fromkeys([*modules, *(["moe"] if layer else [])]))
+    if layer:
+        modules = list(dict.fromkeys([*(modules or ["core_attn"]), "moe"]))  # Megatron-core adds to its default.
     return kind, {"checkpointing.modules": modules} if kind == "selective" and modules else {}
 
 

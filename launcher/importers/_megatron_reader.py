@@ -12,15 +12,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from launcher.config.ledger import OPEN
 from launcher.errors import ConfigError
 from launcher.importers import Ledger
 from launcher.importers._megatron_text import Argument, Arguments, Parsed
 
 _ASIDE = ("cluster.", "data.workers", "save.", "tracking", "train.eval_", "train.log_every", "train.timeout_s")
 """Beginnings of settings without an effect on the maths, the memory and the data of training."""
-
-OPEN = "???"
-"""A value that must be set before the run is one: Hydra's own mark."""
 
 
 @dataclass(slots=True)
@@ -163,6 +161,8 @@ class Reader:
     def _without_value(self, name: str, paths: tuple[str, ...]) -> None:
         unset = self.parsed.unset[name]
         ways = "".join(f"; --set {variable}=..." for variable in unset)
+        if not unset and (path := next((path for path in paths if "." in path), None)):
+            ways = f": set {path}"
         aside = bool(paths) and all(path.startswith(_ASIDE) for path in paths)
         effect = f"{_named(unset)}, so that it has the default here{ways}"
         self.leave(name, f"no effect: on training; {effect}" if aside else effect, matters=not aside)
@@ -174,7 +174,7 @@ def split(value: object) -> list[str]:
 
 
 def _named(unset: tuple[str, ...]) -> str:
-    return f"{' and '.join(f'${name}' for name in unset)} has no value" if unset else "a command's answer is not known"
+    return f"{' and '.join(f'${name}' for name in unset)} has no value" if unset else "its value is not known"
 
 
 def ledger_of(parsed: Parsed) -> Ledger:

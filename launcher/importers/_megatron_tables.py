@@ -100,7 +100,8 @@ NO_EFFECT: Mapping[str, tuple[str, ...]] = {
         "record-memory-history", "record-shapes", "use-pytorch-profiler",
     ),
     _FILES: (
-        "async-*", "auto-detect-ckpt-format", "ckpt-assume-constant-structure", "ckpt-convert-*", "ckpt-format",
+        "async-*", "auto-detect-ckpt-format", "ckpt-assume-constant-structure", "ckpt-convert-save",
+        "ckpt-convert-update-*", "ckpt-format",
         "ckpt-fully-parallel-*", "ckpt-load-*", "dist-ckpt-*", "distrib-optim-*", "no-ckpt-*", "disable-ckpt-*",
         "no-save-optim", "no-save-rng", "no-stream-ckpt-dequant", "disable-stream-ckpt-dequant",
         "no-strict-fsdp-dtensor-load", "disable-strict-fsdp-dtensor-load", "non-persistent-*", "replication",
@@ -227,7 +228,6 @@ MATTERS: Mapping[str, tuple[str, ...]] = {
     "the data: fill in the middle": ("fim-data",),
     "the data: conversations there; data=chat reads them here": ("sft",),
     "the maths: it learns from another model's logits": ("logits-load-dir", "kd", "kd-*", "load-teacher", "mos"),
-    "nothing is trained there": ("skip-train", "eval-only"),
     _DEEPSPEED: (
         "deepspeed", "deepspeed-activation-checkpointing", "random-ltd", "compression-training",
         "ds-*", "hybrid-zero-*", "pipeline-model-parallel-*", "cpu-torch-adam", "create-moe-param-group",

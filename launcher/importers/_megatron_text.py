@@ -18,6 +18,7 @@ from launcher.importers import _megatron_data
 from launcher.importers._megatron_arguments import Argument, Arguments, Parsed, check_numbers
 from launcher.importers._megatron_command import batch_environment, batch_words, choose, trains
 from launcher.importers._megatron_words import Words
+from launcher.importers._shell import marks
 from launcher.importers._shell.machine import follow, values_in
 from launcher.importers._shell.tree import ShellError
 
@@ -119,7 +120,7 @@ def _assigned(text: str) -> set[str]:
 
 def _unknown_names(text: str, path: str, given: Mapping[str, str]) -> list[ConfigError]:
     """Names that the user gives and that the file does not have."""
-    names = set(re.findall(r"[A-Za-z_]\w*", text))
+    names = {*re.findall(r"[A-Za-z_]\w*", text), *marks.placeholder_names(text)}
     errors = []
     for name in given:
         if not (name.isdecimal() or name in names or _LINE.fullmatch(name)):

@@ -71,8 +71,9 @@ def _by_tokenizer(reader: Reader) -> Any:
         return GPT2_VOCABULARY
     if kind == "TikTokenizer":
         return TIKTOKEN_VOCABULARY
-    folder = reader.text("tokenizer-model", key) if kind == "HuggingFaceTokenizer" else None
+    folder = reader.text("tokenizer-model") if kind == "HuggingFaceTokenizer" else None
     if folder is not None and (size := _of_folder(Path(folder))) is not None:
+        reader.ledger.say(reader.key("tokenizer-model"), key)
         return size
     if kind is None:
         reader.note("the file names neither a vocabulary nor a tokenizer whose own is known: set model.vocab_size")

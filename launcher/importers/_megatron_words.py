@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from launcher.config.ledger import OPEN
 from launcher.errors import ConfigError
 from launcher.importers._megatron_arguments import Argument, Arguments, Parsed, name_of, typed
 from launcher.importers._megatron_command import decided_by, launcher_pairs
@@ -18,6 +19,9 @@ _DASHED = re.compile(r"-[A-Za-z]")
 _LISTED = re.compile(r"[@*]|(ARGS?|OPTS?|OPTIONS?|FLAGS?|EXTRA|PARAMS?|CONFIGS?)\}?\Z", re.IGNORECASE)
 _PLACE = re.compile(r"(dir|path|name|file|cache|project|entity|prefix|id|model)\Z|^(save|load|wandb|tensorboard)")
 """Arguments of which a value that hangs on a condition is no more than a value that is not known."""
+_OPEN = (("",), (OPEN,))
+"""Words of an argument whose value the file leaves open."""
+
 _COUNTS = ("nnodes", "nproc-per-node")
 _LINE = re.compile(r"line_\d+")
 
@@ -112,6 +116,9 @@ class Words:
         is_place = bool(_PLACE.search(key)) or into is self.launcher
         into[key] = argument
         self.unset.pop(key, None)
+        if argument.words in _OPEN:
+            self.unset[key] = ()
+            return
         for word in () if is_place else values:
             self._note(word, flag)
         if any(not marks.is_known(word) for word in values) and (is_place or not all(map(_is_decision, asked))):
@@ -166,7 +173,9 @@ class Words:
         for name, argument in (self.arguments | self.launcher).items():
             if self.unset.get(name) == ():
                 said = " ".join(argument.words)
-                self.sentences.append(f"--{argument.spelling} {said}: a command's output, which is not asked for here")
+                is_open = argument.words in _OPEN
+                why = "the file leaves it open" if is_open else "a command's output, which is not asked for here"
+                self.sentences.append(f"--{argument.spelling} {said}: {why}")
         return Parsed(
             arguments=self.arguments,
             launcher_arguments=self.launcher,

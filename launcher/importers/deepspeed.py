@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from launcher.config.ledger import OPEN
 from launcher.importers import Imported, Ledger
 from launcher.importers import _deepspeed_batch as batch
 from launcher.importers import _deepspeed_file as file
@@ -76,5 +77,8 @@ def _open(reading: Reading) -> None:
             setting = deciding.get(key)
             ends = f"; {setting} decides here" if setting else ""
             reading.idle([key], f"the file leaves it to the program that reads it{ends}")
+        elif value == OPEN:
+            setting = deciding.get(key)
+            reading.ledger.leave(key, "the file leaves it open" + (f": set {setting}" if setting else ""))
         elif value in (None, {}):
             reading.ledger.default(key)

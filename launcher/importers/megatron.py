@@ -61,7 +61,7 @@ def read(text: str, path: str, *, variables: Mapping[str, str] | None = None) ->
 def _run(reader: Reader) -> tuple[dict[str, str], dict[str, Any]]:
     """Choices and settings of the arguments that have some."""
     sizes = model(reader)
-    degrees = layout.parallel(reader, sizes["model.num_hidden_layers"])
+    degrees = layout.parallel(reader, sizes)
     compute, formats = layout.precision(reader)
     recompute, details = layout.checkpointing(reader)
     stepped, optimizer = training.optimizer(reader)

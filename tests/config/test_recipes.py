@@ -101,7 +101,7 @@ def test_a_broken_recipe_is_explained(folder: Path, text: str, rule: str) -> Non
         ("summary: !x y", "tags are not read: it is plain data"),
         ("summary: &a x\nsource: *a", "anchors and aliases are not read"),
         (f"summary: {'[' * 5000}", "it is nested deeper than 12"),
-        ("summary: x\nsummary: y", "the key 'summary' appears twice"),
+        ("summary: x\nsummary: y", "the key 'summary' has one value in line 2 and another in line 3"),
         ("summary: x\n1: y", "the key 1 is not text"),
         ("summary: 2026-01-01", "a date or binary is not read: quote it as text"),
         ("summary: x\nset: {run.name: '${oc.env:HOME}'}", "a recipe looks nothing up: ${...} is not read in it"),

@@ -104,6 +104,19 @@ def test_the_default_warm_up_is_logarithmic_and_starts_where_the_file_says(asked
     assert said["optimizer.params.torch_adam"] == ["optimizer.foreach=true"]
 
 
+@pytest.mark.parametrize("kind", ["WarmupLR", "WarmupDecayLR", "WarmupCosineLR"])
+def test_the_curve_of_a_warm_up_is_deepspeeds_where_the_file_leaves_its_steps_open(kind: str) -> None:
+    def settings(**params: object) -> dict[str, object]:
+        found = read(json.dumps({"scheduler": {"type": kind, "params": params}}), "ds_config.json").recipe["set"]
+        return {key: value for key, value in found.items() if key.startswith("optimizer.warmup")}
+
+    assert settings(warmup_num_steps="auto")["optimizer.warmup"] == "log"
+    assert "optimizer.warmup_steps" not in settings(warmup_num_steps="auto")
+    assert settings(warmup_num_steps="auto", warmup_type="linear")["optimizer.warmup"] == "linear"
+    assert settings(warmup_num_steps=0).get("optimizer.warmup") is None
+    assert "optimizer.warmup" not in settings(warmup_num_steps="auto", warmup_type="auto")
+
+
 def test_the_schedulers_rate_wins_over_the_optimizers_as_in_deepspeed(asked: Asked) -> None:
     document = asked("import", "decay.json")
     assert _left(document)["optimizer.params.lr"] == "no effect: the scheduler sets the rate to 0.001, in DeepSpeed too"

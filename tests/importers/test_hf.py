@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from launcher.config import hugging_face
+from launcher.config import hugging_face, hugging_face_keys
 from launcher.config.hugging_face_keys import leaves
 from launcher.config.recipes import Recipe
 from launcher.errors import ConfigErrors
@@ -102,6 +103,49 @@ def test_a_key_that_the_class_does_not_read_changes_nothing_unless_code_beside_i
     assert _left_out(odd)["mystery_projection"] == (effect, False)
     effect = "the folder's own code may read it, which is not run here"
     assert _left_out(odd | {"auto_map": {"AutoConfig": "mine.Config"}})["mystery_projection"] == (effect, True)
+
+
+ESTIMATORS = {"model_type": "opt", "num_layers": 64, "hidden_dim": 9216, "ffn_embed_dim": 36864, "n_head": 72}
+
+
+def test_a_model_in_another_programs_words_is_no_import_of_the_classes_default_sizes() -> None:
+    left = _left_out(ESTIMATORS)
+    assert _that_matters(ESTIMATORS) == ["num_layers", "hidden_dim", "ffn_embed_dim", "n_head"]
+    assert left["num_layers"][0] == (
+        "nothing reads it: of opt this size is read from num_hidden_layers, and is 12: call it num_hidden_layers in the"
+        " file, or set model.num_hidden_layers"
+    )
+    assert "read from ffn_dim, and is 3072" in left["ffn_embed_dim"][0]
+    assert "read from n_layer, and is 12" in _left_out({"model_type": "gpt2", "nLayers": 48})["nLayers"][0]
+
+
+@pytest.mark.parametrize("kind", [*hugging_face_keys.table()["classes"]])
+def test_a_word_for_a_size_that_a_class_does_not_read_is_never_without_effect(kind: str) -> None:
+    size = 999_983  # A prime, so that it is the value of nothing else.
+    learned = _model({"model_type": kind})["position_embedding"] == "learned"
+    found = 0
+    for setting, words in hugging_face_keys._SIZES.items():
+        if setting == "max_position_embeddings" and not learned:
+            continue
+        for word in words:
+            left = {left.key: left for left in read(json.dumps({"model_type": kind, word: size}), "c.json").left_out}
+            if word in left and "made from the latent" not in left[word].effect:
+                found += 1
+                assert left[word].matters, word
+                assert f"set model.{setting}" in left[word].effect or word == "hidden_dim"
+    assert found > 20
+
+
+def test_a_second_word_for_a_size_that_says_the_same_has_no_effect() -> None:
+    same = {"n_layers": 32, "dim": 4096, "hidden_dim": 14336, "n_kv_heads": 8, "d_head": 128, "num_experts": 1}
+    left = _left_out(LLAMA3_8B | same)
+    assert _that_matters(LLAMA3_8B | same) == []
+    assert left["n_layers"] == ("no effect: num_hidden_layers says the same", False)
+    assert _that_matters(LLAMA3_8B | {"n_layers": 33, "num_experts": 8}) == ["n_layers", "num_experts"]
+
+
+def _model(config: dict[str, Any]) -> Mapping[str, Any]:
+    return hugging_face.read(json.dumps(config), "config.json").model
 
 
 def test_dumped_keys_of_generation_and_history_have_no_effect() -> None:

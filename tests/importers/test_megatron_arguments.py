@@ -11,6 +11,8 @@ import pytest
 from launcher.backends.megatron import extra
 from launcher.cli import main
 from launcher.importers import UNKNOWN, Imported
+from launcher.importers._megatron_kinds import ARGUMENTS
+from launcher.importers._megatron_kinds import TRAINS_NOTHING as NOTHING
 from launcher.importers._megatron_tables import DEFAULTS, KEPT, MATTERS, NO_EFFECT
 from launcher.importers.megatron import read
 from tests.support.foreign_files import SIZES
@@ -56,7 +58,16 @@ def words_of(found: Imported, key: str) -> tuple[str, ...]:
         ("--position-embedding-type yarn", {"model.position_embedding": "rope"}),
         ("--attention-dropout 0.2", {"model.dropout": 0.1, "backend.extra.attention-dropout": 0.2}),
         ("--spec local", {"backend.extra.transformer-impl": "local", "model.attention": "eager"}),
-        ("--moe-layer-recompute --num-experts 4", {"checkpointing": "selective", "checkpointing.modules": ["moe"]}),
+        (
+            "--moe-layer-recompute --num-experts 4",
+            {"checkpointing": "selective", "checkpointing.modules": ["core_attn", "moe"]},
+        ),
+        (
+            "--moe-layer-recompute --recompute-granularity selective --recompute-modules layernorm --num-experts 4",
+            {"checkpointing": "selective", "checkpointing.modules": ["layernorm", "moe"]},
+        ),
+        ("--expert-tensor-parallel-size 2 --num-experts 4", {"parallel.expert_tensor": 2}),
+        ("--expert-tensor-parallel-size 2", {"parallel.expert_tensor": None}),
         ("--checkpoint-activations --checkpoint-num-layers 2", {"checkpointing": "full", "checkpointing.layers": 2}),
         ("--padded-vocab-size 1003", {"model.vocab_size": 1003, "backend.extra.make-vocab-size-divisible-by": 1}),
         ("--wandb-project 7 --tensorboard-dir logs", {"tracking": "wandb", "tracking.project": "7"}),
@@ -101,7 +112,6 @@ def test_an_argument_becomes_what_the_run_has_for_it(arguments: str, expected: d
         ("--load $BASE", "--load", "the weights that training starts from: here they are new ones; --set BASE=..."),
         ("--save a --load b --finetune", "--load", "the weights that training starts from"),
         ("--init-method-xavier-uniform", "--init-method-xavier-uniform", "the weights that training starts from"),
-        ("--skip-train", "--skip-train", "nothing is trained there"),
         ("--deepspeed --zero-stage 3", "--zero-stage", "memory: DeepSpeed shards gradients and parameters there"),
         (
             "--deepspeed_config ds.json",
@@ -270,8 +280,6 @@ def test_a_list_of_another_model_is_refused_by_its_name_and_never_taken_for_a_gp
         ("pretrain_vision_classify.py", "an image model"),
         ("pretrain_ict.py", "a retriever"),
         ("train_rl.py", "reinforcement learning"),
-        ("tools/run_text_generation_server.py", "a program that trains nothing"),
-        ("tools/checkpoint/convert.py", "a program that trains nothing"),
     ],
 )
 def test_the_program_says_of_which_model_a_list_is(program: str, kind: str) -> None:
@@ -282,7 +290,69 @@ def test_the_program_says_of_which_model_a_list_is(program: str, kind: str) -> N
     assert error.way_out == (f"script={name}",)
 
 
-@pytest.mark.parametrize("program", ["pretrain_gpt.py", "megatron/training/pretrain_gpt.py", "train.py", "gpt.py"])
+TRAINS_NOTHING = "nothing is trained there, and launch reads lists of trainings alone"
+
+
+@pytest.mark.parametrize(
+    ("command", "where", "kind"),
+    [
+        ("tools/run_text_generation_server.py", "the program", "inference, which generates text"),
+        ("examples/inference/gpt_static_inference.py", "the program", "inference, which generates text"),
+        ("sample_gpt.py", "the program", "inference, which generates text"),
+        ("tools/checkpoint/convert.py", "the program", "a conversion of a checkpoint"),
+        ("hf_llama_conversion.py", "the program", "a conversion of a checkpoint"),
+        ("evaluate_gpt.py", "the program", "an evaluation of a trained model"),
+        ("-m lm_eval", "the program", "an evaluation of a trained model"),
+        ("tasks/main.py --task LAMBADA", "--task", "an evaluation of a trained model"),
+        ("tools/preprocess_data.py", "the program", "a preparation of data"),
+        ("pretrain_gpt.py --skip-train", "--skip-train", "an evaluation of a trained model"),
+        ("train.py --eval-only", "--eval-only", "an evaluation of a trained model"),
+        ("run.py --num-tokens-to-generate 64", "--num-tokens-to-generate", "inference, which generates text"),
+        ("pretrain_gpt.py --ckpt-convert-format torch_dist", "--ckpt-convert-format", "a conversion of a checkpoint"),
+    ],
+)
+def test_a_program_that_trains_nothing_is_refused_by_what_it_is_whatever_is_left_out(
+    command: str, where: str, kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program, _, rest = command.partition(" --")
+    script = tmp_path / "run.sh"
+    script.write_text(f"torchrun --nproc_per_node 8 {program} {WHOLE}{' --' if rest else ''}{rest}")
+    assert main(["import", "megatron", str(script), "--partial", "--json"]) == 2
+    [error] = json.loads(capsys.readouterr().out)["errors"]
+    assert error["path"] == f"{script}: {where}"
+    assert error["rule"] == f"it is {kind}: {TRAINS_NOTHING}"
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind"),
+    [("inference", "inference, which"), ("Evaluation", "an evaluation"), ("ckpt_conversion", "a conversion")],
+)
+def test_a_functional_test_of_another_mode_than_training_is_refused(mode: str, kind: str) -> None:
+    content = {"MODE": mode, "MODEL_ARGS": {"--num-layers": 2}}
+    errors = read(json.dumps(content), "case.json").errors
+    assert next(error.rule for error in errors if error.path == "case.json: MODE").startswith(f"it is {kind}")
+    training = read(json.dumps(content | {"MODE": "pretraining"}), "case.json")
+    assert not [error for error in training.errors if error.path == "case.json: MODE"]
+
+
+def test_the_indexer_of_sparse_attention_is_no_retriever() -> None:
+    def rule(argument: str) -> str:
+        [error] = imported(argument).errors
+        return error.rule
+
+    assert rule("--indexer-loss-coeff 0.1").startswith("it is of a model with another attention (gated delta net, Deep")
+    assert rule("--indexer-batch-size 128").startswith("it is of a retriever (inverse cloze task)")
+    assert rule("--indexer-log-interval 100").startswith("it is of a retriever (inverse cloze task)")
+
+
+def test_an_argument_is_of_one_kind_alone() -> None:
+    names = [name for table in (ARGUMENTS, NOTHING) for of_kind in table.values() for name in of_kind]
+    assert len(names) > 80
+    assert sorted(names) == sorted(set(names))
+
+
+@pytest.mark.parametrize("program", ["pretrain_gpt.py", "megatron/training/pretrain_gpt.py", "train.py", "gpt.py",
+                                     "train_and_evaluate.py", "main.py", "pretrain_and_export.py"])  # fmt: skip
 def test_a_program_that_trains_a_decoder_is_taken(program: str) -> None:
     assert read(f"torchrun --nproc_per_node 8 {program} {WHOLE}", "run.sh").errors == ()
 
@@ -296,6 +366,7 @@ def test_a_program_that_trains_a_decoder_is_taken(program: str) -> None:
         ("--attention-backend sparse", "is one of auto, fused, flash, unfused, local"),
         ("--lr-decay-style step", "is one of constant, linear, cosine, inverse-square-root, WSD"),
         ("--use-megatron-fsdp --data-parallel-sharding-strategy all", "is one of no_shard, optim"),
+        ("--moe-layer-recompute --recompute-granularity full --num-experts 2", "Megatron-LM refuses it beside full"),
         ("--num-layers-per-virtual-pipeline-stage 3", "8 layers over 1 stages in chunks of 3 leave a rest"),
         ("--num-layers-per-virtual-pipeline-stage 4", "Megatron-LM interleaves stages, and"),
     ],
@@ -361,3 +432,19 @@ def test_the_checkpoint_that_is_certain_is_loaded(tmp_path: Path) -> None:
     found = imported(f"--load {tmp_path} --save elsewhere")
     assert words_of(found, "--load") == (f"save.load={tmp_path}",)
     assert "--load" in left(imported(f"--load {tmp_path} --finetune"))
+
+
+def test_what_is_left_open_is_asked_for_and_no_key_is_said_by_it() -> None:
+    text = WHOLE.replace("--vocab-size 1000", "")
+    words = "--tokenizer-type HuggingFaceTokenizer --tokenizer-model /none --tensor-model-parallel-size ??? --load ''"
+    found = read(f"{text} {words}", "args.txt")
+    assert "model.vocab_size='???'" in found.overrides
+    assert not [said.key for said in found.said if "???" in " ".join(said.overrides)]
+    assert left(found)["--tokenizer-type"] == (
+        "it alone knows the size of the vocabulary: set model.vocab_size",
+        True,
+    )
+    asks = "its value is not known, so that it has the default here: set parallel.tensor"
+    assert left(found)["--tensor-model-parallel-size"] == (asks, True)
+    assert "--tensor-model-parallel-size ???: the file leaves it open" in found.not_understood
+    assert left(found)["--load"][1]

@@ -131,6 +131,54 @@ def test_variables_without_a_value_are_named_with_the_flags_that_hold_them() -> 
     assert (given.unset, given.not_understood) == ({}, ())
 
 
+@pytest.mark.parametrize(
+    "shape",
+    [
+        "torchrun pretrain_gpt.py {words}",
+        "sh -c 'torchrun pretrain_gpt.py {words}' > log.txt",
+        'bash -c "torchrun pretrain_gpt.py {words}" <in.txt >out.txt 2>err.txt',
+        "W='{words}'\ntorchrun pretrain_gpt.py $W",
+        "W=({words})\ntorchrun pretrain_gpt.py ${{W[@]}}",
+        "W=({words})\nsh -c 'torchrun pretrain_gpt.py '\"${{W[*]}}\"",
+        "cat <<EOF >job.sh\ntorchrun pretrain_gpt.py {words}\nEOF\nsbatch job.sh",
+        "run() {{ torchrun pretrain_gpt.py $@; }}\nrun {words}",
+    ],
+)
+def test_a_placeholder_in_angle_brackets_is_asked_for_and_swallows_no_flag(shape: str) -> None:
+    words = "--num-layers 8 --load <CHECKPOINT> --fp16 --merge-file <path to merges>/m.txt --lr <RATE> --split 98,2,0"
+    text = shape.format(words=words)
+    found = parse(text, "train.sh")
+    assert [*found.arguments] == ["num-layers", "load", "fp16", "merge-file", "lr", "split"]
+    assert found.arguments["split"].value == "98,2,0"
+    assert found.unset == {"load": ("CHECKPOINT",), "merge-file": ("path_to_merges",), "lr": ("RATE",)}
+    given = {"CHECKPOINT": "/old", "path_to_merges": "/bpe", "RATE": "1e-4"}
+    filled = parse(text, "train.sh", given)
+    assert values(filled) == values(found) | {"load": "/old", "merge-file": "/bpe/m.txt", "lr": 1e-4}
+    assert not filled.unset
+    assert not filled.errors
+
+
+def test_placeholders_in_yaml_are_asked_for_and_tokens_and_redirections_are_none() -> None:
+    content = {"MODEL_ARGS": {"--num-layers": 2, "--load": "<CHECKPOINT>/iter", "--mask-token": "<mask>"}}
+    found = parse(json.dumps(content), "case.json")
+    assert found.unset == {"load": ("CHECKPOINT",)}
+    assert found.arguments["mask-token"].value == "<mask>"
+    text = "sort <a.txt >b.txt\n((1<2)) && cat <<EOF >c.txt\nx>y\nEOF\npython pretrain_gpt.py --num-layers 2 <in 2>log"
+    assert values(parse(text, "a.sh")) == {"num-layers": 2}
+    assert parse("torchrun pretrain_gpt.py --load <模型>", "a.sh").unset == {"load": ("placeholder",)}
+
+
+def test_a_yaml_key_may_stand_twice_with_one_value_and_two_values_are_an_error_with_both_lines() -> None:
+    def found(second: str) -> Parsed:
+        return parse(f"MODEL_ARGS:\n  --num-layers: 2\n  --bf16: true\n  --num-layers: {second}\n", "case.yaml")
+
+    assert values(found("2")) == {"num-layers": 2, "bf16": True}
+    for other in ("3", "2.0", "true", '"2"', "[2]"):
+        with pytest.raises(ConfigErrors) as error:
+            found(other)
+        assert "the key '--num-layers' has one value in line 2 and another in line 4" in str(error.value)
+
+
 def test_what_a_command_would_write_has_no_value_and_is_asked_for_by_the_variable_that_holds_it() -> None:
     found = parsed("what_the_machine_knows.sh")
     assert (values(found)["num-attention-heads"], values(found)["hidden-size"]) == (16, 1024)

@@ -64,6 +64,12 @@ _FLAG = re.compile(r"(--[A-Za-z][\w.-]*)(?:=.*)?\Z", re.DOTALL)
 _LISTS = re.compile(r"(\d+) keys?: (\d+) said, (\d+) the default here too, (\d+) kept for the engine, (\d+) left out")
 
 
+def filled_with(content: dict[str, Any], path: Sequence[str], value: object) -> dict[str, Any]:
+    """The same mapping with another value of one leaf."""
+    head, *rest = path
+    return {**content, head: filled_with(content[head], rest, value) if rest else value}
+
+
 def leaves(content: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     """Dotted paths of all leaves; a list is one, and so is an empty mapping."""
     for key, value in content.items():
@@ -239,3 +245,31 @@ def test_a_cold_start_of_the_command_takes_less_than_half_a_second_of_a_core() -
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.returncode == 0, done.stderr
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.5
+
+
+def paths(content: Mapping[str, Any], before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The keys that lead to each leaf."""
+    for key, value in content.items():
+        yield from paths(value, (*before, key)) if isinstance(value, dict) and value else [(*before, key)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_key_that_the_file_leaves_open_is_never_taken(kind: str) -> None:
+    found = 0
+    for path in (path for path in FILES if path.parent.name == kind and path.suffix in (".json", ".yaml")):
+        with contextlib.suppress(ValueError, yaml.YAMLError):
+            content = yaml.safe_load(path.read_text()) if path.suffix == ".yaml" else json.loads(path.read_text())
+            places = list(paths(content)) if isinstance(content, dict) and imported(path) is not None else []
+            for place in places[::3]:  # Every third, for time.
+                if kind == "megatron" and not (len(place) == 2 and place[1].startswith("--")):
+                    continue
+                text = json.dumps(filled_with(content, place, "???"))
+                try:
+                    answer = registry.load("importers", kind).read(text, "file.json")
+                except ConfigErrors:
+                    continue  # The value decides what the file is.
+                key = place[1] if kind == "megatron" else ".".join(place)
+                found += 1
+                taken = {*(said.key for said in answer.said), *answer.kept, *answer.default}
+                assert key not in taken, (path.name, place)
+    assert found > 100

@@ -69,7 +69,7 @@ def follow(
     machine = Machine(given, trains)
     machine.state.variables |= environment or {}
     try:
-        machine.body(parse(text))
+        machine.body(parse(marks.placeholders(text, given)))
         machine.programs.written_scripts()
     except RecursionError:
         raise ShellError("it is nested too deeply") from None
@@ -78,7 +78,8 @@ def follow(
 
 
 def values_in(text: str, given: Mapping[str, str]) -> str:
-    """A text with the variables put in that it holds; those without a value are marks."""
+    """A text with the variables and placeholders put in that it holds; those without a value are marks."""
+    text = marks.placeholders(text, given)
     return Machine(given, lambda _words: False).expansion.lines(text) if "$" in text else text
 
 

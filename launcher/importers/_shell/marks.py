@@ -7,11 +7,43 @@ sets them (``~TP``, as by a command substitution), and decisions between branche
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 MARK = "\0"
 _BETWEEN = "\1"
 _MARKED = re.compile(f"{MARK}([^{MARK}{_BETWEEN}]*){_BETWEEN}([^{MARK}{_BETWEEN}]*){MARK}")
+_PLACEHOLDER = re.compile(r"(?<![<\w&])<([^\W\d][\w./:-]*(?:,? [^\W\d][\w./:-]*)*)>(?![>&(])")
+"""``<DATA_PATH>``, ``<path to the data>``: a word that its author left to the reader.
+
+Redirections have blanks between their two signs, or words such as ``2>`` that begin with no letter.
+"""
+
+_TOKENS = frozenset((
+    "s", "unk", "pad", "mask", "bos", "eos", "eod", "sep", "cls", "image", "video", "audio", "think", "end", "start",
+    "endoftext", "fim_prefix", "fim_middle", "fim_suffix",
+))  # fmt: skip
+"""Names of tokens, which are written in angle brackets, too."""
+
+
+def placeholders(text: str, given: Mapping[str, str]) -> str:
+    """The text with a mark in place of each placeholder, or the value that is given for its name."""
+
+    def replace(match: re.Match[str]) -> str:
+        name = placeholder_name(match[1])
+        return match[0] if match[1] in _TOKENS else given[name] if name in given else mark(match[0], [name])
+
+    return _PLACEHOLDER.sub(replace, text) if "<" in text else text
+
+
+def placeholder_names(text: str) -> set[str]:
+    """The names by which the placeholders of a text are asked for."""
+    return {placeholder_name(match[1]) for match in _PLACEHOLDER.finditer(text) if match[1] not in _TOKENS}
+
+
+def placeholder_name(inside: str) -> str:
+    """What stands between the brackets as a variable's name: ``path_to_the_data``."""
+    name = re.sub(r"\W+", "_", inside, flags=re.ASCII).strip("_")
+    return name if name[:1].isalpha() else f"placeholder_{name}".rstrip("_")
 
 
 def mark(shown: str, names: Iterable[str] = ()) -> str:
