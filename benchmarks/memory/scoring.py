@@ -62,7 +62,7 @@ def judged(row: Row) -> Judged:
     first = None
     if row.first_step and row.stage is not None:
         first = _first_step(rank_terms(row.spec, family=family, strategies=strategies, backend=backend)[row.stage])
-    fits = verdict.judge(row.spec, answer).fits
+    fits = verdict.judge(row.spec, answer).may_start
     return Judged(row=row, estimate=answer, called_fitting=fits, first_step=first)
 
 

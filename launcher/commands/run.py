@@ -178,6 +178,8 @@ def ready(options: argparse.Namespace, *, quiet: bool) -> Ready:
         found = from_lock(options.lock, options.overrides, trusted=options.trust)
     native = assess.judge if options.native else None
     how: dict[str, Any] = {"native": native, "python": job_python.asked, "measured": measured(options)}
+    for line in found.said:
+        say(f"launch: {line}")
     with sign("checking the run"):
         assessment = assessed(found, memory_engine(options), **how)
     if options.rehearsed and not assessment.errors:

@@ -27,7 +27,8 @@ class Request:
 
     ``spec`` may stand beside errors: it is then what the remaining overrides say, so that the rules can be judged too
     and all errors of a configuration come at once. ``warnings`` are of values that were taken where nothing was said.
-    ``backend`` is the one that the command line or its recipe names, which no way out may undo.
+    ``backend`` is the one that the command line or its recipe names, which no way out may undo. ``said`` are defaults
+    that are others on this run's device than elsewhere.
     """
 
     overrides: tuple[str, ...]
@@ -35,6 +36,7 @@ class Request:
     errors: tuple[ConfigError, ...]
     warnings: tuple[ConfigError, ...] = ()
     backend: str | None = None
+    said: tuple[str, ...] = ()
 
     def require(self) -> RunSpec:
         """The specification.
@@ -83,7 +85,9 @@ def request(
         warnings += tuple(own.remarks(spec, keys))
         errors += own.refusals(spec, keys)
     named = backend_choice.chosen(overrides)
-    return Request(overrides=tuple(texts), spec=spec, errors=(*errors, *found), warnings=warnings, backend=named)
+    said = tuple(_said(spec, overrides)) if spec is not None else ()
+    errors = (*errors, *found)
+    return Request(overrides=tuple(texts), spec=spec, errors=errors, warnings=warnings, backend=named, said=said)
 
 
 def _own_model(overrides: Sequence[Override], typed: Sequence[Override], catalog: Catalog) -> OwnModel | None:
@@ -103,6 +107,12 @@ def _guessed(spec: RunSpec, overrides: Sequence[Override], facts: machine.Machin
     number = spec.cluster.gpus_per_node
     rule = f"the GPUs of a node are not counted, and this machine has none: {number} are taken, as of its CPU ranks"
     yield ConfigError("cluster.gpus_per_node", None, rule, [f"cluster.gpus_per_node={hardware.SLURM_GPUS}"])
+
+
+def _said(spec: RunSpec, overrides: Sequence[Override]) -> Iterator[str]:
+    """The precision that CPU ranks take where none is named."""
+    if spec.script is None and hardware.leaves_precision(spec.hardware.device, {each.key for each in overrides}):
+        yield "the ranks are CPUs and no precision is named: fp32, as bf16 takes many times as long on most of them"
 
 
 def _specify(

@@ -267,7 +267,7 @@ class Search:
 
     def _fits(self, spec: RunSpec) -> bool:
         self.found.judged += 1
-        return self._judge.verdict(spec).fits
+        return self._judge.verdict(spec).may_start
 
     def _judge_relief(self, node: _Node, relief: _Relief) -> None:
         """Judge the layouts of a relief; where none fits, go on with those that save more and take longer."""

@@ -189,7 +189,9 @@ def _formats(spec: RunSpec) -> str:
         parts.insert(1, f"compute {formats.compute}{' (autocast)' if formats.autocast else ''}")
     if formats.optimizer_states != "fp32":
         parts.append(f"optimizer {formats.optimizer_states}")
-    return f"{name} means: {', '.join(parts)}"
+    taken = "; CPU ranks take fp32 where no precision is named, as bf16 takes many times as long on most CPUs"
+    is_default = spec.hardware.device == "cpu" and name == "fp32"
+    return f"{name} means: {', '.join(parts)}{taken if is_default else ''}"
 
 
 def _phases(estimate: MemoryEstimate) -> str:

@@ -14,8 +14,8 @@ from launcher import cli
 from launcher.errors import ConfigErrors
 from launcher.job import torchrun
 from launcher.preflight import evidence
-from tests.preflight.test_evidence import FOUND
 from tests.support.helpers import composed_once
+from tests.support.rehearsed_ranks import FOUND
 
 SCRIPT = ("script=train.py", "cluster.gpus_per_node=1")
 FIGURES = ("parameters", "static_bytes", "peak", "phases", "piles", "ranks", "host", "disk", "speed", "rehearsed")

@@ -10,10 +10,11 @@ import pytest
 import launcher
 from launcher import cli
 from launcher.backends import Judgement
-from launcher.commands import _plan_native, _waiting, plan
+from launcher.commands import _plan_native, _plan_questions, _waiting, plan
 from launcher.commands import check as check_verb
 from launcher.commands import run as run_verb
 from launcher.errors import ConfigError, ConfigErrors
+from launcher.preflight import assess
 
 FEW = ("model=125m", "hardware=h100_80g", "cluster.gpus_per_node=1", "parallel=ddp", "train.micro_batch_size=1")
 
@@ -106,7 +107,7 @@ def test_a_quick_check_and_one_that_nobody_looks_at_show_no_sign(
 def slow(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Reading the words takes 3 seconds, and the engines' own validators take 38."""
     clock = Clock()
-    read, ask = plan._plan_questions.read, _plan_native.judge_all
+    read, ask = _plan_questions.read, assess.judge_all
 
     def reading(*given: object) -> object:
         clock.now += 3
@@ -117,7 +118,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Clock:
         return ask(specs)  # type: ignore[arg-type]
 
     monkeypatch.setattr(plan, "_clock", clock)
-    monkeypatch.setattr(plan._plan_questions, "read", reading)
+    monkeypatch.setattr(_plan_questions, "read", reading)
     monkeypatch.setattr(_plan_native, "judge_all", asking)
     return clock
 

@@ -10,32 +10,14 @@ import pytest
 
 from launcher import cli
 from launcher.errors import ConfigErrors
-from launcher.job import versions
 from launcher.preflight import assess, evidence
 from launcher.preflight.evidence import Evidence, demanded, key
 from launcher.rehearsing import kept
 from launcher.text.units import GIB
 from tests.support.helpers import composed_once
+from tests.support.rehearsed_ranks import FOUND
 
 TINY = ("model=tiny", "parallel=fsdp", "cluster.gpus_per_node=2")
-FOUND = Evidence(
-    time=1.8e9,
-    node="n1",
-    device="cuda",
-    device_name="NVIDIA H100",
-    device_bytes=78 * GIB,
-    rank=0,
-    stage=0,
-    predicted_bytes=70 * GIB,
-    measured_bytes=71 * GIB,
-    least_bytes=72 * GIB,
-    used_bytes=76 * GIB,
-    ran_out=False,
-    depths=(),
-    partial=False,
-    versions={"torch": str(versions.installed("torch"))},
-    directory="/somewhere",
-)
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from launcher.job import versions
 from launcher.job.rehearsal import Measured, Rehearsed
+from launcher.preflight.evidence import Evidence
 from launcher.rehearsing import choice, rehearse
 from launcher.rehearsing.device import Device
 from launcher.rehearsing.predicted import predicted
@@ -15,6 +17,26 @@ from launcher.text.units import GIB
 
 CPU = Device(kind="cpu", name="a processor", memory_bytes=8 * GIB, host_memory_bytes=24 * GIB, cpus=2)
 H100 = Device(kind="cuda", name="NVIDIA H100", memory_bytes=79 * GIB, host_memory_bytes=128 * GIB, cpus=16)
+
+FOUND = Evidence(
+    time=1.8e9,
+    node="n1",
+    device="cuda",
+    device_name="NVIDIA H100",
+    device_bytes=78 * GIB,
+    rank=0,
+    stage=0,
+    predicted_bytes=70 * GIB,
+    measured_bytes=71 * GIB,
+    least_bytes=72 * GIB,
+    used_bytes=76 * GIB,
+    ran_out=False,
+    depths=(),
+    partial=False,
+    versions={"torch": str(versions.installed("torch"))},
+    directory="/somewhere",
+)
+"""What is kept of a rehearsal on a GPU."""
 
 
 class Worker:
