@@ -66,14 +66,14 @@ def require_bounded(path: Path) -> None:
     """
     import yaml
 
-    if not path.is_file():
-        return  # A link to nowhere, or a pipe, is of interest only where it is chosen.
     try:
         nodes = _Nodes(str(path))
         for event in yaml.parse(files.read_text(path), Loader=_loader()):
             nodes.count(event)
+    except files.Refused as error:  # Hydra would pass a pipe over, and take the shipped option of its name.
+        raise _error(str(path), None, f"it cannot be read: {unreadable(error)}") from None
     except (yaml.YAMLError, OSError, UnicodeDecodeError):
-        return  # Its reader says so.
+        return  # Its reader says so; a link to nowhere is of interest only where it is chosen.
     except ValueError as error:
         raise _error(str(path), None, f"it cannot be read: {error}") from None
 

@@ -102,7 +102,8 @@ def _asks_the_hub(spec: RunSpec) -> bool:
 
 def _script(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.script is not None and not Path(spec.script).is_file():
-        yield ConfigError("script", spec.script, "there is no such file", ["script=path/to/train.py"])
+        rule = "it is no regular file" if Path(spec.script).exists() else "there is no such file"
+        yield ConfigError("script", spec.script, rule, ["script=path/to/train.py"])
 
 
 def _folders(spec: RunSpec) -> Iterator[ConfigError]:
