@@ -78,7 +78,11 @@ def read(kind: str, path: Path, variables: Mapping[str, str]) -> Imported:
     given = _as_taken(kind, variables)
     if kind == "hf" and path.is_dir():
         return _model_of(path)
-    imported: Imported = registry.load("importers", kind).read(_text(path), str(path), **given)
+    from launcher.importers import _formats
+
+    text = _text(path)
+    _formats.refuse_other(kind, text, str(path))
+    imported: Imported = registry.load("importers", kind).read(text, str(path), **given)
     return imported
 
 

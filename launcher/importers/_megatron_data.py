@@ -13,17 +13,6 @@ from launcher.errors import ConfigError, ConfigErrors
 _NESTS = ("MODEL_ARGS", "args", "arguments", "model_args")
 """Keys under which a file keeps the arguments: Megatron-LM's functional tests have ``MODEL_ARGS``."""
 
-_OTHERS = (
-    ({"trainer", "exp_manager"}, "NeMo"),
-    ({"_target_"}, "NeMo"),
-    ({"language_model", "model_parallel"}, "Megatron-LM's --yaml-cfg"),
-    ({"optimizer", "scheduler", "train", "ddp"}, "Megatron Bridge"),
-    ({"train", "model", "checkpoint"}, "Megatron Bridge"),
-    ({"zero_optimization"}, "DeepSpeed: launch import deepspeed"),
-    ({"spec", "products"}, "Megatron-LM's test recipes"),
-)
-"""Keys by which other people's forms are known."""
-
 
 @dataclass(frozen=True, slots=True)
 class Data:
@@ -82,16 +71,15 @@ def _mapping(content: Mapping[str, Any], path: str) -> Data:
     if any(key.startswith("--") for key in content):
         flags = {key: value for key, value in content.items() if key.startswith("--")}
         return Data(flags, dict(_leaves({key: content[key] for key in content if key not in flags})), known)
-    _refuse_others(content, path)
+    _refuse_groups(content, path)
     return Data(content)
 
 
-def _refuse_others(content: Mapping[str, Any], path: str) -> None:
-    """See whether the file is of another form; settings in groups are no argument list of any."""
-    named = next((name for keys, name in _OTHERS if keys <= content.keys()), None)
+def _refuse_groups(content: Mapping[str, Any], path: str) -> None:
+    """See that the file is flat: settings in groups are no argument list of any form."""
     groups = [key for key, value in content.items() if isinstance(value, Mapping)]
-    if named or groups:
-        found = f"a configuration of {named}" if named else f"settings in groups: {', '.join(groups[:4])}"
+    if groups:
+        found = f"settings in groups: {', '.join(groups[:4])}"
         rule = f"this is {found}, and no argument list of Megatron-LM, whose flags stand under MODEL_ARGS or alone"
         raise ConfigErrors([ConfigError(path, None, rule)])
 
