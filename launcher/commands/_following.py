@@ -24,6 +24,7 @@ from launcher.commands._events import Events
 from launcher.commands._script_output import Printed
 from launcher.commands.cancel import stop
 from launcher.errors import INTERRUPTED, JobFailed
+from launcher.job import events
 from launcher.memory.moments import PHASES
 from launcher.rundir import contents, progress, results, script_copy, state, status
 from launcher.rundir.results import BETWEEN
@@ -183,8 +184,11 @@ def _speed(directory: Path, steps: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def _ending(directory: Path, steps: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """The losses and the speed, as far as the metrics hold them."""
+    """The losses and the speed, as far as the metrics hold them, and rows of the data that were left out."""
     if steps:
         yield f"loss {steps[0]['loss']:.4f} -> {results.closing_loss(steps)} in {steps[-1]['step']} steps"
     if (speed := results.speed(steps, results.predicted_speed(directory))) is not None:
         yield f"{speed:,.0f} tokens/s (median of the second half)"
+    for line in events.news(directory):
+        if line["kind"] == "bad_rows":
+            yield from textwrap.wrap(f"data: {line['text']}", 80)

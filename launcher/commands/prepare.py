@@ -56,6 +56,8 @@ def _made(spec: RunSpec, *, quiet: bool) -> dict[str, Any]:
     kept = token_folder.kept(found.path.parent)
     if not quiet:
         print(found.text)
+        if found.bad_rows.count:
+            say(f"launch: {found.bad_rows.sentences}")
         speed = f", {found.text_bytes / seconds / 1e6:.1f} MB of text a second" if found.text_bytes else ""
         say(f"launch: made in {seconds:.1f} s{speed}" if made else "launch: found, nothing was to do")
         say(f"launch: {kept.path} holds {kept.folders} such folders, {gib(kept.bytes)}; --clear removes them")
@@ -66,6 +68,7 @@ def _made(spec: RunSpec, *, quiet: bool) -> dict[str, Any]:
         "documents": found.documents,
         "text_bytes": found.text_bytes,
         "left_out": found.left_out,
+        **({"bad_rows": found.bad_rows.as_dict()} if found.bad_rows.skips else {}),
         "bytes": found.bytes,
         "seconds": seconds,
     }

@@ -46,7 +46,7 @@ from launcher.commands._waiting import sign
 from launcher.data import token_folder
 from launcher.data.token_folder import TokenFolder
 from launcher.errors import ConfigError, ConfigErrors, DoesNotFit, JobFailed
-from launcher.job import torchrun
+from launcher.job import events, torchrun
 from launcher.job.job import Job
 from launcher.preflight import assess, evidence, job_python
 from launcher.preflight.assess import Assessment
@@ -209,6 +209,8 @@ def recorded(found: Ready) -> Recorded:
     directory = record(found.plan, named, overrides=found.overrides, forced=found.forced, made_of=found.made_of)
     if found.tokens is not None:
         token_folder.point(directory, found.plan.spec.data, found.tokens)
+        if found.tokens.bad_rows.count:
+            events.add(directory, "bad_rows", found.tokens.bad_rows.sentences, step=None)
     job = found.plan.job.at(str(directory))
     return Recorded(plan=found.plan, directory=directory, job=job, samples=found.samples)
 
@@ -254,7 +256,7 @@ def _token_ids(planned: Plan, *, quiet: bool) -> TokenFolder | None:
     from launcher.commands import _preparing
 
     found, _ = _preparing.make(spec, quiet=quiet)
-    if found.left_out:
+    if found.left_out or found.bad_rows.count:
         say(f"launch: {found.text}")
     return found
 

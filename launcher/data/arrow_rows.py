@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher import files, package
+from launcher.data.bad_rows import BadRows
 from launcher.data.opening import told
 from launcher.data.unusable import PackageMissing, Unusable
 
@@ -33,26 +34,57 @@ def columns(path: Path) -> tuple[str, ...]:
         return tuple(schema.names)
 
 
-def rows(path: Path, only: Sequence[str] | None = None) -> Iterator[Mapping[str, object]]:
+def rows(path: Path, only: Sequence[str] | None = None, bad: BadRows | None = None) -> Iterator[Mapping[str, object]]:
     """All rows.
 
     Args:
         path: The file.
         only: Columns that are wanted; None is all, and so are columns that the file has none of, to tell what it has.
+        bad: What becomes of a row with a text that is no UTF-8; None: it is an error.
 
     Raises:
-        Unusable: As :func:`columns`.
+        Unusable: As :func:`columns`, or for such a row.
     """
+    bad, first = bad or BadRows(), 1
     with _open(path) as table:
-        if _is_parquet(path):
-            for batch in table.iter_batches(_ROWS, columns=_there(only, table.schema_arrow.names)):
-                yield from batch.to_pylist()
-            return
-        for batch in _all(path, table):
-            chosen = _there(only, table.schema.names)
-            whole = batch if chosen is None else batch.select(chosen)
-            for start in range(0, whole.num_rows, _ROWS):
-                yield from whole.slice(start, _ROWS).to_pylist()
+        for batch in _batches(path, table, only):
+            for number, row in _of_batch(batch, path, first, bad):
+                bad.at(path, "row", number)
+                yield row
+            first += batch.num_rows
+
+
+def _batches(path: Path, table: Any, only: Sequence[str] | None) -> Iterator[Any]:
+    """All rows, some at a time."""
+    if _is_parquet(path):
+        yield from table.iter_batches(_ROWS, columns=_there(only, table.schema_arrow.names))
+        return
+    chosen = _there(only, table.schema.names)
+    for batch in _all(path, table):
+        whole = batch if chosen is None else batch.select(chosen)
+        yield from (whole.slice(start, _ROWS) for start in range(0, whole.num_rows, _ROWS))
+
+
+def _of_batch(
+    batch: Any, path: Path, first: int, bad: BadRows, *, counted: bool = True
+) -> Iterator[tuple[int | None, Mapping[str, object]]]:
+    """The rows of a batch with their numbers, one by one where they cannot be read together."""
+    try:
+        yield from enumerate(batch.to_pylist(), first) if counted else ((None, row) for row in batch.to_pylist())
+        return
+    except UnicodeDecodeError:
+        if not bad.skips:
+            raise
+    for place in range(batch.num_rows):
+        number = first + place if counted else None
+        try:
+            [row] = batch.slice(place, 1).to_pylist()
+        except UnicodeDecodeError as error:
+            bad.at(path, "row", number)
+            byte = f"byte 0x{error.object[error.start]:02x} cannot be decoded"
+            bad.refuse(Unusable("data.path", str(path), f"a text of it is not UTF-8 ({byte})"))
+        else:
+            yield number, row
 
 
 def count(path: Path) -> int:
@@ -66,7 +98,11 @@ def count(path: Path) -> int:
 
 
 def pieces(
-    path: Path, spread: Callable[[Sequence[Any], int], Sequence[Any]], size: int, only: Sequence[str] | None
+    path: Path,
+    spread: Callable[[Sequence[Any], int], Sequence[Any]],
+    size: int,
+    only: Sequence[str] | None,
+    bad: BadRows,
 ) -> Iterator[list[Mapping[str, object]]]:
     """Some rows of some places.
 
@@ -75,20 +111,29 @@ def pieces(
         spread: Takes so many of some items.
         size: Rows of one place.
         only: As for :func:`rows`.
+        bad: As there.
 
     Raises:
-        Unusable: As :func:`columns`.
+        Unusable: As for :func:`rows`.
     """
     with _open(path) as table:
-        if _is_parquet(path):
-            chosen = _there(only, table.schema_arrow.names)
-            for group in spread(range(table.num_row_groups), _PLACES):
-                for batch in islice(table.iter_batches(size, row_groups=[group], columns=chosen), 1):
-                    yield batch.to_pylist()
-            return
-        chosen = _there(only, table.schema.names)
-        for batch in spread([batch for batch in _all(path, table) if batch.num_rows], _PLACES):
-            yield (batch if chosen is None else batch.select(chosen)).slice(0, size).to_pylist()
+        for batch in _some_batches(path, table, spread, size, only):
+            found = [row for _, row in _of_batch(batch, path, 1, bad, counted=False)]
+            bad.rows += len(found)
+            yield found
+
+
+def _some_batches(
+    path: Path, table: Any, spread: Callable[[Sequence[Any], int], Sequence[Any]], size: int, only: Sequence[str] | None
+) -> Iterator[Any]:
+    if _is_parquet(path):
+        chosen = _there(only, table.schema_arrow.names)
+        for group in spread(range(table.num_row_groups), _PLACES):
+            yield from islice(table.iter_batches(size, row_groups=[group], columns=chosen), 1)
+        return
+    chosen = _there(only, table.schema.names)
+    for batch in spread([batch for batch in _all(path, table) if batch.num_rows], _PLACES):
+        yield (batch if chosen is None else batch.select(chosen)).slice(0, size)
 
 
 def _all(path: Path, table: Any) -> Iterable[Any]:

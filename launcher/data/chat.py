@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from launcher.data.bad_rows import BadRows
 from launcher.data.unusable import Unusable
 from launcher.files import any_json
 from launcher.spec.data import DataSpec
@@ -65,11 +66,12 @@ _UNSET = "text"
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """The messages of one row, which is the ``row``-th of the data, counted from 1."""
+    """The messages of one row, which is the ``row``-th of the data, counted from 1; ``place`` is its file and line."""
 
     messages: Sequence[Message]
     row: int
     tools: Sequence[object] | None = None
+    place: str = ""
 
     @property
     def answers(self) -> list[int]:
@@ -78,7 +80,7 @@ class Conversation:
 
 
 def conversations(
-    rows: Iterable[Mapping[str, object]], data: DataSpec, skipped: Counter[str]
+    rows: Iterable[Mapping[str, object]], data: DataSpec, skipped: Counter[str], bad: BadRows
 ) -> Iterator[Conversation]:
     """The conversations of the rows.
 
@@ -86,13 +88,18 @@ def conversations(
         rows: Values by their column.
         data: ``column`` and ``train_on`` are read.
         skipped: Counts the rows that are left out, by the reason.
+        bad: What becomes of a row that cannot be understood; whoever reads the rows tells it where they are.
 
     Raises:
-        Unusable: A row cannot be understood, or none is left.
+        Unusable: A row cannot be understood, and is not left out, or none is left.
     """
     found = 0
     for number, row in enumerate(rows, start=1):
-        one = conversation(row, number, data.column)
+        try:
+            one = conversation(row, number, data.column, bad.place if bad.skips else "")
+        except Unusable as error:
+            bad.refuse(error)
+            continue
         reason = empty(one, data.train_on)
         if reason is None:
             found += 1
@@ -130,13 +137,14 @@ def empty(conversation: Conversation, train_on: str) -> str | None:
     return None
 
 
-def conversation(row: Mapping[str, object], number: int, column: str | None) -> Conversation:
+def conversation(row: Mapping[str, object], number: int, column: str | None, place: str = "") -> Conversation:
     """One row as a conversation.
 
     Args:
         row: Values by their column.
         number: The row's, from 1.
         column: ``data.column``.
+        place: Its file and line.
 
     Raises:
         Unusable: It cannot be understood.
@@ -145,7 +153,7 @@ def conversation(row: Mapping[str, object], number: int, column: str | None) -> 
     system = row.get("system")
     if isinstance(system, str) and system.strip() and messages and messages[0]["role"] != "system":
         messages.insert(0, {"role": "system", "content": system})
-    return Conversation(tuple(messages), number, _tools(row.get("tools"), number))
+    return Conversation(tuple(messages), number, _tools(row.get("tools"), number), place)
 
 
 def _messages(row: Mapping[str, object], number: int, column: str | None) -> Sequence[object]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from launcher.data import formats
+from launcher.data.bad_rows import SKIPPING, BadRows, is_text
 from launcher.data.chat import PAIRS, is_conversation
 from launcher.data.files import is_hub_name, local_files
 from launcher.data.formats import Row
@@ -19,31 +20,56 @@ from launcher.data.unusable import NotHere, Unusable
 from launcher.spec import DataSpec
 
 
-def documents(data: DataSpec) -> Iterator[str]:
+def documents(data: DataSpec, bad: BadRows | None = None) -> Iterator[str]:
     """The texts of ``data=text`` and ``data=huggingface``, in order; rows without a text are left out.
 
     A long file of plain text comes in pieces, each but its last one :class:`~launcher.data.encoded.Unfinished`.
 
+    Args:
+        data: The run's data.
+        bad: What becomes of a row that cannot be used; None is as ``data.on_bad_row`` says.
+
     Raises:
         Unusable: The data cannot be read, or ``data.column`` is no text.
     """
-    files = files_of(data)
+    files, bad = files_of(data), bad or BadRows.of(data)
     if files and formats.kind_of_all(files) == "text":
         for path in files:
-            yield from pieces(path)
-        return
-    for number, row in enumerate(_rows(data, files, only=[data.column]), 1):
-        if content := text_of(row, data, f"row {number}"):
-            yield content
+            if not bad.skips or _is_whole(path, bad):
+                yield from pieces(path)
+    else:
+        for number, row in enumerate(_rows(data, files, bad, only=[data.column]), 1):
+            try:
+                content = text_of(row, data, f"row {number}")
+            except Unusable as error:
+                bad.refuse(error)
+            else:
+                if content:
+                    yield content
+    bad.require_few()
 
 
-def table_rows(data: DataSpec) -> Iterator[Row]:
-    """The rows of all files in order, or of a data set of the Hugging Face Hub.
+def _is_whole(path: Path, bad: BadRows) -> bool:
+    """Read a file of text to its end, so that nothing of one that turns out to be no text was handed on."""
+    bad.at(path, "document", 1)
+    try:
+        for _ in pieces(path):
+            pass
+    except Unusable as error:
+        bad.refuse(error)
+        return False
+    return True
+
+
+def table_rows(data: DataSpec, bad: BadRows | None = None) -> Iterator[Row]:
+    """The rows of all files in order, or of a data set of the Hugging Face Hub; ``bad`` as for :func:`documents`.
 
     Raises:
         Unusable: They cannot be read, or are plain text.
     """
-    yield from _rows(data, files_of(data))
+    bad = bad or BadRows.of(data)
+    yield from _rows(data, files_of(data), bad)
+    bad.require_few()
 
 
 def fingerprint(data: DataSpec) -> list[object]:
@@ -82,13 +108,15 @@ def files_of(data: DataSpec) -> list[Path]:
     return held
 
 
-def _rows(data: DataSpec, files: Sequence[Path], only: Sequence[str] | None = None) -> Iterator[Row]:
+def _rows(data: DataSpec, files: Sequence[Path], bad: BadRows, only: Sequence[str] | None = None) -> Iterator[Row]:
     if not files:
-        yield from hub_data_set(data)
+        for number, row in enumerate(hub_data_set(data), 1):
+            bad.at(data.path, "row", number)
+            yield row
         return
     formats.kind_of_all(files)
     for path in files:
-        yield from formats.rows(path, only=only)
+        yield from formats.rows(path, only=only, bad=bad)
 
 
 def text_of(row: Row, data: DataSpec, which: str) -> str:
@@ -105,8 +133,13 @@ def text_of(row: Row, data: DataSpec, which: str) -> str:
     if data.column not in row:
         raise _missing(row, data, which)
     value = row[data.column]
-    if value is None or isinstance(value, str):
-        return value or ""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        if not is_text(value):
+            rule = f"{which} holds bytes or escapes there that are no UTF-8 (half of a surrogate pair)"
+            raise Unusable("data.column", data.column, rule, [SKIPPING])
+        return value
     what = {list: "a list", dict: "an object", bool: "a boolean"}.get(type(value), "a number")
     rule = f"{which} holds {what} there and no text: it would be printed as text, {_printed(value)}"
     ways = _text_columns(row)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from launcher.data import arrow_rows, json_rows
+from launcher.data.bad_rows import SKIPPING, BadRows
 from launcher.data.opening import is_compressed, opened, opened_text
 from launcher.data.unusable import Unusable
 
@@ -57,7 +58,8 @@ def kind_of(path: Path) -> Kind:
             rule = f"{kind.capitalize()} is compressed in itself and cannot be read through gzip or zstd: unpack it"
             raise Unusable("data.path", str(path), rule)
         return kind
-    return _kind_of_text(_decoded(start, path), suffix(path), whole=len(start) < _START)
+    named = suffix(path) in _SUFFIXES  # Its rows are rows: whoever reads them finds the bad one.
+    return _kind_of_text(_decoded(start, path, lenient=named), suffix(path), whole=len(start) < _START)
 
 
 def kind_of_all(files: Sequence[Path]) -> Kind:
@@ -84,10 +86,10 @@ def suffix(path: Path) -> str:
     return suffixes[-1] if suffixes else ""
 
 
-def _decoded(start: bytes, path: Path) -> str:
+def _decoded(start: bytes, path: Path, *, lenient: bool) -> str:
     ways = [f"data=tokens data.path={path}"]
     try:
-        text = codecs.getincrementaldecoder("utf-8-sig")().decode(start)
+        text = codecs.getincrementaldecoder("utf-8-sig")("replace" if lenient else "strict").decode(start)
     except UnicodeDecodeError as error:
         rule = (
             f"it is not UTF-8 text (byte {error.start} cannot be decoded), nor any of {READ}; token ids are data=tokens"
@@ -130,32 +132,39 @@ def _is_object(text: str) -> bool:
         return False
 
 
-def rows(path: Path, *, only: Sequence[str] | None = None, raw: io.BufferedReader | None = None) -> Generator[Row]:
+def rows(
+    path: Path,
+    *,
+    only: Sequence[str] | None = None,
+    raw: io.BufferedReader | None = None,
+    bad: BadRows | None = None,
+) -> Generator[Row]:
     """The rows of a table, one after the other; a text has none.
 
     Args:
         path: A file of one of the kinds that hold rows.
         only: Columns that are wanted, for formats that can leave the others unread.
         raw: The same file, opened by a caller who wants to know how much of it was read.
+        bad: Leaves out, or refuses, what is no row; it is told where each row is. None: such a row is an error.
 
     Raises:
         Unusable: It is broken, cut off, or no table; what reads it is not installed.
     """
     kind = kind_of(path)
     if kind == "jsonl":
-        yield from json_rows.lines(path, raw)
+        yield from json_rows.lines(path, raw, bad)
     elif kind == "json":
-        yield from json_rows.document(path, raw)
+        yield from json_rows.document(path, raw, bad)
     elif kind == "csv":
-        yield from _csv(path, raw)
+        yield from _csv(path, raw, bad or BadRows())
     elif kind in ("parquet", "arrow"):
-        yield from arrow_rows.rows(path, only)
+        yield from arrow_rows.rows(path, only, bad)
     elif kind == "text":
         raise Unusable("data.path", str(path), "it is plain text, without rows and columns", ["data=text"])
 
 
-def columns(path: Path) -> tuple[str, ...]:
-    """The names of the columns; of JSON, those of the first hundred rows.
+def columns(path: Path, bad: BadRows | None = None) -> tuple[str, ...]:
+    """The names of the columns; of JSON, those of the first hundred rows that ``bad`` lets pass.
 
     Raises:
         Unusable: As :func:`rows`.
@@ -163,7 +172,7 @@ def columns(path: Path) -> tuple[str, ...]:
     kind = kind_of(path)
     if kind in ("parquet", "arrow"):
         return arrow_rows.columns(path)
-    return tuple(dict.fromkeys(name for row in islice(rows(path), _ROWS_LOOKED_AT) for name in row))
+    return tuple(dict.fromkeys(name for row in islice(rows(path, bad=bad), _ROWS_LOOKED_AT) for name in row))
 
 
 def text(path: Path) -> str:
@@ -186,25 +195,42 @@ def delimiter(header: str) -> str:
     return max(",;\t|", key=header.count)
 
 
-def _csv(path: Path, raw: io.BufferedReader | None) -> Iterator[Row]:
+def _csv(path: Path, raw: io.BufferedReader | None, bad: BadRows) -> Iterator[Row]:
     csv.field_size_limit(sys.maxsize)  # A document in a field is longer than the 128 KiB that csv allows.
-    with opened_text(path, raw, newline="") as content:
+    with opened_text(path, raw, newline="", lenient=bad.skips) as content:
         first = content.readline()
         (names,) = csv.reader([first], delimiter=delimiter(first))
         if len(set(names)) < len(names) or not all(names):
             rule = f"its first line must name the columns, each once, and is {first.strip()[:80]!r}"
             raise Unusable("data.path", str(path), rule)
         reader = csv.reader(content, delimiter=delimiter(first), strict=True)
-        try:
-            for fields in reader:
-                if fields:
-                    yield _csv_row(names, fields, path, reader.line_num + 1)
-        except csv.Error as error:
-            raise Unusable("data.path", str(path), f"broken CSV in line {reader.line_num + 1}: {error}") from None
+        begins = reader.line_num
+        while (found := _csv_fields(reader, path)) is not None:
+            lines, begins = reader.line_num - begins, reader.line_num
+            if not found:
+                continue
+            bad.at(path, "line", reader.line_num + 1)
+            try:
+                if isinstance(found, Unusable):
+                    raise found
+                row = _csv_row(names, found, path, reader.line_num + 1)
+            except Unusable as error:
+                bad.refuse(error, rows=max(1, lines))  # A quote that is never closed takes all that follows with it.
+            else:
+                yield row
+
+
+def _csv_fields(reader: Iterator[list[str]], path: Path) -> list[str] | Unusable | None:
+    """The next row's fields, or what is wrong with it; None at the end."""
+    try:
+        return next(reader, None)
+    except csv.Error as error:
+        line = getattr(reader, "line_num", 0) + 1
+        return Unusable("data.path", str(path), f"broken CSV in line {line}: {error}", [SKIPPING])
 
 
 def _csv_row(names: Sequence[str], fields: Sequence[str], path: Path, line: int) -> Row:
     if len(fields) != len(names):
         rule = f"broken CSV in line {line}: {len(fields)} fields, and the header has {len(names)}"
-        raise Unusable("data.path", str(path), rule)
+        raise Unusable("data.path", str(path), rule, [SKIPPING])
     return dict(zip(names, fields, strict=True))

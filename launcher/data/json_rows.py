@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TextIO
 
+from launcher.data.bad_rows import SKIPPING, BadRows
 from launcher.data.opening import opened, opened_text
 from launcher.data.unusable import Unusable
 
@@ -22,43 +23,66 @@ _LARGEST = 1 << 28
 """Characters of the largest element; one that does not end by then is taken for a broken one."""
 
 
-def lines(path: Path, raw: io.BufferedReader | None = None) -> Iterator[Row]:
+def lines(path: Path, raw: io.BufferedReader | None = None, bad: BadRows | None = None) -> Iterator[Row]:
     """The rows of a file with one JSON object a line; ``raw`` as for :func:`opened`."""
     with opened(path, raw=raw) as file:
-        yield from parsed(file, path)
+        yield from parsed(file, path, bad=bad)
 
 
-def parsed(file: Iterable[bytes], path: Path, *, first: int | None = 1) -> Iterator[Row]:
+def parsed(file: Iterable[bytes], path: Path, *, first: int | None = 1, bad: BadRows | None = None) -> Iterator[Row]:
     """Rows of lines.
 
     Args:
         file: The lines.
         path: Their file.
         first: The number of the first line; None where it is not known.
+        bad: What becomes of a line that is no JSON, or no object; None: it is an error.
 
     Raises:
-        Unusable: A line is no JSON, or no object.
+        Unusable: There is such a line, and it is not left out.
     """
+    bad = bad or BadRows()
     for number, line in enumerate(file, first or 1):
         content = line.removeprefix(_BOM).strip()
         if not content:
             continue
-        where = "a line" if first is None else f"line {number}"
+        bad.at(path, "line", None if first is None else number)
         try:
-            value = json.loads(content)
-        except (ValueError, RecursionError) as error:
-            why = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
-            raise _broken(path, where, why) from None
-        yield _row(value, path, where)
+            row = _of_line(content, path, "a line" if first is None else f"line {number}")
+        except Unusable as error:
+            bad.refuse(error)
+        else:
+            yield row
 
 
-def document(path: Path, raw: io.BufferedReader | None = None) -> Iterator[Row]:
+def _of_line(content: bytes, path: Path, where: str) -> Row:
+    try:
+        value = json.loads(content)
+    except UnicodeDecodeError as error:
+        rule = f"{where} is not UTF-8 text (byte {error.start} cannot be decoded)"
+        raise Unusable("data.path", str(path), rule, [SKIPPING]) from None
+    except (ValueError, RecursionError) as error:
+        why = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
+        raise Unusable("data.path", str(path), f"broken JSON in {where}: {why}", [SKIPPING]) from None
+    return _row(value, path, where)
+
+
+def document(path: Path, raw: io.BufferedReader | None = None, bad: BadRows | None = None) -> Iterator[Row]:
     """The rows of a JSON document: the objects of its list, or of the one list of objects that its object holds."""
-    with opened_text(path, raw) as text:
-        yield from _document(text, path)
+    bad = bad or BadRows()
+    with opened_text(path, raw, lenient=bad.skips) as text:
+        for number, (value, where) in enumerate(_values(text, path), 1):
+            bad.at(path, "element", number)
+            try:
+                row = _row(value, path, where)
+            except Unusable as error:
+                bad.refuse(error)
+            else:
+                yield row
 
 
-def _document(text: TextIO, path: Path) -> Iterator[Row]:
+def _values(text: TextIO, path: Path) -> Iterator[tuple[object, str]]:
+    """What a document has in place of rows, with the words for each."""
     scan = _Scan(text, path)
     if scan.peek() == "[":
         yield from _elements(scan, path)
@@ -68,12 +92,12 @@ def _document(text: TextIO, path: Path) -> Iterator[Row]:
         raise _broken(path, f"line {scan.line}", "something follows the document")
     inner = [value for value in row.values() if isinstance(value, list) and value and isinstance(value[0], dict)]
     if len(inner) != 1:
-        yield row
+        yield row, "the document"
         return
-    yield from (_row(value, path, f"element {number}") for number, value in enumerate(inner[0], 1))
+    yield from ((value, f"element {number}") for number, value in enumerate(inner[0], 1))
 
 
-def _elements(scan: _Scan, path: Path) -> Iterator[Row]:
+def _elements(scan: _Scan, path: Path) -> Iterator[tuple[object, str]]:
     scan.skip()
     number = 0
     while scan.peek() != "]":
@@ -82,7 +106,7 @@ def _elements(scan: _Scan, path: Path) -> Iterator[Row]:
         if number:
             scan.skip()
         number += 1
-        yield _row(scan.value(), path, f"element {number}")
+        yield scan.value(), f"element {number}"
     scan.skip()
     if scan.peek():
         raise _broken(path, f"line {scan.line}", "something follows the list")

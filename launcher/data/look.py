@@ -12,12 +12,13 @@ import itertools
 import math
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from launcher import files as regular
 from launcher import package
 from launcher.data import counting, documents, formats, indexed, sampling
+from launcher.data.bad_rows import BadRows
 from launcher.data.files import other_splits
 from launcher.data.opening import told
 from launcher.data.sampling import Block, Sample
@@ -56,6 +57,7 @@ class Survey:
         samples: Of conversations that were tokenised, each a sample: tokens, and the place of the first that is trained
             as a label (None: none is); ``empty`` are rows that are no sample, since nothing can be learnt from them.
         other_splits: Splits of the folder that ``data.split`` leaves out, each with the number of its files.
+        bad: The rows that cannot be used, of those that were read.
     """
 
     format: str
@@ -75,6 +77,7 @@ class Survey:
     missing: Unusable | None = None
     samples: tuple[tuple[int, int | None], ...] | None = None
     other_splits: tuple[tuple[str, int], ...] = ()
+    bad: BadRows = field(default_factory=BadRows)
 
 
 def look(data: DataSpec) -> Survey | None:
@@ -94,10 +97,12 @@ def _of_files(files: Sequence[Path], data: DataSpec) -> Survey:
         return _of_ids(files, data.token_dtype)
     if data.marked:
         return _of_conversations(files, data)
-    found = sampling.sample(files, only=[data.column])
-    columns = () if found.kind == "text" else formats.columns(files[0])
+    bad = BadRows.of(data)
+    found = sampling.sample(files, bad, only=[data.column])
+    columns = () if found.kind == "text" else formats.columns(files[0], BadRows.of(data))
     names = (f"row {number}" if found.whole else "a row" for number in itertools.count(1))
-    texts = [_texts(block, data, names) for block in found.blocks]
+    texts = [_texts(block, data, names, bad) for block in found.blocks]
+    bad.require_few()
     whole = found.whole or found.kind != "text"
     read = [text for block, each in zip(found.blocks, texts, strict=True) if whole or block.documents for text in each]
     full = [text for text in read if text.strip()]
@@ -112,6 +117,7 @@ def _of_files(files: Sequence[Path], data: DataSpec) -> Survey:
         empty=len(read) - len(full),
         duplicates=len(full) - len(set(map(hash, full))),
         whole=found.whole,
+        bad=bad,
     )
     return _with_tokens(survey, found, texts, data)
 
@@ -152,7 +158,8 @@ def _of_conversations(files: Sequence[Path], data: DataSpec) -> Survey:
     Raises:
         Unusable: The files hold none, or one cannot be used.
     """
-    found = sampling.sample(files)
+    bad = BadRows.of(data)
+    found = sampling.sample(files, bad)
     if found.kind == "text":
         raise Unusable("data.path", data.path, "it is plain text, without rows", [f"data=text data.path={data.path}"])
     rows = [str(row) for block in found.blocks for row in block.rows]
@@ -160,17 +167,19 @@ def _of_conversations(files: Sequence[Path], data: DataSpec) -> Survey:
         format=_NAMED[found.kind],
         files=len(files),
         bytes=round(found.weight),
-        columns=formats.columns(files[0]),
+        columns=formats.columns(files[0], BadRows.of(data)),
         rows=found.rows if found.rows is not None else _rows(found),
         rows_exact=found.rows is not None,
         seen=len(rows),
         duplicates=len(rows) - len(set(rows)),
         whole=found.whole,
+        bad=bad,
     )
     try:
         from launcher.data.look_chat import encoded  # Late, since templates need a package that planning lacks.
 
-        those = encoded(found, data)
+        those = encoded(found, data, bad)
+        bad.require_few()
     except ImportError as error:
         rule = f"needs {error.name}, not installed for this Python"
         way = package.install(package.TRAINING)
@@ -189,15 +198,21 @@ def _of_conversations(files: Sequence[Path], data: DataSpec) -> Survey:
     )
 
 
-def _texts(block: Block, data: DataSpec, names: Iterator[str]) -> list[str]:
+def _texts(block: Block, data: DataSpec, names: Iterator[str], bad: BadRows) -> list[str]:
     """The texts of a block, empty ones among them.
 
     Raises:
-        Unusable: A row has none.
+        Unusable: A row has none, and is not left out.
     """
     if block.text is not None:
         return [block.text]
-    return [documents.text_of(row, data, next(names)) for row in block.rows]
+    texts = []
+    for row, place in zip(block.rows, block.places, strict=True):
+        try:
+            texts.append(documents.text_of(row, data, next(names)))
+        except Unusable as error:
+            bad.refuse(error, place)
+    return texts
 
 
 def _with_tokens(survey: Survey, found: Sample, texts: Sequence[Sequence[str]], data: DataSpec) -> Survey:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from launcher.data import counting
+from launcher.data.bad_rows import BadRows
 from launcher.data.formats import Row
 from launcher.data.masks import encoder
 from launcher.data.sampling import Sample
@@ -38,8 +39,8 @@ class EncodedRows:
     largest: int
 
 
-def encoded(found: Sample, data: DataSpec) -> EncodedRows:
-    """Encode the rows of a sample, or some at equal distances where they are many.
+def encoded(found: Sample, data: DataSpec, bad: BadRows) -> EncodedRows:
+    """Encode the rows of a sample, or some at equal distances where they are many; ``bad`` has those that cannot be.
 
     Raises:
         Unusable: A row, the template or the tokenizer cannot be used.
@@ -47,21 +48,24 @@ def encoded(found: Sample, data: DataSpec) -> EncodedRows:
     words = counting.words(data.tokenizer)
     encode = encoder(data, words)
     rows = list(_weighed(found))
-    step = math.ceil(sum(len(str(row)) for _, row in rows) / _ENCODED) or 1
+    step = math.ceil(sum(len(str(row)) for _, row, _ in rows) / _ENCODED) or 1
+    weights: list[float] = []
     tokens: list[int] = []
     labels: list[int | None] = []
     largest = -1
-    for number, (_, row) in enumerate(rows[::step]):
+    for number, (weight, row, place) in enumerate(rows[::step]):
         try:
             one = encode(row, number * step + 1 if found.whole else 0)
         except Unusable as error:
-            raise _without_number(error) from None
+            bad.refuse(_without_number(error), place)
+            continue
+        weights.append(weight)
         ids, trained = ((), ()) if one is None else (one.ids, one.trained or ())
         largest = max(largest, max(map(int, ids), default=-1))
         tokens.append(len(ids))
         labels.append(next((place for place, label in enumerate(trained) if label and place), None))
     return EncodedRows(
-        weights=tuple(weight for weight, _ in rows[::step]),
+        weights=tuple(weights),
         tokens=tuple(tokens),
         labels=tuple(labels),
         whole=step == 1,
@@ -70,9 +74,10 @@ def encoded(found: Sample, data: DataSpec) -> EncodedRows:
     )
 
 
-def _weighed(found: Sample) -> Iterator[tuple[float, Row]]:
+def _weighed(found: Sample) -> Iterator[tuple[float, Row, str]]:
     for block in found.blocks:
-        yield from ((block.weight / len(block.rows), row) for row in block.rows)
+        weight = block.weight / max(1, len(block.rows))
+        yield from ((weight, row, place) for row, place in zip(block.rows, block.places, strict=True))
 
 
 def _without_number(error: Unusable) -> Unusable:

@@ -12,11 +12,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import batched
 
+from launcher.data.bad_rows import BadRows
 from launcher.data.chat import conversation, conversations, empty
 from launcher.data.encoded import Encoded
 from launcher.data.rendering import writer, written
 from launcher.data.template import Span, Written
 from launcher.data.tokenizer import Pieces, Tokenizer
+from launcher.data.unusable import Unusable
 from launcher.spec.data import DataSpec
 
 _BATCH = 256
@@ -24,7 +26,7 @@ _BATCH = 256
 
 
 def encoded(
-    rows: Iterable[Mapping[str, object]], data: DataSpec, words: Tokenizer, skipped: Counter[str]
+    rows: Iterable[Mapping[str, object]], data: DataSpec, words: Tokenizer, skipped: Counter[str], bad: BadRows
 ) -> Iterator[Encoded]:
     """Each conversation of the rows as token ids with their marks.
 
@@ -33,13 +35,19 @@ def encoded(
         data: The run's data.
         words: Its tokenizer.
         skipped: Counts the rows that are left out, by the reason.
+        bad: What becomes of a row that cannot be used.
 
     Raises:
         Unusable: A row or the template cannot be used, or no row is left.
     """
     template = writer(data)
-    for some in batched(conversations(rows, data, skipped), _BATCH):
-        texts = [written(each) for each in template.outcomes(some, data.train_on)]
+    for some in batched(conversations(rows, data, skipped, bad), _BATCH):
+        texts = []
+        for one, outcome in zip(some, template.outcomes(some, data.train_on), strict=True):
+            if isinstance(outcome, Unusable):
+                bad.refuse(outcome, one.place)
+            else:
+                texts.append(outcome)
         for text, pieces in zip(texts, words.pieces([each.text for each in texts]), strict=True):
             yield marked(text, pieces, words.special)
 

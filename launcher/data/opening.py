@@ -45,16 +45,23 @@ def opened(path: Path, *, raw: io.BufferedReader | None = None) -> Iterator[io.B
 
 @contextlib.contextmanager
 def opened_text(
-    path: Path, raw: io.BufferedReader | None = None, *, newline: str | None = None
+    path: Path, raw: io.BufferedReader | None = None, *, newline: str | None = None, lenient: bool = False
 ) -> Iterator[io.TextIOWrapper]:
     """The content of a file as text, as :func:`opened`, with ``newline`` of ``open``; a byte order mark is skipped.
+
+    With ``lenient`` a byte that is no UTF-8 becomes half of a surrogate pair, by which its row is known as a bad one.
 
     Raises:
         Unusable: As :func:`opened`, or it is no UTF-8.
     """
     with (
         opened(path, raw=raw) as file,
-        io.TextIOWrapper(cast(io.BufferedReader, file), "utf-8-sig", newline=newline) as text,
+        io.TextIOWrapper(
+            cast(io.BufferedReader, file),
+            "utf-8-sig",
+            errors="surrogateescape" if lenient else "strict",
+            newline=newline,
+        ) as text,
     ):
         yield text
 

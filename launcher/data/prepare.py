@@ -24,6 +24,7 @@ import numpy as np
 
 from launcher import machine
 from launcher.data import token_folder
+from launcher.data.bad_rows import BadRows
 from launcher.data.encoded import Encoded, Unfinished
 from launcher.data.token_folder import ENDS, META, TOKENS, TRAINED, TokenFolder
 from launcher.data.tokenizer import Tokenizer, fingerprint, tokenizer
@@ -46,12 +47,13 @@ _LOOK_S = 0.5
 
 @dataclass(slots=True)
 class Progress:
-    """Counts of what is written so far, and of rows left out by reason."""
+    """Counts of what is written so far, of rows left out by reason, and the bad ones."""
 
     documents: int = 0
     text_bytes: int = 0
     tokens: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
+    bad: BadRows = field(default_factory=BadRows)
 
 
 type Tell = Callable[[Progress], None]
@@ -120,11 +122,11 @@ def encoded(data: DataSpec, words: Tokenizer, progress: Progress) -> Iterator[En
     if data.marked:
         from launcher.data import masks  # Late, because Jinja takes a moment that text need not wait for.
 
-        for one in masks.encoded(table_rows(data), data, words, progress.left_out):
+        for one in masks.encoded(table_rows(data, progress.bad), data, words, progress.left_out, progress.bad):
             progress.documents += 1
             yield one
         return
-    for batch in _batches(documents(data)):
+    for batch in _batches(documents(data, progress.bad)):
         for text, ids in zip(batch, words.encode_all(batch), strict=True):
             ended = not isinstance(text, Unfinished)
             progress.documents += ended
@@ -157,7 +159,7 @@ def _make(data: DataSpec, path: Path, digest: str, tell: Tell) -> TokenFolder:
     """Write the folder under another name, and rename it once it is whole and on disk."""
     words = tokenizer(data.tokenizer)
     partial = path.with_name(f"{path.name}.{machine.label()}.{os.getpid()}.partial")
-    began, progress = time.monotonic(), Progress()
+    began, progress = time.monotonic(), Progress(bad=BadRows.of(data))
     try:
         partial.mkdir()
         with _Writer(partial, words.size) as writer:
@@ -180,6 +182,7 @@ def _make(data: DataSpec, path: Path, digest: str, tell: Tell) -> TokenFolder:
             "digest": digest,
             "sha256": writer.sha256,
             "left_out": dict(progress.left_out),
+            **({"bad_rows": progress.bad.as_dict()} if progress.bad.skips else {}),
             "seconds": round(time.monotonic() - began, 3),
             "made_of": {"path": data.path, "tokenizer": data.tokenizer, **token_folder.settings(data)},
         }

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from launcher.data.bad_rows import BadRows
 from launcher.data.chat import conversations
 from launcher.data.documents import table_rows
 from launcher.data.masks import marked
-from launcher.data.rendering import writer, written
+from launcher.data.rendering import writer
 from launcher.data.tokenizer import tokenizer
+from launcher.data.unusable import Unusable
 from launcher.spec.data import DataSpec
 
 
@@ -59,9 +61,15 @@ def previews(data: DataSpec, length: int) -> list[Preview]:
     Raises:
         DataError: The data, the tokenizer or the template cannot be used.
     """
-    template, words, found = writer(data), tokenizer(data.tokenizer), []
-    for one in islice(conversations(table_rows(data), data, Counter()), data.preview):
-        [text] = map(written, template.outcomes([one], data.train_on))
+    template, words, bad = writer(data), tokenizer(data.tokenizer), BadRows.of(data)
+    found: list[Preview] = []
+    for one in conversations(table_rows(data, bad), data, Counter(), bad):
+        if len(found) == data.preview:
+            break
+        [text] = template.outcomes([one], data.train_on)
+        if isinstance(text, Unusable):
+            bad.refuse(text)
+            continue
         [(ids, places)] = words.pieces([text.text])
         marks = marked(text, (ids, places), words.special).trained or ()
         tokens, shown = [], 0

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from launcher import files as regular
 from launcher.data import arrow_rows, formats, json_rows
+from launcher.data.bad_rows import BadRows
 from launcher.data.formats import Kind, Row
 from launcher.data.opening import is_compressed, opened, told
 from launcher.data.unusable import Unusable
@@ -47,12 +48,14 @@ class Block:
         rows: Its rows; of a text, none.
         text: A text; None for rows.
         documents: Whole documents in it.
+        places: Of each row the file and, where it is known, the line.
     """
 
     weight: float
     rows: Sequence[Row] = ()
     text: str | None = None
     documents: int
+    places: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,11 +79,12 @@ class Sample:
     packed: bool
 
 
-def sample(files: Sequence[Path], *, only: Sequence[str] | None = None) -> Sample:
+def sample(files: Sequence[Path], bad: BadRows, *, only: Sequence[str] | None = None) -> Sample:
     """Read some of the files.
 
     Args:
         files: Files with content, of one kind.
+        bad: What becomes of rows that are none.
         only: Columns that are wanted; None is all.
 
     Raises:
@@ -94,16 +98,16 @@ def sample(files: Sequence[Path], *, only: Sequence[str] | None = None) -> Sampl
     placed = list(zip(files, sizes, strict=True))
     rows = len(files) if kind == "text" else None
     if whole:
-        found = [_file(path, kind, size) for path, size in placed]
+        found = [_file(path, kind, size, bad) for path, size in placed]
         rows = sum(block.documents for block in found)
     elif kind in ("parquet", "arrow"):
-        found = [block for path, size in _spread(placed, FILES // 4) for block in _of_table(path, size, only)]
+        found = [block for path, size in _spread(placed, FILES // 4) for block in _of_table(path, size, only, bad)]
         rows = sum(map(arrow_rows.count, files)) if len(files) <= FILES else None
     elif kind in _SEEKABLE and not packed:
-        found = [_piece(*place, kind) for place in places(files, sizes)]
+        found = [_piece(*place, kind, bad) for place in places(files, sizes)]
     else:
         starts = _spread(placed, _STARTS)
-        found = [block for path, size in starts for block in _start(path, kind, size, _STARTED // len(starts))]
+        found = [block for path, size in starts for block in _start(path, kind, size, _STARTED // len(starts), bad)]
     return Sample(kind=kind, weight=float(sum(sizes)), blocks=found, whole=whole, rows=rows, packed=packed)
 
 
@@ -121,11 +125,26 @@ def _spread[T](items: Sequence[T], count: int) -> list[T]:
     return [items[number * (len(items) - 1) // (count - 1)] for number in range(count)]
 
 
-def _file(path: Path, kind: Kind, size: int) -> Block:
+def _file(path: Path, kind: Kind, size: int, bad: BadRows) -> Block:
     if kind == "text":
-        return Block(weight=size, text=formats.text(path), documents=1)
-    rows = list(formats.rows(path))
-    return Block(weight=size, rows=rows, documents=len(rows))
+        return _of_text(path, size, bad)
+    return _block(size, [(row, bad.place) for row in formats.rows(path, bad=bad)])
+
+
+def _of_text(path: Path, size: int, bad: BadRows) -> Block:
+    """A document as a whole; nothing where it is a bad one."""
+    bad.at(path, "document", 1)
+    try:
+        with told(path):
+            return Block(weight=size, text=formats.text(path), documents=1)
+    except Unusable as error:
+        bad.refuse(error)
+        return Block(weight=size, text="", documents=0)
+
+
+def _block(weight: float, placed: Sequence[tuple[Row, str]]) -> Block:
+    rows, places = [row for row, _ in placed], [place for _, place in placed]
+    return Block(weight=weight, rows=rows, documents=len(rows), places=places)
 
 
 def places(files: Sequence[Path], sizes: Sequence[int]) -> Iterator[tuple[Path, int, int]]:
@@ -138,7 +157,7 @@ def places(files: Sequence[Path], sizes: Sequence[int]) -> Iterator[tuple[Path, 
         start += size
 
 
-def _piece(path: Path, size: int, offset: int, kind: Kind) -> Block:
+def _piece(path: Path, size: int, offset: int, kind: Kind, bad: BadRows) -> Block:
     """A block from an offset on, or from the next row behind it."""
     with told(path), regular.opened(path) as file:
         file.seek(max(0, offset - 1))
@@ -150,9 +169,14 @@ def _piece(path: Path, size: int, offset: int, kind: Kind) -> Block:
         if kind == "jsonl":
             content += file.readline()
     if kind == "text":
-        return Block(weight=len(content), text=_text(content, path, start), documents=int(len(content) >= size))
-    rows = _rows(content.splitlines(), path, start, size)
-    return Block(weight=len(content), rows=rows, documents=len(rows))
+        bad.at(path, "piece", None)
+        try:
+            text, whole = _text(content, path, start), int(len(content) >= size)
+        except Unusable as error:
+            bad.refuse(error)
+            text, whole = "", 0
+        return Block(weight=len(content), text=text, documents=whole)
+    return _block(len(content), _rows(content.splitlines(), path, start, size, bad))
 
 
 def _text(content: bytes, path: Path, offset: int) -> str:
@@ -163,21 +187,23 @@ def _text(content: bytes, path: Path, offset: int) -> str:
         return codecs.getincrementaldecoder("utf-8")().decode(content)
 
 
-def _rows(lines: Sequence[bytes], path: Path, offset: int, size: int) -> list[Row]:
+def _rows(lines: Sequence[bytes], path: Path, offset: int, size: int, bad: BadRows) -> list[tuple[Row, str]]:
+    """The rows of lines; their numbers are counted where one is bad and the file is not too long for it."""
+    first = None
     try:
-        return list(json_rows.parsed(lines, path, first=None))
+        for _ in json_rows.parsed(lines, path, first=None):
+            pass
     except Unusable:
-        if size > _COUNTED:
-            raise
-    with regular.opened(path) as file:
-        first = file.read(offset).count(b"\n") + 1
-    return list(json_rows.parsed(lines, path, first=first))
+        if size <= _COUNTED:
+            with regular.opened(path) as file:
+                first = file.read(offset).count(b"\n") + 1
+    return [(row, bad.place) for row in json_rows.parsed(lines, path, first=first, bad=bad)]
 
 
-def _of_table(path: Path, size: int, only: Sequence[str] | None) -> Iterator[Block]:
+def _of_table(path: Path, size: int, only: Sequence[str] | None, bad: BadRows) -> Iterator[Block]:
     total = arrow_rows.count(path)
-    for rows in arrow_rows.pieces(path, _spread, _ROWS, only):
-        yield Block(weight=size * len(rows) / total, rows=rows, documents=len(rows))
+    for rows in arrow_rows.pieces(path, _spread, _ROWS, only, bad):
+        yield _block(size * len(rows) / total, [(row, f"{path}, a row") for row in rows])
 
 
 class _Short(io.BufferedReader):
@@ -187,7 +213,7 @@ class _Short(io.BufferedReader):
         return super().read(_SHORT if size is None or not 0 <= size <= _SHORT else size)
 
 
-def _start(path: Path, kind: Kind, size: int, chars: int) -> Iterator[Block]:
+def _start(path: Path, kind: Kind, size: int, chars: int, bad: BadRows) -> Iterator[Block]:
     """Blocks from the start of a file, of about so many characters."""
     with told(path), _Short(io.FileIO(regular.descriptor(path, os.O_RDONLY))) as raw:
         if kind == "text":
@@ -198,17 +224,17 @@ def _start(path: Path, kind: Kind, size: int, chars: int) -> Iterator[Block]:
                 piece = text[start : start + _PIECE]
                 yield Block(weight=read * len(piece) / len(text), text=piece, documents=0)
             return
-        rows = formats.rows(path, raw=raw)
-        groups = list(_groups(rows, chars))
+        rows = formats.rows(path, raw=raw, bad=bad)
+        groups = list(_groups(((row, bad.place) for row in rows), chars))
         read = size if raw.closed else min(size, raw.tell())  # Who has read all has closed it.
         rows.close()
     for group in groups:
-        yield Block(weight=read * len(group) / sum(map(len, groups)), rows=group, documents=len(group))
+        yield _block(read * len(group) / sum(map(len, groups)), group)
 
 
-def _groups(rows: Iterator[Row], chars: int) -> Iterator[list[Row]]:
+def _groups(rows: Iterator[tuple[Row, str]], chars: int) -> Iterator[list[tuple[Row, str]]]:
     """Rows in some groups, until enough of them were seen."""
     seen = 0
     while seen < chars and (group := list(islice(rows, _ROWS))):
-        seen += sum(len(value) if isinstance(value, str) else _ROWS for row in group for value in row.values())
+        seen += sum(len(value) if isinstance(value, str) else _ROWS for row, _ in group for value in row.values())
         yield group

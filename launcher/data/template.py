@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher import package
+from launcher.data.bad_rows import SKIPPING, is_text
 from launcher.data.chat import Conversation
 from launcher.data.unusable import PackageMissing, Unusable
 from launcher.files import load_json, read_text
@@ -74,6 +75,9 @@ class Template:
         """
         self.require()
         whole = self._render(conversation, len(conversation.messages))
+        if not is_text(whole):
+            rule = f"row {conversation.row} holds bytes or escapes that are no UTF-8 (half of a surrogate pair)"
+            raise Unusable("data.path", None, rule, [SKIPPING])
         if _GENERATION.search(self.text):
             text, spans = _enclosed(whole, conversation)
             if train_on == "last":

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher import cache, files
+from launcher.data.bad_rows import SKIP, BadRows
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.spec import RunSpec
 from launcher.spec.data import DataSpec
@@ -55,6 +56,8 @@ class TokenFolder:
         left_out: How many rows were left out, by the reason.
         digest: The hash of all that it was made of.
         sha256: The hash of its ids, marks and ends; None for a folder that an earlier version made.
+        bad_rows: How many rows could not be used, of how many, and the first of them by file and line; none of them
+            where they are errors.
     """
 
     path: Path
@@ -66,13 +69,15 @@ class TokenFolder:
     left_out: dict[str, int] = field(hash=False)
     digest: str
     sha256: str | None = None
+    bad_rows: BadRows = field(default_factory=BadRows, hash=False)
 
     @property
     def text(self) -> str:
         """One line of what it holds."""
         what = "conversations" if self.marked else "documents"
         reasons = "".join(f", {count} {reason} left out" for reason, count in self.left_out.items())
-        return f"{units.count(self.tokens)} tokens of {units.count(self.documents)} {what}{reasons}  {self.path}"
+        bad = f", {self.bad_rows.count} bad rows left out" if self.bad_rows.count else ""
+        return f"{units.count(self.tokens)} tokens of {units.count(self.documents)} {what}{reasons}{bad}  {self.path}"
 
     @property
     def bytes(self) -> int:
@@ -88,7 +93,10 @@ def is_tokenised(spec: RunSpec) -> bool:
 
 def settings(data: DataSpec) -> dict[str, Any]:
     """The keys on which the ids depend, beside the content of the files and of the tokenizer."""
-    return {key: value for key, value in asdict(data).items() if key not in _ELSEWHERE}
+    found = {key: value for key, value in asdict(data).items() if key not in _ELSEWHERE}
+    if data.on_bad_row != SKIP:
+        del found["on_bad_row"]  # Ids that were made before the key was there are those of its default.
+    return found
 
 
 def root(spec: RunSpec, environment: Mapping[str, str], working: Path, run: Path | None) -> Path:
@@ -137,7 +145,7 @@ def read(path: Path) -> TokenFolder | None:
     facts: dict[str, Any] = {key: meta.get(key) for key in _SHAPE}
     if not all(type(facts[key]) is kind for key, kind in _SHAPE.items()):
         return None  # It is damaged.
-    return TokenFolder(path=path, sha256=meta.get("sha256"), **facts)
+    return TokenFolder(path=path, sha256=meta.get("sha256"), bad_rows=BadRows.read(meta.get("bad_rows")), **facts)
 
 
 def point(run: Path, data: DataSpec, found: TokenFolder, attempt: str = "") -> None:

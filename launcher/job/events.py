@@ -20,7 +20,7 @@ from launcher import files, secret
 FILE = "events.jsonl"
 
 type Milestone = Literal["queued", "running", "start", "save", "end"]
-type Kind = Literal[Milestone, "hang", "restart", "straggler", "spike", "rollback", "memory_growth"]
+type Kind = Literal[Milestone, "hang", "restart", "straggler", "spike", "rollback", "memory_growth", "bad_rows"]
 
 MILESTONES: frozenset[Milestone] = frozenset(get_args(Milestone.__value__))
 """``queued``: submitted; ``running``: the job's first node has it; ``start``: the ranks are started, on the ``nodes``;

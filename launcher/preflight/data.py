@@ -75,6 +75,7 @@ class Seen:
             "epochs": self.spec.steps / steps if steps else None,
             "conversations": self.conversations,
             "seen": {"rows": survey.seen, "empty": survey.empty, "duplicates": survey.duplicates, "all": survey.whole},
+            **({"bad_rows": survey.bad.as_dict()} if survey.bad.skips else {}),
         }
 
     def as_text(self) -> str:
@@ -176,6 +177,8 @@ def _warnings(spec: RunSpec, survey: Survey) -> Iterator[ConfigError]:
         longest = max((label for _, label in survey.samples or () if label is not None), default=length)
         rule = f"{masked} of {len(survey.samples or ())} conversations are cut off before anything that is trained"
         yield ConfigError("train.sequence_length", length, rule, [f"train.sequence_length={longest + 1}"])
+    if survey.bad.count:
+        yield ConfigError("data.on_bad_row", spec.data.on_bad_row, survey.bad.sentences, ["data.on_bad_row=error"])
     if survey.missing is not None:
         yield _not_looked(survey.missing)
     if survey.vocabulary is not None and survey.largest < spec.model.vocab_size < survey.vocabulary:

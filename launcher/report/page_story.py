@@ -27,6 +27,7 @@ _POINTS = {
     "rollback": ("#cc79a7", "triangle-left"),
     "restart": ("#d55e00", "triangle-right"),
     "memory_growth": ("#e69f00", "square"),
+    "bad_rows": ("#e69f00", "diamond"),
     "finished": ("#009e73", "square"),
     "failed": (LIMIT, "square"),
     "cancelled": ("#808080", "square"),

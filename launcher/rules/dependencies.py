@@ -271,6 +271,13 @@ WARNED: tuple[Row, ...] = (
         "where rows hold text or messages",
     ),
     Dependent(
+        "data.on_bad_row",
+        "error",
+        lambda spec: spec.data.source in ("text", "chat", "huggingface"),
+        "data=text",
+        "where rows hold text or messages",
+    ),
+    Dependent(
         "data.token_dtype", "uint16", lambda spec: spec.data.source == "tokens", "data=tokens", "from a token file"
     ),
     Dependent(

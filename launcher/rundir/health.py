@@ -2,7 +2,7 @@
 
 ``events.jsonl`` holds a line for each (``launcher.job.events``), ``logs/hangs/step-<n>.txt`` the stacks of all ranks. A
 hang and a slow rank are said beside the state of a run that trains until they are over; a restart and a way back to a
-checkpoint stay there, also of a run that has finished.
+checkpoint stay there, also of a run that has finished, and so do rows of its data that were left out.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from launcher.rundir.state import State
 from launcher.text.units import duration
 
 _FOLDER = Path("logs", "hangs")
+_STAYS = ("restart", "rollback", "bad_rows")
+"""Kinds of events that hold until a run's end, and after it."""
+
 _NAMED = 3
 """Ranks that a sentence names; the others are counted, and stand in the file."""
 
@@ -34,7 +37,7 @@ def beside(run: Path, word: State, reason: str | None) -> str | None:
     """The reason of a run's state, and beside it what befell it."""
     if word not in ("running", "finished"):
         return reason
-    texts = [line["text"] for line in now(run) if word == "running" or line["kind"] in ("restart", "rollback")]
+    texts = [line["text"] for line in now(run) if word == "running" or line["kind"] in _STAYS]
     return "; ".join([reason, *texts] if reason else texts) or None
 
 
@@ -43,7 +46,7 @@ def now(run: Path) -> list[dict[str, Any]]:
     holding: dict[tuple[str, object], dict[str, Any]] = {}
     for line in events.read(run):
         if line["kind"] in ("start", "restart"):  # What held of the ranks before holds of these no more.
-            holding = {key: each for key, each in holding.items() if each["kind"] in ("restart", "rollback")}
+            holding = {key: each for key, each in holding.items() if each["kind"] in _STAYS}
         if line["kind"] in events.MILESTONES:
             continue
         key = (line["kind"], line.get("rank"))

@@ -24,6 +24,7 @@ class DataSpec:
     template: str | None
     train_on: Literal["assistant", "last", "all"]
     preview: Natural
+    on_bad_row: Literal["error", "skip"] = "error"
 
     @property
     def marked(self) -> bool:

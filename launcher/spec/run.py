@@ -186,6 +186,8 @@ def _text(group: Any) -> str:
         content = _shallow(group)
         if isinstance(group, HardwareSpec):
             content |= {"disk_bytes": None, "host_memory_bytes": None}
+        if isinstance(group, DataSpec) and group.on_bad_row == "error":
+            del content["on_bad_row"]  # Runs of before the key keep their hash.
         if isinstance(group, ClusterSpec):
             unset = [key for key in UNHASHED_WHEN_UNSET if content[key] is None]
             unhashed = {*unset, "measurements", "storage_bandwidth"}

@@ -18,6 +18,7 @@ from launcher.data import token_folder
 from launcher.data.prepare import Progress, Tell, prepared
 from launcher.errors import LauncherError
 from launcher.files import load_json
+from launcher.job import events
 from launcher.spec.parse import parse
 from launcher.text.units import count
 
@@ -41,6 +42,8 @@ def main() -> int:
             if token_folder.digest(run) not in (None, found.digest):
                 _say("the data have changed since this run began, and what it read before is no longer kept")
         token_folder.point(run, spec.data, found, options.attempt)
+        if found.bad_rows.count:
+            events.add(run, "bad_rows", found.bad_rows.sentences, step=None)
     except LauncherError as error:
         token_folder.refuse(run, str(error), options.attempt)
         print(f"launch: {error}", file=sys.stderr, flush=True)  # noqa: T201
