@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -27,7 +26,7 @@ class Subject:
 
     Attributes:
         run: Its directory.
-        name: The word that finds it from here, as it is typed.
+        name: The word that finds it from here.
         row: Its state.
         takes: True of words that a resumed run takes.
     """
@@ -101,5 +100,5 @@ def subject(run: Path, folder: Path, takes: Takes | None = None) -> Subject:
         folder: The working folder, from which it is named.
         takes: True of words that a resumed run takes; None takes all.
     """
-    found = Subject(run=run, name=shlex.quote(status.name_of(run, folder)), row=status.read(run))
+    found = Subject(run=run, name=status.name_of(run, folder), row=status.read(run))
     return found if takes is None else Subject(run=run, name=found.name, row=found.row, takes=takes)
