@@ -10,6 +10,7 @@ worker has cut the lines after its checkpoint.
 from __future__ import annotations
 
 import contextlib
+import shlex
 import signal
 import sys
 import textwrap
@@ -60,7 +61,8 @@ def follow(directory: Path, spec: RunSpec, *, quiet: bool, summary: bool = True)
         _say(ending.reason or "stopped")
         return INTERRUPTED
     _say(f"the job failed: {ending.reason}")
-    _say(f"why: launch why {ending.id}; its logs: launch logs {ending.id}; go on: launch resume {ending.id}")
+    name = shlex.quote(ending.id)
+    _say(f"why: launch why {name}; its logs: launch logs {name}; go on: launch resume {name}")
     if spec.script is not None:
         copy = script_copy.place(directory, spec.script)
         _say(f"a resumed run goes on with its copy of the script: fix {copy}, or start a new run")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import shlex
 from collections.abc import Iterator
 from typing import Any
 
@@ -88,7 +89,7 @@ def _named(content: Content, word: str) -> Row:
     else:
         rule = f"{content.path} has no run of this name"
         ways = difflib.get_close_matches(word, dict.fromkeys(row.id for row in content.rows))
-    typed = [f"launch plan --forget {way}" for way in ways] or ["launch plan --measurements"]
+    typed = [f"launch plan --forget {shlex.quote(way)}" for way in ways] or ["launch plan --measurements"]
     raise ConfigErrors([ConfigError("--forget", word, rule, typed)])
 
 

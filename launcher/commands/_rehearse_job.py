@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -178,7 +179,7 @@ def show(options: argparse.Namespace) -> int:
         if row.state in _LIVE:
             return _print(options, row, assessment)
         why = row.reason or f"it is {row.state}, and has no answer"
-        raise JobFailed(f"the rehearsal failed: {why}; its logs: launch logs {row.id}")
+        raise JobFailed(f"the rehearsal failed: {why}; its logs: launch logs {shlex.quote(row.id)}")
     try:
         if not rehearsal.stands_in and status.is_own(directory):  # A verdict rests on what was measured here.
             kept.keep_as_evidence(spec, rehearsal)

@@ -6,6 +6,7 @@ What torchrun and submitit print around it, and earlier attempts, is one line th
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,7 @@ def _print_folded(row: RunState, found: Outputs, options: argparse.Namespace) ->
     kept = 0 if options.all else len(errors) - (errors != [] and not failure.is_of_another(errors[0]))
     parts += [f"{_many(kept, 'traceback')} of other ranks"] if kept else []
     if parts:
-        print(f"folded: {' and '.join(parts)} (launch logs {row.id} --all)")
+        print(f"folded: {' and '.join(parts)} (launch logs {shlex.quote(row.id)} --all)")
 
 
 def _many(number: int, what: str) -> str:

@@ -287,7 +287,7 @@ def seen_through(directory: Path, spec: RunSpec, *, quiet: bool) -> None:
         raise KeyboardInterrupt
     ending = status.read(directory)
     if ending.state in ("failed", "lost"):
-        raise JobFailed(f"{ending.reason}; its logs: launch logs {ending.id}")
+        raise JobFailed(f"{ending.reason}; its logs: launch logs {shlex.quote(ending.id)}")
     if not quiet:
         print(table(directory))
 

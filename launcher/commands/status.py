@@ -7,6 +7,7 @@ its points, with what was predicted, what came, and the best one with the line t
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -81,7 +82,7 @@ def _table(rows: Sequence[RunState], *, placed: bool) -> list[str]:
         for row in some:
             lines += [line(cells[row]), *_reason(row)]
     failed = [cells[row][0] for row in rows if row.state in ("failed", "lost")]
-    return [*lines, f"why: launch why {failed[-1]}"] if failed else lines
+    return [*lines, f"why: launch why {shlex.quote(failed[-1])}"] if failed else lines
 
 
 def _place(row: RunState) -> Path:

@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import os
 import select
+import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -54,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
         return 0
     ended = _drawn(watched, options.interval)
     if not ended:
-        say(f"launch: {watched.name} goes on; launch watch {watched.name} shows it again")
+        say(f"launch: {watched.name} goes on; launch watch {shlex.quote(watched.name)} shows it again")
     return 0
 
 
@@ -96,7 +97,7 @@ class _Watched:
             self._now = live.of_files(self._row, self._now.queue)
         frame = live_text.frame(self._row, self._now, columns)
         if self.ended and self._row.state != "finished":
-            frame.append(f"launch why {self.name} says why it ended")
+            frame.append(f"launch why {shlex.quote(self.name)} says why it ended")
         return live_text.folded(frame, columns)
 
     def _asked(self) -> tuple[RunState, Live]:

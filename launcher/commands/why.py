@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -74,4 +75,4 @@ def _of_sweep(swept: Path, directories: Sequence[Path], *, as_json: bool) -> Non
     for answer in answers:
         print(as_line(answer))
     if answers:
-        print(f"all about one of them: launch why {answers[0].id}")
+        print(f"all about one of them: launch why {shlex.quote(answers[0].id)}")

@@ -14,8 +14,11 @@ TYPE_CHECKING = False  # Type checkers know the name; ``typing`` itself takes a 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_SPECIAL = {"": frozenset(" \t\"'\\$`&|;<>()*?[]{}!#"), '"': frozenset('"\\$`'), "'": frozenset()}
+_SPECIAL = {"": frozenset(" \t\"'\\$`&|;<>()*?[]{}!#~"), '"': frozenset('"\\$`'), "'": frozenset()}
 """Letters that bash wants a backslash before, by the quote that is open."""
+
+_NEVER = {"": "", '"': "!", "'": "'"}
+"""The letter that nothing takes its meaning from within that quote: a name with it is not offered there."""
 
 _LONGEST = 60
 """Characters of a description."""
@@ -41,11 +44,12 @@ def answer(argv: "Sequence[str]", verbs: "Mapping[str, str]") -> int:
     if shell == "bash":
         replaced = rest[1].replace("\\", "").lstrip("'\"")
         kept = len(last) - len(replaced) if last.endswith(replaced) else 0
-        lines = [_for_bash(word[kept:], quote) for word in reversed(found)]
+        words = [word for word in reversed(found) if not (_NEVER[quote] and _NEVER[quote] in word[kept:])]
+        lines = {word: _for_bash(word[kept:], quote) for word in words}
     else:
-        lines = [_with_meaning(word, found[word]) for word in reversed(found)]
+        lines = {word: _with_meaning(word, found[word]) for word in reversed(found)}
     # A name with a control character would act on the terminal, where it is offered.
-    text = "".join(f"{line}\n" for line in lines if line.replace("\t", "").isprintable())
+    text = "".join(f"{line}\n" for word, line in lines.items() if word.isprintable())
     if sys.stdout is not None:
         sys.stdout.write(text)
     return 0

@@ -194,8 +194,10 @@ def _yaml(folders: "Iterable[str]") -> list[str]:
 
 
 def _names(folder: str) -> list[str]:
+    """What lies in a folder, but for names that would be read as options."""
     try:
-        return os.listdir(folder)  # noqa: PTH208 - pathlib takes 10 ms to import.
+        found = os.listdir(folder)  # noqa: PTH208 - pathlib takes 10 ms to import.
+        return [name for name in found if not name.startswith("-")]
     except OSError:
         return []
 
@@ -207,7 +209,8 @@ def _records(folder: str) -> list[str]:
     if _written(folder):  # In a run or a sweep other folders are no groups.
         return newest
     others = (name for name in sorted(_names(folder)) if name not in found and not name.startswith("."))
-    return [*newest, *(f"{name}/" for name in others if _records(f"{folder}/{name}"))]
+    groups = (name for name in others if not os.path.islink(f"{folder}/{name}"))  # noqa: PTH114 - They may go round.
+    return [*newest, *(f"{name}/" for name in groups if _records(f"{folder}/{name}"))]
 
 
 def _written(folder: str) -> int:
@@ -226,7 +229,8 @@ def _remembered(path: str) -> list[str]:
     except (OSError, ValueError):
         return []
     known = (line for line in reversed(lines) if os.path.isfile(f"{line}/spec.json"))  # noqa: PTH113
-    return list(dict.fromkeys(line.rpartition("/")[2] for line in known))
+    names = (line.rpartition("/")[2] for line in known)
+    return list(dict.fromkeys(name for name in names if not name.startswith("-")))
 
 
 def _files(begun: str) -> "Iterator[Candidate]":

@@ -1,7 +1,10 @@
 # Completion of `launch` for bash. In ~/.bashrc:  eval "$(launch completion bash)"
 _launch() {
-    local IFS=$'\n'
-    COMPREPLY=($("${1/#\~/$HOME}" __complete bash "${COMP_LINE:0:COMP_POINT}" "$2" 2>/dev/null))
+    local line
+    COMPREPLY=()
+    while IFS= read -r line; do # A list of words would be expanded to names of files.
+        COMPREPLY+=("$line")
+    done < <("${1/#\~/$HOME}" __complete bash "${COMP_LINE:0:COMP_POINT}" "$2" 2>/dev/null)
     if [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *[=./,@] ]]; then
         compopt -o nospace
     fi

@@ -57,7 +57,7 @@ def told(run: Path) -> Told:
 
 def _copied(run: Path, there: Path, content: dict[str, Any] | None) -> str:
     was = "queued" if content is None else content["state"]
-    return f"a copy of {there}, which was {was}: `launch resume {names.id_of(run)}` goes on with the copy by itself"
+    return f"a copy of {there}, which was {was}: `launch resume {names.typed(run)}` goes on with the copy by itself"
 
 
 def damage(run: Path) -> str | None:
@@ -92,5 +92,5 @@ def _not_begun(run: Path, submission: Mapping[str, Any]) -> tuple[state.State, s
     if job_id is not None:
         return "queued", None
     if (failed := contents.read(run, state.NOT_SUBMITTED)) is not None:
-        return "failed", f"its submission failed: {failed['reason']}; {_TAKES_ITS_PLACE.format(names.id_of(run))}"
-    return "prepared", _NOT_SUBMITTED.format(names.id_of(run)) if submission else None
+        return "failed", f"its submission failed: {failed['reason']}; {_TAKES_ITS_PLACE.format(names.typed(run))}"
+    return "prepared", _NOT_SUBMITTED.format(names.typed(run)) if submission else None

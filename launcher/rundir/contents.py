@@ -149,7 +149,9 @@ def _way_out(path: Path) -> str:
     if path.name in (SPEC, JOB):
         return f"put it back from a copy, or `launch run --from {run} save.load={run}` starts another run of it"
     if path.name == state.SWEEP:
-        return f"put it back from a copy; its runs go on one by one: `launch resume {run}/000`"
+        return (
+            f"put it back from a copy; its runs go on one by one: `launch resume {shlex.quote(f'{path.parent}/000')}`"
+        )
     return f"put it back from a copy, or `rm -r {file}`"
 
 

@@ -53,7 +53,7 @@ def _of(run: Path, keeper: object, agent: object, word: State, gone: str) -> tup
     if _lives(run, keeper):
         return None
     if _lives(run, agent):
-        return "running", f"{gone}; its ranks still run: `launch cancel {names.id_of(run)}` ends them"
+        return "running", f"{gone}; its ranks still run: `launch cancel {names.typed(run)}` ends them"
     return "lost", gone
 
 
@@ -67,7 +67,7 @@ def from_elsewhere(run: Path, word: State, process: Process | None = None) -> tu
     if renewed:
         return word, f"{who} not visible from here, and keeps its heartbeat up"
     silent = "has no heartbeat" if seconds is None else f"its last heartbeat is {duration(seconds)} old"
-    way = f"if it is gone, `launch resume {names.id_of(run)}` goes on with the run"
+    way = f"if it is gone, `launch resume {names.typed(run)}` goes on with the run"
     return "not_visible", f"{who} not visible from here, and {silent}; {way}"
 
 

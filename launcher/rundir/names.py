@@ -7,6 +7,7 @@ A folder below ``runs/`` that is neither a run nor a sweep is a group (``run.nam
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from pathlib import Path, PurePath
 
@@ -52,6 +53,11 @@ def id_of(run: Path) -> str:
     names = contents.known(run, contents.SPEC).get("run", {})
     given = names.get("name")
     return given if isinstance(given, str) and answers(run, given) and "/" in given else run.name
+
+
+def typed(run: Path) -> str:
+    """The name that a run is shown by, as a shell takes it for one word: a folder may be called anything."""
+    return shlex.quote(id_of(run))
 
 
 def _folders(path: Path) -> list[Path]:

@@ -35,7 +35,7 @@ def conclude(directory: Path, returncode: int, place: SlurmPlace | None) -> str 
     stopped = outcome.get("state") == "interrupted"
     facts = {} if place is None else {"job_id": place.job_id}
     saved = (
-        f"; `launch resume {names.id_of(directory)}` goes on from step {outcome['step']}" if outcome.get("step") else ""
+        f"; `launch resume {names.typed(directory)}` goes on from step {outcome['step']}" if outcome.get("step") else ""
     )
     if asked_to_end(directory) or (stopped and place is None):
         state.put(directory, "cancelled", reason=f"stopped{saved}", **facts)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -92,7 +93,10 @@ def _hang(run: Subject) -> Answer:
         found += evidence.of_file(directory, stacks, "the Python stacks of all ranks")
     found += _first_error(run)
     ranks = _hung_ranks(directory)
-    ways = [Way(command=f"launch logs {run.name}", text="shows the stacks"), run.resume(text=run.from_here())]
+    ways = [
+        Way(command=shlex.join(["launch", "logs", run.name]), text="shows the stacks"),
+        run.resume(text=run.from_here()),
+    ]
     if run.settings is not None and run.settings.train.on_hang != "restart" and run.takes(("train.on_hang=restart",)):
         ways.append(run.resume("train.on_hang=restart", text="begins again by itself when a step hangs"))
     first = ranks[0] if ranks else {}
@@ -213,7 +217,7 @@ def _error(run: Subject) -> Answer:
         said.append(
             "nobody was left to write down how it ended: a reboot, a killed session, or a kill of all processes"
         )
-    ways = [Way(command=f"launch logs {run.name}", text="the traceback and the ranks' output")]
+    ways = [Way(command=shlex.join(["launch", "logs", run.name]), text="the traceback and the ranks' output")]
     ways.append(run.resume(text=f"once that is mended; {run.from_here()}"))
     return run.answer("error", said, where=where, evidence=found, ways=ways)
 

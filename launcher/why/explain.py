@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,7 +70,7 @@ def _running(run: Subject) -> Answer:
         kind = line["kind"]
         found += evidence.of_line(run.run, run.run / events.FILE, rf'"kind": "{kind}"')
         if kind == "hang":
-            ways.append(Way(command=f"launch logs {run.name}", text="the stacks of all ranks"))
+            ways.append(Way(command=shlex.join(["launch", "logs", run.name]), text="the stacks of all ranks"))
         if kind == "memory_growth" and isinstance(line.get("pile"), str):
             pile = str(line["pile"])
     return run.answer("none", said, pile=pile, evidence=found, ways=ways)

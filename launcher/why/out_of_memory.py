@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -63,7 +64,7 @@ def answer(run: Subject, oom: OutOfMemory) -> Answer:
 
 def _without_prediction(run: Subject, oom: OutOfMemory) -> Answer:
     said = [asked(oom), f"nothing was predicted that it can be compared with: {_not_judged(run)}"]
-    ways = [Way(command=f"launch logs {run.name}", text="the traceback and the ranks' output")]
+    ways = [Way(command=shlex.join(["launch", "logs", run.name]), text="the traceback and the ranks' output")]
     smallest = ("train.micro_batch_size=1",)
     if run.settings is not None and run.settings.micro_batch_size > 1 and run.takes(smallest):
         ways.insert(0, run.resume(*smallest, text="the smallest micro-batch; the global batch stays"))

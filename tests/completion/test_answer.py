@@ -177,6 +177,25 @@ def test_bash_gets_the_part_that_it_replaces_and_quotes(folder: Path, capsys: py
         assert said == [wanted] if wanted else len(said) > 20, line
 
 
+def test_no_name_is_offered_that_a_shell_or_a_terminal_would_act_on(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("x1\n", "x2\x1b[2J", "x3\u202e", "x4\t", os.fsdecode(b"x5\xff"), "x6!", "-x7", "y'; touch PWNED; '"):
+        (folder / "runs" / name).mkdir(parents=True)
+        (folder / "runs" / name / "spec.json").touch()
+    for shell, words, wanted in (
+        ("bash", ["launch status x", "x"], r"x6\!"),
+        ("bash", ["launch status 'x", "'x"], "x6!"),
+        ("bash", ['launch status "x', '"x'], ""),
+        ("bash", ["launch status -x", "-x"], ""),
+        ("bash", ["launch status 'y", "'y"], ""),
+        ("zsh", ["status", "x"], "x6!\t"),
+        ("fish", ["status", "x"], "x6!\t"),
+    ):
+        assert main(["__complete", shell, *words]) == 0
+        assert capsys.readouterr().out == (f"{wanted}\n" if wanted else "")
+
+
 def test_an_answer_imports_next_to_nothing(folder: Path) -> None:
     vocabulary.read(VERBS)
     program = (

@@ -99,6 +99,62 @@ def test_bash_completes_groups_keys_values_verbs_options_runs_recipes_and_files(
         assert bash.line(typed) == wanted, typed
 
 
+HOSTILE = (
+    "a$(touch PWNED)",
+    "b`touch PWNED`",
+    "c'; touch PWNED; 'x",
+    'd"; touch PWNED; "x',
+    "e && touch PWNED #",
+    "q*",
+    "g{1,2}",
+    "h\\'$(touch PWNED)",
+)
+"""Names of runs that a shell would act on; a run and a file each, the file to be found by a pattern."""
+
+
+def hostile_runs(folder: Path) -> None:
+    for name in (*HOSTILE, "--trust", "i\x1b[2J", "j\tk", os.fsdecode(b"l\xff")):
+        (folder / "runs" / name).mkdir()
+        (folder / "runs" / name / "spec.json").touch()
+    (folder / "qx$(touch PWNED)").touch()
+    (folder / "runs" / "round").symlink_to(folder / "runs")
+    (folder / "runs" / "again").symlink_to(folder / "runs")
+
+
+def test_bash_runs_nothing_that_a_run_is_named_like(bash: Terminal, folder: Path) -> None:
+    hostile_runs(folder)
+    for name in HOSTILE:
+        for quote in ("", "'", '"'):
+            if quote == "'" and quote in name:  # It is not offered there, since nothing would keep it from ending it.
+                continue
+            assert bash.line(f"launch status {quote}{name[0]}\t") == f"launch|status|{name}"
+    for begun in ("--tr", "i", "j", "l"):
+        assert bash.line(f"launch status {begun}\t") == f"launch|status|{begun}"
+    assert not (folder / "PWNED").exists()
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
+def test_zsh_runs_nothing_that_a_run_is_named_like(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hostile_runs(folder)
+    setup = "autoload -U compinit; compinit -u -D; setopt no_beep; PS1='$ '\n"
+    (folder / ".zshrc").write_text(setup + script("zsh", capsys))
+    shell = Terminal("env", f"ZDOTDIR={folder}", "zsh", "-d", "-i")
+    for name in HOSTILE:
+        assert shell.line(f"launch status {name[0]}\t") == f"launch|status|{name}"
+    assert not (folder / "PWNED").exists()
+    shell.close()
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
+def test_fish_is_offered_hostile_names_as_they_are(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hostile_runs(folder)
+    (folder / "launch.fish").write_text(script("fish", capsys))
+    words = ["fish", "--no-config", "-c", "source launch.fish; complete -C 'launch status '"]
+    said = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert len([line for line in said if "PWNED" in line]) == sum("PWNED" in name for name in HOSTILE)
+    assert not (folder / "PWNED").exists()
+
+
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
 def test_zsh_completes_where_it_is_installed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     setup = "autoload -U compinit; compinit -u -D; setopt no_beep; PS1='$ '\n"

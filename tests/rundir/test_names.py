@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
+from launcher.cli import main
 from launcher.rundir import names
 from tests.support.recorded_runs import line, recorded, swept
 from tests.support.slurm_runs import launch
@@ -56,3 +58,19 @@ def test_links_and_hidden_folders_are_no_groups(folder: Path) -> None:
     (folder / "runs" / ".b.7.partial" / "spec.json").touch()
     (folder / "runs" / "one").symlink_to(run)
     assert list(names.below(folder / "runs")) == [run, folder / "runs" / "one"]
+
+
+def test_a_command_that_is_offered_names_a_run_as_one_word_whatever_it_is_called(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hostile = "a; touch PWNED #"
+    recorded(folder / "runs" / hostile, now="failed", reason="x")
+    waits = recorded(folder / "runs" / f"{hostile}b")
+    (waits / "submission.json").write_text('{"kind": "slurm", "job_id": null, "comment": ""}')
+    offered = []
+    for verb in (["status"], ["status", hostile], ["why", hostile], ["why", hostile, "--json"],
+                 ["watch", hostile, "--once"]):  # fmt: skip
+        main(verb)
+        said = capsys.readouterr()
+        offered += re.findall(r"launch (?:why|resume|logs|cancel|watch) (\S+)", said.out + said.err)
+    assert set(offered) == {"'a;"}
