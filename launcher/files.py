@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import json
 import math
 import os
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 MOST_BYTES = 1 << 20
 """Of a file that people write: a recipe, a lock, a configuration, an argument list, a line of points."""
@@ -96,7 +97,7 @@ _HANDED = ("/dev/stdin", "/dev/fd/")
 """Names of what the caller's own shell has opened for this process, as ``<(command)`` is named."""
 
 
-def opened(path: Path, *, handed: bool = False) -> BinaryIO:
+def opened(path: Path, *, handed: bool = False) -> io.BufferedReader:
     """A regular file, open for reading: to open a pipe may wait for ever, and a device may have no end.
 
     Args:
@@ -107,7 +108,7 @@ def opened(path: Path, *, handed: bool = False) -> BinaryIO:
         OSError: It cannot be read.
         Refused: It is a pipe, a socket or a device.
     """
-    return os.fdopen(descriptor(path, os.O_RDONLY, handed=handed), "rb")
+    return open(descriptor(path, os.O_RDONLY, handed=handed), "rb")
 
 
 def descriptor(path: Path, flags: int, *, handed: bool = False) -> int:

@@ -86,8 +86,8 @@ def request(
         errors += own.refusals(spec, keys)
     named = backend_choice.chosen(overrides)
     said = tuple(_said(spec, overrides)) if spec is not None else ()
-    errors = (*errors, *found)
-    return Request(overrides=tuple(texts), spec=spec, errors=errors, warnings=warnings, backend=named, said=said)
+    found = (*errors, *found)
+    return Request(overrides=tuple(texts), spec=spec, errors=found, warnings=warnings, backend=named, said=said)
 
 
 def _own_model(overrides: Sequence[Override], typed: Sequence[Override], catalog: Catalog) -> OwnModel | None:

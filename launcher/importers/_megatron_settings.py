@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from launcher.importers._megatron_reader import OPEN, Reader, split
+from launcher.config.ledger import OPEN
+from launcher.importers._megatron_reader import Reader, split
 from launcher.importers._megatron_vocabulary import vocabulary
 
 _NORMS = {"LayerNorm": "layernorm", "RMSNorm": "rmsnorm"}

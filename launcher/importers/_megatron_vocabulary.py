@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from launcher import files
-from launcher.importers._megatron_reader import OPEN, Reader
+from launcher.config.ledger import OPEN
+from launcher.importers._megatron_reader import Reader
 
 GPT2_VOCABULARY = 50257
 """Entries of the ``vocab.json`` of GPT-2, which ``GPT2BPETokenizer`` reads."""

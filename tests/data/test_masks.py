@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import transformers
 
+from launcher.data.bad_rows import BadRows
 from launcher.data.chat import conversations
 from launcher.data.encoded import Encoded
 from launcher.data.masks import encoded
@@ -28,7 +29,7 @@ def data(**changed: object) -> DataSpec:
 
 
 def encode(asked: DataSpec, *rows: Mapping[str, object]) -> list[Encoded]:
-    return list(encoded(rows, asked, tokenizer(asked.tokenizer), Counter()))
+    return list(encoded(rows, asked, tokenizer(asked.tokenizer), Counter(), BadRows()))
 
 
 def parts(words: Tokenizer, one: Encoded) -> list[str]:
@@ -88,13 +89,13 @@ def test_bytes_are_marked_by_the_characters_that_they_are_of() -> None:
     ],
 )
 def test_the_common_shapes_are_one_conversation(row: dict[str, object]) -> None:
-    [one] = conversations([row], data(), Counter())
+    [one] = conversations([row], data(), Counter(), BadRows())
     assert list(one.messages) == [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
 
 
 def test_input_stands_below_the_instruction_and_system_before_all() -> None:
     row = {"system": "be brief", "instruction": "add", "input": "1 1", "output": "2", "tools": '[{"name": "f"}]'}
-    [one] = conversations([row], data(), Counter())
+    [one] = conversations([row], data(), Counter(), BadRows())
     assert [(message["role"], message["content"]) for message in one.messages] == [
         ("system", "be brief"),
         ("user", "add\n\n1 1"),
@@ -105,7 +106,7 @@ def test_input_stands_below_the_instruction_and_system_before_all() -> None:
 
 def test_the_column_that_is_named_comes_first() -> None:
     row = {"messages": [], "chosen": turns("a", "b")["messages"]}
-    [one] = conversations([row], data(column="chosen"), Counter())
+    [one] = conversations([row], data(column="chosen"), Counter(), BadRows())
     assert len(one.messages) == 2
 
 
@@ -118,9 +119,9 @@ def test_rows_with_nothing_to_learn_from_are_skipped_and_counted() -> None:
         turns("a", "b"),
     ]
     skipped: Counter[str] = Counter()
-    assert len(list(conversations(rows, data(), skipped))) == 1
+    assert len(list(conversations(rows, data(), skipped, BadRows()))) == 1
     assert skipped == {"without messages": 2, "without an assistant's turn": 1, "whose assistant says nothing": 1}
-    assert len(list(conversations(rows, data(train_on="all"), Counter()))) == 3
+    assert len(list(conversations(rows, data(train_on="all"), Counter(), BadRows()))) == 3
 
 
 @pytest.mark.parametrize(
@@ -159,13 +160,13 @@ def test_rows_with_nothing_to_learn_from_are_skipped_and_counted() -> None:
 )
 def test_a_row_that_cannot_be_understood_is_an_error(row: dict[str, object], column: str, message: str) -> None:
     with pytest.raises(DataError) as caught:
-        list(conversations([row], data(column=column), Counter()))
+        list(conversations([row], data(column=column), Counter(), BadRows()))
     assert message in str(caught.value)
 
 
 def test_no_rows_are_an_error() -> None:
     with pytest.raises(DataError, match="no conversation is left to train on: there are no rows"):
-        list(conversations([], data(), Counter()))
+        list(conversations([], data(), Counter(), BadRows()))
 
 
 def test_white_space_of_an_answer_without_special_tokens_is_trained(tmp_path: Path) -> None:

@@ -15,13 +15,18 @@ def _socket(path: Path) -> None:
         made.bind(path.name)
 
 
+def _link_to_a_pipe(path: Path) -> None:
+    os.mkfifo(f"{path}.pipe")
+    path.symlink_to(f"{path}.pipe")
+
+
 ODD: Mapping[str, Callable[[Path], object]] = {
     "a named pipe": os.mkfifo,
     "a socket": _socket,
     "a device": lambda path: path.symlink_to("/dev/zero"),
     "a folder": lambda path: path.mkdir(),
     "a link to itself": lambda path: path.symlink_to(path.name),
-    "a link to a pipe": lambda path: (os.mkfifo(f"{path}.pipe"), path.symlink_to(f"{path}.pipe")),
+    "a link to a pipe": _link_to_a_pipe,
 }
 """Each by what it is, made at a path where nothing is yet; to open or to read some of them never ends."""
 
