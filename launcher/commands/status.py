@@ -1,5 +1,6 @@
-"""The state of runs: those named, or all below runs/; in a folder without runs/, all that were recorded anywhere.
+"""The state of runs: those named, or the newest below runs/; in a folder without runs/, of all recorded anywhere.
 
+Runs that wait or run are shown however old they are, and how many others there are is said: `--all` shows them.
 Of a run that trains its step, loss, speed and the time that is left; of one that waits, what it waits for; of a sweep
 its points, with what was predicted, what came, and the best one with the line that repeats it.
 """
@@ -15,40 +16,76 @@ from pathlib import Path
 from launcher.commands._common import add_json, add_runs, folder, print_json, say, width
 from launcher.commands._finding import find, settle, sweep_of
 from launcher.commands._sorting import add_sort, in_order
+from launcher.errors import ConfigError, ConfigErrors
 from launcher.rundir import live, status
 from launcher.rundir.state import RunState
 from launcher.text.units import duration
 
 _HEADINGS = ("run", "state", "step", "last loss", "tokens/s", "left", "saved", "job")
 
+_NEWEST = 20
+"""Runs that are shown where none are named: with their heads they fit a terminal of 24 lines."""
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_runs(parser)
     add_sort(parser)
+    words = f"the N newest, and those that wait or run (default {_NEWEST}; all with --json, --sort)"
+    parser.add_argument("--newest", type=int, metavar="N", help=words)
+    parser.add_argument("--all", action="store_true", help="all runs, however many")
     add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Print one row a run, or a sweep's table."""
+    _require_a_number(options)
     settle(options)
     if len(options.runs) == 1 and (directory := sweep_of(options.runs[0])) is not None:
         _sweep(directory, options)
         return 0
     everywhere = not options.runs and not (folder() / "runs").is_dir()
-    rows = status.read_all(find(options.runs))
-    rows = in_order(_by_place(rows) if everywhere else rows, options.sort)
+    runs = find(options.runs)
+    count = _count(options)
+    rows = status.read_all(runs) if count is None else status.read_newest(runs, count)
+    more = len(runs) - len(rows)
     if options.json:
+        rows = in_order(_by_place(rows) if everywhere else rows, options.sort)
         facts = zip(rows, live.read(rows), strict=True)
-        print_json({"schema": 1, "runs": [{**row.as_dict(), **now.as_dict()} for row, now in facts]})
+        print_json({"schema": 1, "runs": [{**row.as_dict(), **now.as_dict()} for row, now in facts], "more": more})
         return 0
-    if not rows:
+    if not runs:
         print("no runs below runs/")
         return 0
     if everywhere:
         say("launch: no runs below runs/; these were recorded in other folders")
-    print("\n".join(_table(rows, placed=everywhere)))
+    if not options.runs:
+        rows = (_by_place(rows) if everywhere else rows)[::-1]
+    print("\n".join(_table(in_order(rows, options.sort), placed=everywhere)))
+    if more:
+        print(f"{more:,} more that neither wait nor run: launch status --all")
     return 0
+
+
+def _require_a_number(options: argparse.Namespace) -> None:
+    """Refuse a number of runs that is none, or that is given beside what says which runs.
+
+    Raises:
+        ConfigErrors: It is.
+    """
+    count, ways = options.newest, ["--newest 20", "--all"]
+    if count is not None and count < 0:
+        raise ConfigErrors([ConfigError("--newest", count, "a number of runs, 0 or more", ways)])
+    if count is not None and (options.all or options.runs):
+        other = "--all" if options.all else "RUN"
+        raise ConfigErrors([ConfigError("--newest", count, f"{other} says which runs are shown: one of the two", ways)])
+
+
+def _count(options: argparse.Namespace) -> int | None:
+    """How many of the newest runs are shown; None for all, among which a program looks and a column is compared."""
+    if options.newest is not None:
+        return int(options.newest)
+    return None if options.runs or options.all or options.json or options.sort else _NEWEST
 
 
 def _sweep(directory: Path, options: argparse.Namespace) -> None:
@@ -81,8 +118,8 @@ def _table(rows: Sequence[RunState], *, placed: bool) -> list[str]:
         lines += [f"in {place}:"] if placed else []
         for row in some:
             lines += [line(cells[row]), *_reason(row)]
-    failed = [cells[row][0] for row in rows if row.state in ("failed", "lost")]
-    return [*lines, f"why: launch why {shlex.quote(failed[-1])}"] if failed else lines
+    failed = next((cells[row][0] for row in rows if row.state in ("failed", "lost")), None)
+    return lines if failed is None else [*lines, f"why: launch why {shlex.quote(failed)}"]
 
 
 def _place(row: RunState) -> Path:

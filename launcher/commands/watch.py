@@ -70,7 +70,7 @@ def _chosen(words: list[str]) -> _Watched | _WatchedSweep | None:
     if words:  # Tasks of an array.
         names = [status.name_of(path, folder()) for path in runs]
         raise ConfigErrors([ConfigError("RUN", words[0], "it is several runs: one of them is watched", names)])
-    rows = status.read_all(runs)
+    rows = status.read_newest(runs, 1)
     alive = [row for row in rows if row.state in ("running", "requeued", "queued")]
     return _Watched(Path((alive or rows)[-1].directory))
 

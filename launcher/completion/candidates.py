@@ -160,9 +160,9 @@ class Completer:
 
     def _runs(self, begun: str) -> "Iterator[Candidate]":
         """Runs and sweeps below ``runs/``, of a sweep that is named its points; else those recorded anywhere."""
-        sweep, slash, _ = begun.rpartition("/")
+        sweep, slash, name = begun.rpartition("/")
         folder = f"runs/{sweep}" if slash else "runs"
-        names = [f"{sweep}{slash}{name}" for name in _records(folder)]
+        names = [f"{sweep}{slash}{found}" for found in _records(folder, name)]
         if not names and not slash:
             names = _remembered(self.vocabulary["runs"])
         yield from _beginning(begun, ((name, "") for name in names))
@@ -202,15 +202,22 @@ def _names(folder: str) -> list[str]:
         return []
 
 
-def _records(folder: str) -> list[str]:
-    """Names of the runs and sweeps in a folder, the newest first, and then of the groups of runs: ``group/``."""
-    found = {name: written for name in _names(folder) if (written := _written(f"{folder}/{name}"))}
+def _records(folder: str, begun: str) -> list[str]:
+    """Names, so begun, of the runs and sweeps in a folder, the newest first, and then of the groups: ``group/``."""
+    names = sorted(name for name in _names(folder) if name.startswith(begun))
+    found = {name: written for name in names if (written := _written(f"{folder}/{name}"))}
     newest = sorted(found, key=lambda name: (found[name], name), reverse=True)[:_NEWEST]
     if _written(folder):  # In a run or a sweep other folders are no groups.
         return newest
-    others = (name for name in sorted(_names(folder)) if name not in found and not name.startswith("."))
-    groups = (name for name in others if not os.path.islink(f"{folder}/{name}"))  # noqa: PTH114 - They may go round.
-    return [*newest, *(f"{name}/" for name in groups if _records(f"{folder}/{name}"))]
+    return [*newest, *(f"{name}/" for name in names if name not in found and _is_group(folder, name))]
+
+
+def _is_group(folder: str, name: str) -> bool:
+    """True for a folder that is no run and holds one, or a group of them; the first that is found is enough."""
+    path = f"{folder}/{name}"
+    if name.startswith(".") or os.path.islink(path):  # noqa: PTH114 - Links may go round.
+        return False
+    return any(_written(f"{path}/{each}") or _is_group(path, each) for each in _names(path))
 
 
 def _written(folder: str) -> int:

@@ -39,6 +39,12 @@ class Told:
     on_slurm: bool = False
 
 
+def may_live(run: Path) -> bool:
+    """False if ``state.json``, the only file that is opened, says that the run has ended, or it was never submitted."""
+    content = contents.known(run, contents.STATE)
+    return not _has_ended(content) if content else contents.exists(run, state.SUBMISSION)
+
+
 def told(run: Path) -> Told:
     """Read the files of a run; those that cannot be read are its reason."""
     try:

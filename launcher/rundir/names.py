@@ -31,11 +31,12 @@ def runs_of(path: Path) -> list[Path]:
     return [path] if contents.exists(path, contents.SPEC) else []
 
 
-def below(root: Path) -> Iterator[Path]:
-    """The runs and sweeps of a folder and of the groups in it; links lead to runs, and to no group."""
+def below(root: Path) -> Iterator[tuple[Path, list[Path]]]:
+    """The runs and sweeps of a folder and its groups, each with its runs; links lead to runs, and to no group."""
     for path in _folders(root):
-        if is_sweep(path) or contents.exists(path, contents.SPEC):
-            yield path
+        runs = runs_of(path)
+        if runs or is_sweep(path):
+            yield path, runs
         elif not path.is_symlink():
             yield from below(path)
 

@@ -6,8 +6,9 @@ Any key of a line may be absent, since a script of the user's own writes what it
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -71,18 +72,21 @@ def _predicted_left(run: Path, steps: int | None, done: int) -> float | None:
 
 def newest(run: Path, count: int) -> list[dict[str, Any]]:
     """The last whole lines of ``metrics.jsonl`` that name a step, oldest first."""
-    return rows_of(files.last_lines(run / METRICS, max(_END_BYTES, 512 * count)))[-count:]
+    lines = files.last_lines(run / METRICS, max(_END_BYTES, 512 * count))
+    return list(itertools.islice(_rows(reversed(lines)), count))[::-1]
 
 
 def rows_of(lines: Sequence[str]) -> list[dict[str, Any]]:
     """The lines that are whole and name a step."""
-    found = []
+    return list(_rows(lines))
+
+
+def _rows(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
     for line in lines:
         with contextlib.suppress(ValueError, RecursionError):  # The line that is being written, or half of one.
             content = json.loads(line)
             if isinstance(content, dict) and _step(content) is not None:
-                found.append(content)
-    return found
+                yield content
 
 
 def last_step_of(run: Path) -> int | None:

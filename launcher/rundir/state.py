@@ -30,6 +30,9 @@ type State = Literal[
 ENDED: tuple[State, ...] = ("finished", "failed", "cancelled", "lost", "unreadable")
 """States in which nothing more is to be waited for; ``unreadable``: a file of the run is damaged and hides its state.
 """
+ACTIVE: tuple[State, ...] = ("queued", "running", "requeued", "not_visible")
+"""States in which a job waits, runs, or may run."""
+
 CANCEL_REQUEST = "cancel_requested"
 SWEEP = "sweep.json"
 """Lies in the folder of a sweep, whose sub-folders are its runs."""

@@ -49,6 +49,16 @@ def read(run: Path) -> RunState:
     return read_all([run])[0]
 
 
+def read_newest(directories: Sequence[Path], count: int) -> list[RunState]:
+    """The states of the last ``count`` runs and, in order with them, of those before that live or may live.
+
+    Of a run that has ended before these one small file is read, so that thousands of them are no matter.
+    """
+    newest = set(directories[max(0, len(directories) - count) :])
+    rows = read_all([run for run in directories if run in newest or by_files.may_live(run)])
+    return [row for row in rows if row.state in state.ACTIVE or Path(row.directory) in newest]
+
+
 def read_all(directories: Sequence[Path]) -> list[RunState]:
     """The states of runs, in order; Slurm is asked once for all of those whose end no file tells."""
     told = {run: by_files.told(run) for run in directories}
@@ -125,8 +135,8 @@ def find(words: Sequence[str], folder: Path) -> list[Path]:
     if not words and not root.is_dir():
         return remembered()
     if not words:
-        in_order = sorted(names.below(root), key=lambda path: (_written(path), path.name))
-        return [run for path in in_order for run in names.runs_of(path)]
+        in_order = sorted(names.below(root), key=lambda found: (_written(found[0]), found[0].name))
+        return [run for _, runs in in_order for run in runs]
     return [run for word in words for place in places(word, folder) for run in names.runs_of(place)]
 
 
@@ -170,7 +180,7 @@ def _by_job_id(name: str) -> list[Path]:
 
 def _elsewhere(name: str, folder: Path) -> list[Path]:
     """Runs, sweeps and points of sweeps of that name, below ``runs/`` here and recorded anywhere."""
-    here = [path for place in names.below(folder / "runs") for path in (place, *names.runs_of(place))]
+    here = [path for place, runs in names.below(folder / "runs") for path in (place, *runs)]
     found: dict[str, Path] = {}
     for path in (*here, *filter(names.runs_of, map(Path, _noted()))):
         if names.answers(path, name):

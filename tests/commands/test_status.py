@@ -35,11 +35,11 @@ def test_a_run_that_trains_shows_its_step_loss_speed_time_left_and_checkpoint(
     assert said.err == "launch: no runs below runs/; these were recorded in other folders\n"
     assert [row.split() for row in said.out.splitlines()] == [
         ["run", "state", "step", "last", "loss", "tokens/s", "left", "saved", "job"],
-        ["in", f"{tmp_path}/a/runs:"],
-        ["mine", "running", "4/100", "6.0000", "100", "3", "min", "3", "-"],
         ["in", f"{tmp_path}/b/runs:"],
         ["other", "failed", "-", "-", "-", "-", "-", "-"],
         ["rank", "1:", "no"],
+        ["in", f"{tmp_path}/a/runs:"],
+        ["mine", "running", "4/100", "6.0000", "100", "3", "min", "3", "-"],
         ["why:", "launch", "why", "other"],
     ]
     [row] = launch("status", "mine", "--json").json["runs"]

@@ -42,7 +42,7 @@ def test_a_run_in_a_group_is_found_by_every_verb_with_and_without_its_group(
         for word in ("s", "grp/s", "grp/s/000", "s/000", "000"):
             assert launch("status", word).status == 0, word
     headings = [row for row in launch("status").out.splitlines() if row.startswith("in ")]
-    assert headings == [f"in {folder}/runs:", f"in {folder}/runs/grp:"], "groups are part of the names of their runs"
+    assert headings == [f"in {folder}/runs/grp:", f"in {folder}/runs:"], "groups are part of the names of their runs"
     recorded(tmp_path / "q" / "runs" / "a", now="finished")
     refused = launch("status", "a", "--json").json["errors"][0]
     assert refused["way_out"] == [str(folder / "runs" / "grp" / "a"), str(tmp_path / "q" / "runs" / "a")]
@@ -57,7 +57,7 @@ def test_links_and_hidden_folders_are_no_groups(folder: Path) -> None:
     (folder / "runs" / ".b.7.partial").mkdir()
     (folder / "runs" / ".b.7.partial" / "spec.json").touch()
     (folder / "runs" / "one").symlink_to(run)
-    assert list(names.below(folder / "runs")) == [run, folder / "runs" / "one"]
+    assert [path for path, _ in names.below(folder / "runs")] == [run, folder / "runs" / "one"]
 
 
 def test_a_command_that_is_offered_names_a_run_as_one_word_whatever_it_is_called(

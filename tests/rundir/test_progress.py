@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from launcher.rundir import progress
 from tests.support.recorded_runs import line, predicted, recorded
 from tests.support.slurm_runs import launch
@@ -54,3 +56,15 @@ def test_a_line_of_metrics_is_told_in_words() -> None:
     found = json.loads('{"step": 7, "loss": 2.5, "eval_loss": 2.25, "grad_norm": 1.5, "learning_rate": 0.0003}')
     shown = "step 7/100  loss 2.5000  held-out loss 2.2500  gradient norm 1.500  learning rate 3.00e-04"
     assert progress.line({**found, "tokens_per_second": 1234.5}, 100) == f"{shown}  1,234 tokens/s"
+
+
+def test_of_a_long_file_of_metrics_the_newest_lines_alone_are_parsed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = recorded(tmp_path / "a", steps=(line(step, 1.0) for step in range(1, 301)))
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 301, "lo')
+    parsed: list[str] = []
+    monkeypatch.setattr(progress.json, "loads", lambda text, whole=json.loads: parsed.append(text) or whole(text))
+    assert [row["step"] for row in progress.newest(run, 20)] == list(range(281, 301))
+    assert len(parsed) == 21, "those that are wanted, and the one that is being written"
