@@ -115,7 +115,7 @@ def _copied(files: dict[str, bytes], run: Path, now: state.State) -> None:
     for name, content in files.items():
         (run / name).write_bytes(content)
     home.write(run, run)
-    facts = {"keeper": Process.here().as_dict()} if now == "running" else {}
+    facts: dict[str, Any] = {"keeper": Process.here().as_dict()} if now == "running" else {}
     state.put(run, "running", **facts)
     if now != "running":
         state.put(run, now)

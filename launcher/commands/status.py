@@ -24,7 +24,7 @@ from launcher.text.units import duration
 _HEADINGS = ("run", "state", "step", "last loss", "tokens/s", "left", "saved", "job")
 
 _NEWEST = 20
-"""Runs that are shown where none are named: with their heads they fit a terminal of 24 lines."""
+"""Runs that are shown where none are named: with the heading and the lines behind them they fit 24 lines."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -64,7 +64,12 @@ def test_of_a_long_file_of_metrics_the_newest_lines_alone_are_parsed(
     run = recorded(tmp_path / "a", steps=(line(step, 1.0) for step in range(1, 301)))
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"step": 301, "lo')
-    parsed: list[str] = []
-    monkeypatch.setattr(progress.json, "loads", lambda text, whole=json.loads: parsed.append(text) or whole(text))
+    parsed, whole = [], json.loads
+
+    def counted(text: str) -> object:
+        parsed.append(text)
+        return whole(text)
+
+    monkeypatch.setattr(json, "loads", counted)
     assert [row["step"] for row in progress.newest(run, 20)] == list(range(281, 301))
     assert len(parsed) == 21, "those that are wanted, and the one that is being written"
