@@ -33,11 +33,10 @@ def run(module: ModuleType) -> None:
     if package in sys.modules:
         run(sys.modules[package])
     if isinstance(module, _Later):  # Its package may have run it.
-        module.__class__ = ModuleType
-        assert module.__spec__ is not None
-        assert isinstance(module.__spec__.loader, _Loader)
-        module.__loader__ = module.__spec__.loader = module.__spec__.loader.real
-        module.__loader__.exec_module(module)
+        own: Any = module
+        own.__class__ = ModuleType
+        own.__loader__ = own.__spec__.loader = own.__spec__.loader.real
+        own.__loader__.exec_module(own)
 
 
 class _Later(ModuleType):
