@@ -50,6 +50,7 @@ class Profile:
         openings: The words that choose each of its ways to share out a model, with which the planner begins; none is
             ``backend=`` and its name.
         counted_ends: Its arguments with which the embedding and the loss count for a layer of their stages.
+        validator: The program whose own validator ``native`` starts; None where it starts nothing.
         called: The engine as its users call it in a run; None is its name.
     """
 
@@ -63,6 +64,7 @@ class Profile:
     unpickles: bool = False
     openings: tuple[str, ...] = ()
     counted_ends: Mapping[str, bool] = field(default_factory=dict)
+    validator: str | None = None
     called: Callable[[RunSpec], str] | None = None
 
 

@@ -57,7 +57,12 @@ def answers(module: str, questions: list[dict[str, Any]], timeout_s: int = TIMEO
         RuntimeError: As :func:`asked`.
     """
     paths = (str(IMPORT_FOLDER), os.environ.get("PYTHONPATH", ""))
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONHASHSEED": "0",
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+    }
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-W", "ignore", "-m", module],

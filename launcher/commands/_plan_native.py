@@ -10,7 +10,7 @@ from launcher.errors import ConfigError, ConfigErrors
 from launcher.planner import wording
 from launcher.planner.judge import Preflight
 from launcher.planner.result import Layout, Plan
-from launcher.preflight.assess import judge_all
+from launcher.preflight.assess import judge_all, validator
 
 _ROUNDS = 4
 """Searches at most: each leaves out what the validators refuse of the one before."""
@@ -48,7 +48,8 @@ def _refused(found: Plan, judge: Preflight) -> list[tuple[Layout, ConfigError]]:
     """The shown layouts that a validator refuses, which the judge takes as invalid from now on."""
     tight = () if found.tight is None else (found.tight,)
     shown = (*found.layouts, *found.others, *tight)
-    with sign("asking the engines' own validators about these layouts; --no-native leaves them out"):
+    named = " and ".join(sorted({f"{name}'s" for each in shown if (name := validator(each.spec))}))
+    with sign(f"asking {named or "the engines'"} own validators about these layouts; --no-native leaves them out"):
         judged = list(zip(shown, judge_all([each.spec for each in shown]), strict=True))
     for remark in dict.fromkeys(remark.rule for _, judgement in judged for remark in judgement.warnings):
         say(f"launch: {remark}")

@@ -34,7 +34,7 @@ from launcher.commands._common import (
 )
 from launcher.commands._importing import Foreign, add_partial, add_set, read, take_partial, variables_of
 from launcher.commands._trusting import judge, may_preview, python_of, require_for_trace, require_trust
-from launcher.commands._waiting import sign
+from launcher.commands._waiting import checking
 from launcher.errors import ConfigError, ConfigErrors
 from launcher.measurements.known import Measured
 from launcher.memory.terms import PILES
@@ -153,11 +153,10 @@ def checked(options: argparse.Namespace, foreign: Sequence[Foreign]) -> Check:
     if found.spec is None:
         return Check(assessment=None, errors=found.errors, warnings=remarks)
     require_for_trace(options, sources, found.spec)
-    native = judge(options, sources, typed) if options.native else None
     python = python_of(options, sources, typed)
-    how: dict[str, Any] = {"native": native, "python": python, "measured": measured(options)}
-    with sign("checking the run"):
-        return Check.of(assessed(found, memory_engine(options), **how), warnings=remarks)
+    how: dict[str, Any] = {"python": python, "measured": measured(options)}
+    with checking(judge(options, sources, typed) if options.native else None) as native:
+        return Check.of(assessed(found, memory_engine(options), native=native, **how), warnings=remarks)
 
 
 def _explanation(options: argparse.Namespace, found: Check) -> Explanation | None:

@@ -33,6 +33,7 @@ from launcher.commands._common import (
 )
 from launcher.commands._importing import add_partial, take_partial
 from launcher.commands._trusting import require_trust
+from launcher.commands._waiting import checking
 from launcher.errors import ConfigError, ConfigErrors, DoesNotFit, SubmitError, unreadable
 from launcher.preflight import assess, job_python
 from launcher.preflight.assess import Assessment
@@ -122,9 +123,9 @@ def judged(options: argparse.Namespace) -> Assessment:
     take_partial(options)
     require_trust(options)
     found = asked(options)
-    native = assess.judge if options.native else None
-    how: dict[str, Any] = {"native": native, "python": job_python.asked, "measured": measured(options)}
-    assessment = assessed(found, **how)
+    how: dict[str, Any] = {"python": job_python.asked, "measured": measured(options)}
+    with checking(assess.judge if options.native else None) as native:
+        assessment = assessed(found, native=native, **how)
     script = () if assessment.spec.script is None else (not_a_script(assessment.spec),)
     if assessment.errors or script:
         raise ConfigErrors((*assessment.errors, *script))

@@ -42,7 +42,7 @@ from launcher.commands._common import (
 )
 from launcher.commands._importing import add_partial, take_partial
 from launcher.commands._trusting import require_trust
-from launcher.commands._waiting import sign
+from launcher.commands._waiting import checking
 from launcher.data import token_folder
 from launcher.data.token_folder import TokenFolder
 from launcher.errors import ConfigError, ConfigErrors, DoesNotFit, JobFailed
@@ -176,12 +176,11 @@ def ready(options: argparse.Namespace, *, quiet: bool) -> Ready:
         from launcher.commands._repeating import from_lock
 
         found = from_lock(options.lock, options.overrides, trusted=options.trust)
-    native = assess.judge if options.native else None
-    how: dict[str, Any] = {"native": native, "python": job_python.asked, "measured": measured(options)}
+    how: dict[str, Any] = {"python": job_python.asked, "measured": measured(options)}
     for line in found.said:
         say(f"launch: {line}")
-    with sign("checking the run"):
-        assessment = assessed(found, memory_engine(options), **how)
+    with checking(assess.judge if options.native else None) as native:
+        assessment = assessed(found, memory_engine(options), native=native, **how)
     if options.rehearsed and not assessment.errors:
         assessment = evidence.demanded(assessment, shlex.join(options.overrides))
     draw(options, assessment)

@@ -107,10 +107,10 @@ def _enter_others(config: Config, model: Mapping[str, Any]) -> None:
     for leaf in config.ledger.values:
         if config.ledger.is_open(leaf):
             _enter(config, leaf, leaf.partition(".")[0], reads)
-            _enter_size(config, leaf, model)
+            _enter_size(config, leaf, model, reads)
 
 
-def _enter_size(config: Config, leaf: str, model: Mapping[str, Any]) -> None:
+def _enter_size(config: Config, leaf: str, model: Mapping[str, Any], reads: frozenset[str]) -> None:
     """Enter what names a size that is read from another key, which may say the same.
 
     Positions that are computed have no size, and a class without experts, or with one, is the same model.
@@ -129,7 +129,7 @@ def _enter_size(config: Config, leaf: str, model: Mapping[str, Any]) -> None:
         config.ledger.leave(leaf, f"no effect: {config.sources.get(said[0], 'its class')} says the same", matters=False)
         return
     size = sizes[0]
-    read = config.sources.get(size)
+    read = config.sources.get(size) or (size if size in reads else None)
     where = f"this size is read from {read}, and is {have[size]}" if read else "its class has no such size"
     rename = f"call it {read} in the file, or " if read and read != leaf else ""
     config.ledger.leave(leaf, f"nothing reads it: of {config.model_type} {where}: {rename}set model.{size}")

@@ -58,7 +58,8 @@ def _prefix(reader: Reader) -> str | None:
         if len(prefixes) == 1 and len(given) == 1:
             reader.get(name, "data", "data.path")
             return prefixes[0]
-        reader.leave(name, f"it blends {len(prefixes)} data sets; {_MOCK}; {_ONE}")
+        named = f"it blends {len(prefixes)} data sets" if prefixes else "it names no data set"
+        reader.leave(name, f"{named}; {_MOCK}; {_ONE}")
     for name in given:
         if unset := reader.parsed.unset.get(name):
             ways = " ".join(f"--set {variable}=..." for variable in unset)
@@ -189,7 +190,7 @@ def others(reader: Reader) -> dict[str, Any]:
         elif _ENGINE.match(name) and isinstance(value, str | int | float) and "$" not in str(value):
             reader.ledger.say(key, f"cluster.environment.{name}")
             settings[f"cluster.environment.{name}"] = str(value)
-        else:
+        elif reader.ledger.is_open(key):
             effect = "no effect: it is no argument of the training program"
             reader.ledger.leave(key, effect, matters=False)
     return settings

@@ -113,6 +113,7 @@ def refuse(reader: Reader) -> None:
     mode = reader.parsed.other_keys.get("MODE")
     if isinstance(mode, str) and (kind := _matching(_MODES, mode.lower())) is not None:
         found.setdefault(kind, ("MODE", mode))
+        reader.ledger.leave("MODE", f"the list is of {kind}")
     for name, argument in reader.arguments.items():
         kind = _of_argument(reader, name)
         if kind is not None:

@@ -349,6 +349,11 @@ def judge(spec: RunSpec) -> Judgement:
     return backends.of(spec).native(spec)
 
 
+def validator(spec: RunSpec) -> str | None:
+    """The program whose own validator :func:`judge` asks about a run; None where nothing is started for it."""
+    return None if spec.script is not None else backends.of(spec).profile.validator
+
+
 def judge_all(specs: Sequence[RunSpec]) -> tuple[Judgement, ...]:
     """The judgements of :func:`judge` on several runs; a backend that has ``natives`` is asked for its own at once."""
     found: dict[str, list[RunSpec]] = {}

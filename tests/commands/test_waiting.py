@@ -89,6 +89,45 @@ def test_the_sign_is_there_while_the_engines_own_validator_is_waited_for(
     assert seen == [True]
 
 
+MEGATRON = ("model=tiny", "hardware=h100_80g", "cluster.gpus_per_node=8", "parallel=tp", "data=synthetic")
+
+
+@pytest.mark.parametrize("verb", ["check", "run", "rehearse"])
+def test_the_sign_names_megatron_while_its_validator_is_waited_for(
+    verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen = []
+
+    def asked(spec: object) -> Judgement:
+        seen.append(" ".join(capsys.readouterr().err.split()))
+        return Judgement(errors=(ConfigError("model", None, "enough is seen"),))
+
+    on_a_terminal(monkeypatch, Late)
+    monkeypatch.setattr(assess, "judge", asked)
+    assert cli.main([verb, *MEGATRON]) == 2
+    assert len(seen) == 1
+    assert "waiting for Megatron-LM's own validator; --no-native leaves it out" in seen[0]
+    assert "checking the run" in seen[0]
+
+
+def test_the_sign_names_no_validator_where_none_is_started(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    on_a_terminal(monkeypatch, Late)
+    assert cli.main(["check", "model=tiny", "parallel=fsdp"]) == 0
+    assert "validator" not in capsys.readouterr().err
+
+
+def test_a_plan_names_megatron_while_its_validator_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(_plan_native, "judge_all", lambda specs: tuple(Judgement() for _ in specs))
+    on_a_terminal(monkeypatch, Late)
+    assert cli.main(["plan", *MEGATRON, "train.micro_batch_size=1"]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "asking Megatron-LM's own validators about these layouts" in said
+
+
 def test_a_quick_check_and_one_that_nobody_looks_at_show_no_sign(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

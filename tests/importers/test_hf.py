@@ -144,6 +144,17 @@ def test_a_second_word_for_a_size_that_says_the_same_has_no_effect() -> None:
     assert _that_matters(LLAMA3_8B | {"n_layers": 33, "num_experts": 8}) == ["n_layers", "num_experts"]
 
 
+def test_a_size_that_the_class_reads_and_the_file_leaves_out_is_named_by_the_class_s_word() -> None:
+    sizes = {"num_hidden_layers": 4, "hidden_size": 512, "num_attention_heads": 8, "intermediate_size": 1024}
+    config = {"model_type": "llama", "vocab_size": 1000, **sizes}
+    assert _left_out(config | {"kv_heads": 2})["kv_heads"] == (
+        "nothing reads it: of llama this size is read from num_key_value_heads, and is 8: call it num_key_value_heads "
+        "in the file, or set model.num_key_value_heads",
+        True,
+    )
+    assert "its class has no such size" in _left_out({"model_type": "gpt2", "kv_heads": 2})["kv_heads"][0]
+
+
 def _model(config: dict[str, Any]) -> Mapping[str, Any]:
     return hugging_face.read(json.dumps(config), "config.json").model
 

@@ -331,6 +331,9 @@ def test_a_functional_test_of_another_mode_than_training_is_refused(mode: str, k
     content = {"MODE": mode, "MODEL_ARGS": {"--num-layers": 2}}
     errors = read(json.dumps(content), "case.json").errors
     assert next(error.rule for error in errors if error.path == "case.json: MODE").startswith(f"it is {kind}")
+    left = {left.key: left for left in read(json.dumps(content), "case.json").left_out}
+    assert left["MODE"].matters
+    assert left["MODE"].effect.startswith(f"the list is of {kind}")
     training = read(json.dumps(content | {"MODE": "pretraining"}), "case.json")
     assert not [error for error in training.errors if error.path == "case.json: MODE"]
 

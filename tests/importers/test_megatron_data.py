@@ -68,6 +68,12 @@ def test_ids_of_a_large_vocabulary_are_of_32_bits() -> None:
             "$DATA has no value; the data are made up here (data=synthetic); --set DATA=...",
         ),
         (
+            "--data-path 0.3 0.7",
+            "--data-path",
+            "it names no data set; the data are made up here (data=synthetic); "
+            "set data.path (with data=tokens) to the prefix of one",
+        ),
+        (
             "--per-split-data-args-path blend.json",
             "--per-split-data-args-path",
             "the data are made up here (data=synthetic); set data.path (with data=tokens) to the prefix of one",

@@ -45,6 +45,7 @@ _GPT = (
     "model.num_key_value_heads=null",
     "model.dropout=0.1",
 )
+_CPU = ("hardware=cpu", "precision=bf16")
 _GPU = ("hardware=h100_80g", "cluster.gpus_per_node=8")
 
 BASES: tuple[tuple[str, ...], ...] = (
@@ -57,11 +58,11 @@ BASES: tuple[tuple[str, ...], ...] = (
     ("parallel=tp_pp", *_SMALL, *_GPU, *_GPT),
     ("parallel=ep", *_SMALL, *_GPU, *_EXPERTS, "parallel.expert=4"),
     ("parallel=ep", *_SMALL, *_GPU, *_LATENT, "parallel.expert=2", "checkpointing=selective"),
-    ("parallel=tp", *_SMALL, "hardware=cpu", "hardware.host_memory_bytes=68719476736", "cluster.gpus_per_node=4"),
-    ("parallel=ep", *_SMALL, *_EXPERTS, "hardware=cpu", "cluster.gpus_per_node=4", "parallel.expert=2"),
+    ("parallel=tp", *_SMALL, *_CPU, "hardware.host_memory_bytes=68719476736", "cluster.gpus_per_node=4"),
+    ("parallel=ep", *_SMALL, *_EXPERTS, *_CPU, "cluster.gpus_per_node=4", "parallel.expert=2"),
     ("parallel=tp", *_SMALL, *_GPU, "precision=fp8", "precision.recipe=delayed", "checkpointing=selective"),
     ("parallel=ep", *_SMALL, *_GPU, *_EXPERTS, "hardware=v100_32g", "precision=fp16", "checkpointing=selective"),
-    ("parallel=ep", *_SMALL, *_EXPERTS, "hardware=cpu", "cluster.gpus_per_node=2", "checkpointing=selective"),
+    ("parallel=ep", *_SMALL, *_EXPERTS, *_CPU, "cluster.gpus_per_node=2", "checkpointing=selective"),
     ("parallel=pp", *_SMALL, *_GPU, "parallel.virtual_pipeline=2", "checkpointing=full", "checkpointing.method=block"),
     ("parallel=tp", *_SMALL, *_GPU, "zero.offload_optimizer=cpu", "precision.optimizer_states=bf16"),
     ("parallel=ep", *_SMALL, *_GPU, *_LATENT, "parallel.expert=2", "precision=fp8", "precision.recipe=blockwise"),

@@ -21,6 +21,7 @@ profile = Profile(
     shards_instead=("zero.stage=1",),
     unpickles=True,
     counted_ends={"account-for-embedding-in-pipeline-split": True, "account-for-loss-in-pipeline-split": True},
+    validator="Megatron-LM",
     called=lambda spec: "Megatron-FSDP" if fsdp(spec) else "Megatron",
 )
 

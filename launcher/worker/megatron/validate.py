@@ -6,6 +6,10 @@ optimizer and gradient buffers accept the list, else what they said.
 
 Replaced by those of the target machine are the compute capability, ``WORLD_SIZE``, the job's environment and, for a
 GPU, Transformer Engine where this machine has none. Everything else is Megatron-LM's code.
+
+Layers, kernels, checkpoints and schedules are imported only where the code that judges uses them
+(``launcher.worker.megatron.later``). Where that goes wrong, as with a version that imports them another way, everything
+is asked again in a process that imports all of it (``--whole``).
 """
 
 from __future__ import annotations
@@ -20,16 +24,67 @@ import io
 import json
 import os
 import sys
+import tempfile
 import types
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from launcher.worker.megatron import versions
+from launcher.worker.megatron import later
 
 _TARGET: dict[str, Any] = {"device": "cuda", "capability": (9, 0)}
 """The machine that the present question is about, for the functions that replace those of the real one."""
+
+UNUSED = (
+    "megatron.core.dist_checkpointing",
+    "megatron.core.distributed.distributed_data_parallel",
+    "megatron.core.distributed.finalize_model_grads",
+    "megatron.core.distributed.fsdp",
+    "megatron.core.distributed.param_and_grad_buffer",
+    "megatron.core.distributed.torch_fully_sharded_data_parallel",
+    "megatron.core.inference.communication",
+    "megatron.core.inference.contexts",
+    "megatron.core.inference.moe.fused_moe",
+    "megatron.core.inference.moe.vllm_fused_moe",
+    "megatron.core.inference.quantization",
+    "megatron.core.inference.symmetric_memory",
+    "megatron.core.models.backends",
+    "megatron.core.models.gpt.gpt_layer_specs",
+    "megatron.core.models.gpt.gpt_model",
+    "megatron.core.models.gpt.heterogeneous",
+    "megatron.core.models.hybrid.hybrid_block",
+    "megatron.core.models.hybrid.hybrid_layer_specs",
+    "megatron.core.models.hybrid.hybrid_model",
+    "megatron.core.optimizer.distrib_optimizer",
+    "megatron.core.pipeline_parallel",
+    "megatron.core.post_training",
+    "megatron.core.recompute",
+    "megatron.core.ssm",
+    "megatron.core.tensor_parallel.inference_layers",
+    "megatron.core.transformer.cuda_graphs",
+    "megatron.core.transformer.experimental_attention_variant",
+    "megatron.core.transformer.moe.experts",
+    "megatron.core.transformer.moe.ops",
+    "megatron.core.transformer.moe.token_dispatcher_inference",
+    "megatron.core.transformer.multi_token_prediction",
+    "megatron.core.transformer.transformer_layer",
+    "torch._meta_registrations",
+    "torch.distributed._tensor",
+    "torch.distributed.checkpoint",
+    "torch.distributed.fsdp",
+    "torch.distributed.tensor",
+    "torch.utils.cpp_extension",
+    "torch.utils.tensorboard",
+)
+"""Modules that the judgement seldom uses, and that took three of five seconds with megatron-core 0.19 and torch 2.15
+(``python -X importtime``, no bytecode at hand)."""
+
+_PROGRAM = "launcher.worker.megatron.validate"
+_WHOLE = "--whole"
+
+_MISUSE = (AttributeError, ImportError, NameError, TypeError)
+"""Errors that a stand-in for a module could be the reason of; Megatron-LM refuses by others."""
 
 _FUSED: list[tuple[Any, str]] = []
 """Kernels of Transformer Engine that Megatron-LM looks for and this machine lacks."""
@@ -75,6 +130,8 @@ def _answer(question: Mapping[str, Any], parser: argparse.ArgumentParser) -> dic
     except _Refused as refusal:
         return {"text": str(refusal), "near": _near(str(refusal), parser)}
     except (Exception, SystemExit) as error:
+        if isinstance(error, _MISUSE) and later.is_on():
+            raise
         return {"text": " ".join(str(error).split()) or _where(error), "near": []}
     finally:
         sys.argv = words
@@ -85,6 +142,8 @@ def _answer(question: Mapping[str, Any], parser: argparse.ArgumentParser) -> dic
 
 def _validate() -> None:
     """Everything of Megatron-LM's start that looks at the arguments alone."""
+    from launcher.worker.megatron import versions  # Late, because it imports torch.
+
     arguments = importlib.import_module("megatron.training.arguments")
     args = arguments.validate_args(arguments.parse_args())
     versions.judge(args)
@@ -205,6 +264,29 @@ def _holders(name: str) -> Iterator[tuple[Any, Any]]:
             yield module, function
 
 
-if __name__ == "__main__":
-    answers = judge(json.load(sys.stdin))
+def main() -> None:
+    """Answer the questions on stdin."""
+    questions = json.load(sys.stdin)
+    whole = sys.argv[1:] == [_WHOLE]
+    if not whole:
+        later.put_off(UNUSED)
+    try:
+        answers = judge(questions)
+    except Exception:
+        if whole:
+            raise
+        _ask_again(questions)
     json.dump(answers, sys.stdout)
+
+
+def _ask_again(questions: Sequence[Mapping[str, Any]]) -> NoReturn:
+    """Become a process that puts nothing off, with the same questions on stdin."""
+    with tempfile.TemporaryFile() as kept:
+        kept.write(json.dumps(questions).encode())
+        kept.seek(0)
+        os.dup2(kept.fileno(), 0)  # Not sys.stdin, which an argument may have closed.
+        os.execv(sys.executable, [sys.executable, "-P", "-W", "ignore", "-m", _PROGRAM, _WHOLE])
+
+
+if __name__ == "__main__":
+    main()
