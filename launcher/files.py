@@ -82,6 +82,19 @@ def _written_beside(path: Path, content: bytes) -> Iterator[Path]:
             temporary.unlink()
 
 
+def real(path: Path) -> Path:
+    """The path without links; a link to itself stays as it is, where ``Path.resolve`` raises before Python 3.13."""
+    return Path(os.path.realpath(path))
+
+
+def expanded(path: str) -> Path:
+    """The path with a ``~`` in front read as a shell does: where there is no such user, as it is."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
 class Refused(OSError, ValueError):
     """A file that is not read: it is no regular file, or larger than any of its kind."""
 

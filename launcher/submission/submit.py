@@ -128,10 +128,10 @@ def _forget_tasks(directory: Path) -> None:
     Raises:
         SubmitError: Their folder lies elsewhere.
     """
-    folder = directory.resolve() / "logs" / "submitit"
-    if folder.resolve() != folder:
+    folder = files.real(directory) / "logs" / "submitit"
+    if files.real(folder) != folder:
         rule = "a job's task is pickled, and none is read from outside of the run's folder"
-        raise SubmitError(f"{directory}/logs/submitit leads to {folder.resolve()} by a link: {rule}; remove the link")
+        raise SubmitError(f"{directory}/logs/submitit leads to {files.real(folder)} by a link: {rule}; remove the link")
     for task in folder.glob("*.pkl"):
         task.unlink()
 
